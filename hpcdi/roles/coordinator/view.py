@@ -205,7 +205,7 @@ class RunRecord:
                 }
                 curves = self._curves("evaluator", group)
                 curves.add(values, evaluation.policy_version, evaluation.env_steps)
-                about = {"evaluation": vars(evaluation), "group": group.name}
+                about = {"evaluation": vars(evaluation), "player": group.name}
                 LOGGER.info("evaluation", extra=about)
             self._evaluations[group.name] = len(group.evaluations)
 
