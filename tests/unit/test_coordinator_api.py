@@ -16,7 +16,6 @@ from hpcdi.comm.link import LocalWorld
 from hpcdi.comm.messages import (
     CollectTask,
     LearnTask,
-    Message,
     WorkerReady,
 )
 from hpcdi.config.compat import ConfigDict
@@ -179,7 +178,8 @@ def test_room_for_collectors() -> None:
     """Space 2 for three collectors; one more, and the third has a task too."""
     world = LocalWorld(4)
     with Coordinator(as_mapping(), world.link(0)) as coordinator:
-        hear(coordinator, *(WorkerReady("collector", "host", rank) for rank in (1, 2, 3)))
+        for rank in (1, 2, 3):
+            world.link(rank).send(0, WorkerReady("collector", "host", rank))
         tasks = collect_tasks(world, coordinator)
         assert len(tasks) == 2
         coordinator.deal_with_increase_collector()
@@ -189,18 +189,11 @@ def test_room_for_collectors() -> None:
         assert collect_tasks(world, coordinator) == []
 
 
-def hear(coordinator: Coordinator, *messages: Message) -> None:
-    """The loop's work for messages of ranks 1, 2, ..., without the loop."""
-    for rank, message in enumerate(messages, 1):
-        coordinator._orders += coordinator._scheduler.handle(message, rank, 0.0)
-
-
 def collect_tasks(world: LocalWorld, coordinator: Coordinator) -> list[CollectTask]:
-    """Tasks that the loop would now send to the collectors, ranks 1 to 3."""
-    coordinator._orders += coordinator._scheduler.tick(0.0)
-    coordinator._send_orders()
-    heard = [m for rank in (1, 2, 3) for _, m in world.link(rank).receive(0.0)]
-    return [m for m in heard if isinstance(m, CollectTask)]
+    """Tasks that a turn of rank 0 sends to the collectors, ranks 1 to 3."""
+    coordinator.turn(0.0)
+    received = [m for rank in (1, 2, 3) for _, m in world.link(rank).receive(0.0)]
+    return [m for m in received if isinstance(m, CollectTask)]
 
 
 def test_lines_for_the_log(
@@ -219,13 +212,11 @@ def test_lines_for_the_log(
 
 def busy(coordinator: Coordinator, world: LocalWorld) -> None:
     """A learner with a block, some progress, and a task by callback."""
-    scheduler = coordinator._scheduler
     for message in (WorkerReady("learner", "host", 1), block(1, [6]), admitted(1), demand(1, 4)):
-        hear(coordinator, message)
-    coordinator._send_orders()
+        world.link(1).send(0, message)
+    coordinator.turn(0.0)
     coordinator.deal_with_learner_send_info("learn", "mine", {"learner_step": 5})
     coordinator.deal_with_collector_send_data("collect", "mine", "d", {"policy_iter": 1})
-    scheduler.groups.main.env_steps = 1000
     assert any(isinstance(m, LearnTask) for _, m in world.link(1).receive(0.0))
 
 
@@ -247,7 +238,7 @@ def test_state_round_trip(tmp_path: Path, by_file: bool) -> None:
     assert {k: v for k, v in after.items() if k != "replay"} == {
         k: v for k, v in before.items() if k != "replay"
     }
-    assert after["env_steps"] == 1000
+    assert (after["env_steps"], after["train_iter"]) == (6, 5)
     assert taken["tasks"].keys() == {"collect"}
     part = before["replay"]["partitions"]["rank1"]
     assert part["blocks"][0]["path"] == "data/1.h5"
