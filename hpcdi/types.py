@@ -208,9 +208,10 @@ class Interval:
 
 @dataclass(frozen=True)
 class Lockstep:
-    """Makes a task of a deterministic run reproducible: it is one rollout, or one evaluation.
+    """Makes a task a step of a round: it is one rollout, or one evaluation.
 
-    With `begins_anew`, environments and random numbers are seeded from the round.
+    With `begins_anew`, environments and random numbers are seeded from the round, which makes the
+    task reproducible.
     """
 
     round: int

@@ -230,7 +230,7 @@ class CollectTask(Message):
     eval_flag: bool
     setting: dict[str, Any]  # keyword arguments of the policy's forward, e.g. ``{"eps": 0.5}``
     publish_above: float = float("inf")  # a better evaluation publishes its policy as the best
-    lockstep: Lockstep | None = None  # of a deterministic run
+    lockstep: Lockstep | None = None  # where collecting and learning take turns
     freeze: str = ""  # an evaluation writes its policy there, relative to the run folder
     player: str = MAIN  # that acts
 

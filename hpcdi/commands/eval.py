@@ -19,6 +19,7 @@ from hpcdi.commands import versus
 from hpcdi.commands.film import Film
 from hpcdi.commands.options import add_policy, at_least, make_parser
 from hpcdi.commands.saved_policy import LoadedPolicy, find_policy, load_policy
+from hpcdi.config.roles import ReturnEvaluatorConfig
 from hpcdi.env.base import is_abnormal
 from hpcdi.env.create import battle_players, create_env_manager
 from hpcdi.errors import EXIT_DONE
@@ -130,7 +131,7 @@ def main(arguments: Sequence[str]) -> int:
     seed = loaded.config.seed if given.seed is None else given.seed
     env_num, n_episode = _sizes(loaded, given.episodes)
     if not given.json:
-        env = f"{getattr(loaded.config.env, 'env_id', loaded.config.env.type)}, seed {seed}"
+        env = f"{loaded.config.env.title}, seed {seed}"
         say(f"{saved}\n  config       {short(saved.config_file)}")
         say(f"  playing      {n_episode} episodes in {env_num} of {env}")
     env_seed, film_seed, players_seed = loaded.seed.spawn(3)
@@ -240,7 +241,9 @@ def _play(
     config, is_battle = loaded.config, len(modes) > 1
     env_cfg = dataclasses.replace(config.env, evaluator_env_num=env_num)
     env = _Timed(create_env_manager(env_cfg, evaluate=True, is_endless=True, seed=seed))
-    settings = {"transform_obs": getattr(config.policy.eval.evaluator, "transform_obs", False)}
+    evaluation = config.policy.eval.evaluator
+    transform_obs = isinstance(evaluation, ReturnEvaluatorConfig) and evaluation.transform_obs
+    settings = {"transform_obs": transform_obs}
     make = BattleInteractionSerialEvaluator if is_battle else InteractionSerialEvaluator
     with make(settings, env, modes if is_battle else modes[0]) as evaluator:
         infos: Any = evaluator.eval(n_episode=n_episode)[1]

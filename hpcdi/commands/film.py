@@ -56,10 +56,9 @@ class Film(Closing):
         except Exception as error:  # whatever a foreign renderer raises
             self.close()
             reason = str(error.problems[0] if isinstance(error, ConfigError) else error)
-            name = getattr(env, "env_id", env.type)
             raise EnvError(
-                f"{name} cannot be filmed ({reason.partition(chr(10))[0]}); leave --video out, or "
-                "install what it draws with: pip install 'hpcdi[video]'"
+                f"{env.title} cannot be filmed ({reason.partition(chr(10))[0]}); leave --video "
+                "out, or install what it draws with: pip install 'hpcdi[video]'"
             ) from error
 
         self._camera = Camera(self._render.max_size)

@@ -15,6 +15,7 @@ import numpy as np
 from hpcdi.commands.film import Film
 from hpcdi.commands.run_state import find_run
 from hpcdi.commands.saved_policy import find_policy, load_policy
+from hpcdi.config.league import OneVsOneCommanderConfig
 from hpcdi.config.schema import ExperimentConfig
 from hpcdi.env.create import battle_teams, create_env_manager
 from hpcdi.errors import EXIT_DONE, LaunchError
@@ -242,7 +243,9 @@ class Arena(Closing):
         if file is not None:
             return str(file.relative_to(self._layout.root))
         commander = self._loaded.config.policy.other.commander
-        source = str(getattr(getattr(commander, "league", None), "fixed", {}).get(name, name))
+        source = name
+        if isinstance(commander, OneVsOneCommanderConfig):
+            source = str(commander.league.fixed.get(name, name))
         if source == "random" or ":" in source or (self._layout.root / source).is_file():
             return source
         raise LaunchError(

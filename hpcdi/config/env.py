@@ -107,6 +107,11 @@ class EnvConfig(ComponentConfig):
         ENV_MANAGER_REGISTRY, "base", "how the environments are stepped"
     )
 
+    @property
+    def title(self) -> str:
+        """What people call the environment: its id, or its type."""
+        return self.type
+
     def problems(self) -> Iterator[Problem]:
         """Rules over several settings."""
         return iter(())
@@ -121,6 +126,11 @@ class NamedEnvConfig(EnvConfig):
         "its id, e.g. CartPole-v1 or classic.connect_four_v3; or a class of yours, module:Class",
     )
     kwargs: dict[str, Any] = setting({}, "keyword arguments of the environment")
+
+    @property
+    def title(self) -> str:
+        """Its id."""
+        return self.env_id
 
     def problems(self) -> Iterator[Problem]:
         """Demands the id."""

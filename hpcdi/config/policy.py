@@ -464,25 +464,6 @@ class PolicyConfig(ComponentConfig):
             return None
         return self.learn.PAPER_RATIO
 
-    def updates_after(
-        self, transitions: int, env_steps: int, train_iter: int, learners: int = 1
-    ) -> int:
-        """Updates that are due, where collecting and learning take turns.
-
-        Args:
-            transitions: that were collected in this turn.
-            env_steps: transitions of the whole run.
-            train_iter: updates of the whole run.
-            learners: that update together, each by a batch of its own.
-        """
-        ratio = self.replay_ratio
-        if ratio is not None:
-            drawn = ratio * max(0, env_steps - self.warm_up)
-            return max(0, int(drawn / (self.learn.batch_size * learners)) - train_iter)
-        if self.learn.update_per_collect is not None:
-            return self.learn.update_per_collect
-        return self.usual_updates(transitions)
-
     def usual_updates(self, transitions: int) -> int:
         """Updates after so many transitions, where the settings do not say."""
         return 1 if self.on_policy else max(1, transitions // TRANSITIONS_PER_UPDATE)

@@ -20,7 +20,6 @@ from hpcdi.utils.registry import (
     COMM_COLLECTOR_REGISTRY,
     COMM_LEARNER_REGISTRY,
     ENV_REGISTRY,
-    PARALLEL_COMMANDER_REGISTRY,
     POLICY_REGISTRY,
 )
 
@@ -294,17 +293,17 @@ def check_faults(config: ExperimentConfig, variables: Mapping[str, str]) -> list
 
 
 def learners_of(config: ExperimentConfig) -> dict[str, int]:
-    """Returns the number of learner ranks of each player that learns: the first is the main one.
+    """Returns the number of ranks of each group of learners: the first is the main one.
 
-    A league may train several players; every other run has the main player alone.
+    A league may have several, one for each player that learns; every other run has the main one.
     """
     policy = config.policy
     return policy.other.commander.share_learners(policy.learn.learner.learner_num)
 
 
-def learners_group(player: str) -> str:
-    """Returns the name of the group of a player's learner ranks."""
-    return f"learners of {player}"
+def communicator_of(group: str) -> str:
+    """Returns the name of the communicator of a group of learners."""
+    return f"learners of {group}"
 
 
 def check_over_ranks(config: ExperimentConfig) -> list[Problem]:
@@ -314,10 +313,10 @@ def check_over_ranks(config: ExperimentConfig) -> list[Problem]:
         for fault in config.fault
         if fault.role == "serial"
     ]
-    count, players = config.policy.learn.learner.learner_num, learners_of(config)
-    if count != sum(players.values()) or not all(players.values()):
-        shared = ", ".join(f"{name} {learners}" for name, learners in players.items())
-        needed = sum(max(learners, 1) for learners in players.values())
+    count, groups = config.policy.learn.learner.learner_num, learners_of(config)
+    if count != sum(groups.values()) or not all(groups.values()):
+        shared = ", ".join(f"{name} {learners}" for name, learners in groups.items())
+        needed = sum(max(learners, 1) for learners in groups.values())
         message = (
             f"is {count}, but the players that learn need {needed}: each has learners of its own "
             f"({shared}; see policy.other.commander.league)"
@@ -325,7 +324,7 @@ def check_over_ranks(config: ExperimentConfig) -> list[Problem]:
         problems.append(Problem("policy.learn.learner.learner_num", message))
     if config.system.deterministic:
         problems += _check_deterministic(config.policy)
-        if len(players) > 1:
+        if len(groups) > 1:
             why = "a deterministic run trains one player (system.deterministic)"
             problems.append(Problem("policy.other.commander.league.players", why))
         manager = config.env.manager
@@ -337,7 +336,6 @@ def check_over_ranks(config: ExperimentConfig) -> list[Problem]:
 
 def _check_deterministic(policy: PolicyConfig) -> list[Problem]:
     """Check that a deterministic run uses nothing that depends on the clock."""
-    commander = policy.other.commander
     limit = policy.buffer.thruput_controller.push_sample_rate_limit
     every = Interval.of(policy.eval.every)
     rules = (
@@ -348,10 +346,9 @@ def _check_deterministic(policy: PolicyConfig) -> list[Problem]:
             "a deterministic run has a fixed number of collectors",
         ),
         (
-            not isinstance(commander, SoloCommanderConfig)
-            and not hasattr(PARALLEL_COMMANDER_REGISTRY.get(commander.type), "make_task"),
+            not isinstance(policy.other.commander, SoloCommanderConfig),
             "policy.other.commander.type",
-            "a deterministic run needs a commander with a method make_task, such as 'solo'",
+            "a deterministic run needs 'solo', or a commander that has its settings",
         ),
         (
             limit.is_set,

@@ -13,6 +13,7 @@ import dataclasses
 import itertools
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import PurePath
 from typing import Any
 
 import numpy as np
@@ -32,8 +33,8 @@ _TOO_WEAK = 0.1
 
 
 @dataclass
-class Player:
-    """One player.
+class Member:
+    """A player of the league: it learns, is a frozen copy, or is fixed.
 
     Attributes:
         name: unique in the league; a frozen copy of "main" is "main_000003".
@@ -44,7 +45,6 @@ class Player:
         version: train iteration, of a frozen copy when it was frozen; -1: it is not known.
         steps: environment steps made for it; of a frozen copy, when it was frozen.
         frozen_at: `steps` when it was frozen last.
-        began_at: `steps` when it began anew.
     """
 
     name: str
@@ -54,7 +54,6 @@ class Player:
     version: int = -1
     steps: int = 0
     frozen_at: int = 0
-    began_at: int = 0
 
     @property
     def learns(self) -> bool:
@@ -107,20 +106,22 @@ class Payoff:
         return list(self._total)
 
     @staticmethod
-    def _of(known: Mapping[tuple[str, str], Array], one: str, other: str) -> Array:
+    def _of(counts: Mapping[tuple[str, str], Array], one: str, other: str) -> Array:
         if one > other:
-            return known.get((other, one), np.zeros(3))[::-1]
-        return known.get((one, other), np.zeros(3))
+            return counts.get((other, one), np.zeros(3))[::-1]
+        return counts.get((one, other), np.zeros(3))
 
     def state_dict(self) -> list[dict[str, Any]]:
         """Plain data."""
         return [
             {
-                "one": one, "other": other, "games": total.astype(int).tolist(),
+                "one": one,
+                "other": other,
+                "games": total.astype(int).tolist(),
                 "recent": self._recent[one, other].tolist(),
             }
             for (one, other), total in self._total.items()
-        ]  # fmt: skip
+        ]
 
     def load_state_dict(self, state: Iterable[Mapping[str, Any]]) -> None:
         """Restore a `state_dict`."""
@@ -208,16 +209,24 @@ class League:
 
     Args:
         config: its rules.
+        evaluate_against: opponent of evaluations, a source as of a `Member`.
+        seed: of the experiment.
     """
 
-    def __init__(self, config: LeagueConfig | None = None) -> None:
+    def __init__(
+        self,
+        config: LeagueConfig | None = None,
+        evaluate_against: str = "random",
+        seed: int = 0,
+    ) -> None:
         self.config = config or LeagueConfig()
-        self.players: dict[str, Player] = {}
+        self._evaluate_against, self._seed = evaluate_against, seed
+        self.players: dict[str, Member] = {}
         self.payoff = Payoff(self.config.decay)
         for name, role in self.config.players.items():
-            self.players[name] = Player(name, role)
+            self.players[name] = Member(name, role)
         for name, source in self.config.fixed.items():
-            self.players[name] = Player(name, "fixed", source=source)
+            self.players[name] = Member(name, "fixed", source=source)
 
     # ------------------------------------------------------------------------------------- players
 
@@ -226,7 +235,7 @@ class League:
         """Names of the players that learn, the main one first."""
         return [name for name, player in self.players.items() if player.learns]
 
-    def frozen(self, parent: str | None = None) -> list[Player]:
+    def frozen(self, parent: str | None = None) -> list[Member]:
         """Frozen copies, oldest first: of one player, or of all."""
         return [
             p
@@ -234,49 +243,64 @@ class League:
             if p.role == "historical" and parent in (None, p.parent)
         ]
 
-    def next_frozen(self, name: str) -> str:
-        """Name of a player's next frozen copy."""
-        last = max((int(p.name.rpartition("_")[2]) for p in self.frozen(name)), default=0)
-        return f"{name}_{last + 1:06d}"
-
     def may_freeze(self, name: str) -> bool:
         """Decides whether a copy of a player that learns should be frozen now.
 
         By its steps; or sooner, where it beats all that it is there to beat.
         """
         player, config = self.players[name], self.config
-        made = player.steps - player.frozen_at
-        if made >= config.freeze_steps:
+        steps = player.steps - player.frozen_at
+        if steps >= config.freeze_steps:
             return True
         exploits_main = player.role == "main_exploiter"
         rivals = [MAIN] if exploits_main else [p.name for p in self._pool()]
-        if 4 * made < config.freeze_steps or not rivals:
+        if 4 * steps < config.freeze_steps or not rivals:
             return False
         return min(self.payoff.score(name, r) for r in rivals) >= config.freeze_win_rate
 
-    def freeze(self, name: str, copy: str, source: str, version: int) -> Player:
-        """Add a frozen copy of a player under the name `copy`."""
-        player = self.players[name]
+    def copy_due(self, name: str) -> str:
+        """Returns the file of the copy of a player that is to be frozen now; empty: none is."""
+        return self.next_copy(name) if self.may_freeze(name) else ""
+
+    def next_copy(self, name: str) -> str:
+        """Returns the file of a player's next frozen copy."""
+        last = max((int(p.name.rpartition("_")[2]) for p in self.frozen(name)), default=0)
+        return frozen_file(f"{name}_{last + 1:06d}")
+
+    def freeze(self, name: str, file: str, version: int) -> bool:
+        """A copy of a player was frozen into a file: it joins the league.
+
+        Returns:
+            Whether the player begins anew: exploiters do, those of the league now and then.
+        """
+        player, copy = self.players[name], name_of_frozen(file)
         player.frozen_at = player.steps
-        self.players[copy] = Player(copy, "historical", name, source, version, player.steps)
-        return self.players[copy]
-
-    def must_reset(self, name: str, rng: np.random.Generator) -> bool:
-        """Decides whether a player that was frozen just now begins anew: exploiters do."""
-        role = self.players[name].role
-        if role == "main_exploiter":
-            return True
-        return role == "league_exploiter" and bool(rng.random() < self.config.reset_probability)
-
-    def reset(self, name: str) -> None:
-        """A player begins anew."""
-        self.players[name].began_at = self.players[name].steps
+        self.players[copy] = Member(copy, "historical", name, file, version, player.steps)
+        if player.role != "league_exploiter":
+            return player.role == "main_exploiter"
+        drawn = np.random.default_rng([self._seed, len(self.players)]).random()
+        return bool(drawn < self.config.reset_probability)
 
     def count_steps(self, name: str, steps: int, version: int = -1) -> None:
         """Set a player's environment steps so far, and the train iterations of its policy."""
         self.players[name].steps, self.players[name].version = steps, version
 
     # --------------------------------------------------------------------------------- matchmaking
+
+    def matchmaking(self, name: str) -> dict[str, Any]:
+        """Returns the settings of those who collect for a player: who learns, against whom.
+
+        ``opponents`` has for each by which probability it is drawn, and its source.
+        """
+        drawn = self.opponents(name)
+        opponents = {other: [share, self.players[other].source] for other, share in drawn.items()}
+        return {"learner": name, "opponents": opponents}
+
+    def evaluation(self, name: str) -> dict[str, Any]:
+        """Returns the settings of a player's evaluation; a main exploiter's is against main."""
+        if self.players[name].role == "main_exploiter":
+            return {"learner": name, "opponents": {MAIN: [1.0, ""]}}
+        return {"learner": name, "opponents": {"against": [1.0, self._evaluate_against]}}
 
     def opponents(self, name: str) -> dict[str, float]:
         """Returns by which probability each player is the opponent of one that learns.
@@ -297,16 +321,16 @@ class League:
         drawn = self._weighted(name, pool, rule)
         if player.role == "league_exploiter":
             return drawn
-        own = self.config.self_play
-        return {name: own, **{other: p * (1 - own) for other, p in drawn.items()}}
+        itself = self.config.self_play
+        return {name: itself, **{other: p * (1 - itself) for other, p in drawn.items()}}
 
-    def _pool(self) -> list[Player]:
+    def _pool(self) -> list[Member]:
         """Players that never change."""
         fixed = [p for p in self.players.values() if p.role == "fixed"]
         frozen = [p for parent in self.learning for p in self.frozen(parent)[-self.config.recent :]]
         return fixed + frozen
 
-    def _weighted(self, name: str, pool: Sequence[Player], rule: str) -> dict[str, float]:
+    def _weighted(self, name: str, pool: Sequence[Member], rule: str) -> dict[str, float]:
         wins = np.array([self.payoff.score(name, p.name) for p in pool])
         # prioritized fictitious self-play: Vinyals et al. 2019, f_hard with p = 2, and f_var
         weights = {"pfsp": (1 - wins) ** 2, "variance": wins * (1 - wins)}.get(
@@ -329,7 +353,7 @@ class League:
                 if name not in self.players:
                     parent = name.rpartition("_")[0]
                     source = frozen_file(name) if parent in self.players else ""
-                    self.players[name] = Player(name, "historical", parent, source)
+                    self.players[name] = Member(name, "historical", parent, source)
             self.payoff.add(one, other, wins, draws, losses)
 
     def ratings(self) -> dict[str, Rating]:
@@ -348,14 +372,19 @@ class League:
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Restore a `state_dict`; players that learn, and fixed ones, are the configuration's."""
-        known = {player["name"]: Player(**player) for player in state["players"]}
+        saved = {player["name"]: Member(**player) for player in state["players"]}
         for name, player in self.players.items():
-            if player.learns and name in known:
-                self.players[name] = dataclasses.replace(known[name], role=player.role)
-        self.players |= {n: p for n, p in known.items() if p.role == "historical"}
+            if player.learns and name in saved:
+                self.players[name] = dataclasses.replace(saved[name], role=player.role)
+        self.players |= {n: p for n, p in saved.items() if p.role == "historical"}
         self.payoff.load_state_dict(state["payoff"])
 
 
 def frozen_file(name: str) -> str:
     """Policy file of a frozen copy, relative to the run folder."""
     return f"league/{name}.safetensors"
+
+
+def name_of_frozen(file: str) -> str:
+    """The frozen copy of a policy file; see `frozen_file`."""
+    return PurePath(file).stem

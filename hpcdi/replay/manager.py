@@ -1,21 +1,20 @@
 """The replay buffer as rank 0 sees it: which learner gets which block, and what all draw next.
 
-The `ReplayManager` of a player distributes its blocks and batches over its learners' parts (see
-`partition`); `ReplayBuffers` has those of all players that learn. `ReplayRatio` keeps learning and
-collecting in proportion. Decisions only: blocks and requests in, orders out.
+`ReplayManager` distributes blocks and batches over the learners' parts (see `partition`). Decisions
+only: blocks and requests in, orders out.
 """
 
 from __future__ import annotations
 
 import dataclasses
-import math
-from collections.abc import Callable, Collection, Mapping
-from typing import Any, Protocol
+from collections.abc import Callable, Collection, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
 from hpcdi.comm.messages import AdmitBlock, Batches, BlockAdmitted, BlockReady
-from hpcdi.config.schema import ExperimentConfig, learners_of
+from hpcdi.config.schema import ExperimentConfig
 from hpcdi.replay.advanced_buffer import AdvancedReplayBuffer
 from hpcdi.replay.base_buffer import get_buffer_cls
 from hpcdi.replay.partition import (
@@ -27,105 +26,41 @@ from hpcdi.replay.partition import (
     item_count,
     on_policy_buffer,
 )
-from hpcdi.types import MAIN, SequenceRule, collector_of, number_of
+from hpcdi.replay.ratio import ReplayRatio, replay_ratio_of
+from hpcdi.types import SequenceRule
 
 EARLY_ROWS = 1_000_000
 """Rows of published blocks that are kept while there is no learner."""
 
 
-def note_newest(newest: dict[str, int], ready: BlockReady) -> None:
-    """Note the number of a collector's last block, by its rank: a snapshot has counted it."""
-    rank, number = str(collector_of(ready.block_id)), number_of(ready.block_id)
-    newest[rank] = max(number, newest.get(rank, 0))
-
-
-class ReplayRatio:
-    """How many samples may be drawn by now, and whether collectors are to wait.
-
-    It keeps learning and collecting in a given proportion, whatever the hardware.
-
-    With a ratio of r, ``r * (env_steps - warm_up)`` samples are due after so many transitions.
-    Learners never draw more; collectors wait while many more are due than were drawn.
-
-    Args:
-        ratio: samples drawn for each transition; None: both run free.
-        warm_up: transitions that none are due for, while the buffer fills.
-        slack: samples that may be due before collectors wait; they go on at half of it.
+@dataclass(frozen=True)
+class ReplayFigures:
+    """Figures of a replay buffer, or of several together.
 
     Attributes:
-        collectors_wait: whether collectors are to wait.
+        items: that can be drawn.
+        capacity: items that it can hold; 0: there is none.
+        drawn: items that were ever drawn.
+        admitted: transitions that learners have read.
+        blocks_lost: blocks that a learner could not read.
+        blocks_skipped: blocks that came faster than the learners could read them.
     """
 
-    def __init__(self, ratio: float | None = None, warm_up: int = 0, slack: float = 0.0) -> None:
-        self.collectors_wait = False
-        self._ratio, self._warm_up, self._slack = ratio, warm_up, slack
-        self._env_steps = 0
+    items: int = 0
+    capacity: int = 0
+    drawn: int = 0
+    admitted: int = 0
+    blocks_lost: int = 0
+    blocks_skipped: int = 0
 
-    def due(self, env_steps: int, drawn: int) -> float:
-        """Samples to draw now; infinite without a ratio. Updates `collectors_wait`.
-
-        Args:
-            env_steps: transitions of the run so far.
-            drawn: samples of the run so far.
-        """
-        if self._ratio is None:
-            return math.inf
-        self._env_steps = env_steps
-        due = self._ratio * max(0, env_steps - self._warm_up) - drawn
-        if due > self._slack:
-            self.collectors_wait = True
-        elif due < self._slack / 2:
-            self.collectors_wait = False
-        return due
-
-    def blocked(self, drawn: int, batch: int) -> str:
-        """Who waits for whom; empty where nobody does.
-
-        Args:
-            drawn: samples of the run so far.
-            batch: samples that all learners draw at once.
-        """
-        due = self.due(self._env_steps, drawn)
-        rule = f"{self._ratio or 0:g} samples are drawn for a transition (replay_ratio)"
-        if self.collectors_wait:
-            return f"collectors wait: {rule}"
-        return f"learners wait: {rule}" if due < batch else ""
-
-
-class ReplayFigures(Protocol):
-    """Figures of a replay buffer, of a run over ranks or in one process; see `ReplayManager`."""
-
-    @property
-    def items_admitted(self) -> int:
-        """Transitions that learners have read."""
-
-    @property
-    def blocks_lost(self) -> int:
-        """Blocks that a learner could not read."""
-
-    @property
-    def blocked(self) -> str:
-        """Why learning, or collecting, has to wait; empty where neither has to."""
-
-    @property
-    def blocks_skipped(self) -> int:
-        """Blocks that nobody read."""
-
-    def count(self) -> int:
-        """Items that can be drawn."""
-
-    def capacity(self) -> int:
-        """Items that it can hold; 0: there is none."""
-
-    def samples_drawn(self) -> int:
-        """Items that were ever drawn."""
-
-    def take_freed(self) -> list[str]:
-        """Names of blocks that are not needed any more, since the last call."""
+    @classmethod
+    def total(cls, figures: Iterable[ReplayFigures]) -> ReplayFigures:
+        """Returns those of several buffers together."""
+        return cls(*map(sum, zip(*map(dataclasses.astuple, figures), strict=True)))
 
 
 class ReplayManager:
-    """The partitions of a player's learners: blocks go to them in turn, batches to all at once.
+    """The partitions of a group of learners: blocks go to them in turn, batches to all at once.
 
     Learners that share their gradients iterate together: each gets as many batches as every other.
     So all have the same ones before an order that ends their work, and end it together.
@@ -159,7 +94,6 @@ class ReplayManager:
         self.blocks_lost = 0
         self.make_buffer, self._block_bytes, self._kind = make_buffer, block_bytes, partition
         self._early = Backlog(EARLY_ROWS)  # published before there was a learner
-        self._newest: dict[str, int] = {}  # collector rank -> number of its last announced block
         self._restored: Mapping[str, Any] = {}  # partitions of a snapshot, until learners start
         self._restored_drawn = 0  # samples that it says were drawn
         self._published: dict[str, BlockReady] = {}  # blocks for them, by name, oldest first
@@ -237,16 +171,11 @@ class ReplayManager:
 
     def assign(self, ready: BlockReady) -> list[tuple[int, AdmitBlock]]:
         """Give a block to the learner with the least load; without learners it waits."""
-        note_newest(self._newest, ready)
         if not self.partitions:
             self._early.add(ready)
             return []
         rank = min(self.partitions, key=lambda rank: self.partitions[rank].load)
         return [(rank, order) for order in self.partitions[rank].offer(ready)]
-
-    def newest_of(self, rank: int) -> int:
-        """Number of a collector's last announced block; 0: there is none."""
-        return self._newest.get(str(rank), 0)
 
     def admit(self, rank: int, admitted: BlockAdmitted) -> list[AdmitBlock]:
         """A learner has read a block, or failed to; returns what it should read next."""
@@ -268,18 +197,17 @@ class ReplayManager:
             for rank, version in part.newest_version.items():
                 newest[rank] = max(version, newest.get(rank, -1))
         ready = (part.ready(collecting, newest) for part in self.partitions.values())
-        batches = int(min(min(ready, default=0), self._due(env_steps) / self._batch()))
+        due = self.ratio.batches(env_steps, self.samples_drawn(), self._batch())
+        batches = int(min(min(ready, default=0), due))
         if batches < 1:
             return []
+        self.ratio.take(batches)
         return [(rank, part.serve(batches, env_steps)) for rank, part in self.partitions.items()]
 
     def collectors_wait(self, env_steps: int) -> bool:
         """True if collectors are to wait, because learners are behind with what they can draw."""
-        self._due(env_steps)
+        self.ratio.due(env_steps, self.samples_drawn())
         return self.ratio.collectors_wait and not any(p.blocked for p in self.partitions.values())
-
-    def _due(self, env_steps: int) -> float:
-        return self.ratio.due(env_steps, self.samples_drawn())
 
     def _batch(self) -> int:
         """Items that all learners draw at once."""
@@ -304,11 +232,18 @@ class ReplayManager:
         waits = self.ratio.blocked(self.samples_drawn(), self._batch())
         return next(filter(None, (p.blocked for p in self.partitions.values())), waits)
 
-    @property
-    def blocks_skipped(self) -> int:
-        """Blocks that nobody read: they came faster than the learners could read them."""
+    def figures(self) -> ReplayFigures:
+        """Figures of all partitions together."""
         skipped = self._lost_skipped + self._early.dropped
-        return skipped + sum(part.backlog.dropped for part in self.partitions.values())
+        skipped += sum(part.backlog.dropped for part in self.partitions.values())
+        return ReplayFigures(
+            items=self.count(),
+            capacity=self.capacity(),
+            drawn=self.samples_drawn(),
+            admitted=self.items_admitted,
+            blocks_lost=self.blocks_lost,
+            blocks_skipped=skipped,
+        )
 
     def count(self) -> int:
         """Items that can be drawn, of all partitions."""
@@ -329,7 +264,6 @@ class ReplayManager:
         return {
             "partitions": {f"rank{rank}": p.state_dict() for rank, p in self.partitions.items()},
             "waiting": self._early.paths,
-            "newest": dict(self._newest),
             "drawn": self.samples_drawn(),
         }
 
@@ -344,179 +278,65 @@ class ReplayManager:
                 name were published after it, and are admitted like new ones. On-policy, blocks of
                 the past are of no use.
         """
-        self._newest = dict(state["newest"])
-        for ready in (published or {}).values():  # also where they are of no use
-            note_newest(self._newest, ready)
         self._restored = state["partitions"]
-        parts = sum(int(part["samples_drawn"]) for part in state["partitions"].values())
-        self._restored_drawn = int(state.get("drawn", parts))  # old snapshots do not say
+        self._restored_drawn = int(state["drawn"])
         self._published = dict(published or {}) if self._kind.is_replay else {}
 
 
-class ReplayBuffers:
-    """The replay buffers of all players that learn; figures and state are those of all together.
-
-    Args:
-        of: of each player, by its name.
-    """
-
-    def __init__(self, of: Mapping[str, ReplayManager]) -> None:
-        self.of = dict(of)
-
-    @property
-    def partitions(self) -> dict[int, Partition]:
-        """Of all learners, by rank."""
-        return {rank: part for one in self.of.values() for rank, part in one.partitions.items()}
-
-    def of_learner(self, rank: int) -> ReplayManager | None:
-        """The one that has a learner's partition; None: there is none any more."""
-        return next((one for one in self.of.values() if rank in one.partitions), None)
-
-    def newest_of(self, rank: int) -> int:
-        """Number of a collector's last announced block; 0: there is none."""
-        return max(one.newest_of(rank) for one in self.of.values())
-
-    def take_freed(self) -> list[str]:
-        """Names of blocks that no learner needs any more, since the last call."""
-        return [path for one in self.of.values() for path in one.take_freed()]
-
-    @property
-    def blocked(self) -> str:
-        """Why learning, or collecting, has to wait; empty where neither has to."""
-        if len(self.of) == 1:
-            return self.of[MAIN].blocked
-        return "; ".join(f"{name}: {one.blocked}" for name, one in self.of.items() if one.blocked)
-
-    @property
-    def items_admitted(self) -> int:
-        """Transitions that learners have read."""
-        return sum(one.items_admitted for one in self.of.values())
-
-    @property
-    def blocks_lost(self) -> int:
-        """Blocks that a learner could not read."""
-        return sum(one.blocks_lost for one in self.of.values())
-
-    @property
-    def blocks_skipped(self) -> int:
-        """Blocks that nobody read."""
-        return sum(one.blocks_skipped for one in self.of.values())
-
-    def count(self) -> int:
-        """Items that can be drawn."""
-        return sum(one.count() for one in self.of.values())
-
-    def capacity(self) -> int:
-        """Items that they can hold."""
-        return sum(one.capacity() for one in self.of.values())
-
-    def samples_drawn(self) -> int:
-        """Items that were ever drawn."""
-        return sum(one.samples_drawn() for one in self.of.values())
-
-    def state_dict(self) -> dict[str, Any]:
-        """The state of all, as of one; and ``players``: which partition is whose."""
-        states = {name: one.state_dict() for name, one in self.of.items()}
-        newest: dict[str, int] = {}
-        for state in states.values():
-            for rank, number in state["newest"].items():
-                newest[rank] = max(number, newest.get(rank, 0))
-        players = {
-            name: {"partitions": list(state["partitions"]), "drawn": state["drawn"]}
-            for name, state in states.items()
-        }
-        return {
-            "partitions": {
-                k: p for state in states.values() for k, p in state["partitions"].items()
-            },
-            "waiting": [path for state in states.values() for path in state["waiting"]],
-            "newest": newest,
-            "players": players,
-        }
-
-    def load_state_dict(
-        self, state: Mapping[str, Any], published: Mapping[str, BlockReady] | None = None
-    ) -> None:
-        """Restore a `state_dict`, see `ReplayManager.load_state_dict`.
-
-        What is of players that learn no more is left out.
-        """
-        whole = {MAIN: {"partitions": list(state["partitions"])}}
-        players = state.get("players", whole)  # old snapshots have the main player alone
-        for name, one in self.of.items():
-            own = players.get(name, {"partitions": []})
-            parts = {part: state["partitions"][part] for part in own["partitions"]}
-            blocks = {p: ready for p, ready in (published or {}).items() if ready.player == name}
-            drawn = {"drawn": own["drawn"]} if "drawn" in own else {}
-            one.load_state_dict(
-                {"partitions": parts, "newest": state["newest"], **drawn},
-                None if published is None else blocks,
-            )
-
-
-def replay_ratio_of(config: ExperimentConfig, collectors: int, learners: int = 1) -> ReplayRatio:
-    """The replay ratio of an experiment over ranks.
-
-    Some batches and one rollout of every collector may be due: less would make them wait for each
-    other in turns.
-
-    Args:
-        config: the experiment.
-        collectors: ranks that collect.
-        learners: ranks that learn from it.
-    """
-    policy = config.policy
-    ratio = policy.replay_ratio
-    if ratio is None or config.system.deterministic:  # which works in turns
-        return ReplayRatio()
-    rollouts = collectors * policy.collect.n_sample * config.env.collector_env_num
-    batches = 4 * policy.learn.batch_size * learners
-    return ReplayRatio(ratio, policy.warm_up, max(batches, ratio * rollouts))
-
-
-def create_replays(config: ExperimentConfig, curves: Any = None, workers: int = 2) -> ReplayBuffers:
-    """Make the replay buffer of each player that learns; see `create_replay`."""
-    players = learners_of(config)
-    return ReplayBuffers({p: create_replay(config, curves, workers, p) for p in players})
+def blocks_of(state: Mapping[str, Any]) -> list[str]:
+    """Names of the blocks that a `ReplayManager.state_dict` names."""
+    named = list(state["waiting"])
+    for part in state["partitions"].values():
+        named += [*(block["path"] for block in part["blocks"]), *part["waiting"]]
+    return named
 
 
 def create_replay(
-    config: ExperimentConfig, curves: Any = None, workers: int = 2, player: str = MAIN
+    config: ExperimentConfig,
+    curves: Any = None,
+    collectors: int = 1,
+    learners: int = 1,
+    number: int = 0,
+    *,
+    in_turns: bool = False,
 ) -> ReplayManager:
-    """Make a player's replay manager; its buffers are seeded by the experiment.
+    """Make the replay manager of a group of learners; its buffers are seeded by the experiment.
 
     Args:
         config: the experiment.
         curves: takes what the buffers report of themselves.
-        workers: ranks besides the coordinator.
-        player: that learns from it.
+        collectors: ranks that collect.
+        learners: ranks that learn from it.
+        number: of the group, from 0.
+        in_turns: collecting and learning take turns.
     """
     policy = config.policy
     buffer_cfg = policy.buffer
-    players = learners_of(config)
-    learners = players[player]
     kind: type[Partition] = Partition
     if policy.on_policy:
         kind = AsTheyComePartition if policy.CORRECTS_STALENESS else OnPolicyPartition
         rollout_rows = policy.collect.n_sample * config.env.collector_env_num
         least = policy.learn.batch_size * learners if policy.CORRECTS_STALENESS else 0
-        buffer_cfg = on_policy_buffer(buffer_cfg, workers, rollout_rows, least)
+        buffer_cfg = on_policy_buffer(buffer_cfg, collectors + learners, rollout_rows, least)
     share = dataclasses.replace(
         buffer_cfg,
         replay_buffer_size=buffer_cfg.replay_buffer_size // learners,
         min_fill=max(1, buffer_cfg.min_fill // learners),
         frames=(),  # this buffer holds row numbers; shards and learners' rings hold the frames
     )
-    number = list(players).index(player)
     seeds = np.random.SeedSequence(config.seed, spawn_key=(0, number) if number else (0,))
 
     def make_buffer(name: str) -> AdvancedReplayBuffer:
         buffer: AdvancedReplayBuffer = get_buffer_cls(share)(
-            share, curves, config.exp_name, name,
-            rng=np.random.default_rng(seeds.spawn(1)[0]), prioritized=policy.priority,
-        )  # fmt: skip
+            share,
+            curves,
+            config.exp_name,
+            name,
+            rng=np.random.default_rng(seeds.spawn(1)[0]),
+            prioritized=policy.priority,
+        )
         return buffer
 
-    ratio = replay_ratio_of(config, workers - sum(players.values()), learners)
+    ratio = replay_ratio_of(config, collectors, learners, in_turns=in_turns)
     block_bytes = config.system.storage.block_bytes
     return ReplayManager(make_buffer, block_bytes, kind, ratio, policy.sequence)

@@ -175,10 +175,14 @@ class HeldBlock:
         """As a partition's state holds it."""
         shard = self.ready.shard
         return {
-            "block_id": self.ready.block_id, "path": shard.path, "rows": shard.rows,
-            "crc32": shard.crc32, "first_row": self.first_row, "first_id": self.first_id,
+            "block_id": self.ready.block_id,
+            "path": shard.path,
+            "rows": shard.rows,
+            "crc32": shard.crc32,
+            "first_row": self.first_row,
+            "first_id": self.first_id,
             "end_id": self.end_id,
-        }  # fmt: skip
+        }
 
 
 class Partition:
@@ -236,35 +240,35 @@ class Partition:
             if old is not None:  # it may be missing since a restart
                 self.buffer.evict(old.end_id)
                 self._freed.append(old.ready.shard.path)
-        self._held[ready.block_id] = held = HeldBlock(ready, placement.first_row)
-        return self._order(held)
+        self._held[ready.block_id] = block = HeldBlock(ready, placement.first_row)
+        return self._order(block)
 
-    def _order(self, held: HeldBlock) -> AdmitBlock:
+    def _order(self, block: HeldBlock) -> AdmitBlock:
         capacity = self._placer.capacity if self._placer is not None else 0
-        ready = held.ready
-        return AdmitBlock(ready.block_id, held.first_row, capacity, ready.shard, ready.sealed_at)
+        ready = block.ready
+        return AdmitBlock(ready.block_id, block.first_row, capacity, ready.shard, ready.sealed_at)
 
     def admit(self, admitted: BlockAdmitted) -> int:
         """Add a block's items to the index; returns how many (0: failed or overwritten)."""
         self.backlog.read(admitted.block_id)
-        held = self._held.get(admitted.block_id)
-        if held is None:
+        block = self._held.get(admitted.block_id)
+        if block is None:
             return 0
-        if held.end_id >= 0:  # read again after a restart: its items are in the index already
+        if block.end_id >= 0:  # read again after a restart: its items are in the index already
             if admitted.error:
-                self.buffer.evict(held.end_id, held.first_id)
+                self.buffer.evict(block.end_id, block.first_id)
             return 0
         if admitted.error:
             return 0
-        rows, versions = item_rows(held.ready, held.first_row, self.rule)
+        rows, versions = item_rows(block.ready, block.first_row, self.rule)
         ids = self.buffer.push_columns({"row": rows.astype(np.int32)}, versions)
-        held.first_id, held.end_id = ids.start, ids.stop
+        block.first_id, block.end_id = ids.start, ids.stop
         return len(ids)
 
     def release_blocks(self) -> list[BlockReady]:
         """Blocks for other partitions because this learner has died, oldest first."""
-        held = [held.ready for held in self._held.values() if self._is_of_use(held.ready)]
-        return sorted([*held, *self.backlog.take_all()], key=lambda ready: ready.sealed_at)
+        blocks = [block.ready for block in self._held.values() if self._is_of_use(block.ready)]
+        return sorted([*blocks, *self.backlog.take_all()], key=lambda ready: ready.sealed_at)
 
     def _is_of_use(self, ready: BlockReady) -> bool:  # noqa: ARG002
         """Returns whether items of a block may still be drawn."""
@@ -307,10 +311,11 @@ class Partition:
         if demand is None or self.backlog.rereading:
             return 0
         batches = max(1, min(self.buffer.count() // demand.batch_size, demand.batches))
-        for number in {batches: None, 1: None}:
-            if not self.buffer.why_not_sample(number * demand.batch_size, demand.train_iter):
-                return number
-        return 0
+        size = demand.batch_size
+        if not self.buffer.why_not_sample(batches * size, demand.train_iter):
+            return batches
+        may_be_one = batches > 1 and not self.buffer.why_not_sample(size, demand.train_iter)
+        return int(may_be_one)
 
     def serve(self, batches: int, env_steps: int, among: slice | None = None) -> Batches:
         """Draw batches for the waiting request.
@@ -329,8 +334,8 @@ class Partition:
         )
         if sample is None:
             raise BufferContractError(f"batches were drawn too early: {self.buffer.blocked}")
-        left = demand.batches - batches
-        self._waiting = dataclasses.replace(demand, batches=left) if left else None
+        missing = demand.batches - batches
+        self._waiting = dataclasses.replace(demand, batches=missing) if missing else None
         self.samples_drawn += size
         drawn = sample.drawn
 
@@ -339,9 +344,11 @@ class Partition:
             return np.ascontiguousarray(array.reshape(demand.batch_size, batches).T)
 
         return Batches(
-            by_batch(sample.columns["row"].astype(np.int64)),
-            by_batch(drawn.unique_ids), by_batch(drawn.weights), env_steps,
-        )  # fmt: skip
+            rows=by_batch(sample.columns["row"].astype(np.int64)),
+            unique_ids=by_batch(drawn.unique_ids),
+            weights=by_batch(drawn.weights),
+            env_steps=env_steps,
+        )
 
     @property
     def batch_size(self) -> int:
@@ -367,13 +374,14 @@ class Partition:
 
     def state_dict(self) -> dict[str, Any]:
         """The index, and the name of each of its blocks; an `end_id` of -1 marks an unread one."""
-        held = [block.state_dict() for block in self._held.values()]
-        ring = {} if self._placer is None else self._placer.state_dict()
-        backlog = {"waiting": self.backlog.paths, "offered": self.backlog.offered}
         return {
-            "buffer": self.buffer.state_dict(), "ring": ring, "blocks": held,
-            "samples_drawn": self.samples_drawn, **backlog,
-        }  # fmt: skip
+            "buffer": self.buffer.state_dict(),
+            "ring": {} if self._placer is None else self._placer.state_dict(),
+            "blocks": [block.state_dict() for block in self._held.values()],
+            "samples_drawn": self.samples_drawn,
+            "waiting": self.backlog.paths,
+            "offered": self.backlog.offered,
+        }
 
     def load_state_dict(
         self, state: Mapping[str, Any], published: Mapping[str, BlockReady]
@@ -388,12 +396,12 @@ class Partition:
         """
         self.buffer.load_state_dict(state["buffer"])
         self.samples_drawn, self.backlog.offered = state["samples_drawn"], state["offered"]
-        known = [block for block in state["blocks"] if block["end_id"] >= 0]
+        read = [block for block in state["blocks"] if block["end_id"] >= 0]
         if state["ring"]:
             self._placer = RowPlacer(int(state["ring"]["capacity"]))
-            placed = [(b["block_id"], b["first_row"], b["first_row"] + b["rows"]) for b in known]
+            placed = [(b["block_id"], b["first_row"], b["first_row"] + b["rows"]) for b in read]
             self._placer.restore(int(state["ring"]["head"]), placed)
-        for block in known:
+        for block in read:
             ready = published.get(block["path"])
             if ready is None or ready.shard.crc32 != block["crc32"]:
                 self.buffer.evict(block["end_id"], block["first_id"])
@@ -402,7 +410,7 @@ class Partition:
                 ready, block["first_row"], block["first_id"], block["end_id"]
             )
         self.backlog.rereading.update(self._held)
-        return [self._order(held) for held in self._held.values()]
+        return [self._order(block) for block in self._held.values()]
 
 
 class OnPolicyPartition(Partition):
@@ -431,14 +439,14 @@ class OnPolicyPartition(Partition):
     def admit(self, admitted: BlockAdmitted) -> int:
         """Add a rollout's items to the index, and note its policy version."""
         count = super().admit(admitted)
-        held = self._held.get(admitted.block_id)
+        block = self._held.get(admitted.block_id)
         self._undrawn.pop(admitted.block_id, None)
-        if count and held is not None:
+        if count and block is not None:
             self._undrawn[admitted.block_id] = True
-            version = int(held.ready.items["policy_version"].max())
+            version = int(block.ready.items["policy_version"].max())
             rank = collector_of(admitted.block_id)
             self.newest_version[rank] = max(version, self.newest_version.get(rank, -1))
-            self._end_id = held.end_id
+            self._end_id = block.end_id
         return count
 
     def ready(self, collecting: Collection[int], newest_version: Mapping[int, int]) -> int:
@@ -528,7 +536,9 @@ def on_policy_buffer(
     bound = cfg.staleness_bound
     size = (bound + 3) * rollouts * rollout_rows
     return dataclasses.replace(
-        cfg, max_staleness=cfg.max_staleness if least else bound, min_fill=max(least, 1),
+        cfg,
+        max_staleness=cfg.max_staleness if least else bound,
+        min_fill=max(least, 1),
         replay_buffer_size=max(size, cfg.replay_buffer_size, 2 * least),
         thruput_controller=type(cfg.thruput_controller)(),  # a batch is all that there is
-    )  # fmt: skip
+    )

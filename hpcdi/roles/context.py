@@ -12,7 +12,7 @@ import numpy as np
 
 from hpcdi.comm.link import Link
 from hpcdi.comm.messages import CollectTask, StopRequest
-from hpcdi.config.schema import ExperimentConfig, learners_group
+from hpcdi.config.schema import ExperimentConfig, communicator_of
 from hpcdi.store.layout import RunLayout
 from hpcdi.types import MAIN
 
@@ -34,9 +34,9 @@ class WorkerContext:
         layout: the run folder.
         link: to the other ranks.
         seed: of this rank's random numbers.
-        players: learner ranks of each player that learns, the main one first; of each player first
-            the one that this rank gets its policies from.
-        groups: MPI communicators of the groups of ranks that this one is a member of, by name.
+        groups: ranks of each group of learners, the main one first; of each group first the one
+            that this rank gets its policies from.
+        communicators: MPI communicators that this rank is a member of, by name.
         stop_request: returns what a signal asked for, once.
         restarts: how often the run has been resumed.
     """
@@ -45,30 +45,30 @@ class WorkerContext:
     layout: RunLayout
     link: Link
     seed: np.random.SeedSequence
-    players: Mapping[str, tuple[int, ...]]
-    groups: Mapping[str, Any] = field(default_factory=dict)
+    groups: Mapping[str, tuple[int, ...]]
+    communicators: Mapping[str, Any] = field(default_factory=dict)
     stop_request: Callable[[], StopRequest | None] = lambda: None
     restarts: int = 0
 
     @property
     def learners(self) -> tuple[int, ...]:
         """Ranks of all learners."""
-        return tuple(rank for ranks in self.players.values() for rank in ranks)
+        return tuple(rank for ranks in self.groups.values() for rank in ranks)
 
     @property
-    def player(self) -> str:
-        """The player that a learner learns for."""
-        return next((name for name, r in self.players.items() if self.link.rank in r), MAIN)
+    def group(self) -> str:
+        """Name of the group that a learner is a member of."""
+        return next((name for name, r in self.groups.items() if self.link.rank in r), MAIN)
 
     @property
     def agent(self) -> int:
-        """Number of that player, from 0; it names files."""
-        return list(self.players).index(self.player)
+        """Number of that group, from 0; it names files."""
+        return list(self.groups).index(self.group)
 
     @property
     def learners_comm(self) -> Any:
-        """Communicator of a player's learners; None where it has one, or on other roles."""
-        return self.groups.get(learners_group(self.player))
+        """Communicator of a group's learners; None where it has one, or on other roles."""
+        return self.communicators.get(communicator_of(self.group))
 
 
 def role_seed(seed: int, role: str, rank: int, restart: int = 0) -> np.random.SeedSequence:
@@ -83,21 +83,21 @@ def role_seed(seed: int, role: str, rank: int, restart: int = 0) -> np.random.Se
     return np.random.SeedSequence(seed, spawn_key=(ROLES.index(role), rank, restart))
 
 
-def task_seed(own: np.random.SeedSequence, task: CollectTask) -> np.random.SeedSequence:
+def task_seed(rank_seed: np.random.SeedSequence, task: CollectTask) -> np.random.SeedSequence:
     """Seeds of a collector that is made for a task.
 
-    In a deterministic run they depend on the round; those of an evaluation are the same on every
-    rank.
+    Where collecting and learning take turns, they depend on the round; those of an evaluation are
+    the same on every rank.
 
     Args:
-        own: of the rank.
+        rank_seed: of the rank.
         task: its first one.
     """
     if task.lockstep is None:
-        return own.spawn(1)[0]
-    of_rank = own.spawn_key[:1] if task.eval_flag else own.spawn_key
-    key = (*of_rank, task.lockstep.round, int(task.eval_flag))
-    return np.random.SeedSequence(own.entropy, spawn_key=key)
+        return rank_seed.spawn(1)[0]
+    spawn_key = rank_seed.spawn_key[:1] if task.eval_flag else rank_seed.spawn_key
+    key = (*spawn_key, task.lockstep.round, int(task.eval_flag))
+    return np.random.SeedSequence(rank_seed.entropy, spawn_key=key)
 
 
 def get_task_uid() -> str:

@@ -145,9 +145,13 @@ class MessageSide(Configurable, ABC):
             resource: number of its devices, ``gpu`` and ``cpu``.
         """
         ready = WorkerReady(
-            self.role, platform.node(), os.getpid(), resource["gpu"], resource["cpu"],
-            self._place.player,
-        )  # fmt: skip
+            self.role,
+            host=platform.node(),
+            pid=os.getpid(),
+            gpus=resource["gpu"],
+            cpus=resource["cpu"],
+            player=self._place.group,
+        )
         self.pump.send(COORDINATOR_RANK, ready)
 
     def _handlers(self) -> dict[type, Callable[[int, Any], None]]:

@@ -24,6 +24,7 @@ from hpcdi.store.layout import RunLayout
 from hpcdi.utils.log import LOGGER, say
 from hpcdi.utils.metrics import counted
 from hpcdi.utils.watchdog import Watchdog
+from hpcdi.worker.coordinator import create_parallel_commander
 
 
 def coordinate(context: WorkerContext, placement: Sequence[RankPlace], ends_at: float) -> int:
@@ -35,8 +36,6 @@ def coordinate(context: WorkerContext, placement: Sequence[RankPlace], ends_at: 
         ends_at: when the queue will end the job, in seconds since the epoch.
     """
     layout, config = context.layout, context.config
-    limit = TimeLimit(ends_at, context.stop_request)
-    requests = ScaleFile(layout, context.link.size - 1 - learner_count(config), limit.take)
     watchdog = Watchdog(config.system.survival.worker_timeout_s)
     settings = resume.NewSettings(layout, config)
     for line in _opening(context, placement):
@@ -47,14 +46,16 @@ def coordinate(context: WorkerContext, placement: Sequence[RankPlace], ends_at: 
             config,
             context.link,
             layout,
-            stop_request=_turn(watchdog, settings, requests.take),
+            make_commander=create_parallel_commander,
             is_terminal=os.environ.get(TERMINAL_VARIABLE) == "1",
         ) as coordinator:
-            limit.snapshot_s = coordinator.snapshot_s
+            limit = TimeLimit(ends_at, context.stop_request, lambda: coordinator.snapshot_s)
+            requests = ScaleFile(layout, context.link.size - 1 - learner_count(config), limit.take)
             if resumed is not None:
                 coordinator.resume(resumed)
                 say(f"  resumed      {resumed}")
-            outcome = coordinator.run().without(coordinator.silent)
+            ask = _watched(requests.take, watchdog, settings)
+            outcome = coordinator.run(ask).without(coordinator.silent)
             watchdog.close()
             for line in run_folder.closing("hpcdi train", outcome, coordinator.summary(), layout):
                 say(line)
@@ -81,10 +82,10 @@ def coordinate(context: WorkerContext, placement: Sequence[RankPlace], ends_at: 
     return int(outcome.exit_code)
 
 
-def _turn(
-    watchdog: Watchdog, settings: resume.NewSettings, take: Callable[[], Request | None]
+def _watched(
+    take: Callable[[], Request | None], watchdog: Watchdog, settings: resume.NewSettings
 ) -> Callable[[], Request | None]:
-    """Returns what rank 0 calls in each turn of its loop; a watchdog kills it where turns stop."""
+    """Returns what rank 0 asks before each turn; a watchdog kills it where turns stop."""
     began = time.monotonic()
 
     def ask() -> Request | None:

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from hpcdi.config.schema import ExperimentConfig, learners_group, learners_of
+from hpcdi.config.schema import ExperimentConfig, communicator_of, learners_of
 from hpcdi.errors import LaunchError
 from hpcdi.run.hostlist import compress
 from hpcdi.utils.metrics import counted
@@ -106,8 +106,8 @@ def check_world(world: int, config: ExperimentConfig) -> None:
             on-policy, to each learner: a batch consists of a rollout of every collector, and each
             learner needs one.
     """
-    learners, players = learner_count(config), len(learners_of(config))
-    collectors = learners if config.policy.on_policy else players
+    learners, groups = learner_count(config), len(learners_of(config))
+    collectors = learners if config.policy.on_policy else groups
     each = "learner on-policy" if config.policy.on_policy else "player that learns"
     working = working_collectors(world, config)
     if working < collectors <= world - 1 - learners:
@@ -174,27 +174,27 @@ def learner_ranks(places: Sequence[Place], count: int, *, cuda: bool) -> list[in
     return sorted(chosen + rest[: count - len(chosen)])
 
 
-def players_of(roles: Sequence[str], config: ExperimentConfig) -> dict[str, tuple[int, ...]]:
-    """Returns the learner ranks of each player that learns: ranks next to each other, in turn."""
+def learner_groups(roles: Sequence[str], config: ExperimentConfig) -> dict[str, tuple[int, ...]]:
+    """Returns the ranks of each group of learners: ranks next to each other, in turn."""
     ranks = [rank for rank, role in enumerate(roles) if role == "learner"]
-    players, first = dict[str, tuple[int, ...]](), 0
+    groups, first = dict[str, tuple[int, ...]](), 0
     for name, count in learners_of(config).items():
-        players[name] = tuple(ranks[first : first + count])
+        groups[name] = tuple(ranks[first : first + count])
         first += count
-    return players
+    return groups
 
 
-def groups_of(players: Mapping[str, Sequence[int]]) -> dict[str, tuple[int, ...]]:
-    """Returns groups of ranks with a communicator of their own, by name: a player's learners.
+def communicators(groups: Mapping[str, Sequence[int]]) -> dict[str, tuple[int, ...]]:
+    """Returns the ranks that have a communicator of their own, by its name: groups of learners.
 
-    All such groups are made here: an environment's ranks would be more of them, and start-up makes
-    their communicators without knowing what they are for. Trials that share an allocation are no
-    groups, but jobs of their own: see `hpcdi.run.shares`.
+    All are named here: an environment's ranks would be more of them, and start-up makes the
+    communicators without knowing what they are for. Trials that share an allocation are none, but
+    jobs of their own: see `hpcdi.run.shares`.
 
     Args:
-        players: learner ranks of each player, see `players_of`.
+        groups: see `learner_groups`.
     """
-    return {learners_group(name): tuple(r) for name, r in players.items() if len(r) > 1}
+    return {communicator_of(name): tuple(r) for name, r in groups.items() if len(r) > 1}
 
 
 def check_gpus(places: Sequence[Place], *, cuda: bool) -> None:
@@ -213,14 +213,13 @@ def check_gpus(places: Sequence[Place], *, cuda: bool) -> None:
 
 
 def learners_for(rank: int, roles: Sequence[str], learners: Sequence[int]) -> tuple[int, ...]:
-    """Returns a player's learners, first the one that a rank belongs to.
+    """Returns the learners of a group, first the one that a rank belongs to.
 
     That is a learner itself; of collectors each in turn.
     """
-    nearest = (
-        rank if rank in learners else learners[roles[:rank].count("collector") % len(learners)]
-    )
-    return tuple(sorted(learners, key=lambda one: one != nearest))
+    turn = roles[:rank].count("collector") % len(learners)
+    first = rank if rank in learners else learners[turn]
+    return tuple(sorted(learners, key=lambda learner: learner != first))
 
 
 def table(placement: Sequence[RankPlace]) -> list[str]:
@@ -273,7 +272,7 @@ def placement_of(places: Sequence[Place], config: ExperimentConfig) -> list[Rank
     check_gpus(places, cuda=config.policy.cuda)
     roles = roles_of(places, config)
     names = gpu_names(places, roles, cuda=config.policy.cuda)
-    others = list(players_of(roles, config).items())[1:]
+    others = list(learner_groups(roles, config).items())[1:]
     player_of = {rank: player for player, ranks in others for rank in ranks}
     return [
         RankPlace(

@@ -33,11 +33,11 @@ from hpcdi.run.environment import (
 from hpcdi.run.placement import (
     Place,
     RankPlace,
-    groups_of,
+    communicators,
+    learner_groups,
     learners_for,
     niceness_of,
     placement_of,
-    players_of,
     share_of_host,
     threads_of,
 )
@@ -238,7 +238,7 @@ def _play(
     open_log(layout.log_file(world.rank), world.rank, place.role, start.restarts)
     FAULTS.arm(config.fault, world.rank, place.role, start.restarts)
     roles = [other.role for other in start.placement]
-    players = players_of(roles, config)
+    groups = learner_groups(roles, config)
     context = WorkerContext(
         config,
         layout,
@@ -249,8 +249,8 @@ def _play(
             world.rank,
             0 if config.system.deterministic else start.restarts,
         ),
-        {name: learners_for(world.rank, roles, ranks) for name, ranks in players.items()},
-        world.split(groups_of(players)),
+        {name: learners_for(world.rank, roles, ranks) for name, ranks in groups.items()},
+        world.split(communicators(groups)),
         flag.take,
         start.restarts,
     )

@@ -237,7 +237,6 @@ def newest_snapshot(layout: RunLayout) -> Checkpoint:
     Raises:
         CheckpointError: there is none.
     """
-    from hpcdi.roles.coordinator.snapshots import check_format
     from hpcdi.store.checkpoints import newest_checkpoint
     from hpcdi.utils.log import LOGGER
 
@@ -245,9 +244,6 @@ def newest_snapshot(layout: RunLayout) -> Checkpoint:
     for error in torn:
         LOGGER.warning("%s; the one before it is taken", error)
     if snapshot is None:
-        other, _ = newest_checkpoint(layout.snapshots_dir)  # with whatever facts
-        if other is not None:
-            check_format(other.folder)
         raise CheckpointError(layout.snapshots_dir, "there is no whole snapshot to resume from")
     return snapshot
 

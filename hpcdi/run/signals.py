@@ -135,20 +135,19 @@ class TimeLimit:
     Args:
         end: see `end_of`.
         ask: another source of such requests, such as `SignalFlag.take`.
-
-    Attributes:
         snapshot_s: returns the duration of the last snapshot in seconds.
     """
 
-    def __init__(self, end: float, ask: Callable[[], StopRequest | None]) -> None:
-        self._end, self._ask = end, ask
-        self.snapshot_s: Callable[[], float] = lambda: 0.0
+    def __init__(
+        self, end: float, ask: Callable[[], StopRequest | None], snapshot_s: Callable[[], float]
+    ) -> None:
+        self._end, self._ask, self._snapshot_s = end, ask, snapshot_s
 
     def take(self) -> StopRequest | None:
         """Returns a request to end the run, once; else None."""
         request = self._ask()
         left_s = self._end - time.time()
-        if request is None and left_s <= _LEAST_S + _TIMES * self.snapshot_s():
+        if request is None and left_s <= _LEAST_S + _TIMES * self._snapshot_s():
             self._end = math.inf
             return StopRequest(f"the time limit is near: {max(left_s, 0):.0f} s left", EXIT_REQUEUE)
         return request

@@ -15,7 +15,7 @@ _INFINITE = float("inf")
 
 @dataclass(frozen=True)
 class Evaluation:
-    """One evaluation: its returns, its policy, and the env step at which it was made."""
+    """One evaluation: its returns, its policy, the env step at which it was made, its seconds."""
 
     mean: float
     std: float
@@ -24,6 +24,7 @@ class Evaluation:
     episodes: int
     policy_version: int
     env_steps: int
+    took_s: float = 0.0
 
     def __str__(self) -> str:
         scale = max(abs(self.lowest), abs(self.highest))

@@ -228,15 +228,15 @@ PARALLEL_COMMANDER_REGISTRY = Registry(
     "parallel commander",
     {
         "solo": BuiltIn(
-            "hpcdi.roles.coordinator.commanders:SoloCommander",
+            "hpcdi.worker.coordinator.commanders:SoloCommander",
             "hpcdi.config.roles:SoloCommanderConfig",
         ),
         "naive": BuiltIn(
-            "hpcdi.roles.coordinator.commanders:NaiveCommander",
+            "hpcdi.worker.coordinator.commanders:NaiveCommander",
             "hpcdi.config.roles:NaiveCommanderConfig",
         ),
         "one_vs_one": BuiltIn(
-            "hpcdi.roles.coordinator.one_vs_one_parallel_commander:OneVsOneCommander",
+            "hpcdi.worker.coordinator.commanders:OneVsOneCommander",
             "hpcdi.config.league:OneVsOneCommanderConfig",
         ),
     },

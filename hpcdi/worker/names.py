@@ -29,11 +29,12 @@ from hpcdi.errors import CommError
 from hpcdi.replay.limits import Limits
 from hpcdi.replay.monitor import PeriodicThruput as PeriodicThruputMonitor
 from hpcdi.replay.monitor import SampledData as SampledDataAttrMonitor
-from hpcdi.roles.coordinator.workers import Workers
+from hpcdi.roles.coordinator.groups import Learners
+from hpcdi.roles.coordinator.workers import Worker
 from hpcdi.store.block import Block
 from hpcdi.store.layout import RunLayout
 from hpcdi.transport import open_transport
-from hpcdi.types import ITEM_DTYPE, MAIN, Columns
+from hpcdi.types import ITEM_DTYPE, Columns
 
 __all__ = [
     "CommCoordinator",
@@ -53,7 +54,7 @@ __all__ = [
 
 _HERE = "hpcdi.worker.names"
 _COLLECTOR = "hpcdi.roles.collector"
-_COORDINATOR = "hpcdi.roles.coordinator"
+_COORDINATOR = "hpcdi.worker.coordinator"
 _LEARNER = "hpcdi.roles.learner"
 OLD_PATHS = {
     "adapter": _HERE,
@@ -76,8 +77,7 @@ OLD_PATHS = {
     "coordinator.base_parallel_commander": f"{_COORDINATOR}.commanders",
     "coordinator.base_serial_commander": f"{_COORDINATOR}.commanders",
     "coordinator.comm_coordinator": _HERE,
-    "coordinator.coordinator": f"{_COORDINATOR}.coordinator",
-    "coordinator.one_vs_one_parallel_commander": f"{_COORDINATOR}.one_vs_one_parallel_commander",
+    "coordinator.one_vs_one_parallel_commander": f"{_COORDINATOR}.commanders",
     "coordinator.operator_server": _HERE,
     "coordinator.resource_manager": _HERE,
     "coordinator.solo_parallel_commander": f"{_COORDINATOR}.commanders",
@@ -233,24 +233,26 @@ class LearnerAggregator:
 
     def start(self) -> None:
         """Forget all members: they are to report (again)."""
-        self._workers = Workers((), {MAIN: self.size})
+        self._learners = Learners(self.size)
 
     def close(self) -> None:
         """End the present task, whatever the members send afterwards."""
-        self._workers.end_learn_task()
+        self._learners.end_task()
 
     def join(self, rank: int, ready: WorkerReady) -> None:
         """A member has reported."""
-        self._workers.report(rank, ready)
+        worker = Worker(rank)
+        worker.enter(ready)
+        self._learners.add(worker)
 
     @property
     def is_complete(self) -> bool:
         """True if all members have reported."""
-        return len(self._workers.available("learner")) >= self.size
+        return len(self._learners) >= self.size
 
     def deal_with_get_resource(self) -> dict[str, int]:
         """Sum of ``gpu`` and ``cpu`` over all members that have reported."""
-        members = self._workers.available("learner")
+        members = list(self._learners)
         return {"gpu": sum(m.gpus for m in members), "cpu": sum(m.cpus for m in members)}
 
     def deal_with_learner_start(self, task: LearnTask) -> dict[int, LearnTask]:
@@ -260,12 +262,13 @@ class LearnerAggregator:
             CommError: members are missing, or do another task.
         """
         if not self.is_complete:
-            come = len(self._workers.available("learner"))
+            come = len(self._learners)
             raise CommError(f"{come} of {self.size} learners have reported; all are needed")
-        present = self._workers.groups[MAIN].task
-        if present is not None:
-            raise CommError(f"the learners are still doing task {present.task_id}")
-        return dict.fromkeys(self._workers.start_learners(task, 0.0), task)
+        if self._learners.task is not None:
+            present = self._learners.task.task_id
+            raise CommError(f"the learners are still doing task {present}")
+        self._learners.begin(task, 0.0)
+        return dict.fromkeys(self._learners.ranks, task)
 
     def deal_with_get_data(self, task: DataDemand, rank: int = 0) -> DataDemand | None:
         """The group's demand, once every member has asked since its last one; None until then.
@@ -273,7 +276,8 @@ class LearnerAggregator:
         Its `train_iter` is what all members have done. New priorities are not in it: those are for
         the member's own part of the buffer.
         """
-        demands = self._workers.group_demand(rank, task)
+        self._member(rank).demand = task
+        demands = self._learners.take_demands()
         if demands is None:
             return None
         return dataclasses.replace(
@@ -286,12 +290,27 @@ class LearnerAggregator:
         )
 
     def deal_with_learn(self, task: LearnInfo, rank: int = 0) -> LearnInfo:
-        """A member's message with the means of all members; see `Workers.group_info`."""
-        return self._workers.group_info(rank, task)
+        """A member's message with the means of all members; see `Learners.average`."""
+        return self._learners.average(self._member(rank), task)
 
     def deal_with_learner_close(self, task: LearnResult, rank: int = 0) -> LearnResult | None:
-        """The group's result once all members have ended the task; see `Workers.group_result`."""
-        return self._workers.group_result(rank, task)
+        """The group's result once all members have ended the task; None until then."""
+        present = self._learners.task
+        if present is None or task.task_id != present.task_id:
+            return task
+        self._member(rank).result = task
+        return self._learners.whole_result()
+
+    def _member(self, rank: int) -> Worker:
+        """Returns the record of a member.
+
+        Raises:
+            CommError: it has not reported.
+        """
+        member = next((worker for worker in self._learners if worker.rank == rank), None)
+        if member is None:
+            raise CommError(f"rank {rank} is no member of this group: {self._learners.ranks} are")
+        return member
 
     @staticmethod
     def merge_info(info: Sequence[Any]) -> Any:

@@ -14,11 +14,13 @@ from hpcdi.comm.messages import (
     BlockReady,
     DataDemand,
 )
-from hpcdi.replay.manager import ReplayBuffers, ReplayManager
+from hpcdi.replay.manager import ReplayManager
 from hpcdi.replay.partition import OnPolicyPartition, Partition
-from hpcdi.types import BLOCK_ID_BITS, ITEM_DTYPE, MAIN, ColumnSpec, ShardRef
+from hpcdi.roles.coordinator.groups import EvaluationClock, Group, Groups, Learners
+from hpcdi.types import BLOCK_ID_BITS, ITEM_DTYPE, MAIN, ColumnSpec, Interval, ShardRef
 from hpcdi.worker.replay_buffer import AdvancedReplayBuffer
 
+EVERY_5_S = Interval("seconds", 5.0)
 CAPACITY = 100
 BLOCK_BYTES = 16 * 20
 """Blocks of up to 20 rows: a row is 16 bytes."""
@@ -75,9 +77,16 @@ def make_replay(**settings: Any) -> ReplayManager:
     return ReplayManager(lambda name: make_buffer(name, **settings), BLOCK_BYTES)
 
 
-def make_replays(**settings: Any) -> ReplayBuffers:
-    """Of a run whose only player is the main one."""
-    return ReplayBuffers({MAIN: make_replay(**settings)})
+def make_group(
+    name: str = MAIN, learners: int = 1, every: Interval = EVERY_5_S, **settings: Any
+) -> Group:
+    """A player's record; its replay buffer is small."""
+    return Group(name, make_replay(**settings), EvaluationClock(every), Learners(learners))
+
+
+def make_groups(learners: int = 1, **settings: Any) -> Groups:
+    """Those of a run whose only player is the main one."""
+    return Groups([make_group(MAIN, learners, **settings)])
 
 
 def rollout(rank: int, number: int, version: int, lengths: Sequence[int] = (3, 2)) -> BlockReady:

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from fakes.replay import make_replays, rollout
+from fakes.replay import make_groups, rollout
 from hpcdi.comm.messages import (
     AdmitBlock,
     CollectProgress,
@@ -21,7 +21,7 @@ from hpcdi.comm.messages import (
     WorkerReady,
 )
 from hpcdi.config.load import compile_config
-from hpcdi.roles.coordinator.commanders import create_parallel_commander
+from hpcdi.roles.coordinator.commander import Commander
 from hpcdi.roles.coordinator.scheduler import Scheduler
 from hpcdi.roles.coordinator.snapshots import SnapshotClock
 from hpcdi.roles.coordinator.view import RunRecord
@@ -45,14 +45,19 @@ def experiment(**commander: Any) -> Any:
 class Run:
     """A scheduler under test, with what it observed and the tasks that it gave out."""
 
-    def __init__(self, collectors: int = 2, *, ready: bool = True, **commander: Any) -> None:
+    def __init__(
+        self, collectors: int = 2, *, learners: int = 1, ready: bool = True, **commander: Any
+    ) -> None:
         self.seen: list[tuple[int, Message]] = []
-        self.ranks = list(range(1, collectors + 2))
+        self.ranks = list(range(1, learners + collectors + 1))
+        self.groups = make_groups(learners)
+        self.main = self.groups.main
         self.scheduler = Scheduler(
-            create_parallel_commander(experiment(**commander)), make_replays(),
-            SnapshotClock(math.inf), Workers(self.ranks, timeouts=TIMEOUTS),
-            lambda rank, message: self.seen.append((rank, message)),
-        )  # fmt: skip
+            Commander(experiment(**commander), self.groups),
+            SnapshotClock(math.inf),
+            Workers(self.ranks, self.groups, timeouts=TIMEOUTS),
+            observe=lambda rank, message: self.seen.append((rank, message)),
+        )
         self.tasks: dict[int, CollectTask | LearnTask] = {}
         self.blocks = 0
         for rank in self.ranks if ready else ():
@@ -71,7 +76,7 @@ class Run:
         return orders
 
     def ready(self, rank: int, now: float = 0.0) -> list[Order]:
-        role = "learner" if rank == 1 else "collector"
+        role = "learner" if rank <= self.main.learners.size else "collector"
         return self.hear(rank, WorkerReady(role, "host", 100 + rank), now)
 
     def learn_info(self, train_iter: int, now: float = 0.0) -> list[Order]:
@@ -142,12 +147,14 @@ class Group:
 
     def __init__(self) -> None:
         self.seen: list[tuple[int, Any]] = []
+        self.groups = make_groups(len(LEARNERS))
+        self.main = self.groups.main
         self.scheduler = Scheduler(
-            create_parallel_commander(experiment()), make_replays(),
+            Commander(experiment(), self.groups),
             SnapshotClock(math.inf),
-            Workers([*LEARNERS, *COLLECTORS], {"main": len(LEARNERS)}, timeouts=TIMEOUTS),
-            lambda rank, message: self.seen.append((rank, message)),
-        )  # fmt: skip
+            Workers([*LEARNERS, *COLLECTORS], self.groups, timeouts=TIMEOUTS),
+            observe=lambda rank, message: self.seen.append((rank, message)),
+        )
 
     def hear(self, rank: int, message: Any, now: float = 0.0) -> list[Order]:
         return self.scheduler.handle(message, rank, now)
@@ -188,11 +195,12 @@ class Shown(Run):
 
     def __init__(self, **settings: Any) -> None:
         super().__init__(**settings)
-        self.curves = Curves()
+        self.curves, self.looked = Curves(), 0.0
         self.record = RunRecord(self.curves)
         self.scheduler._observe = self.record.observe
 
     def look(self, now: float) -> None:
+        self.looked = now
         self.record.look(self.scheduler, now)
 
     def collected(self, steps: int, *returns: float, version: int = 0) -> None:
@@ -203,9 +211,8 @@ class Shown(Run):
 
     def evaluated(self, *returns: float, version: int = 7) -> None:
         lengths = np.ones(len(returns), np.int64)
-        self.hear(
-            3, CollectResult("eval", True, version, 50, 1.5, np.array(returns), lengths)
-        )  # fmt: skip
+        self.hear(3, CollectResult("eval", True, version, 50, 1.5, np.array(returns), lengths))
+        self.look(self.looked)
 
 
 def busy() -> Shown:

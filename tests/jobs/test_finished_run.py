@@ -82,9 +82,10 @@ def test_tensorboard_finds_its_curves(finished: Finished) -> None:
 def test_priorities_came_back_from_the_learner(finished: Finished) -> None:
     newest = sorted((finished.run_dir / "snapshots").iterdir())[-1]
     state = load_state(newest / STATE_FILE, STATE_KIND, STATE_VERSION)
-    masses = state["replay"]["partitions"]["rank1"]["buffer"]["index"]["mass"]
+    main = state["groups"]["main"]
+    masses = main["replay"]["partitions"]["rank1"]["buffer"]["index"]["mass"]
     assert len(np.unique(masses[masses > 0])) > 500, "each drawn item has a priority of its own"
-    assert 0 < state["counters"]["train_iter"] <= finished.run["figures"]["train_iter"]
+    assert 0 < main["train_iter"] <= finished.run["figures"]["train_iter"]
 
 
 def test_tail_followed_it_to_its_end(finished: Finished) -> None:

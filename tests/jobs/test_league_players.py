@@ -52,7 +52,7 @@ def snapshots(run_dir: Path) -> list[dict[str, Any]]:
 
 def of_exploiter(snapshot: dict[str, Any]) -> int:
     """Train iterations of its part of a snapshot."""
-    return int(snapshot.get("players", {}).get("exploiter", 0))
+    return int(snapshot.get("iterations", {}).get("exploiter", 0))
 
 
 def test_two_players_learn_and_one_outlives_the_other(

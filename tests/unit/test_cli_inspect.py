@@ -68,10 +68,10 @@ def test_shards_that_are_gone_are_missed(
 ) -> None:
     """A snapshot needs them: a run whose data were removed was whole to `inspect`."""
     needed = [f"{layout.shard_path(2, number)}#0" for number in (1, 2)]
-    replay = {"partitions": {}, "waiting": needed, "newest": {"2": 2}}
+    groups = {"main": {"replay": {"partitions": {}, "waiting": needed}}}
 
     def write(path: Path) -> None:
-        save_state(path, STATE_KIND, STATE_VERSION, {"replay": replay})
+        save_state(path, STATE_KIND, STATE_VERSION, {"groups": groups})
 
     folder = save_checkpoint(
         layout.snapshots_dir, "snapshot_000001", {STATE_FILE: write}, {"train_iter": 1}, keep=None

@@ -179,7 +179,7 @@ def test_in_the_place_of_a_dead_learner_it_asks_another(tmp_path: Path) -> None:
     script.answer = lambda: None
     learners = (LEARNER, COORDINATOR)  # whose messages the test reads
     worker = MPIFileSystemCollector(
-        {}, dataclasses.replace(script.context, players={MAIN: learners})
+        {}, dataclasses.replace(script.context, groups={MAIN: learners})
     )
     with script.running(worker) as thread:
         script.tell(collect())

@@ -13,7 +13,7 @@ from hpcdi.cli import main
 from hpcdi.commands.versus import Result
 from hpcdi.config.league import LeagueConfig
 from hpcdi.config.load import dump
-from hpcdi.league.league import League, frozen_file
+from hpcdi.league.league import League, frozen_file, name_of_frozen
 from hpcdi.league.view import LeagueView, heat_map, scores_of, shown_of
 from hpcdi.policy.create import create_policy
 from hpcdi.run.experiment import load_experiment
@@ -33,8 +33,7 @@ def league() -> League:
     made = League(LeagueConfig(fixed={"script": "fakes.battles:first_legal"}))
     for steps in (20_000, 40_000):
         made.count_steps("main", steps)
-        name = made.next_frozen("main")
-        made.freeze("main", name, frozen_file(name), steps)
+        made.freeze("main", made.next_copy("main"), steps)
     made.count_games([("main", "main_000001", 30, 10, 0), ("main", "main", 6, 1, 1)])
     return made
 
@@ -157,8 +156,8 @@ def test_a_copy_that_is_weaker_than_the_one_before_is_named(
     run_dir: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     shown = league()
-    third = shown.next_frozen("main")
-    shown.freeze("main", third, frozen_file(third), 60_000)
+    third = name_of_frozen(shown.next_copy("main"))
+    shown.freeze("main", frozen_file(third), 60_000)
     shown.count_games(
         [("main_000001", "main_000002", 100, 0, 400), ("main_000002", third, 9, 0, 1)]
     )
@@ -190,9 +189,9 @@ def test_exploitability(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> N
     assert len(capsys.readouterr().out.splitlines()) == 5
     copy = (layout.root / frozen_file("main_000001")).read_bytes()
     for _ in range(50):  # more than are in pictures and tables
-        name = shown.next_frozen("main")
-        shown.freeze("main", name, frozen_file(name), 0)
-        (layout.root / frozen_file(name)).write_bytes(copy)
+        file = shown.next_copy("main")
+        shown.freeze("main", file, 0)
+        (layout.root / file).write_bytes(copy)
     (layout.root / frozen_file("main_000001")).write_bytes(layout.latest_policy.read_bytes())
     LeagueView(layout.league_file, None).refresh(shown, 50_000, 0.0)
     assert main([*arguments, "--json"]) == 0

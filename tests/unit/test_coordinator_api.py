@@ -16,12 +16,12 @@ from hpcdi.comm.link import LocalWorld
 from hpcdi.comm.messages import (
     CollectTask,
     LearnTask,
-    Message,
     WorkerReady,
 )
 from hpcdi.config.compat import ConfigDict
 from hpcdi.errors import ConfigError
 from hpcdi.roles.coordinator.snapshots import STATE_KIND, STATE_VERSION
+from hpcdi.run.resume import read_newest
 from hpcdi.store.layout import RunLayout
 from hpcdi.store.state_file import load_state, save_state
 from hpcdi.worker.coordinator import Coordinator, TaskState
@@ -178,7 +178,8 @@ def test_room_for_collectors() -> None:
     """Space 2 for three collectors; one more, and the third has a task too."""
     world = LocalWorld(4)
     with Coordinator(as_mapping(), world.link(0)) as coordinator:
-        hear(coordinator, *(WorkerReady("collector", "host", rank) for rank in (1, 2, 3)))
+        for rank in (1, 2, 3):
+            world.link(rank).send(0, WorkerReady("collector", "host", rank))
         tasks = collect_tasks(world, coordinator)
         assert len(tasks) == 2
         coordinator.deal_with_increase_collector()
@@ -188,18 +189,11 @@ def test_room_for_collectors() -> None:
         assert collect_tasks(world, coordinator) == []
 
 
-def hear(coordinator: Coordinator, *messages: Message) -> None:
-    """The loop's work for messages of ranks 1, 2, ..., without the loop."""
-    for rank, message in enumerate(messages, 1):
-        coordinator._orders += coordinator._scheduler.handle(message, rank, 0.0)
-
-
 def collect_tasks(world: LocalWorld, coordinator: Coordinator) -> list[CollectTask]:
-    """Tasks that the loop would now send to the collectors, ranks 1 to 3."""
-    coordinator._orders += coordinator._scheduler.tick(0.0)
-    coordinator._send_orders()
-    heard = [m for rank in (1, 2, 3) for _, m in world.link(rank).receive(0.0)]
-    return [m for m in heard if isinstance(m, CollectTask)]
+    """Tasks that a turn of rank 0 sends to the collectors, ranks 1 to 3."""
+    coordinator.turn(0.0)
+    received = [m for rank in (1, 2, 3) for _, m in world.link(rank).receive(0.0)]
+    return [m for m in received if isinstance(m, CollectTask)]
 
 
 def test_lines_for_the_log(
@@ -218,13 +212,11 @@ def test_lines_for_the_log(
 
 def busy(coordinator: Coordinator, world: LocalWorld) -> None:
     """A learner with a block, some progress, and a task by callback."""
-    scheduler = coordinator._scheduler
     for message in (WorkerReady("learner", "host", 1), block(1, [6]), admitted(1), demand(1, 4)):
-        hear(coordinator, message)
-    coordinator._send_orders()
+        world.link(1).send(0, message)
+    coordinator.turn(0.0)
     coordinator.deal_with_learner_send_info("learn", "mine", {"learner_step": 5})
     coordinator.deal_with_collector_send_data("collect", "mine", "d", {"policy_iter": 1})
-    scheduler.counters.steps_of["main"] = 1000
     assert any(isinstance(m, LearnTask) for _, m in world.link(1).receive(0.0))
 
 
@@ -240,12 +232,17 @@ def test_state_round_trip(tmp_path: Path, by_file: bool) -> None:
     with Coordinator(experiment()) as again:
         again.load_state_dict(state)
         taken = again.state_dict()
-    for key in ("commander", "counters", "tasks"):
+    for key in ("announced", "plan", "commander", "tasks"):
         assert taken[key] == state[key]
-    assert taken["counters"]["env_steps"] == 1000
+    before, after = state["groups"]["main"], taken["groups"]["main"]
+    assert {k: v for k, v in after.items() if k != "replay"} == {
+        k: v for k, v in before.items() if k != "replay"
+    }
+    assert (after["env_steps"], after["train_iter"]) == (6, 5)
     assert taken["tasks"].keys() == {"collect"}
-    assert state["replay"]["partitions"]["rank1"]["blocks"][0]["path"] == "data/1.h5"
-    assert np.count_nonzero(state["replay"]["partitions"]["rank1"]["buffer"]["index"]["mass"]) == 6
+    part = before["replay"]["partitions"]["rank1"]
+    assert part["blocks"][0]["path"] == "data/1.h5"
+    assert np.count_nonzero(part["buffer"]["index"]["mass"]) == 6
 
 
 def test_the_state_of_one_that_has_done_nothing(tmp_path: Path, naive: Coordinator) -> None:
@@ -254,6 +251,20 @@ def test_the_state_of_one_that_has_done_nothing(tmp_path: Path, naive: Coordinat
     save_state(file, STATE_KIND, STATE_VERSION, naive.state_dict())
     naive.load_state_dict(load_state(file, STATE_KIND, STATE_VERSION))
     assert naive.state_dict()["tasks"] == {}
+
+
+def test_buffers_by_name_are_resumed(tmp_path: Path) -> None:
+    layout = RunLayout(tmp_path)
+    with Coordinator(as_mapping(), layout=layout) as coordinator:
+        coordinator.deal_with_collector_send_data("collect", "test", "d", {"policy_iter": 1})
+        coordinator.begin()
+        coordinator.end()
+    resumed = read_newest(layout)
+    assert resumed is not None
+    with Coordinator(as_mapping(), layout=layout) as again:
+        again.resume(resumed)
+        assert again.deal_with_learner_get_data("learn", "test", 1, 0) is not None
+        assert again.state_dict()["tasks"].keys() == {"collect", "learn"}
 
 
 def test_buffers_by_name_are_in_the_state(naive: Coordinator) -> None:

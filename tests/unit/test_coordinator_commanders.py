@@ -14,18 +14,18 @@ from fakes.scheduler import EVERY_S, STOP_VALUE, experiment
 from hpcdi.comm.messages import CollectResult, CollectTask, LearnTask
 from hpcdi.config.compat import ConfigDict
 from hpcdi.errors import ConfigError, UnknownTypeError
-from hpcdi.roles.coordinator.commanders import BaseCommander, NaiveCommander
 from hpcdi.worker.coordinator import (
     SoloCommander,
     create_parallel_commander,
     get_parallel_commander_cls,
 )
+from hpcdi.worker.coordinator.commanders import BaseCommander, NaiveCommander
 
 
 def as_mapping(**commander: Any) -> dict[str, Any]:
     """An experiment as the seeds' callers write it: only what is asked for."""
     return {
-        "env": {"stop_value": STOP_VALUE},
+        "env": {"env_id": "CartPole-v1", "stop_value": STOP_VALUE},
         "policy": {"type": "dqn", "other": {"commander": {"type": "solo", **commander}}},
     }
 
@@ -38,6 +38,20 @@ def naive(**settings: Any) -> Any:
     return create_parallel_commander(as_mapping(**{"type": "naive", **settings}))
 
 
+def learning(commander: Any, now: float = 0.0) -> Any:
+    """The same commander, whose main player's learners have begun their task."""
+    commander.groups.main.learners.begin(commander.get_learner_task(now), now)
+    return commander
+
+
+def counted(commander: Any, env_steps: int, train_iter: int) -> str:
+    """The main player's counters are these: the reason to end the run."""
+    main = commander.groups.main
+    main.env_steps, main.train_iter = env_steps, train_iter
+    reason: str = commander.limit_reached()
+    return reason
+
+
 def result(task: Any, *returns: float) -> CollectResult:
     lengths = np.ones(len(returns), np.int64)
     return CollectResult(task.task_id, task.eval_flag, 1, 9, 1.0, np.array(returns), lengths)
@@ -45,7 +59,7 @@ def result(task: Any, *returns: float) -> CollectResult:
 
 def evaluation(commander: Any, now: float) -> CollectTask:
     """The evaluation task that is due at a time; the commander has learnt something."""
-    commander.update_progress(0, 10)
+    counted(commander, 0, 10)
     task: CollectTask = commander.get_collector_task(now)
     assert task.eval_flag
     return task
@@ -71,6 +85,8 @@ def test_an_unknown_type_is_an_error_of_both_kinds() -> None:
     with pytest.raises(UnknownTypeError, match="did you mean 'solo'"):
         get_parallel_commander_cls({"type": "sol"})
     with pytest.raises(KeyError):
+        get_parallel_commander_cls({"type": "one_vs_none"})
+    with pytest.raises(ConfigError, match="did you mean 'one_vs_one'"):
         create_parallel_commander(as_mapping(type="one_vs_none"))
 
 
@@ -79,7 +95,7 @@ def test_a_type_of_ones_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     name = "my_commander_of_a_test"
     (tmp_path / f"{name}.py").write_text(
         "from hpcdi.utils.registry import PARALLEL_COMMANDER_REGISTRY\n"
-        "from hpcdi.roles.coordinator.commanders import NaiveCommander\n"
+        "from hpcdi.worker.coordinator.commanders import NaiveCommander\n"
         "@PARALLEL_COMMANDER_REGISTRY.register('mine')\n"
         "class Mine(NaiveCommander): pass\n"
     )
@@ -99,8 +115,8 @@ def test_wrong_settings_are_refused() -> None:
         create_parallel_commander(as_mapping(eval_interval=0, max_env_stp=1))
     problems = {problem.path: problem.message for problem in caught.value.problems}
     assert problems == {
-        "eval_interval": "must be above 0, not 0",
-        "max_env_stp": "unknown key; did you mean 'max_env_step'?",
+        "policy.other.commander.eval_interval": "must be above 0, not 0",
+        "policy.other.commander.max_env_stp": "unknown key; did you mean 'max_env_step'?",
     }
 
 
@@ -115,28 +131,25 @@ def test_default_config() -> None:
 
 
 def test_one_learner_task() -> None:
-    commander = solo()
-    task = commander.get_learner_task(0.0)
+    commander = learning(solo())
+    learners = commander.groups.main.learners
+    task = learners.task
     assert isinstance(task, LearnTask)
     assert commander.get_learner_task(0.0) is None
-    commander.finish_learner_task(task.task_id, None)
+    learners.end_task()
     again = commander.get_learner_task(0.0)
     assert again.task_id != task.task_id
-    commander.notify_fail_learner_task(again)
-    assert isinstance(commander.get_learner_task(0.0), LearnTask)
 
 
 def test_collect_tasks_need_a_learner() -> None:
     commander = solo()
     assert commander.get_collector_task(0.0) is None
-    commander.get_learner_task(0.0)
-    task = commander.get_collector_task(0.0)
+    task = learning(commander).get_collector_task(0.0)
     assert not task.eval_flag
 
 
 def test_task_space() -> None:
-    commander = solo(collector_task_space=2)
-    commander.get_learner_task(0.0)
+    commander = learning(solo(collector_task_space=2))
     tasks = [commander.get_collector_task(0.0) for _ in range(3)]
     assert [task is None for task in tasks] == [False, False, True]
     commander.notify_fail_collector_task(tasks[0])
@@ -154,8 +167,7 @@ def test_task_space() -> None:
 
 @pytest.mark.parametrize("change", ["increase", "decrease"])
 def test_space_for_every_collector_stays_so(change: str) -> None:
-    commander = solo()
-    commander.get_learner_task(0.0)
+    commander = learning(solo())
     getattr(commander, f"{change}_collector_task_space")()
     assert all(commander.get_collector_task(0.0) is not None for _ in range(5))
 
@@ -163,9 +175,9 @@ def test_space_for_every_collector_stays_so(change: str) -> None:
 def test_evaluations() -> None:
     commander = solo()
     assert not commander.evaluation_is_due(1e9)
-    commander.get_learner_task(100.0)
+    learning(commander, 100.0)
     assert not commander.evaluation_is_due(1e9)  # nothing is learnt yet
-    commander.update_progress(50, 1)
+    counted(commander, 50, 2)
     assert not commander.evaluation_is_due(100.0 + EVERY_S - 0.1)
     assert commander.evaluation_is_due(100.0 + EVERY_S)
     task = commander.get_collector_task(200.0)
@@ -175,28 +187,28 @@ def test_evaluations() -> None:
     assert not commander.finish_collector_task(task.task_id, result(task, 1.0, 2.0))
     assert not commander.evaluation_is_due(200.0 + EVERY_S - 0.1)
     assert commander.evaluation_is_due(200.0 + EVERY_S)
+    counted(commander, 50, 1)
+    assert not commander.evaluation_is_due(1e9), "it was of iteration 1"
 
 
 @pytest.mark.parametrize(("unit", "steps"), [("env_steps", (100, 1)), ("iterations", (1, 100))])
 def test_evaluations_by_count(unit: str, steps: tuple[int, int]) -> None:
     cfg = as_mapping()
     cfg["policy"]["eval"] = {"every": f"100 {unit}"}
-    commander = create_parallel_commander(cfg)
-    commander.get_learner_task(5.0)
-    commander.update_progress(99, 99)
+    commander = learning(create_parallel_commander(cfg), 5.0)
+    counted(commander, 99, 99)
     assert not commander.evaluation_is_due(1e9)
-    commander.update_progress(*steps)
+    counted(commander, *(2 * count for count in steps))
     task = commander.get_collector_task(6.0)
     assert task.eval_flag
     commander.finish_collector_task(task.task_id, result(task, 1.0))
     assert not commander.evaluation_is_due(1e9)
-    commander.update_progress(2 * steps[0], 2 * steps[1])
+    counted(commander, *(3 * count for count in steps))
     assert commander.evaluation_is_due(6.0)
 
 
 def test_the_best_evaluation_is_what_the_next_has_to_beat() -> None:
-    commander = solo()
-    commander.get_learner_task(0.0)
+    commander = learning(solo())
     best = []
     for k, returns in enumerate([(10.0, 20.0), (5.0,), (), (float("nan"),), (40.0,), (0.0,)]):
         task = evaluation(commander, (k + 1) * EVERY_S)
@@ -210,45 +222,58 @@ def test_the_best_evaluation_is_what_the_next_has_to_beat() -> None:
     [((194.0, 196.0), True), ((194.9,), False), ((), False), ((1000.0, float("nan")), False)],
 )
 def test_the_goal_is_a_mean_return(returns: tuple[float, ...], reached: bool) -> None:
-    commander = solo()
-    commander.get_learner_task(0.0)
+    commander = learning(solo())
     task = evaluation(commander, EVERY_S)
     assert commander.finish_collector_task(task.task_id, result(task, *returns)) is reached
 
 
 def test_exploration_falls_with_the_steps_of_the_run() -> None:
-    commander = solo()
-    commander.get_learner_task(0.0)
+    commander = learning(solo())
     rates = []
     for steps in (0, 100, 500, 1000, 5000):
-        commander.update_progress(steps, 0)
-        rates.append(commander.get_setting_collect()["eps"])
+        counted(commander, steps, 0)
+        rates.append(commander.get_setting_collect(commander.groups.main)["eps"])
         assert commander.get_collector_task(0.0).setting == {"eps": rates[-1]}
     assert rates == pytest.approx([1.0, 0.9, 0.5, 0.0, 0.0])
 
 
 def test_limits() -> None:
     commander = solo(max_env_step=1000, max_train_iter=50)
-    assert commander.update_progress(999, 49) is None
-    assert commander.update_progress(1000, 49) == "max_env_step reached: 1000 of 1000"
-    assert commander.update_progress(1, 60) == "max_train_iter reached: 60 of 50"
-    assert solo().update_progress(10**15, 10**15) is None
+    assert counted(commander, 999, 49) == ""
+    assert counted(commander, 1000, 49) == "max_env_step reached: 1000 of 1000"
+    assert counted(commander, 1, 60) == "max_train_iter reached: 60 of 50"
+    assert counted(solo(), 10**15, 10**15) == ""
 
 
 @pytest.mark.parametrize("returns", [(), (12.0, 14.0)])
 def test_state_round_trip(returns: tuple[float, ...]) -> None:
-    commander, again = solo(max_env_step=10**6), solo(max_env_step=10**6)
-    commander.get_learner_task(0.0)
+    commander, again = learning(solo(max_env_step=10**6)), solo(max_env_step=10**6)
     task = evaluation(commander, EVERY_S)
     commander.finish_collector_task(task.task_id, result(task, *returns))
-    commander.update_progress(400, 30)
-    state = commander.state_dict()
-    assert state["best_evaluation"] == (13.0 if returns else None)
-    again.load_state_dict(state)
-    assert again.state_dict() == state
-    again.get_learner_task(0.0)
-    assert again.get_setting_collect() == commander.get_setting_collect()
+    counted(commander, 400, 30)
+    state = commander.groups.state_dict()
+    assert state["main"]["best"] == (13.0 if returns else None)
+    again.groups.load_state_dict(state)
+    assert again.groups.state_dict() == state
+    learning(again)
+    main = again.groups.main
+    assert again.get_setting_collect(main) == commander.get_setting_collect(commander.groups.main)
+    assert not again.evaluation_is_due(EVERY_S - 0.1)
     assert again.evaluation_is_due(EVERY_S)
+
+
+@pytest.mark.parametrize("unit", ["env_steps", "iterations"])
+def test_an_interval_of_evaluations_goes_on_where_a_run_is_resumed(unit: str) -> None:
+    cfg = as_mapping()
+    cfg["policy"]["eval"] = {"every": f"100 {unit}"}
+    commander, again = learning(create_parallel_commander(cfg)), create_parallel_commander(cfg)
+    counted(commander, 120, 120)
+    assert commander.get_collector_task(0.0).eval_flag
+    counted(commander, 190, 190)
+    again.groups.load_state_dict(commander.groups.state_dict())
+    assert not learning(again).evaluation_is_due(0.0)
+    counted(again, 220, 220)
+    assert again.evaluation_is_due(0.0)
 
 
 # ------------------------------------------------------------------------------------------- naive
@@ -297,11 +322,10 @@ def test_who_says_that_a_task_has_ended() -> None:
 
 
 def test_an_evaluation_that_was_cut_short_reaches_no_goal() -> None:
-    commander = solo()
-    commander.get_learner_task(0.0)
+    commander = learning(solo())
     task = evaluation(commander, 1e6)
     cut_short = dataclasses.replace(result(task, 1e9), is_complete=False)
     assert not commander.finish_collector_task(task.task_id, cut_short)
-    assert commander.state_dict()["best_evaluation"] is None
+    assert commander.groups.main.best == float("-inf")
     task = evaluation(commander, 2e6)
     assert commander.finish_collector_task(task.task_id, result(task, 1e9))

@@ -20,7 +20,6 @@ from hpcdi.comm.messages import (
     BlockReady,
     Goodbye,
     Message,
-    RankLost,
     SnapshotPart,
     Stop,
     StopRequest,
@@ -33,13 +32,14 @@ from hpcdi.roles.coordinator.scheduler import Phase
 from hpcdi.roles.coordinator.snapshots import resume_from
 from hpcdi.run.resume import newest_snapshot
 from hpcdi.store.builder import Segment
-from hpcdi.store.checkpoints import names
 from hpcdi.store.layout import RunLayout
 from hpcdi.types import ITEM_DTYPE
 from hpcdi.worker.coordinator import Coordinator
 
 LEARNER, COLLECTORS = 1, (2, 3, 4)
 PATIENCE_S = 20.0
+SNAPSHOT_S = 1.0
+"""By a clock that events move."""
 
 
 def experiment(policy: str) -> Any:
@@ -59,7 +59,7 @@ def experiment(policy: str) -> Any:
                 "collect": collect,
                 "learn": {"batch_size": 8},
             },
-            "system": {"storage": storage, "snapshot_s": 3600.0},
+            "system": {"storage": storage, "snapshot_s": SNAPSHOT_S},
         }
     ).config
 
@@ -91,18 +91,15 @@ class History:
         resumed = None
         if self.restarts:
             resumed = resume_from(self.layout, newest_snapshot(self.layout))
-        world = LocalWorld(5)
-        self.link = world.link(0)
-        self.link.ranks_may_die = True
-        self.coordinator = Coordinator(self.config, self.link, self.layout)
-        assert self.coordinator._keeper is not None
-        self.keeper = self.coordinator._keeper
+        self.world, self.now = LocalWorld(5), 0.0
+        link = self.world.link(0)
+        link.ranks_may_die = True
+        self.coordinator = Coordinator(self.config, link, self.layout)
         if resumed is not None:
             self.coordinator.resume(resumed)
             self.check()
-        else:
-            self.keeper.keep_beginning(self.coordinator.state_dict)
-        self.links = {rank: world.link(rank) for rank in (LEARNER, *COLLECTORS)}
+        self.coordinator.begin()
+        self.links = {rank: self.world.link(rank) for rank in (LEARNER, *COLLECTORS)}
         self.silent: set[int] = set()  # collectors that will die before they announce anything
         self.heard: list[tuple[int, BlockReady]] = []
         self.publishers = {
@@ -125,15 +122,21 @@ class History:
             self.heard.append((rank, ready))
 
     def say(self, rank: int, message: Message) -> None:
-        """Rank 0 hears it and does what follows; the learner answers at once."""
-        self.coordinator._handle(message, rank)
-        self.coordinator._send_orders()
-        for _, order in self.links[LEARNER].receive(0.0):
+        """Rank 0 hears it and does what follows."""
+        self.links[rank].send(0, message)
+        self.turn()
+
+    def turn(self, request: Message | None = None) -> None:
+        """Turns of rank 0, and of a learner that answers at once, until it has nothing to do."""
+        self.goes_on = self.coordinator.turn(self.now, request)
+        orders = [m for _, m in self.links[LEARNER].receive(0.0)]
+        for order in orders:
             if isinstance(order, AdmitBlock):
-                self.say(LEARNER, BlockAdmitted(order.block_id, 0.0))
+                self.links[LEARNER].send(0, BlockAdmitted(order.block_id, 0.0))
             if isinstance(order, TakeSnapshot):
-                self.say(LEARNER, SnapshotPart(order.name, {}, 0, 0.0))
-        self.coordinator._tend_files()
+                self.links[LEARNER].send(0, SnapshotPart(order.name, {}, 0, 0.0))
+        if orders:
+            self.turn()
 
     def hear(self) -> None:
         """What collectors have announced comes to rank 0."""
@@ -145,8 +148,8 @@ class History:
     def check(self) -> None:
         figures = self.coordinator.figures()
         assert (figures["env_steps"], figures["episodes"]) == (self.steps, self.episodes)
-        league: Any = self.coordinator._scheduler.commander
-        assert league.league.payoff.games("main", "other") == (self.episodes, 0, 0)
+        league: Any = self.coordinator._scheduler.league
+        assert league.payoff.games("main", "other") == (self.episodes, 0, 0)
 
     # ---------------------------------------------------------------------------------- events
 
@@ -162,15 +165,12 @@ class History:
             self.hear()
 
     def snapshot(self, _rank: int, _number: int) -> None:
-        orders = self.coordinator._scheduler._take_snapshot(0.0)
-        self.coordinator._orders += orders
-        self.coordinator._send_orders()
-        deadline = time.monotonic() + PATIENCE_S
-        for _, order in self.links[LEARNER].receive(0.0):
-            if isinstance(order, TakeSnapshot):
-                self.say(LEARNER, SnapshotPart(order.name, {}, 0, 0.0))
-        while self.keeper._shards.keys() - set(names(self.layout.snapshots_dir)):
-            self.coordinator._tend_files()
+        """Time passes; the files of a snapshot, if it is due, are written by another thread."""
+        before, deadline = self.coordinator.snapshot_s, time.monotonic() + PATIENCE_S
+        self.now += SNAPSHOT_S
+        self.turn()
+        while self.steps and self.coordinator.snapshot_s == before:
+            self.turn()
             assert time.monotonic() < deadline
 
     def die(self, rank: int, number: int) -> None:
@@ -184,7 +184,8 @@ class History:
         if number % 3:
             self.publishers[rank].flush()
         self.drop(rank)
-        self.say(rank, RankLost())
+        self.world.kill(rank)
+        self.turn()
         self.silent.discard(rank)
         self.check()
 
@@ -206,17 +207,16 @@ class History:
 
     def end(self, _rank: int, _number: int) -> None:
         """A signal: all is published and kept."""
-        self.coordinator._handle(StopRequest("SIGTERM", 85), 0)
-        self.coordinator._send_orders()
+        self.turn(StopRequest("SIGTERM", 85))
         for rank, publisher in self.publishers.items():
             publisher.close()
             self.hear()
             assert any(isinstance(m, Stop) for _, m in self.links[rank].receive(0.0))
             self.say(rank, Goodbye())
         self.say(LEARNER, Goodbye())
-        assert self.coordinator._scheduler.finished
+        assert not self.goes_on
         self.check()
-        self.coordinator._finish_snapshots()
+        self.coordinator.end()
         self.coordinator.close()
         self.begin()
 

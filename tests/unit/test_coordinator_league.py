@@ -14,7 +14,13 @@ import numpy as np
 import pytest
 
 from hpcdi.config.league import LeagueConfig
-from hpcdi.league.league import League, Payoff, Strengths, frozen_file
+from hpcdi.league.league import (
+    League,
+    Payoff,
+    Strengths,
+    frozen_file,
+    name_of_frozen,
+)
 from hpcdi.types import Array
 
 
@@ -23,8 +29,7 @@ def league_with(frozen: int = 0, roles: Mapping[str, str] | None = None, **rules
     players = {"main": "main"} if roles is None else roles
     league = League(LeagueConfig(players=dict(players), **rules))  # type: ignore[arg-type]
     for _ in range(frozen):
-        name = league.next_frozen("main")
-        league.freeze("main", name, frozen_file(name), 0)
+        league.freeze("main", league.next_copy("main"), 0)
     return league
 
 
@@ -95,10 +100,9 @@ def test_exploiters() -> None:
     league.count_games([("exploiter", "main", 0, 0, 50)])
     assert set(league.opponents("exploiter")) == {"main_000001", "main_000002"}
     assert "main" not in league.opponents("all")
-    rng = np.random.default_rng(0)
-    assert league.must_reset("exploiter", rng)
-    assert not league.must_reset("main", rng)
-    resets = sum(league.must_reset("all", rng) for _ in range(400))
+    assert league.freeze("exploiter", league.next_copy("exploiter"), 5), "it begins anew"
+    assert not league.freeze("main", league.next_copy("main"), 5)
+    resets = sum(league.freeze("all", league.next_copy("all"), 5) for _ in range(400))
     assert 60 < resets < 140
 
 
@@ -111,9 +115,11 @@ def test_a_player_is_frozen_by_steps() -> None:
     assert not league.may_freeze("main")
     league.count_steps("main", 130)
     assert league.may_freeze("main")
-    league.freeze("main", "main_000001", frozen_file("main_000001"), 7)
+    assert league.copy_due("main") == frozen_file("main_000001")
+    league.freeze("main", frozen_file("main_000001"), 7)
+    assert league.copy_due("main") == ""
     assert not league.may_freeze("main")
-    assert league.next_frozen("main") == "main_000002"
+    assert league.next_copy("main") == frozen_file("main_000002")
     assert league.players["main_000001"].steps == 130
 
 
@@ -147,7 +153,7 @@ def test_a_copy_that_is_not_known_joins_by_its_games() -> None:
     league.count_games([("main", "main_000002", 1, 0, 0)])
     assert league.players["main_000002"].source == frozen_file("main_000002")
     assert league.players["main_000002"].parent == "main"
-    assert league.next_frozen("main") == "main_000003"
+    assert league.next_copy("main") == frozen_file("main_000003")
 
 
 def test_ratings_find_true_strengths_within_their_uncertainty() -> None:
@@ -200,8 +206,8 @@ def play_rock_paper_scissors(rounds: int, seed: int, **rules: object) -> list[in
             league.count_games([("main", other, result > 0, result == 0, result < 0)])
         league.count_steps("main", step)
         assert league.may_freeze("main")
-        copy = league.next_frozen("main")
-        league.freeze("main", copy, frozen_file(copy), step)
+        copy = name_of_frozen(league.next_copy("main"))
+        league.freeze("main", frozen_file(copy), step)
         acts[copy] = action
         mixture = np.zeros(3)
         for other, share in league.opponents("main").items():
@@ -287,8 +293,8 @@ def test_kuhn_poker_is_nearly_solved_by_the_league() -> None:
     for step in range(1, 151):
         league.count_steps("main", step)
         assert league.may_freeze("main")
-        copy = league.next_frozen("main")
-        league.freeze("main", copy, frozen_file(copy), step)
+        copy = name_of_frozen(league.next_copy("main"))
+        league.freeze("main", frozen_file(copy), step)
         strategies[copy] = strategies["main"]
         drawn = league.opponents("main")
         mixed = mean_strategy([(strategies[n], p) for n, p in drawn.items() if p > 0])

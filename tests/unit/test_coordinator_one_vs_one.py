@@ -15,7 +15,7 @@ from hpcdi.worker.coordinator import OneVsOneCommander, create_parallel_commande
 def commander(**league: Any) -> Any:
     made = create_parallel_commander(
         {
-            "env": {},
+            "env": {"env_id": "x"},
             "policy": {
                 "type": "dqn",
                 "other": {
@@ -28,8 +28,17 @@ def commander(**league: Any) -> Any:
         }
     )  # fmt: skip
     assert isinstance(made, OneVsOneCommander)
-    assert made.get_learner_task(0.0) is not None
+    made.groups.main.learners.begin(made.get_learner_task(0.0), 0.0)
     return made
+
+
+def opponents(made: Any) -> Any:
+    return made.get_setting_collect(made.groups.main)["opponents"]
+
+
+def counted(made: Any, env_steps: int, train_iter: int) -> None:
+    made.groups.main.env_steps, made.groups.main.train_iter = env_steps, train_iter
+    made.update_progress(made.groups.main)
 
 
 def result(task: CollectTask, *, is_complete: bool = True) -> CollectResult:
@@ -51,8 +60,8 @@ def test_the_seeds_defaults() -> None:
 
 def test_an_evaluation_freezes_a_copy_that_then_is_an_opponent() -> None:
     made = commander(self_play=0.25)
-    assert made.get_setting_collect()["opponents"] == {"main": [1.0, ""]}
-    made.update_progress(120, 5)
+    assert opponents(made) == {"main": [1.0, ""]}
+    counted(made, 120, 43)
     assert made.evaluation_is_due(1.0), "long before the interval is over"
     task = made.get_collector_task(1.0)
     assert task.eval_flag
@@ -62,14 +71,13 @@ def test_an_evaluation_freezes_a_copy_that_then_is_an_opponent() -> None:
     made.finish_collector_task(task.task_id, result(task))
     frozen = made.league.players["main_000001"]
     assert (frozen.version, frozen.source, frozen.steps) == (42, task.freeze, 120)
-    opponents = made.get_setting_collect()["opponents"]
-    assert opponents == {"main": [0.25, ""], "main_000001": [0.75, task.freeze]}
+    assert opponents(made) == {"main": [0.25, ""], "main_000001": [0.75, task.freeze]}
     assert not made.evaluation_is_due(2.0)
 
 
 def test_a_copy_joins_only_when_its_file_is_whole() -> None:
     made = commander()
-    made.update_progress(120, 5)
+    counted(made, 120, 43)
     lost = made.get_collector_task(1.0)
     made.notify_fail_collector_task(lost)
     cut_short = made.get_collector_task(2.0)

@@ -22,8 +22,8 @@ from fakes.replay import (
 )
 from hpcdi.comm.messages import AdmitBlock, Batches
 from hpcdi.errors import BufferContractError
+from hpcdi.replay.manager import blocks_of
 from hpcdi.replay.partition import MAX_UNREAD, item_rows, ring_rows
-from hpcdi.roles.coordinator.snapshots import shards_of
 from hpcdi.store.state_file import load_state, save_state
 
 # ------------------------------------------------------------------------------------------- rows
@@ -244,7 +244,7 @@ def test_a_learner_that_reads_slower_than_blocks_come_still_gets_items() -> None
             orders += replay.admit(1, admitted(orders.popleft().block_id))
         freed.update(replay.take_freed())
     assert replay.count() > CAPACITY / 2
-    assert replay.blocks_skipped > 40
+    assert replay.figures().blocks_skipped > 40
     assert replay.blocks_lost == 0
     held = {b["path"] for b in replay.partitions[1].state_dict()["blocks"]}
     assert not freed & held
@@ -260,7 +260,7 @@ def test_while_there_is_no_learner_the_oldest_blocks_give_way(
     for k in range(1, 6):
         assert replay.assign(block(k, [17])) == []
     assert replay.take_freed() == ["data/1.h5", "data/2.h5"]
-    assert replay.blocks_skipped == 2
+    assert replay.figures().blocks_skipped == 2
     assert [order.block_id for _, order in replay.open(1)] == [3, 4, 5]
 
 
@@ -348,12 +348,12 @@ def test_a_snapshot_names_the_shards_that_wait_for_a_slow_learner_or_for_a_first
     for k in range(2):
         replay.assign(block(k, [5]))
     early = {"data/0.h5", "data/1.h5"}
-    assert set(shards_of({"replay": replay.state_dict()})) == early
+    assert set(blocks_of(replay.state_dict())) == early
     replay.open(1)
     for k in range(2, MAX_UNREAD + 3):
         replay.assign(block(k, [5]))
     assert replay.partitions[1].backlog.paths == [f"data/{MAX_UNREAD + k}.h5" for k in range(3)]
-    named = shards_of({"replay": replay.state_dict()})
+    named = blocks_of(replay.state_dict())
     assert sorted(named) == [f"data/{k}.h5" for k in range(MAX_UNREAD + 3)]
 
 

@@ -22,9 +22,9 @@ from hpcdi.comm.messages import AdmitBlock, Batches
 from hpcdi.config.load import compile_config
 from hpcdi.errors import ConfigError, StoreError
 from hpcdi.replay.manager import create_replay
-from hpcdi.roles.coordinator.coordinator import ItemBuffers, as_experiment
 from hpcdi.store.layout import RunLayout
 from hpcdi.store.retention import Retention
+from hpcdi.worker.coordinator.coordinator import ItemBuffers, as_experiment
 
 
 def limited(**rate: float) -> dict[str, Any]:
@@ -58,7 +58,7 @@ def test_blocks_wait_while_the_learner_draws_too_little() -> None:
 def test_a_learner_gets_its_batches_before_the_blocks_that_waited_for_them() -> None:
     """It does what it is told in order: a block that it reads may overwrite a batch's rows."""
     run = Run(1)
-    partitions = run.scheduler.replay.of["main"].partitions
+    partitions = run.main.replay.partitions
     partitions[1] = make_partition(**limited(max=0.5))
     partition = partitions[1]
     give(partition, block(1, [8]))

@@ -263,7 +263,7 @@ def test_no_limit_of_a_replay_buffer_holds_a_batch_back() -> None:
         "push_sample_rate_limit": {"min": 3.0, "max": 3.0},
     }
     policy = {"other": {"replay_buffer": {"thruput_controller": control}}}
-    replay = create_replay(experiment(policy={**PPO, **policy}), workers=1)
+    replay = create_replay(experiment(policy={**PPO, **policy}))
     assert replay.open(1) == []
     for version in range(3):
         ((_, order),) = replay.assign(rollout(A, version, version))
@@ -275,14 +275,14 @@ def test_no_limit_of_a_replay_buffer_holds_a_batch_back() -> None:
 
 
 def test_the_manager_of_an_experiment_is_of_its_kind() -> None:
-    on = create_replay(experiment(policy=PPO), workers=3)
-    off = create_replay(experiment(), workers=3)
+    on = create_replay(experiment(policy=PPO), collectors=2)
+    off = create_replay(experiment(), collectors=2)
     on.open(1)
     off.open(1)
     assert isinstance(on.partitions[1], OnPolicyPartition)
     assert type(off.partitions[1]) is Partition
     small = {**PPO, "other": {"replay_buffer": {"replay_buffer_size": 1}}}
-    tight = create_replay(experiment(policy=small), workers=3)
+    tight = create_replay(experiment(policy=small), collectors=2)
     tight.open(1)
     assert tight.capacity() == 3 * 3 * 5 * 2, "3 rounds of 3 ranks, of 5 steps of 2 environments"
 
@@ -291,7 +291,7 @@ def test_where_staleness_is_corrected_a_batch_is_all_that_has_come() -> None:
     """Of any version, of any rank, in order, each once; requests ahead are kept."""
     impala = {**PPO, "type": "impala", "learn": {"batch_size": 8}}
     impala["collect"] = {"n_sample": 5, "unroll_len": 5}
-    replay = create_replay(experiment(policy=impala), workers=3)
+    replay = create_replay(experiment(policy=impala), collectors=2)
     replay.open(1)
     part = replay.partitions[1]
     assert isinstance(part, AsTheyComePartition)
@@ -324,7 +324,7 @@ def place(replay: ReplayManager, ready: BlockReady) -> None:
 def on_policy_run() -> Run:
     """The learner is rank 1, collectors are 2 and 3; blocks are read when the test says so."""
     run = Run(ready=False)
-    run.scheduler.replay.of["main"] = ReplayManager(
+    run.main.replay = ReplayManager(
         lambda name: make_buffer(name, max_staleness=0), BLOCK_BYTES, OnPolicyPartition
     )
     for rank in run.ranks:
@@ -396,7 +396,7 @@ def test_an_evaluation_that_takes_a_collector_away_lets_the_batch_go() -> None:
 
 def test_while_the_only_collector_evaluates_nothing_is_served() -> None:
     run = Run(collectors=1, ready=False)
-    run.scheduler.replay = on_policy_run().scheduler.replay
+    run.main.replay = on_policy_run().main.replay
     for rank in run.ranks:
         run.ready(rank)
     run.learn_info(1)

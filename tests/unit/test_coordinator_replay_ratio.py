@@ -13,7 +13,8 @@ from fakes.scheduler import Run
 from hpcdi.comm.messages import CollectPause
 from hpcdi.config.load import compile_config
 from hpcdi.errors import ConfigError
-from hpcdi.replay.manager import ReplayManager, ReplayRatio, replay_ratio_of
+from hpcdi.replay.manager import ReplayManager
+from hpcdi.replay.ratio import ReplayRatio, replay_ratio_of
 from hpcdi.roles.coordinator.workers import Order
 
 
@@ -105,12 +106,12 @@ def pauses(orders: list[Order]) -> list[tuple[int, bool]]:
 
 def test_every_collector_is_told_to_wait_and_to_go_on_once() -> None:
     run = Run()
-    run.scheduler.replay.of["main"].ratio = ReplayRatio(1.0, slack=100)
+    run.main.replay.ratio = ReplayRatio(1.0, slack=100)
     assert pauses(run.progress(2, 90)) == []
-    run.scheduler.counters.steps_of["main"] = 200
+    run.main.env_steps = 200
     assert pauses(run.scheduler.tick(1.0)) == [(2, True), (3, True)]
     assert pauses(run.scheduler.tick(1.1)) == []
-    run.scheduler.replay.partitions[1].samples_drawn = 160
+    run.groups.partitions[1].samples_drawn = 160
     assert pauses(run.scheduler.tick(1.2)) == [(2, False), (3, False)]
 
 
@@ -118,13 +119,35 @@ def config(**policy: Any) -> Any:
     return compile_config({"env": {"env_id": "CartPole-v1"}, "policy": policy}).config
 
 
-def test_an_experiment_without_a_ratio_or_in_turns_has_none() -> None:
+def test_an_experiment_without_a_ratio_has_none() -> None:
     free = {"learn": {"replay_ratio": None}}, {"learn": {"update_per_collect": 2}}
     rate = {"thruput_controller": {"push_sample_rate_limit": {"max": 2}}}
     for policy in (*free, {"other": {"replay_buffer": rate}}, {"type": "r2d2"}, {"type": "ppo"}):
         assert replay_ratio_of(config(**policy), 2).due(10**9, 0) == math.inf
     assert replay_ratio_of(config(learn={"replay_ratio": 3}), 2).due(1000, 0) == 3 * 999
     assert replay_ratio_of(config(), 2).due(1000, 0) == 8 * 999, "as DQN's paper has it"
+
+
+def updates(rounds: int, **policy: Any) -> list[int]:
+    """Batches after each of some rounds of 100 transitions, where they are drawn at once."""
+    kept, done = replay_ratio_of(config(**policy), in_turns=True), []
+    for number in range(1, rounds + 1):
+        kept.begin_round(100)
+        done.append(int(kept.batches(100 * number, 64 * sum(done), 64)))
+        kept.take(done[-1])
+        assert not kept.collectors_wait, "they take turns"
+    return done
+
+
+def test_in_turns_there_are_so_many_updates_after_each_round() -> None:
+    assert updates(3, learn={"update_per_collect": 7}) == [7, 7, 7]
+    assert updates(2, type="r2d2") == [1, 1], "one for 64 transitions"
+    assert updates(2, type="sac", learn={"replay_ratio": None}) == [100, 100], "one for each"
+    assert updates(2, type="ppo") == [1, 1], "all that there is"
+    given = {"learn": {"update_per_collect": 2}, "random_collect_size": 150}
+    assert updates(3, **given) == [0, 2, 2], "none before it is warm"
+    # 8 samples a transition are 12.5 batches of 64: what is left is due in the next round
+    assert updates(3, other={"replay_buffer": {"min_fill": 100}}) == [0, 12, 13]
 
 
 @pytest.mark.parametrize(

@@ -23,8 +23,7 @@ from fakes.replay import (
     serve,
 )
 from hpcdi.comm.messages import AdmitBlock, BlockReady
-from hpcdi.replay.manager import ReplayManager
-from hpcdi.roles.coordinator.snapshots import shards_of
+from hpcdi.replay.manager import ReplayManager, blocks_of
 from hpcdi.store.state_file import load_state, save_state
 
 
@@ -75,7 +74,7 @@ def test_as_many_learners_draw_what_they_would_have_drawn(
         data.give(number, [length])
     data.replay.partitions[1].demand(demand(0, 4, ids=[0, 1]))
     state = through_file(tmp_path_factory.mktemp("state"), data.replay)
-    for path in data.published.keys() - shards_of({"replay": state}):
+    for path in data.published.keys() - set(blocks_of(state)):
         del data.published[path]  # as `resume_from` does: blocks that gave way do not come back
     again = make_replay()
     again.load_state_dict(state, data.published)

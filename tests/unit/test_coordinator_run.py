@@ -20,10 +20,10 @@ from hpcdi.comm.link import LocalWorld
 from hpcdi.comm.messages import Leave, StopRequest, WorkerFailed
 from hpcdi.config.load import compile_config
 from hpcdi.errors import WorkerSilentError
+from hpcdi.roles.coordinator import coordinator as module
 from hpcdi.roles.coordinator.scheduler import Outcome
 from hpcdi.store.layout import RunLayout
 from hpcdi.worker.coordinator import Coordinator
-from hpcdi.worker.coordinator import coordinator as module
 
 LIMIT_S = 30.0  # nothing here takes long
 
@@ -177,10 +177,8 @@ def test_other_goals(
 
 def test_a_signal_is_asked_for_in_every_turn(cluster: Cluster, aside: ThreadPoolExecutor) -> None:
     asked = iter([None, None, StopRequest("SIGINT", 130)])
-    with Coordinator(
-        experiment(), cluster.world.link(0), stop_request=lambda: next(asked, None)
-    ) as coordinator:
-        outcome = cluster.play(aside.submit(coordinator.run))
+    with Coordinator(experiment(), cluster.world.link(0)) as coordinator:
+        outcome = cluster.play(aside.submit(coordinator.run, lambda: next(asked, None)))
     assert outcome == Outcome("stopped", "SIGINT", 130)
     assert cluster.left() == [1, 1, 1, 1]
 
@@ -299,11 +297,8 @@ def test_shards_that_nobody_needs(
     cluster.workers[LEARNER].goal = 10**9
     with Coordinator(config, cluster.world.link(0), RunLayout(tmp_path)) as coordinator:
         cluster.play(aside.submit(coordinator.run), evaluations=False)
-        needed = {
-            held["path"]
-            for part in coordinator.state_dict()["replay"]["partitions"].values()
-            for held in part["blocks"]
-        }
+        replay = coordinator.state_dict()["groups"]["main"]["replay"]
+        needed = {held["path"] for part in replay["partitions"].values() for held in part["blocks"]}
         published = coordinator.figures()["blocks"]
     left = {f"data/{path.name}" for path in (tmp_path / "data").iterdir()}
     assert needed <= left

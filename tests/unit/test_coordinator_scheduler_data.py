@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Any
 
 import pytest
@@ -22,6 +23,7 @@ from hpcdi.comm.messages import (
     Stop,
     WorkerReady,
 )
+from hpcdi.errors import CommError
 from hpcdi.roles.coordinator.scheduler import Outcome
 from hpcdi.roles.coordinator.workers import Order
 
@@ -36,8 +38,7 @@ def test_progress_is_counted_and_answered_with_the_new_setting() -> None:
     assert orders == [Order(2, CollectSetting(run.tasks[2].task_id, {"eps": 0.75}))]
     orders = run.progress(3, 500, version=2)
     assert orders == [Order(3, CollectSetting(run.tasks[3].task_id, {"eps": 0.25}))]
-    counters = run.scheduler.counters
-    assert (counters.env_steps, counters.episodes) == (750, 2)
+    assert (run.main.env_steps, run.main.episodes) == (750, 2)
     assert run.scheduler.workers.policy_versions == {2: 3, 3: 2}
 
 
@@ -47,7 +48,7 @@ def test_progress_of_a_task_that_has_ended_is_counted_all_the_same() -> None:
     run.result(2)
     run.tasks[2] = old
     assert run.progress(2, 40) == []
-    assert run.scheduler.counters.env_steps == 40
+    assert run.groups.env_steps == 40
 
 
 def test_an_evaluation_gets_no_setting() -> None:
@@ -58,7 +59,7 @@ def test_iterations_never_go_back() -> None:
     run = Run()
     run.learn_info(10)
     run.ask(1, train_iter=7)
-    assert run.scheduler.counters.train_iter == 10
+    assert run.main.train_iter == 10
 
 
 # ------------------------------------------------------------------------------------------- data
@@ -88,13 +89,29 @@ def test_a_block_that_came_before_the_learner() -> None:
 
 @pytest.mark.parametrize("message", [demand(1, 4), BlockAdmitted(1, 0.0)])
 def test_words_of_a_learner_without_a_partition_are_passed_over(message: Message) -> None:
-    assert Run().hear(9, message) == []
+    assert Run().hear(3, message) == []
+
+
+def test_a_message_of_a_rank_that_does_not_exist_is_an_error_that_names_it() -> None:
+    with pytest.raises(CommError, match="rank 9 is no worker of this run; its workers are 1, 2, 3"):
+        Run().hear(9, demand(1, 4))
+
+
+def test_a_message_about_a_player_that_does_not_learn_is_an_error_that_names_it() -> None:
+    message = dataclasses.replace(block(1, [8]), player="exploiter")
+    with pytest.raises(CommError, match="no learners of 'exploiter' in this run, but of main"):
+        Run().hear(2, message)
+
+
+def test_rank_0_is_asked_for_some_things_only() -> None:
+    with pytest.raises(TypeError, match="rank 0 was asked by a DataDemand"):
+        Run().hear(0, demand(1, 4))
 
 
 def test_stale_priorities_are_counted() -> None:
     run = Run()
     run.hear(1, demand(1, 4, ids=[3, 4]))
-    assert run.scheduler.counters.priorities_stale == 2
+    assert run.main.priorities_stale == 2
 
 
 def test_a_message_that_rank_0_does_not_know_is_an_error() -> None:

@@ -210,7 +210,7 @@ def test_iterations_are_counted_without_the_dead() -> None:
         group.hear(rank, DataDemand(task.task_id, 1, 4, train_iter, ids, none))
     group.hear(3, RankLost())
     group.hear(1, DataDemand(task.task_id, 1, 4, 33, ids, none))
-    assert group.scheduler.counters.train_iter == 25
+    assert group.main.train_iter == 25
 
 
 def test_the_task_has_ended_when_only_the_dead_ones_word_was_missing() -> None:

@@ -130,7 +130,7 @@ def test_train_iterations() -> None:
     """A learner that has done its iterations ends the run; the predecessor began a new one."""
     run = Run()
     orders = run.hear(1, LearnResult(run.tasks[1].task_id, 1234))
-    assert run.scheduler.counters.train_iter == 1234
+    assert run.main.train_iter == 1234
     check_last_evaluation(run, orders, "the learner has done its iterations: 1234")
 
 

@@ -160,12 +160,12 @@ def test_iterations_are_those_that_all_have_done() -> None:
     task, none = group.task(), np.zeros(0)
     for rank, train_iter in ((1, 30), (3, 20), (2, 25)):
         group.hear(rank, DataDemand(task.task_id, 1, 4, train_iter, none.astype(np.int64), none))
-    assert group.scheduler.counters.train_iter == 20
+    assert group.main.train_iter == 20
     group.hear(1, LearnInfo(task.task_id, 40, {"loss": 1.0}, {}))
     group.hear(2, LearnInfo(task.task_id, 40, {}, {}))
-    assert group.scheduler.counters.train_iter == 20
+    assert group.main.train_iter == 20
     group.hear(3, LearnInfo(task.task_id, 41, {"loss": 2.0}, {}))
-    assert group.scheduler.counters.train_iter == 40
+    assert group.main.train_iter == 40
     shown = [message for _, message in group.seen if isinstance(message, LearnInfo)]
     assert [m.scalars["loss"] for m in shown] == [1.0, 1.0, 1.5]
 

@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
-from fakes.replay import make_replays
+from fakes.replay import make_groups
 from fakes.scheduler import experiment
 from hpcdi.comm.messages import Goodbye, Leave, Message, Stop, WorkerFailed, WorkerReady
 from hpcdi.errors import WorkerSilentError
-from hpcdi.roles.coordinator.commanders import create_parallel_commander
+from hpcdi.roles.coordinator.commander import Commander
 from hpcdi.roles.coordinator.scheduler import FAILURE_GRACE_S, Outcome, Phase, Scheduler
 from hpcdi.roles.coordinator.snapshots import SnapshotClock
 from hpcdi.roles.coordinator.workers import Order, Timeouts, Workers
@@ -29,10 +29,12 @@ class Life:
 
     def __init__(self, workers: int = 3, *, ready: bool = True) -> None:
         ranks = range(1, workers + 1)
+        groups = make_groups()
         self.scheduler = Scheduler(
-            create_parallel_commander(experiment()), make_replays(), SnapshotClock(math.inf),
-            Workers(ranks, timeouts=Timeouts(start_s=START_S, stop_s=STOP_S)),
-        )  # fmt: skip
+            Commander(experiment(), groups),
+            SnapshotClock(math.inf),
+            Workers(ranks, groups, timeouts=Timeouts(start_s=START_S, stop_s=STOP_S)),
+        )
         for rank in ranks if ready else ():
             self.ready(rank)
 

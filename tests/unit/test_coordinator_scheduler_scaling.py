@@ -13,7 +13,6 @@ from hpcdi.comm.messages import (
     RankLost,
     ScaleCollectors,
     TaskReturned,
-    WorkerReady,
 )
 from hpcdi.roles.coordinator.workers import ComesBack, Order
 
@@ -135,16 +134,14 @@ def test_without_any_that_could_work_the_run_ends() -> None:
 
 @pytest.mark.parametrize("dies", [True, False])
 def test_on_policy_there_is_a_collector_to_each_learner(dies: bool) -> None:
-    run = Run(3)
+    run = Run(3, learners=2)
     workers = run.scheduler.workers
     workers.faults.is_possible = workers.faults.each_learner_needs_one = True
-    workers.report(9, WorkerReady("learner", "host", 9))  # a second learner
     scale(run, 1)
     assert run.scheduler.collectors_wanted == 2
-    lose = RankLost() if dies else TaskReturned(run.tasks[2].task_id, "why")
-    run.hear(2, lose)
-    assert run.scheduler.is_on
     run.hear(3, RankLost() if dies else TaskReturned(run.tasks[3].task_id, "why"))
+    assert run.scheduler.is_on
+    run.hear(4, RankLost() if dies else TaskReturned(run.tasks[4].task_id, "why"))
     assert (
         "must be a collector to each learner" if dies else "only 1 collector has environments"
     ) in reason_of(run)

@@ -10,7 +10,7 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fakes.replay import make_replays
+from fakes.replay import make_groups
 from fakes.scheduler import EVERY_S, TIMEOUTS, experiment
 from fakes.simulated_workers import COLLECTORS, LEARNER, RANKS, SimulatedCollector, SimulatedLearner
 from hpcdi.comm.messages import (
@@ -21,7 +21,7 @@ from hpcdi.comm.messages import (
     Stop,
     StopRequest,
 )
-from hpcdi.roles.coordinator.commanders import create_parallel_commander
+from hpcdi.roles.coordinator.commander import Commander
 from hpcdi.roles.coordinator.scheduler import Scheduler
 from hpcdi.roles.coordinator.snapshots import SnapshotClock
 from hpcdi.roles.coordinator.workers import Order, Workers
@@ -33,10 +33,12 @@ class World:
     """Rank 0's scheduler, the workers, and a clock."""
 
     def __init__(self) -> None:
+        groups = make_groups()
         self.scheduler = Scheduler(
-            create_parallel_commander(experiment(max_env_step=MAX_ENV_STEP)), make_replays(),
-            SnapshotClock(math.inf), Workers(RANKS, timeouts=TIMEOUTS),
-        )  # fmt: skip
+            Commander(experiment(max_env_step=MAX_ENV_STEP), groups),
+            SnapshotClock(math.inf),
+            Workers(RANKS, groups, timeouts=TIMEOUTS),
+        )
         self.now = 0.0
         self.workers: dict[int, Any] = {rank: SimulatedCollector(rank) for rank in COLLECTORS}
         self.workers[LEARNER] = SimulatedLearner(LEARNER)

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
 import pytest
 
-from fakes.replay import admitted, block, demand, make_replays
+from fakes.replay import admitted, block, demand, make_groups
 from fakes.scheduler import TIMEOUTS, experiment
 from fakes.store import write_shard
 from hpcdi.comm.messages import (
@@ -24,7 +26,7 @@ from hpcdi.comm.messages import (
     WorkerReady,
 )
 from hpcdi.errors import CheckpointError, SnapshotError, StoreError
-from hpcdi.roles.coordinator.commanders import create_parallel_commander
+from hpcdi.roles.coordinator.commander import Commander
 from hpcdi.roles.coordinator.scheduler import Outcome, Scheduler
 from hpcdi.roles.coordinator.snapshots import (
     Resumed,
@@ -53,10 +55,13 @@ class Run:
         self.number = 0
         self.clock = SnapshotClock(every_s, self.new)
         self.clock.resume = resume
+        self.groups = make_groups(2)
+        self.main = self.groups.main
         self.scheduler = Scheduler(
-            create_parallel_commander(experiment()), make_replays(),
-            self.clock, Workers([1, 2, 3], {"main": 2}, timeouts=TIMEOUTS),
-        )  # fmt: skip
+            Commander(experiment(), self.groups),
+            self.clock,
+            Workers([1, 2, 3], self.groups, timeouts=TIMEOUTS),
+        )
         self.orders: list[Order] = []
         for rank in (1, 2, 3):
             role = "collector" if rank == 3 else "learner"
@@ -72,7 +77,7 @@ class Run:
         return orders
 
     def collected(self) -> None:
-        self.scheduler.counters.steps_of["main"] = 500
+        self.main.env_steps = 500
 
 
 def snapshots(orders: list[Order]) -> list[tuple[int, str]]:
@@ -100,7 +105,7 @@ def test_snapshots_are_due_from_the_start_of_learning() -> None:
 def test_all_learners_are_told_between_the_same_batches() -> None:
     run = Run()
     run.collected()
-    replay = run.scheduler.replay.of["main"]
+    replay = run.main.replay
     served = {1: 0, 2: 0}
     at_snapshot = {}
     for number in range(40):
@@ -149,11 +154,11 @@ def test_learners_go_on_from_a_snapshot_once() -> None:
 # --------------------------------------------------------------------------------------- the keeper
 
 
-STATE = {"counters": {"env_steps": 3}, "replay": {"partitions": {}, "waiting": [], "newest": {}}}
-
-
-def state_with(*paths: str) -> dict[str, Any]:
-    return {**STATE, "replay": {"partitions": {}, "waiting": list(paths), "newest": {}}}
+def state_with(*waiting: str, announced: Mapping[str, int] = MappingProxyType({})) -> Any:
+    """Rank 0's state, in which blocks wait for learners."""
+    groups = make_groups().state_dict()
+    groups["main"]["replay"]["waiting"] = list(waiting)
+    return {"announced": dict(announced), "groups": groups, "plan": {}, "commander": {}}
 
 
 def write_weights(path: Path) -> None:
@@ -327,12 +332,13 @@ def publish(layout: RunLayout, rank: int, number: int, **more: str) -> str:
 
 
 def snapshot_of(
-    layout: RunLayout, waiting: list[str], newest: dict[str, int], state: dict[str, Any] = STATE
+    layout: RunLayout, waiting: list[str], announced: dict[str, int], env_steps: int = 3
 ) -> Any:
     keeping = Keeping(layout.root)
     order = keeping.clock.take([1], 0.0)
     assert order is not None
-    state = {**state, "replay": {**state["replay"], "waiting": waiting, "newest": newest}}
+    state = state_with(*waiting, announced=announced)
+    state["groups"]["main"]["env_steps"] = env_steps
     keeping.keeper.begin(order, state, {"env_steps": 3, "learners": [1]})
     keeping.clock.part(1, SnapshotPart(order.name, {}, 9, 0.0))
     keeping.keeper.tend(keeping.clock.take_complete())
@@ -358,17 +364,16 @@ def test_what_was_published_after_a_snapshot_is_found(tmp_path: Path) -> None:
 def test_what_was_published_after_a_snapshot_counts_as_collected(tmp_path: Path) -> None:
     """For the limits of a run, and for its exploration."""
     layout = RunLayout(tmp_path)
-    with Coordinator(experiment()) as before:
-        state = before.state_dict()
-    state["counters"]["env_steps"] = 100
     known, *later = (publish(layout, 2, number) for number in (7, 8, 9))
-    resumed = resume_from(layout, snapshot_of(layout, [known], {"2": 7}, state))
+    resumed = resume_from(layout, snapshot_of(layout, [known], {"2": 7}, env_steps=100))
     assert resumed.later == 4 * len(later)
     with Coordinator(experiment()) as after:
         after.resume(resumed)
         figures = after.figures()
         assert (figures["env_steps"], figures["train_iter"]) == (108, 9)
-        assert after._scheduler.commander.get_setting_collect() == {"eps": pytest.approx(0.892)}
+        scheduler = after._scheduler
+        setting = scheduler.commander.get_setting_collect(scheduler.groups.main)
+        assert setting == {"eps": pytest.approx(0.892)}
 
 
 def test_the_beginning_of_a_run_is_a_snapshot_that_no_learner_has_a_part_in(tmp_path: Path) -> None:
@@ -436,7 +441,7 @@ def test_what_is_missing_or_damaged_is_told_and_left_out(
 def test_a_snapshot_of_another_version_is_refused(tmp_path: Path) -> None:
     layout = RunLayout(tmp_path)
     snapshot = snapshot_of(layout, [], {})
-    save_state(snapshot.file("coordinator.h5"), "coordinator", 2, STATE)
+    save_state(snapshot.file("coordinator.h5"), "coordinator", 2, state_with())
     with pytest.raises(CheckpointError, match=r"coordinator\.h5 is not what was written"):
         open_checkpoint(snapshot.folder)
     with pytest.raises(SnapshotError, match="a saved coordinator of format 2; this hpcdi reads"):

@@ -16,11 +16,11 @@ from fakes.replay import admitted, block, demand
 from fakes.scheduler import EVERY_S, INF, TIMEOUTS, Shown, busy, experiment
 from hpcdi.comm.messages import BlockAdmitted, Goodbye, LearnResult, StopRequest, WorkerFailed
 from hpcdi.roles.coordinator.scheduler import Outcome
-from hpcdi.roles.coordinator.view import Evaluation, RunRecord, RunView, status_of, summary
+from hpcdi.roles.coordinator.view import RunRecord, RunView, staleness, status_of, summary
 from hpcdi.store.status import StatusFile
 from hpcdi.utils.curves import TensorBoardWriter
 from hpcdi.utils.log import close_log, open_log
-from hpcdi.utils.progress import StatusLine
+from hpcdi.utils.progress import Evaluation, StatusLine
 
 COLLECTOR = {
     "reward_mean": 20.0, "reward_std": 10.0, "reward_max": 30.0, "reward_min": 10.0,
@@ -86,7 +86,7 @@ def test_curves_of_the_system() -> None:
     run.ask(2)
     run.collected(60 - 3 * 8, version=3)
     run.learn_info(10)
-    run.record.shares[3] = {"wait": 0.125}
+    run.scheduler.workers[3].shares = {"wait": 0.125}
     run.look(1000.0)
     latest = {tag: value for tag, value, step in run.curves.points if step == 60}
     assert latest["perf/buffer_items"] == 16
@@ -109,8 +109,8 @@ def test_curves_of_learning() -> None:
     assert run.curves.of("learner_iter/loss") == [(0.5, 10)]
     assert run.curves.of("learner_step/loss") == [(0.5, 60)]
     run.learn_info(11)
-    run.record.write_learner()
-    run.record.write_learner()
+    run.record.write_learners(run.groups)
+    run.record.write_learners(run.groups)
     assert run.curves.of("learner_iter/loss") == [(0.5, 10), (0.5, 11)]
 
 
@@ -133,7 +133,7 @@ def test_evaluations() -> None:
     run.look(1000.0)
     run.evaluated(5.0, 15.0, version=12)
     run.evaluated(version=13)  # no episode ended: nothing to say
-    assert run.record.evaluations == [Evaluation(10.0, 5.0, 5.0, 15.0, 2, 12, 60)]
+    assert run.main.evaluations == [Evaluation(10.0, 5.0, 5.0, 15.0, 2, 12, 60, 1.5)]
     values = {
         "reward_mean": 10.0, "reward_std": 5.0, "reward_max": 15.0, "reward_min": 5.0,
         "episode_count": 2, "evaluate_time": 1.5,
@@ -146,15 +146,15 @@ def test_evaluations() -> None:
 def test_results_of_collecting_are_no_evaluations() -> None:
     run = Shown()
     run.result(2, returns=(500.0,))
-    assert run.record.evaluations == []
+    assert run.main.evaluations == []
 
 
 def test_staleness_is_never_negative() -> None:
     run = Shown()
     run.collected(1, version=30)
-    assert run.record.staleness(run.scheduler) == 0
+    assert staleness(run.scheduler) == 0
     run.learn_info(50)
-    assert run.record.staleness(run.scheduler) == 20
+    assert staleness(run.scheduler) == 20
 
 
 def test_tensorboard_reads_the_curves(tmp_path: Path) -> None:
@@ -164,6 +164,7 @@ def test_tensorboard_reads_the_curves(tmp_path: Path) -> None:
     run.collected(500, 10.0, 30.0)
     record.look(run.scheduler, 1000.0)
     run.evaluated(100.0, version=3)
+    record.look(run.scheduler, 1000.1)
     writer.close()
     events = EventAccumulator(str(tmp_path))
     events.Reload()
@@ -268,7 +269,7 @@ def progress_line(
 
 
 def refresh(line: StatusLine, run: Shown, now: float) -> None:
-    line.refresh(lambda: status_of(run.scheduler, run.record), run.record.evaluations, now)
+    line.refresh(lambda: status_of(run.scheduler, run.record), run.main.evaluations, now)
 
 
 # -------------------------------------------------------------------------------------- the line
@@ -407,7 +408,7 @@ def status_file(path: Path) -> StatusFile:
 
 def refresh_file(file: StatusFile, run: Shown, now: float) -> None:
     file.refresh(
-        lambda: status_of(run.scheduler, run.record), run.record.evaluations, now,
+        lambda: status_of(run.scheduler, run.record), run.main.evaluations, now,
         at_once=run.scheduler.finished,
     )  # fmt: skip
 

@@ -6,8 +6,9 @@ import dataclasses
 
 import pytest
 
+from fakes.replay import make_groups
 from hpcdi.comm.messages import CollectTask, KillFrozen, LearnTask, WorkerReady
-from hpcdi.errors import EXIT_REQUEUE, WorkerSilentError
+from hpcdi.errors import EXIT_REQUEUE, CommError, WorkerSilentError
 from hpcdi.roles.context import OWN_END_S
 from hpcdi.roles.coordinator.workers import (
     QUIET_S,
@@ -34,11 +35,18 @@ def collect(name: str, *, eval_flag: bool = False) -> CollectTask:
 def table(collectors: int = 0, learners: int = 0) -> Workers:
     """All have reported; learners have the first ranks."""
     ranks = range(1, learners + collectors + 1)
-    workers = Workers(ranks, {"main": learners}, timeouts=TIMEOUTS)
+    workers = Workers(ranks, make_groups(learners), timeouts=TIMEOUTS)
     for rank in ranks:
         role = "learner" if rank <= learners else "collector"
         workers.report(rank, WorkerReady(role, f"host{rank}", rank))
     return workers
+
+
+def learn(workers: Workers, now: float = 0.0) -> None:
+    """All learners begin their task."""
+    for worker in workers:
+        if worker.role == "learner":
+            worker.start(LEARN, now)
 
 
 def closed(workers: Workers, now: float) -> list[str]:
@@ -60,22 +68,22 @@ def quiet(workers: Workers, now: float, *waiting: int) -> list[tuple[int, Notice
 
 
 def test_who_is_who() -> None:
-    workers = Workers([2, 3, 9])
+    groups = make_groups()
+    workers = Workers([2, 3, 9], groups)
     assert workers.silent == [2, 3, 9]
     assert workers.why_not_without(9) == "it had not reported yet", "it may be the learner"
     workers.report(2, WorkerReady("learner", "a", 1))
     workers.report(3, WorkerReady("collector", "b", 1))
-    assert [worker.rank for worker in workers.available("learner")] == [2]
+    assert groups.main.learners.ranks == [2]
     assert [str(workers[rank]) for rank in (3, 9)] == ["rank 3 (collector, host b)", "rank 9"]
     assert workers.why_not_without(9) == "", "it is a collector, and rank 3 is another"
     assert not workers.all_reported
 
 
-def test_a_caller_that_is_no_worker_has_a_blank_record() -> None:
-    workers = table(collectors=1)
-    workers[0].hear("LearnInfo", 1.0)
-    assert workers[0].heard == "nothing"
-    assert [worker.rank for worker in workers] == [1]
+@pytest.mark.parametrize("rank", [0, 3])
+def test_who_is_no_worker_has_no_record(rank: int) -> None:
+    with pytest.raises(CommError, match=f"rank {rank} is no worker of this run; its workers are 1"):
+        table(collectors=1)[rank].hear("LearnInfo", 1.0)
 
 
 # ----------------------------------------------------------------------------------------- tasks
@@ -83,30 +91,27 @@ def test_a_caller_that_is_no_worker_has_a_blank_record() -> None:
 
 def test_who_has_worked_last_goes_first() -> None:
     workers = table(collectors=3)
-    assert [workers.start_collector(collect(name), 0.0) for name in "ab"] == [1, 2]
+    assert [workers.start_collector(collect(name), 0.0).rank for name in "ab"] == [1, 2]
     workers.finish(2, "b")
     workers.finish(1, "a")
-    assert [workers.start_collector(collect(name), 1.0) for name in "cde"] == [1, 2, 3]
-    assert workers.free("collector") == []
+    assert [workers.start_collector(collect(name), 1.0).rank for name in "cde"] == [1, 2, 3]
+    assert workers.free_collectors == []
 
 
 def test_roles_are_kept_apart() -> None:
     workers = table(collectors=1, learners=1)
-    assert workers.start_learners(LEARN, 0.0) == [1]
-    assert not workers.learners_are_free
-    assert [worker.rank for worker in workers.free("collector")] == [2]
+    learn(workers)
+    assert [worker.rank for worker in workers.free_collectors] == [2]
 
 
 def test_the_end_of_a_task_that_was_not_given_out_frees_nobody() -> None:
-    """A result that comes twice, or from a library caller on rank 0, makes no new worker."""
+    """A result that comes twice makes no new worker."""
     workers = table(collectors=1)
     workers.start_collector(collect("a"), 0.0)
-    assert workers.finish(0, "a") is None
-    assert workers.free("collector") == []
     assert workers.finish(1, "a") == collect("a")
     workers.start_collector(collect("b"), 0.0)
     assert workers.finish(1, "a") is None
-    assert workers.free("collector") == []
+    assert workers.free_collectors == []
 
 
 def test_a_task_has_begun_with_the_first_message_about_it() -> None:
@@ -127,8 +132,8 @@ def test_the_task_of_a_dead_worker_is_returned() -> None:
     assert workers.lost == {1: "collector"}
     assert workers.finish(1, "a") is None
     workers.finish(2, "b")
-    assert workers.start_collector(collect("c"), 0.0) == 2
-    assert workers.free("collector") == []
+    assert workers.start_collector(collect("c"), 0.0).rank == 2
+    assert workers.free_collectors == []
 
 
 def test_a_worker_that_pauses_gets_no_task() -> None:
@@ -136,11 +141,11 @@ def test_a_worker_that_pauses_gets_no_task() -> None:
     workers.start_collector(collect("a"), 0.0)
     workers.pause(1, 10.0)
     assert (workers[1].state, workers[1].task) == (State.PAUSED, None)
-    assert [worker.rank for worker in workers.free("collector")] == [2]
+    assert [worker.rank for worker in workers.free_collectors] == [2]
     assert workers.why_not_without(1) == ""
     assert workers.end_pauses(9.0 + TIMEOUTS.rest_s) == []
     assert workers.end_pauses(10.0 + TIMEOUTS.rest_s) == [1]
-    assert [worker.rank for worker in workers.free("collector")] == [2, 1]
+    assert [worker.rank for worker in workers.free_collectors] == [2, 1]
 
 
 # ----------------------------------------------------------------------------------- making room
@@ -176,7 +181,7 @@ def test_evaluations_never_make_room() -> None:
 
 def test_learners_never_make_room() -> None:
     workers = table(learners=1)
-    workers.start_learners(LEARN, 0.0)
+    learn(workers)
     assert closed(workers, 10.0) == []
 
 
@@ -198,7 +203,7 @@ def test_lateness_is_reported_once(has_begun: bool) -> None:
 def test_open_tasks_are_never_late() -> None:
     workers = table(collectors=1, learners=1)
     workers.start_collector(collect("a"), 0.0)
-    workers.start_learners(LEARN, 0.0)
+    learn(workers)
     assert late(workers, 1e9) == []
 
 
@@ -207,7 +212,7 @@ def test_open_tasks_are_never_late() -> None:
 
 def test_a_learner_that_never_begins_is_named() -> None:
     workers = table(learners=2)
-    assert workers.start_learners(LEARN, 5.0) == [1, 2]
+    learn(workers, 5.0)
     workers[1].begin("l")
     workers.check(5.0 + LEARN_S)
     with pytest.raises(WorkerSilentError) as caught:
@@ -235,7 +240,8 @@ def test_a_worker_that_sends_nothing_for_too_long_ends_the_run() -> None:
 
 def survivors(host: str = "", **of_rank: str) -> Workers:
     """A run that goes on without a dead rank: a learner, and collectors that have tasks."""
-    workers = Workers(range(1, 5), None, FaultPolicy(is_possible=True), TIMEOUTS, host)
+    faults = FaultPolicy(is_possible=True)
+    workers = Workers(range(1, 5), make_groups(), faults, TIMEOUTS, host)
     for rank in range(1, 5):
         role = "learner" if rank == 1 else "collector"
         host = of_rank.get(f"rank{rank}", "here")
@@ -315,7 +321,7 @@ def test_a_quiet_rank_is_reported_once_until_it_is_heard_again() -> None:
 
 def test_a_rank_that_waits_for_data_may_be_quiet() -> None:
     workers = table(learners=1)
-    workers.start_learners(LEARN, 0.0)
+    learn(workers)
     assert len(quiet(workers, QUIET_S)) == 1
     workers[1].hear("DataDemand", 0.0)
     assert quiet(workers, QUIET_S, 1) == []

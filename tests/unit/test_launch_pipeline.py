@@ -188,7 +188,7 @@ def test_a_good_policy_ends_the_run() -> None:
     (evaluation,) = pipeline.evaluations
     assert vars(evaluation) == {
         "mean": 51.25, "std": 1.0, "lowest": 4.0, "highest": 6.0, "episodes": 2,
-        "policy_version": 0, "env_steps": 0,
+        "policy_version": 0, "env_steps": 0, "took_s": 0.0,
     }  # fmt: skip
     assert not any(entry[0] == "collect" for entry in world.diary)
 

@@ -19,14 +19,14 @@ from hpcdi.run.placement import (
     RankPlace,
     check_gpus,
     check_world,
+    communicators,
     default_world_size,
-    groups_of,
     learner_count,
+    learner_groups,
     learner_ranks,
     learners_for,
     niceness_of,
     placement_of,
-    players_of,
     roles_of,
     share_of_host,
     table,
@@ -153,7 +153,7 @@ def test_a_world_too_small(world: int) -> None:
 )
 def test_collectors_belong_to_the_learners_in_turn(learners: int, expected: list[int]) -> None:
     all_roles = roles_of(hosts(7), experiment(learners))
-    ranks = players_of(all_roles, experiment(learners))["main"]
+    ranks = learner_groups(all_roles, experiment(learners))["main"]
     assert [learners_for(rank, all_roles, ranks)[0] for rank in range(1, 7)] == expected
 
 
@@ -206,7 +206,7 @@ def test_the_table_of_many_ranks_is_short() -> None:
 @pytest.mark.parametrize(("learners", "groups"), [(1, {}), (3, {"learners of main": (1, 2, 3)})])
 def test_several_learners_are_a_group_of_ranks(learners: int, groups: dict[str, Any]) -> None:
     config = experiment(learners)
-    assert groups_of(players_of(roles_of(hosts(7), config), config)) == groups
+    assert communicators(learner_groups(roles_of(hosts(7), config), config)) == groups
 
 
 # --------------------------------------------------------------------------------- sizes and shares

@@ -40,8 +40,7 @@ def test_who_says_when_it_ends() -> None:
 
 @pytest.mark.parametrize(("left_s", "snapshot_s", "asks"), [(100, 1, False), (25, 0, True)])
 def test_the_end_is_asked_for_in_time(left_s: float, snapshot_s: float, asks: bool) -> None:
-    limit = TimeLimit(time.time() + left_s, lambda: None)
-    limit.snapshot_s = lambda: snapshot_s
+    limit = TimeLimit(time.time() + left_s, lambda: None, lambda: snapshot_s)
     request = limit.take()
     assert (request is not None) is asks
     assert limit.take() is None, "once"
@@ -51,12 +50,11 @@ def test_the_end_is_asked_for_in_time(left_s: float, snapshot_s: float, asks: bo
 
 
 def test_slow_snapshots_are_begun_earlier() -> None:
-    limit = TimeLimit(time.time() + 100, lambda: None)
-    limit.snapshot_s = lambda: 30.0
+    limit = TimeLimit(time.time() + 100, lambda: None, lambda: 30.0)
     assert limit.take() is not None
 
 
 def test_what_a_signal_asks_for_comes_first() -> None:
     asked: list[Any] = [StopRequest("received SIGINT", 130)]
-    limit = TimeLimit(time.time() + 1, lambda: asked.pop() if asked else None)
+    limit = TimeLimit(time.time() + 1, lambda: asked.pop() if asked else None, lambda: 0.0)
     assert limit.take() == StopRequest("received SIGINT", 130)

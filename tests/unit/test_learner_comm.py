@@ -131,8 +131,8 @@ def test_the_learner_of_another_player_has_its_own_files_and_may_begin_anew(
 ) -> None:
     script = LearnerScript(tmp_path)
     script.batches_left = 6
-    players = {"main": (COLLECTOR,), "exploiter": (LEARNER,)}
-    worker = MPIFileSystemLearner({}, dataclasses.replace(script.context, players=players))
+    groups = {"main": (COLLECTOR,), "exploiter": (LEARNER,)}
+    worker = MPIFileSystemLearner({}, dataclasses.replace(script.context, groups=groups))
 
     def weights() -> dict[str, torch.Tensor]:
         assert worker._learner is not None

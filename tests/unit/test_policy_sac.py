@@ -330,8 +330,7 @@ def test_unbounded_and_discrete_actions_are_refused() -> None:
 
 
 def test_one_update_a_transition_unless_said() -> None:
-    assert SACPolicy.parse_config({"type": "sac"}).updates_after(37, 38, 0) == 37
+    policy = SACPolicy.parse_config({"type": "sac"})
+    assert (policy.replay_ratio, policy.learn.batch_size) == (256, 256)
     free = SACPolicy.parse_config({"type": "sac", "learn": {"replay_ratio": None}})
-    assert free.updates_after(37, 37, 0) == 37
-    given = SACPolicy.parse_config({"type": "sac", "learn": {"update_per_collect": 3}})
-    assert given.updates_after(37, 37, 0) == 3
+    assert (free.replay_ratio, free.usual_updates(37)) == (None, 37)

@@ -111,10 +111,10 @@ class MPIFileSystemCollector(BaseCommCollector):
         on_policy = config.policy.on_policy  # each rollout needs the newest
         every_s = 0.0 if on_policy else config.policy.collect.collector.update_policy_second
         self._policies = {
-            player: PolicySubscriber(
+            group: PolicySubscriber(
                 lambda rank, request: self.pump.send(rank, request), learners, every_s
             )
-            for player, learners in place.players.items()
+            for group, learners in place.groups.items()
         }
         self._data = DataPublisher(
             config, place.layout, place.link.rank, self._announce,
@@ -271,8 +271,8 @@ class MPIFileSystemCollector(BaseCommCollector):
 
     def _subscriber_to(self, rank: int) -> PolicySubscriber:
         """Returns the one that a learner's policies are for."""
-        of = self._place.players
-        return next(self._policies[player] for player, ranks in of.items() if rank in ranks)
+        groups = self._place.groups.items()
+        return next(self._policies[group] for group, ranks in groups if rank in ranks)
 
     def _announce(self, ready: BlockReady) -> None:
         if FAULTS.requests("torn_shard"):
@@ -321,9 +321,9 @@ class MPIFileSystemCollector(BaseCommCollector):
     def _lost(self, rank: int) -> None:
         """A rank died: subscribe to another learner, or abort without rank 0."""
         super()._lost(rank)
-        for player, ranks in self._place.players.items():
+        for group, ranks in self._place.groups.items():
             if rank in ranks:
-                self._policies[player].lose(rank)
+                self._policies[group].lose(rank)
 
     def _ask_to_end(self, reason: str) -> None:
         """The disk has been full for too long."""

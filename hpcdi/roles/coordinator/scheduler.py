@@ -1,13 +1,14 @@
 """All decisions of rank 0: messages and time in, orders out. No clock, no MPI, no file.
 
 `Scheduler.handle` shows what happens on each message; `Scheduler._on_rank_lost`, on a rank's death.
+Whose turn it is, to collect or to learn, says a plan (`plans`).
 """
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass
 from enum import Enum
 from itertools import starmap
 from typing import Any
@@ -16,7 +17,6 @@ from hpcdi.comm.messages import (
     BeginAnew,
     BlockAdmitted,
     BlockReady,
-    CloseTask,
     CollectPause,
     CollectProgress,
     CollectResult,
@@ -27,6 +27,7 @@ from hpcdi.comm.messages import (
     Heartbeat,
     LearnInfo,
     LearnResult,
+    LearnTask,
     Leave,
     Message,
     RankLost,
@@ -41,9 +42,11 @@ from hpcdi.comm.messages import (
 )
 from hpcdi.errors import EXIT_DONE, EXIT_FAILED, EXIT_REQUEUE, WorkerSilentError, state_after
 from hpcdi.league.league import League
-from hpcdi.replay.manager import ReplayBuffers, ReplayFigures
-from hpcdi.roles.coordinator.commanders import BaseCommander
-from hpcdi.roles.coordinator.snapshots import SnapshotClock
+from hpcdi.roles.context import COORDINATOR_RANK
+from hpcdi.roles.coordinator.commander import Commander
+from hpcdi.roles.coordinator.groups import Group, Groups
+from hpcdi.roles.coordinator.plans import FreePlan, Plan, close
+from hpcdi.roles.coordinator.snapshots import Resumed, SnapshotClock
 from hpcdi.roles.coordinator.workers import (
     ComesBack,
     DiesAlone,
@@ -53,7 +56,7 @@ from hpcdi.roles.coordinator.workers import (
     Worker,
     Workers,
 )
-from hpcdi.types import MAIN
+from hpcdi.types import collector_of, number_of
 
 FAILURE_GRACE_S = 3.0
 """Seconds that the others may take to end in order after a rank has failed."""
@@ -78,13 +81,14 @@ class Outcome:
     failure: tuple[int, WorkerFailed] | None = None
 
     def without(self, silent: Mapping[int, str]) -> Outcome:
-        """Returns how the run ended where ranks did not end in order.
+        """Returns how the run ended, where some ranks did not say goodbye.
 
-        One that had reached its end is done without its collectors' last words: what they have
-        published is there. Of learners a part of the last snapshot is missing: resume it.
+        Without a collector's goodbye a run that has reached its goal is done all the same: the
+        collector's data are on disk. Without a learner's, the last snapshot lacks that learner's
+        part: the run must be resumed.
 
         Args:
-            silent: role of each such rank.
+            silent: role of each rank that did not say goodbye.
         """
         if not silent or self.exit_code not in (EXIT_DONE, EXIT_REQUEUE):
             return self
@@ -95,74 +99,27 @@ class Outcome:
         return dataclasses.replace(self, state=state, reason=reason, exit_code=EXIT_REQUEUE)
 
 
-@dataclass
-class Counters:
-    """Totals of the run.
-
-    Attributes:
-        steps_of: transitions of each player that were published, also in shards that are removed by
-            now.
-        iterations_of: train iterations of each player.
-        episodes: that ended in the transitions.
-        priorities_stale: new priorities of items that had left the buffer.
-        rounds: done in a deterministic run.
-        evaluated_at: train iteration of the last evaluation of a deterministic run.
-        evaluated_steps: environment steps at that evaluation.
-    """
-
-    steps_of: dict[str, int] = field(default_factory=dict)
-    iterations_of: dict[str, int] = field(default_factory=dict)
-    episodes: int = 0
-    priorities_stale: int = 0
-    rounds: int = 0
-    evaluated_at: int = 0
-    evaluated_steps: int = 0
-
-    @property
-    def env_steps(self) -> int:
-        """Environment steps of all players."""
-        return sum(self.steps_of.values())
-
-    @property
-    def train_iter(self) -> int:
-        """Train iterations of the main player."""
-        return self.iterations_of.get(MAIN, 0)
-
-    def state_dict(self) -> dict[str, Any]:
-        """Returns them with both totals, as plain data."""
-        totals = {"env_steps": self.env_steps, "train_iter": self.train_iter}
-        return totals | dataclasses.asdict(self)
-
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Restore a `state_dict`; an old one has the totals alone, which are the main player's."""
-        totals = {"env_steps", "train_iter"}
-        vars(self).update({name: value for name, value in state.items() if name not in totals})
-        self.steps_of = dict(state.get("steps_of") or {MAIN: state["env_steps"]})
-        self.iterations_of = dict(state.get("iterations_of") or {MAIN: state["train_iter"]})
-
-
 class RunState:
     """A run as it stands: over ranks, or of one process, which has no workers.
 
     Args:
-        replay: the replay buffer.
+        groups: that learn.
         snapshots: of the run.
         workers: the other ranks.
 
     Attributes:
-        counters: totals of the run.
         phase: of the run.
         outcome: how the run ended; None: it has not.
         collectors_wanted: collectors that should work; None: all.
+        announced: number of the last block that each collector has announced, by its rank, also
+            of ranks that a resumed run has no more.
     """
 
-    def __init__(self, replay: ReplayFigures, snapshots: SnapshotClock, workers: Workers) -> None:
-        self.counters = Counters()
-        self.replay = replay
-        self.snapshots = snapshots
-        self.workers = workers
+    def __init__(self, groups: Groups, snapshots: SnapshotClock, workers: Workers) -> None:
+        self.groups, self.snapshots, self.workers = groups, snapshots, workers
         self.outcome: Outcome | None = None
         self.collectors_wanted: int | None = None
+        self.announced: dict[int, int] = {}
         self.phase = Phase.STARTING if workers.silent else Phase.RUNNING
 
     @property
@@ -178,51 +135,71 @@ class RunState:
     @property
     def collectors(self) -> dict[str, int | None]:
         """How many collectors may work at a time, how many can work, and how many are wanted."""
-        available = len(self.workers.available("collector"))
+        available = len(self.workers.collectors)
         space = self._collector_space()
         working = available if space is None else min(space, available)
         return {"working": working, "there": available, "wanted": self.collectors_wanted}
 
     @property
     def league(self) -> League | None:
-        """Players and results, where the run is a league."""
+        """Who plays whom, where the run is a league."""
         return None
 
     def _collector_space(self) -> int | None:
         """Collectors that may work at a time; None: all."""
         return None
 
+    def note_block(self, ready: BlockReady) -> None:
+        """A collector has announced a block, or it was found: it is not looked for again."""
+        rank, number = collector_of(ready.block_id), number_of(ready.block_id)
+        self.announced[rank] = max(number, self.announced.get(rank, 0))
+
+    def state_dict(self) -> dict[str, Any]:
+        """State for a snapshot: plain data and arrays."""
+        announced = {str(rank): number for rank, number in self.announced.items()}
+        return {"announced": announced, "groups": self.groups.state_dict()}
+
+    def load_state_dict(
+        self, state: Mapping[str, Any], published: Mapping[str, BlockReady] | None = None
+    ) -> None:
+        """Restore a `state_dict`.
+
+        Args:
+            state: a `state_dict`.
+            published: the blocks that exist, by name, oldest first; None: they come later.
+        """
+        self.announced = {int(rank): number for rank, number in state["announced"].items()}
+        self.groups.load_state_dict(state["groups"], published)
+
 
 class Scheduler(RunState):
     """Decides what each rank does.
 
     Args:
-        commander: sets tasks and goals.
-        replay: the replay buffers; or that of the main player, where there is no other.
+        commander: sets tasks and goals, for the groups that learn.
         snapshots: of the run.
         workers: ranks that must report before the run can go on.
+        plan: whose turn it is; None: everybody works freely.
         observe: called with each message before it is handled, and with each notice.
     """
-
-    replay: ReplayBuffers
 
     patience_s = 0.05
     """How long the loop may wait for messages before it calls `tick`."""
 
     def __init__(
         self,
-        commander: BaseCommander,
-        replay: ReplayBuffers,
+        commander: Commander,
         snapshots: SnapshotClock,
         workers: Workers,
+        plan: Plan | None = None,
         observe: Callable[[int, Message | Notice], None] = lambda _rank, _message: None,
     ) -> None:
-        super().__init__(replay, snapshots, workers)
+        super().__init__(commander.groups, snapshots, workers)
         self.commander = commander
         self.collectors_wanted = commander.collector_task_space
+        self._plan: Plan = plan if plan is not None else FreePlan()
         self._observe = observe
         self._deadline = float("inf")
-        self._pauses = dict.fromkeys(replay.of, False)  # whose collectors wait for learners
         self._ending: Outcome | None = None  # of the run, once its last evaluation is done
         self._last_task = ""  # that evaluation
 
@@ -232,52 +209,80 @@ class Scheduler(RunState):
         """Orders in answer to a message.
 
         Args:
-            message: of another rank, or of a caller on rank 0.
+            message: of another rank, or of a caller on rank 0, see `request`.
             rank: of the sender.
             now: seconds on any clock that does not go back.
+
+        Raises:
+            CommError: the rank is no worker of this run. TypeError: no worker sends such a message.
         """
-        if isinstance(message, LearnInfo):
-            message = self.workers.group_info(rank, message)
-        self.workers[rank].hear(type(message).__name__, now)
+        if rank == COORDINATOR_RANK:
+            return self.request(message, now)
+        worker = self.workers[rank]
+        worker.hear(type(message).__name__, now)
+        if isinstance(message, CollectProgress | LearnInfo):
+            worker.shares = message.shares
+        if isinstance(message, LearnInfo) and worker.role == "learner":
+            message = self.groups[worker.group].learners.average(worker, message)
         self._observe(rank, message)
         match message:
             case WorkerReady():
-                return self._on_worker_ready(message, rank, now)
+                return self._on_worker_ready(message, worker, now)
             case CollectProgress():
-                return self._on_collect_progress(message, rank)
+                return self._on_collect_progress(message, worker)
             case CollectResult():
-                return self._on_collect_result(message, rank, now)
+                self.workers.finish(rank, message.task_id)
+                return self._on_collect_result(message, now)
             case TaskReturned():
-                return self._on_task_returned(message, rank, now)
+                return self._on_task_returned(message, worker, now)
             case BlockReady():
                 return self._on_block_ready(message, now)
             case BlockAdmitted():
-                return self._on_block_admitted(message, rank)
+                return self._on_block_admitted(message, rank, now)
             case DataDemand():
-                return self._on_data_demand(message, rank, now)
+                return self._on_data_demand(message, worker, now)
             case LearnInfo():
-                self.commander.update_learner_info(message.task_id, message.scalars)
-                return self._count_iterations(message.train_iter, now, message.player)
+                return self._on_learn_info(message, now)
             case LearnResult():
-                return self._on_learn_result(message, rank, now)
+                return self._on_learn_result(message, worker, now)
             case SnapshotPart():
                 self.snapshots.part(rank, message)
-            case ScaleCollectors():
-                self.want_collectors(message.count)  # the next tick starts or closes tasks
-            case StopRequest():
-                state, code = state_after(message.exit_code), message.exit_code
-                return self.stop(Outcome(state, message.reason, code), now)
             case Goodbye():
-                return self._on_goodbye(message, rank, now)
+                return self._on_goodbye(message, worker, now)
             case WorkerFailed():
-                return self._on_worker_failed(message, rank, now)
+                return self._on_worker_failed(message, worker, now)
             case RankLost():
-                return self._on_rank_lost(rank, now)
+                return self._on_rank_lost(worker, now)
+            case StopRequest():
+                return self.request(message, now)
             case Heartbeat():
                 pass
             case _:
                 raise TypeError(f"rank {rank} sent rank 0 a {type(message).__name__}")
         return []
+
+    def request(self, message: Message, now: float) -> list[Order]:
+        """Orders in answer to a caller on rank 0: a signal, `hpcdi scale`, DI-engine's callbacks.
+
+        Raises:
+            TypeError: rank 0 is not asked by such a message.
+        """
+        match message:
+            case StopRequest():
+                state, code = state_after(message.exit_code), message.exit_code
+                return self.stop(Outcome(state, message.reason, code), now)
+            case ScaleCollectors():
+                self.want_collectors(message.count)  # the next tick starts or closes tasks
+                return []
+        self._observe(COORDINATOR_RANK, message)
+        match message:
+            case CollectResult():
+                return self._on_collect_result(message, now)
+            case LearnInfo():
+                return self._on_learn_info(message, now)
+            case LearnResult():
+                return self._end_learning(self.groups.main, message, now)
+        raise TypeError(f"rank 0 was asked by a {type(message).__name__}")
 
     def tick(self, now: float) -> list[Order]:
         """Orders because time has passed.
@@ -296,7 +301,7 @@ class Scheduler(RunState):
         if not self.is_on:
             return []
         orders = self.workers.check(now)
-        waiting = [rank for rank, part in self.replay.partitions.items() if part.waits]
+        waiting = [rank for rank, part in self.groups.partitions.items() if part.waits]
         for rank, notice in self.workers.notices(now, waiting):
             self._observe(rank, notice)
         for rank in self.workers.end_pauses(now):
@@ -304,13 +309,18 @@ class Scheduler(RunState):
             self._fit_task_space()
         orders += self._assign(now)
         # an evaluation that took a collector away may have been all that a batch waited for
-        orders += [*self._serve(), *self._pause()]
-        return orders + (self._take_snapshot(now) if self.snapshots.is_due(now) else [])
+        orders += [*self._learn(now), *self.pause()]
+        return orders + self._plan.snapshot(self, now)
 
     # ---------------------------------------------------------------------------- start and end
 
-    def _on_worker_ready(self, message: WorkerReady, rank: int, now: float) -> list[Order]:
-        self.workers.report(rank, message)
+    @property
+    def goes_on(self) -> bool:
+        """True if all have reported, and the end is not near: work is given out."""
+        return self.phase is Phase.RUNNING and self._ending is None
+
+    def _on_worker_ready(self, message: WorkerReady, worker: Worker, now: float) -> list[Order]:
+        self.workers.report(worker.rank, message)
         if not self.is_on:
             return []  # it has its Stop already
         self._begin_if_all_reported()
@@ -323,8 +333,13 @@ class Scheduler(RunState):
 
     def stop(self, outcome: Outcome, now: float) -> list[Order]:
         """End the run, after a last snapshot. The first reason counts."""
-        last = self._take_snapshot(now) if self.is_on else []
+        last = self._plan.last_snapshot(self, now) if self.is_on else []
         return [*last, *self._stop_workers(outcome, now)]
+
+    def end_at_limit(self, now: float) -> list[Order]:
+        """End the run if it has reached a limit."""
+        reason = self.commander.limit_reached()
+        return self._end(Outcome("done", reason, 0), now) if reason else []
 
     def _end(self, outcome: Outcome, now: float) -> list[Order]:
         """End the run, after an evaluation of what was learnt since the last; nobody learns on."""
@@ -336,13 +351,12 @@ class Scheduler(RunState):
 
     def _evaluate_last(self, now: float) -> list[Order]:
         """Close what is collected; the first collector that is free evaluates."""
-        closing = self.workers.close_surplus(0, now)
-        orders = [Order(w.rank, CloseTask(w.task.task_id)) for w in closing if w.task is not None]
-        is_due = self.workers.free("collector") and self.commander.evaluation_is_due(now)
+        orders = close(self.workers.close_surplus(0, now))
+        is_due = self.workers.free_collectors and self.commander.evaluation_is_due(now)
         task = self.commander.get_collector_task(now) if is_due else None
         if task is not None:
             self._last_task = task.task_id
-            orders.append(Order(self.workers.start_collector(task, now), task))
+            orders += self.give(task, now)
         return orders
 
     def _stop_workers(self, outcome: Outcome, now: float) -> list[Order]:
@@ -354,12 +368,12 @@ class Scheduler(RunState):
         stops = [Order(rank, Stop(outcome.reason)) for rank in self.workers.silent]
         return stops + self._finish_if_empty()
 
-    def _on_goodbye(self, message: Goodbye, rank: int, now: float) -> list[Order]:
+    def _on_goodbye(self, message: Goodbye, worker: Worker, now: float) -> list[Order]:
         """A worker has gone; the last one ends the run, and so does one that was not to go."""
-        worker = self.workers[rank]
         worker.has_ended, worker.report = True, message.report
-        left = Outcome("stopped", f"rank {rank} left before the end of the run", EXIT_REQUEUE)
-        return self._stop_workers(left, now) or self._finish_if_empty()
+        reason = f"rank {worker.rank} left before the end of the run"
+        too_early = Outcome("stopped", reason, EXIT_REQUEUE)
+        return self._stop_workers(too_early, now) or self._finish_if_empty()
 
     def _finish_if_empty(self) -> list[Order]:
         if self.phase is not Phase.STOPPING or self.workers.silent:
@@ -373,12 +387,13 @@ class Scheduler(RunState):
 
     # ------------------------------------------------------------------------------------ faults
 
-    def _on_worker_failed(self, message: WorkerFailed, rank: int, now: float) -> list[Order]:
+    def _on_worker_failed(self, message: WorkerFailed, worker: Worker, now: float) -> list[Order]:
         """A worker has raised: that ends the run, or it is ordered to die, and `RankLost` comes."""
+        rank = worker.rank
         if self.workers.survives_error_of(rank):
             self._observe(rank, DiesAlone(message))
             return [Order(rank, Leave(EXIT_FAILED, alone=True))]
-        self.workers[rank].has_ended = True
+        worker.has_ended = True
         code = message.exit_code
         outcome = Outcome(state_after(code), message.error, code, (rank, message))
         if self.outcome is not None and self.outcome.failure is None:
@@ -386,66 +401,55 @@ class Scheduler(RunState):
             self._deadline = min(self._deadline, now + FAILURE_GRACE_S)
         return self._stop_workers(outcome, now) + self._finish_if_empty()
 
-    def _on_rank_lost(self, rank: int, now: float) -> list[Order]:
+    def _on_rank_lost(self, worker: Worker, now: float) -> list[Order]:
         """A worker has died: others take its tasks and data, or the run ends."""
-        workers, worker = self.workers, self.workers[rank]
         worker.has_ended = True
         if not self.is_on:
             return self._finish_if_empty()
-        why = workers.why_not_without(rank)
+        why = self.workers.why_not_without(worker.rank)
         if why:
             reason = f"{worker} has died, and the run cannot go on without it: {why}"
             outcome = Outcome("stopped", reason, EXIT_REQUEUE)
             # without a learner's part a last snapshot would not be whole
             end = self._stop_workers if worker.role == "learner" else self.stop
             return end(outcome, now)
-        task = workers.lose(rank)
+        task = self.workers.lose(worker.rank)
         if isinstance(task, CollectTask):
             self.commander.notify_fail_collector_task(task)
-        if worker.role == "collector":
-            self._begin_if_all_reported()
-            self._fit_task_space()
-            return [*self._assign(now), *self._serve()]
-        self.snapshots.lose(rank)
-        learners = workers.available("learner", worker.player)
-        ranks = tuple(learner.rank for learner in learners)
-        hosts = tuple(learner.host for learner in learners)
-        regroup = Regroup(len(workers.lost), ranks, hosts)
-        orders = [Order(learner, regroup) for learner in ranks]
-        orders += starmap(Order, self.replay.of[worker.player].lose(rank))
-        if not learners:
-            return [*orders, *self._lose_player(worker.player, now)]
+        if worker.role == "learner":
+            return self._lose_learner(worker, self.groups[worker.group], now)
+        self._begin_if_all_reported()
+        self._fit_task_space()
+        return [*self._assign(now), *self._learn(now)]
+
+    def _lose_learner(self, worker: Worker, group: Group, now: float) -> list[Order]:
+        """The others regroup, and take its blocks; where it was the last one, nobody learns on."""
+        self.snapshots.lose(worker.rank)
+        ranks = tuple(group.learners.ranks)
+        hosts = tuple(learner.host for learner in group.learners)
+        regroup = Regroup(len(self.workers.lost), ranks, hosts)
+        orders = [Order(rank, regroup) for rank in ranks]
+        orders += starmap(Order, group.replay.lose(worker.rank))
+        if not ranks:  # its collectors go on for the others
+            return [*orders, *close(self.workers.close_all(group, now))]
         # it may have been the only one that was not done
-        result = workers.whole_result(worker.player)
-        if result is None:
-            return orders
-        return [*orders, *self._end_learning(result, now, worker.player)]
+        result = group.learners.whole_result()
+        return orders if result is None else [*orders, *self._end_learning(group, result, now)]
 
-    def _lose_player(self, player: str, now: float) -> list[Order]:
-        """A player's last learner has died: its collectors go on for the others."""
-        self.commander.lose_player(player)
-        orders = []
-        for worker in self.workers:
-            task = worker.task
-            if isinstance(task, CollectTask) and task.player == player:
-                worker.closing = now
-                orders.append(Order(worker.rank, CloseTask(task.task_id)))
-        return orders
-
-    def _on_task_returned(self, message: TaskReturned, rank: int, now: float) -> list[Order]:
+    def _on_task_returned(self, message: TaskReturned, worker: Worker, now: float) -> list[Order]:
         """A collector has no environments: others do its work, or the run ends."""
         workers = self.workers
-        task = workers.finish(rank, message.task_id)
-        workers.pause(rank, now)
+        task = workers.finish(worker.rank, message.task_id)
+        workers.pause(worker.rank, now)
         if isinstance(task, CollectTask):
             self.commander.notify_fail_collector_task(task)
         self._fit_task_space()
-        left = workers.collectors_left
-        if left >= workers.collectors_needed:
+        count = workers.collectors_left
+        if count >= workers.collectors_needed:
             return self._assign(now) if self.is_on else []
-        some = "1 collector has" if left == 1 else f"{left} collectors have"
-        few = f"only {some}" if left else "no collector has"
-        reason = f"{few} environments left; rank {rank}: {message.reason}"
+        some = "1 collector has" if count == 1 else f"{count} collectors have"
+        few = f"only {some}" if count else "no collector has"
+        reason = f"{few} environments left; rank {worker.rank}: {message.reason}"
         return self.stop(Outcome("failed", reason, EXIT_FAILED), now)
 
     # ------------------------------------------------------------------------------------- tasks
@@ -456,43 +460,38 @@ class Scheduler(RunState):
             return self._evaluate_last(now)
         orders: list[Order] = []
         resume = self.snapshots.resume
-        while self.workers.learners_are_free and (task := self.commander.get_learner_task(now)):
-            task = dataclasses.replace(task, resume=resume)
-            self.snapshots.resume = ""
-            ranks = self.workers.start_learners(task, now)
-            orders += [Order(rank, task) for rank in ranks]
-            orders += starmap(Order, self.replay.of[task.player].open(*ranks))
+        while self.groups.may_begin and (task := self.commander.get_learner_task(now)):
             self.snapshots.start(now)
-        return orders + self._assign_collectors(now)
+            task = dataclasses.replace(task, resume=resume)
+            orders += self._begin_learning(self.groups.of(task), task, now)
+        return orders + self._plan.collect(self, now)
 
-    def _assign_collectors(self, now: float) -> list[Order]:
-        orders: list[Order] = []
-        while self.workers.free("collector"):
-            task = self.commander.get_collector_task(now)
-            if task is None:
-                break
-            rank = self.workers.start_collector(task, now)
-            orders += [Order(rank, task), *self._pause_of(self.workers[rank])]
-        closing: list[Worker] = []
-        if self.collectors_wanted is not None:
-            closing += self.workers.close_surplus(self.collectors["working"] or 0, now)
-        if self.commander.evaluation_is_due(now):  # all collectors are busy: one makes room
-            closing += self.workers.close_oldest(now)
-        closing += self.workers.close_uneven(now)
-        tasks = [(worker.rank, worker.task) for worker in closing]
-        return orders + [Order(rank, CloseTask(task.task_id)) for rank, task in tasks if task]
+    def _begin_learning(self, group: Group, task: LearnTask, now: float) -> list[Order]:
+        """All its learners get the task, and read what has waited for them."""
+        group.learners.begin(task, now)
+        ranks = group.learners.ranks
+        reading = starmap(Order, group.replay.open(*ranks))
+        return [*(Order(rank, task) for rank in ranks), *reading]
 
-    def _on_collect_progress(self, message: CollectProgress, rank: int) -> list[Order]:
-        worker = self.workers[rank]
+    def give(self, task: CollectTask, now: float) -> list[Order]:
+        """Give a task to a free collector, of which there must be one."""
+        task = self._plan.stamp(self, task)
+        worker = self.workers.start_collector(task, now)
+        return [Order(worker.rank, task), *self._pause_of(worker)]
+
+    def _on_collect_progress(self, message: CollectProgress, worker: Worker) -> list[Order]:
+        """Note its episodes; settings that have changed are sent, but not in a round's middle."""
         worker.policy_version = message.policy_version
+        self.groups.of(message).hear(message)
         task = worker.begin(message.task_id)
-        if not self.is_on or not isinstance(task, CollectTask) or task.eval_flag:
+        if not self.is_on or not isinstance(task, CollectTask):
             return []
-        setting = dict(self.commander.get_setting_collect(task.player))
-        return [Order(rank, CollectSetting(message.task_id, setting))] if setting else []
+        if task.eval_flag or task.lockstep is not None:
+            return []
+        setting = dict(self.commander.get_setting_collect(self.groups.of(task)))
+        return [Order(worker.rank, CollectSetting(message.task_id, setting))] if setting else []
 
-    def _on_collect_result(self, message: CollectResult, rank: int, now: float) -> list[Order]:
-        self.workers.finish(rank, message.task_id)
+    def _on_collect_result(self, message: CollectResult, now: float) -> list[Order]:
         reached = self.commander.finish_collector_task(message.task_id, message)
         if reached:
             reason = self.commander.describe_goal(message)
@@ -502,22 +501,30 @@ class Scheduler(RunState):
         return [*self._begin_anew(), *self._assign(now)] if self.is_on else []
 
     def _begin_anew(self) -> list[Order]:
-        return [
-            Order(worker.rank, BeginAnew(player))
-            for player in self.commander.take_resets()
-            for worker in self.workers.available("learner", player)
-        ]
+        anew = [group for group in self.groups if group.begins_anew]
+        for group in anew:
+            group.begins_anew = False
+        return [Order(rank, BeginAnew(p.name)) for p in anew for rank in p.learners.ranks]
 
-    def _on_learn_result(self, message: LearnResult, rank: int, now: float) -> list[Order]:
-        self.workers.finish(rank, message.task_id)
-        result = self.workers.group_result(rank, message)
-        return [] if result is None else self._end_learning(result, now, self.workers[rank].player)
+    def _on_learn_info(self, message: LearnInfo, now: float) -> list[Order]:
+        group = self.groups.of(message)
+        group.info = message if message.train_iter else group.info  # 0: some were not heard yet
+        return self._reach(group, message.train_iter, now)
 
-    def _end_learning(self, result: LearnResult, now: float, player: str = MAIN) -> list[Order]:
-        self._update_iterations(result.train_iter, player)
-        self._update_progress(player)
+    def _on_learn_result(self, message: LearnResult, worker: Worker, now: float) -> list[Order]:
+        self.workers.finish(worker.rank, message.task_id)
+        group = self.groups[worker.group]
+        task = group.learners.task
+        if task is None or message.task_id != task.task_id:
+            return []
+        worker.result = message
+        result = group.learners.whole_result()
+        return [] if result is None else self._end_learning(group, result, now)
+
+    def _end_learning(self, group: Group, result: LearnResult, now: float) -> list[Order]:
+        self._note_iterations(group, result.train_iter)
         self.commander.finish_learner_task(result.task_id, result)
-        is_one = self.workers.groups[player].size == 1
+        is_one = group.learners.size == 1
         who = "the learner has done its" if is_one else "the learners have done their"
         reason = f"{who} iterations: {result.train_iter}"
         return self._end(Outcome("done", reason, 0), now)
@@ -539,84 +546,84 @@ class Scheduler(RunState):
 
     def _fit_task_space(self) -> None:
         """Fit the commander's space for tasks to the collectors that are wanted and available."""
-        if self.collectors_wanted is None:
-            return  # each has its place
-        commander, available = self.commander, len(self.workers.available("collector"))
-        if commander.collector_task_space is None:
-            commander.collector_task_space = available
-        space, goal = commander.collector_task_space or 0, min(self.collectors_wanted, available)
-        for _ in range(space, goal):
-            commander.increase_collector_task_space()
-        for _ in range(goal, space):
-            commander.decrease_collector_task_space()
+        if self.collectors_wanted is not None:  # else each has its place
+            space = min(self.collectors_wanted, len(self.workers.collectors))
+            self.commander.collector_task_space = space
 
     # -------------------------------------------------------------------------------------- data
 
     def _on_block_ready(self, message: BlockReady, now: float) -> list[Order]:
         self.count_block(message)
-        admits = self.replay.of[message.player].assign(message)
-        return [*starmap(Order, admits), *self._pause(), *self._stop_at_limit(now, message.player)]
+        return self._plan.publish(self, message, now)
 
-    def _on_block_admitted(self, message: BlockAdmitted, rank: int) -> list[Order]:
-        replay = self.replay.of_learner(rank)
-        if replay is None:
+    def admit(self, ready: BlockReady) -> list[Order]:
+        """Hand a block to a learner of its group, which reads it as soon as it may."""
+        return list(starmap(Order, self.groups.of(ready).replay.assign(ready)))
+
+    def _on_block_admitted(self, message: BlockAdmitted, rank: int, now: float) -> list[Order]:
+        group = self.groups.of_learner(rank)
+        if group is None:
             return []
-        admits = replay.admit(rank, message)
+        admits = group.replay.admit(rank, message)
         # batches first: the learner gathers them before it reads on
-        return [*self._serve(), *(Order(rank, admit) for admit in admits)]
+        return [*self._learn(now), *(Order(rank, admit) for admit in admits)]
 
-    def _on_data_demand(self, message: DataDemand, rank: int, now: float) -> list[Order]:
-        replay = self.replay.of_learner(rank)
-        if replay is None:
+    def _on_data_demand(self, message: DataDemand, worker: Worker, now: float) -> list[Order]:
+        group = self.groups.of_learner(worker.rank)
+        if group is None:
             return []
-        done = self._take_demand(message, rank)
-        served = self._serve()
+        part = group.replay.partitions[worker.rank]
+        worker.begin(message.task_id)
+        worker.demand = message
+        group.priorities_stale += part.demand(message)
+        demands = group.learners.take_demands()
+        if demands is not None:  # all have done what the slowest has
+            ending = self._reach(group, min(demand.train_iter for demand in demands), now)
+            if ending:
+                return ending
+        served = self._learn(now)
         # they may have waited for it
-        admits = [Order(rank, admit) for admit in replay.partitions[rank].orders()]
-        player = self.workers[rank].player
-        counted = self._count_iterations(done, now, player) if done is not None else []
-        return [*served, *admits, *self._pause(), *counted]
+        admits = [Order(worker.rank, admit) for admit in part.orders()]
+        return [*served, *admits, *self.pause()]
 
-    def _pause(self) -> list[Order]:
-        """Let a player's collectors wait or go on, as `policy.learn.replay_ratio` says."""
-        pauses = {
-            player: self.is_on and replay.collectors_wait(self._steps_of(player))
-            for player, replay in self.replay.of.items()
-        }
-        if pauses == self._pauses:
+    def pause(self) -> list[Order]:
+        """Let a group's collectors wait or go on, as `policy.learn.replay_ratio` says."""
+        has_changed = False
+        for group in self.groups:
+            waits = self.is_on and group.replay.collectors_wait(group.env_steps)
+            has_changed |= waits is not group.collectors_wait
+            group.collectors_wait = waits
+        if not has_changed:
             return []
-        self._pauses = pauses
         alive = (w for w in self.workers if w.role == "collector" and not w.has_ended)
         return [order for worker in alive for order in self._pause_of(worker)]
 
     def _pause_of(self, worker: Worker) -> list[Order]:
         """Let a collector wait or go on; it remembers it, over tasks and without any."""
-        wait = self._pauses[worker.task.player if worker.task is not None else MAIN]
-        if wait is worker.is_paused:
+        task = worker.task
+        group = self.groups.of(task) if task is not None else self.groups.main
+        if group.collectors_wait is worker.is_paused:
             return []
-        worker.is_paused = wait
-        return [Order(worker.rank, CollectPause(wait))]
+        worker.is_paused = group.collectors_wait
+        return [Order(worker.rank, CollectPause(worker.is_paused))]
 
-    def _take_demand(self, message: DataDemand, rank: int) -> int | None:
-        """Note a request; returns the iterations that all have done, once all have asked."""
-        self.workers[rank].begin(message.task_id)
-        self.counters.priorities_stale += self.replay.partitions[rank].demand(message)
-        demands = self.workers.group_demand(rank, message)
-        return None if demands is None else min(demand.train_iter for demand in demands)
+    def _learn(self, now: float) -> list[Order]:
+        """Serve batches; none where learners have their Stop, or get it soon."""
+        return self._plan.learn(self, now) if self.is_on and self._ending is None else []
 
-    def _serve(self) -> list[Order]:
-        if not self.is_on or self._ending is not None:
-            return []  # learners have their Stop, or get it soon
-        orders: list[Order] = []
-        for player, replay in self.replay.of.items():
-            collecting = () if replay.is_replay else self.workers.collecting(player)
-            orders += starmap(Order, replay.serve(self._steps_of(player), collecting))
-        return orders
+    def draw(self, group: Group, collecting: Collection[int]) -> list[Order]:
+        """Draw batches for a group's learners, equally many for each.
 
-    def _take_snapshot(self, now: float) -> list[Order]:
+        Args:
+            group: that learns.
+            collecting: ranks whose rollouts an on-policy batch waits for.
+        """
+        return list(starmap(Order, group.replay.serve(group.env_steps, collecting)))
+
+    def take_snapshot(self, now: float) -> list[Order]:
         """Begin a snapshot, if there is anything to keep: the last orders of a turn."""
-        learners, has_data = self.replay.partitions, self.replay.items_admitted
-        if not learners or not (has_data or self.counters.env_steps):
+        learners = self.groups.partitions
+        if not learners or not any(p.env_steps or p.replay.items_admitted for p in self.groups):
             return []
         order = self.snapshots.take(learners, now)
         return [Order(rank, order) for rank in learners] if order is not None else []
@@ -625,32 +632,43 @@ class Scheduler(RunState):
 
     def count_block(self, ready: BlockReady) -> None:
         """Count what is published: nothing else is there after a restart."""
-        counters = self.counters
-        counters.steps_of[ready.player] = self._steps_of(ready.player) + ready.env_steps
-        counters.episodes += ready.episodes
+        group = self.groups.of(ready)
+        self.note_block(ready)
+        group.count(ready)
         self.commander.count_block(ready)
+        self.commander.update_progress(group)
 
-    def _count_iterations(self, train_iter: int, now: float, player: str = MAIN) -> list[Order]:
-        self._update_iterations(train_iter, player)
-        return self._stop_at_limit(now, player)
+    def _reach(self, group: Group, train_iter: int, now: float) -> list[Order]:
+        """All learners of a group have done so many iterations."""
+        self._note_iterations(group, train_iter)
+        return self.end_at_limit(now)
 
-    def _stop_at_limit(self, now: float, player: str = MAIN) -> list[Order]:
-        reason = self._update_progress(player)
-        return self._end(Outcome("done", reason, 0), now) if reason else []
+    def _note_iterations(self, group: Group, train_iter: int) -> None:
+        group.reach(train_iter)
+        self.commander.update_progress(group)
 
-    def resume_counters(self) -> None:
-        """Let the commander take the counters of all players."""
-        for player in self.replay.of:
-            self._update_progress(player)
+    # ------------------------------------------------------------------------------------- state
 
-    def _update_progress(self, player: str) -> str | None:
-        done = self.counters.iterations_of.get(player, 0)
-        return self.commander.update_progress(self._steps_of(player), done, player)
+    def state_dict(self) -> dict[str, Any]:
+        """See `RunState`; with the plan's state, and the league's where there is one."""
+        plan, commander = self._plan.state_dict(), self.commander.state_dict()
+        return {**super().state_dict(), "plan": plan, "commander": commander}
 
-    def _update_iterations(self, train_iter: int, player: str) -> None:
-        known = self.counters.iterations_of.get(player, 0)
-        self.counters.iterations_of[player] = max(known, train_iter)
+    def load_state_dict(
+        self, state: Mapping[str, Any], published: Mapping[str, BlockReady] | None = None
+    ) -> None:
+        """See `RunState`."""
+        super().load_state_dict(state, published)
+        self._plan.load_state_dict(state["plan"])
+        self.commander.load_state_dict(state["commander"])
 
-    def _steps_of(self, player: str) -> int:
-        """Environment steps of a player."""
-        return self.counters.steps_of.get(player, 0)
+    def resume(self, resumed: Resumed) -> None:
+        """Go on from a snapshot, before the run begins: what was published after it counts, too."""
+        self.load_state_dict(resumed.state, resumed.published)
+        for group in self.groups:
+            group.reach(resumed.iterations.get(group.name, 0))
+        for path in sorted(resumed.after):
+            self.count_block(resumed.published[path])
+        for group in self.groups:
+            self.commander.update_progress(group)
+        self.snapshots.resume = resumed.folder

@@ -9,8 +9,8 @@ iterations, and the index names what they hold::
     learner 1  train   train   keep ─────── train ...        weights, optimizer ──► learner.pt
     learner 2  train   train   keep ─────── train ...        its random numbers ──► learner_2.pt
 
-Files of a league's second player begin with ``agent1_``, and so on. Where a player's last learner
-has died and the run goes on, a snapshot takes over that player's files from the one before.
+Files of a league's second group of learners begin with ``agent1_``, and so on. Where a group's last
+learner has died and the run goes on, a snapshot takes over its files from the one before.
 
 Files are written in a temporary folder, by a thread of each rank; rank 0 renames the folder when
 all parts are there. `SnapshotClock` decides, `SnapshotKeeper` writes, `resume_from` reads.
@@ -37,7 +37,8 @@ from pathlib import Path
 from typing import Any
 
 from hpcdi.comm.messages import BlockReady, SnapshotPart, TakeSnapshot
-from hpcdi.errors import CheckpointError, ShardError, SnapshotError, StoreError
+from hpcdi.errors import ShardError, SnapshotError, StoreError
+from hpcdi.replay.manager import blocks_of
 from hpcdi.store.atomic import temporary_beside
 from hpcdi.store.checkpoints import (
     MANIFEST,
@@ -59,7 +60,7 @@ from hpcdi.utils.log import LOGGER
 from hpcdi.utils.metrics import human_bytes, human_count
 from hpcdi.utils.threads import JobThread
 
-STATE_FILE, STATE_KIND, STATE_VERSION = "coordinator.h5", "coordinator", 3
+STATE_FILE, STATE_KIND, STATE_VERSION = "coordinator.h5", "coordinator", 4
 _PREFIX = "snapshot_"
 
 
@@ -72,7 +73,7 @@ class Snapshot:
         folder: where its files are written, relative to the run folder.
         missing: learner ranks whose part has not come yet.
         files: file -> ``bytes, crc32``.
-        iterations: that each player's learners have done.
+        iterations: that the learners of each group have done.
         stall_s: the longest that a learner stood still for it.
         error: why it will not be whole; empty: it may be.
     """
@@ -87,7 +88,7 @@ class Snapshot:
 
     @property
     def train_iter(self) -> int:
-        """Train iterations of the main player."""
+        """Train iterations of the main group."""
         return self.iterations.get(MAIN, 0)
 
 
@@ -109,8 +110,8 @@ class SnapshotClock:
         self._taken: dict[str, Snapshot] = {}
 
     def start(self, now: float) -> None:
-        """The run begins to learn: the first snapshot is due in `every_s`."""
-        self._began = now
+        """Learners have begun: the first snapshot is due in `every_s`; they resume none again."""
+        self._began, self.resume = now, ""
 
     def is_due(self, now: float) -> bool:
         """True if it is time for one, and none is being taken."""
@@ -195,7 +196,7 @@ class _CoordinatorPart:
     Attributes:
         folder: where its files are written.
         facts: for the manifest.
-        lost: what the files of players begin with whose learners have all died.
+        lost: what the files of groups begin with whose learners have all died.
         counted: blocks that it is the first to count.
         files: file -> ``bytes, crc32``.
         error: why they are not written; empty: they are, or will be.
@@ -276,7 +277,7 @@ class SnapshotKeeper(Closing):
             order: for the learners.
             state: of rank 0; must not change afterwards.
             facts: for the manifest: ``env_steps``, and ``learners`` that have a part.
-            lost: what the files of players begin with whose learners have all died.
+            lost: what the files of groups begin with whose learners have all died.
         """
         self._shards[order.name] = shards = shards_of(state)
         for path in shards:
@@ -383,10 +384,10 @@ class SnapshotKeeper(Closing):
             if not error:
                 facts = {**part.facts, "train_iter": snapshot.train_iter}
                 if part.lost:
-                    taken, facts["players"] = self._take_over(part, snapshot.iterations)
+                    taken, facts["iterations"] = self._take_over(part, snapshot.iterations)
                     files |= taken
                 elif len(snapshot.iterations) > 1:
-                    facts["players"] = snapshot.iterations
+                    facts["iterations"] = snapshot.iterations
                 finish(part.folder, target, files, facts)
                 removed = remove_others(target, self._keep, _PREFIX, self._torn)
         except (OSError, StoreError) as problem:
@@ -400,10 +401,10 @@ class SnapshotKeeper(Closing):
     def _take_over(
         self, part: _CoordinatorPart, iterations: Mapping[str, int]
     ) -> tuple[dict[str, dict[str, int]], dict[str, int]]:
-        """Take over the files of players without learners from the newest whole snapshot.
+        """Take over the files of groups without learners from the newest whole snapshot.
 
         Returns:
-            The files as `write_files` does, and the train iterations of all players.
+            The files as `write_files` does, and the train iterations of all groups.
         """
         last, _ = newest_checkpoint(self._layout.snapshots_dir)
         if last is None:
@@ -413,7 +414,7 @@ class SnapshotKeeper(Closing):
             for path in last.folder.iterdir()
             if path.name.startswith(part.lost)
         }
-        return write_files(part.folder, writers), {**last.facts.get("players", {}), **iterations}
+        return write_files(part.folder, writers), {**last.facts.get("iterations", {}), **iterations}
 
 
 def amend(
@@ -454,11 +455,7 @@ def amend(
 
 def shards_of(state: Mapping[str, Any]) -> list[str]:
     """Names of the blocks that rank 0's state names."""
-    replay = state["replay"]
-    parts = replay["partitions"].values()
-    held = [block["path"] for part in parts for block in part["blocks"]]
-    waiting = [path for part in parts for path in part["waiting"]]
-    return [*held, *waiting, *replay["waiting"]]
+    return [path for group in state["groups"].values() for path in blocks_of(group["replay"])]
 
 
 def _number_of(name: str) -> int:
@@ -492,6 +489,14 @@ class Resumed:
     lost: int = 0
 
     @property
+    def iterations(self) -> dict[str, int]:
+        """Train iterations of each group, as its learners had done them."""
+        iterations = self.facts.get("iterations", {})
+        return {
+            name: int(done) for name, done in {**iterations, MAIN: self.facts["train_iter"]}.items()
+        }
+
+    @property
     def later(self) -> int:
         """Environment steps that were published after the snapshot, which has not counted them."""
         return sum(self.published[path].env_steps for path in self.after)
@@ -502,17 +507,17 @@ class Resumed:
         return sum(self.published[path].episodes for path in self.after)
 
     def __str__(self) -> str:
-        said = (
+        line = (
             f"{self.name}: env step {human_count(self.facts['env_steps'])}, train iteration "
             f"{human_count(self.facts['train_iter'])}, {len(self.published)} blocks"
         )
         if "policy_of" in self.facts:
-            said += f", policy of {self.facts['policy_of']}"
+            line += f", policy of {self.facts['policy_of']}"
         if self.later:
-            said += f"; {human_count(self.later)} transitions published after it are taken, too"
+            line += f"; {human_count(self.later)} transitions published after it are taken, too"
         if self.lost:
-            said += f"; {self.lost} blocks are missing or damaged"
-        return said
+            line += f"; {self.lost} blocks are missing or damaged"
+        return line
 
 
 def resume_from(layout: RunLayout, snapshot: Checkpoint, *, repeats: bool = False) -> Resumed:
@@ -527,92 +532,85 @@ def resume_from(layout: RunLayout, snapshot: Checkpoint, *, repeats: bool = Fals
         repeats: the run will repeat what it did after the snapshot: such blocks are taken back.
 
     Raises:
-        SnapshotError: rank 0's part is of another version. CheckpointError: it has none.
+        SnapshotError: rank 0's part is missing, or of another version.
     """
-    check_format(snapshot.folder)
     state = load_state(snapshot.file(STATE_FILE), STATE_KIND, STATE_VERSION)
-    known, newest = set(shards_of(state)), state["replay"]["newest"]
-    found = _published(layout, known, newest)
-    later = found.keys() - known
+    named = set(shards_of(state))
+    announced = {int(rank): number for rank, number in state["announced"].items()}
+    existing = _published(layout, named, announced)
+    later = existing.keys() - named
     if repeats:
         withdraw(layout, later)
-        found, later = {name: found[name] for name in found.keys() & known}, set()
-    missing = sorted(name for name in known - found.keys() if not layout.inside(name).exists())
+        existing, later = {name: existing[name] for name in existing.keys() & named}, set()
+    absent = named - existing.keys()
+    missing = sorted(name for name in absent if not layout.inside(name).exists())
     if missing:
         LOGGER.warning(
             "%d blocks of the snapshot are missing, %s first; they are left out",
-            len(missing), missing[0], extra={"missing": missing},
-        )  # fmt: skip
-    published = dict(sorted(found.items(), key=lambda item: item[1].sealed_at))
+            len(missing),
+            missing[0],
+            extra={"missing": missing},
+        )
+    published = dict(sorted(existing.items(), key=lambda item: item[1].sealed_at))
     now = time.time()  # a block's latency is counted from here
     published = {n: dataclasses.replace(ready, sealed_at=now) for n, ready in published.items()}
     has_learners = bool(snapshot.facts["learners"])  # the beginning of a run has none
     folder = str(snapshot.folder.relative_to(layout.root)) if has_learners else ""
-    lost = len(known - published.keys())
     return Resumed(
-        snapshot.folder.name, folder, snapshot.facts, state, published, frozenset(later), lost
+        name=snapshot.folder.name,
+        folder=folder,
+        facts=snapshot.facts,
+        state=state,
+        published=published,
+        after=frozenset(later),
+        lost=len(absent),
     )
 
 
-def check_format(folder: Path) -> None:
-    """Check that a snapshot has a part of rank 0.
-
-    Raises:
-        CheckpointError: it has none.
-    """
-    if not (folder / STATE_FILE).exists():
-        raise CheckpointError(
-            folder,
-            "was written by `hpcdi serial` of an older hpcdi, in a format that is not read any "
-            "more. Begin a new run with its policy: policy.learn.learner.hook."
-            "load_ckpt_before_run=<run folder>/policies/latest.safetensors",
-        )
-
-
-def unannounced(layout: RunLayout, rank: int, newest: int) -> list[BlockReady]:
+def unannounced(layout: RunLayout, rank: int, announced: int) -> list[BlockReady]:
     """Returns the blocks that a collector has published, and has died before it could say so.
 
     Args:
         layout: the run folder.
         rank: of the collector.
-        newest: number of the last block that it has announced.
+        announced: number of the last block that it has announced; 0: it has announced none.
     """
-    found = _published(layout, set(), {str(rank): newest}, rank)
-    return sorted(found.values(), key=lambda ready: ready.sealed_at)
+    blocks = _published(layout, set(), {rank: announced}, rank)
+    return sorted(blocks.values(), key=lambda ready: ready.sealed_at)
 
 
 def _published(
-    layout: RunLayout, known: set[str], newest: Mapping[str, int], of: int | None = None
+    layout: RunLayout, named: set[str], announced: Mapping[int, int], of: int | None = None
 ) -> dict[str, BlockReady]:
     """The messages by which blocks were published, by name; damaged ones are left out.
 
     Args:
         layout: the run folder.
-        known: names of blocks that are wanted.
-        newest: collector rank -> number of a block, after which all are wanted.
+        named: names of blocks that are wanted.
+        announced: collector rank -> number of a block, after which all are wanted.
         of: rank of a collector; None: of all.
     """
-    files, shards = layout.shard_numbers(of), {split_name(name)[0] for name in known}
+    files, shards = layout.shard_numbers(of), {split_name(name)[0] for name in named}
     last: dict[int, str] = {}
     for path, (rank, number) in files.items():
-        if number <= newest.get(str(rank), 0):
+        if number <= announced.get(rank, 0):
             last[rank] = path  # its later blocks may be newer
         else:
             shards.add(path)
-    found = {}
+    blocks = {}
     for path in sorted(files.keys() & {*shards, *last.values()}):
 
         def is_wanted(name: str, facts: Mapping[str, Any], rank: int = files[path][0]) -> bool:
             number = number_of(int(facts.get("block_id", 0)))
-            return name in known or number > newest.get(str(rank), 0)
+            return name in named or number > announced.get(rank, 0)
 
         survey_of = survey(layout.inside(path), path, is_wanted)
         damaged = list[StoreError](survey_of.damaged)
         for ref, block in survey_of.blocks:
             try:
-                found[ref.path] = announcement(ref, block)
+                blocks[ref.path] = announcement(ref, block)
             except ShardError as error:
                 damaged.append(error)
         for problem in damaged:
             LOGGER.warning("%s; it is left out", problem)
-    return found
+    return blocks

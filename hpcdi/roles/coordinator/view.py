@@ -6,9 +6,10 @@ decides anything, and neither removes a file.
 
 from __future__ import annotations
 
+import dataclasses
 import sys
 import time
-from collections import Counter, deque
+from collections import Counter
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any, Protocol
@@ -19,10 +20,7 @@ from hpcdi.comm.failure import headline
 from hpcdi.comm.messages import (
     BlockAdmitted,
     BlockReady,
-    CollectProgress,
-    CollectResult,
     Goodbye,
-    LearnInfo,
     LearnResult,
     Message,
     RankLost,
@@ -32,6 +30,10 @@ from hpcdi.comm.messages import (
 )
 from hpcdi.config.schema import ExperimentConfig
 from hpcdi.league.view import LeagueView
+from hpcdi.replay.manager import ReplayFigures
+from hpcdi.roles.context import COORDINATOR_RANK
+from hpcdi.roles.coordinator.commander import RunLimits
+from hpcdi.roles.coordinator.groups import Group, Groups
 from hpcdi.roles.coordinator.scheduler import Phase, RunState
 from hpcdi.roles.coordinator.snapshots import SnapshotResult
 from hpcdi.roles.coordinator.workers import (
@@ -39,11 +41,11 @@ from hpcdi.roles.coordinator.workers import (
     DiesAlone,
     Notice,
     RankQuiet,
+    State,
     TaskLate,
 )
 from hpcdi.store.layout import RunLayout
 from hpcdi.store.status import StatusFile
-from hpcdi.types import MAIN
 from hpcdi.utils.curves import TensorBoardWriter
 from hpcdi.utils.log import LOGGER
 from hpcdi.utils.metrics import (
@@ -51,15 +53,13 @@ from hpcdi.utils.metrics import (
     Distribution,
     Rate,
     counted,
-    evaluation_scalars,
     human_bytes,
     human_count,
     human_time,
 )
-from hpcdi.utils.progress import Evaluation, Status, StatusLine, best_of
+from hpcdi.utils.progress import Status, StatusLine, best_of
 from hpcdi.utils.timer import RoleMeter
 
-_EPISODE_WINDOW = 100
 _SCALARS_EVERY_S = 1.0
 OVERVIEW = {
     "mean return over env steps": [
@@ -78,7 +78,7 @@ OVERVIEW = {
 
 
 class ScalarWriter(Protocol):
-    """Takes curves; `TensorBoardWriter` does."""
+    """What takes the points of curves, such as `TensorBoardWriter`."""
 
     def add_scalar(self, tag: str, value: float, global_step: int) -> None:
         """Add a point."""
@@ -86,10 +86,14 @@ class ScalarWriter(Protocol):
 
 
 @dataclass
-class Traffic:
-    """Figures of the flow of data.
+class DataFlow:
+    """How data flow, in this process's part of the run.
 
     Attributes:
+        env_steps: of all groups, by time.
+        train_iters: of the main group, by time.
+        blocks: that were published.
+        data_bytes: of these.
         latency: seconds from a full block to its rows in a learner's memory.
         learning_since: when the first train iteration was seen (seconds since the epoch), and the
             env steps then.
@@ -104,71 +108,47 @@ class Traffic:
 
 
 class RunRecord:
-    """Sees every message that the scheduler handles; writes curves about once a second.
+    """Sees every message that the scheduler handles; writes log lines, and curves once a second.
 
     Args:
         writer: takes the curves; None: none are written.
-        returns: returns those of the last episodes, where a collector of this process counts them
-            and writes their curves.
+        returns: returns those of the last episodes, where the parts of a run in this process count
+            them and write their own curves.
     """
 
     def __init__(
         self, writer: ScalarWriter | None, returns: Callable[[], list[float]] | None = None
     ) -> None:
-        self.evaluations: list[Evaluation] = []
-        """Of the main player."""
-        self.traffic = Traffic()
-        self.shares: dict[int, dict[str, float]] = {}
-        self._episodes: dict[str, deque[tuple[float, int]]] = {}  # by player
+        self.flow = DataFlow()
         self._writer, self._returns = writer, returns
-        self._steps: dict[str, int] = {}  # environment steps by player, as of the last look
         self._written = float("-inf")
-        # by player; curves have a point a second, however fast it goes
-        self._learnt: dict[str, LearnInfo] = {}
+        self._evaluations: dict[str, int] = {}  # of each group, whose curves are written
 
-    @property
-    def returns(self) -> list[float]:
-        """Returns of the main player's last hundred episodes that were collected."""
-        return self.returns_of(MAIN)
-
-    def returns_of(self, player: str) -> list[float]:
-        """Returns of a player's last hundred episodes that were collected."""
-        if self._returns is not None:
-            return self._returns()
-        return [float(episode_return) for episode_return, _ in self._episodes.get(player, ())]
+    def returns_of(self, group: Group) -> list[float]:
+        """Returns of a group's last episodes that were collected."""
+        return group.returns if self._returns is None else self._returns()
 
     def add_scalar(self, tag: str, value: float, global_step: int) -> None:
         """Add a point to a curve, as long as curves are written."""
         if self._writer is not None:
             self._writer.add_scalar(tag, value, global_step)
 
-    def close(self) -> None:
-        """Write what the learner has sent last; later messages are only counted."""
-        self.write_learner()
+    def close(self, run: RunState | None) -> None:
+        """Write what learners have sent last; later messages are only counted."""
+        if run is not None:
+            self.write_learners(run.groups)
         self._writer = None
 
     def observe(self, rank: int, message: Message | Notice) -> None:
         """Take a message or a notice."""
         match message:
-            case CollectProgress():
-                empty = deque[tuple[float, int]](maxlen=_EPISODE_WINDOW)
-                self._episodes.setdefault(message.player, empty).extend(
-                    zip(message.episode_returns, message.episode_lengths, strict=True)
-                )
-                self.shares[rank] = message.shares
-            case LearnInfo():
-                self.shares[rank] = message.shares
-                if message.train_iter:  # 0: not all learners have been heard yet
-                    self._learnt[message.player] = message
-            case CollectResult() if message.is_evaluation:
-                self._evaluated(message)
             case BlockReady():
-                self.traffic.blocks += 1
-                self.traffic.data_bytes += message.shard.n_bytes
+                self.flow.blocks += 1
+                self.flow.data_bytes += message.shard.n_bytes
             case BlockAdmitted() if message.error:
                 LOGGER.warning("rank %d lost a block: %s", rank, message.error)
             case BlockAdmitted():
-                self.traffic.latency.add(message.latency_s)
+                self.flow.latency.add(message.latency_s)
             case TaskLate() | RankQuiet() | DiesAlone() | ComesBack():
                 self._warn(rank, message)
             case _:
@@ -176,49 +156,70 @@ class RunRecord:
 
     def look(self, run: RunState, now: float) -> None:
         """Write the curves that are due, at the end all of them."""
-        counters = run.counters
-        self._steps = counters.steps_of
-        if counters.train_iter and self.traffic.learning_since is None:
-            self.traffic.learning_since = (time.time(), counters.env_steps)
+        groups, env_steps = run.groups, run.groups.env_steps
+        train_iter = groups.main.train_iter
+        if train_iter and self.flow.learning_since is None:
+            self.flow.learning_since = (time.time(), env_steps)
+        self._write_evaluations(groups)
         if now - self._written < _SCALARS_EVERY_S and not run.finished:
             return
         self._written = now
-        self.write_learner()
-        self.traffic.env_steps.add(now, counters.env_steps)
-        self.traffic.train_iters.add(now, counters.train_iter)
-        if counters.env_steps == 0:
+        self.write_learners(groups)
+        self.flow.env_steps.add(now, env_steps)
+        self.flow.train_iters.add(now, train_iter)
+        if env_steps == 0:
             return
         for name, value in self._scalars(run).items():
-            self.add_scalar(name, value, counters.env_steps)
-        for player, episodes in self._episodes.items():
-            if not episodes:
-                continue
-            returns = np.asarray(self.returns_of(player))
-            values = {
-                "reward_mean": returns.mean(),
-                "reward_std": returns.std(),
-                "reward_max": returns.max(),
-                "reward_min": returns.min(),
-                "avg_step_per_episode": np.mean([length for _, length in episodes]),
-                "total_envstep_count": self._steps.get(player, 0),
-            }
-            if player == MAIN:  # of all together
-                values["episode_count"] = counters.episodes
-                values["avg_envstep_per_sec"] = self.traffic.env_steps.per_second()
-                values["total_envstep_count"] = counters.env_steps
-            done = counters.iterations_of.get(player, 0)
-            self._curves("collector", player).add(values, done, self._steps.get(player, 0))
+            self.add_scalar(name, value, env_steps)
+        for group in groups:
+            if group.recent:
+                self._write_episodes(group, groups)
 
-    def write_learner(self) -> None:
+    def _write_episodes(self, group: Group, groups: Groups) -> None:
+        returns = np.asarray(group.returns)
+        values = {
+            "reward_mean": returns.mean(),
+            "reward_std": returns.std(),
+            "reward_max": returns.max(),
+            "reward_min": returns.min(),
+            "avg_step_per_episode": np.mean([length for _, length in group.recent]),
+            "total_envstep_count": group.env_steps,
+        }
+        if group.is_main:  # of all together
+            values["episode_count"] = groups.episodes
+            values["avg_envstep_per_sec"] = self.flow.env_steps.per_second()
+            values["total_envstep_count"] = groups.env_steps
+        self._curves("collector", group).add(values, group.train_iter, group.env_steps)
+
+    def _write_evaluations(self, groups: Groups) -> None:
+        """Write and log the evaluations that have come since the last look."""
+        for group in groups if self._returns is None else ():
+            for evaluation in group.evaluations[self._evaluations.get(group.name, 0) :]:
+                values = {
+                    "reward_mean": evaluation.mean,
+                    "reward_std": evaluation.std,
+                    "reward_max": evaluation.highest,
+                    "reward_min": evaluation.lowest,
+                    "episode_count": evaluation.episodes,
+                    "evaluate_time": evaluation.took_s,
+                }
+                curves = self._curves("evaluator", group)
+                curves.add(values, evaluation.policy_version, evaluation.env_steps)
+                about = {"evaluation": vars(evaluation), "player": group.name}
+                LOGGER.info("evaluation", extra=about)
+            self._evaluations[group.name] = len(group.evaluations)
+
+    def write_learners(self, groups: Groups) -> None:
         """Write the learners' last scalars, if they are not written yet."""
-        learnt, self._learnt = self._learnt, {}
-        for player, info in learnt.items():
-            steps = self._steps.get(player, 0)
-            self._curves("learner", player).add(info.scalars, info.train_iter, steps)
+        for group in groups:
+            info, group.info = group.info, None
+            if info is not None:
+                curves = self._curves("learner", group)
+                curves.add(info.scalars, info.train_iter, group.env_steps)
 
-    def _curves(self, part: str, player: str) -> Curves:
-        """Returns the curves of a part, of another player than the main one under its name."""
-        return Curves(self, part if player == MAIN else f"{player}_{part}")
+    def _curves(self, part: str, group: Group) -> Curves:
+        """Returns the curves of a part, of another group than the main one under its name."""
+        return Curves(self, part if group.is_main else f"{group.name}_{part}")
 
     def snapshot(self, result: SnapshotResult, env_steps: int) -> None:
         """A snapshot is whole, or could not be written."""
@@ -230,57 +231,43 @@ class RunRecord:
         for name, value in result.figures.items():
             self.add_scalar(f"perf/snapshot_{name}", value, env_steps)
 
-    def staleness(self, run: RunState) -> int:
-        """Train iterations by which the oldest acting policy is behind the learner."""
-        acting = run.workers.policy_versions.values()
-        return max(0, run.counters.train_iter - min(acting)) if acting else 0
-
     def _scalars(self, run: RunState) -> dict[str, float]:
-        replay = run.replay
+        figures = run.groups.replay_figures()
         scalars = {
-            "perf/env_steps_per_s": self.traffic.env_steps.per_second(),
-            "perf/train_iters_per_s": self.traffic.train_iters.per_second(),
-            "perf/sample_insert_ratio": replay.samples_drawn() / max(replay.items_admitted, 1),
-            "perf/policy_lag": self.staleness(run),
-            "perf/buffer_items": replay.count(),
-            "health/blocks_lost": replay.blocks_lost,
-            "health/blocks_skipped": replay.blocks_skipped,
-            "health/priorities_stale": run.counters.priorities_stale,
+            "perf/env_steps_per_s": self.flow.env_steps.per_second(),
+            "perf/train_iters_per_s": self.flow.train_iters.per_second(),
+            "perf/sample_insert_ratio": figures.drawn / max(figures.admitted, 1),
+            "perf/policy_lag": staleness(run),
+            "perf/buffer_items": figures.items,
+            "health/blocks_lost": figures.blocks_lost,
+            "health/blocks_skipped": figures.blocks_skipped,
+            "health/priorities_stale": sum(group.priorities_stale for group in run.groups),
         }
-        for rank, shares in self.shares.items():
-            if "wait" in shares:
-                scalars[f"perf/idle_frac/rank{rank}"] = shares["wait"]
-        if len(self.traffic.latency):
-            scalars["perf/block_latency_p50_s"] = self.traffic.latency.percentile(50)
+        for worker in run.workers:
+            if "wait" in worker.shares:
+                scalars[f"perf/idle_frac/rank{worker.rank}"] = worker.shares["wait"]
+        if len(self.flow.latency):
+            scalars["perf/block_latency_p50_s"] = self.flow.latency.percentile(50)
         return scalars
-
-    def _evaluated(self, message: CollectResult) -> None:
-        returns = message.episode_returns
-        evaluation = Evaluation(
-            float(returns.mean()), float(returns.std()), float(returns.min()),
-            float(returns.max()), len(returns), message.policy_version,
-            self._steps.get(message.player, 0),
-        )  # fmt: skip
-        if message.player == MAIN:
-            self.evaluations.append(evaluation)
-        values, steps = evaluation_scalars(returns, message.duration_s), evaluation.env_steps
-        self._curves("evaluator", message.player).add(values, message.policy_version, steps)
-        about = {"evaluation": vars(evaluation), "player": message.player}
-        LOGGER.info("evaluation", extra=about)
 
     def _warn(self, rank: int, notice: Notice) -> None:
         match notice:
             case TaskLate():
                 LOGGER.warning(
                     "rank %d was ordered to end task %s %.0f s ago and has not; another is asked",
-                    rank, notice.task_id, notice.waited_s,
-                )  # fmt: skip
+                    rank,
+                    notice.task_id,
+                    notice.waited_s,
+                )
             case RankQuiet():
                 LOGGER.warning(
                     "rank %d has done nothing for task %s for %.0f s; does it hang? SIGUSR1 shows "
                     "its threads, its log is log/rank%05d.jsonl",
-                    rank, notice.task_id, notice.waited_s, rank,
-                )  # fmt: skip
+                    rank,
+                    notice.task_id,
+                    notice.waited_s,
+                    rank,
+                )
             case DiesAlone():
                 LOGGER.warning("%s\nthe others go on", headline(notice.failure, rank))
             case ComesBack():
@@ -341,21 +328,12 @@ class RunView:
             return
         self._writer.add_page("The run at a glance", OVERVIEW)
         self._league = LeagueView(layout.league_file, self._writer)
-        commander = config.policy.other.commander
-        limits = (
-            getattr(commander, "max_env_step", float("inf")),
-            getattr(commander, "max_train_iter", float("inf")),
-        )
+        limits = dataclasses.astuple(RunLimits.of(config))
         interval_s = config.system.coordinator.progress_interval
         self._line = StatusLine(
             is_terminal=is_terminal, interval_s=interval_s, limits=limits, started=self._started
         )
         self._file = StatusFile(layout.status_file, limits, config.env.stop_value)
-
-    @property
-    def evaluations(self) -> list[Evaluation]:
-        """All evaluations so far; a run in this process adds its own."""
-        return self._record.evaluations
 
     @property
     def writer(self) -> TensorBoardWriter | None:
@@ -376,7 +354,7 @@ class RunView:
         now = time.monotonic()
         self._record.look(run, now)
         if self._line is not None and self._file is not None:
-            evaluations = self._record.evaluations
+            evaluations = run.groups.main.evaluations
             is_news, self._phase = run.finished or run.phase is not self._phase, run.phase
 
             def status() -> Status:
@@ -385,18 +363,15 @@ class RunView:
             self._line.refresh(status, evaluations, now)
             self._file.refresh(status, evaluations, now, at_once=is_news)
         if self._league is not None and run.league is not None:
-            learners = {
-                name: [worker.rank for worker in run.workers.available("learner", name)]
-                for name in run.workers.groups
-            }
+            learners = {group.name: group.learners.ranks for group in run.groups}
             self._league.refresh(
-                run.league, run.counters.env_steps, now, learners=learners, at_once=run.finished
+                run.league, run.groups.env_steps, now, learners=learners, at_once=run.finished
             )
         self._show_failure(run)
 
     def snapshot(self, result: SnapshotResult, run: RunState) -> None:
         """A snapshot has ended."""
-        self._record.snapshot(result, run.counters.env_steps)
+        self._record.snapshot(result, run.groups.env_steps)
         if self._line is not None and result.is_worth_a_line:
             self._line.say(str(result))
 
@@ -406,37 +381,37 @@ class RunView:
 
     def figures(self, run: RunState) -> dict[str, Any]:
         """Closing figures for programs: plain data."""
-        counters, replay, traffic = run.counters, run.replay, self._record.traffic
+        groups, replay, flow = run.groups, run.groups.replay_figures(), self._record.flow
         return {
-            "env_steps": counters.env_steps,
-            "train_iter": counters.train_iter,
-            "episodes": counters.episodes,
+            "env_steps": groups.env_steps,
+            "train_iter": groups.main.train_iter,
+            "episodes": groups.episodes,
             "players": {
-                name: {"env_steps": steps, "train_iter": counters.iterations_of.get(name, 0)}
-                for name, steps in counters.steps_of.items()
+                group.name: {"env_steps": group.env_steps, "train_iter": group.train_iter}
+                for group in groups
             },
             "elapsed_s": time.monotonic() - self._started,
             "ended_at": time.time(),
-            "learning_since": traffic.learning_since,
-            "items_admitted": replay.items_admitted,
-            "samples_drawn": replay.samples_drawn(),
-            "blocks": traffic.blocks,
+            "learning_since": flow.learning_since,
+            "items_admitted": replay.admitted,
+            "samples_drawn": replay.drawn,
+            "blocks": flow.blocks,
             "blocks_lost": replay.blocks_lost,
             "blocks_skipped": replay.blocks_skipped,
-            "data_bytes": traffic.data_bytes,
-            "block_latency_p50_s": traffic.latency.percentile(50) if traffic.latency else None,
-            "block_latency_p99_s": traffic.latency.percentile(99) if traffic.latency else None,
-            "evaluations": [vars(evaluation) for evaluation in self._record.evaluations],
+            "data_bytes": flow.data_bytes,
+            "block_latency_p50_s": flow.latency.percentile(50) if flow.latency else None,
+            "block_latency_p99_s": flow.latency.percentile(99) if flow.latency else None,
+            "evaluations": [vars(evaluation) for evaluation in groups.main.evaluations],
             "ranks": {
                 "0": self.meter.report(),
                 **{str(r): v for r, v in run.workers.reports.items()},
             },
         }
 
-    def close(self) -> None:
-        """Write out curves. Idempotent."""
+    def close(self, run: RunState | None = None) -> None:
+        """Write out curves, with what learners have sent last. Idempotent."""
         if self._writer is not None:
-            self._record.close()
+            self._record.close(run)
             self._writer.close()
             self._writer = None
 
@@ -450,97 +425,102 @@ class RunView:
             sys.stderr.flush()
 
 
+def staleness(run: RunState) -> int:
+    """Train iterations by which the oldest acting policy is behind the main group's learners."""
+    acting = run.workers.policy_versions.values()
+    return max(0, run.groups.main.train_iter - min(acting)) if acting else 0
+
+
 def status_of(run: RunState, record: RunRecord) -> Status:
     """How a run stands, for the progress line and the status file."""
-    counters, replay, traffic = run.counters, run.replay, record.traffic
-    capacity, before = replay.capacity(), list[str]()
-    if capacity:
-        before.append(f"buffer {human_count(replay.count())}/{human_count(capacity)}")
+    groups, replay, flow = run.groups, run.groups.replay_figures(), record.flow
+    before = list[str]()
+    if replay.capacity:
+        before.append(f"buffer {human_count(replay.items)}/{human_count(replay.capacity)}")
     if run.workers.policy_versions:
-        before.append(f"staleness {record.staleness(run)}")
-    for name, player in _players(run, record).items():
-        before.append(f"{name} train {human_count(player['train_iter'])}")
+        before.append(f"staleness {staleness(run)}")
+    before += [f"{group.name} train {human_count(group.train_iter)}" for group in groups.others]
     after = [] if run.is_on else ["ending"]
-    if run.is_on and (blocked := replay.blocked):
+    if run.is_on and (blocked := groups.blocked):
         after.append(blocked)
+    main = groups.main
     return Status(
-        (counters.env_steps, traffic.env_steps.per_second()),
-        (counters.train_iter, traffic.train_iters.per_second()),
-        record.returns,
-        record.evaluations[-1].mean if record.evaluations else None,
+        (groups.env_steps, flow.env_steps.per_second()),
+        (main.train_iter, flow.train_iters.per_second()),
+        record.returns_of(main),
+        main.evaluations[-1].mean if main.evaluations else None,
         (before, after),
-        _facts(run, record),
+        _facts(run, record, replay),
     )
 
 
-def _facts(run: RunState, record: RunRecord) -> dict[str, Any]:
+def _facts(run: RunState, record: RunRecord, replay: ReplayFigures) -> dict[str, Any]:
     """Further entries of the status file."""
-    replay, outcome = run.replay, run.outcome
+    outcome = run.outcome
     facts: dict[str, Any] = {
         "phase": run.phase.value,
-        "episodes": run.counters.episodes,
-        "staleness": record.staleness(run),
+        "episodes": run.groups.episodes,
+        "staleness": staleness(run),
         "idle": {
-            rank: shares.get("wait", 0.0)
-            for rank, shares in record.shares.items()
-            if rank not in run.workers.lost
+            worker.rank: worker.shares.get("wait", 0.0)
+            for worker in run.workers
+            if worker.shares and worker.state is not State.LOST
         },
         "lost": dict(run.workers.lost),
         "collectors": run.collectors,
     }
-    if players := _players(run, record):
-        facts["players"] = players
-    if capacity := replay.capacity():
-        facts["buffer"] = {"held": replay.count(), "capacity": capacity, "blocked": replay.blocked}
+    if run.groups.others:
+        facts["players"] = {
+            group.name: _facts_of(group, run, record) for group in run.groups.others
+        }
+    if replay.capacity:
+        blocked = run.groups.blocked
+        facts["buffer"] = {"held": replay.items, "capacity": replay.capacity, "blocked": blocked}
     if outcome is not None and outcome.failure is not None:
         rank, failure = outcome.failure
         facts["error"] = {"rank": rank, **vars(failure)}
     return facts
 
 
-def _players(run: RunState, record: RunRecord) -> dict[str, dict[str, Any]]:
-    """How the players stand that learn beside the main one; empty where it is alone."""
-    workers, counters = run.workers, run.counters
-    players = {}
-    for name in list(workers.groups)[1:]:
-        returns = record.returns_of(name)
-        players[name] = {
-            "learners": [worker.rank for worker in workers.available("learner", name)],
-            "collectors": len(workers.collecting(name)),
-            "env_steps": counters.steps_of.get(name, 0),
-            "train_iter": counters.iterations_of.get(name, 0),
-            "return_mean": sum(returns) / len(returns) if returns else None,
-        }
-    return players
+def _facts_of(group: Group, run: RunState, record: RunRecord) -> dict[str, Any]:
+    """How a group stands that learns beside the main one."""
+    returns = record.returns_of(group)
+    return {
+        "learners": group.learners.ranks,
+        "collectors": len(run.workers.collecting(group)),
+        "env_steps": group.env_steps,
+        "train_iter": group.train_iter,
+        "return_mean": sum(returns) / len(returns) if returns else None,
+    }
 
 
 def summary(
-    run: RunState, record: RunRecord, elapsed_s: float, own_report: dict[str, Any]
+    run: RunState, record: RunRecord, elapsed_s: float, report: dict[str, Any]
 ) -> list[str]:
     """Closing lines: what was done, how fast, and who waited."""
-    counters, replay, traffic = run.counters, run.replay, record.traffic
+    groups, replay, flow = run.groups, run.groups.replay_figures(), record.flow
+    train_iter = groups.main.train_iter
     learnable = (
-        f"; from a full block to learnable p50 {1e3 * traffic.latency.percentile(50):.0f} ms"
-        if traffic.latency
+        f"; from a full block to learnable p50 {1e3 * flow.latency.percentile(50):.0f} ms"
+        if flow.latency
         else ""
     )
     lines = [
-        f"  {human_count(counters.env_steps)} env steps and {human_count(counters.train_iter)} "
-        f"train iterations in {human_time(elapsed_s)}; {counters.episodes} episodes; "
-        f"{replay.samples_drawn() / max(replay.items_admitted, 1):.2f} samples drawn per "
-        "transition"
+        f"  {human_count(groups.env_steps)} env steps and {human_count(train_iter)} "
+        f"train iterations in {human_time(elapsed_s)}; {groups.episodes} episodes; "
+        f"{replay.drawn / max(replay.admitted, 1):.2f} samples drawn per transition"
     ]
-    for name, player in _players(run, record).items():
-        lines.append(
-            f"  {name}: {human_count(player['env_steps'])} of these env steps, and "
-            f"{human_count(player['train_iter'])} train iterations of its own"
-        )
-    if traffic.blocks:
-        size = human_bytes(traffic.data_bytes)
-        lines.append(f"  data: {counted(traffic.blocks, 'block')}, {size}{learnable}")
-    if counters.train_iter == 0:
+    lines += [
+        f"  {group.name}: {human_count(group.env_steps)} of these env steps, and "
+        f"{human_count(group.train_iter)} train iterations of its own"
+        for group in groups.others
+    ]
+    if flow.blocks:
+        size = human_bytes(flow.data_bytes)
+        lines.append(f"  data: {counted(flow.blocks, 'block')}, {size}{learnable}")
+    if train_iter == 0:
         lines.append("  nothing was learnt: the run ended before the first train iteration")
-    best = best_of(record.evaluations)
+    best = best_of(groups.main.evaluations)
     if best is not None:
         lines.append(
             f"  best evaluation: mean return {best.mean:.1f} at env step "
@@ -556,9 +536,8 @@ def summary(
             "learner reads them"
         )
     lines += _health(run.workers.reports.values())
-    for rank, report in {0: own_report, **run.workers.reports}.items():
-        lines.append(f"  rank {rank:<4} {_activity(report)}")
-    return lines
+    reports = {COORDINATOR_RANK: report, **run.workers.reports}
+    return lines + [f"  rank {rank:<4} {_activity(one)}" for rank, one in reports.items()]
 
 
 def _health(reports: Iterable[dict[str, Any]]) -> list[str]:

@@ -12,11 +12,10 @@ from __future__ import annotations
 
 import bisect
 import dataclasses
-from collections import Counter, defaultdict
-from collections.abc import Container, Iterable, Iterator, Mapping
+from collections.abc import Container, Iterable, Iterator
 from dataclasses import dataclass
 from enum import Enum
-from typing import Any, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 from hpcdi.comm.messages import (
     CollectTask,
@@ -30,9 +29,12 @@ from hpcdi.comm.messages import (
     WorkerReady,
 )
 from hpcdi.config.schema import ExperimentConfig, SurvivalConfig
-from hpcdi.errors import WorkerSilentError
+from hpcdi.errors import CommError, WorkerSilentError
 from hpcdi.roles.context import COORDINATOR_RANK, OWN_END_S
 from hpcdi.types import MAIN
+
+if TYPE_CHECKING:
+    from hpcdi.roles.coordinator.groups import Group, Groups
 
 Task: TypeAlias = CollectTask | LearnTask
 
@@ -96,7 +98,7 @@ class Worker:
         rank: in the world.
         state: what it can do.
         role: "collector" or "learner"; empty until it has reported.
-        player: that a learner learns for.
+        group: name of the group that a learner is a member of.
         host: name of its node.
         pid: its process there.
         gpus: that it uses.
@@ -113,8 +115,10 @@ class Worker:
         notified_quiet: people have read that it sends nothing.
         killed_at: when it was ordered to be killed, because it is frozen; None: it was not.
         policy_version: by which it acts; None: it does not.
+        shares: activity -> share of its time, as it said last.
         is_paused: a collector was ordered to wait for learners.
-        turn: free workers get tasks in the order of this number.
+        free_since: number that counts up as workers become free.
+        has_environments: a collector has made them, for a task that it has ended.
         pauses: how often it ran out of environments.
         paused_until: when it may make its environments anew.
         demand: a learner's request that not all learners have made yet.
@@ -125,7 +129,7 @@ class Worker:
     rank: int
     state: State = State.EXPECTED
     role: str = ""
-    player: str = MAIN
+    group: str = MAIN
     host: str = ""
     pid: int = 0
     gpus: int = 0
@@ -142,8 +146,10 @@ class Worker:
     notified_quiet: bool = False
     killed_at: float | None = None
     policy_version: int | None = None
+    shares: dict[str, float] = dataclasses.field(default_factory=dict)
     is_paused: bool = False
-    turn: int = 0
+    free_since: int = 0
+    has_environments: bool = False
     pauses: int = 0
     paused_until: float = 0.0
     demand: DataDemand | None = None
@@ -163,6 +169,12 @@ class Worker:
     def is_collecting(self) -> bool:
         """True if it does a collect task that is no evaluation."""
         return isinstance(self.task, CollectTask) and not self.task.eval_flag
+
+    def enter(self, ready: WorkerReady) -> None:
+        """It has come: it is free."""
+        self.state, self.role, self.group = State.FREE, ready.role, ready.player
+        self.host, self.pid = ready.host, ready.pid
+        self.gpus, self.cpus = ready.gpus, ready.cpus
 
     def start(self, task: Task, now: float) -> None:
         """Take a task."""
@@ -185,7 +197,7 @@ class Worker:
         return now - (self.heard_at if self.heard_at > self.started else self.started)
 
     def may_be_closed(self, now: float, patience_s: float) -> bool:
-        """Returns whether nobody need wait for the end of its task: it is open, or overdue."""
+        """Returns whether another task may be closed: this one is not ending, or takes too long."""
         return self.closing is None or now - self.closing >= patience_s
 
 
@@ -199,8 +211,8 @@ class Timeouts:
         collector_task_s: that a collector may take to end a task before another is asked.
         learner_task_s: that a learner may take until its first request for data.
         silence_s: without any message, after which a worker is frozen: it is killed.
-        rest_s: after which a collector whose environments have all failed makes them anew; each
-            further time it pauses twice as long.
+        rest_s: pause of a collector whose environments have all failed, before it makes new ones;
+            each further pause is twice as long.
     """
 
     start_s: float = 300.0
@@ -212,13 +224,16 @@ class Timeouts:
 
     @classmethod
     def of(cls, config: ExperimentConfig) -> Timeouts:
-        """Of an experiment."""
-        own = config.system.coordinator
+        """Returns those of an experiment."""
+        settings = config.system.coordinator
         return cls(
-            own.start_timeout_s, own.stop_timeout_s, own.collector_task_timeout,
-            own.learner_task_timeout, config.system.survival.worker_timeout_s + OWN_END_S,
-            config.env.manager.retry_window_s,
-        )  # fmt: skip
+            start_s=settings.start_timeout_s,
+            stop_s=settings.stop_timeout_s,
+            collector_task_s=settings.collector_task_timeout,
+            learner_task_s=settings.learner_task_timeout,
+            silence_s=config.system.survival.worker_timeout_s + OWN_END_S,
+            rest_s=config.env.manager.retry_window_s,
+        )
 
 
 @dataclass
@@ -239,24 +254,11 @@ class FaultPolicy:
 
     @classmethod
     def of(cls, config: ExperimentConfig, *, is_possible: bool) -> FaultPolicy:
-        """Of an experiment; a deterministic run has the same ranks from start to end."""
+        """Returns that of an experiment; a deterministic run loses no rank on its way."""
         rules = config.system.survival
         if config.system.deterministic:
             rules = dataclasses.replace(rules, on_collector_death="abort", on_learner_death="abort")
         return cls(rules, is_possible, config.policy.cuda, config.policy.on_policy)
-
-
-@dataclass
-class LearnerGroup:
-    """The learners of one player: they share their gradients, and do a task together.
-
-    Attributes:
-        size: number of them; 0: all have died, and the run goes on without them.
-        task: of them all, until the last one has done it.
-    """
-
-    size: int
-    task: LearnTask | None = None
 
 
 class Workers:
@@ -264,7 +266,7 @@ class Workers:
 
     Args:
         ranks: that take part, the coordinator not among them.
-        learners: number of learners of each player that learns; None: one, of the main player.
+        groups: whose learners are among them.
         faults: without whom the run goes on.
         timeouts: how long to wait for what.
         host: of rank 0.
@@ -273,24 +275,28 @@ class Workers:
     def __init__(
         self,
         ranks: Iterable[int],
-        learners: Mapping[str, int] | None = None,
+        groups: Groups,
         faults: FaultPolicy | None = None,
         timeouts: Timeouts | None = None,
         host: str = "",
     ) -> None:
-        sizes = learners if learners is not None else {MAIN: 1}
-        self.groups = {player: LearnerGroup(size) for player, size in sizes.items()}
         self.faults = faults if faults is not None else FaultPolicy()
         self.timeouts = timeouts if timeouts is not None else Timeouts()
-        self._host = host
+        self._groups, self._host = groups, host
         self._workers = {rank: Worker(rank) for rank in sorted(ranks)}
-        self._roles: defaultdict[str, list[Worker]] = defaultdict(list)  # that have reported
-        self._turn = 0
+        self._collectors: list[Worker] = []  # that have reported
+        self._freed = 0
 
     def __getitem__(self, rank: int) -> Worker:
-        """The record of a rank; a blank one for callers that are no workers, such as rank 0."""
-        worker = self._workers.get(rank)
-        return Worker(rank) if worker is None else worker
+        """The record of a rank.
+
+        Raises:
+            CommError: it is not a worker of this run.
+        """
+        if rank not in self._workers:
+            ranks = ", ".join(map(str, self._workers)) or "none"
+            raise CommError(f"rank {rank} is no worker of this run; its workers are {ranks}")
+        return self._workers[rank]
 
     def __iter__(self) -> Iterator[Worker]:
         """All records."""
@@ -300,17 +306,17 @@ class Workers:
 
     def report(self, rank: int, ready: WorkerReady) -> None:
         """A worker has reported: it is free."""
-        worker = self._workers.setdefault(rank, Worker(rank))
-        if not worker.role:
-            bisect.insort(self._roles[ready.role], worker, key=lambda one: one.rank)
-        worker.role, worker.host, worker.pid = ready.role, ready.host, ready.pid
-        worker.player = ready.player
-        worker.gpus, worker.cpus = ready.gpus, ready.cpus
+        worker = self[rank]
+        if not worker.role and ready.role == "collector":
+            bisect.insort(self._collectors, worker, key=lambda one: one.rank)
+        worker.enter(ready)
+        if ready.role == "learner":
+            self._groups.of(ready).learners.add(worker)
         self._free(worker)
 
     def _free(self, worker: Worker) -> None:
-        self._turn += 1
-        worker.state, worker.turn = State.FREE, self._turn
+        self._freed += 1
+        worker.state, worker.free_since = State.FREE, self._freed
 
     @property
     def all_reported(self) -> bool:
@@ -332,41 +338,30 @@ class Workers:
         """Role of each rank that the run goes on without."""
         return {worker.rank: worker.role for worker in self if worker.state is State.LOST}
 
-    def available(self, role: str, player: str | None = None) -> list[Worker]:
-        """Workers of a role that can work; of one player's learners, or of all."""
-        return [
-            worker
-            for worker in self._roles[role]
-            if worker.is_available and player in (None, worker.player)
-        ]
-
     @property
-    def learners(self) -> int:
-        """Number of learners that the run has, including those that have not reported yet."""
-        return sum(group.size for group in self.groups.values())
+    def collectors(self) -> list[Worker]:
+        """Collectors that can work."""
+        return [worker for worker in self._collectors if worker.is_available]
 
     @property
     def collectors_left(self) -> int:
         """Collectors that can work, and those that have not reported yet."""
         expected = sum(worker.state is State.EXPECTED for worker in self)
-        learners = max(self.learners - len(self.available("learner")), 0)  # among those expected
-        return len(self.available("collector")) + max(expected - learners, 0)
+        learners = max(self._groups.size - len(self._groups.learners), 0)  # of those expected
+        return len(self.collectors) + max(expected - learners, 0)
 
     def _role_of(self, worker: Worker) -> str:
         """Role of a worker; one that is still expected collects, if all learners have reported."""
-        learners_are_here = len(self.available("learner")) >= self.learners
+        learners_are_here = len(self._groups.learners) >= self._groups.size
         return worker.role or ("collector" if learners_are_here else "")
 
     def lose(self, rank: int) -> Task | None:
         """A worker has died and the run goes on; returns its task."""
         worker = self[rank]
         task, worker.task, worker.policy_version = worker.task, None, None
+        if worker.role == "learner" and worker.state is not State.LOST:
+            self._groups[worker.group].learners.lose(worker)
         worker.role, worker.state = self._role_of(worker), State.LOST
-        worker.demand = worker.info = worker.result = None
-        if worker.role == "learner":
-            group = self.groups[worker.player]
-            group.size -= 1
-            group.task = group.task if group.size else None
         return task
 
     # ------------------------------------------------------------------------------- faults
@@ -375,8 +370,8 @@ class Workers:
     def collectors_needed(self) -> int:
         """With fewer the run cannot go on."""
         if self.faults.each_learner_needs_one:
-            return max(len(self.available("learner")), 1)
-        return max(sum(group.size > 0 for group in self.groups.values()), 1)
+            return max(len(self._groups.learners), 1)
+        return max(sum(group.learners.size > 0 for group in self._groups), 1)
 
     def why_not_without(self, rank: int) -> str:
         """Returns why the run cannot go on without a worker; empty: it can."""
@@ -386,12 +381,11 @@ class Workers:
         role = self._role_of(worker)
         if not role or worker.state is State.LOST:
             return "it had not reported yet"
-        is_learner = role == "learner"
-        beside = self.available(role, worker.player) if is_learner else ()
-        others = (len(beside) if is_learner else self.collectors_left) - 1
-        if not others and not (is_learner and worker.player != MAIN):
+        group = self._groups[worker.group] if role == "learner" else None
+        others = (self.collectors_left if group is None else len(group.learners)) - 1
+        if not others and (group is None or group.is_main):
             return f"it was the last {role}"
-        if is_learner:
+        if group is not None:
             rule = faults.rules.on_learner_death
         else:
             rule = faults.rules.on_collector_death
@@ -401,7 +395,7 @@ class Workers:
                 return "there must be a collector to each player that learns"
         if rule == "abort":
             return f"system.survival.on_{role}_death is 'abort'"
-        if is_learner and others and faults.learners_on_gpu:
+        if group is not None and others and faults.learners_on_gpu:
             return "learners on GPUs cannot form their group anew"
         return ""
 
@@ -412,31 +406,22 @@ class Workers:
 
     # ------------------------------------------------------------------------------- tasks
 
-    def free(self, role: str) -> list[Worker]:
-        """Free workers; first the one that has worked last: its environments are made."""
-        free = [worker for worker in self._roles[role] if worker.state is State.FREE]
-        return sorted(free, key=lambda worker: worker.turn)
-
-    def start_collector(self, task: CollectTask, now: float) -> int:
-        """Give a task to a free collector, of which there must be one; returns its rank."""
-        worker = self.free("collector")[0]
-        worker.start(task, now)
-        return worker.rank
-
     @property
-    def learners_are_free(self) -> bool:
-        """True if there are groups without a task, and all of each are there."""
-        free = Counter(worker.player for worker in self.free("learner"))
-        idle = [name for name, group in self.groups.items() if group.size and group.task is None]
-        return bool(idle) and all(free[name] >= self.groups[name].size for name in idle)
+    def free_collectors(self) -> list[Worker]:
+        """Free collectors: first those whose environments are made, the one that ended last first.
 
-    def start_learners(self, task: LearnTask, now: float) -> list[int]:
-        """Give a task to all learners of its player; returns their ranks."""
-        self.groups[task.player].task = task
-        learners = self.available("learner", task.player)
-        for worker in learners:
-            worker.start(task, now)
-        return [worker.rank for worker in learners]
+        The others follow in the order in which they came.
+        """
+        free = [worker for worker in self._collectors if worker.state is State.FREE]
+        free.sort(key=lambda worker: worker.free_since)
+        made = [worker for worker in reversed(free) if worker.has_environments]
+        return made + [worker for worker in free if not worker.has_environments]
+
+    def start_collector(self, task: CollectTask, now: float) -> Worker:
+        """Give a task to a free collector, of which there must be one; returns it."""
+        worker = self.free_collectors[0]
+        worker.start(task, now)
+        return worker
 
     def finish(self, rank: int, task_id: str) -> Task | None:
         """A task has ended; returns it, or None if the worker did not have it."""
@@ -444,15 +429,15 @@ class Workers:
         worker.policy_version = None
         if worker.task is None or worker.task.task_id != task_id:
             return None
-        task, worker.task = worker.task, None
+        task, worker.task, worker.has_environments = worker.task, None, True
         self._free(worker)
-        worker.turn = -worker.turn  # before those that have not worked yet
         return task
 
     def pause(self, rank: int, now: float) -> None:
         """A collector has no environments left: it pauses, each time twice as long."""
         worker = self[rank]
         worker.state, worker.task, worker.policy_version = State.PAUSED, None, None
+        worker.has_environments = False
         worker.paused_until = now + self.timeouts.rest_s * 2**worker.pauses
         worker.pauses += 1
 
@@ -465,22 +450,22 @@ class Workers:
 
     # ------------------------------------------------------------------------------- collectors
 
-    def collecting(self, player: str = MAIN) -> list[int]:
-        """Ranks that collect for a player and were not ordered to end."""
+    def collecting(self, group: Group) -> list[int]:
+        """Ranks that collect for a group and were not ordered to end."""
         return [
             worker.rank
-            for worker in self._roles["collector"]
+            for worker in self._collectors
             if worker.closing is None and isinstance(worker.task, CollectTask)
-            if not worker.task.eval_flag and worker.task.player == player
+            if not worker.task.eval_flag and group.has(worker.task)
         ]
 
     @property
     def policy_versions(self) -> dict[int, int]:
-        """Version by which each rank acts that acts for the main player."""
+        """Version by which each rank acts that acts for the main group."""
         return {
             w.rank: w.policy_version
             for w in self
-            if w.policy_version is not None and w.task is not None and w.task.player == MAIN
+            if w.policy_version is not None and w.task is not None and self._groups.main.has(w.task)
         }
 
     def close_oldest(self, now: float) -> list[Worker]:
@@ -510,19 +495,29 @@ class Workers:
             worker.closing = now
         return surplus
 
-    def close_uneven(self, now: float) -> list[Worker]:
-        """Mark a player's newest collect task for closing, where another has two collectors less.
+    def close_all(self, group: Group, now: float) -> list[Worker]:
+        """Mark all collect tasks and evaluations of a group for closing."""
+        workers = [
+            worker
+            for worker in self
+            if isinstance(worker.task, CollectTask) and group.has(worker.task)
+        ]
+        for worker in workers:
+            worker.closing = now
+        return workers
 
-        So each player that learns keeps collectors, also after deaths.
+    def close_uneven(self, now: float) -> list[Worker]:
+        """Mark a group's newest collect task for closing, where another has two collectors less.
+
+        So each group that learns keeps collectors, also after deaths.
         """
-        playing = [name for name, group in self.groups.items() if group.task is not None]
-        if len(playing) < 2:
+        groups = [self.collecting(group) for group in self._groups if group.is_learning]
+        if len(groups) < 2:
             return []
-        ranks = {name: self.collecting(name) for name in playing}
-        most = max(playing, key=lambda name: len(ranks[name]))
-        if len(ranks[most]) - min(map(len, ranks.values())) < 2:
+        most = max(groups, key=len)
+        if len(most) - min(map(len, groups)) < 2:
             return []
-        newest = max((self[rank] for rank in ranks[most]), key=lambda worker: worker.started)
+        newest = max((self[rank] for rank in most), key=lambda worker: worker.started)
         newest.closing = now
         return [newest]
 
@@ -563,7 +558,7 @@ class Workers:
         for worker in frozen:
             if worker.killed_at is not None and now - worker.killed_at > OWN_END_S:
                 raise self._silent(worker, now)
-        for worker in self._roles["learner"]:
+        for worker in self._groups.learners:
             waited_s = now - worker.started
             is_waiting = worker.task is not None and not worker.has_begun
             if is_waiting and waited_s > self.timeouts.learner_task_s:
@@ -592,66 +587,3 @@ class Workers:
     def _silent(self, worker: Worker, now: float) -> WorkerSilentError:
         heard = worker.heard if worker.heard_at > worker.started else "nothing"
         return WorkerSilentError(worker.rank, worker.silence_s(now), heard)
-
-    # ------------------------------------------------------------------------------- learners
-
-    def group_demand(self, rank: int, demand: DataDemand) -> list[DataDemand] | None:
-        """Requests of a learner's whole group, once each has asked again; None until then."""
-        self[rank].demand = demand
-        player = self[rank].player
-        members = self.available("learner", player)
-        demands = [w.demand for w in members if w.demand is not None]
-        if len(demands) < self.groups[player].size:
-            return None
-        for worker in members:
-            worker.demand = None
-        return demands
-
-    def group_info(self, rank: int, info: LearnInfo) -> LearnInfo:
-        """A learner's message with the means of the last scalars of its whole group.
-
-        A scalar that some learners lack is the mean over those that have it. `train_iter` is what
-        all have done, 0 until all have reported; `shares` stay the sender's.
-        """
-        worker = self[rank]
-        if worker.role != "learner":
-            return info
-        worker.info = info
-        members = self.available("learner", worker.player)
-        infos = [w.info for w in members if w.info is not None]
-        values: dict[str, list[float]] = {}
-        for one in infos:
-            for name, value in one.scalars.items():
-                values.setdefault(name, []).append(value)
-        means = {name: float(sum(v) / len(v)) for name, v in values.items()}
-        is_whole = len(infos) == self.groups[worker.player].size
-        done = min(one.train_iter for one in infos) if is_whole else 0
-        return dataclasses.replace(info, train_iter=done, scalars=means, player=worker.player)
-
-    def group_result(self, rank: int, result: LearnResult) -> LearnResult | None:
-        """The group's result, once all learners have ended their task; None until then.
-
-        A result of a task that the group does not have is returned as it is.
-        """
-        player = self[rank].player
-        task = self.groups[player].task
-        if task is None or result.task_id != task.task_id:
-            return result
-        self[rank].result = result
-        return self.whole_result(player)
-
-    def whole_result(self, player: str = MAIN) -> LearnResult | None:
-        """The result of a player's group, if no learner's is missing."""
-        members = self.available("learner", player)
-        results = [w.result for w in members if w.result is not None]
-        if not results or len(results) < self.groups[player].size:
-            return None
-        self.end_learn_task(player)
-        return dataclasses.replace(results[0], train_iter=min(r.train_iter for r in results))
-
-    def end_learn_task(self, player: str = MAIN) -> None:
-        """The task of a player's group is over, whatever its members send afterwards."""
-        self.groups[player].task = None
-        for worker in self._roles["learner"]:
-            if worker.player == player:
-                worker.demand = worker.info = worker.result = None

@@ -160,7 +160,7 @@ class MPIFileSystemLearner(BaseCommLearner):
         )
         self.pump = LinkPump(place.link, handlers, self.ask, self.listen)
         self._snapshots = SnapshotPartWriter(
-            place.layout, lambda part: self.pump.send(COORDINATOR_RANK, part), place.player
+            place.layout, lambda part: self.pump.send(COORDINATOR_RANK, part), place.group
         )
 
     # ---------------------------------------------------------------------------------------- life
@@ -215,7 +215,7 @@ class MPIFileSystemLearner(BaseCommLearner):
             self._learner.register_hook(hook)
         pin_memory = config.policy.learn.learner.pin_memory
         self._the_feed().stage = stage_for(self._learner.policy, pin_memory=pin_memory)
-        if self._place.agent:  # the main player never begins anew
+        if self._place.agent:  # the main group never begins anew
             self._at_start = copied(self._learner.state_to_share()["policy"])
         if task_info.resume:
             self._resume(self._learner, self._place.layout.inside(task_info.resume))
@@ -309,7 +309,7 @@ class MPIFileSystemLearner(BaseCommLearner):
         storage = self._place.config.system.storage
         if self._group.rank > 0:
             return None
-        path = self._place.layout.latest_policy_of(self._place.player)
+        path = self._place.layout.latest_policy_of(self._place.group)
         return PolicyFile(path, storage.policy_file_s, fsync=storage.fsync)
 
     @property
@@ -331,12 +331,12 @@ class MPIFileSystemLearner(BaseCommLearner):
     # ----------------------------------------------------------------------------------- internals
 
     def _resume(self, learner: BaseLearner, snapshot: Path) -> None:
-        """Loads this learner's part of a snapshot; a player that had none yet begins anew."""
+        """Loads this learner's part of a snapshot; a group that had none yet begins anew."""
         agent = self._place.agent
         if not agent or (snapshot / of_agent(agent, POLICY_FILE)).exists():
             load_learner(learner, snapshot, agent=agent)
         else:
-            LOGGER.warning("%s begins anew: %s is without it", self._place.player, snapshot.name)
+            LOGGER.warning("%s begins anew: %s is without it", self._place.group, snapshot.name)
 
     def _task_id(self) -> str:
         return self._feed.task_id if self._feed is not None else ""

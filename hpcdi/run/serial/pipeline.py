@@ -12,9 +12,10 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, Protocol
 
-from hpcdi.config.roles import SoloCommanderConfig
 from hpcdi.config.schema import ExperimentConfig
-from hpcdi.roles.coordinator.commanders import BaseSerialCommander
+from hpcdi.replay.ratio import replay_ratio_of
+from hpcdi.roles.coordinator.commander import RunLimits
+from hpcdi.roles.coordinator.groups import EvaluationClock
 from hpcdi.roles.learner.base_learner import BaseLearner
 from hpcdi.run.serial.replay import LocalReplay
 from hpcdi.store.builder import Segment
@@ -23,6 +24,7 @@ from hpcdi.types import Columns, Interval, Settings, Transition
 from hpcdi.utils.metrics import human_return
 from hpcdi.utils.nested import column_rows, share_tensors
 from hpcdi.utils.progress import Evaluation
+from hpcdi.worker.coordinator.commanders import BaseSerialCommander
 
 Players = Sequence[Settings] | None
 """How each player acts, as keyword arguments of its policy; None: at random."""
@@ -82,8 +84,9 @@ class SerialPipeline:
         self.evaluated_steps = 0
         """Environment steps at the last evaluation; 0: at the start."""
         self._config, self._keep_best, self._mark = config, keep_best, mark
-        self._every = Interval.of(config.policy.eval.every)
-        self._counted_from: float | None = None
+        every = Interval.of(config.policy.eval.every)
+        self._clock = EvaluationClock(every) if every is not None else None
+        self._limits, self._ratio = RunLimits.of(config), replay_ratio_of(config, in_turns=True)
 
     def run(self, stop: Callable[[], str | None]) -> str:
         """Train; returns the reason why it ended.
@@ -92,14 +95,19 @@ class SerialPipeline:
             stop: asked between two turns of the loop; a reason ends the run.
         """
         collector, agents, data = self.parts.collector, self.parts.agents, self.parts.data
+        if self._clock is not None:
+            last = (self.evaluated_steps, max(self.evaluated_at, 0))
+            self._clock.start(*last, time.monotonic())
+        size = self._config.policy.learn.batch_size
         reason = self._warm_up(stop)
         while (reason := reason or self._evaluate() or self._limit() or stop()) is None:
             self._mark("show")
             settings = [agent.commander.step() for agent in agents]
             count = data.collect(self.train_iter, settings)
             self._mark("collect")
-            updates = self._config.policy.updates_after(count, self.env_steps, self.train_iter)
-            for agent, batches in zip(agents, data.batches(updates), strict=True):
+            self._ratio.begin_round(count)
+            due = self._ratio.batches(self.env_steps, size * self.train_iter, size)
+            for agent, batches in zip(agents, data.batches(max(0, int(due))), strict=True):
                 for batch in batches:
                     agent.learner.train(batch, collector.envstep)
             self._mark("train")
@@ -125,18 +133,10 @@ class SerialPipeline:
 
     def _is_due(self) -> bool:
         """Returns whether it is time for an evaluation."""
-        if self._every is None:
+        if self._clock is None:
             return bool(self.parts.evaluator.should_eval(self.train_iter))
-        seconds = time.monotonic()
-        count = self._every.count(self.env_steps, self.train_iter, seconds)
-        if self._counted_from is None:
-            last = (self.evaluated_steps, max(self.evaluated_at, 0), seconds)
-            self._counted_from = self._every.count(*last)
-        is_over = count - self._counted_from >= self._every.length
-        if not is_over or self.train_iter <= max(self.evaluated_at, 0):
-            return False
-        self._counted_from = count
-        return True
+        counts = (self.env_steps, self.train_iter, time.monotonic())
+        return self.train_iter > max(self.evaluated_at, 0) and self._clock.take(*counts)
 
     def _evaluate(self, *, at_once: bool = False) -> str | None:
         """Evaluate, if it is time or `at_once`; returns the reason to end: a good enough policy."""
@@ -167,14 +167,7 @@ class SerialPipeline:
         return self._evaluate(at_once=True) if has_learnt else None
 
     def _limit(self) -> str | None:
-        limits = self._config.policy.other.commander
-        if not isinstance(limits, SoloCommanderConfig):
-            return None
-        if self.env_steps >= limits.max_env_step:
-            return f"max_env_step reached: {self.env_steps} of {limits.max_env_step:.0f}"
-        if self.train_iter >= limits.max_train_iter:
-            return f"max_train_iter reached: {self.train_iter} of {limits.max_train_iter:.0f}"
-        return None
+        return self._limits.reached(self.env_steps, self.train_iter) or None
 
 
 # ------------------------------------------------------------------- from environments to updates

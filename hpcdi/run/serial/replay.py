@@ -18,7 +18,7 @@ from hpcdi.comm.messages import BlockReady
 from hpcdi.config.schema import ExperimentConfig
 from hpcdi.errors import BufferContractError, StoreError
 from hpcdi.replay.advanced_buffer import AdvancedReplayBuffer
-from hpcdi.replay.manager import note_newest
+from hpcdi.replay.manager import ReplayFigures
 from hpcdi.replay.partition import HeldBlock, item_count, item_rows, make_placer
 from hpcdi.roles.collector.channels import DataPublisher
 from hpcdi.store.block import Block
@@ -36,7 +36,7 @@ _PARTITION = "rank1"
 
 
 class LocalReplay(Closing):
-    """The replay buffers of a run in one process; see `ReplayFigures`.
+    """The replay buffers of a run in one process, in the place of a `ReplayManager`.
 
     Args:
         config: the experiment.
@@ -53,7 +53,7 @@ class LocalReplay(Closing):
         published: announcements of blocks since they were last taken from here.
     """
 
-    blocks_lost = blocks_skipped = 0
+    blocks_lost = 0
 
     def __init__(
         self,
@@ -71,7 +71,6 @@ class LocalReplay(Closing):
         self._fetch = open_transport(config.system, layout).fetch
         self._blocks: deque[HeldBlock] = deque()  # those of the buffer's items, oldest first
         self._end_id = 0  # of the last item in `_blocks`
-        self._newest: dict[str, int] = {}
         self._freed: list[str] = []
         self._data: DataPublisher | None = None
         if columnar and buffers and isinstance(buffers[0], AdvancedReplayBuffer):
@@ -106,7 +105,6 @@ class LocalReplay(Closing):
         taken = []
         while self.published:
             ready = self.published.popleft()
-            note_newest(self._newest, ready)
             self.unpublished -= ready.transitions
             self._hold(ready)
             taken.append(ready)
@@ -141,23 +139,22 @@ class LocalReplay(Closing):
         """The reason why nothing can be drawn; empty: something can."""
         return str(getattr(self._buffers[0], "blocked", "")) if self._buffers else ""
 
-    def count(self) -> int:
-        """Returns the number of items that can be drawn, of the first agent."""
-        return int(self._buffers[0].count()) if self._buffers else 0
+    def figures(self) -> ReplayFigures:
+        """Returns figures, of items those of the first agent."""
+        items = int(self._buffers[0].count()) if self._buffers else 0
+        return ReplayFigures(
+            items, self.capacity(), self.drawn, self.items_admitted, self.blocks_lost
+        )
 
     def capacity(self) -> int:
         """Returns the number of items that a buffer can hold; 0: there is none."""
         return int(self._buffers[0].replay_buffer_size) if self._buffers else 0
 
-    def samples_drawn(self) -> int:
-        """Returns the number of items that were ever drawn."""
-        return self.drawn
-
     # ----------------------------------------------------------------------------------- state
 
     def state_dict(self) -> dict[str, Any]:
         """Returns the state as a `ReplayManager` does; call `flush` and `take_published` before."""
-        state: dict[str, Any] = {"partitions": {}, "waiting": [], "named": {}, "agents": {}}
+        state: dict[str, Any] = {"partitions": {}, "waiting": [], "agents": {}}
         if self._data is not None:
             state["partitions"] = {_PARTITION: self._partition()}
         else:
@@ -165,7 +162,7 @@ class LocalReplay(Closing):
                 str(agent): _for_file(buffer.state_dict())
                 for agent, buffer in enumerate(self._buffers)
             }
-        return {**state, "newest": dict(self._newest)}
+        return {**state, "drawn": self.drawn}
 
     def _partition(self) -> dict[str, Any]:
         """Returns the buffer as a learner's partition: its blocks follow each other in a ring."""
@@ -205,9 +202,6 @@ class LocalReplay(Closing):
             state: the state.
             published: the blocks that exist, by name, oldest first.
         """
-        self._newest = dict(state["newest"])
-        for ready in published.values():
-            note_newest(self._newest, ready)
         for agent, saved in state.get("agents", {}).items():
             self._buffers[int(agent)].load_state_dict(saved)
         if self._data is None:

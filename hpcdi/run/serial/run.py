@@ -18,10 +18,13 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from hpcdi.comm.messages import SnapshotPart, StopRequest
 from hpcdi.config.load import show_notes
 from hpcdi.config.schema import ExperimentConfig
 from hpcdi.errors import EXIT_DONE, EXIT_FAILED, EXIT_REQUEUE, HpcdiError, StoreError, state_after
+from hpcdi.roles.coordinator.groups import EvaluationClock, Group, Groups, Learners
 from hpcdi.roles.coordinator.scheduler import Outcome, Phase, RunState
 from hpcdi.roles.coordinator.snapshots import Resumed, SnapshotClock, SnapshotKeeper
 from hpcdi.roles.coordinator.view import RunView
@@ -41,7 +44,7 @@ from hpcdi.store.atomic import load_json, stay_in, write_json
 from hpcdi.store.disk_full import DiskPatience, or_warn
 from hpcdi.store.layout import RunLayout
 from hpcdi.store.policies import PolicyImage, publish_policy
-from hpcdi.types import MAIN, Spaces
+from hpcdi.types import MAIN, Interval, Spaces
 from hpcdi.utils.lifetime import Closing
 from hpcdi.utils.log import LOGGER, close_log, open_log, say
 
@@ -167,9 +170,12 @@ class SerialRun(Closing):
         keep, keep_data = config.system.keep_snapshots, config.system.storage.keep_data
         self._keeper = SnapshotKeeper(layout, keep, keep_data=keep_data)
         clock = SnapshotClock(config.system.snapshot_s, self._keeper.new)
-        self.state = RunState(parts.replay, clock, Workers(()))
+        replay: Any = parts.replay
+        self._main = Group(MAIN, replay, EvaluationClock(Interval("iterations", 1)), Learners(0))
+        groups = Groups([self._main])
+        self.state = RunState(groups, clock, Workers((), groups))
         self.pipeline = SerialPipeline(
-            config, parts, self._keep_best, self.view.evaluations, self.view.meter.mark
+            config, parts, self._keep_best, self._main.evaluations, self.view.meter.mark
         )
         self._parts: deque[tuple[int, SnapshotPart]] = deque()  # written by now
         self._writers = [
@@ -219,7 +225,7 @@ class SerialRun(Closing):
         order = self.state.snapshots.take(agents, time.monotonic())
         if order is None:
             return
-        facts = {"env_steps": self.state.counters.env_steps, "learners": list(agents)}
+        facts = {"env_steps": self._main.env_steps, "learners": list(agents)}
         self._keeper.begin(order, self._state_dict(), facts)
         for number, agent in enumerate(self.pipeline.parts.agents):
             own = image if number == 0 else None
@@ -235,22 +241,23 @@ class SerialRun(Closing):
         if resumed.folder:
             for number, agent in enumerate(parts.agents):
                 load_learner(agent.learner, self._layout.inside(resumed.folder), agent=number)
-        parts.replay.load_state_dict(state["replay"], resumed.published)
-        counters = self.state.counters
-        counters.load_state_dict(state["counters"])
-        counters.iterations_of = {MAIN: int(resumed.facts["train_iter"])}
-        steps = counters.env_steps + resumed.later
-        episodes = counters.episodes + resumed.later_episodes
-        own = state.get("serial", {"evaluated_at": counters.train_iter or -1, "samples": steps})
+        self.state.load_state_dict(state, resumed.published)
+        for path in resumed.after:
+            self.state.note_block(resumed.published[path])
+        main = self._main
+        steps = main.env_steps + resumed.later
+        begun = main.evaluation.state_dict() or [0, -1]  # the next evaluation is counted from there
+        samples = state.get("serial", {"samples": steps})["samples"]
         parts.collector.totals = {
-            "envstep": steps, "train_sample": own["samples"], "episode": episodes,
-        }  # fmt: skip
-        if own["evaluated_at"] >= 0:  # the next evaluation is counted from there
-            parts.evaluator.should_eval(own["evaluated_at"])
-            self.pipeline.evaluated_at = own["evaluated_at"]
-        self.pipeline.evaluated_steps = own.get("evaluated_steps", steps)
+            "envstep": steps,
+            "train_sample": samples,
+            "episode": main.episodes + resumed.later_episodes,
+        }
+        self.pipeline.evaluated_steps, self.pipeline.evaluated_at = begun
+        if self.pipeline.evaluated_at >= 0:
+            parts.evaluator.should_eval(self.pipeline.evaluated_at)
         # the file of the best policy may be newer than the snapshot
-        known = (state["commander"]["best_evaluation"], _read_best(self._best_file))
+        known = (main.best if np.isfinite(main.best) else None, _read_best(self._best_file))
         parts.evaluator.best = max((best for best in known if best is not None), default=None)
         self._keeper.adopt(resumed)
         self._count()
@@ -293,6 +300,7 @@ class SerialRun(Closing):
         """Show the run, and take what threads have written."""
         for ready in self.pipeline.parts.replay.take_published():
             self._keeper.published(ready.shard.path)
+            self.state.note_block(ready)
             self.view.observe(0, ready)
         self._count()
         while self._parts:
@@ -302,15 +310,15 @@ class SerialRun(Closing):
 
     def _tend_files(self) -> None:
         """Finish snapshots, and remove shards that nobody needs."""
-        self._keeper.drop(self.state.replay.take_freed())
+        self._keeper.drop(self._main.replay.take_freed())
         for result in self._keeper.tend(self.state.snapshots.take_complete()):
             self.view.snapshot(result, self.state)
 
     def _count(self) -> None:
-        parts, counters = self.pipeline.parts, self.state.counters
-        counters.steps_of = {MAIN: parts.collector.totals["envstep"] - parts.replay.unpublished}
-        counters.episodes = parts.collector.totals["episode"]
-        counters.iterations_of = {MAIN: self.pipeline.train_iter}
+        parts, main = self.pipeline.parts, self._main
+        main.env_steps = parts.collector.totals["envstep"] - parts.replay.unpublished
+        main.episodes = parts.collector.totals["episode"]
+        main.train_iter = self.pipeline.train_iter
 
     def _ask_for_stop(self) -> None:
         """Keep a signal's request; also called while the disk is full."""
@@ -328,23 +336,15 @@ class SerialRun(Closing):
         self._parts.append((agent, part))
 
     def _state_dict(self) -> dict[str, Any]:
-        """Returns rank 0's part of a snapshot, as `Coordinator.state_dict`, and ``serial``."""
-        parts, counters = self.pipeline.parts, self.state.counters
-        return {
-            "commander": {
-                "env_steps": counters.env_steps,
-                "train_iter": counters.train_iter,
-                "best_evaluation": parts.evaluator.best,
-            },
-            "counters": counters.state_dict(),
-            "tasks": {},
-            "replay": parts.replay.state_dict(),
-            "serial": {
-                "evaluated_at": self.pipeline.evaluated_at,
-                "evaluated_steps": self.pipeline.evaluated_steps,
-                "samples": parts.collector.totals["train_sample"],
-            },
-        }
+        """Returns rank 0's part of a snapshot, as of a run over ranks, and ``serial``."""
+        main, pipeline = self._main, self.pipeline
+        best = pipeline.parts.evaluator.best
+        main.best = float("-inf") if best is None else best
+        if pipeline.evaluated_at >= 0:
+            main.evaluation.begin(pipeline.evaluated_steps, pipeline.evaluated_at, 0.0)
+        main.evaluated_iter = max(pipeline.evaluated_at, 0)
+        serial = {"samples": pipeline.parts.collector.totals["train_sample"]}
+        return {**self.state.state_dict(), "plan": {}, "commander": {}, "serial": serial}
 
     def _keep_best(self, name: str) -> None:
         """Keep the policy that is judged, which is the first agent's."""

@@ -28,8 +28,9 @@ from hpcdi.errors import ConfigError, EnvError, PolicyError, Problem
 from hpcdi.policy.dict_adapter import DictAgent, as_number, episode_return, infos_of
 from hpcdi.roles.collector.dict_envs import DictEnvs
 from hpcdi.roles.collector.loop import Loop
+from hpcdi.roles.coordinator.groups import EvaluationClock
 from hpcdi.store.atomic import published
-from hpcdi.types import Array, Columns
+from hpcdi.types import Array, Columns, Interval
 from hpcdi.utils.lifetime import Closing
 from hpcdi.utils.log import LOGGER
 from hpcdi.utils.metrics import Curves, evaluation_scalars
@@ -227,30 +228,6 @@ _PATIENCE_S = 600.0
 _MAX_FAILURES = 100
 
 
-class Every:
-    """Decides whether something is due: the first time, and when a count has grown by `step`.
-
-    Args:
-        step: how much; 0 or less: whenever the count changed.
-    """
-
-    def __init__(self, step: int) -> None:
-        self._step = step
-        self._last: int | None = None
-
-    def is_due(self, count: int) -> bool:
-        """Returns whether it is due; if so, the next time counts from here."""
-        last = self._last
-        # a count below the last one was reset, perhaps by a checkpoint
-        due = last is None or (count != last and not 0 < count - last < self._step)
-        self._last = count if due else last
-        return due
-
-    def restart(self) -> None:
-        """Forget the last count."""
-        self._last = None
-
-
 class SerialEvaluator(Closing, ISerialEvaluator):
     """Base of serial evaluators; subclasses implement `eval`.
 
@@ -284,7 +261,7 @@ class SerialEvaluator(Closing, ISerialEvaluator):
         self._curves, self._exp_name = Curves(tb_logger, instance_name), exp_name
         config: EvaluatorConfig = self.parse_config(cfg)
         self._cfg = config
-        self._due = Every(config.eval_freq)
+        self._clock = EvaluationClock(Interval("iterations", config.eval_freq))
         self.reset(policy, env)
 
     @property
@@ -334,7 +311,7 @@ class SerialEvaluator(Closing, ISerialEvaluator):
         if _policy is not None or self._policy is not None:
             self.reset_policy(_policy)
         self._best = None
-        self._due.restart()
+        self._clock.make_due()
 
     def close(self) -> None:
         """See `ISerialEvaluator.close`; `reset_env` opens it again."""
@@ -345,7 +322,7 @@ class SerialEvaluator(Closing, ISerialEvaluator):
 
     def should_eval(self, train_iter: int) -> bool:
         """See `ISerialEvaluator.should_eval`."""
-        return self._due.is_due(train_iter)
+        return self._clock.take(0, train_iter, 0.0)
 
     # For subclasses.
 
@@ -500,7 +477,7 @@ class InteractionSerialEvaluator(SerialEvaluator):
     def reset(self, _policy: Any = None, _env: Any = None) -> None:
         """See `ISerialEvaluator.reset`."""
         super().reset(_policy, _env)
-        self._render_due = Every(self._cfg.render.render_freq)
+        self._film_clock = EvaluationClock(Interval("iterations", self._cfg.render.render_freq))
 
     def eval(
         self,
@@ -577,7 +554,7 @@ class InteractionSerialEvaluator(SerialEvaluator):
         """A camera if this evaluation is to be filmed, else None."""
         render = self._cfg.render
         count = envstep if render.mode == "envstep" else train_iter
-        is_due = render.render_freq > 0 and self._render_due.is_due(count)
+        is_due = render.render_freq > 0 and self._film_clock.take(0, count, 0.0)
         if not (is_due or force):
             return None
         if self._curves.writer is None and self._cfg.figure_path is None:

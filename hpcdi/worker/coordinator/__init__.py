@@ -1,13 +1,13 @@
 """Coordinator and commanders of `ding.worker`."""
 
-from hpcdi.roles.coordinator.commanders import (
+from hpcdi.worker.coordinator.commanders import (
     BaseSerialCommander,
+    OneVsOneCommander,
     SoloCommander,
     create_parallel_commander,
     get_parallel_commander_cls,
 )
-from hpcdi.roles.coordinator.coordinator import Coordinator, TaskState
-from hpcdi.roles.coordinator.one_vs_one_parallel_commander import OneVsOneCommander
+from hpcdi.worker.coordinator.coordinator import Coordinator, TaskState
 
 __all__ = [
     "BaseSerialCommander",

@@ -1,15 +1,17 @@
-"""Deterministic runs: whatever order the words of the ranks come in, the orders are the same."""
+"""Plans: whose turn it is. In lockstep the orders are the same whatever comes first."""
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 from collections import deque
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 import pytest
 
-from fakes.replay import block, make_replays
+from fakes.replay import BLOCK_BYTES, block, make_buffer, make_group
 from fakes.scheduler import STOP_VALUE, TIMEOUTS, experiment
 from hpcdi.comm.messages import (
     AdmitBlock,
@@ -23,6 +25,8 @@ from hpcdi.comm.messages import (
     LearnInfo,
     LearnTask,
     Message,
+    RankLost,
+    SnapshotPart,
     Stop,
     StopRequest,
     TakeSnapshot,
@@ -30,8 +34,12 @@ from hpcdi.comm.messages import (
 )
 from hpcdi.config.load import compile_config
 from hpcdi.config.schema import check_over_ranks
-from hpcdi.roles.coordinator.commanders import create_parallel_commander
-from hpcdi.roles.coordinator.lockstep import LockstepScheduler, RoundPlan
+from hpcdi.replay.manager import ReplayManager
+from hpcdi.replay.partition import OnPolicyPartition, Partition
+from hpcdi.replay.ratio import ReplayRatio
+from hpcdi.roles.coordinator.commander import Commander
+from hpcdi.roles.coordinator.groups import Group, Groups
+from hpcdi.roles.coordinator.plans import FreePlan, LockstepPlan, create_plan
 from hpcdi.roles.coordinator.scheduler import Outcome, Scheduler
 from hpcdi.roles.coordinator.snapshots import SnapshotClock
 from hpcdi.roles.coordinator.workers import Workers
@@ -48,28 +56,55 @@ class World:
     Args:
         seed: of that order.
         mean: return of the evaluations.
+        plan: of rounds.
+        names: of the players; each has two learners.
+        on_policy: a batch is all that was collected.
         limits: of the commander.
     """
 
-    def __init__(self, seed: int, mean: float = 0.0, **limits: float) -> None:
+    def __init__(
+        self,
+        seed: int,
+        mean: float = 0.0,
+        *,
+        plan: LockstepPlan | None = None,
+        names: Sequence[str] = ("main",),
+        on_policy: bool = False,
+        **limits: float,
+    ) -> None:
         self.rng, self.mean, self.now = np.random.default_rng(seed), mean, 0.0
-        numbers = itertools.count(1)
-        self.scheduler = LockstepScheduler(
-            create_parallel_commander(experiment(**limits)),
-            make_replays(min_fill=2 * STEPS),
+        self.learners = {name: tuple(2 * n + k for k in (1, 2)) for n, name in enumerate(names)}
+        first = 1 + 2 * len(names)
+        self.collectors = (first, first + 1, first + 2)
+        every, numbers = Interval("iterations", EVALUATE), itertools.count(1)
+        settings = {"max_staleness": 0} if on_policy else {"min_fill": 2 * STEPS}
+        self.groups = Groups(make_group(name, 2, every, **settings) for name in names)
+        for player in self.groups:
+            kind = OnPolicyPartition if on_policy else Partition
+            player.replay = ReplayManager(
+                lambda name: make_buffer(name, **settings),
+                BLOCK_BYTES,
+                kind,
+                ReplayRatio(updates=lambda _transitions: 1 if on_policy else UPDATES),
+            )
+        self.main = self.groups.main
+        self.plan = plan if plan is not None else LockstepPlan(EVERY)
+        ranks = range(1, first + 3)
+        self.scheduler = Scheduler(
+            Commander(experiment(**limits), self.groups),
             SnapshotClock(1.0, lambda: (f"snapshot_{next(numbers)}", "folder")),
-            Workers([*LEARNERS, *COLLECTORS], {"main": len(LEARNERS)}, timeouts=TIMEOUTS),
-            plan=RoundPlan(
-                len(COLLECTORS), lambda *_counts: UPDATES, EVERY, Interval("iterations", EVALUATE)
-            ),
+            Workers(ranks, self.groups, timeouts=TIMEOUTS),
+            self.plan,
         )
         self.said: dict[int, deque[Message]] = {
-            rank: deque([WorkerReady("learner" if rank in LEARNERS else "collector", "host", rank)])
-            for rank in (*LEARNERS, *COLLECTORS)
+            rank: deque([WorkerReady("collector", "host", rank)]) for rank in ranks
         }
+        for name, own in self.learners.items():
+            for rank in own:
+                self.said[rank] = deque([WorkerReady("learner", "host", rank, player=name)])
         self.sent: dict[int, list[Message]] = {rank: [] for rank in self.said}
-        self.iterations = dict.fromkeys(LEARNERS, 0)
-        self.blocks = dict.fromkeys(COLLECTORS, 0)
+        self.iterations = {rank: 0 for own in self.learners.values() for rank in own}
+        self.blocks = dict.fromkeys(self.collectors, 0)
         self.at_snapshot: list[tuple[int, int]] = []
 
     def run(self, until: int = 40) -> None:
@@ -77,6 +112,7 @@ class World:
         while max(self.iterations.values()) < until and self.scheduler.is_on:
             speakers = [rank for rank, said in self.said.items() if said]
             self.now += 0.3
+            self.scheduler.snapshots.take_complete()
             orders = self.scheduler.tick(self.now)
             if speakers:
                 rank = int(self.rng.choice(speakers))
@@ -95,6 +131,7 @@ class World:
                 self.said[rank].append(BlockAdmitted(message.block_id, 0.0))
             case Batches():
                 assert len(message.rows) == 1
+                assert self.is_collected(), "somebody collects still"
                 self.iterations[rank] += 1
                 if self.iterations[rank] % 5 == 0:
                     self.said[rank].append(LearnInfo("task", self.iterations[rank], {}, {}))
@@ -102,9 +139,19 @@ class World:
             case CollectTask():
                 self.collect(rank, message)
             case TakeSnapshot():
-                counters = self.scheduler.counters
-                self.at_snapshot.append((counters.rounds, counters.train_iter))
-                assert counters.train_iter == self.iterations[rank]
+                done = self.player_of(rank).train_iter
+                self.at_snapshot.append((self.plan.rounds, done))
+                assert done == self.iterations[rank]
+                self.said[rank].append(SnapshotPart(message.name, {}, done, 0.0))
+
+    def player_of(self, rank: int) -> Group:
+        return next(self.groups[name] for name, own in self.learners.items() if rank in own)
+
+    def is_collected(self) -> bool:
+        """Nobody collects, and all that was collected is read."""
+        parts = self.groups.partitions.values()
+        is_read = all(part.backlog.is_idle for part in parts)
+        return is_read and all(self.scheduler.workers[r].task is None for r in self.collectors)
 
     def ask(self, rank: int, drawn: Any = None) -> None:
         done = self.iterations[rank]
@@ -114,30 +161,36 @@ class World:
 
     def collect(self, rank: int, task: CollectTask) -> None:
         assert task.lockstep is not None
-        assert task.lockstep.policy_version == max(self.iterations.values())
+        version = self.iterations[self.learners[task.player][0]]
+        assert task.lockstep.policy_version == self.groups[task.player].train_iter == version
         returns = np.array([self.mean]) if task.eval_flag else np.zeros(0)
         if not task.eval_flag:
             for steps in (STEPS // 2, STEPS - STEPS // 2):
                 self.blocks[rank] += 1
-                ready = block((rank << BLOCK_ID_BITS) + self.blocks[rank], [steps])
+                block_id = (rank << BLOCK_ID_BITS) + self.blocks[rank]
+                ready = block(block_id, [steps], version=task.lockstep.policy_version)
+                ready = dataclasses.replace(ready, player=task.player)
                 none = np.zeros(0, np.int64)
-                progress = CollectProgress(task.task_id, none * 1.0, none, 0, {})
+                progress = CollectProgress(task.task_id, none * 1.0, none, 0, {}, task.player)
                 self.said[rank] += [ready, progress]
         lengths = np.ones(len(returns), np.int64)
-        result = CollectResult(task.task_id, task.eval_flag, 0, STEPS, 1.0, returns, lengths)
+        version = task.lockstep.policy_version
+        result = CollectResult(
+            task.task_id, task.eval_flag, version, STEPS, 1.0, returns, lengths, player=task.player
+        )
         self.said[rank].append(result)
 
     def trace(self) -> dict[str, Any]:
         """All that numbers depend on."""
         tasks = [
             (rank, m.lockstep, tuple(m.setting.items()))
-            for rank in COLLECTORS
+            for rank in self.collectors
             for m in self.sent[rank]
             if isinstance(m, CollectTask) and not m.eval_flag
         ]
         evaluations = sorted(
             m.lockstep.round
-            for rank in COLLECTORS
+            for rank in self.collectors
             for m in self.sent[rank]
             if isinstance(m, CollectTask) and m.eval_flag and m.lockstep
         )
@@ -147,11 +200,11 @@ class World:
                 for m in self.sent[rank]
                 if isinstance(m, Batches)
             ]
-            for rank in LEARNERS
+            for rank in self.iterations
         }
         admits = {
             rank: [(m.block_id, m.first_row) for m in self.sent[rank] if isinstance(m, AdmitBlock)]
-            for rank in LEARNERS
+            for rank in self.iterations
         }
         return {
             "tasks": tasks, "evaluations": evaluations, "batches": batches, "admits": admits,
@@ -209,7 +262,7 @@ def test_a_limit_of_iterations_is_met_to_the_iteration(limit: int) -> None:
         assert world.iterations == dict.fromkeys(LEARNERS, limit)
         outcome = world.scheduler.outcome
         assert outcome == Outcome("done", f"max_train_iter reached: {limit} of {limit}", 0)
-        assert world.scheduler.counters.evaluated_at == limit, "of the last policy, before the end"
+        assert world.main.evaluated_iter == limit, "of the last policy, before the end"
 
 
 def test_steps_are_counted_at_the_end_of_a_round() -> None:
@@ -217,7 +270,7 @@ def test_steps_are_counted_at_the_end_of_a_round() -> None:
     for seed in range(6):
         world = World(seed, max_env_step=2 * whole + 1)
         world.run(100)
-        assert world.scheduler.counters.env_steps == 3 * whole
+        assert world.groups.env_steps == 3 * whole
 
 
 def test_the_stop_value_ends_the_run() -> None:
@@ -262,8 +315,86 @@ def test_what_goes_by_the_clock_is_refused(given: dict[str, Any], path: str) -> 
     assert "system.deterministic" in problem.message
 
 
-def test_without_it_the_scheduler_is_the_usual_one() -> None:
-    from hpcdi.roles.coordinator.lockstep import scheduler_type
+# ------------------------------------------------------------------- one process: rounds, by time
 
-    config = compile_config({"env": {"env_id": "CartPole-v1"}}).config
-    assert scheduler_type(config, 3) is Scheduler
+
+def test_in_one_process_snapshots_come_by_time_and_episodes_go_on() -> None:
+    world = World(5, plan=LockstepPlan())
+    world.run(30)
+    assert len({rounds for rounds, _ in world.at_snapshot}) >= 3, "about one a second"
+    tasks = [m for sent in world.sent.values() for m in sent if isinstance(m, CollectTask)]
+    assert any(task.eval_flag for task in tasks)
+    assert not any(task.lockstep.begins_anew for task in tasks if task.lockstep)
+    first = {rank: next(m for m in world.sent[rank] if isinstance(m, CollectTask)) for rank in (3,)}
+    assert first[3].lockstep == Lockstep(0, 0, begins_anew=False)
+
+
+def test_in_one_process_a_snapshot_is_taken_at_the_end() -> None:
+    world = World(4, plan=LockstepPlan())
+    world.run(UPDATES + 1)
+    before = len(world.at_snapshot)
+    orders = world.scheduler.handle(StopRequest("received SIGTERM", 85), 0, world.now)
+    assert [type(order.message) for order in orders][: len(LEARNERS)] == [TakeSnapshot] * 2
+    assert len(world.at_snapshot) == before
+
+
+@pytest.mark.parametrize("snapshot_rounds", [EVERY, None])
+def test_players_take_rounds_in_turn(snapshot_rounds: int | None) -> None:
+    world = World(1, plan=LockstepPlan(snapshot_rounds), names=("main", "exploiter"))
+    world.run(20)
+    tasks = [m for r in world.collectors for m in world.sent[r] if isinstance(m, CollectTask)]
+    rounds = {t.lockstep.round: t.player for t in tasks if t.lockstep and not t.eval_flag}
+    assert rounds == {n: ("main", "exploiter")[n % 2] for n in range(len(rounds))}
+    assert len(rounds) > 8
+    assert {task.player for task in tasks if task.eval_flag} == {"main", "exploiter"}
+    main, exploiter = (world.iterations[ranks[0]] for ranks in world.learners.values())
+    assert 0 <= main - exploiter <= UPDATES
+
+
+def test_rounds_go_on_without_a_player_whose_learners_have_died() -> None:
+    world = World(2, plan=LockstepPlan(), names=("main", "exploiter"))
+    world.scheduler.workers.faults.is_possible = True
+    world.run(5)
+    for rank in world.learners["exploiter"]:
+        world.said[rank].clear()
+        for order in world.scheduler.handle(RankLost(), rank, world.now):
+            world.sent[order.rank].append(order.message)
+            world.take(order.rank, order.message)
+        del world.said[rank], world.iterations[rank]
+    done = world.main.train_iter
+    world.run(done + 4 * UPDATES)
+    assert world.main.train_iter >= done + 3 * UPDATES
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_on_policy_a_round_is_one_batch_of_all_that_it_has_collected(seed: int) -> None:
+    world = World(seed, plan=LockstepPlan(), on_policy=True)
+    world.run(12)
+    sizes = [len(m.rows[0]) for r in LEARNERS for m in world.sent[r] if isinstance(m, Batches)]
+    assert sum(sizes) == 12 * STEPS * len(COLLECTORS), "each transition once"
+    assert world.plan.rounds == 12 or world.plan.rounds == 11, "one update a round"
+
+
+def test_a_round_without_collectors_waits_for_one() -> None:
+    """Its only collector pauses: it has no environments left, and gets them again later."""
+    world = World(0, plan=LockstepPlan())
+    world.run(UPDATES)
+    plan_rounds = world.plan.rounds
+    for rank in world.collectors[1:]:
+        world.scheduler.workers.pause(rank, world.now)
+    world.run(3 * UPDATES)
+    assert world.plan.rounds > plan_rounds, "one is enough"
+
+
+@pytest.mark.parametrize(
+    ("system", "in_turns", "kind"),
+    [
+        ({}, False, FreePlan),
+        ({}, True, LockstepPlan),
+        ({"deterministic": True}, False, LockstepPlan),
+        ({"deterministic": True}, True, LockstepPlan),
+    ],
+)
+def test_plans_of_experiments(system: dict[str, Any], in_turns: bool, kind: type) -> None:
+    config = compile_config({"env": {"env_id": "CartPole-v1"}, "system": system}).config
+    assert type(create_plan(config, in_turns=in_turns)) is kind

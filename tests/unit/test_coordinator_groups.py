@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from fakes.replay import admitted, demand, make_replay, rollout
+from fakes.replay import admitted, demand, make_group, rollout
 from fakes.scheduler import TIMEOUTS, Curves
 from hpcdi.comm.messages import (
     AdmitBlock,
@@ -35,15 +35,17 @@ from hpcdi.config.league import LeagueConfig
 from hpcdi.config.load import compile_config
 from hpcdi.config.schema import check_over_ranks, learners_of
 from hpcdi.errors import LaunchError
-from hpcdi.replay.manager import ReplayBuffers, ReplayRatio
-from hpcdi.roles.coordinator.commanders import create_parallel_commander
+from hpcdi.replay.ratio import ReplayRatio
+from hpcdi.roles.coordinator.commander import Commander
+from hpcdi.roles.coordinator.groups import Groups
 from hpcdi.roles.coordinator.scheduler import Scheduler
 from hpcdi.roles.coordinator.snapshots import SnapshotClock, SnapshotKeeper
 from hpcdi.roles.coordinator.view import RunRecord, status_of
 from hpcdi.roles.coordinator.workers import FaultPolicy, Order, Workers
-from hpcdi.run.placement import Place, groups_of, learners_for, players_of, roles_of
+from hpcdi.run.placement import Place, communicators, learner_groups, learners_for, roles_of
 from hpcdi.store.checkpoints import names, open_checkpoint, write_files
 from hpcdi.store.layout import RunLayout
+from hpcdi.types import Interval
 
 MAIN, EXPLOITER, COLLECTORS = (1, 2), 3, (4, 5, 6)
 
@@ -72,10 +74,10 @@ def test_ranks_are_shared_out_evenly_or_as_the_configuration_says() -> None:
     config = experiment(3)
     assert not check_over_ranks(config)
     roles = roles_of([Place("n")] * 7, config)
-    players = players_of(roles, config)
-    assert players == {"main": (1, 2), "exploiter": (3,)}
-    assert groups_of(players) == {"learners of main": (1, 2)}
-    asked = [learners_for(rank, roles, players["main"]) for rank in (4, 5, 6)]
+    groups = learner_groups(roles, config)
+    assert groups == {"main": (1, 2), "exploiter": (3,)}
+    assert communicators(groups) == {"learners of main": (1, 2)}
+    asked = [learners_for(rank, roles, groups["main"]) for rank in (4, 5, 6)]
     assert asked == [(1, 2), (2, 1), (1, 2)]
 
 
@@ -107,25 +109,28 @@ def test_wrong_players(league: dict[str, Any], path: str) -> None:
 # ----------------------------------------------------------------------------------- the scheduler
 
 
+def two_groups() -> Groups:
+    every = Interval("seconds", 60.0)
+    return Groups([make_group("main", 2, every), make_group("exploiter", 1, every)])
+
+
 class Run:
     """A scheduler with two learners of the main player, one of an exploiter, three collectors."""
 
     def __init__(self, *, ratio: float | None = None, **league: Any) -> None:
-        replays = {name: make_replay() for name in ("main", "exploiter")}
+        self.groups = two_groups()
         if ratio is not None:
-            replays["exploiter"].ratio = ReplayRatio(ratio, 0, 4.0)
+            self.groups["exploiter"].replay.ratio = ReplayRatio(ratio, 0, 4.0)
         self.number, self.blocks, self.now = 0, 0, 0.0
         self.curves = Curves()
         self.record = RunRecord(self.curves)
+        ranks = [*MAIN, EXPLOITER, *COLLECTORS]
         self.scheduler = Scheduler(
-            create_parallel_commander(experiment(**league)), ReplayBuffers(replays),
+            Commander(experiment(**league), self.groups),
             SnapshotClock(math.inf, self.new),
-            Workers(
-                [*MAIN, EXPLOITER, *COLLECTORS], {"main": 2, "exploiter": 1},
-                FaultPolicy(is_possible=True), TIMEOUTS,
-            ),
-            self.record.observe,
-        )  # fmt: skip
+            Workers(ranks, self.groups, FaultPolicy(is_possible=True), TIMEOUTS),
+            observe=self.record.observe,
+        )
         self.tasks: dict[int, Any] = {}
         for rank in (*MAIN, EXPLOITER, *COLLECTORS):
             role = "collector" if rank in COLLECTORS else "learner"
@@ -190,13 +195,15 @@ def test_blocks_and_batches_go_to_their_player() -> None:
     assert kinds(run.publish(4), AdmitBlock) == [1]
     assert kinds(run.publish(6), AdmitBlock) == [2]
     for rank in (1, 2, EXPLOITER):
-        (block,) = run.scheduler.replay.partitions[rank]._held
+        (block,) = run.groups.partitions[rank]._held
         run.hear(rank, admitted(block))
     assert kinds(run.ask(EXPLOITER), Batches) == [EXPLOITER], "it waits for no other player"
     assert run.ask(1) == [], "learners of one player wait for each other"
     assert kinds(run.ask(2), Batches) == [1, 2]
-    counters = run.scheduler.counters
-    assert (counters.env_steps, counters.steps_of) == (15, {"exploiter": 5, "main": 10})
+    assert run.groups.env_steps == 15
+    assert {player.name: player.env_steps for player in run.groups} == {
+        "main": 10, "exploiter": 5,
+    }  # fmt: skip
 
 
 def test_counters_and_curves_are_of_each_player() -> None:
@@ -210,8 +217,7 @@ def test_counters_and_curves_are_of_each_player() -> None:
     for rank, done in ((1, 30), (2, 20), (EXPLOITER, 7)):
         run.hear(rank, LearnInfo(run.tasks[rank].task_id, done, {"loss": float(rank)}, {}))
     run.record.look(run.scheduler, 10.0)
-    assert run.scheduler.counters.train_iter == 20
-    assert run.scheduler.counters.iterations_of == {"main": 20, "exploiter": 7}
+    assert [player.train_iter for player in run.groups] == [20, 7]
     assert run.curves.of("learner_step/loss") == [(1.5, 5)]
     assert run.curves.of("exploiter_learner_iter/loss") == [(3.0, 7)]
     assert run.curves.of("collector_step/reward_mean")[-1] == (4.0, 5)
@@ -245,12 +251,12 @@ def test_a_player_without_learners_is_left_out_and_the_others_go_on() -> None:
     assert run.scheduler.is_on
     assert kinds(orders, CloseTask) == [5]
     assert kinds(orders, Regroup) == []
-    assert run.scheduler.workers.groups["exploiter"].size == 0
+    assert run.groups["exploiter"].learners.size == 0
     assert run.publish(5) == [], "nobody reads what it had left"
     run.end(5)
     assert run.whose == ["main"] * 3
     assert run.tick() == []
-    assert sum(run.scheduler.counters.steps_of.values()) == 10
+    assert run.groups.env_steps == 10
     regrouped = run.hear(2, RankLost())
     assert kinds(regrouped, Regroup) == [1]
     run.hear(1, RankLost())
@@ -261,24 +267,24 @@ def test_a_player_without_learners_is_left_out_and_the_others_go_on() -> None:
 def test_an_exploiter_that_was_frozen_begins_anew() -> None:
     run = Run(freeze_steps=5)
     run.publish(5)
-    run.hear(EXPLOITER, LearnInfo(run.tasks[EXPLOITER].task_id, 7, {}, {}))
+    run.hear(EXPLOITER, LearnInfo(run.tasks[EXPLOITER].task_id, 8, {}, {}))
     (closed,) = kinds(run.tick(), CloseTask)
     run.end(closed)
     task = run.tasks[closed]
     assert (task.player, task.eval_flag) == ("exploiter", True)
     assert task.setting["opponents"] == {"main": [1.0, ""]}, "which it is there to beat"
     assert task.freeze == "league/exploiter_000001.safetensors"
-    commander = run.scheduler.commander
-    before = commander.get_setting_collect("exploiter")["eps"]
+    commander, exploiter = run.scheduler.commander, run.groups["exploiter"]
+    before = commander.get_setting_collect(exploiter)["eps"]
     assert kinds(run.end(closed, 1.0), BeginAnew) == [EXPLOITER]
     league = run.scheduler.league
     assert league is not None
     assert league.players["exploiter_000001"].version == 7
-    assert league.players["exploiter"].began_at == 5
-    assert commander.get_setting_collect("exploiter")["eps"] > before, "it explores again"
-    again: Any = create_parallel_commander(experiment())
-    again.load_state_dict(commander.state_dict())
-    assert again._learners["exploiter"].began_at == 5
+    assert exploiter.began_at == 5
+    assert commander.get_setting_collect(exploiter)["eps"] > before, "it explores again"
+    again = two_groups()
+    again.load_state_dict(run.groups.state_dict())
+    assert again["exploiter"].began_at == 5
     assert kinds(run.tick(), BeginAnew) == []
 
 
@@ -322,34 +328,34 @@ def test_buffers_are_restored_to_their_players() -> None:
     published = {}
     for rank in (4, 5, 6):
         run.publish(rank)
-    for rank, part in run.scheduler.replay.partitions.items():
+    for rank, part in run.groups.partitions.items():
         for held in list(part._held.values()):
             published[held.ready.shard.path] = held.ready
             run.hear(rank, BlockAdmitted(held.ready.block_id, 0.0))
     run.ask(EXPLOITER)
-    state = run.scheduler.replay.state_dict()
-    assert state["newest"] == {"4": 1, "5": 2, "6": 3}
+    state = run.scheduler.state_dict()
+    assert state["announced"] == {"4": 1, "5": 2, "6": 3}
     later = dataclasses.replace(rollout(5, 9, 0, [3]), player="exploiter")
     published[later.shard.path] = later
-    again = ReplayBuffers({name: make_replay() for name in ("main", "exploiter")})
-    again.load_state_dict(state, published)
-    assert again.of["main"].open(11, 12) != []
-    orders = again.of["exploiter"].open(13)
+    again = two_groups()
+    again.load_state_dict(state["groups"], published)
+    assert again.main.replay.open(11, 12) != []
+    orders = again["exploiter"].replay.open(13)
     assert [order.block_id for _, order in orders] == [(5 << 40) + 2, (5 << 40) + 9]
-    assert again.samples_drawn() == run.scheduler.replay.samples_drawn() == 2
-    assert again.count() == run.scheduler.replay.count() == 15
-    lost = ReplayBuffers({name: make_replay() for name in ("main", "exploiter")})
+    assert again.replay_figures().drawn == run.groups.replay_figures().drawn == 2
+    assert again.replay_figures().items == run.groups.replay_figures().items == 15
+    lost = two_groups()
     run.hear(EXPLOITER, RankLost())
-    lost.load_state_dict(run.scheduler.replay.state_dict(), {})
-    lost.of["exploiter"].open(13)
-    assert lost.samples_drawn() == 2, "what it has drawn counts, though its buffer is gone"
+    lost.load_state_dict(run.groups.state_dict(), {})
+    lost["exploiter"].replay.open(13)
+    assert lost.replay_figures().drawn == 2, "what it has drawn counts, though its buffer is gone"
 
 
 def test_files_of_a_lost_player_are_taken_over(tmp_path: Path) -> None:
     layout = RunLayout(tmp_path)
     keeper = SnapshotKeeper(layout, keep=1)
     clock = SnapshotClock(math.inf, keeper.new)
-    state = {"replay": {"partitions": {}, "waiting": [], "newest": {}}}
+    state: dict[str, Any] = {"groups": {}}
 
     def take(*players: str) -> None:
         order = clock.take(range(len(players)), 0.0)
@@ -370,7 +376,7 @@ def test_files_of_a_lost_player_are_taken_over(tmp_path: Path) -> None:
     (name,) = names(layout.snapshots_dir)
     newest = open_checkpoint(layout.snapshots_dir / name)
     assert newest.file("agent1_learner.pt").read_bytes() == b"weights"
-    assert newest.facts["players"] == {"main": 3, "exploiter": 7}
+    assert newest.facts["iterations"] == {"main": 3, "exploiter": 7}
 
 
 def _write(path: Path) -> None:

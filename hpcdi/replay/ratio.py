@@ -1,0 +1,117 @@
+"""The replay ratio: learning and collecting in proportion, freely or in turns."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+from hpcdi.config.schema import ExperimentConfig
+
+
+class ReplayRatio:
+    """How many batches may be drawn by now, and whether collectors are to wait.
+
+    With a ratio of r, ``r * (env_steps - warm_up)`` samples are due after so many transitions.
+    Learners never draw more; collectors wait while many more are due than were drawn. Without a
+    ratio learners draw as many as they like; or, where collecting and learning take turns, a number
+    of batches after each round.
+
+    Args:
+        ratio: samples drawn for each transition; None: see above.
+        warm_up: transitions before learning begins, for which no samples are due.
+        slack: samples that may be due before collectors wait; they go on at half of it.
+        updates: returns how many updates follow a round of so many transitions, where there is no
+            ratio; None: there are no rounds.
+
+    Attributes:
+        collectors_wait: whether collectors are to wait.
+    """
+
+    def __init__(
+        self,
+        ratio: float | None = None,
+        warm_up: int = 0,
+        slack: float = math.inf,
+        updates: Callable[[int], int] | None = None,
+    ) -> None:
+        self.collectors_wait = False
+        self._ratio, self._warm_up, self._slack, self._updates = ratio, warm_up, slack, updates
+        self._granted = math.inf if updates is None else 0.0  # batches, where there is no ratio
+        self._env_steps = 0
+
+    def begin_round(self, transitions: int) -> None:
+        """Grant the updates that follow a round of so many transitions."""
+        if self._updates is not None:
+            self._granted = self._updates(transitions)
+
+    def batches(self, env_steps: int, drawn: int, batch: int) -> float:
+        """Batches that each learner may draw now. Updates `collectors_wait`.
+
+        Args:
+            env_steps: transitions of the run so far.
+            drawn: samples of the run so far.
+            batch: samples that all learners draw at once.
+        """
+        if self._ratio is not None:
+            return self.due(env_steps, drawn) / batch
+        is_warm = self._updates is None or env_steps >= self._warm_up
+        return self._granted if is_warm else 0.0
+
+    def take(self, batches: int) -> None:
+        """Each learner has drawn so many batches."""
+        self._granted -= batches
+
+    def due(self, env_steps: int, drawn: int) -> float:
+        """Samples to draw now; infinite without a ratio. Updates `collectors_wait`.
+
+        Args:
+            env_steps: transitions of the run so far.
+            drawn: samples of the run so far.
+        """
+        if self._ratio is None:
+            return math.inf
+        self._env_steps = env_steps
+        due = self._ratio * max(0, env_steps - self._warm_up) - drawn
+        if due > self._slack:
+            self.collectors_wait = True
+        elif due < self._slack / 2:
+            self.collectors_wait = False
+        return due
+
+    def blocked(self, drawn: int, batch: int) -> str:
+        """Who waits for whom; empty where nobody does.
+
+        Args:
+            drawn: samples of the run so far.
+            batch: samples that all learners draw at once.
+        """
+        due = self.due(self._env_steps, drawn)
+        rule = f"{self._ratio or 0:g} samples are drawn for a transition (replay_ratio)"
+        if self.collectors_wait:
+            return f"collectors wait: {rule}"
+        return f"learners wait: {rule}" if due < batch else ""
+
+
+def replay_ratio_of(
+    config: ExperimentConfig, collectors: int = 1, learners: int = 1, *, in_turns: bool = False
+) -> ReplayRatio:
+    """Returns the replay ratio of an experiment.
+
+    Args:
+        config: the experiment.
+        collectors: ranks that collect.
+        learners: ranks that learn together, each by a batch of its own.
+        in_turns: collecting and learning take turns.
+    """
+    policy = config.policy
+    ratio, warm_up = policy.replay_ratio, policy.warm_up
+    if in_turns:
+        fixed = policy.learn.update_per_collect
+        updates = policy.usual_updates if fixed is None else lambda _transitions: fixed
+        if ratio is None:  # the buffer itself holds batches back until it is filled
+            warm_up = policy.random_collect_size
+        return ReplayRatio(ratio, warm_up, updates=updates)
+    # less than some batches and one rollout of every collector would make them wait in turns
+    rollouts = collectors * policy.collect.n_sample * config.env.collector_env_num
+    batches = 4 * policy.learn.batch_size * learners
+    return ReplayRatio(ratio, warm_up, max(batches, (ratio or 0.0) * rollouts))

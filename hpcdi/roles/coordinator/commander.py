@@ -1,0 +1,241 @@
+"""The commander: which tasks a run has, and when it has reached its goal.
+
+It decides and does nothing: it makes tasks when asked, takes results, and says when the run is
+over. Time comes as an argument. Where there is a league, that says who plays whom.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from hpcdi.comm.messages import BlockReady, CollectResult, CollectTask, LearnTask
+from hpcdi.config.league import OneVsOneCommanderConfig
+from hpcdi.config.roles import SoloCommanderConfig
+from hpcdi.config.schema import ExperimentConfig
+from hpcdi.league.league import League
+from hpcdi.policy.create import create_policy
+from hpcdi.roles.context import get_task_uid
+from hpcdi.roles.coordinator.groups import Group, Groups
+from hpcdi.types import Settings
+from hpcdi.utils.metrics import human_return
+
+
+@dataclass(frozen=True)
+class RunLimits:
+    """Where a run ends, whatever it has reached."""
+
+    max_env_step: float = float("inf")
+    max_train_iter: float = float("inf")
+
+    @classmethod
+    def of(cls, config: ExperimentConfig) -> RunLimits:
+        """Returns those of an experiment."""
+        commander = config.policy.other.commander
+        if not isinstance(commander, SoloCommanderConfig):
+            return cls()
+        return cls(commander.max_env_step, commander.max_train_iter)
+
+    def reached(self, env_steps: int, train_iter: int) -> str:
+        """Returns the reason to end the run; empty: there is none yet."""
+        if env_steps >= self.max_env_step:
+            return f"max_env_step reached: {env_steps} of {self.max_env_step:.0f}"
+        if train_iter >= self.max_train_iter:
+            return f"max_train_iter reached: {train_iter} of {self.max_train_iter:.0f}"
+        return ""
+
+
+class Commander:
+    """Collects with every free collector, evaluates now and then, ends at the goal.
+
+    It evaluates as ``policy.eval.every`` says, else every `eval_interval`. The run ends when an
+    evaluation's mean return reaches ``env.stop_value``, or at `max_env_step` of all groups, or at
+    `max_train_iter` of the main one.
+
+    Args:
+        config: the experiment.
+        groups: that learn.
+
+    Attributes:
+        groups: see above.
+        league: who plays whom; None: they play alone.
+    """
+
+    def __init__(self, config: ExperimentConfig, groups: Groups) -> None:
+        settings = config.policy.other.commander
+        self.groups = groups
+        self.league: League | None = None
+        if isinstance(settings, OneVsOneCommanderConfig):
+            self.league = League(settings.league, settings.evaluate_against, config.seed)
+        self._limits = RunLimits.of(config)
+        self._stop_value = float(config.env.stop_value)
+        self._policy = create_policy(config.policy, ["command"]).command_mode
+        self._tasks: dict[str, CollectTask] = {}
+        self._space: int | None = settings.collector_task_space
+        self._is_last_begun = False
+
+    # -------------------------------------------------------------------------------------- tasks
+
+    def get_learner_task(self, now: float) -> LearnTask | None:
+        """A task for the learners of the next group that has none; None: all have theirs."""
+        for group in self.groups:
+            if group.learners.size and not group.is_learning:
+                group.evaluation.start(group.env_steps, group.train_iter, now)
+                return LearnTask(f"learner_task_{get_task_uid()}", player=group.name)
+        return None
+
+    def get_collector_task(self, now: float) -> CollectTask | None:
+        """An evaluation if one is due, else collecting for whom the fewest collect.
+
+        None: there is no room for it, or nobody learns.
+        """
+        if self._space is not None and len(self._tasks) >= self._space:
+            return None
+        evaluation = self.evaluation_task(now)
+        learning = [group for group in self.groups if group.is_learning]
+        if evaluation is not None or not learning:
+            return evaluation
+        under_way = Counter(task.player for task in self._tasks.values() if not task.eval_flag)
+        return self.collect_task(min(learning, key=lambda group: under_way[group.name]))
+
+    def collect_task(self, group: Group) -> CollectTask:
+        """Makes a task to collect for a group, with its present settings."""
+        task = CollectTask(
+            f"collector_task_{get_task_uid()}",
+            eval_flag=False,
+            setting=dict(self.get_setting_collect(group)),
+            player=group.name,
+        )
+        self._tasks[task.task_id] = task
+        return task
+
+    def evaluation_task(self, now: float) -> CollectTask | None:
+        """Makes the evaluation that is due; None where none is."""
+        group = self._due(now)
+        if group is None:
+            return None
+        group.begin_evaluation(now)
+        task = CollectTask(
+            f"evaluator_task_{get_task_uid()}",
+            eval_flag=True,
+            setting=self.league.evaluation(group.name) if self.league is not None else {},
+            publish_above=group.best if group.is_main else float("inf"),
+            freeze=self.league.copy_due(group.name) if self.league is not None else "",
+            player=group.name,
+        )
+        self._tasks[task.task_id] = task
+        return task
+
+    def evaluation_is_due(self, now: float) -> bool:
+        """Decides whether an evaluation should start now, even if every collector is busy."""
+        return self._due(now) is not None
+
+    def _due(self, now: float) -> Group | None:
+        """Returns the group that is to be evaluated now; None: nobody is, or somebody is being."""
+        if any(task.eval_flag for task in self._tasks.values()):
+            return None
+        due = [group for group in self.groups if self._is_due(group, now)]
+        return min(due, key=lambda group: group.evaluations_begun, default=None)
+
+    def _is_due(self, group: Group, now: float) -> bool:
+        if not group.has_learnt:
+            return False
+        if self._is_last_begun:
+            return group.is_main and group.evaluation_is_due(now)
+        may_freeze = self.league is not None and self.league.may_freeze(group.name)
+        return group.is_learning and (may_freeze or group.evaluation_is_due(now))
+
+    def begin_last_evaluation(self) -> bool:
+        """The run is about to end: returns whether one evaluation more is due now, before it does.
+
+        True at most once, and where the main group has learnt since its last one; if it fails, it
+        is due again.
+        """
+        main = self.groups.main
+        if self._is_last_begun or not main.has_learnt:
+            return False
+        self._is_last_begun = True
+        main.evaluation.make_due()  # the one under way, if there is one, is of an older policy
+        return True
+
+    def get_setting_collect(self, group: Group) -> Settings:
+        """The policy's settings at a group's present counters, and whom it plays against."""
+        counters = {
+            "envstep": group.env_steps - group.began_at,
+            "learner_step": group.train_iter,
+        }
+        setting: Settings = self._policy.get_setting_collect(counters)
+        if self.league is None:
+            return setting
+        return {**setting, **self.league.matchmaking(group.name)}
+
+    def notify_fail_collector_task(self, task: CollectTask) -> None:
+        """A task has failed: its place is free again; an evaluation is due at once."""
+        self._tasks.pop(task.task_id, None)
+        if task.eval_flag:
+            self.groups.of(task).evaluation.make_due()
+
+    # ---------------------------------------------------------------------------- results, limits
+
+    def finish_collector_task(self, task_id: str, finished_task: CollectResult) -> bool:
+        """Take a result; returns whether the main group has reached the stop value."""
+        task = self._tasks.pop(task_id, None)
+        group = self.groups.of(task) if task is not None else self.groups.main
+        if task is not None and task.eval_flag:
+            group.evaluation.took_s = finished_task.duration_s
+        if not finished_task.is_evaluation:
+            return False
+        if task is not None and task.freeze and self.league is not None:
+            version = finished_task.policy_version
+            if self.league.freeze(group.name, task.freeze, version):
+                group.begin_anew()
+        mean = group.end_evaluation(finished_task)
+        return group.is_main and mean >= self._stop_value
+
+    def describe_goal(self, finished_task: CollectResult) -> str:
+        """Reason of the end, for the result that reached the goal."""
+        mean = float(np.mean(finished_task.episode_returns))
+        return f"stop value reached: mean return {human_return(mean)} of {self._stop_value:g}"
+
+    def finish_learner_task(self, task_id: str, finished_task: Any) -> None:
+        """Take the result of a learner task: for commanders of one's own."""
+
+    def limit_reached(self) -> str:
+        """Returns the reason to end the run at a limit; empty: there is none."""
+        return self._limits.reached(self.groups.env_steps, self.groups.main.train_iter)
+
+    def count_block(self, ready: BlockReady) -> None:
+        """Take a block that counts from now on: published, or found when the run was resumed."""
+        if self.league is not None:
+            self.league.count_games(ready.games)
+
+    def update_progress(self, group: Group) -> None:
+        """A group's counters have changed."""
+        if self.league is not None:
+            self.league.count_steps(group.name, group.env_steps, group.train_iter)
+
+    # --------------------------------------------------------------------------- space for tasks
+
+    @property
+    def collector_task_space(self) -> int | None:
+        """Collect and evaluation tasks that may be under way; None: one for each collector."""
+        return self._space
+
+    @collector_task_space.setter
+    def collector_task_space(self, space: int | None) -> None:
+        self._space = space
+
+    # -------------------------------------------------------------------------------------- state
+
+    def state_dict(self) -> dict[str, Any]:
+        """State for a snapshot, beside that of the groups: plain data."""
+        return {} if self.league is None else {"league": self.league.state_dict()}
+
+    def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
+        """Restore a `state_dict`; that of a run without a league leaves the league new."""
+        if self.league is not None and "league" in state_dict:
+            self.league.load_state_dict(state_dict["league"])

@@ -1,0 +1,486 @@
+"""All that rank 0 knows of the groups of learners: one record per group.
+
+Learners of a group share their gradients: they learn one policy. A run has one group, ``main``; a
+league has one for each player that learns, of its name. Collectors collect for a group, and fill
+its replay buffer. Who plays against whom, `hpcdi.league` alone knows.
+"""
+
+from __future__ import annotations
+
+import bisect
+import dataclasses
+import math
+from collections import deque
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+import numpy as np
+
+from hpcdi.comm.messages import (
+    BlockReady,
+    CollectProgress,
+    CollectResult,
+    DataDemand,
+    LearnInfo,
+    LearnResult,
+    LearnTask,
+)
+from hpcdi.config.roles import SoloCommanderConfig
+from hpcdi.config.schema import ExperimentConfig, learners_of
+from hpcdi.errors import CommError
+from hpcdi.replay.manager import ReplayFigures, ReplayManager, create_replay
+from hpcdi.replay.partition import Partition
+from hpcdi.roles.coordinator.workers import State, Worker
+from hpcdi.types import MAIN, Interval
+from hpcdi.utils.progress import Evaluation
+
+
+class OfPlayer(Protocol):
+    """A message, or a task: it says for which player it is."""
+
+    @property
+    def player(self) -> str:
+        """Name of the player."""
+        ...
+
+
+EPISODE_WINDOW = 100
+"""Collected episodes whose returns are kept: the last ones."""
+
+
+class EvaluationClock:
+    """Decides when the next evaluation is due.
+
+    By seconds, a long evaluation is followed by as long a pause: evaluations never take more than
+    half of a collector's time.
+
+    Args:
+        every: from the beginning of one to that of the next.
+
+    Attributes:
+        took_s: seconds that the last one took.
+    """
+
+    def __init__(self, every: Interval) -> None:
+        self.every, self.took_s = every, 0.0
+        self._last: tuple[int, int, float] | None = None
+        """Environment steps, train iterations and seconds when one began; None: one is due."""
+
+    def start(self, env_steps: int, train_iter: int, now: float) -> None:
+        """Learning begins: the next one is due an interval from here, or from a restored one."""
+        if self._last is not None:
+            env_steps, train_iter, _ = self._last
+        self._last = env_steps, train_iter, now
+
+    def begin(self, env_steps: int, train_iter: int, now: float) -> None:
+        """One begins."""
+        self._last = env_steps, train_iter, now
+
+    def make_due(self) -> None:
+        """One is due at once."""
+        self._last = None
+
+    def is_due(self, env_steps: int, train_iter: int, now: float) -> bool:
+        """Returns whether one is due; never twice at the same counts."""
+        if self._last is None:
+            return True
+        before_steps, before_iter, before_s = self._last
+        passed = self.every.count(
+            env_steps - before_steps, train_iter - before_iter, now - before_s
+        )
+        pause_s = 2 * self.took_s if self.every.unit == "seconds" else 0.0
+        # a count below the last one was reset, perhaps by a checkpoint
+        return passed < 0 or (passed > 0 and passed >= max(self.every.length, pause_s))
+
+    def take(self, env_steps: int, train_iter: int, now: float) -> bool:
+        """Returns whether one is due; if so, it begins."""
+        is_due = self.is_due(env_steps, train_iter, now)
+        if is_due:
+            self.begin(env_steps, train_iter, now)
+        return is_due
+
+    def state_dict(self) -> list[int]:
+        """Environment steps and train iterations when the last one began; empty: one is due."""
+        return list(self._last[:2]) if self._last is not None else []
+
+    def load_state_dict(self, state: Iterable[int]) -> None:
+        """Restore a `state_dict`; seconds count from `start`."""
+        counts = [int(count) for count in state]
+        self._last = (counts[0], counts[1], 0.0) if counts else None
+
+
+@dataclass
+class Learners:
+    """The learners of a group, who do a task together.
+
+    Attributes:
+        size: number of them, those included that have not reported yet; 0: all have died, and the
+            run goes on without them.
+        members: those that have reported and live, in the order of ranks.
+        task: of them all, until the last one has done it.
+    """
+
+    size: int = 1
+    members: list[Worker] = field(default_factory=list)
+    task: LearnTask | None = None
+
+    def __iter__(self) -> Iterator[Worker]:
+        """Those that have reported and live."""
+        return iter(self.members)
+
+    def __len__(self) -> int:
+        return len(self.members)
+
+    @property
+    def ranks(self) -> list[int]:
+        """Ranks of those that have reported and live."""
+        return [worker.rank for worker in self]
+
+    def add(self, learner: Worker) -> None:
+        """One has reported."""
+        if learner not in self.members:
+            bisect.insort(self.members, learner, key=lambda worker: worker.rank)
+
+    def lose(self, learner: Worker) -> None:
+        """One has died, and the run goes on."""
+        self.members.remove(learner)
+        self.size -= 1
+        if not self.size:
+            self.task = None
+
+    @property
+    def are_free(self) -> bool:
+        """True if all are there, and free to begin a task."""
+        return sum(worker.state is State.FREE for worker in self) >= self.size
+
+    def begin(self, task: LearnTask, now: float) -> None:
+        """All begin a task."""
+        self.task = task
+        for worker in self:
+            worker.start(task, now)
+
+    def take_demands(self) -> list[DataDemand] | None:
+        """Requests of all, once each has asked again; None until then."""
+        demands = [worker.demand for worker in self if worker.demand is not None]
+        if len(demands) < self.size:
+            return None
+        for worker in self:
+            worker.demand = None
+        return demands
+
+    def average(self, learner: Worker, info: LearnInfo) -> LearnInfo:
+        """A learner's message with the means of the last scalars of all.
+
+        A scalar that some learners lack is the mean over those that have it. `train_iter` is what
+        all have done, 0 until all have reported; `shares` stay the sender's.
+        """
+        learner.info = info
+        infos = [worker.info for worker in self if worker.info is not None]
+        values: dict[str, list[float]] = {}
+        for one in infos:
+            for name, value in one.scalars.items():
+                values.setdefault(name, []).append(value)
+        means = {name: float(sum(v) / len(v)) for name, v in values.items()}
+        done = min(one.train_iter for one in infos) if len(infos) == self.size else 0
+        return dataclasses.replace(info, train_iter=done, scalars=means, player=learner.group)
+
+    def whole_result(self) -> LearnResult | None:
+        """The result of the task, if no learner's is missing: then it is over."""
+        results = [worker.result for worker in self if worker.result is not None]
+        if not results or len(results) < self.size:
+            return None
+        self.end_task()
+        return dataclasses.replace(results[0], train_iter=min(r.train_iter for r in results))
+
+    def end_task(self) -> None:
+        """The task is over, whatever they send afterwards."""
+        self.task = None
+        for worker in self:
+            worker.demand = worker.info = worker.result = None
+
+
+@dataclass
+class Group:
+    """One group of learners, and the policy that it learns.
+
+    Attributes:
+        name: unique in the run; in a league that of its player.
+        replay: its replay buffer.
+        evaluation: when its policy is evaluated.
+        learners: its members, and their task.
+        collectors_wait: its collectors were ordered to wait for its learners.
+        env_steps: environment steps of its blocks that were published, also of those that are
+            removed by now.
+        episodes: that ended in them.
+        train_iter: iterations that all its learners have done.
+        priorities_stale: new priorities of items that had left the buffer.
+        began_at: `env_steps` when it began anew: exploration did, too.
+        begins_anew: its learners are still to be told so.
+        evaluations: whole ones in this part of the run.
+        evaluations_begun: of it, whole or not.
+        evaluated_iter: train iterations of the last whole evaluation's policy.
+        best: mean return of its best evaluation; -inf: there is none.
+        recent: return and length of the last episodes that were collected.
+        info: the last scalars of its learners, averaged, which no curve shows yet.
+    """
+
+    name: str
+    replay: ReplayManager
+    evaluation: EvaluationClock
+    learners: Learners = field(default_factory=Learners)
+    collectors_wait: bool = False
+    env_steps: int = 0
+    episodes: int = 0
+    train_iter: int = 0
+    priorities_stale: int = 0
+    began_at: int = 0
+    begins_anew: bool = False
+    evaluations: list[Evaluation] = field(default_factory=list)
+    evaluations_begun: int = 0
+    evaluated_iter: int = 0
+    best: float = -math.inf
+    recent: deque[tuple[float, int]] = field(default_factory=lambda: deque(maxlen=EPISODE_WINDOW))
+    info: LearnInfo | None = None
+
+    def has(self, message: OfPlayer) -> bool:
+        """Returns whether a message or a task is about this group."""
+        return message.player == self.name
+
+    @property
+    def is_main(self) -> bool:
+        """True if the run's goal, its limits and its best policy are this group's."""
+        return self.name == MAIN
+
+    @property
+    def is_learning(self) -> bool:
+        """True if its learners have a task."""
+        return self.learners.task is not None
+
+    # ----------------------------------------------------------------------------------- progress
+
+    def count(self, ready: BlockReady) -> None:
+        """Count a published block: nothing else is there after a restart."""
+        self.env_steps += ready.env_steps
+        self.episodes += ready.episodes
+
+    def reach(self, train_iter: int) -> None:
+        """All its learners have done so many iterations."""
+        self.train_iter = max(self.train_iter, train_iter)
+
+    def hear(self, progress: CollectProgress) -> None:
+        """Note the episodes that one of its collectors has ended."""
+        episodes = zip(progress.episode_returns, progress.episode_lengths, strict=True)
+        self.recent.extend((float(value), int(length)) for value, length in episodes)
+
+    @property
+    def returns(self) -> list[float]:
+        """Returns of the last episodes that were collected."""
+        return [value for value, _ in self.recent]
+
+    @property
+    def has_learnt(self) -> bool:
+        """True if it has learnt since its last whole evaluation."""
+        return self.train_iter > self.evaluated_iter
+
+    def evaluation_is_due(self, now: float) -> bool:
+        """Returns whether it is time for an evaluation."""
+        return self.evaluation.is_due(self.env_steps, self.train_iter, now)
+
+    def begin_evaluation(self, now: float) -> None:
+        """Its evaluation begins."""
+        self.evaluations_begun += 1
+        self.evaluation.begin(self.env_steps, self.train_iter, now)
+
+    def end_evaluation(self, result: CollectResult) -> float:
+        """Take the result of a whole evaluation; returns its mean return."""
+        returns = np.asarray(result.episode_returns, dtype=np.float64)
+        evaluation = Evaluation(
+            mean=float(returns.mean()),
+            std=float(returns.std()),
+            lowest=float(returns.min()),
+            highest=float(returns.max()),
+            episodes=returns.size,
+            policy_version=result.policy_version,
+            env_steps=self.env_steps,
+            took_s=result.duration_s,
+        )
+        self.evaluations.append(evaluation)
+        self.evaluated_iter = result.policy_version
+        self.best = max(self.best, evaluation.mean)  # which a NaN never is
+        return evaluation.mean
+
+    def begin_anew(self) -> None:
+        """It learns on from the parameters of its start, and explores as at its start."""
+        self.began_at, self.begins_anew = self.env_steps, True
+
+    # -------------------------------------------------------------------------------------- state
+
+    def state_dict(self) -> dict[str, Any]:
+        """State for a snapshot: plain data and arrays."""
+        return {
+            "env_steps": self.env_steps,
+            "episodes": self.episodes,
+            "train_iter": self.train_iter,
+            "priorities_stale": self.priorities_stale,
+            "began_at": self.began_at,
+            "evaluated_iter": self.evaluated_iter,
+            "best": self.best if math.isfinite(self.best) else None,
+            "evaluation": self.evaluation.state_dict(),
+            "replay": self.replay.state_dict(),
+        }
+
+    def load_state_dict(
+        self, state: Mapping[str, Any], published: Mapping[str, BlockReady] | None = None
+    ) -> None:
+        """Restore a `state_dict`.
+
+        Args:
+            state: a `state_dict`.
+            published: its blocks that exist, see `ReplayManager.load_state_dict`.
+        """
+        self.env_steps, self.episodes = state["env_steps"], state["episodes"]
+        self.train_iter, self.priorities_stale = state["train_iter"], state["priorities_stale"]
+        self.began_at, self.evaluated_iter = state["began_at"], state["evaluated_iter"]
+        self.best = -math.inf if state["best"] is None else state["best"]
+        self.evaluation.load_state_dict(state["evaluation"])
+        self.replay.load_state_dict(state["replay"], published)
+
+
+class Groups:
+    """All groups of a run, the main one first.
+
+    Args:
+        groups: at least one.
+    """
+
+    def __init__(self, groups: Iterable[Group]) -> None:
+        self._by_name = {group.name: group for group in groups}
+        self.main = next(iter(self._by_name.values()))
+
+    def __getitem__(self, name: str) -> Group:
+        """The group of a name.
+
+        Raises:
+            CommError: there is no such group.
+        """
+        if name not in self._by_name:
+            names = ", ".join(self._by_name)
+            raise CommError(f"there are no learners of {name!r} in this run, but of {names}")
+        return self._by_name[name]
+
+    def of(self, message: OfPlayer) -> Group:
+        """The group that a message or a task is about; see `__getitem__`."""
+        return self[message.player]
+
+    def __iter__(self) -> Iterator[Group]:
+        return iter(self._by_name.values())
+
+    def __len__(self) -> int:
+        return len(self._by_name)
+
+    @property
+    def may_begin(self) -> bool:
+        """True if some have no task, and all learners of each of these are free to begin one."""
+        idle = [p.learners for p in self if p.learners.size and not p.is_learning]
+        return bool(idle) and all(learners.are_free for learners in idle)
+
+    @property
+    def others(self) -> list[Group]:
+        """All but the main one."""
+        return [group for group in self if group is not self.main]
+
+    @property
+    def size(self) -> int:
+        """Learners of all, those included that have not reported yet."""
+        return sum(group.learners.size for group in self)
+
+    @property
+    def learners(self) -> list[Worker]:
+        """Learners of all that have reported and live."""
+        return [worker for group in self for worker in group.learners]
+
+    @property
+    def partitions(self) -> dict[int, Partition]:
+        """Parts of the replay buffers, by learner rank."""
+        return {rank: part for one in self for rank, part in one.replay.partitions.items()}
+
+    def of_learner(self, rank: int) -> Group | None:
+        """The group whose replay buffer has a learner's part; None: that learner has none."""
+        return next((one for one in self if rank in one.replay.partitions), None)
+
+    # ------------------------------------------------------------------------------------- totals
+
+    @property
+    def env_steps(self) -> int:
+        """Environment steps of all."""
+        return sum(group.env_steps for group in self)
+
+    @property
+    def episodes(self) -> int:
+        """Episodes of all."""
+        return sum(group.episodes for group in self)
+
+    def replay_figures(self) -> ReplayFigures:
+        """Figures of all replay buffers together."""
+        return ReplayFigures.total(group.replay.figures() for group in self)
+
+    @property
+    def blocked(self) -> str:
+        """Why learning, or collecting, has to wait; empty where neither has to."""
+        if len(self) == 1:
+            return self.main.replay.blocked
+        return "; ".join(f"{p.name}: {p.replay.blocked}" for p in self if p.replay.blocked)
+
+    # -------------------------------------------------------------------------------------- state
+
+    def state_dict(self) -> dict[str, Any]:
+        """State of each group, by its name."""
+        return {group.name: group.state_dict() for group in self}
+
+    def load_state_dict(
+        self, state: Mapping[str, Any], published: Mapping[str, BlockReady] | None = None
+    ) -> None:
+        """Restore a `state_dict`; groups that are no more are left out, new ones begin.
+
+        Args:
+            state: a `state_dict`.
+            published: blocks of all that exist, by name, oldest first; None: they come later.
+        """
+        for group in self:
+            if group.name in state:
+                blocks = {n: b for n, b in (published or {}).items() if group.has(b)}
+                group.load_state_dict(state[group.name], None if published is None else blocks)
+
+
+def create_groups(
+    config: ExperimentConfig, curves: Any = None, workers: int = 2, *, in_turns: bool = False
+) -> Groups:
+    """Make the records of an experiment's groups.
+
+    Args:
+        config: the experiment.
+        curves: takes what the replay buffers report of themselves.
+        workers: ranks besides the coordinator.
+        in_turns: collecting and learning take turns, in one process.
+    """
+    sizes = learners_of(config)
+    collectors = workers - sum(sizes.values())
+    every = Interval.of(config.policy.eval.every)
+    in_turns |= config.system.deterministic
+    if every is None and in_turns:
+        every = Interval("iterations", config.policy.eval.evaluator.eval_freq)
+    if every is None:
+        commander = config.policy.other.commander
+        every = Interval("seconds", math.inf)
+        if isinstance(commander, SoloCommanderConfig):
+            every = Interval("seconds", commander.eval_interval)
+    return Groups(
+        Group(
+            name,
+            create_replay(config, curves, collectors, size, number, in_turns=in_turns),
+            EvaluationClock(every),
+            Learners(size),
+        )
+        for number, (name, size) in enumerate(sizes.items())
+    )

@@ -1,0 +1,278 @@
+"""Whose turn it is: two plans, which the scheduler asks whenever that may have changed.
+
+`FreePlan`: nobody waits for anybody. Whoever is free gets work, and time decides about the rest.
+
+`LockstepPlan`: in rounds, by counts. One round; nothing of it begins before what stands above it
+has ended everywhere::
+
+    rank 0            an evaluation, if one is due; then a snapshot, if one is due
+    every collector   one rollout, with the learners' present policy and the present settings
+    rank 0            hands the blocks to the learners, in the order of ranks and numbers
+    every learner     reads its blocks
+    every learner     so many batches, one at a time, each drawn when all have asked for it
+
+Several groups take rounds in turn. A deterministic run works so on many ranks, and `hpcdi serial`
+in one process. Where a deterministic run takes a snapshot, running episodes end, because they are
+in no snapshot, and collectors start anew with seeds that follow from the round: a resumed run
+repeats what came after its snapshot, to the bit.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable, Mapping
+from enum import Enum
+from typing import TYPE_CHECKING, Any, Protocol
+
+from hpcdi.comm.messages import BlockReady, CloseTask, CollectTask
+from hpcdi.config.schema import ExperimentConfig
+from hpcdi.roles.coordinator.groups import Group
+from hpcdi.roles.coordinator.workers import Order, Worker
+from hpcdi.types import Lockstep
+
+if TYPE_CHECKING:
+    from hpcdi.roles.coordinator.scheduler import Scheduler
+
+
+class Plan(Protocol):
+    """What a scheduler asks: its decisions are orders, made of the scheduler's own steps."""
+
+    def stamp(self, run: Scheduler, task: CollectTask) -> CollectTask:
+        """Returns a collect task or an evaluation as it is given out."""
+        ...
+
+    def collect(self, run: Scheduler, now: float) -> list[Order]:
+        """A collector may have become free, or time has passed."""
+        ...
+
+    def learn(self, run: Scheduler, now: float) -> list[Order]:
+        """A learner may have become free, or has read a block, or time has passed."""
+        ...
+
+    def publish(self, run: Scheduler, ready: BlockReady, now: float) -> list[Order]:
+        """A block was published, and is counted."""
+        ...
+
+    def snapshot(self, run: Scheduler, now: float) -> list[Order]:
+        """Time has passed: a snapshot may be due."""
+        ...
+
+    def last_snapshot(self, run: Scheduler, now: float) -> list[Order]:
+        """The run is about to end."""
+        ...
+
+    def state_dict(self) -> dict[str, Any]:
+        """State for a snapshot: plain data."""
+        ...
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Restore a `state_dict`; of another plan it is empty."""
+        ...
+
+
+class FreePlan:
+    """Whoever is free gets work; see the module."""
+
+    def stamp(self, run: Scheduler, task: CollectTask) -> CollectTask:  # noqa: ARG002
+        """See `Plan`."""
+        return task
+
+    def collect(self, run: Scheduler, now: float) -> list[Order]:
+        """Give tasks to all free collectors; end those of others, where that must make room."""
+        orders: list[Order] = []
+        while run.workers.free_collectors:
+            task = run.commander.get_collector_task(now)
+            if task is None:
+                break
+            orders += run.give(task, now)
+        if run.collectors_wanted is not None:
+            orders += close(run.workers.close_surplus(run.collectors["working"] or 0, now))
+        if run.commander.evaluation_is_due(now):  # all collectors are busy: one makes room
+            orders += close(run.workers.close_oldest(now))
+        return orders + close(run.workers.close_uneven(now))
+
+    def learn(self, run: Scheduler, now: float) -> list[Order]:  # noqa: ARG002
+        """Serve the batches that can be drawn, each group's by itself."""
+        orders: list[Order] = []
+        for group in run.groups:
+            collecting = () if group.replay.is_replay else run.workers.collecting(group)
+            orders += run.draw(group, collecting)
+        return orders
+
+    def publish(self, run: Scheduler, ready: BlockReady, now: float) -> list[Order]:
+        """A learner reads it at once."""
+        return [*run.admit(ready), *run.pause(), *run.end_at_limit(now)]
+
+    def snapshot(self, run: Scheduler, now: float) -> list[Order]:
+        """By time."""
+        return self.last_snapshot(run, now) if run.snapshots.is_due(now) else []
+
+    def last_snapshot(self, run: Scheduler, now: float) -> list[Order]:
+        """Always."""
+        return run.take_snapshot(now)
+
+    def state_dict(self) -> dict[str, Any]:
+        """It keeps nothing."""
+        return {}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """It keeps nothing."""
+
+
+class Step(Enum):
+    """Where a round is."""
+
+    REST = "between two rounds"
+    EVALUATE = "an evaluation"
+    COLLECT = "collectors collect"
+    LEARN = "learners read, then learn"
+
+
+class LockstepPlan:
+    """Rounds of collecting and learning; see the module.
+
+    Args:
+        snapshot_rounds: rounds from one snapshot to the next, at which episodes end, of a
+            deterministic run; None: snapshots are taken by time, and episodes go on.
+
+    Attributes:
+        rounds: that are done.
+    """
+
+    def __init__(self, snapshot_rounds: int | None = None) -> None:
+        self.rounds = 0
+        self._snapshot_rounds = snapshot_rounds
+        self._step = Step.REST
+        self._is_first = True  # round of this process
+        self._collectors: list[int] = []  # ranks that work in this round
+        self._blocks: list[BlockReady] = []  # that they have published
+
+    def stamp(self, run: Scheduler, task: CollectTask) -> CollectTask:
+        """A task is one rollout, or one evaluation, by the learners' present policy."""
+        begins_anew = self._ends_episodes or (task.eval_flag and self._snapshot_rounds is not None)
+        version = run.groups.of(task).train_iter
+        lockstep = Lockstep(self.rounds, version, begins_anew=begins_anew)
+        return dataclasses.replace(task, lockstep=lockstep)
+
+    @property
+    def _ends_episodes(self) -> bool:
+        """True if episodes that run end before the next round."""
+        every = self._snapshot_rounds
+        return every is not None and self.rounds % every == 0
+
+    def collect(self, run: Scheduler, now: float) -> list[Order]:
+        """Take every step of rounds that can be taken now."""
+        orders: list[Order] = []
+        while run.goes_on:
+            if self._step is Step.REST and run.workers.free_collectors and _learners_wait(run):
+                orders += self._begin(run, now)
+            elif self._step is Step.EVALUATE and self._all_delivered(run):
+                self._step = Step.REST
+            elif self._step is Step.COLLECT and self._all_delivered(run):
+                orders += self._hand_over(run)
+            elif self._step is Step.LEARN and _learners_wait(run):
+                orders += self._draw(run)
+            else:
+                break
+        return orders
+
+    def learn(self, run: Scheduler, now: float) -> list[Order]:
+        """See `collect`."""
+        return self.collect(run, now)
+
+    def publish(self, run: Scheduler, ready: BlockReady, now: float) -> list[Order]:  # noqa: ARG002
+        """Learners wait for the end of the collectors' turn, and so do limits."""
+        self._blocks.append(ready)
+        return []
+
+    def snapshot(self, run: Scheduler, now: float) -> list[Order]:  # noqa: ARG002
+        """None in the middle of a round: see `_begin`."""
+        return []
+
+    def last_snapshot(self, run: Scheduler, now: float) -> list[Order]:
+        """None of a deterministic run, which could not repeat the rest of this round."""
+        return run.take_snapshot(now) if self._snapshot_rounds is None else []
+
+    def _begin(self, run: Scheduler, now: float) -> list[Order]:
+        """An evaluation if one is due, else the next round, after a snapshot if one is due."""
+        ending = run.end_at_limit(now)
+        if not run.goes_on:
+            return ending
+        evaluation = run.commander.evaluation_task(now)
+        if evaluation is not None:
+            return self._give(run, [evaluation], Step.EVALUATE, now)
+        orders: list[Order] = []
+        if self._snapshot_rounds is None:
+            is_due = run.snapshots.is_due(now)
+        else:
+            is_due = self._ends_episodes and not self._is_first
+        if is_due:
+            orders = run.take_snapshot(now)
+        self._is_first = False
+        group = self._group(run)
+        tasks = [run.commander.collect_task(group) for _ in run.workers.free_collectors]
+        return orders + self._give(run, tasks, Step.COLLECT, now)
+
+    def _give(
+        self, run: Scheduler, tasks: Iterable[CollectTask], step: Step, now: float
+    ) -> list[Order]:
+        orders = [order for task in tasks for order in run.give(task, now)]
+        self._step, self._collectors = step, [order.rank for order in orders]
+        return orders
+
+    def _all_delivered(self, run: Scheduler) -> bool:
+        return all(run.workers[rank].task is None for rank in self._collectors)
+
+    def _hand_over(self, run: Scheduler) -> list[Order]:
+        """All rollouts have come: the learners read them."""
+        blocks, self._blocks = sorted(self._blocks, key=lambda ready: ready.block_id), []
+        self._group(run).replay.ratio.begin_round(sum(ready.transitions for ready in blocks))
+        self._step = Step.LEARN
+        return [order for ready in blocks for order in run.admit(ready)]
+
+    def _draw(self, run: Scheduler) -> list[Order]:
+        """The next batch, now that all have asked for one; where none is left, the round is over.
+
+        So it is where the replay buffer has too little still.
+        """
+        orders = run.draw(self._group(run), self._collectors)
+        if not orders:
+            self.rounds += 1
+            self._step = Step.REST
+        return orders
+
+    def _group(self, run: Scheduler) -> Group:
+        """Returns the group whose round it is."""
+        learning = [group for group in run.groups if group.learners.size]
+        return learning[self.rounds % len(learning)]
+
+    def state_dict(self) -> dict[str, Any]:
+        """Rounds that are done."""
+        return {"rounds": self.rounds}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Restore a `state_dict`."""
+        self.rounds = int(state.get("rounds", 0))
+
+
+def _learners_wait(run: Scheduler) -> bool:
+    """Returns whether all learners have done and read what they were given, and ask for more."""
+    parts = run.groups.partitions.values()
+    return bool(parts) and all(part.waits and part.backlog.is_idle for part in parts)
+
+
+def close(workers: Iterable[Worker]) -> list[Order]:
+    """Orders for workers to end their tasks."""
+    return [Order(w.rank, CloseTask(w.task.task_id)) for w in workers if w.task is not None]
+
+
+def create_plan(config: ExperimentConfig, *, in_turns: bool = False) -> Plan:
+    """Make an experiment's plan.
+
+    Args:
+        config: the experiment.
+        in_turns: collecting and learning take turns, in one process.
+    """
+    if config.system.deterministic:
+        return LockstepPlan(config.system.snapshot_rounds)
+    return LockstepPlan() if in_turns else FreePlan()

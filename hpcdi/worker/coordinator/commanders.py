@@ -1,0 +1,208 @@
+"""Commanders under DI-engine's names: each is the run's `Commander`, or derives from it."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from hpcdi.comm.messages import CollectResult, CollectTask, LearnTask
+from hpcdi.config.compat import Configurable, component_class
+from hpcdi.config.fields import ComponentConfig
+from hpcdi.config.league import OneVsOneCommanderConfig
+from hpcdi.config.load import compile_config
+from hpcdi.config.roles import CommanderConfig, NaiveCommanderConfig, SoloCommanderConfig
+from hpcdi.config.schema import ExperimentConfig
+from hpcdi.roles.coordinator.commander import Commander
+from hpcdi.roles.coordinator.groups import Group, Groups, create_groups
+from hpcdi.types import Settings
+from hpcdi.utils.registry import PARALLEL_COMMANDER_REGISTRY
+
+
+class BaseCommander(Configurable, Commander):
+    """Base of commanders: what DI-engine's callers ask one beside what a run does.
+
+    A commander of your own overrides `get_collector_task`, `get_learner_task` and
+    `finish_collector_task`, or parts of them.
+    """
+
+    Config: ClassVar[type] = CommanderConfig
+
+    def judge_collector_finish(self, task_id: str, info: Mapping[str, Any]) -> bool:  # noqa: ARG002
+        """Returns whether a collector's message means that its task has ended."""
+        return bool(info.get("collector_done", False))
+
+    def judge_learner_finish(self, task_id: str, info: Mapping[str, Any]) -> bool:  # noqa: ARG002
+        """Returns whether a learner's message means that its task has ended."""
+        return bool(info.get("learner_done", False))
+
+    def update_learner_info(self, task_id: str, info: Mapping[str, Any]) -> None:
+        """Take a learner's info, as a callback was handed it."""
+
+    def notify_fail_learner_task(self, task: LearnTask) -> None:
+        """A learner task has failed."""
+
+    def increase_collector_task_space(self) -> None:
+        """One more task at a time; no effect where the space is unlimited."""
+        if self.collector_task_space is not None:
+            self.collector_task_space += 1
+
+    def decrease_collector_task_space(self) -> None:
+        """One task less at a time; see `increase_collector_task_space`."""
+        if self.collector_task_space is not None:
+            self.collector_task_space = max(self.collector_task_space - 1, 0)
+
+
+class NaiveCommander(BaseCommander):
+    """Hands out numbered tasks and counts results; for tests of everything else."""
+
+    Config: ClassVar[type] = NaiveCommanderConfig
+
+    def __init__(self, config: ExperimentConfig, groups: Groups) -> None:
+        super().__init__(config, groups)
+        settings = config.policy.other.commander
+        if not isinstance(settings, NaiveCommanderConfig):
+            raise TypeError(f"a naive commander has settings of its own, not {settings}")
+        self._goal = settings.collector_task_count
+        self._collector_tasks = self._collector_tasks_ended = 0
+        self._learner_tasks = self._learner_tasks_ended = 0
+        self.learner_info: defaultdict[str, list[Mapping[str, Any]]] = defaultdict(list)
+
+    def get_collector_task(self, now: float = 0.0) -> CollectTask | None:  # noqa: ARG002
+        """A collect task, while there is room."""
+        under_way, space = self._collector_tasks - self._collector_tasks_ended, self._space
+        if space is not None and under_way >= space:
+            return None
+        self._collector_tasks += 1
+        return CollectTask(f"collector_task_id{self._collector_tasks}", eval_flag=False, setting={})
+
+    def get_learner_task(self, now: float = 0.0) -> LearnTask | None:  # noqa: ARG002
+        """A learner task, while none is under way."""
+        if self._learner_tasks > self._learner_tasks_ended:
+            return None
+        self._learner_tasks += 1
+        return LearnTask(f"learner_task_id{self._learner_tasks}")
+
+    def get_setting_collect(self, group: Group) -> Settings:  # noqa: ARG002
+        """It has no settings for collectors."""
+        return {}
+
+    def evaluation_is_due(self, now: float) -> bool:  # noqa: ARG002
+        """It never evaluates."""
+        return False
+
+    def begin_last_evaluation(self) -> bool:
+        """It never evaluates."""
+        return False
+
+    def finish_collector_task(self, task_id: str, finished_task: CollectResult) -> bool:  # noqa: ARG002
+        """Count it; the goal is a number of them."""
+        self._collector_tasks_ended += 1
+        return self._collector_tasks_ended >= self._goal
+
+    def describe_goal(self, finished_task: CollectResult) -> str:  # noqa: ARG002
+        """Number of tasks done."""
+        return f"{self._collector_tasks_ended} collect tasks are done"
+
+    def finish_learner_task(self, task_id: str, finished_task: Any) -> None:  # noqa: ARG002
+        """Count it."""
+        self._learner_tasks_ended += 1
+
+    def update_learner_info(self, task_id: str, info: Mapping[str, Any]) -> None:
+        """Keep it."""
+        self.learner_info[task_id].append(info)
+
+    def notify_fail_collector_task(self, task: CollectTask) -> None:  # noqa: ARG002
+        """Free its place."""
+        self._collector_tasks -= 1
+
+    def notify_fail_learner_task(self, task: LearnTask) -> None:  # noqa: ARG002
+        """Free its place."""
+        self._learner_tasks -= 1
+
+
+class SoloCommander(BaseCommander):
+    """The run's `Commander`, for groups that play alone."""
+
+    Config: ClassVar[type] = SoloCommanderConfig
+
+
+class OneVsOneCommander(BaseCommander):
+    """The run's `Commander`, for the groups of a league; see `League`."""
+
+    Config: ClassVar[type] = OneVsOneCommanderConfig
+
+
+class BaseSerialCommander(Configurable):
+    """Commander of a serial run: asks the policy's command mode for the collector's settings.
+
+    Args:
+        cfg: settings, a mapping or an instance of `Config`; it has none of its own.
+        learner: has ``learn_info``.
+        collector: has ``envstep``.
+        evaluator: for commanders that derive from this one.
+        replay_buffer: for commanders that derive from this one.
+        policy: a command mode; may be set later. Without one, collectors get no settings.
+    """
+
+    @dataclass(frozen=True)
+    class Config(ComponentConfig):
+        """No settings of its own."""
+
+        type: str = "serial"
+
+    def __init__(
+        self,
+        cfg: Any,
+        learner: Any,
+        collector: Any,
+        evaluator: Any,
+        replay_buffer: Any,
+        policy: Any = None,
+    ) -> None:
+        self._cfg = self.parse_config(cfg)
+        self._learner, self._collector = learner, collector
+        self._evaluator, self._replay_buffer = evaluator, replay_buffer
+        self._policy = policy
+
+    def step(self) -> Settings:
+        """Keyword arguments of the collect mode's forward, e.g. ``{"eps": 0.3}``.
+
+        They follow from the learner's ``learn_info`` and the collector's ``envstep``.
+        """
+        if self._policy is None:
+            return {}
+        counters = {**self._learner.learn_info, "envstep": self._collector.envstep}
+        setting: Settings = self._policy.get_setting_collect(counters)
+        return setting
+
+    @property
+    def policy(self) -> Any:
+        """The policy's command mode."""
+        return self._policy
+
+    @policy.setter
+    def policy(self, policy: Any) -> None:
+        self._policy = policy
+
+
+def create_parallel_commander(cfg: Any, groups: Groups | None = None) -> Commander:
+    """Make the commander of ``cfg.policy.other.commander.type``.
+
+    Args:
+        cfg: the whole experiment: an `ExperimentConfig`, or a mapping of its settings.
+        groups: that learn; None: new records.
+
+    Raises:
+        UnknownTypeError: no commander has that type. ConfigError: a setting is wrong.
+    """
+    config = cfg if isinstance(cfg, ExperimentConfig) else compile_config(dict(cfg)).config
+    make = get_parallel_commander_cls(config.policy.other.commander)
+    commander: Commander = make(config, groups if groups is not None else create_groups(config))
+    return commander
+
+
+def get_parallel_commander_cls(cfg: Any) -> Any:
+    """The class that ``cfg.type`` names; `cfg` is the commander's own settings."""
+    return component_class(PARALLEL_COMMANDER_REGISTRY, cfg)
