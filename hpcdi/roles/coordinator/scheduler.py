@@ -496,7 +496,8 @@ class Scheduler(RunState):
         if reached:
             reason = self.commander.describe_goal(message)
             return self.stop(Outcome("done", reason, 0), now)
-        if self._ending is not None and message.task_id == self._last_task:
+        is_last = message.task_id == self._last_task or not self.groups.main.has_learnt
+        if self._ending is not None and is_last:
             return self.stop(self._ending, now)
         return [*self._begin_anew(), *self._assign(now)] if self.is_on else []
 
