@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import time
 from collections.abc import Callable, Iterator
@@ -14,6 +15,7 @@ import numpy as np
 import pytest
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
+from fakes.replay import block
 from fakes.scheduler import STOP_VALUE
 from fakes.simulated_workers import LEARNER, RANKS, SimulatedCollector, SimulatedLearner
 from hpcdi.comm.link import LocalWorld
@@ -21,6 +23,7 @@ from hpcdi.comm.messages import Leave, StopRequest, WorkerFailed
 from hpcdi.config.load import compile_config
 from hpcdi.errors import WorkerSilentError
 from hpcdi.roles.coordinator import coordinator as module
+from hpcdi.roles.coordinator.coordinator import Coordinator as RunCoordinator
 from hpcdi.roles.coordinator.scheduler import Outcome
 from hpcdi.store.layout import RunLayout
 from hpcdi.worker.coordinator import Coordinator
@@ -215,6 +218,43 @@ def test_who_says_nothing_at_the_end_is_named(
         ahead_s[0] = 2 * LIMIT_S
         assert running.result(LIMIT_S).state == "done"
         assert coordinator.silent == {4: "collector"}
+
+
+class Rollouts(SimulatedCollector):
+    """A collector whose task is one rollout, or one evaluation."""
+
+    def work(self, chance: int) -> None:
+        if not self.task.eval_flag:
+            self.blocks += 1
+            self.said.append(block(1000 * self.rank + self.blocks, [8]))
+        self.end_task(np.array([1.0]) if self.task.eval_flag else None)
+
+
+def test_roles_take_turns_in_one_process(tmp_path: Path) -> None:
+    """Nobody waits, and no clock is asked: one update for each rollout, evaluations by counts."""
+    world, config = LocalWorld(3), experiment(max_train_iter=40)
+    policy = dataclasses.replace(
+        config.policy,
+        eval=dataclasses.replace(config.policy.eval, every="10 iterations"),
+        learn=dataclasses.replace(config.policy.learn, update_per_collect=1),
+    )
+    config = dataclasses.replace(config, policy=policy)
+    workers = [SimulatedLearner(1, goal=10**9), Rollouts(2)]
+    now, link = 0.0, world.link(0)
+    with RunCoordinator(config, link, RunLayout(tmp_path), in_turns=True) as coordinator:
+        coordinator.begin()
+        while coordinator.turn(now):
+            now += 0.01
+            assert now < 100, "the run does not end"
+            for worker in workers:
+                worker.inbox.extend(m for _, m in world.link(worker.rank).receive(0.0))
+                worker.step(0)
+                while worker.said:
+                    world.link(worker.rank).send(0, worker.said.popleft())
+        assert coordinator.end() == Outcome("done", "max_train_iter reached: 40 of 40", 0)
+        figures = coordinator.figures()
+    assert (figures["train_iter"], figures["env_steps"]) == (40, 8 * 40)
+    assert [e["env_steps"] for e in figures["evaluations"]] == [80, 160, 240, 320]
 
 
 def until(condition: Callable[[], Any]) -> None:

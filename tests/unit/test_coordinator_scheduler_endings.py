@@ -154,6 +154,15 @@ def test_an_older_evaluation_under_way_is_followed_by_the_last() -> None:
     assert run.result(3, 9.0, returns=(1.0,)) == stops("the learner has done its iterations: 1234")
 
 
+def test_an_evaluation_under_way_that_is_of_the_last_policy_is_the_last() -> None:
+    run = Run()
+    run.learn_info(6)
+    run.tick(EVERY_S)
+    assert evaluates(*run.result(2, EVERY_S))
+    assert run.hear(1, LearnResult(run.tasks[1].task_id, 7)) != []  # results here are of policy 7
+    assert run.result(2, 6.0, returns=(1.0,)) == stops("the learner has done its iterations: 7")
+
+
 def test_a_signal_does_not_wait_for_the_last_evaluation() -> None:
     run = Run(max_train_iter=50)
     run.learn_info(51)

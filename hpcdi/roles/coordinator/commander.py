@@ -142,12 +142,12 @@ class Commander:
         return min(due, key=lambda group: group.evaluations_begun, default=None)
 
     def _is_due(self, group: Group, now: float) -> bool:
-        if not group.has_learnt:
-            return False
         if self._is_last_begun:
             return group.is_main and group.evaluation_is_due(now)
+        if not (group.is_learning and group.has_learnt):
+            return False
         may_freeze = self.league is not None and self.league.may_freeze(group.name)
-        return group.is_learning and (may_freeze or group.evaluation_is_due(now))
+        return may_freeze or group.evaluation_is_due(now)
 
     def begin_last_evaluation(self) -> bool:
         """The run is about to end: returns whether one evaluation more is due now, before it does.

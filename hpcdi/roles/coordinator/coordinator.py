@@ -152,7 +152,9 @@ class Coordinator(Closing):
         """End the run, if it is on, and close what is open. Idempotent."""
         self._orders += self._scheduler.stop(Outcome("stopped", "closed", 0), time.monotonic())
         self._send_orders()
-        self._close_files()
+        if self._keeper is not None:
+            self._keeper.close()
+        self._view.close(self._scheduler)
 
     # ----------------------------------------------------------------------------------- questions
 
@@ -245,8 +247,3 @@ class Coordinator(Closing):
             self._keeper.drop(group.replay.take_freed())
         for result in self._keeper.tend(self._scheduler.snapshots.take_complete()):
             self._view.snapshot(result, self._scheduler)
-
-    def _close_files(self) -> None:
-        if self._keeper is not None:
-            self._keeper.close()
-        self._view.close(self._scheduler)

@@ -86,10 +86,10 @@ class FreePlan:
                 break
             orders += run.give(task, now)
         if run.collectors_wanted is not None:
-            orders += close(run.workers.close_surplus(run.collectors["working"] or 0, now))
+            orders += close_orders(run.workers.close_surplus(run.collectors["working"] or 0, now))
         if run.commander.evaluation_is_due(now):  # all collectors are busy: one makes room
-            orders += close(run.workers.close_oldest(now))
-        return orders + close(run.workers.close_uneven(now))
+            orders += close_orders(run.workers.close_oldest(now))
+        return orders + close_orders(run.workers.close_uneven(now))
 
     def learn(self, run: Scheduler, now: float) -> list[Order]:  # noqa: ARG002
         """Serve the batches that can be drawn, each group's by itself."""
@@ -119,7 +119,7 @@ class FreePlan:
         """It keeps nothing."""
 
 
-class Step(Enum):
+class RoundStep(Enum):
     """Where a round is."""
 
     REST = "between two rounds"
@@ -142,7 +142,7 @@ class LockstepPlan:
     def __init__(self, snapshot_rounds: int | None = None) -> None:
         self.rounds = 0
         self._snapshot_rounds = snapshot_rounds
-        self._step = Step.REST
+        self._step = RoundStep.REST
         self._is_first = True  # round of this process
         self._collectors: list[int] = []  # ranks that work in this round
         self._blocks: list[BlockReady] = []  # that they have published
@@ -164,13 +164,13 @@ class LockstepPlan:
         """Take every step of rounds that can be taken now."""
         orders: list[Order] = []
         while run.goes_on:
-            if self._step is Step.REST and run.workers.free_collectors and _learners_wait(run):
+            if self._step is RoundStep.REST and run.workers.free_collectors and _learners_wait(run):
                 orders += self._begin(run, now)
-            elif self._step is Step.EVALUATE and self._all_delivered(run):
-                self._step = Step.REST
-            elif self._step is Step.COLLECT and self._all_delivered(run):
+            elif self._step is RoundStep.EVALUATE and self._all_delivered(run):
+                self._step = RoundStep.REST
+            elif self._step is RoundStep.COLLECT and self._all_delivered(run):
                 orders += self._hand_over(run)
-            elif self._step is Step.LEARN and _learners_wait(run):
+            elif self._step is RoundStep.LEARN and _learners_wait(run):
                 orders += self._draw(run)
             else:
                 break
@@ -200,7 +200,7 @@ class LockstepPlan:
             return ending
         evaluation = run.commander.evaluation_task(now)
         if evaluation is not None:
-            return self._give(run, [evaluation], Step.EVALUATE, now)
+            return self._give(run, [evaluation], RoundStep.EVALUATE, now)
         orders: list[Order] = []
         if self._snapshot_rounds is None:
             is_due = run.snapshots.is_due(now)
@@ -211,10 +211,10 @@ class LockstepPlan:
         self._is_first = False
         group = self._group(run)
         tasks = [run.commander.collect_task(group) for _ in run.workers.free_collectors]
-        return orders + self._give(run, tasks, Step.COLLECT, now)
+        return orders + self._give(run, tasks, RoundStep.COLLECT, now)
 
     def _give(
-        self, run: Scheduler, tasks: Iterable[CollectTask], step: Step, now: float
+        self, run: Scheduler, tasks: Iterable[CollectTask], step: RoundStep, now: float
     ) -> list[Order]:
         orders = [order for task in tasks for order in run.give(task, now)]
         self._step, self._collectors = step, [order.rank for order in orders]
@@ -227,7 +227,7 @@ class LockstepPlan:
         """All rollouts have come: the learners read them."""
         blocks, self._blocks = sorted(self._blocks, key=lambda ready: ready.block_id), []
         self._group(run).replay.ratio.begin_round(sum(ready.transitions for ready in blocks))
-        self._step = Step.LEARN
+        self._step = RoundStep.LEARN
         return [order for ready in blocks for order in run.admit(ready)]
 
     def _draw(self, run: Scheduler) -> list[Order]:
@@ -238,7 +238,7 @@ class LockstepPlan:
         orders = run.draw(self._group(run), self._collectors)
         if not orders:
             self.rounds += 1
-            self._step = Step.REST
+            self._step = RoundStep.REST
         return orders
 
     def _group(self, run: Scheduler) -> Group:
@@ -261,7 +261,7 @@ def _learners_wait(run: Scheduler) -> bool:
     return bool(parts) and all(part.waits and part.backlog.is_idle for part in parts)
 
 
-def close(workers: Iterable[Worker]) -> list[Order]:
+def close_orders(workers: Iterable[Worker]) -> list[Order]:
     """Orders for workers to end their tasks."""
     return [Order(w.rank, CloseTask(w.task.task_id)) for w in workers if w.task is not None]
 

@@ -45,7 +45,7 @@ from hpcdi.league.league import League
 from hpcdi.roles.context import COORDINATOR_RANK
 from hpcdi.roles.coordinator.commander import Commander
 from hpcdi.roles.coordinator.groups import Group, Groups
-from hpcdi.roles.coordinator.plans import FreePlan, Plan, close
+from hpcdi.roles.coordinator.plans import FreePlan, Plan, close_orders
 from hpcdi.roles.coordinator.snapshots import Resumed, SnapshotClock
 from hpcdi.roles.coordinator.workers import (
     ComesBack,
@@ -351,7 +351,7 @@ class Scheduler(RunState):
 
     def _evaluate_last(self, now: float) -> list[Order]:
         """Close what is collected; the first collector that is free evaluates."""
-        orders = close(self.workers.close_surplus(0, now))
+        orders = close_orders(self.workers.close_surplus(0, now))
         is_due = self.workers.free_collectors and self.commander.evaluation_is_due(now)
         task = self.commander.get_collector_task(now) if is_due else None
         if task is not None:
@@ -431,7 +431,7 @@ class Scheduler(RunState):
         orders = [Order(rank, regroup) for rank in ranks]
         orders += starmap(Order, group.replay.lose(worker.rank))
         if not ranks:  # its collectors go on for the others
-            return [*orders, *close(self.workers.close_all(group, now))]
+            return [*orders, *close_orders(self.workers.close_all(group, now))]
         # it may have been the only one that was not done
         result = group.learners.whole_result()
         return orders if result is None else [*orders, *self._end_learning(group, result, now)]
@@ -496,7 +496,8 @@ class Scheduler(RunState):
         if reached:
             reason = self.commander.describe_goal(message)
             return self.stop(Outcome("done", reason, 0), now)
-        if self._ending is not None and message.task_id == self._last_task:
+        is_last = message.task_id == self._last_task or not self.groups.main.has_learnt
+        if self._ending is not None and is_last:
             return self.stop(self._ending, now)
         return [*self._begin_anew(), *self._assign(now)] if self.is_on else []
 
