@@ -74,6 +74,7 @@ class LocalPump(Closing):
         link: in the world of this process.
         handlers: called in `check`.
         ask: called at every turn; a message that it returns goes to rank 0.
+        silence: not called: rank 0 takes turns in this process.
     """
 
     def __init__(
@@ -81,6 +82,7 @@ class LocalPump(Closing):
         link: Link,
         handlers: Handlers | None = None,
         ask: Callable[[], Message | None] = lambda: None,
+        silence: Callable[[float], None] = lambda _silence_s: None,  # noqa: ARG002
     ) -> None:
         self._link, self._handlers, self._ask = link, handlers or {}, ask
         self._inbox: list[tuple[int, Message]] = []

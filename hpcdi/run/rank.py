@@ -254,7 +254,6 @@ def _work(role: str, context: Any, device: int | None) -> int:
     from hpcdi.comm.failure import abort_job, describe, die_alone, headline
     from hpcdi.comm.pump import LinkPump
     from hpcdi.roles.collector.mpi_fs_collector import create_comm_collector
-    from hpcdi.roles.learner.mpi_fs_learner import create_comm_learner
     from hpcdi.roles.message_side import MessageSide
     from hpcdi.utils.log import LOGGER
 
@@ -263,15 +262,17 @@ def _work(role: str, context: Any, device: int | None) -> int:
     _import_torch(role, device)
     try:
         if role == "learner":
-            worker = create_comm_learner(system.comm_learner, context)
+            worker = _learner(context)
         else:
             worker = create_comm_collector(system.comm_collector, context)
         worker.run()
     except BaseException as error:  # reported to rank 0, which shuts down the run
         failure = describe(error, role)
         LOGGER.info("this rank failed", exc_info=True)
-        pump = worker.pump if worker is not None and worker.pump.is_alive else None
-        leave = (pump or LinkPump(context.link)).report_failure(failure, release=_leaver(context))
+        pump = worker.pump if worker is not None else None
+        if not isinstance(pump, LinkPump) or not pump.is_alive:
+            pump = LinkPump(context.link)
+        leave = pump.report_failure(failure, release=_leaver(context))
         if leave is None:  # rank 0 does not answer: print it here and end the job
             sys.stderr.write(headline(failure, context.link.rank) + "\n")
             abort_job(failure.exit_code)
@@ -279,6 +280,27 @@ def _work(role: str, context: Any, device: int | None) -> int:
             die_alone()
         return leave.exit_code if leave is not None else failure.exit_code
     return worker.exit_code
+
+
+def _learner(context: Any) -> Any:
+    """Returns a learner of the run: DI-engine's where settings ask for what only that one has."""
+    from hpcdi.roles.learner.role import Learner
+    from hpcdi.worker.learner.base_learner import make_learner
+    from hpcdi.worker.learner.comm.mpi_fs_learner import columnar_policy, create_comm_learner
+
+    config = context.config
+    if config.system.comm_learner.type not in ("mpi_fs", "flask_fs"):
+        return create_comm_learner(config.system.comm_learner, context)
+    cfg = config.policy.learn.learner
+    checkpoint = cfg.hook.get("load_ckpt_before_run")
+    if (
+        cfg.type == "base"
+        and cfg.ckpt_format == "folder"
+        and not any(isinstance(hook, Mapping) for hook in cfg.hook.values())
+        and not str(checkpoint).endswith(".tar")
+    ):
+        return Learner(context, policy=columnar_policy)
+    return Learner(context, training=make_learner, policy=columnar_policy)
 
 
 def _import_torch(role: str, device: int | None) -> None:

@@ -92,8 +92,9 @@ POLICY_REGISTRY = Registry("policy", "hpcdi.policy.create")
 ENV_REGISTRY = Registry("environment", "hpcdi.env.create")
 ENV_MANAGER_REGISTRY = Registry("environment manager", "hpcdi.env.create")
 BUFFER_REGISTRY = Registry("replay buffer", "hpcdi.worker")
-LEARNER_REGISTRY = Registry("learner", "hpcdi.roles.learner.base_learner")
-COMM_LEARNER_REGISTRY = Registry("comm learner", "hpcdi.roles.learner.mpi_fs_learner")
+LEARNER_REGISTRY = Registry("learner", "hpcdi.worker")
+COMM_LEARNER_REGISTRY = Registry("comm learner", "hpcdi.worker")
+HOOK_REGISTRY = Registry("learner hook", "hpcdi.worker")
 PARALLEL_COLLECTOR_REGISTRY = Registry(
     "parallel collector", "hpcdi.roles.collector.marine_parallel_collector"
 )

@@ -54,7 +54,6 @@ __all__ = [
 _HERE = "hpcdi.worker.names"
 _COLLECTOR = "hpcdi.roles.collector"
 _COORDINATOR = "hpcdi.worker.coordinator"
-_LEARNER = "hpcdi.roles.learner"
 OLD_PATHS = {
     "adapter": _HERE,
     "adapter.learner_aggregator": _HERE,
@@ -80,12 +79,9 @@ OLD_PATHS = {
     "coordinator.operator_server": _HERE,
     "coordinator.resource_manager": _HERE,
     "coordinator.solo_parallel_commander": f"{_COORDINATOR}.commanders",
-    "learner.base_learner": f"{_LEARNER}.base_learner",
-    "learner.comm.base_comm_learner": f"{_LEARNER}.mpi_fs_learner",
-    "learner.comm.flask_fs_learner": f"{_LEARNER}.mpi_fs_learner",
-    "learner.comm.mpi_fs_learner": f"{_LEARNER}.mpi_fs_learner",
+    "learner.comm.base_comm_learner": "hpcdi.worker.learner.comm.mpi_fs_learner",
+    "learner.comm.flask_fs_learner": "hpcdi.worker.learner.comm.mpi_fs_learner",
     "learner.comm.utils": _HERE,
-    "learner.learner_hook": f"{_LEARNER}.learner_hook",
     "replay_buffer.advanced_buffer": "hpcdi.replay.advanced_buffer",
     "replay_buffer.base_buffer": "hpcdi.replay.base_buffer",
     "replay_buffer.elastic_buffer": "hpcdi.worker.replay_buffer.naive_buffer",
