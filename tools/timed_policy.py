@@ -30,8 +30,8 @@ class TimedDQN(DQNPolicy):
         type: str = "timed_dqn"
 
     def _init_learn(self) -> None:
-        from hpcdi.comm.dist import get_rank
         from hpcdi.comm.gradients import GradientSync
+        from hpcdi.comm.group import get_rank
         from hpcdi.roles.learner.role import Learner
 
         super()._init_learn()

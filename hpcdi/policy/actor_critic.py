@@ -31,11 +31,11 @@ if TYPE_CHECKING:
     import torch
     from torch import Tensor, nn
 
-    from hpcdi.comm import dist
+    from hpcdi.comm import group
     from hpcdi.policy import memories, networks
 else:
     torch = lazy_module("torch")
-    dist = lazy_module("hpcdi.comm.dist")
+    group = lazy_module("hpcdi.comm.group")
     memories = lazy_module("hpcdi.policy.memories")
     networks = lazy_module("hpcdi.policy.networks")
 
@@ -145,7 +145,7 @@ class ActorCriticPolicy(TorchPolicy):
             names: of the scalars.
         """
         table = torch.stack(rows)
-        dist.allreduce_data(table, "avg")
+        group.allreduce_data(table, "avg")
         others = {"cur_lr": self._learn.learning_rate, **self._step.scalars()}
         return [{**dict(zip(names, row, strict=True)), **others} for row in table.tolist()]
 

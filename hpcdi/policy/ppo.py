@@ -23,12 +23,12 @@ if TYPE_CHECKING:
     import torch
     from torch import Tensor
 
-    from hpcdi.comm import dist
+    from hpcdi.comm import group
     from hpcdi.policy import gradient_step, memories, minibatches
     from hpcdi.policy.minibatches import Joint
 else:
     torch = lazy_module("torch")
-    dist = lazy_module("hpcdi.comm.dist")
+    group = lazy_module("hpcdi.comm.group")
     gradient_step = lazy_module("hpcdi.policy.gradient_step")
     memories = lazy_module("hpcdi.policy.memories")
     minibatches = lazy_module("hpcdi.policy.minibatches")
@@ -163,7 +163,7 @@ class PPOPolicy(ActorCriticPolicy):
         if limit is None:
             return False
         approx_kl = losses[_SCALARS.index("approx_kl")].clone()
-        dist.allreduce_data(approx_kl, "avg")
+        group.allreduce_data(approx_kl, "avg")
         return bool(approx_kl.item() > limit)
 
     def _monitor_vars_learn(self) -> list[str]:

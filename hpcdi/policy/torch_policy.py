@@ -46,11 +46,11 @@ if TYPE_CHECKING:
     import torch
     from torch import Tensor, nn
 
-    from hpcdi.comm import dist
+    from hpcdi.comm import group
     from hpcdi.policy import gradient_step, memories, networks, normalization
 else:
     torch = lazy_module("torch")
-    dist = lazy_module("hpcdi.comm.dist")
+    group = lazy_module("hpcdi.comm.group")
     gradient_step = lazy_module("hpcdi.policy.gradient_step")
     memories = lazy_module("hpcdi.policy.memories")
     networks = lazy_module("hpcdi.policy.networks")
@@ -252,7 +252,7 @@ class TorchPolicy(Policy):
         env_steps = self._env_steps  # which a learner sets
         if any(schedule.env_steps for schedule in self._cfg.learn.schedule):
             known = torch.tensor(float(env_steps), dtype=torch.float64, device=self._device)
-            dist.allreduce_data(known, "avg")  # equal parameters need equal rates
+            group.allreduce_data(known, "avg")  # equal parameters need equal rates
             env_steps = int(known.item())
         self._learn = self._cfg.learn.at(self._iterations, env_steps)
         for step in self._steps:

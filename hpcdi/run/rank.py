@@ -323,6 +323,6 @@ def _leaver(context: Any) -> Callable[[], None]:
     """Returns how a failed rank leaves the group of learners, which wait for its gradients."""
     if context.learners_comm is None:
         return lambda: None
-    from hpcdi.comm.dist import dist_finalize
+    from hpcdi.comm.group import dist_finalize
 
     return dist_finalize

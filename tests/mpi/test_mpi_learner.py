@@ -16,7 +16,7 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")  # before torch: the ranks share f
 
 import torch
 
-from hpcdi.comm.dist import dist_finalize, dist_init, gather_objects
+from hpcdi.comm.group import dist_finalize, dist_init, gather_objects
 from hpcdi.policy.create import create_policy
 from hpcdi.roles.learner.callbacks import LogShow
 from hpcdi.store.checkpoints import names, open_checkpoint

@@ -88,7 +88,7 @@ class LogReduce(Periodic):
         monitor = training.monitor
         if training.world_size == 1 or monitor is None:
             return
-        from hpcdi.comm.dist import gather_objects
+        from hpcdi.comm.group import gather_objects
 
         sums = monitor.take_sums()
         shared = {name: pair for name, pair in sums.items() if not _stays(name)}

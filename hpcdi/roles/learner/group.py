@@ -55,7 +55,7 @@ class Membership:
         self._address: GroupAddress | None = None
         self._backend = "nccl" if context.config.policy.cuda else "gloo"
         if context.learners_comm is not None:
-            from hpcdi.comm.dist import DEFAULT_TIMEOUT_S, dist_init
+            from hpcdi.comm.group import DEFAULT_TIMEOUT_S, dist_init
 
             # a member that hangs or is frozen is found and killed before the others give up
             limit_s = context.config.system.survival.worker_timeout_s + _MEET_S
@@ -66,7 +66,7 @@ class Membership:
     def leave(self) -> None:
         """Leave the group, which frees those who wait for this member. Idempotent."""
         if self.size > 1:
-            from hpcdi.comm.dist import dist_finalize
+            from hpcdi.comm.group import dist_finalize
 
             dist_finalize()
 
@@ -137,7 +137,7 @@ class Membership:
         Raises:
             CommError: not all survivors come.
         """
-        from hpcdi.comm.dist import Meeting, dist_init
+        from hpcdi.comm.group import Meeting, dist_init
 
         self.rank, self.size = regroup.ranks.index(self._context.link.rank), len(regroup.ranks)
         if self.size > 1:
@@ -146,7 +146,7 @@ class Membership:
 
     def _share(self, training: Training, done: int) -> int:
         """Share the most advanced state; returns how many batches this learner was behind."""
-        from hpcdi.comm.dist import broadcast_object, gather_objects
+        from hpcdi.comm.group import broadcast_object, gather_objects
 
         done_by_rank = gather_objects(done)
         most = max(done_by_rank)

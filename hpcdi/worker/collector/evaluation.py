@@ -22,7 +22,6 @@ from typing import Any
 
 import numpy as np
 
-from hpcdi.comm.learners import group_rank, on_first_rank
 from hpcdi.config.compat import Configurable, component_class
 from hpcdi.config.fields import ComponentConfig, section, setting
 from hpcdi.errors import ConfigError, EnvError, PolicyError, Problem
@@ -39,6 +38,7 @@ from hpcdi.utils.nested import to_tensors
 from hpcdi.utils.registry import SERIAL_EVALUATOR_REGISTRY
 from hpcdi.utils.timer import EasyTimer
 from hpcdi.utils.video import as_frame, encode_video
+from hpcdi.worker.collectives import group_rank, on_first_rank
 from hpcdi.worker.collector.episode_videos import NAMES, Camera, EpisodeVideos, RenderConfig
 
 
