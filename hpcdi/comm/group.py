@@ -195,8 +195,8 @@ def new_group(ranks: Sequence[int] | None = None, user: GroupUser | None = None)
         return None
     if user is not None:
         call_when_left(user)
-    made: Group = dist.new_group(ranks, timeout=_limit)
-    return made
+    group: Group = dist.new_group(ranks, timeout=_limit)
+    return group
 
 
 def local_device(local_learner: int) -> int:
@@ -236,10 +236,10 @@ def _store_of(meeting: Meeting, timeout: timedelta) -> dist.Store:
 
 def _have_a_device_each(store: dist.Store, rank: int, size: int) -> bool:
     """Returns whether each member has a CUDA device of its own; collective over them."""
-    own = ""
+    device = ""
     if torch.cuda.is_available():
-        own = str(torch.cuda.get_device_properties(torch.cuda.current_device()).uuid)
-    store.set(f"device{rank}", own)
+        device = str(torch.cuda.get_device_properties(torch.cuda.current_device()).uuid)
+    store.set(f"device{rank}", device)
     devices = {store.get(f"device{member}") for member in range(size)}
     return len(devices - {b""}) == size
 
@@ -266,10 +266,11 @@ def _own_address(hosts: Sequence[str]) -> str:
         )[0]
         with socket.socket(family, kind) as probe:
             probe.connect(address)  # sends nothing, but the kernel chooses the way
-            found = str(probe.getsockname()[0])
+            address_here = str(probe.getsockname()[0])
     except OSError:  # this host does not know the other's name
         return hosts[0]
-    return hosts[0] if found.startswith("127.") or found == "::1" else found
+    is_loopback = address_here.startswith("127.") or address_here == "::1"
+    return hosts[0] if is_loopback else address_here
 
 
 def _address_of(interface: str) -> str:
@@ -331,9 +332,10 @@ def _store_at(
     return dist.TCPStore(host, number, world_size, False, timeout)
 
 
-def _from_environment(name: str, given: int | None) -> int:
-    if given is not None:
-        return given
+def _from_environment(name: str, argument: int | None) -> int:
+    """Returns an argument, or else the environment's variable of that name."""
+    if argument is not None:
+        return argument
     try:
         return int(os.environ[name])
     except (KeyError, ValueError):
@@ -443,8 +445,8 @@ def gather_objects(value: Any) -> list[Any]:
         gathered = [data.new_empty(longest) for _ in members]
         dist.all_gather(gathered, padded)
     return [
-        from_bytes(own[: int(size)].cpu().numpy())
-        for own, size in zip(gathered, sizes, strict=True)
+        from_bytes(data[: int(size)].cpu().numpy())
+        for data, size in zip(gathered, sizes, strict=True)
     ]
 
 

@@ -244,8 +244,8 @@ class LinkPump(Closing):
             is_heard = any(rank == 0 for rank, _ in arrived)
             silence_s = 0.0 if is_heard else silence_s + min(turn - since, _LONGEST_TURN_S)
             self._silence(silence_s)
-            for kept in _without_handler(arrived, self._handlers):
-                self._inbox.put(kept)
+            for waiting in _without_handler(arrived, self._handlers):
+                self._inbox.put(waiting)
             self._unsent = self._link.unsent()
 
 

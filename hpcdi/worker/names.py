@@ -92,7 +92,7 @@ OLD_PATHS = {
 
 
 def register(package: str) -> None:
-    """Makes all `OLD_PATHS` importable.
+    """Make all `OLD_PATHS` importable.
 
     Args:
         package: name of `hpcdi.worker`.
@@ -201,7 +201,7 @@ class LearnerAggregatorSlave:
         self._callback_fn = callback_fn
 
     def _process_task(self, task: Mapping[str, Any]) -> Any:
-        """Does a task: ``resource``, or ``learner_*_task`` of ``start, get_data, learn``.
+        """Do a task: ``resource``, or ``learner_*_task`` of ``start, get_data, learn``.
 
         Raises:
             CommError: the task is of another name.

@@ -142,8 +142,8 @@ class BaseLearner(Configurable, Training):
             self.setup_dataloader()
         try:
             self.begin()
-            left = max(0, self._cfg.train_iterations - self.train_iter)
-            for data in itertools.islice(self._loader or (), left):
+            missing = max(0, self._cfg.train_iterations - self.train_iter)
+            for data in itertools.islice(self._loader or (), missing):
                 self.train(data, getattr(data, "env_steps", -1))
             self.end()
         finally:

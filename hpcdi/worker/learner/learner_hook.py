@@ -153,8 +153,8 @@ class CallbackHook(LearnerHook):
         arguments = dict(ext_args or {})
         unknown = sorted(arguments.keys() - set(self.arguments))
         if unknown:
-            known = ", ".join(self.arguments) or "none"
-            raise ValueError(f"unknown argument {unknown[0]!r}; it has {known}")
+            names = ", ".join(self.arguments) or "none"
+            raise ValueError(f"unknown argument {unknown[0]!r}; it has {names}")
         if position not in self.positions:
             raise ValueError(f"its position is one of {self.positions}, not {position!r}")
         self.callback = self.make(position, arguments) if callback is None else callback
