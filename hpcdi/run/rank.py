@@ -283,24 +283,26 @@ def _work(role: str, context: Any, device: int | None) -> int:
 
 
 def _learner(context: Any) -> Any:
-    """Returns a learner of the run: DI-engine's where settings ask for what only that one has."""
-    from hpcdi.roles.learner.role import Learner
+    """Returns the learner of this rank."""
+    from hpcdi.roles.learner.role import Learner, make_training
     from hpcdi.worker.learner.base_learner import make_learner
     from hpcdi.worker.learner.comm.mpi_fs_learner import columnar_policy, create_comm_learner
 
-    config = context.config
-    if config.system.comm_learner.type not in ("mpi_fs", "flask_fs"):
-        return create_comm_learner(config.system.comm_learner, context)
-    cfg = config.policy.learn.learner
-    checkpoint = cfg.hook.get("load_ckpt_before_run")
-    if (
-        cfg.type == "base"
-        and cfg.ckpt_format == "folder"
-        and not any(isinstance(hook, Mapping) for hook in cfg.hook.values())
-        and not str(checkpoint).endswith(".tar")
-    ):
-        return Learner(context, policy=columnar_policy)
-    return Learner(context, training=make_learner, policy=columnar_policy)
+    system, cfg = context.config.system, context.config.policy.learn.learner
+    if system.comm_learner.type not in ("mpi_fs", "flask_fs"):
+        return create_comm_learner(system.comm_learner, context)
+    training = make_learner if _names_ding(cfg) else make_training
+    return Learner(context, training=training, policy=columnar_policy)
+
+
+def _names_ding(cfg: Any) -> bool:
+    """Returns whether settings of a learner name what only DI-engine's has.
+
+    That is a learner of the user's, hooks of its form, or its files of checkpoints.
+    """
+    has_hooks = any(isinstance(hook, Mapping) for hook in cfg.hook.values())
+    loads_file = str(cfg.hook.get("load_ckpt_before_run")).endswith(".tar")
+    return cfg.type != "base" or has_hooks or loads_file or cfg.ckpt_format == "pth.tar"
 
 
 def _import_torch(role: str, device: int | None) -> None:

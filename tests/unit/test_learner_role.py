@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, ClassVar, TypeVar
 
 import numpy as np
 import pytest
@@ -36,13 +36,15 @@ from hpcdi.comm.messages import (
 from hpcdi.comm.pump import LocalPump
 from hpcdi.errors import CommError
 from hpcdi.roles.context import WorkerContext
-from hpcdi.roles.learner.role import Learner
+from hpcdi.roles.learner.role import Learner, MakeTraining, make_training
 from hpcdi.store.block import Block
 from hpcdi.store.checkpoints import names, open_checkpoint
 from hpcdi.store.layout import RunLayout
 from hpcdi.store.policies import PolicyImage, read_policy
 from hpcdi.types import ITEM_DTYPE, MAIN, RowView
 from hpcdi.utils.threads import BackgroundThread
+from hpcdi.worker.learner import LearnerHook, register_learner_hook
+from hpcdi.worker.learner.base_learner import make_learner
 
 pytestmark = pytest.mark.usefixtures("one_torch_thread")
 
@@ -86,16 +88,23 @@ class Stepped:
         root: becomes the run folder.
         config: the experiment.
         group: name of its group.
+        training: makes what updates the policy.
     """
 
-    def __init__(self, root: Path, config: Any, group: str = MAIN) -> None:
+    def __init__(
+        self,
+        root: Path,
+        config: Any,
+        group: str = MAIN,
+        training: MakeTraining = make_training,
+    ) -> None:
         self.world = LocalWorld(3)
         self.layout = RunLayout(root)
         groups = {group: (LEARNER,)} if group == MAIN else {MAIN: (9,), group: (LEARNER,)}
         context = WorkerContext(
             config, self.layout, self.world.link(LEARNER), np.random.SeedSequence(0), groups
         )
-        self.learner = Learner(context, pump=LocalPump)
+        self.learner = Learner(context, training=training, pump=LocalPump)
         self.log: list[Message] = []  # all that came to rank 0
         self.policies: list[PolicyUpdate] = []  # that came to the collector
         self.served = 0
@@ -164,9 +173,13 @@ def step(tmp_path: Path) -> Iterator[Callable[..., Stepped]]:
 # ------------------------------------------------------------------------------------------- life
 
 
-def test_a_run_from_the_first_message_to_the_last(step: Callable[..., Stepped]) -> None:
+@pytest.mark.parametrize("training", [make_training, make_learner])
+def test_a_run_from_the_first_message_to_the_last(
+    step: Callable[..., Stepped], training: MakeTraining
+) -> None:
     hook = {"log_show_after_iter": 5}
-    run = step(settings({"train_iterations": 22, "hook": hook}, priority=True))
+    config = settings({"train_iterations": 22, "hook": hook}, priority=True)
+    run = step(config, training=training)
     assert run.turn(), "it waits for a task"
     (ready,) = run.all_of(WorkerReady)
     assert (ready.role, ready.gpus) == ("learner", 0)
@@ -241,6 +254,27 @@ def test_it_leaves_without_an_answer_after_its_patience(step: Callable[..., Step
     assert run.turn()
     assert not run.learner.turn(time.monotonic() + 3600.0)
     assert run.learner.exit_code == 85
+
+
+class Reads(LearnerHook):
+    """A user's hook, which reads DI-engine's learner."""
+
+    read: ClassVar[list[Any]] = []
+
+    def __call__(self, engine: Any) -> None:
+        """Note what the learner has."""
+        scalars = engine.log_buffer["scalar"]
+        self.read.append((engine.last_iter.val, engine.collector_envstep, "total_loss" in scalars))
+
+
+def test_a_users_hook_finds_the_learner_that_it_knows(step: Callable[..., Stepped]) -> None:
+    Reads.read.clear()
+    register_learner_hook("reads", Reads)
+    hook = {"mine": {"type": "reads", "position": "after_iter"}}
+    run = step(settings({"train_iterations": 2, "hook": hook}), training=make_learner)
+    run.begin()
+    run.learn(2)
+    assert Reads.read == [(1, 900, True), (2, 900, True)]
 
 
 # ------------------------------------------------------------------- orders between two batches
