@@ -2,8 +2,9 @@
 
 Owns: collectors and evaluators of one process (`collector`), learners with hooks (`learner`),
 buffers of items (`replay_buffer`), names and import paths of other parts (`names`), the helper for
-several learners (`dist`), DI-engine's policies, environments and configurations (`ding`). May import: `roles` and everything below. Why so: lists of dicts of
-transitions are known here and nowhere else.
+several learners (`dist`), DI-engine's policies, environments and configurations (`ding`). May
+import: `roles` and everything below. Why so: lists of dicts of transitions are known here and
+nowhere else.
 """
 
 from hpcdi.worker import collector, coordinator, learner, names, replay_buffer
