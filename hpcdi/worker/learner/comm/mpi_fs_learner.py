@@ -71,10 +71,13 @@ class BaseCommLearner(Learner):
         Args:
             task_info: ``learner_cfg, policy, exp_name, seed``.
         """
+        place = self._place
         learner = create_learner(
             task_info["learner_cfg"],
+            dist_info=(self._group.rank, self._group.size),
             exp_name=task_info.get("exp_name", "default_experiment"),
             port=self,
+            ckpt_dir=place.layout.checkpoints_of(place.agent),
         )
         policy = create_policy(task_info["policy"], ["learn"], seed=task_info.get("seed"))
         learner.policy = policy.learn_mode
