@@ -126,8 +126,8 @@ def rank_main(what: str, rounds: int) -> None:
     """One learner of the job; the first one prints the figures."""
     import torch
 
-    from hpcdi.comm.dist import DDPContext
     from hpcdi.comm.world import open_world
+    from hpcdi.worker.dist import DDPContext
 
     torch.set_num_threads(1)
     world = open_world()
@@ -243,7 +243,7 @@ def wrapped(task: Task) -> Step:
 
 def one_by_one(net: nn.Module) -> tuple[Step, Step]:
     """An all-reduce for each parameter after the backward pass."""
-    from hpcdi.comm.dist import allreduce
+    from hpcdi.worker.dist import allreduce
 
     def finish() -> None:
         for parameter in net.parameters():
@@ -264,7 +264,7 @@ def race(steps: Mapping[str, Step], rounds: int) -> dict[str, dict[str, list[flo
     """Figures of each way, as `Figures` has them; of the slower learner."""
     import torch.distributed as dist
 
-    from hpcdi.comm.dist import broadcast_object, gather_objects
+    from hpcdi.comm.group import broadcast_object, gather_objects
 
     counts = {}
     for way, step in steps.items():  # warm, and count the steps of a block

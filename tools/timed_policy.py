@@ -30,15 +30,15 @@ class TimedDQN(DQNPolicy):
         type: str = "timed_dqn"
 
     def _init_learn(self) -> None:
-        from hpcdi.comm.dist import get_rank
         from hpcdi.comm.gradients import GradientSync
-        from hpcdi.roles.learner.data_feed import DataFeed
+        from hpcdi.comm.group import get_rank
+        from hpcdi.roles.learner.role import Learner
 
         super()._init_learn()
         self._file = (Path(os.environ[FOLDER_VARIABLE]) / f"learner{get_rank()}").open("ab")
         self._spent: dict[str, float] = {}
         GradientSync.finish = self._timed("together", GradientSync.finish)
-        DataFeed.next = self._timed("waiting", DataFeed.next)
+        Learner.wait = self._timed("waiting", Learner.wait)
 
     def _timed(self, what: str, method: Callable[..., Any]) -> Callable[..., Any]:
         """A method that books its seconds."""

@@ -1,12 +1,11 @@
 """Talking between ranks: the only package that speaks MPI or torch.distributed.
 
 Owns: the messages (`messages`) and their bytes (`codec`); links that carry them (`link`, over MPI
-`mpi_link`); the thread that drives a link beside a computing one (`pump`); the MPI world, its start
-and its collective calls (`world`); errors that cross ranks (`failure`); the learners' process group
-and its collectives (`dist`; for processes that may be alone, `learners`); their gradients
-(`gradients`); what MPI and torch.distributed can do here (`probe`). May import: `config`, `utils`,
-`types`, `errors`. Why so: one thread a rank makes all MPI calls, and nobody else can make one by
-accident.
+`mpi_link`); what drives a link while a role computes (`pump`); the MPI world, its start and its
+collective calls (`world`); errors that cross ranks (`failure`); the learners' process group
+(`group`) and their gradients (`gradients`); what MPI and torch.distributed can do here (`probe`).
+May import: `config`, `utils`, `types`, `errors`. Why so: one thread a rank makes all MPI calls, and
+nobody else can make one by accident.
 
 Life of a message::
 

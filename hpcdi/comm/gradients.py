@@ -35,7 +35,7 @@ import torch.distributed as dist
 from torch import nn
 from torch.utils.hooks import RemovableHandle
 
-from hpcdi.comm.dist import (
+from hpcdi.comm.group import (
     Group,
     broadcast,
     gather_objects,

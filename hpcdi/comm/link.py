@@ -1,4 +1,4 @@
-"""The interface of all links, and a link within one process: for tests and one-process runs.
+"""The interface of all links, and a link within one process: for one-process runs and for tests.
 
 The link between processes is in `mpi_link`, because importing that starts MPI.
 """
@@ -58,14 +58,18 @@ class Link(Protocol):
 
 
 class LocalWorld:
-    """A world of `size` ranks in this process; `link(rank)` is each one's link.
+    """A world of ranks in this process; `link(rank)` is each one's link.
 
-    Messages are encoded and decoded as over MPI, so that what arrives shares no memory with what
-    was sent, and what cannot be sent fails here too.
+    Args:
+        size: number of ranks.
+        encodes: messages are encoded and decoded as over MPI, so that what arrives shares no memory
+            with what was sent, and what cannot be sent fails here too. Otherwise they are handed
+            over as they are, and whoever receives one must not write to its arrays.
     """
 
-    def __init__(self, size: int) -> None:
+    def __init__(self, size: int, *, encodes: bool = True) -> None:
         self.size = size
+        self._encodes = encodes
         self.inboxes: list[deque[tuple[int, Message]]] = [deque() for _ in range(size)]
         self._links = [LocalLink(self, rank) for rank in range(size)]
         self._lost: set[int] = set()
@@ -81,12 +85,14 @@ class LocalWorld:
         self._lost.add(rank)
 
     def deliver(self, sender: int, receiver: int, message: Message) -> None:
-        """Put a copy of a message into a rank's inbox."""
+        """Put a message, or a copy of it, into a rank's inbox."""
         if sender in self._lost or receiver in self._lost:
             return
-        encoded = encode(message)
-        frames = [np.frombuffer(frame, dtype=np.uint8).copy() for frame in encoded.frames]
-        self.inboxes[receiver].append((sender, decode(encoded.head.copy(), frames)))
+        if self._encodes:
+            encoded = encode(message)
+            frames = [np.frombuffer(frame, dtype=np.uint8).copy() for frame in encoded.frames]
+            message = decode(encoded.head.copy(), frames)
+        self.inboxes[receiver].append((sender, message))
         self._links[receiver].wake.set()
 
 

@@ -133,7 +133,7 @@ class MpiLink:
         return arrived + [(rank, RankLost()) for rank in lost]
 
     def _complete(self, source: int) -> list[tuple[int, Message]]:
-        """Messages from `source` that have arrived as a whole, in order."""
+        """Returns messages from `source` that have arrived as a whole, in order."""
         waiting = self._incoming[source]
         done: list[tuple[int, Message]] = []
         try:
@@ -170,7 +170,7 @@ class MpiLink:
                 self._abandon(waiting)
 
     def _acknowledge(self, error: MPI.Exception) -> None:
-        """Notes which ranks have died; probing for any source works again after it.
+        """Note which ranks have died; probing for any source works again after it.
 
         Raises:
             MPI.Exception: `error` has another cause than a dead rank.

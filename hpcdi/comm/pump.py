@@ -1,9 +1,10 @@
-"""The communication thread of a rank that computes.
+"""What carries the messages of a role: a thread over MPI, its own turns in one process.
 
 An `Isend` above the eager limit does not move while its sender computes: 5 MB over TCP took 402 ms
-without and 9 ms with a thread that keeps MPI's progress engine turning. So a collector and a
-learner run their link on this thread, which alone makes MPI calls; the computing thread posts
-messages and takes those that arrived.
+without and 9 ms with a thread that keeps MPI's progress engine turning. So over MPI a collector and
+a learner run their link on a thread (`LinkPump`), which alone makes MPI calls; the computing thread
+posts messages and takes those that arrived. Where all ranks are in one process there is nothing to
+keep turning, and a role's messages are handled in its own turns (`LocalPump`).
 """
 
 from __future__ import annotations
@@ -12,8 +13,8 @@ import contextlib
 import queue
 import time
 from collections import deque
-from collections.abc import Callable, Mapping
-from typing import Any, TypeVar
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, Protocol, TypeAlias, TypeVar
 
 from hpcdi.comm.link import Link
 from hpcdi.comm.messages import Heartbeat, Leave, Message, RankLost, WorkerFailed
@@ -23,19 +24,99 @@ from hpcdi.utils.lifetime import Closing
 from hpcdi.utils.threads import BackgroundThread
 
 M = TypeVar("M", bound=Message)
+Handlers: TypeAlias = Mapping[type, Callable[[int, Any], None]]
+"""Message class -> function (sender, message)."""
 
 _TURN_S = 0.05
 _LONGEST_TURN_S = 1.0
 """A turn that took longer was this process's own pause (a suspended job), no silence of others."""
 
 
+class Pump(Protocol):
+    """Carries a role's messages, and calls its handlers as messages arrive, in order.
+
+    Messages without a handler wait for `receive`.
+    """
+
+    def send(self, rank: int, message: Message) -> None:
+        """Post a message."""
+        ...
+
+    def check(self) -> None:
+        """Handle what has arrived, unless a thread does that; called at every turn of a role.
+
+        Raises:
+            Exception: whatever a handler or the link has raised.
+        """
+        ...
+
+    def receive(self, timeout_s: float) -> list[tuple[int, Message]]:
+        """Returns messages without a handler; where a thread runs, waits for the first one."""
+        ...
+
+    def flush(self, timeout_s: float) -> None:
+        """Wait until everything that was posted has left.
+
+        Raises:
+            CommError: a receiver does not take it within `timeout_s`.
+        """
+        ...
+
+    def close(self) -> None:
+        """Carry no more messages. Idempotent."""
+        ...
+
+
+class LocalPump(Closing):
+    """Carries the messages of a role that shares its process with all others; see `Pump`.
+
+    Args:
+        link: in the world of this process.
+        handlers: called in `check`.
+        ask: called at every turn; a message that it returns goes to rank 0.
+        silence: not called: rank 0 takes turns in this process.
+    """
+
+    def __init__(
+        self,
+        link: Link,
+        handlers: Handlers | None = None,
+        ask: Callable[[], Message | None] = lambda: None,
+        silence: Callable[[float], None] = lambda _silence_s: None,  # noqa: ARG002
+    ) -> None:
+        self._link, self._handlers, self._ask = link, handlers or {}, ask
+        self._inbox: list[tuple[int, Message]] = []
+
+    def send(self, rank: int, message: Message) -> None:
+        """See `Pump.send`; it is delivered at once."""
+        self._link.send(rank, message)
+
+    def check(self) -> None:
+        """See `Pump.check`."""
+        message = self._ask()
+        if message is not None:
+            self._link.send(0, message)
+        self._inbox += _without_handler(self._link.receive(0.0), self._handlers)
+
+    def receive(self, timeout_s: float) -> list[tuple[int, Message]]:  # noqa: ARG002
+        """See `Pump.receive`; it never waits, since nothing could arrive meanwhile."""
+        self.check()
+        arrived, self._inbox = self._inbox, []
+        return arrived
+
+    def flush(self, timeout_s: float) -> None:
+        """See `Pump.flush`: nothing is under way."""
+
+    def close(self) -> None:
+        """See `Pump.close`."""
+
+
 class LinkPump(Closing):
-    """Runs a link on its own thread.
+    """Runs a link on its own thread; see `Pump`.
 
     Args:
         link: the link; nobody else may use it afterwards.
-        handlers: message class -> function (sender, message) that is called on this thread as the
-            message arrives, in order. Messages of other classes wait for `receive`.
+        handlers: called on this thread.
         ask: called at every turn; a message that it returns goes to rank 0 (signals, heartbeats).
         silence: called at every turn with the seconds without a message of rank 0, while this
             process ran.
@@ -44,12 +125,12 @@ class LinkPump(Closing):
     def __init__(
         self,
         link: Link,
-        handlers: Mapping[type, Callable[[int, Any], None]] | None = None,
+        handlers: Handlers | None = None,
         ask: Callable[[], Message | None] = lambda: None,
         silence: Callable[[float], None] = lambda _silence_s: None,
     ) -> None:
         self._link = link
-        self._handlers = dict(handlers or {})
+        self._handlers = handlers or {}
         self._ask, self._silence = ask, silence
         self._outbox: deque[tuple[int, Message]] = deque()
         self._inbox: queue.SimpleQueue[tuple[int, Message] | None] = queue.SimpleQueue()
@@ -64,8 +145,12 @@ class LinkPump(Closing):
         self._outbox.append((rank, message))
         self._link.wake.set()
 
+    def check(self) -> None:
+        """See `Pump.check`; the thread handles what arrives, and its error is raised here."""
+        self._thread.check()
+
     def receive(self, timeout_s: float) -> list[tuple[int, Message]]:
-        """Messages without a handler; waits for the first one, at most `timeout_s`.
+        """Returns messages without a handler; waits for the first one, at most `timeout_s`.
 
         Raises:
             Exception: whatever ended the communication thread.
@@ -82,7 +167,7 @@ class LinkPump(Closing):
         return taken
 
     def wait_for(self, kind: type[M], timeout_s: float) -> M | None:
-        """The next message of a class, dropping others; None after `timeout_s`."""
+        """Returns the next message of a class, dropping others; None after `timeout_s`."""
         deadline = time.monotonic() + timeout_s
         while (left_s := deadline - time.monotonic()) > 0:
             for _, message in self.receive(min(left_s, 0.2)):
@@ -119,10 +204,6 @@ class LinkPump(Closing):
     def is_alive(self) -> bool:
         """True if the communication thread runs."""
         return self._thread.is_alive
-
-    def check(self) -> None:
-        """Raise, on the caller's thread, what ended the communication thread."""
-        self._thread.check()
 
     def flush(self, timeout_s: float) -> None:
         """Wait until everything that was posted has left.
@@ -163,14 +244,22 @@ class LinkPump(Closing):
             is_heard = any(rank == 0 for rank, _ in arrived)
             silence_s = 0.0 if is_heard else silence_s + min(turn - since, _LONGEST_TURN_S)
             self._silence(silence_s)
-            for rank, message in arrived:
-                if isinstance(message, Heartbeat):  # of rank 0: its arrival is all that matters
-                    continue
-                handler = self._handlers.get(type(message))
-                if handler is not None:
-                    handler(rank, message)
-                else:
-                    self._inbox.put((rank, message))
-                if rank == 0 and isinstance(message, RankLost):
-                    self._inbox.put((rank, Leave(EXIT_REQUEUE)))  # ends the wait for a `Leave`
+            for waiting in _without_handler(arrived, self._handlers):
+                self._inbox.put(waiting)
             self._unsent = self._link.unsent()
+
+
+def _without_handler(
+    arrived: Sequence[tuple[int, Message]], handlers: Handlers
+) -> Iterator[tuple[int, Message]]:
+    """Call the handlers of messages; yields those that have none."""
+    for rank, message in arrived:
+        if isinstance(message, Heartbeat):  # of rank 0: its arrival is all that matters
+            continue
+        handler = handlers.get(type(message))
+        if handler is not None:
+            handler(rank, message)
+        else:
+            yield rank, message
+        if rank == 0 and isinstance(message, RankLost):
+            yield rank, Leave(EXIT_REQUEUE)  # ends the wait for a `Leave`

@@ -166,7 +166,7 @@ class LearnerConfig(ComponentConfig):
     )
     hook: dict[str, Any] = setting(
         DEFAULT_HOOKS,
-        "hooks over these ones, see learner_hook.py; 0, false or '' is none",
+        "hooks over these ones; 0, false or '' is none",
         merges=True,
     )
 
@@ -174,7 +174,7 @@ class LearnerConfig(ComponentConfig):
         """Yields what is wrong with the hooks, which only their classes know."""
         changed = {k: value for k, value in self.hook.items() if value != DEFAULT_HOOKS.get(k)}
         if changed:
-            yield from load_object("hpcdi.roles.learner.learner_hook:hook_problems")(changed)
+            yield from load_object("hpcdi.roles.learner.callbacks:hook_problems")(changed)
 
 
 # -------------------------------------------------------------- who collects and evaluates alone

@@ -19,7 +19,7 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor, nn
 
-from hpcdi.comm import dist
+from hpcdi.comm import group
 from hpcdi.config.algorithms import ActorCriticConfig
 from hpcdi.policy import memories, networks
 from hpcdi.policy.distributions import ActionDistribution
@@ -108,7 +108,7 @@ class ActorCriticPolicy(TorchPolicy):
             names: of the scalars.
         """
         table = torch.stack(rows)
-        dist.allreduce_data(table, "avg")
+        group.allreduce_data(table, "avg")
         others = {"cur_lr": self._learn.learning_rate, **self._step.scalars()}
         return [{**dict(zip(names, row, strict=True)), **others} for row in table.tolist()]
 

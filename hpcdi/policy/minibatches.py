@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from hpcdi.comm.dist import allreduce_data, get_rank, get_world_size
+from hpcdi.comm.group import allreduce_data, get_rank, get_world_size
 from hpcdi.policy import memories
 from hpcdi.utils.packed import grouped, ungrouped
 

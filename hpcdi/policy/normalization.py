@@ -25,7 +25,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from hpcdi.comm import dist
+from hpcdi.comm import group
 from hpcdi.config.policy import TorchPolicyConfig
 from hpcdi.errors import PolicyError
 from hpcdi.policy import memories
@@ -155,8 +155,8 @@ class Normalizer(nn.Module):
                 "policy.normalize: an observation or a reward is infinite, and has no mean; clip "
                 "it in the environment, e.g. by env.wrappers: [{type: ClipReward, ...}]"
             )
-        gathered = [torch.empty_like(packed) for _ in range(dist.get_world_size())]
-        dist.allgather(gathered, packed)
+        gathered = [torch.empty_like(packed) for _ in range(group.get_world_size())]
+        group.allgather(gathered, packed)
         for of_learner in gathered:  # in one order, so that all learners have equal statistics
             own = torch.split(of_learner, [len(part) for part in parts])
             for (_, moments), each in zip(tracked, own, strict=True):

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from hpcdi.comm import dist
+from hpcdi.comm import group
 from hpcdi.config.algorithms import PPOConfig, PPOLearnConfig
 from hpcdi.policy import gradient_step, memories, minibatches
 from hpcdi.policy.actor_critic import ActorCriticPolicy
@@ -104,7 +104,7 @@ class PPOPolicy(ActorCriticPolicy):
         if limit is None:
             return False
         approx_kl = losses[_SCALARS.index("approx_kl")].clone()
-        dist.allreduce_data(approx_kl, "avg")
+        group.allreduce_data(approx_kl, "avg")
         return bool(approx_kl.item() > limit)
 
     def _monitor_vars_learn(self) -> list[str]:

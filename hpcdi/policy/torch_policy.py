@@ -25,7 +25,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from hpcdi.comm import dist
+from hpcdi.comm import group
 from hpcdi.config.policy import LearnConfig, ReplayPolicyConfig, TorchPolicyConfig, no_memory
 from hpcdi.errors import PolicyError
 from hpcdi.policy import gradient_step, memories, networks, normalization
@@ -235,7 +235,7 @@ class TorchPolicy(Policy):
         env_steps = self._env_steps  # which a learner sets
         if any(schedule.env_steps for schedule in self._cfg.learn.schedule):
             known = torch.tensor(float(env_steps), dtype=torch.float64, device=self._device)
-            dist.allreduce_data(known, "avg")  # equal parameters need equal rates
+            group.allreduce_data(known, "avg")  # equal parameters need equal rates
             env_steps = int(known.item())
         self._learn = self._cfg.learn.at(self._iterations, env_steps)
         for step in self._steps:

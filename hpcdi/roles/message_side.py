@@ -21,7 +21,7 @@ from hpcdi.comm.messages import (
     RankLost,
     WorkerReady,
 )
-from hpcdi.comm.pump import LinkPump
+from hpcdi.comm.pump import Pump
 from hpcdi.config.compat import Configurable
 from hpcdi.errors import EXIT_REQUEUE, CommError
 from hpcdi.roles.context import (
@@ -36,6 +36,7 @@ from hpcdi.utils.timer import RoleMeter
 from hpcdi.utils.watchdog import WAITING, Watchdog
 
 _FIRST_WORD_S = 1.0
+_LOOK_S = 0.005
 _LEAVE_TIMEOUT_S = 30.0
 """The workers wait for rank 0 so much longer than it waits for them."""
 
@@ -54,7 +55,7 @@ class MessageSide(Configurable, ABC):
     """
 
     role: ClassVar[str]
-    pump: LinkPump
+    pump: Pump
     exit_code = 0
 
     def __init__(self, cfg: Any = None, context: WorkerContext | None = None) -> None:
@@ -68,6 +69,7 @@ class MessageSide(Configurable, ABC):
         )
         self._sent_mark, self._sent_at = 0.0, 0.0
         self._is_leaving = False
+        self._leave_by = 0.0
 
     @property
     def _place(self) -> WorkerContext:
@@ -155,7 +157,7 @@ class MessageSide(Configurable, ABC):
         self.pump.send(COORDINATOR_RANK, ready)
 
     def _handlers(self) -> dict[type, Callable[[int, Any], None]]:
-        """Returns the handlers of the messages that every worker gets, see `LinkPump`."""
+        """Returns the handlers of the messages that every worker gets, see `Pump`."""
         return {
             KillFrozen: lambda _rank, order: kill_frozen(order),
             RankLost: lambda rank, _message: self._lost(rank),
@@ -173,14 +175,36 @@ class MessageSide(Configurable, ABC):
         abort_job(EXIT_REQUEUE)
 
     def _shut_down(self, report: Mapping[str, Any]) -> None:
-        """Send `Goodbye` and wait until rank 0 lets everybody exit; sets the exit code.
+        """Send `Goodbye` and wait until rank 0 lets everybody exit; see `_may_leave`."""
+        self._say_goodbye(report)
+        while not self._may_leave(time.monotonic()):
+            wait_s(_LOOK_S)
+
+    def _say_goodbye(self, report: Mapping[str, Any]) -> None:
+        """Send rank 0 this rank's last message.
 
         Args:
             report: counters and shares of time, see `Goodbye`.
         """
         timeout_s = self._place.config.system.coordinator.stop_timeout_s + _LEAVE_TIMEOUT_S
+        self._leave_by = time.monotonic() + timeout_s
         self.pump.send(COORDINATOR_RANK, Goodbye(dict(report)))
-        self.pump.flush(timeout_s)
-        leave = self.pump.wait_for(Leave, timeout_s)
+
+    def _may_leave(self, now: float) -> bool:
+        """Returns whether this rank may exit, after its goodbye; sets the exit code.
+
+        Args:
+            now: seconds of `time.monotonic`.
+
+        Raises:
+            CommError: rank 0 has not even taken the goodbye.
+        """
+        arrived = [message for _, message in self.pump.receive(0.0)]
+        leave = next((message for message in arrived if isinstance(message, Leave)), None)
+        if leave is None and now < self._leave_by:
+            return False
+        if leave is None:
+            self.pump.flush(0.0)
         self.pump.close()
         self.exit_code = leave.exit_code if leave is not None else EXIT_REQUEUE
+        return True

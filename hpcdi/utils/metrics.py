@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping
 from functools import partial
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -92,6 +92,22 @@ def split_charts(
         else:
             curves[name.removeprefix(CHART)] = value
     return curves, charts
+
+
+class CurveWriter(Protocol):
+    """Takes curves and histograms, as `TensorBoardWriter` does."""
+
+    def add_scalar(self, tag: str, value: float, step: int, /) -> None:
+        """Add a point to a curve."""
+        ...
+
+    def add_scalars(self, tag: str, values: Mapping[str, float], step: int, /) -> None:
+        """Add a point to each of several curves in one chart."""
+        ...
+
+    def add_histogram(self, tag: str, values: Any, step: int, /) -> None:
+        """Add the distribution of an array's values."""
+        ...
 
 
 class Curves:

@@ -193,12 +193,28 @@ LEARNER_REGISTRY = Registry(
     "learner",
     {
         "base": BuiltIn(
-            "hpcdi.roles.learner.base_learner:BaseLearner", "hpcdi.config.roles:LearnerConfig"
+            "hpcdi.worker.learner.base_learner:BaseLearner", "hpcdi.config.roles:LearnerConfig"
         )
     },
 )
+HOOK_REGISTRY = Registry(
+    "learner hook",
+    {
+        name: BuiltIn(f"hpcdi.worker.learner.learner_hook:{cls}Hook")
+        for name, cls in {
+            "log_policy": "LogPolicy",
+            "log_reduce": "LogReduce",
+            "log_show": "LogShow",
+            "send_policy": "SendPolicy",
+            "send_learn_info": "SendLearnInfo",
+            "load_ckpt": "LoadCkpt",
+            "save_ckpt": "SaveCkpt",
+            "profiler": "Profiler",
+        }.items()
+    },
+)
 _COMM_LEARNER = BuiltIn(
-    "hpcdi.roles.learner.mpi_fs_learner:MPIFileSystemLearner",
+    "hpcdi.worker.learner.comm.mpi_fs_learner:MPIFileSystemLearner",
     "hpcdi.config.roles:CommLearnerConfig",
 )
 COMM_LEARNER_REGISTRY = Registry(

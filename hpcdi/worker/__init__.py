@@ -1,9 +1,10 @@
 """The seeds' package: everything that DI-engine's ``ding.worker`` has, under the same names.
 
-Owns: collectors and evaluators of one process (`collector`), buffers of items (`replay_buffer`),
-names and import paths of other parts (`names`), DI-engine's policies, environments and
-configurations (`ding`). May import: `roles` and everything below. Why so: lists of dicts of
-transitions are known here and nowhere else.
+Owns: collectors and evaluators of one process (`collector`), learners with hooks (`learner`),
+buffers of items (`replay_buffer`), names and import paths of other parts (`names`), the helper for
+several learners (`dist`), DI-engine's policies, environments and configurations (`ding`). May
+import: `roles` and everything below. Why so: lists of dicts of transitions are known here and
+nowhere else.
 """
 
 from hpcdi.worker import collector, coordinator, learner, names, replay_buffer

@@ -55,7 +55,6 @@ __all__ = [
 _HERE = "hpcdi.worker.names"
 _COLLECTOR = "hpcdi.roles.collector"
 _COORDINATOR = "hpcdi.worker.coordinator"
-_LEARNER = "hpcdi.roles.learner"
 OLD_PATHS = {
     "adapter": _HERE,
     "adapter.learner_aggregator": _HERE,
@@ -81,12 +80,9 @@ OLD_PATHS = {
     "coordinator.operator_server": _HERE,
     "coordinator.resource_manager": _HERE,
     "coordinator.solo_parallel_commander": f"{_COORDINATOR}.commanders",
-    "learner.base_learner": f"{_LEARNER}.base_learner",
-    "learner.comm.base_comm_learner": f"{_LEARNER}.mpi_fs_learner",
-    "learner.comm.flask_fs_learner": f"{_LEARNER}.mpi_fs_learner",
-    "learner.comm.mpi_fs_learner": f"{_LEARNER}.mpi_fs_learner",
+    "learner.comm.base_comm_learner": "hpcdi.worker.learner.comm.mpi_fs_learner",
+    "learner.comm.flask_fs_learner": "hpcdi.worker.learner.comm.mpi_fs_learner",
     "learner.comm.utils": _HERE,
-    "learner.learner_hook": f"{_LEARNER}.learner_hook",
     "replay_buffer.advanced_buffer": "hpcdi.replay.advanced_buffer",
     "replay_buffer.base_buffer": "hpcdi.replay.base_buffer",
     "replay_buffer.elastic_buffer": "hpcdi.worker.replay_buffer.naive_buffer",
@@ -97,7 +93,7 @@ OLD_PATHS = {
 
 
 def register(package: str) -> None:
-    """Makes all `OLD_PATHS` importable.
+    """Make all `OLD_PATHS` importable.
 
     Args:
         package: name of `hpcdi.worker`.
@@ -206,7 +202,7 @@ class LearnerAggregatorSlave:
         self._callback_fn = callback_fn
 
     def _process_task(self, task: Mapping[str, Any]) -> Any:
-        """Does a task: ``resource``, or ``learner_*_task`` of ``start, get_data, learn``.
+        """Do a task: ``resource``, or ``learner_*_task`` of ``start, get_data, learn``.
 
         Raises:
             CommError: the task is of another name.

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -15,9 +14,9 @@ from hpcdi.comm.messages import (
     BlockAdmitted,
     DataDemand,
     Message,
-    TakeSnapshot,
 )
-from hpcdi.roles.learner.data_feed import Batch, DataFeed
+from hpcdi.roles.learner.feed import Feed, Staged
+from hpcdi.roles.learner.training import Batch
 from hpcdi.store.block import Block
 from hpcdi.store.layout import RunLayout
 from hpcdi.transport.files import FileTransport
@@ -33,9 +32,13 @@ class World:
         self.layout = RunLayout(root)
         self.sent: list[Message] = []
         self.blocks = 0
-        self.snapshots: list[TakeSnapshot] = []
-        transport = FileTransport(self.layout)
-        self.feed = DataFeed(transport, self.sent.append, "task", batch_size, prefetch)
+        self.ready: list[Staged] = []
+        self.feed = Feed(
+            FileTransport(self.layout), self.sent.append, self.ready.append,
+            batch_size=batch_size, prefetch=prefetch,
+        )  # fmt: skip
+        self.feed.open("task")
+        self.now, self.served = 0.0, 0
 
     def block(self, columns: Columns, first_row: int) -> AdmitBlock:
         """Publish rows that shall go to `first_row`."""
@@ -60,7 +63,7 @@ class World:
         return self.give(self.block(self.rows(first_row, count), first_row))
 
     def give(self, order: AdmitBlock) -> BlockAdmitted:
-        self.feed.admit(0, order)
+        self.feed.admit(order)
         told = self.sent[-1]
         assert isinstance(told, BlockAdmitted)
         return told
@@ -68,21 +71,26 @@ class World:
     def fill(self, rows: list[list[int]], ids: list[list[int]] | None = None) -> None:
         shape = np.array(rows)
         weights = np.full(shape.shape, 0.5, dtype=np.float32)
-        self.feed.fill(0, Batches(shape, np.array(ids or rows), weights, env_steps=70))
+        self.feed.fill(Batches(shape, np.array(ids or rows), weights, env_steps=70))
 
     def demands(self) -> list[DataDemand]:
         return [message for message in self.sent if isinstance(message, DataDemand)]
 
-    def next(self, idle: Callable[[], bool] = lambda: False, train_iter: int = 0) -> Batch:
-        batch = self.take(idle, train_iter)
-        assert batch is not None
+    def serve(self) -> None:
+        """Rank 0: send every batch that was asked for and not sent yet."""
+        missing = sum(demand.batches for demand in self.demands()) - self.served
+        if missing:
+            self.fill([[0, 1]] * missing)
+            self.served += missing
+
+    def next(self) -> Batch:
+        """The next batch."""
+        return self.feed.batch(self.ready.pop(0), self.now)
+
+    def learn(self, train_iter: int, lasts_s: float = 0.0) -> Batch:
+        """Ask, be served, and learn from the next batch."""
+        self.feed.ask(train_iter, self.now)
+        self.serve()
+        batch = self.next()
+        self.now += lasts_s
         return batch
-
-    def take(self, idle: Callable[[], bool], train_iter: int = 0) -> Batch | None:
-        """As `next`; None when `idle` has said that this is the end."""
-
-        def waiting() -> None:
-            if not idle():
-                self.feed.end()
-
-        return self.feed.next(train_iter, waiting, self.snapshots.append)

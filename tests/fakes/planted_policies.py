@@ -43,7 +43,7 @@ class PlantedSecondLearner(PlantedLearner):
         type: str = "planted_second_learner"
 
     def _forward_learn(self, data: Any, **kwargs: Any) -> dict[str, Any]:
-        from hpcdi.comm.dist import get_rank
+        from hpcdi.comm.group import get_rank
 
         learn = super() if get_rank() == 1 else super(PlantedLearner, self)
         return learn._forward_learn(data, **kwargs)
@@ -101,7 +101,7 @@ class Watched:
     _step: Any
 
     def _init_learn(self) -> None:
-        from hpcdi.comm.dist import get_rank
+        from hpcdi.comm.group import get_rank
 
         super()._init_learn()  # type: ignore[misc]
         folder = Path(os.environ["WATCHED"])

@@ -17,7 +17,10 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")  # before torch: the ranks share f
 import torch
 import torch.distributed
 
-from hpcdi.comm.dist import (
+from hpcdi.comm.world import World, open_world
+from hpcdi.errors import CommError
+from hpcdi.worker import SampleSerialCollector
+from hpcdi.worker.dist import (
     DDPContext,
     allgather,
     allreduce,
@@ -36,9 +39,6 @@ from hpcdi.comm.dist import (
     synchronize,
     to_ddp_config,
 )
-from hpcdi.comm.world import World, open_world
-from hpcdi.errors import CommError
-from hpcdi.worker import SampleSerialCollector
 
 pytestmark = pytest.mark.mpi(RANKS)
 

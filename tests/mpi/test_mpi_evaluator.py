@@ -17,7 +17,7 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")  # before torch: the ranks share f
 import torch
 from torch.utils.data import DataLoader, TensorDataset
 
-from hpcdi.comm.dist import broadcast_object, dist_finalize, dist_init, gather_objects
+from hpcdi.comm.group import broadcast_object, dist_finalize, dist_init, gather_objects
 from hpcdi.comm.world import World, open_world
 from hpcdi.errors import CommError, EnvError
 from hpcdi.utils.curves import TensorBoardWriter

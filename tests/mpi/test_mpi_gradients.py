@@ -15,8 +15,8 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")  # before torch: the ranks share f
 import torch
 from torch import nn
 
-from hpcdi.comm.dist import allreduce_data, dist_finalize, dist_init
 from hpcdi.comm.gradients import GradientSync, share_state
+from hpcdi.comm.group import allreduce_data, dist_finalize, dist_init
 from hpcdi.comm.world import World, open_world
 from hpcdi.errors import CommError
 

@@ -16,9 +16,9 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")  # before torch: the ranks share f
 
 import torch
 
-from hpcdi.comm.dist import dist_finalize, dist_init, gather_objects
+from hpcdi.comm.group import dist_finalize, dist_init, gather_objects
 from hpcdi.policy.create import create_policy
-from hpcdi.roles.learner.learner_hook import LogShowHook
+from hpcdi.roles.learner.callbacks import LogShow
 from hpcdi.store.checkpoints import names, open_checkpoint
 from hpcdi.worker.learner import BaseLearner
 
@@ -58,7 +58,7 @@ def test_logs_are_the_means_over_the_group(
     place: tuple[int, int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     rank, size = place
-    monkeypatch.setattr(LogShowHook, "every_s", float("inf"))  # however slow this host is
+    monkeypatch.setattr(LogShow, "every_s", float("inf"))  # however slow this host is
     hook = {**QUIET, "log_reduce_after_iter": 3, "log_show_after_iter": 4}
     learner = BaseLearner({"hook": hook}, Policy(rank), dist_info=place)
     for _ in range(6):

@@ -26,8 +26,8 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")  # before torch: the ranks share f
 import torch
 from torch import Tensor, nn
 
-from hpcdi.comm import dist
-from hpcdi.comm.dist import dist_finalize, dist_init, gather_objects, get_world_size
+from hpcdi.comm import group
+from hpcdi.comm.group import dist_finalize, dist_init, gather_objects, get_world_size
 from hpcdi.comm.world import World, open_world
 from hpcdi.config.policy import NormalizeConfig
 from hpcdi.policy import minibatches
@@ -366,14 +366,14 @@ def test_ppo_stops_on_all_learners_when_it_has_moved(world: World, limit: float)
 def test_ppo_exchanges_little(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     """Beside the gradients: how data are cut, once a pass the moments, and the logs."""
     calls = []
-    real = dist.allreduce_data
+    real = group.allreduce_data
 
     def counting(x: Any, op: str) -> Any:
         calls.append(op)
         return real(x, op)
 
     monkeypatch.setattr(minibatches, "allreduce_data", counting)
-    monkeypatch.setattr("hpcdi.policy.actor_critic.dist.allreduce_data", counting)
+    monkeypatch.setattr("hpcdi.policy.actor_critic.group.allreduce_data", counting)
     with learners(world, tuple(range(RANKS))) as rank:
         assert rank is not None
         policy = small("discrete", rank, epoch_per_collect=3)

@@ -29,7 +29,7 @@ from hpcdi.comm.messages import (
 )
 from hpcdi.errors import CommError, ConfigError, UnknownTypeError
 from hpcdi.policy.create import create_policy
-from hpcdi.roles.learner.policy_publisher import PolicyFile, PolicyPublisher
+from hpcdi.roles.learner.publisher import PolicyFile, PolicyPublisher
 from hpcdi.store.policies import read_policy
 from hpcdi.store.shards import read_shard
 from hpcdi.types import MAIN

@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import nn
 
-from hpcdi.comm.dist import dist_finalize, dist_init
 from hpcdi.comm.gradients import ALIGNMENT_BYTES, GradientSync, make_buckets, share_state
+from hpcdi.comm.group import dist_finalize, dist_init
 
 pytestmark = pytest.mark.usefixtures("one_torch_thread")
 

@@ -49,3 +49,13 @@ def test_what_was_sent_may_be_changed_afterwards() -> None:
     [(_, message)] = world.link(1).receive(0.0)
     assert isinstance(message, PolicyUpdate)
     assert not message.data.any()
+
+
+def test_a_world_that_does_not_encode_hands_messages_over() -> None:
+    world = LocalWorld(2, encodes=False)
+    messages = [PolicyUpdate(version, np.zeros(8, dtype=np.uint8)) for version in range(3)]
+    for message in messages:
+        world.link(0).send(1, message)
+    arrived = world.link(1).receive(0.0)
+    assert [sender for sender, _ in arrived] == [0] * 3
+    assert all(came is sent for (_, came), sent in zip(arrived, messages, strict=True))

@@ -24,7 +24,7 @@ from hpcdi.comm.messages import (
     StopRequest,
     WorkerFailed,
 )
-from hpcdi.comm.pump import LinkPump
+from hpcdi.comm.pump import LinkPump, LocalPump
 from hpcdi.errors import EXIT_REQUEUE, CommError
 
 LIMIT_S = 30.0
@@ -379,6 +379,34 @@ def test_nobody_waits_for_leave_from_a_rank_0_that_is_dead() -> None:
     with LinkPump(world.link(1)) as pump:
         world.kill(0)
         assert pump.wait_for(Leave, 10.0) == Leave(EXIT_REQUEUE)
+
+
+# ----------------------------------------------------------------------- ranks of one process
+
+
+def test_handlers_of_a_local_pump_run_in_its_owner_s_turns(world: LocalWorld) -> None:
+    handled: list[tuple[int, Message]] = []
+    answers: list[Message | None] = [None, Goodbye()]
+    with LocalPump(
+        world.link(1),
+        {LearnResult: lambda *arrived: handled.append(arrived)},
+        lambda: answers.pop(0) if answers else None,
+    ) as pump:
+        for message in (*results(2), Heartbeat(), CloseTask("t")):
+            world.link(0).send(1, message)
+        assert handled == []
+        pump.check()
+        assert handled == [(0, message) for message in results(2)]
+        assert world.link(0).receive(0.0) == []
+        began = time.monotonic()
+        assert pump.receive(LIMIT_S) == [(0, CloseTask("t"))]
+        assert pump.receive(LIMIT_S) == []
+        assert time.monotonic() - began < LIMIT_S, "it never waits"
+        pump.send(0, Stop("end"))
+        pump.flush(LIMIT_S)
+        assert world.link(0).receive(0.0) == [(1, Goodbye()), (1, Stop("end"))]
+        world.kill(0)
+        assert (0, Leave(EXIT_REQUEUE)) in pump.receive(0.0)
 
 
 # ------------------------------------------------------------------------------- rank 0's silence

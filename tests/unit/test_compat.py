@@ -20,9 +20,10 @@ from hpcdi.config.load import compile_config
 from hpcdi.env.create import create_env_manager, get_spaces
 from hpcdi.errors import ConfigError, PolicyError
 from hpcdi.policy.create import create_policy
-from hpcdi.roles.learner.data_feed import for_policy
+from hpcdi.utils.nested import share_tensors
 from hpcdi.worker.collector import ZerglingParallelCollector
 from hpcdi.worker.ding import convert, reader
+from hpcdi.worker.learner.loading import columnar
 
 FORM = Path(__file__).parent.parent / "fakes" / "ding_form_config.py"
 pytestmark = pytest.mark.usefixtures("one_torch_thread", "same_process_state")
@@ -170,9 +171,9 @@ def test_sequences_travel_and_their_env_steps_are_counted(
     assert steps in range(4 * 2 * 6, 4 * 2 * 7 + 1), "all but those after the last sample"
     for segment in port.segments:
         assert segment.columns["prev_state[]/h"].shape[1:] == (SEQUENCE, 2)
-        weights = np.ones(4, np.float32)
         batch = {name: np.repeat(column[:1], 4, axis=0) for name, column in segment.columns.items()}
-        learnt = policy.learn_mode.forward(for_policy(batch, weights, as_columns=False))
+        batch["weight"] = np.ones(4, np.float32)
+        learnt = columnar(policy.learn_mode).forward(share_tensors(batch))
         assert learnt["cur_lr"] == 0.01
 
 

@@ -22,6 +22,7 @@ from hpcdi.comm.messages import (
     DataDemand,
     LearnTask,
 )
+from hpcdi.comm.pump import LocalPump
 from hpcdi.config.algorithms import IMPALAConfig, PPOConfig
 from hpcdi.config.load import compile_config
 from hpcdi.config.policy import OtherConfig, PolicyConfig
@@ -39,7 +40,7 @@ from hpcdi.roles.collector.base_parallel_collector import LOST_ROLLOUT_S, Stalen
 from hpcdi.roles.collector.channels import DataPublisher
 from hpcdi.roles.collector.mpi_fs_collector import MPIFileSystemCollector
 from hpcdi.roles.coordinator.workers import Order
-from hpcdi.roles.learner.mpi_fs_learner import MPIFileSystemLearner
+from hpcdi.roles.learner.role import Learner as LearnerRole
 from hpcdi.store.layout import RunLayout
 from hpcdi.types import BLOCK_ID_BITS
 from hpcdi.worker.collector import base_parallel_collector as parallel
@@ -563,13 +564,13 @@ def test_a_subscriber_without_a_pause_requests_again_at_once() -> None:
 def test_the_feed_asks_only_when_it_has_nothing(tmp_path: Path) -> None:
     world = World(tmp_path, prefetch=1, batch_size=0)
     world.admit(0, 4)
-    assert world.take(lambda: False, 3) is None
-    assert world.take(lambda: False, 3) is None
+    world.feed.ask(3, 0.0)
+    world.feed.ask(3, 0.0)
     assert [(d.batches, d.batch_size, d.train_iter) for d in world.demands()] == [(1, 0, 3)]
     world.fill([[0, 1, 2]])
-    assert len(world.next(train_iter=3).unique_ids) == 3
+    assert len(world.next().unique_ids) == 3
     assert len(world.demands()) == 1
-    assert world.take(lambda: False, 4) is None
+    world.feed.ask(4, 0.0)
     assert [d.train_iter for d in world.demands()] == [3, 4]
 
 
@@ -579,11 +580,13 @@ def test_a_learner_asks_for_one_batch_of_everything(
 ) -> None:
     policy = policy or {"learn": {"batch_size": 64}}
     script = Script(tmp_path, experiment(policy=policy, system={"prefetch": 9}), LEARNER)
-    worker = MPIFileSystemLearner({}, script.context)
-    worker._open_feed(LearnTask("task"))
-    feed = worker._the_feed()
-    assert (feed._batch_size, feed._ahead.most) == (size, ahead)
-    end(worker)
+    learner = LearnerRole(script.context, pump=LocalPump)
+    script.tell(LearnTask("task"))
+    learner.turn(0.0)
+    script.look()
+    learner.close()
+    (demand,) = script.all_of(DataDemand)
+    assert (demand.batches, demand.batch_size) == (ahead, size)
 
 
 # ---------------------------------------------------------------------------------- configurations

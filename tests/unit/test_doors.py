@@ -17,8 +17,8 @@ import torch.distributed as torch_dist
 
 from fakes.sockets import listening
 from hpcdi.cli import main
-from hpcdi.comm import dist
-from hpcdi.comm.dist import Meeting, dist_finalize, dist_init
+from hpcdi.comm import group
+from hpcdi.comm.group import Meeting, dist_finalize, dist_init
 from hpcdi.commands import saved_policy
 from hpcdi.config.load import dump, read_mapping
 from hpcdi.errors import CommError
@@ -34,7 +34,7 @@ from hpcdi.store.checkpoints import write_files
 
 @pytest.fixture
 def _no_group(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    for name in ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME", dist.ADDRESS_VARIABLE):
+    for name in ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME", group.ADDRESS_VARIABLE):
         monkeypatch.setenv(name, "to be restored")
         monkeypatch.delenv(name)
     yield
@@ -78,7 +78,7 @@ def test_its_keys_have_the_prefix() -> None:
 
 
 @pytest.mark.usefixtures("_no_group")
-@pytest.mark.parametrize("variable", ["GLOO_SOCKET_IFNAME", dist.ADDRESS_VARIABLE, ""])
+@pytest.mark.parametrize("variable", ["GLOO_SOCKET_IFNAME", group.ADDRESS_VARIABLE, ""])
 def test_over_hosts_it_listens_on_the_network_between_them(
     monkeypatch: pytest.MonkeyPatch, variable: str
 ) -> None:
@@ -93,14 +93,14 @@ def test_over_hosts_it_listens_on_the_network_between_them(
                 pytest.skip("NOT TESTED: this host has no network")
             address = probe.getsockname()[0]
     before = set(listening(os.getpid()))
-    store = dist._serve(dist._own_address(["here", "198.51.100.7"]), 0, 1, timedelta(seconds=5))
+    store = group._serve(group._own_address(["here", "198.51.100.7"]), 0, 1, timedelta(seconds=5))
     assert store[1] == address
     assert set(listening(os.getpid())) - before == {(address, store[2])}
 
 
 @pytest.mark.usefixtures("_no_group")
 def test_an_address_that_is_not_this_hosts(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv(dist.ADDRESS_VARIABLE, "198.51.100.7")
+    monkeypatch.setenv(group.ADDRESS_VARIABLE, "198.51.100.7")
     with pytest.raises(CommError, match=r"198\.51\.100\.7 port 0: .*HPCDI_MASTER_ADDR"):
         meet(["here", "there"])
 

@@ -10,10 +10,10 @@ import numpy as np
 import pytest
 
 from hpcdi.errors import ConfigError, PolicyError
-from hpcdi.roles.learner.data_feed import Batch
-from hpcdi.roles.learner.learner_hook import SendLearnInfoHook, SendPolicyHook
+from hpcdi.roles.learner.training import Batch
 from hpcdi.utils.timer import RoleMeter
 from hpcdi.worker.learner import BaseLearner, LearnerHook, create_learner
+from hpcdi.worker.learner.learner_hook import SendLearnInfoHook, SendPolicyHook
 from hpcdi.worker.replay_buffer import AdvancedReplayBuffer
 
 

@@ -17,11 +17,11 @@ from hpcdi import __version__
 from hpcdi.errors import CheckpointError, ConfigError, PolicyFileError
 from hpcdi.policy.create import create_policy
 from hpcdi.roles.learner.checkpointing import checkpoint_name, learner_files, load_learner
-from hpcdi.roles.learner.learner_hook import LoadCkptHook
 from hpcdi.store.atomic import sweep_temporary
 from hpcdi.store.checkpoints import load_tensors, names, open_checkpoint, save_checkpoint
 from hpcdi.store.policies import PolicyImage, publish_policy, read_policy
 from hpcdi.worker.learner import BaseLearner, create_learner
+from hpcdi.worker.learner.learner_hook import LoadCkptHook
 
 pytestmark = pytest.mark.usefixtures("one_torch_thread")
 
@@ -492,7 +492,7 @@ def test_the_predecessors_name_finds_our_folder(tmp_path: Path) -> None:
 def test_files_that_are_no_policys(tmp_path: Path) -> None:
     torch.save({"weights": torch.ones(1)}, tmp_path / "other.pth.tar")
     with pytest.raises(CheckpointError, match="it has no key 'model'"):
-        load_learner(learner_of(tmp_path), tmp_path / "other.pth.tar")
+        learner_of(tmp_path).load_checkpoint(tmp_path / "other.pth.tar")
 
 
 def test_a_hook_that_loads_is_made_before_there_is_something_to_load(tmp_path: Path) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -13,15 +12,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fakes.feed_world import World
-from hpcdi.comm.messages import (
-    Message,
-    TakeSnapshot,
-)
-from hpcdi.errors import BufferContractError
-from hpcdi.roles.learner.data_feed import DataFeed, HostStage, _Ahead
+from hpcdi.errors import BufferContractError, CommError
+from hpcdi.roles.learner.feed import Prefetch
 from hpcdi.store import shards
-from hpcdi.store.layout import RunLayout
-from hpcdi.transport.files import FileTransport
 from hpcdi.types import Columns
 
 
@@ -57,16 +50,6 @@ def test_batches_are_tensors_of_the_rows_that_were_drawn(world: World) -> None:
     assert second.columns["obs"].tolist() == [[2, 102]] * 2
 
 
-def test_batches_are_lists_of_dicts_for_a_policy_without_columns(world: World) -> None:
-    world.feed.stage = HostStage(as_columns=False)
-    world.admit(0, 4)
-    world.fill([[1, 2]])
-    batch = world.next()
-    assert [sample["obs"].tolist() for sample in batch.columns] == [[1, 101], [2, 102]]
-    assert [sample["IS"] for sample in batch.columns] == [0.5, 0.5]
-    assert batch.columns[0].keys() == {"obs", "next_obs", "done", "ahead", "IS"}
-
-
 def test_rows_are_gathered_before_they_are_overwritten(world: World) -> None:
     """Orders come in this order on one link, and are carried out as they come."""
     world.admit(0, 4)
@@ -80,6 +63,12 @@ def test_rows_are_gathered_before_they_are_overwritten(world: World) -> None:
 def test_a_batch_before_any_block(world: World) -> None:
     with pytest.raises(BufferContractError, match="before any block was admitted"):
         world.fill([[0, 1]])
+
+
+def test_a_block_before_any_task(world: World) -> None:
+    world.feed.open("")
+    with pytest.raises(CommError, match="rank 0 sent data before a learner task"):
+        world.admit(0, 4)
 
 
 # ------------------------------------------------------------------------ blocks that fail
@@ -138,22 +127,11 @@ def test_a_block_that_points_out_of_the_run(world: World, tmp_path: Path) -> Non
 # ------------------------------------------------------------------------------------- demands
 
 
-def serve(world: World, served: list[int]) -> bool:
-    """Rank 0: give every batch that was asked for and not given yet."""
-    asked = sum(demand.batches for demand in world.demands())
-    missing = asked - sum(served)
-    if missing == 0:
-        return False
-    world.fill([[0, 1]] * missing)
-    served.append(missing)
-    return True
-
-
 def test_it_asks_for_all_first_and_again_when_a_quarter_is_taken(tmp_path: Path) -> None:
-    world, served = World(tmp_path, prefetch=8), []
+    world = World(tmp_path, prefetch=8)
     world.admit(0, 4)
     for train_iter in range(12):
-        world.next(lambda: serve(world, served), train_iter)
+        world.learn(train_iter)
     assert [demand.batches for demand in world.demands()] == [8, 2, 2, 2, 2, 2]
     assert [demand.train_iter for demand in world.demands()] == [0, 2, 4, 6, 8, 10]
     first = world.demands()[0]
@@ -163,90 +141,39 @@ def test_it_asks_for_all_first_and_again_when_a_quarter_is_taken(tmp_path: Path)
 @given(st.integers(1, 40), st.integers(1, 60))
 def test_never_more_than_prefetch_under_way(prefetch: int, batches: int) -> None:
     """And never so few that the computing thread must wait for a whole round trip."""
-    sent: list[Message] = []
-    feed = DataFeed(FileTransport(RunLayout(Path("unused"))), sent.append, "t", 1, prefetch)
-    for taken in range(batches):
-        feed._ask(train_iter=taken)
-        asked = sum(demand.batches for demand in sent)
-        assert 0 < asked - taken <= prefetch
-        assert asked - taken > prefetch - max(1, prefetch // 4)
-        feed._ahead.under_way -= 1  # as `next` does when it takes a batch
+    ahead = Prefetch(prefetch)
+    for _ in range(batches):
+        ahead.under_way += ahead.missing(0.0)
+        assert 0 < ahead.under_way <= prefetch
+        assert ahead.under_way > prefetch - max(1, prefetch // 4)
+        ahead.take(0.0)
 
 
 @pytest.mark.parametrize(("iteration_s", "expected"), [(0.001, 16), (0.1, 5), (0.4, 2), (60.0, 2)])
 def test_batches_that_take_long_are_not_many_under_way(iteration_s: float, expected: int) -> None:
     """At the end of a run all that have come are done still."""
-    ahead = _Ahead(most=16)
+    ahead = Prefetch(16)
     now = 0.0
     for _ in range(40):
-        ahead.under_way += ahead.missing()
-        ahead.took(now)
-        now += iteration_s
-        ahead.computed(now)
+        ahead.under_way += ahead.missing(now)
         now += 1000.0  # waiting for data is not computing
-    assert ahead.under_way + ahead.missing() == expected
-
-
-def test_an_end_comes_after_the_batches_before_it(tmp_path: Path) -> None:
-    world = World(tmp_path)
-    world.admit(0, 4)
-    world.fill([[0, 1], [2, 3]])
-    world.feed.end()
-    assert world.next().unique_ids.tolist() == [0, 1]
-    assert world.next().unique_ids.tolist() == [2, 3]
-    assert world.take(lambda: True, 2) is None
+        ahead.take(now)
+        now += iteration_s
+    assert ahead.under_way + ahead.missing(now) == expected
 
 
 def test_feedback_goes_with_the_next_demand(tmp_path: Path) -> None:
-    world, served = World(tmp_path, prefetch=2), []
+    world = World(tmp_path, prefetch=2)
     world.admit(0, 4)
-
-    def idle() -> bool:
-        return serve(world, served)
-
-    world.next(idle).feedback(np.array([0.5, 1.5]))
-    second = world.next(idle)
+    world.learn(0).feedback(np.array([0.5, 1.5]))
+    second = world.learn(1)
     second.feedback(np.array([2.5, 3.5]))
     second.feedback(np.array([4.5, 5.5]))  # a second epoch over the same batch
-    world.next(idle)
-    world.next(idle)
+    world.learn(2)
+    world.learn(3)
     first, *others = world.demands()
     assert (first.unique_ids.size, first.unique_ids.dtype) == (0, np.int64)
     assert [demand.priorities.tolist() for demand in others] == [
         [0.5, 1.5], [2.5, 3.5, 4.5, 5.5], []
     ]  # fmt: skip
     assert [demand.unique_ids.tolist() for demand in others] == [[0, 1], [0, 1, 0, 1], []]
-
-
-def test_waiting_calls_idle_until_the_end(world: World) -> None:
-    answers: list[Any] = [True, True, False]
-    assert world.take(lambda: answers.pop(0), 0) is None
-    assert answers == []
-    assert len(world.demands()) == 1
-    world.admit(0, 4)
-    world.fill([[0, 1]])
-    assert world.next().columns["obs"].shape == (2, 2)
-    assert len(world.demands()) == 1, "what was asked for before counts"
-
-
-def test_a_snapshot_is_taken_between_the_batches_around_its_order(world: World) -> None:
-    world.admit(0, 4)
-    world.fill([[0, 1]])
-    order = TakeSnapshot("snapshot_000001", "snapshots/x")
-    world.feed.mark(order)
-    world.fill([[2, 3]])
-    assert world.next().unique_ids.tolist() == [0, 1]
-    assert world.snapshots == []
-    assert world.next().unique_ids.tolist() == [2, 3]
-    assert world.snapshots == [order]
-
-
-def test_snapshots_are_taken_when_no_more_is_learnt_from(world: World) -> None:
-    world.admit(0, 4)
-    world.fill([[0, 1]])
-    order = TakeSnapshot("snapshot_000001", "snapshots/x")
-    world.feed.mark(order)
-    world.feed.end()
-    taken: list[TakeSnapshot] = []
-    world.feed.drain(taken.append)
-    assert taken == [order]

@@ -12,16 +12,7 @@ from hypothesis import strategies as st
 from tensorboard.backend.event_processing.event_file_loader import EventFileLoader
 
 from hpcdi.errors import ConfigError
-from hpcdi.roles.learner.learner_hook import (
-    POSITIONS,
-    LogShowHook,
-    SaveCkptHook,
-    SendLearnInfoHook,
-    SendPolicyHook,
-    hook_mapping,
-    no_hooks,
-    show_hooks,
-)
+from hpcdi.roles.learner.callbacks import SaveCheckpoint
 from hpcdi.utils.curves import TensorBoardWriter
 from hpcdi.worker.learner import (
     BaseLearner,
@@ -30,6 +21,16 @@ from hpcdi.worker.learner import (
     build_learner_hook_by_cfg,
     merge_hooks,
     register_learner_hook,
+)
+from hpcdi.worker.learner.learner_hook import (
+    POSITIONS,
+    LogShowHook,
+    SaveCkptHook,
+    SendLearnInfoHook,
+    SendPolicyHook,
+    hook_mapping,
+    no_hooks,
+    show_hooks,
 )
 
 
@@ -222,9 +223,10 @@ def test_a_whole_hook_may_go_by_a_simplified_key() -> None:
         "name": "save", "type": "save_ckpt", "priority": 30, "position": "after_iter",
         "ext_args": {"freq": 7},
     }  # fmt: skip
-    learner = BaseLearner({"hook": {"save_ckpt_after_iter": whole, "save_ckpt_after_run": False}})
-    (hook,) = [one for one in learner._hooks["after_iter"] if isinstance(one, SaveCkptHook)]
-    assert (hook.name, hook.priority, hook._freq) == ("save", 30, 7)
+    (hook,) = build_learner_hook_by_cfg({"save_ckpt_after_iter": whole})["after_iter"]
+    assert isinstance(hook, SaveCkptHook)
+    assert isinstance(hook.callback, SaveCheckpoint)
+    assert (hook.name, hook.priority, hook.callback.every) == ("save", 30, 7)
 
 
 def test_hooks_are_checked_with_the_rest_of_the_configuration() -> None:
@@ -261,7 +263,7 @@ def test_log_show_averages_over_its_iterations_and_writes_them(
     with caplog.at_level("INFO", logger="hpcdi"):
         for _ in range(5):
             learner.train([])
-            monkeypatch.setattr("hpcdi.roles.learner.learner_hook._LOG_EVERY_S", every_s)
+            monkeypatch.setattr("hpcdi.roles.learner.callbacks.LOG_EVERY_S", every_s)
     writer.close()
     assert learner.log_buffer == {"total_loss": 3.5, "one": 1.0}
     assert learner.learn_info["scalars"] == learner.log_buffer

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from hpcdi.errors import ConfigError
-from hpcdi.roles.learner.data_feed import SampleLoader
 from hpcdi.worker.learner import BaseLearner
+from hpcdi.worker.learner.loading import SampleLoader
 
 QUIET = {"log_show_after_iter": 0, "save_ckpt_after_iter": 0, "save_ckpt_after_run": False}
 WORKERS = pytest.mark.parametrize("workers", [0, 3])

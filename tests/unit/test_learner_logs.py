@@ -11,10 +11,10 @@ import torch
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from hpcdi.errors import PolicyError
-from hpcdi.roles.learner.data_feed import Batch
-from hpcdi.roles.learner.learner_hook import LogReduceHook
+from hpcdi.roles.learner.training import Batch
 from hpcdi.utils.curves import TensorBoardWriter
 from hpcdi.worker.learner import BaseLearner
+from hpcdi.worker.learner.learner_hook import LogReduceHook
 from hpcdi.worker.replay_buffer import AdvancedReplayBuffer
 
 QUIET = {"log_show_after_iter": 0, "save_ckpt_after_iter": 0, "save_ckpt_after_run": False}

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 import torch
 
-from hpcdi.roles.learner.learner_hook import ProfilerHook
 from hpcdi.store.atomic import sweep_temporary
 from hpcdi.worker.learner import BaseLearner
+from hpcdi.worker.learner.learner_hook import build_learner_hook_by_cfg, no_hooks
 
 QUIET = {"log_show_after_iter": 0, "save_ckpt_after_iter": 0, "save_ckpt_after_run": False}
 
@@ -74,10 +74,9 @@ def test_a_run_that_ends_before_leaves_nothing(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("off", [0, False, ""])
-def test_it_is_off_by_default(tmp_path: Path, off: Any) -> None:
-    for hook in ({}, {"profile_after_iter": off}):
-        learner = learner_of(tmp_path, hook)
-        assert not any(isinstance(one, ProfilerHook) for one in learner._hooks["after_iter"])
+def test_it_is_off_by_default(off: Any) -> None:
+    assert "profile_after_iter" not in BaseLearner.default_config().hook
+    assert build_learner_hook_by_cfg({"profile_after_iter": off}) == no_hooks()
 
 
 def test_one_process_traces_one_learner(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

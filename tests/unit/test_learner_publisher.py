@@ -9,8 +9,8 @@ import pytest
 import torch
 
 from hpcdi.comm.messages import PolicyRequest, PolicyUpdate
-from hpcdi.roles.learner import policy_publisher
-from hpcdi.roles.learner.policy_publisher import PolicyFile, PolicyPublisher
+from hpcdi.roles.learner import publisher
+from hpcdi.roles.learner.publisher import PolicyFile, PolicyPublisher
 from hpcdi.store.layout import RunLayout
 from hpcdi.store.policies import PolicyImage, read_policy
 
@@ -140,7 +140,7 @@ class Clock:
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     made = Clock()
-    monkeypatch.setattr(policy_publisher, "time", made)
+    monkeypatch.setattr(publisher, "time", made)
     return made
 
 

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 
-from hpcdi.roles.learner.data_feed import CudaStage, HostStage, for_policy, stage_for
+from hpcdi.roles.learner.feed import CudaStage, HostStage, stage_for
 from hpcdi.store.rows import RowStore
 from hpcdi.types import Columns
 from hpcdi.utils.threads import BackgroundThread
@@ -32,13 +32,11 @@ def weights_of(batches: int, size: int) -> Any:
     return np.arange(batches * size, dtype=np.float32).reshape(batches, size)
 
 
-def policy_on(device: str | None, *, columnar: bool = True) -> Any:
-    attributes = {"device": device, "columnar": columnar}
-
+def policy_on(device: str | None) -> Any:
     def get_attribute(name: str) -> Any:
-        if attributes.get(name) is None:
+        if name != "device" or device is None:
             raise NotImplementedError(name)
-        return attributes[name]
+        return device
 
     return SimpleNamespace(get_attribute=get_attribute)
 
@@ -52,9 +50,9 @@ def test_without_a_gpu_batches_stay_where_they_are(device: str | None, pin_memor
     staged = list(stage.split(columns, weights))
     assert len(staged) == 3
     for k, part in enumerate(staged):
-        assert part.keys() == columns.keys()
+        assert part.keys() == {*columns, "weight"}
         assert all(np.shares_memory(part[name], columns[name]) for name in columns), "no copy"
-        batch = stage.take(part, weights[k])
+        batch = stage.take(part)
         assert batch["obs"].tolist() == [[2 * k, 100 + 2 * k], [2 * k + 1, 101 + 2 * k]]
         assert batch["weight"].tolist() == [2 * k, 2 * k + 1]
         assert batch["obs"].data_ptr() == part["obs"].ctypes.data, "no copy here either"
@@ -63,16 +61,6 @@ def test_without_a_gpu_batches_stay_where_they_are(device: str | None, pin_memor
 def test_a_gpu_that_is_not_to_be_fed_ahead() -> None:
     assert type(stage_for(policy_on("cuda"), pin_memory=False)) is HostStage
     assert type(stage_for(object(), pin_memory=True)) is HostStage
-
-
-@pytest.mark.parametrize("device", ["cpu", "cuda"])
-def test_a_policy_without_columns_gets_dicts_from_the_host(device: str) -> None:
-    stage = stage_for(policy_on(device, columnar=False), pin_memory=True)
-    columns, weights = columns_of(2), weights_of(1, 2)
-    (part,) = stage.split(columns, weights)
-    items = stage.take(part, weights[0])
-    assert [item["IS"] for item in items] == [0.0, 1.0]
-    assert [item["obs"].device.type for item in items] == ["cpu", "cpu"]
 
 
 def test_the_setting_is_on_where_it_is_not_said() -> None:
@@ -98,9 +86,9 @@ def test_a_gpu_gets_what_the_cpu_would(stage: HostStage) -> None:
     thread = BackgroundThread(lambda: staged.extend(stage.split(columns, weights)), "gathers")
     thread.join()
     thread.check()
-    for k, (part, host) in enumerate(zip(staged, HostStage().split(columns, weights), strict=True)):
-        batch = stage.take(part, weights[k])
-        expected = for_policy(host, weights[k], as_columns=True)
+    for part, host in zip(staged, HostStage().split(columns, weights), strict=True):
+        batch = stage.take(part)
+        expected = HostStage().take(host)
         assert batch.keys() == expected.keys()
         for name, tensor in batch.items():
             assert tensor.device == torch.device("cuda", torch.cuda.current_device())
@@ -118,8 +106,8 @@ def test_what_is_computed_sees_whole_batches_and_memory_is_not_used_too_early(
     for number in range(20):
         columns = {"x": np.full((rows, 4), number, dtype=np.float32)}
         weights = np.ones((2, rows // 2), dtype=np.float32)
-        for k, part in enumerate(stage.split(columns, weights)):
-            batch = stage.take(part, weights[k])
+        for part in stage.split(columns, weights):
+            batch = stage.take(part)
             slow = torch.ones(512, 512, device="cuda")
             for _ in range(20):
                 slow = slow @ slow * 0.001
@@ -147,7 +135,7 @@ def test_large_columns_are_gathered_into_memory_that_is_copied_from_before_it_is
         assert torch.from_numpy(columns["frame"]).is_pinned()
         (part,) = stage.split(columns, weights)
         del columns
-        sums.append(stage.take(part, weights[0])["frame"].sum(dim=(1, 2)))
+        sums.append(stage.take(part)["frame"].sum(dim=(1, 2)))
     of_frame = frames.sum(axis=(1, 2), dtype=np.int64)
     for chosen, found in zip(rows, sums, strict=True):
         assert np.array_equal(found.cpu().numpy(), of_frame[chosen])

@@ -8,13 +8,13 @@ from typing import Any
 
 import pytest
 
-from hpcdi.comm.dist import broadcast_object_list
 from hpcdi.errors import CommError
 from hpcdi.replay.advanced_buffer import to_positive_index
-from hpcdi.roles.learner.base_learner import get_simple_monitor_type
-from hpcdi.roles.learner.learner_hook import find_char
 from hpcdi.worker.collector.comm.utils import NaiveCollector
+from hpcdi.worker.dist import broadcast_object_list
+from hpcdi.worker.learner.base_learner import get_simple_monitor_type
 from hpcdi.worker.learner.comm.utils import NaiveLearner
+from hpcdi.worker.learner.learner_hook import find_char
 from hpcdi.worker.replay_buffer.utils import ThruputController, UsedDataRemover, generate_id
 
 

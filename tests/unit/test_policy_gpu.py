@@ -22,8 +22,8 @@ from fakes.policies import (
     policy_of,
     with_scale,
 )
-from hpcdi.comm.dist import allreduce_data, dist_finalize, dist_init, get_world_size
 from hpcdi.comm.gradients import share_state
+from hpcdi.comm.group import allreduce_data, dist_finalize, dist_init, get_world_size
 from hpcdi.policy.networks import learner_device
 
 pytestmark = [

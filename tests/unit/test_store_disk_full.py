@@ -23,7 +23,7 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 from fakes.small_disk import SmallDisk, assert_full, mounted
 from fakes.store import write_shard
 from hpcdi.errors import CheckpointError, ShardError
-from hpcdi.roles.learner.policy_publisher import PolicyFile
+from hpcdi.roles.learner.publisher import PolicyFile
 from hpcdi.store.block import Block
 from hpcdi.store.checkpoints import newest_checkpoint, save_checkpoint, save_tensors
 from hpcdi.store.disk_full import DiskPatience, or_warn

@@ -50,7 +50,7 @@ def _die_soon() -> None:
         os._exit(0)
 
 
-_MPI, _GROUP = "mpi4py.MPI", "hpcdi.comm.dist"
+_MPI, _GROUP = "mpi4py.MPI", "hpcdi.comm.group"
 _KINDS = {  # kind -> at which module's import, before or after it, what
     "never_begins": ("", True, _sleep),
     "killed_at_once": ("", True, _die),

@@ -8,9 +8,6 @@
       learner.pt                        optimizer, target network, counters, torch's random numbers
       manifest.json                     checksums; train iteration, environment steps, versions
 
-With ``ckpt_format: pth.tar`` there is a file beside each folder, e.g. ``ckpt_best.pth.tar``, with
-what DI-engine's checkpoints hold; its files are read, too.
-
 The first learner of a group writes; all of them read. A run's snapshot holds the same files, and
 for each other learner one with its random state: torch's, and its policy's key ``rng``. Tensors are
 stored from CPU memory, so that a checkpoint of a GPU can be read without one and vice versa.
@@ -23,12 +20,12 @@ import time
 from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 from hpcdi import __version__
 from hpcdi.comm.messages import SnapshotPart, TakeSnapshot
 from hpcdi.errors import CheckpointError, StoreError
-from hpcdi.store.atomic import temporary_beside
+from hpcdi.policy.base import LearnMode
 from hpcdi.store.checkpoints import (
     MANIFEST,
     POLICY_FILE,
@@ -47,37 +44,51 @@ from hpcdi.utils.lifetime import Closing
 from hpcdi.utils.log import LOGGER
 from hpcdi.utils.threads import JobThread
 
-if TYPE_CHECKING:
-    from hpcdi.roles.learner.base_learner import BaseLearner
-
-
 FINAL = "ckpt_final"
-_BY_ITERATION = "iteration_"
+BY_ITERATION = "iteration_"
 _LEARNER = "learner.pt"
 _OF_RANK = "learner_{}.pt"
 NOT_SHARED = ("rng",)
 """Keys of a policy's state that are not shared in a group."""
-_SUFFIXES = (".tar", ".pth", ".pt")
-_FILE = ".pth.tar"
+SUFFIXES = (".tar", ".pth", ".pt")
+"""Endings of DI-engine's names of checkpoints, which are dropped."""
 
 
-def checkpoint_name(given: str | None, train_iter: int) -> str:
-    """Returns a checkpoint's folder name: that given (``ckpt_best.pth.tar``), or by iteration.
+class Trained(Protocol):
+    """A learner, as far as a checkpoint holds it.
+
+    Attributes:
+        policy: its learn mode.
+        train_iter: iterations that are done.
+        env_steps: environment steps of the run.
+        rank: in the group of learners.
+        ckpt_dir: folder of checkpoints.
+    """
+
+    policy: LearnMode
+    train_iter: int
+    env_steps: int
+    rank: int
+    ckpt_dir: Path
+
+
+def checkpoint_name(wanted: str | None, train_iter: int) -> str:
+    """Returns a checkpoint's folder name: as wanted (``ckpt_best.pth.tar``), or by iteration.
 
     Raises:
         ValueError: the name is no plain one.
     """
-    name = given if given is not None else f"{_BY_ITERATION}{train_iter}"
-    for suffix in _SUFFIXES:
+    name = wanted if wanted is not None else f"{BY_ITERATION}{train_iter}"
+    for suffix in SUFFIXES:
         name = name.removesuffix(suffix)
     if not name or "/" in name or name.startswith("."):
-        raise ValueError(f"a checkpoint's name must be that of a folder, not {given!r}")
-    number = re.fullmatch(rf"{_BY_ITERATION}(\d+)", name)
-    return f"{_BY_ITERATION}{int(number[1]):09d}" if number else name
+        raise ValueError(f"a checkpoint's name must be that of a folder, not {wanted!r}")
+    number = re.fullmatch(rf"{BY_ITERATION}(\d+)", name)
+    return f"{BY_ITERATION}{int(number[1]):09d}" if number else name
 
 
-def save_learner(learner: BaseLearner, name: str, keep: int) -> Path | None:
-    """Writes a checkpoint; a full disk is a warning, and does not end the run.
+def save_learner(learner: Trained, name: str, keep: int) -> Path | None:
+    """Write a checkpoint; a full disk is a warning, and does not end the run.
 
     Args:
         learner: with its policy.
@@ -89,44 +100,32 @@ def save_learner(learner: BaseLearner, name: str, keep: int) -> Path | None:
     """
     facts = {
         "train_iter": learner.train_iter,
-        "collector_envstep": learner.collector_envstep,
+        "collector_envstep": learner.env_steps,
         "policy_type": _type_of(learner.policy),
         "hpcdi_version": __version__,
         "saved_at": time.time(),
     }
+    keep_newest = keep if name.startswith(BY_ITERATION) else None
+    files = learner_files(learner)
     try:
         return save_checkpoint(
-            learner.ckpt_dir, name, learner_files(learner), facts, replace=True,
-            among=_BY_ITERATION,
-            keep=keep if name.startswith(_BY_ITERATION) else None,
-        )  # fmt: skip
+            learner.ckpt_dir,
+            name,
+            files,
+            facts,
+            keep=keep_newest,
+            among=BY_ITERATION,
+            replace=True,
+        )
     except (StoreError, OSError) as error:
         LOGGER.warning("no checkpoint could be written: %s. Free some space", error)
         return None
 
 
-def save_as_file(learner: BaseLearner, name: str) -> None:
-    """Writes ``<name>.pth.tar`` beside a checkpoint, as DI-engine does; see `save_learner`.
-
-    It holds the policy's state, ``last_iter`` and ``last_step``.
-    """
-    number = re.fullmatch(rf"{_BY_ITERATION}(\d+)", name)
-    file = f"{_BY_ITERATION}{int(number[1])}" if number else name
-    path = learner.ckpt_dir / f"{file}{_FILE}"
-    counts = {"last_iter": learner.train_iter, "last_step": learner.collector_envstep}
-    aside = temporary_beside(path)
-    try:
-        save_tensors(aside, copied({**learner.policy.state_dict(), **counts}))
-        aside.replace(path)
-    except OSError as error:
-        aside.unlink(missing_ok=True)
-        LOGGER.warning("%s could not be written: %s. Free some space", path, error)
-
-
 def learner_files(
-    learner: BaseLearner, agent: int = 0, image: PolicyImage | None = None
+    learner: Trained, agent: int = 0, image: PolicyImage | None = None
 ) -> dict[str, Callable[[Path], None]]:
-    """Copies a learner's state; returns file name -> writer, which may be called later.
+    """Copy a learner's state; returns file name -> writer, which may be called later.
 
     The first of a group returns all of it, the others their random state.
 
@@ -137,16 +136,15 @@ def learner_files(
     """
     state = dict(learner.policy.state_dict())
     if learner.rank > 0:
-        own = {"policy": {k: state[k] for k in NOT_SHARED if k in state}, "random": _random_state()}
-        return {
-            of_agent(agent, _OF_RANK.format(learner.rank)): partial(save_tensors, tree=copied(own))
-        }
+        not_shared = {name: state[name] for name in NOT_SHARED if name in state}
+        tree = copied({"policy": not_shared, "random": _random_state()})
+        return {of_agent(agent, _OF_RANK.format(learner.rank)): partial(save_tensors, tree=tree)}
     model = state.pop("model")
     image = PolicyImage.of(model, learner.train_iter) if image is None else image
     rest = {
         "policy": copied(state),
         "train_iter": learner.train_iter,
-        "collector_envstep": learner.collector_envstep,
+        "collector_envstep": learner.env_steps,
         "random": _random_state(),
     }
     return {
@@ -155,14 +153,14 @@ def learner_files(
     }
 
 
-def with_policy_of(own: Checkpoint, donor: Checkpoint) -> dict[str, Callable[[Path], None]]:
+def with_policy_of(snapshot: Checkpoint, donor: Checkpoint) -> dict[str, Callable[[Path], None]]:
     """Returns file name -> writer of a snapshot's learner files, with the policies of another run.
 
     Weights, target networks and optimizers are the donor's; iterations, environment steps and
-    random states stay its own.
+    random states stay the snapshot's.
 
     Args:
-        own: a snapshot; one from before its learners began has no files of theirs.
+        snapshot: one from before its learners began has no files of theirs.
         donor: a snapshot of a run with the same networks.
 
     Raises:
@@ -173,17 +171,18 @@ def with_policy_of(own: Checkpoint, donor: Checkpoint) -> dict[str, Callable[[Pa
     writers: dict[str, Callable[[Path], None]] = {}
     for path in sorted(donor.folder.glob(f"*{_LEARNER}")):
         prefix = path.name.removesuffix(_LEARNER)
-        taken, kept = load_tensors(path), own.file(path.name)
         rest: dict[str, Any] = {
             "policy": {},
-            "train_iter": int(own.facts.get("train_iter", 0)),
-            "collector_envstep": int(own.facts.get("env_steps", 0)),
+            "train_iter": int(snapshot.facts.get("train_iter", 0)),
+            "collector_envstep": int(snapshot.facts.get("env_steps", 0)),
             "random": {},
         }
-        if kept.exists():
-            rest = load_tensors(kept)
-        shared = {k: v for k, v in taken["policy"].items() if k not in NOT_SHARED}
-        rest["policy"] = {k: rest["policy"][k] for k in NOT_SHARED if k in rest["policy"]} | shared
+        if snapshot.file(path.name).exists():
+            rest = load_tensors(snapshot.file(path.name))
+        donated = load_tensors(path)["policy"]
+        shared = {name: value for name, value in donated.items() if name not in NOT_SHARED}
+        kept = {name: rest["policy"][name] for name in NOT_SHARED if name in rest["policy"]}
+        rest["policy"] = {**shared, **kept}
         weights = read_policy(donor.file(f"{prefix}{POLICY_FILE}")).state_dict()
         image = PolicyImage.of(weights, rest["train_iter"])
         writers[f"{prefix}{POLICY_FILE}"] = partial(publish_policy, image=image)
@@ -193,7 +192,7 @@ def with_policy_of(own: Checkpoint, donor: Checkpoint) -> dict[str, Callable[[Pa
 
 def path_problem(path: Path) -> str:
     """Returns why a path cannot be a checkpoint, empty where it can, without reading it."""
-    path = _found(path)
+    path = _checkpoint_at(path)
     if not path.exists():
         return (
             f"there is no {str(path)!r}: name a checkpoint's folder or a .safetensors file, or '' "
@@ -201,28 +200,27 @@ def path_problem(path: Path) -> str:
         )
     if path.is_dir() and not (path / MANIFEST).is_file():
         return f"{str(path)!r} is a folder, but no whole checkpoint: it has no {MANIFEST}"
-    if path.is_file() and path.suffix not in (".safetensors", *_SUFFIXES):
+    if path.is_file() and path.suffix not in (".safetensors", *SUFFIXES):
         return f"{str(path)!r} is neither a checkpoint's folder nor a .safetensors or .pth.tar file"
     return ""
 
 
-def _found(path: Path) -> Path:
+def _checkpoint_at(path: Path) -> Path:
     """Returns the checkpoint that a path names: a folder also by its name with ``.pth.tar``."""
-    if path.exists() or path.suffix not in _SUFFIXES:
+    if path.exists() or path.suffix not in SUFFIXES:
         return path
     folder = path.parent / checkpoint_name(path.name, 0)
     return folder if folder.exists() else path
 
 
 def load_learner(
-    learner: BaseLearner, path: Path, *, load_last_iter: bool | None = None, agent: int = 0
+    learner: Trained, path: Path, *, load_last_iter: bool | None = None, agent: int = 0
 ) -> None:
-    """Loads a checkpoint or a policy.
+    """Load a checkpoint or a policy.
 
     Args:
         learner: with its policy.
-        path: a checkpoint's folder, or a policy's file, which holds weights alone; or a .pth.tar
-            file of DI-engine's.
+        path: a checkpoint's folder, or a policy's file, which holds weights alone.
         agent: see `learner_files`.
         load_last_iter: True: also its iteration, optimizer and the rest; False: weights alone, from
             iteration 0; None: all that the path holds, of a policy's file the weights alone.
@@ -233,10 +231,7 @@ def load_learner(
     problem = path_problem(path)
     if problem:
         raise CheckpointError(path, problem)
-    path = _found(path)
-    if path.suffix in _SUFFIXES and path.is_file():
-        _load_file(learner, path, load_last_iter is not False)
-        return
+    path = _checkpoint_at(path)
     if path.is_dir():
         checkpoint = open_checkpoint(path)
         image = read_policy(checkpoint.file(of_agent(agent, POLICY_FILE)))
@@ -247,25 +242,24 @@ def load_learner(
     else:
         image, of_type = read_policy(path), "?"
         rest = {"train_iter": image.version} if load_last_iter else {}
-    _set_policy(learner, {"model": image.state_dict(), **rest.get("policy", {})}, path, of_type)
-    learner.last_iter.update(rest.get("train_iter", 0))
-    learner.collector_envstep = rest.get("collector_envstep", 0)
+    set_policy(learner, {"model": image.state_dict(), **rest.get("policy", {})}, path, of_type)
+    learner.train_iter = rest.get("train_iter", 0)
+    learner.env_steps = rest.get("collector_envstep", 0)
     _restore_random_state(rest.get("random", {}))
 
 
-def _load_file(learner: BaseLearner, path: Path, whole: bool) -> None:
-    """Loads a .pth.tar file: a policy's state, and perhaps counters; or the weights alone."""
-    state = load_tensors(path)
-    if not isinstance(state, dict) or "model" not in state:
-        raise CheckpointError(path, "it has no key 'model': it is no policy's checkpoint")
-    counts = {key: state.pop(key, 0) for key in ("last_iter", "last_step")}
-    _set_policy(learner, state if whole else {"model": state["model"]}, path, "?")
-    if whole:
-        learner.last_iter.update(counts["last_iter"])
-        learner.collector_envstep = counts["last_step"]
+def set_policy(learner: Trained, state: Mapping[str, Any], path: Path, of_type: str = "?") -> None:
+    """Load a policy's state that was read from a file.
 
+    Args:
+        learner: with its policy.
+        state: what the policy's learn mode loads.
+        path: of the file.
+        of_type: type of the policy in the file.
 
-def _set_policy(learner: BaseLearner, state: dict[str, Any], path: Path, of_type: str) -> None:
+    Raises:
+        CheckpointError: it does not fit the present policy.
+    """
     try:
         learner.policy.load_state_dict(state)
     except (RuntimeError, KeyError, ValueError) as error:
@@ -295,19 +289,19 @@ class SnapshotPartWriter(Closing):
 
     def keep(
         self,
-        learner: BaseLearner,
+        learner: Trained,
         order: TakeSnapshot,
         agent: int = 0,
         image: PolicyImage | None = None,
     ) -> None:
-        """Copies the learner's present state; the files are written later; see `learner_files`."""
+        """Copy the learner's present state; the files are written later; see `learner_files`."""
         began = time.perf_counter()
         files = learner_files(learner, agent, image)
         stall_s = time.perf_counter() - began
         self._jobs.submit(partial(self._write, order, files, learner.train_iter, stall_s))
 
     def close(self) -> None:
-        """Writes what is still to be written."""
+        """Write what is still to be written."""
         self._jobs.close()
 
     def _write(
@@ -339,9 +333,9 @@ def _rest(checkpoint: Checkpoint, rank: int, agent: int) -> dict[str, Any]:
             rest["policy"].pop(name, None)
         path = checkpoint.file(of_agent(agent, _OF_RANK.format(rank)))
         if path.exists():
-            own = load_tensors(path)
-            rest["policy"].update(own["policy"])
-            rest["random"] = own["random"]
+            of_rank = load_tensors(path)
+            rest["policy"].update(of_rank["policy"])
+            rest["random"] = of_rank["random"]
     return rest
 
 

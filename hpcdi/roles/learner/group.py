@@ -20,7 +20,7 @@ from functools import partial
 from hpcdi.comm.messages import GroupAddress, Message, Regroup
 from hpcdi.errors import CommError, GroupBrokenError
 from hpcdi.roles.context import WorkerContext
-from hpcdi.roles.learner.base_learner import BaseLearner
+from hpcdi.roles.learner.training import Training
 from hpcdi.utils.backoff import Backoff
 from hpcdi.utils.log import LOGGER
 
@@ -28,32 +28,34 @@ _MEET_S = 60.0
 """Time-out of regrouping; survivors may be in the middle of a batch."""
 
 
-class LearnerGroup:
-    """This rank's membership in the group of learners.
+class Membership:
+    """This rank's place in the group of learners.
 
     Args:
-        context: this rank's place in the run; its learners' group are the members at the start.
+        context: this rank's place in the run; the group's members at the start are in it.
         send: sends a message to a rank.
-        is_ending: whether the run ends, asked while this rank waits for the others.
+        is_ending: whether the run ends, asked while this rank waits for the others; it keeps the
+            rank's messages going.
 
     Attributes:
         rank: in the group.
         size: of the group.
-        taken: number of batches begun; the same batches on all learners.
+        begun: number of batches begun; the same batches on all learners.
     """
 
     def __init__(
         self,
-        context: WorkerContext | None,
+        context: WorkerContext,
         send: Callable[[int, Message], None],
-        is_ending: Callable[[], bool | None],
+        is_ending: Callable[[], bool],
     ) -> None:
-        self.rank, self.size, self.taken = 0, 1, 0
+        self.rank, self.size, self.begun = 0, 1, 0
         self._context, self._send, self._is_ending = context, send, is_ending
         self._ordered: Regroup | None = None  # what is to be carried out
         self._address: GroupAddress | None = None
-        if context is not None and context.learners_comm is not None:
-            from hpcdi.comm.dist import DEFAULT_TIMEOUT_S, dist_init
+        self._backend = "nccl" if context.config.policy.cuda else "gloo"
+        if context.learners_comm is not None:
+            from hpcdi.comm.group import DEFAULT_TIMEOUT_S, dist_init
 
             # a member that hangs or is frozen is found and killed before the others give up
             limit_s = context.config.system.survival.worker_timeout_s + _MEET_S
@@ -62,20 +64,20 @@ class LearnerGroup:
             )
 
     def leave(self) -> None:
-        """Leaves the group. Idempotent."""
+        """Leave the group, which frees those who wait for this member. Idempotent."""
         if self.size > 1:
-            from hpcdi.comm.dist import dist_finalize
+            from hpcdi.comm.group import dist_finalize
 
             dist_finalize()
 
     # ------------------------------------------------------------------ on the communication thread
 
-    def order(self, _rank: int, regroup: Regroup) -> None:
-        """Takes rank 0's list of survivors."""
+    def order(self, regroup: Regroup) -> None:
+        """Take rank 0's list of survivors."""
         self._ordered = regroup
 
-    def meet_at(self, _rank: int, address: GroupAddress) -> None:
-        """Takes the address at which the new group meets."""
+    def meet_at(self, address: GroupAddress) -> None:
+        """Take the address at which the new group meets."""
         self._address = address
 
     # ---------------------------------------------------------------------- on the computing thread
@@ -85,32 +87,31 @@ class LearnerGroup:
         """True if a member has died and the survivors must regroup."""
         return self._ordered is not None
 
-    def regroup(self, learner: BaseLearner | None, broken: GroupBrokenError | None = None) -> bool:
-        """Forms the group of the survivors.
+    def regroup(self, training: Training, broken: GroupBrokenError | None = None) -> bool:
+        """Form the group of the survivors.
 
         Args:
-            learner: takes the state of the survivor that has done the most batches.
+            training: takes the state of the survivor that has done the most batches.
             broken: raised in the batch that the death interrupted; None: between two batches.
 
         Returns:
-            Whether to do the present batch (again); False as well where the run ends meanwhile.
+            Whether to do the present batch again; False as well where the run ends meanwhile.
 
         Raises:
             GroupBrokenError: the run does not go on without the dead member.
         """
-        error = broken or GroupBrokenError("a learner has died before all had begun to learn")
-        context = self._context
-        if learner is None or context is None or not context.link.ranks_may_die:
+        error = broken or GroupBrokenError("a learner has died, and this run does not survive it")
+        if not self._context.link.ranks_may_die:
             raise error
-        done = self.taken - (broken is not None)
+        done = self.begun - (broken is not None)
         while True:
-            self._leave_broken()
+            self.leave()
             order = self._wait_for_order(error)
             if order is None:
                 return False
             try:
-                self._form(order, order.ranks.index(context.link.rank))
-                behind = self._share(learner, done)
+                self._form(order)
+                behind = self._share(training, done)
             except CommError as problem:  # another one has died meanwhile
                 LOGGER.warning("the learners' group could not be formed: %s", problem)
                 continue
@@ -130,42 +131,38 @@ class LearnerGroup:
         regroup, self._ordered = self._ordered, None
         return regroup
 
-    def _form(self, regroup: Regroup, own: int) -> None:
-        from hpcdi.comm.dist import Meeting, dist_init
+    def _form(self, regroup: Regroup) -> None:
+        """Join the new group.
 
-        self.rank, self.size = own, len(regroup.ranks)
+        Raises:
+            CommError: not all survivors come.
+        """
+        from hpcdi.comm.group import Meeting, dist_init
+
+        self.rank, self.size = regroup.ranks.index(self._context.link.rank), len(regroup.ranks)
         if self.size > 1:
-            meeting = Meeting(own, regroup.hosts, partial(self._share_address, regroup))
+            meeting = Meeting(self.rank, regroup.hosts, partial(self._share_address, regroup))
             dist_init(self._backend, group=meeting)
 
-    def _share(self, learner: BaseLearner, done: int) -> int:
-        """Shares the most advanced state; returns how many batches this learner was behind."""
-        from hpcdi.comm.dist import broadcast_object, gather_objects
+    def _share(self, training: Training, done: int) -> int:
+        """Share the most advanced state; returns how many batches this learner was behind."""
+        from hpcdi.comm.group import broadcast_object, gather_objects
 
-        of_all = gather_objects(done)
-        most = max(of_all)
-        source = of_all.index(most)
-        state = learner.state_to_share() if source == self.rank and self.size > 1 else None
+        done_by_rank = gather_objects(done)
+        most = max(done_by_rank)
+        source = done_by_rank.index(most)
+        is_source = source == self.rank
+        state = training.shared_state() if is_source and self.size > 1 else None
         state = broadcast_object(state, source)
-        if source != self.rank:
-            learner.take_shared_state(state)
-        learner.move(self.rank, self.size)
+        if not is_source:
+            training.take_shared_state(state)
+        training.move(self.rank, self.size)
         return int(most - done)
-
-    def _leave_broken(self) -> None:
-        from hpcdi.comm.dist import dist_finalize
-
-        dist_finalize()  # frees those who wait for this one
-
-    @property
-    def _backend(self) -> str:
-        is_cuda = self._context is not None and self._context.config.policy.cuda
-        return "nccl" if is_cuda else "gloo"
 
     def _share_address(
         self, regroup: Regroup, address: tuple[str, int, str] | None
     ) -> tuple[str, int, str]:
-        """Sends the new group's address to its members, or returns it; see `Meeting.share`.
+        """Send the new group's address to its members, or return it; see `Meeting.share`.
 
         Raises:
             GroupBrokenError: its first member does not send it, or has died as well.

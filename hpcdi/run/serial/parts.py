@@ -17,7 +17,6 @@ from hpcdi.policy.spaces import image_axes
 from hpcdi.replay.base_buffer import create_buffer
 from hpcdi.roles.collector.loop import columnar_actor
 from hpcdi.roles.context import ROLES
-from hpcdi.roles.learner.base_learner import create_learner
 from hpcdi.run.serial.pipeline import (
     ColumnPath,
     DataPath,
@@ -35,6 +34,7 @@ from hpcdi.utils.registry import SERIAL_COLLECTOR_REGISTRY, SERIAL_EVALUATOR_REG
 from hpcdi.worker.collector.base_serial_collector import create_serial_collector
 from hpcdi.worker.collector.evaluation import create_serial_evaluator
 from hpcdi.worker.coordinator.commanders import BaseSerialCommander
+from hpcdi.worker.learner.base_learner import create_learner
 
 _OF_BATTLE = {
     "sample": (SERIAL_COLLECTOR_REGISTRY, "sample_1v1"),

@@ -16,7 +16,6 @@ from hpcdi.config.schema import ExperimentConfig
 from hpcdi.replay.ratio import replay_ratio_of
 from hpcdi.roles.coordinator.commander import RunLimits
 from hpcdi.roles.coordinator.groups import EvaluationClock
-from hpcdi.roles.learner.base_learner import BaseLearner
 from hpcdi.run.serial.replay import LocalReplay
 from hpcdi.store.builder import Segment
 from hpcdi.store.rows import sequences
@@ -25,6 +24,7 @@ from hpcdi.utils.metrics import human_return
 from hpcdi.utils.nested import column_rows, share_tensors
 from hpcdi.utils.progress import Evaluation
 from hpcdi.worker.coordinator.commanders import BaseSerialCommander
+from hpcdi.worker.learner.base_learner import BaseLearner
 
 Players = Sequence[Settings] | None
 """How each player acts, as keyword arguments of its policy; None: at random."""

@@ -11,7 +11,6 @@ from typing import Any
 
 import numpy as np
 
-from hpcdi.comm.learners import sum_over_ranks
 from hpcdi.config.compat import Configurable, component_class
 from hpcdi.config.roles import SerialCollectorConfig
 from hpcdi.errors import ConfigError, EnvError, PolicyError, Problem
@@ -25,6 +24,7 @@ from hpcdi.utils.log import LOGGER
 from hpcdi.utils.metrics import Curves
 from hpcdi.utils.nested import to_tensors
 from hpcdi.utils.registry import SERIAL_COLLECTOR_REGISTRY
+from hpcdi.worker.collectives import sum_over_ranks
 from hpcdi.worker.collector.caches import CachePool, TrajBuffer, to_tensor_transitions
 
 __all__ = [

@@ -21,7 +21,6 @@ from typing import Any
 
 import numpy as np
 
-from hpcdi.comm.learners import group_rank, on_first_rank
 from hpcdi.config.compat import Configurable, component_class
 from hpcdi.config.roles import BattleEvaluatorConfig, EvaluatorConfig, InteractionEvaluatorConfig
 from hpcdi.errors import ConfigError, EnvError, PolicyError, Problem
@@ -38,6 +37,7 @@ from hpcdi.utils.nested import to_tensors
 from hpcdi.utils.registry import SERIAL_EVALUATOR_REGISTRY
 from hpcdi.utils.timer import EasyTimer
 from hpcdi.utils.video import as_frame, encode_video
+from hpcdi.worker.collectives import group_rank, on_first_rank
 from hpcdi.worker.collector.episode_videos import NAMES, Camera, EpisodeVideos
 
 

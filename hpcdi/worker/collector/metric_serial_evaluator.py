@@ -7,11 +7,11 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from hpcdi.comm.learners import from_all_ranks
 from hpcdi.config.fields import setting
 from hpcdi.config.roles import EvaluatorConfig
 from hpcdi.errors import EnvError
 from hpcdi.utils.timer import EasyTimer
+from hpcdi.worker.collectives import from_all_ranks
 from hpcdi.worker.collector.evaluation import SerialEvaluator
 
 

@@ -1,18 +1,18 @@
 """Learners and hooks of `ding.worker`."""
 
-from hpcdi.roles.learner.base_learner import BaseLearner, create_learner
-from hpcdi.roles.learner.learner_hook import (
+from hpcdi.worker.learner.base_learner import BaseLearner, create_learner
+from hpcdi.worker.learner.comm.mpi_fs_learner import (
+    BaseCommLearner,
+    FlaskFileSystemLearner,
+    MPIFileSystemLearner,
+    create_comm_learner,
+)
+from hpcdi.worker.learner.learner_hook import (
     LearnerHook,
     add_learner_hook,
     build_learner_hook_by_cfg,
     merge_hooks,
     register_learner_hook,
-)
-from hpcdi.roles.learner.mpi_fs_learner import (
-    BaseCommLearner,
-    FlaskFileSystemLearner,
-    MPIFileSystemLearner,
-    create_comm_learner,
 )
 
 __all__ = [

@@ -1,6 +1,6 @@
 """The message side of learners of `ding.worker`."""
 
-from hpcdi.roles.learner.mpi_fs_learner import (
+from hpcdi.worker.learner.comm.mpi_fs_learner import (
     BaseCommLearner,
     FlaskFileSystemLearner,
     LearnerSlave,

@@ -1,4 +1,4 @@
-"""Publishes a learner's policies: to collectors that ask, and to disk now and then."""
+"""Publishing a learner's policies: to collectors that ask, and to disk now and then."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class PolicyFile:
         return time.monotonic() - self._written[1] >= self._every_s
 
     def write(self, image: PolicyImage | None) -> None:
-        """Writes a policy, unless it is the one on disk; a full disk is only a warning."""
+        """Write a policy, unless it is the one on disk; a full disk is only a warning."""
         if image is not None and image.version != self._written[0]:
             write = partial(publish_policy, self._path, image, fsync=self._fsync)
             is_written = or_warn("policy file", write)
@@ -62,12 +62,12 @@ class PolicyPublisher:
         self._waiting: set[int] = set()
 
     def forget(self, rank: int) -> None:
-        """Drops the request of a collector that died."""
+        """Drop the request of a collector that died."""
         with self._lock:
             self._waiting.discard(rank)
 
     def request(self, rank: int, request: PolicyRequest) -> None:
-        """Takes a collector's request (on the communication thread)."""
+        """Take a collector's request (on the communication thread)."""
         with self._lock:
             image = self._image
             if image is not None and image.version > request.have_version:
@@ -92,7 +92,7 @@ class PolicyPublisher:
         return is_newer and (bool(self._waiting) or self._is_file_due())
 
     def publish(self, state_dict: Mapping[str, Any], train_iter: int) -> None:
-        """Sends a policy to the collectors that wait; writes it to disk if that is due."""
+        """Send a policy to the collectors that wait; write it to disk if that is due."""
         image = PolicyImage.of(state_dict, train_iter)
         with self._lock:
             self._image, self._train_iter = image, train_iter
@@ -104,7 +104,7 @@ class PolicyPublisher:
             self.write_file()
 
     def write_file(self) -> None:
-        """Writes the newest policy to disk."""
+        """Write the newest policy to disk."""
         if self.file is not None:
             self.file.write(self._image)
 

@@ -12,9 +12,12 @@ import pytest
 import torch
 import torch.distributed
 
-from hpcdi.comm import dist as comm_dist
-from hpcdi.comm.dist import (
+from hpcdi.comm.group import local_device
+from hpcdi.config.compat import ConfigDict
+from hpcdi.errors import CommError
+from hpcdi.worker.dist import (
     DDPContext,
+    Reduction,
     allgather,
     allreduce,
     allreduce_async,
@@ -29,14 +32,11 @@ from hpcdi.comm.dist import (
     get_group,
     get_rank,
     get_world_size,
-    local_device,
     reduce_data,
     simple_group_split,
     synchronize,
     to_ddp_config,
 )
-from hpcdi.config.compat import ConfigDict
-from hpcdi.errors import CommError
 
 
 @pytest.fixture(autouse=True)
@@ -183,7 +183,6 @@ class TestAlone:
         assert begun.wait() is x
         synchronize()
         assert x.item() == 2.0
-        assert comm_dist._under_way == []
 
     def test_groups(self) -> None:
         assert get_group(1) is None
@@ -274,10 +273,8 @@ class Waiting:
             raise RuntimeError(self.error)
 
 
-def begun(name: str, work: Waiting) -> comm_dist.Reduction:
-    made = comm_dist.Reduction(name, torch.ones(1), work)  # type: ignore[arg-type]
-    comm_dist._under_way.append(made)
-    return made
+def begun(name: str, work: Waiting) -> Reduction:
+    return Reduction(name, torch.ones(1), work)
 
 
 def test_all_are_waited_for_though_one_fails() -> None:
@@ -314,7 +311,7 @@ CONFIG = {
 
 @pytest.mark.parametrize("kind", [dict, ConfigDict])
 def test_shares_of_a_configuration(kind: type, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("hpcdi.comm.dist.get_world_size", lambda: 4)
+    monkeypatch.setattr("hpcdi.worker.dist.get_world_size", lambda: 4)
     given = kind(copy.deepcopy(CONFIG))
     shared = to_ddp_config(given)
     assert given == CONFIG, "it is a copy that was changed"

@@ -11,27 +11,27 @@ from hpcdi.errors import CommError
 T = TypeVar("T")
 
 
-def _dist() -> Any:
-    """Returns `comm.dist`; None where torch is not loaded, and so there is no group."""
+def _group() -> Any:
+    """Returns `comm.group`; None where torch is not loaded, and so there is no group."""
     if "torch" not in sys.modules:
         return None
-    from hpcdi.comm import dist
+    from hpcdi.comm import group
 
-    return dist
+    return group
 
 
 def group_rank() -> int:
     """Returns this process's rank among the learners; 0 where there are no others."""
-    dist = _dist()
-    return int(dist.get_rank()) if dist is not None else 0
+    group = _group()
+    return int(group.get_rank()) if group is not None else 0
 
 
 def sum_over_ranks(counts: Mapping[str, int]) -> dict[str, int]:
     """Returns counts summed over the process group; unchanged where there is none. Collective."""
-    dist = _dist()
-    if dist is None or dist.get_world_size() == 1:
+    group = _group()
+    if group is None or group.get_world_size() == 1:
         return dict(counts)
-    return {name: int(dist.allreduce_data(count, "sum")) for name, count in counts.items()}
+    return {name: int(group.allreduce_data(count, "sum")) for name, count in counts.items()}
 
 
 def on_first_rank(make: Callable[[], T]) -> T:
@@ -40,21 +40,21 @@ def on_first_rank(make: Callable[[], T]) -> T:
     Raises:
         CommError: `make` failed on rank 0, which raises its own error.
     """
-    dist = _dist()
-    if dist is None:
+    group = _group()
+    if group is None:
         return make()
-    if dist.get_rank() > 0:
-        value, failure = dist.broadcast_object(None)
+    if group.get_rank() > 0:
+        value, failure = group.broadcast_object(None)
         if failure:
             raise CommError(f"the call failed on rank 0, see there: {failure}")
-        given: T = value
-        return given
+        result: T = value
+        return result
     try:
         value = make()
     except Exception as error:
-        dist.broadcast_object((None, f"{type(error).__name__}: {error}"))
+        group.broadcast_object((None, f"{type(error).__name__}: {error}"))
         raise
-    dist.broadcast_object((value, ""))
+    group.broadcast_object((value, ""))
     return value
 
 
@@ -64,15 +64,15 @@ def from_all_ranks(make: Callable[[], T]) -> list[T]:
     Raises:
         CommError: `make` failed on another rank.
     """
-    dist = _dist()
-    if dist is None:
+    group = _group()
+    if group is None:
         return [make()]
     try:
         value = make()
     except Exception as error:
-        dist.gather_objects((None, f"{type(error).__name__}: {error}"))
+        group.gather_objects((None, f"{type(error).__name__}: {error}"))
         raise
-    gathered = dist.gather_objects((value, ""))
+    gathered = group.gather_objects((value, ""))
     for rank, (_, failure) in enumerate(gathered):
         if failure:
             raise CommError(f"the call failed on rank {rank}, see there: {failure}")

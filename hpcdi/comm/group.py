@@ -12,10 +12,7 @@ is a group of one.
 
 from __future__ import annotations
 
-import copy
 import fcntl
-import functools
-import math
 import numbers
 import os
 import platform
@@ -24,12 +21,12 @@ import socket
 import struct
 import sys
 import weakref
-from collections.abc import Callable, Iterator, MutableMapping, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
-from types import TracebackType
-from typing import TYPE_CHECKING, Any, ParamSpec, Protocol, TypeVar
+from functools import partial
+from typing import TYPE_CHECKING, Any, Protocol
 
 import torch
 import torch.distributed as dist
@@ -41,12 +38,10 @@ from hpcdi.utils.watchdog import WAITING
 if TYPE_CHECKING:
     from mpi4py import MPI
 
-P = ParamSpec("P")
-T = TypeVar("T")
 Address = tuple[str, int, str]
 """Host and port of a group's store, and the prefix of the group's keys."""
 Group = dist.ProcessGroup | None
-"""Some of the members, see `get_group`; None: all of them."""
+"""Some of the members, see `new_group`; None: all of them."""
 
 DEFAULT_TIMEOUT_S = 300.0
 ADDRESS_VARIABLE = "HPCDI_MASTER_ADDR"
@@ -61,13 +56,18 @@ _limit = timedelta(seconds=DEFAULT_TIMEOUT_S)  # of the group that was joined la
 
 
 def get_rank() -> int:
-    """Rank in the process group; 0 without one."""
+    """Returns the rank in the process group; 0 without one."""
     return dist.get_rank() if dist.is_initialized() else 0
 
 
-def get_world_size() -> int:
-    """Size of the process group; 1 without one."""
-    return dist.get_world_size() if dist.is_initialized() else 1
+def get_world_size(group: Group = None) -> int:
+    """Returns the size of the process group, or of another one; 1 without any."""
+    return dist.get_world_size(group) if dist.is_initialized() else 1
+
+
+def is_joined() -> bool:
+    """Returns whether this process is in a process group, perhaps one of its own."""
+    return dist.is_initialized()
 
 
 # ------------------------------------------------------------------------------ joining and leaving
@@ -90,10 +90,10 @@ class Meeting:
 
 
 class GroupUser(Protocol):
-    """Holds groups made by `new_group`."""
+    """Holds groups made by `new_group`, or sums under way, see `start_sum`."""
 
     def group_left(self) -> None:
-        """Drop the groups: other members do not notice that a group was left while one is held."""
+        """Drop them: other members do not notice that a group was left while one is held."""
 
 
 _users: weakref.WeakSet[GroupUser] = weakref.WeakSet()
@@ -166,11 +166,8 @@ def dist_init(
 def dist_finalize() -> None:
     """Leave the process group. Idempotent; without a group it does nothing.
 
-    Call it before the interpreter ends: a group that is torn down with it aborts the process. Means
-    that `allreduce_async` began and nobody has waited for are lost: call `synchronize` first.
+    Call it before the interpreter ends: a group that is torn down with it aborts the process.
     """
-    while _under_way:
-        _under_way.pop().lose()
     for user in list(_users):
         user.group_left()
     _users.clear()
@@ -180,50 +177,13 @@ def dist_finalize() -> None:
         os.environ.pop(_set_by_us.pop(), None)
 
 
-class DDPContext:
-    """``with DDPContext():`` joins the process group, and leaves it at the end, error or not.
-
-    A process that is in a group already stays in that one.
-
-    Args:
-        **join: arguments of `dist_init`.
-    """
-
-    def __init__(self, **join: Any) -> None:
-        self._join = join
-        self._was_inside = False
-
-    def __enter__(self) -> tuple[int, int]:
-        self._was_inside = dist.is_initialized()
-        return dist_init(**self._join)
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        _error: BaseException | None,
-        _trace: TracebackType | None,
-    ) -> None:
-        try:
-            if kind is None:  # after an error the others may be gone: do not wait for them
-                synchronize()
-        finally:
-            if not self._was_inside:
-                dist_finalize()
-
-
-def dist_mode(func: Callable[P, T]) -> Callable[P, T]:
-    """Decorator: runs `func` in the process group that the environment describes."""
-
-    @functools.wraps(func)
-    def inside(*args: P.args, **kwargs: P.kwargs) -> T:
-        with DDPContext():
-            return func(*args, **kwargs)
-
-    return inside
+def call_when_left(user: GroupUser) -> None:
+    """Call an object's `group_left`, while it lives, when the process group is left."""
+    _users.add(user)
 
 
 def new_group(ranks: Sequence[int] | None = None, user: GroupUser | None = None) -> Group:
-    """A second group, of some members or all, with the same time limit.
+    """Returns a second group, of some members or all, with the same time limit.
 
     Collective over all members of the first one, whether they are in the second or not.
 
@@ -234,53 +194,24 @@ def new_group(ranks: Sequence[int] | None = None, user: GroupUser | None = None)
     if get_world_size() == 1:
         return None
     if user is not None:
-        _users.add(user)
-    made: Group = dist.new_group(ranks, timeout=_limit)
-    return made
-
-
-def get_group(group_size: int | None = None) -> Group:
-    """This member's group of `group_size` neighbours; None (all of them) for a process alone.
-
-    Raises:
-        CommError: the members cannot be split into groups of that size.
-    """
-    world_size = get_world_size()
-    size = world_size if group_size is None else group_size
-    if size < 1 or world_size % size:
-        raise CommError(f"{world_size} learners cannot be split into groups of {size}")
-    return simple_group_split(world_size, get_rank(), world_size // size)
-
-
-def simple_group_split(world_size: int, rank: int, num_groups: int) -> Group:
-    """Split members 0, 1, ... into equal contiguous groups; returns that of `rank`.
-
-    Raises:
-        CommError: the groups would not be equal, or `world_size` is not the number of members.
-    """
-    if num_groups < 1 or world_size % num_groups or world_size != get_world_size():
-        raise CommError(
-            f"{world_size} learners (of {get_world_size()}) cannot be split into {num_groups} "
-            "equal groups"
-        )
-    size = world_size // num_groups
-    groups = [new_group(range(first, first + size)) for first in range(0, world_size, size)]
-    return groups[rank // size]
+        call_when_left(user)
+    group: Group = dist.new_group(ranks, timeout=_limit)
+    return group
 
 
 def local_device(local_learner: int) -> int:
-    """CUDA device of the n-th learner of a node, among the devices that the scheduler shows it."""
+    """Returns the CUDA device of a node's n-th learner, among those that the scheduler shows."""
     return local_learner % max(torch.cuda.device_count(), 1)
 
 
 def _meeting_over(comm: MPI.Comm) -> Meeting:
     from hpcdi.comm.world import collect, share  # late: it starts MPI, which not every group has
 
-    return Meeting(comm.Get_rank(), collect(comm, platform.node()), functools.partial(share, comm))
+    return Meeting(comm.Get_rank(), collect(comm, platform.node()), partial(share, comm))
 
 
 def _store_of(meeting: Meeting, timeout: timedelta) -> dist.Store:
-    """The store where the members meet; collective over them.
+    """Returns the store where the members meet; collective over them.
 
     A client of TCPStore asks, before it connects, which name belongs to the store's address; since
     its sockets are IPv6's it asks for ::ffff:127.0.0.1, which is in no /etc/hosts, so that the
@@ -305,10 +236,10 @@ def _store_of(meeting: Meeting, timeout: timedelta) -> dist.Store:
 
 def _have_a_device_each(store: dist.Store, rank: int, size: int) -> bool:
     """Returns whether each member has a CUDA device of its own; collective over them."""
-    own = ""
+    device = ""
     if torch.cuda.is_available():
-        own = str(torch.cuda.get_device_properties(torch.cuda.current_device()).uuid)
-    store.set(f"device{rank}", own)
+        device = str(torch.cuda.get_device_properties(torch.cuda.current_device()).uuid)
+    store.set(f"device{rank}", device)
     devices = {store.get(f"device{member}") for member in range(size)}
     return len(devices - {b""}) == size
 
@@ -318,7 +249,7 @@ def _is_one_host(hosts: Sequence[str]) -> bool:
 
 
 def _own_address(hosts: Sequence[str]) -> str:
-    """The address of member 0, this one, at which the others reach it."""
+    """Returns the address of member 0, this one, at which the others reach it."""
     named = os.environ.get(ADDRESS_VARIABLE)
     if named is not None:
         return named
@@ -335,14 +266,15 @@ def _own_address(hosts: Sequence[str]) -> str:
         )[0]
         with socket.socket(family, kind) as probe:
             probe.connect(address)  # sends nothing, but the kernel chooses the way
-            found = str(probe.getsockname()[0])
+            address_here = str(probe.getsockname()[0])
     except OSError:  # this host does not know the other's name
         return hosts[0]
-    return hosts[0] if found.startswith("127.") or found == "::1" else found
+    is_loopback = address_here.startswith("127.") or address_here == "::1"
+    return hosts[0] if is_loopback else address_here
 
 
 def _address_of(interface: str) -> str:
-    """The IPv4 address of a network interface of this host.
+    """Returns the IPv4 address of a network interface of this host.
 
     Raises:
         OSError: it has none.
@@ -390,7 +322,7 @@ def _serve(
 def _store_at(
     addr: str | None, port: int | None, rank: int, world_size: int, timeout: timedelta
 ) -> dist.Store:
-    """The store at an address, else at the environment's MASTER_ADDR and MASTER_PORT."""
+    """Returns the store at an address, else at the environment's MASTER_ADDR and MASTER_PORT."""
     host = addr or os.environ.get("MASTER_ADDR", "127.0.0.1")
     number = port if port is not None else int(os.environ.get("MASTER_PORT", "0"))
     if world_size > 1 and number == 0:
@@ -400,9 +332,10 @@ def _store_at(
     return dist.TCPStore(host, number, world_size, False, timeout)
 
 
-def _from_environment(name: str, given: int | None) -> int:
-    if given is not None:
-        return given
+def _from_environment(name: str, argument: int | None) -> int:
+    """Returns an argument, or else the environment's variable of that name."""
+    if argument is not None:
+        return argument
     try:
         return int(os.environ[name])
     except (KeyError, ValueError):
@@ -435,119 +368,10 @@ def waiting_for(what: str) -> Iterator[None]:
         ) from error
 
 
-def allreduce(x: torch.Tensor, group: Group = None) -> None:
-    """Replace `x` by its mean over the group, in place."""
-    if get_world_size() > 1:
-        with waiting_for("a mean"):
-            dist.all_reduce(x, group=group)
-        x.div_(dist.get_world_size(group))
-
-
-def allreduce_with_indicator(grad: torch.Tensor, indicator: torch.Tensor) -> None:
-    """Mean over the members that contribute, in place.
-
-    Args:
-        grad: replaced by its sum over the group, divided by the number of contributors. A member
-            that does not contribute passes zeros; without any contributor the result is 0.
-        indicator: 1 if this member contributes, else 0; replaced by its sum. Any shape that can be
-            broadcast to that of `grad`.
-    """
-    if get_world_size() > 1:
-        with waiting_for("a mean"):
-            dist.all_reduce(grad)
-            dist.all_reduce(indicator)
-    grad.div_(torch.where(indicator > 0, indicator, torch.ones_like(indicator)))
-
-
-class Reduction:
-    """A mean under way; leave its tensor alone until `wait` or `synchronize` has returned.
-
-    Args:
-        name: for error messages.
-        tensor: becomes the mean.
-        work: torch's handle; None where there is nothing to wait for.
-    """
-
-    def __init__(self, name: str, tensor: torch.Tensor, work: dist.Work | None) -> None:
-        self.name = name
-        self.tensor = tensor
-        self._work = work
-        self._is_lost = False
-
-    def wait(self) -> torch.Tensor:
-        """The mean; waits for it. Idempotent.
-
-        Raises:
-            CommError: a member has left or did not answer in time, or the group was left before.
-        """
-        if self._is_lost:
-            raise CommError(
-                f"the mean of {self.name!r} is lost: the group was left before it was waited for. "
-                "Call synchronize() before dist_finalize()"
-            )
-        work, self._work = self._work, None
-        if work is not None:
-            _under_way.remove(self)
-            self._is_lost = True
-            try:
-                with waiting_for(f"the mean of {self.name!r}"):
-                    work.wait()
-            finally:
-                del work  # a traceback would keep its connections open
-            self._is_lost = False
-        return self.tensor
-
-    def lose(self) -> None:
-        """Give up waiting: the group is left."""
-        self._work, self._is_lost = None, True
-
-
-_under_way: list[Reduction] = []  # that nobody has waited for
-
-
-def allreduce_async(name: str, x: torch.Tensor) -> Reduction:
-    """Begin to replace `x` by its mean over the group, in place.
-
-    `x` is the mean once the result's `wait`, or `synchronize`, has returned. The result may be
-    dropped.
-    """
-    if get_world_size() == 1:
-        return Reduction(name, x, None)
-    x.div_(get_world_size())  # before: then nothing is left to do after
-    with waiting_for(f"the mean of {name!r}"):
-        begun = Reduction(name, x, dist.all_reduce(x, async_op=True))
-    _under_way.append(begun)
-    return begun
-
-
-def synchronize() -> None:
-    """Wait for all reductions under way, and for the CUDA device if there is one.
-
-    Raises:
-        CommError: a reduction failed; the others were waited for.
-    """
-    with ExitStack() as waits:  # raises the first error when all have been waited for
-        if torch.cuda.is_available():
-            waits.callback(torch.cuda.synchronize)
-        for begun in reversed(_under_way):
-            waits.callback(begun.wait)
-
-
-def reduce_data(x: float | torch.Tensor, dst: int) -> float | torch.Tensor:
-    """Sum a number, or a tensor in place, over the group; returns the sum on member `dst`.
-
-    The other members get back `x` as it was.
-
-    Raises:
-        TypeError: `x` is neither a number nor a tensor.
-    """
-    own = _tensor_of(x)
-    if get_world_size() == 1:
-        return x
-    total = own if get_rank() == dst else own.clone()  # gloo uses it as scratch memory
-    with waiting_for("a sum"):
-        dist.reduce(total, dst)
-    return x if get_rank() != dst or isinstance(x, torch.Tensor) else total.item()
+def start_sum(x: torch.Tensor, group: Group = None) -> dist.Work:
+    """Begin to replace a tensor by its sum over a group of several; returns the handle."""
+    work: dist.Work = dist.all_reduce(x, group=group, async_op=True)
+    return work
 
 
 def allreduce_data(x: float | torch.Tensor, op: str) -> float | torch.Tensor:
@@ -570,7 +394,7 @@ def allreduce_data(x: float | torch.Tensor, op: str) -> float | torch.Tensor:
     if get_world_size() == 1:
         return x
     with waiting_for("a sum"):
-        dist.all_reduce(total)
+        start_sum(total).wait()
     if is_tensor:
         return total.div_(get_world_size()) if op == "avg" else total
     return total.item() / get_world_size() if op == "avg" else total.item()
@@ -595,7 +419,7 @@ def allgather(tensor_list: list[torch.Tensor], x: torch.Tensor, group: Group = N
 
 
 def broadcast_object(value: Any, src: int = 0) -> Any:
-    """Member `src`'s object, on every member; the others' `value` is ignored."""
+    """Returns member `src`'s object, on every member; the others' `value` is ignored."""
     if get_world_size() == 1:
         return value
     is_source = get_rank() == src
@@ -608,13 +432,8 @@ def broadcast_object(value: Any, src: int = 0) -> Any:
     return value if is_source else from_bytes(data.cpu().numpy())
 
 
-def broadcast_object_list(object_list: list[Any], src: int = 0) -> None:
-    """Replace the elements of a list by those of member `src`."""
-    object_list[:] = broadcast_object(list(object_list), src)
-
-
 def gather_objects(value: Any) -> list[Any]:
-    """Every member's object, in the order of ranks, on every member."""
+    """Returns every member's object, in the order of ranks, on every member."""
     if get_world_size() == 1:
         return [value]
     data, members = _packed(value), range(get_world_size())
@@ -626,13 +445,13 @@ def gather_objects(value: Any) -> list[Any]:
         gathered = [data.new_empty(longest) for _ in members]
         dist.all_gather(gathered, padded)
     return [
-        from_bytes(own[: int(size)].cpu().numpy())
-        for own, size in zip(gathered, sizes, strict=True)
+        from_bytes(data[: int(size)].cpu().numpy())
+        for data, size in zip(gathered, sizes, strict=True)
     ]
 
 
 def _packed(value: Any) -> torch.Tensor:
-    """A value's bytes on the device of the group's backend."""
+    """Returns a value's bytes on the device of the group's backend."""
     return torch.from_numpy(to_bytes(value)).to(_device())
 
 
@@ -641,37 +460,10 @@ def _device() -> str:
 
 
 def _tensor_of(x: Any) -> torch.Tensor:
-    """The tensor itself, or the number as a tensor on the backend's device."""
+    """Returns the tensor itself, or the number as a tensor on the backend's device."""
     if isinstance(x, torch.Tensor):
         return x
     if not isinstance(x, numbers.Real):  # numpy's are
         raise TypeError(f"not a number or a tensor: {type(x).__name__}")
     dtype = torch.int64 if isinstance(x, numbers.Integral) else torch.float64
     return torch.tensor(x, dtype=dtype, device=_device())
-
-
-# ------------------------------------------------------------------------------------ configuration
-
-
-def to_ddp_config(cfg: Any) -> Any:
-    """A copy of a configuration with this learner's share of sizes that count over all learners.
-
-    ``policy.batch_size``, ``policy.learn.batch_size``, ``policy.collect.n_sample`` and
-    ``policy.collect.n_episode`` are divided by the number of learners and rounded up, where they
-    exist and are not None.
-
-    Args:
-        cfg: nested mappings with the key ``policy``.
-    """
-    shared = copy.deepcopy(cfg)
-    policy = shared["policy"]
-    learn, collect = policy.get("learn", {}), policy.get("collect", {})
-    for section, key in (
-        (policy, "batch_size"),
-        (learn, "batch_size"),
-        (collect, "n_sample"),
-        (collect, "n_episode"),
-    ):
-        if isinstance(section, MutableMapping) and section.get(key) is not None:
-            section[key] = math.ceil(section[key] / get_world_size())
-    return shared

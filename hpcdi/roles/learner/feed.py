@@ -1,0 +1,290 @@
+"""Where a learner's batches come from, and their way to the device.
+
+Rank 0 orders in which rows a block goes and which rows make a batch. Both orders come on one link
+and are carried out as they come, on the communication thread: so a batch has been gathered before
+the order that overwrites its rows is even read. The computing thread takes gathered batches. Who
+gathers a batch also starts its way to a GPU (`CudaStage`): into page-locked memory, and from there
+by a stream of its own, beside whatever is computed meanwhile. Who computes makes its stream wait
+for the copy, not itself. Without a GPU nothing is done, and nothing costs.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+
+from hpcdi.comm.messages import AdmitBlock, Batches, BlockAdmitted, DataDemand, Message
+from hpcdi.errors import BufferContractError, CommError, StoreError
+from hpcdi.policy.base import LearnMode
+from hpcdi.roles.learner.training import Batch
+from hpcdi.store.memory import Recycler
+from hpcdi.store.rows import RowStore
+from hpcdi.transport.base import Transport
+from hpcdi.types import Array, Columns
+from hpcdi.utils.nested import share_tensors
+
+if TYPE_CHECKING:
+    import torch
+
+_BATCHES_AHEAD = 16  # whose memory is used again
+_MOST_THREADS = 8  # that gather for a GPU: more read memory no faster
+_NO_FEEDBACK: tuple[Array, Array] = np.zeros(0, np.int64), np.zeros(0)
+_AHEAD_S = 0.5
+"""So much computing may wait ready."""
+
+
+# ---------------------------------------------------------------------------- the way to the device
+
+
+class HostStage:
+    """Batches stay where they are.
+
+    Attributes:
+        recycler: makes the arrays that batches are gathered into.
+    """
+
+    def __init__(self) -> None:
+        self.recycler = Recycler(_BATCHES_AHEAD)
+
+    def split(self, columns: Columns, weights: Array) -> Iterator[Any]:
+        """Yields the batches that stand one after the other, each on its way; `take` takes them.
+
+        Args:
+            columns: name -> [batches x batch, ...]; not written to any more.
+            weights: importance weights, float32 [batches, batch].
+        """
+        size = weights.shape[1]
+        for k in range(len(weights)):
+            batch = {name: column[k * size : (k + 1) * size] for name, column in columns.items()}
+            yield {**batch, "weight": weights[k]}
+
+    def take(self, staged: Any) -> dict[str, torch.Tensor]:
+        """Returns a batch's tensors, ``weight`` among them (on the thread that computes)."""
+        return share_tensors(staged)
+
+    def close(self) -> None:
+        """End the threads that gather. Idempotent."""
+        self.recycler.close()
+
+
+class CudaStage(HostStage):
+    """Batches go to a GPU by page-locked memory and a stream of their own, by column.
+
+    Large columns are gathered into such memory, by the cores that a learner on a GPU leaves idle.
+
+    Args:
+        device: CUDA device with its number.
+    """
+
+    def __init__(self, device: torch.device) -> None:
+        import torch
+
+        super().__init__()
+        self._device = device
+        self._stream: Any = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
+        threads = min(torch.get_num_threads(), _MOST_THREADS)
+        self.recycler = Recycler(_BATCHES_AHEAD, _page_locked, threads)
+        self._under_way: deque[tuple[Any, Any]] = deque()  # events, and what is copied until then
+
+    def split(self, columns: Columns, weights: Array) -> Iterator[Any]:
+        """See `HostStage.split`; all batches are copied together, a column at a time."""
+        import torch
+
+        size = weights.shape[1]
+        # a thread's present device is its own: this one may never have chosen
+        with torch.cuda.device(self._device), torch.cuda.stream(self._stream):
+            weighed = {**columns, "weight": weights.reshape(-1)}
+            pinned = share_tensors(weighed, pin_memory=True)  # copies only what is not so already
+            there = {n: t.to(self._device, non_blocking=True) for n, t in pinned.items()}
+            copied: Any = torch.cuda.Event()  # type: ignore[no-untyped-call]
+            copied.record(self._stream)
+        while self._under_way and self._under_way[0][0].query():
+            self._under_way.popleft()
+        self._under_way.append((copied, pinned))
+        for k in range(len(weights)):
+            yield {n: t[k * size : (k + 1) * size] for n, t in there.items()}, copied
+
+    def take(self, staged: Any) -> dict[str, torch.Tensor]:
+        """See `HostStage.take`; what is computed next waits for the copy, this thread does not."""
+        import torch
+
+        tensors: dict[str, torch.Tensor]
+        tensors, copied = staged
+        stream = torch.cuda.current_stream(self._device)
+        stream.wait_event(copied)
+        for tensor in tensors.values():
+            tensor.record_stream(stream)  # else their memory is used again when this thread lets go
+        return tensors
+
+
+def _page_locked(n_bytes: int) -> Array:
+    import torch
+
+    array: Array = torch.empty(n_bytes, dtype=torch.uint8, pin_memory=True).numpy()
+    return array
+
+
+def stage_for(policy: LearnMode, *, pin_memory: bool) -> HostStage:
+    """Returns where a policy's batches are to go (called on the thread that computes).
+
+    Args:
+        policy: its attribute ``device`` is "cpu", "cuda" or "cuda:<number>".
+        pin_memory: copy to a GPU ahead of time.
+    """
+    try:
+        name = str(policy.get_attribute("device"))
+    except (AttributeError, NotImplementedError):
+        return HostStage()
+    if not pin_memory or not name.startswith("cuda"):
+        return HostStage()
+    import torch
+
+    if name == "cuda":
+        name = f"cuda:{torch.cuda.current_device()}"
+    return CudaStage(torch.device(name))
+
+
+# -------------------------------------------------------------------------------------- from rank 0
+
+
+@dataclass
+class Prefetch:
+    """How many batches are under way: a given number, and fewer where an iteration takes long.
+
+    They take memory, their priorities grow old, and at the end of a run all learners do them still.
+
+    Attributes:
+        most: batches that may be under way.
+        under_way: requested and not taken yet.
+    """
+
+    most: int
+    under_way: int = 0
+    _iteration_s: float = 0.0  # moving average
+    _taken_at: float | None = None
+
+    def take(self, now: float) -> None:
+        """Note that a batch was taken."""
+        self.under_way, self._taken_at = self.under_way - 1, now
+
+    def missing(self, now: float) -> int:
+        """Returns how many to request after an iteration: 0, or at least a quarter of `most`."""
+        if self._taken_at is not None:
+            self._iteration_s += 0.2 * (now - self._taken_at - self._iteration_s)
+            self._taken_at = None
+        limit = min(self.most, max(2, int(_AHEAD_S / max(self._iteration_s, 1e-9))))
+        missing = limit - self.under_way
+        return missing if missing >= max(1, limit // 4) else 0
+
+
+class Staged(NamedTuple):
+    """A batch that has been gathered, and may be on its way to the device."""
+
+    columns: Any  # as `HostStage.take` takes them
+    unique_ids: Array
+    env_steps: int
+
+
+class Feed:
+    """Prefetched batches of a task.
+
+    Args:
+        transport: fetches blocks.
+        send: sends a message to rank 0.
+        ready: called with each batch that is gathered.
+        batch_size: of the batches to ask for; 0: all that there is.
+        prefetch: batches that may be under way.
+        sequence: transitions of an item: above 1, rows are those where sequences begin.
+
+    Attributes:
+        task_id: the task; empty before the first one.
+        stage: where batches wait; set before the first one is asked for.
+    """
+
+    def __init__(
+        self,
+        transport: Transport,
+        send: Callable[[Message], None],
+        ready: Callable[[Staged], None],
+        *,
+        batch_size: int,
+        prefetch: int,
+        sequence: int = 1,
+    ) -> None:
+        self.task_id, self.stage = "", HostStage()
+        self._transport, self._send, self._ready = transport, send, ready
+        self._batch_size, self._sequence = batch_size, sequence
+        self._ring: RowStore | None = None
+        self._prefetch = Prefetch(prefetch)
+        self._feedback = [_NO_FEEDBACK]  # ids and priorities for the next request
+
+    # ------------------------------------------------------------------ on the communication thread
+
+    def open(self, task_id: str) -> None:
+        """Begin a task, whose blocks follow."""
+        self.task_id = task_id
+
+    def admit(self, order: AdmitBlock) -> None:
+        """Read a block into its rows and report it; an unreadable one costs its rows only.
+
+        Raises:
+            CommError: no task has begun.
+        """
+        if not self.task_id:
+            raise CommError("rank 0 sent data before a learner task")
+        error = ""
+        try:
+            columns = self._transport.fetch(order.shard)
+            if self._ring is None:
+                self._ring = RowStore(order.ring_rows, views=order.shard.views)
+            self._ring.write(order.first_row, columns)
+        except (StoreError, BufferContractError) as problem:
+            error = str(problem)
+        latency_s = max(0.0, time.time() - order.sealed_at)
+        self._send(BlockAdmitted(order.block_id, latency_s, error))
+
+    def fill(self, order: Batches) -> None:
+        """Gather the rows of some batches.
+
+        Raises:
+            BufferContractError: no block has been admitted.
+        """
+        if self._ring is None:
+            raise BufferContractError("rank 0 drew a batch before any block was admitted")
+        self._ring.recycler = self.stage.recycler
+        columns = self._ring.gather(order.rows.reshape(-1), self._sequence)
+        staged = self.stage.split(columns, order.weights)
+        for batch, unique_ids in zip(staged, order.unique_ids, strict=True):
+            self._ready(Staged(batch, unique_ids, order.env_steps))
+
+    # ---------------------------------------------------------------------- on the computing thread
+
+    def ask(self, train_iter: int, now: float) -> None:
+        """Request more as soon as a quarter of what may be under way has been taken.
+
+        Args:
+            train_iter: iterations that are done.
+            now: seconds of any clock.
+        """
+        missing = self._prefetch.missing(now)
+        if not missing:
+            return
+        self._prefetch.under_way += missing
+        ids, priorities = map(np.concatenate, zip(*self._feedback, strict=True))
+        self._feedback = [_NO_FEEDBACK]
+        self._send(DataDemand(self.task_id, missing, self._batch_size, train_iter, ids, priorities))
+
+    def batch(self, staged: Staged, now: float) -> Batch:
+        """Returns a gathered batch as the policy takes it."""
+        self._prefetch.take(now)
+        ids = staged.unique_ids
+
+        def feedback(priorities: Array) -> None:
+            self._feedback.append((ids, priorities))
+
+        return Batch(self.stage.take(staged.columns), ids, staged.env_steps, feedback)

@@ -1,0 +1,400 @@
+"""A learner rank: it takes what rank 0 orders, one thing a turn, and updates a policy.
+
+Everything that stands in an order comes through one queue: the task, batches, snapshots between two
+of them, the end. What may come at any time (a policy request, the order to regroup) is noted as it
+arrives, and is looked at in every turn.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import queue
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Protocol, TypeAlias
+
+from hpcdi.comm.messages import (
+    AdmitBlock,
+    Batches,
+    BeginAnew,
+    GroupAddress,
+    LearnInfo,
+    LearnResult,
+    LearnTask,
+    PolicyRequest,
+    Regroup,
+    Stop,
+    TakeSnapshot,
+)
+from hpcdi.comm.pump import LinkPump, Pump
+from hpcdi.errors import GroupBrokenError
+from hpcdi.policy.base import LearnMode
+from hpcdi.policy.create import create_policy
+from hpcdi.roles.context import COORDINATOR_RANK, WorkerContext
+from hpcdi.roles.fault import FAULTS
+from hpcdi.roles.learner.callbacks import (
+    LogPolicy,
+    LogShow,
+    PublishPolicy,
+    Report,
+    callbacks_of,
+)
+from hpcdi.roles.learner.checkpointing import SnapshotPartWriter, copied
+from hpcdi.roles.learner.feed import Feed, Staged, stage_for
+from hpcdi.roles.learner.group import Membership
+from hpcdi.roles.learner.publisher import PolicyFile, PolicyPublisher
+from hpcdi.roles.learner.training import Batch, Training
+from hpcdi.roles.message_side import MessageSide
+from hpcdi.store.checkpoints import POLICY_FILE, of_agent
+from hpcdi.transport import open_transport
+from hpcdi.utils.backoff import wait_s
+from hpcdi.utils.log import LOGGER
+
+_REPORT_EVERY = 100
+"""Iterations between two progress reports to rank 0, where no log asks for another number."""
+_WAIT_S = 0.02
+_LEAVE_S = 0.005
+_Order: TypeAlias = LearnTask | Staged | TakeSnapshot | BeginAnew | Stop
+
+
+class MakeTraining(Protocol):
+    """Makes what updates a policy."""
+
+    def __call__(
+        self, context: WorkerContext, policy: LearnMode, group: tuple[int, int], ckpt_dir: Path
+    ) -> Training:
+        """Returns a training with the callbacks that the configuration names.
+
+        Args:
+            context: the learner's place in the run.
+            policy: what it updates.
+            group: rank in the group of learners, and its size.
+            ckpt_dir: folder of checkpoints.
+        """
+        ...
+
+
+def make_training(
+    context: WorkerContext, policy: LearnMode, group: tuple[int, int], ckpt_dir: Path
+) -> Training:
+    """See `MakeTraining`."""
+    cfg = context.config.policy.learn.learner
+    callbacks = [*([LogPolicy()] if cfg.log_policy else []), *callbacks_of(cfg.hook).values()]
+    return Training(cfg, policy, callbacks=callbacks, group=group, ckpt_dir=ckpt_dir)
+
+
+def make_policy(context: WorkerContext) -> LearnMode:
+    """Returns the learn mode that the configuration names."""
+    return create_policy(context.config.policy, ["learn"], seed=context.seed).learn_mode
+
+
+class Learner(MessageSide):
+    """Learns from batches that rank 0 draws, and publishes policies.
+
+    Life: waiting ──LearnTask──► training ──iterations done, or Stop──► waiting ──Stop──► leaving.
+
+    Args:
+        context: this rank's place in a run.
+        training: makes what updates the policy.
+        policy: makes the policy.
+        pump: makes what carries its messages, see `LinkPump`.
+    """
+
+    role = "learner"
+
+    def __init__(
+        self,
+        context: WorkerContext,
+        *,
+        training: MakeTraining = make_training,
+        policy: Callable[[WorkerContext], LearnMode] = make_policy,
+        pump: Callable[..., Pump] = LinkPump,
+    ) -> None:
+        self._group = Membership(  # before the clocks of the base start: others may come late
+            context, lambda rank, message: self.pump.send(rank, message), self._is_ending
+        )
+        super().__init__(None, context)
+        self._make_training, self._make_policy = training, policy
+        self._training: Training | None = None  # of the latest task
+        self._learning: Training | None = None  # the same, while its task is under way
+        self._orders: queue.SimpleQueue[_Order] = queue.SimpleQueue()
+        self._next: _Order | None = None  # taken from the queue by `wait`
+        self._feed = self._make_feed(context)
+        self._is_stopping = self._is_over = False
+        self._at_start: dict[str, Any] = {}  # the policy's state before its first batch
+        self._publisher = PolicyPublisher(
+            lambda rank, update: self.pump.send(rank, update), self._policy_file()
+        )
+        self.pump = pump(context.link, self._handlers(), self.ask, self.listen)
+        self._snapshots = SnapshotPartWriter(
+            context.layout, lambda part: self.pump.send(COORDINATOR_RANK, part), context.group
+        )
+
+    def _handlers(self) -> dict[type, Callable[[int, Any], None]]:
+        """Returns the handlers of messages, which run on the communication thread."""
+        put = self._orders.put
+        return {
+            **super()._handlers(),
+            LearnTask: lambda _rank, task: self._take_task(task),
+            AdmitBlock: lambda _rank, order: self._feed.admit(order),
+            Batches: lambda _rank, order: self._feed.fill(order),
+            TakeSnapshot: lambda _rank, order: put(order),
+            BeginAnew: lambda _rank, order: put(order),
+            Stop: lambda _rank, order: self._take_stop(order),
+            PolicyRequest: self._publisher.request,
+            Regroup: lambda _rank, order: self._group.order(order),
+            GroupAddress: lambda _rank, address: self._group.meet_at(address),
+        }
+
+    # ---------------------------------------------------------------------------------------- life
+
+    def run(self) -> None:
+        """Take turns until this rank may exit."""
+        self.start()
+        try:
+            while self.turn(time.monotonic()):
+                self.wait()
+        finally:
+            if self._training is not None:
+                self._training.close()
+
+    def start(self) -> None:
+        """Report to rank 0 that this rank is ready."""
+        super().start()
+        self._announce_itself(self.resource())
+
+    def turn(self, now: float) -> bool:
+        """Do one thing that is there, such as an update; never wait for one.
+
+        Args:
+            now: seconds of `time.monotonic`.
+
+        Returns:
+            Whether to go on; False once this rank may exit.
+
+        Raises:
+            GroupBrokenError: another learner has died, and the run does not survive it.
+        """
+        self.pump.check()
+        if self._is_leaving:
+            if not self._may_leave(now):
+                return True
+            self._feed.stage.close()  # nothing is gathered any more
+            return False
+        if self._learning is not None:
+            FAULTS.reach(self._learning.train_iter)
+            if self._group.is_stale:
+                self._regroup(self._learning)
+        order = self._take_order()
+        if order is not None:
+            self._carry_out(order, now)
+        elif self._is_over:
+            self._leave()
+        else:
+            self._idle()
+        return True
+
+    def wait(self) -> None:
+        """Return as soon as there is something to do, or after some milliseconds."""
+        if self._is_leaving:
+            wait_s(_LEAVE_S)
+        elif self._next is None and not self._is_over:
+            with contextlib.suppress(queue.Empty):
+                self._next = self._orders.get(timeout=_WAIT_S)
+
+    def close(self) -> None:
+        """Release what it holds, without a word to the others. Idempotent."""
+        self._release()
+
+    def resource(self) -> dict[str, int]:
+        """Returns the numbers of GPUs and cores of this rank."""
+        is_cuda = self._place.config.policy.cuda
+        return {"gpu": int(bool(is_cuda)), "cpu": len(os.sched_getaffinity(0))}
+
+    @property
+    def train_iter(self) -> int:
+        """Iterations that are done."""
+        return self._training.train_iter if self._training is not None else 0
+
+    # -------------------------------------------------------------------------------- in its turns
+
+    def _make_feed(self, context: WorkerContext) -> Feed:
+        config = context.config
+        # on-policy, a batch is all that the present policy collected: no prefetching
+        size, ahead = config.policy.learn.batch_size, config.system.prefetch
+        # (where staleness is corrected, the next one is gathered meanwhile)
+        if config.policy.on_policy:
+            size, ahead = 0, 1 + config.policy.CORRECTS_STALENESS
+        return Feed(
+            open_transport(config.system, context.layout),
+            lambda message: self.pump.send(COORDINATOR_RANK, message),
+            self._orders.put,
+            batch_size=size,
+            prefetch=1 if config.system.deterministic else ahead,  # as many at a time, each time
+            sequence=config.policy.sequence.length,
+        )
+
+    def _take_order(self) -> _Order | None:
+        order, self._next = self._next, None
+        if order is None:
+            with contextlib.suppress(queue.Empty):
+                order = self._orders.get_nowait()
+        return order
+
+    def _carry_out(self, order: _Order, now: float) -> None:
+        training = self._learning
+        match order:
+            case Staged() if training is not None:
+                self._learn(training, self._feed.batch(order, now))
+            case Staged():
+                pass  # it was asked for before the last iteration
+            case LearnTask():
+                self._begin(order)
+            case TakeSnapshot() | BeginAnew():
+                if self._training is not None:  # none is ordered before its task
+                    self._between_batches(self._training, order)
+            case Stop():
+                self._end_task()
+                self._is_over = True
+
+    def _idle(self) -> None:
+        """Serve requests while there is no order."""
+        self.meter.mark("wait")
+        if self._learning is not None:
+            self._offer_policy(self._learning, False)
+
+    def _begin(self, task: LearnTask) -> None:
+        """Begin a task: make the policy and what updates it, or resume both from a snapshot."""
+        context, cfg = self._place, self._place.config.policy.learn.learner
+        policy = self._make_policy(context)
+        training = self._training = self._make_training(
+            context, policy, (self._group.rank, self._group.size),
+            context.layout.checkpoints_of(context.agent),
+        )  # fmt: skip
+        for callback in (
+            PublishPolicy(self._offer_policy, cfg.send_policy_freq),
+            Report(self._report, self._report_every),
+            LogShow(0),  # of a run shorter than its logging interval too
+        ):
+            training.add(callback)
+        self._feed.stage = stage_for(policy, pin_memory=cfg.pin_memory)
+        if context.agent:  # the main group never begins anew
+            self._at_start = copied(training.shared_state()["policy"])
+        if task.resume:
+            self._resume(training, context.layout.inside(task.resume))
+        self._learning = training
+        self.meter.mark("start")
+        training.begin()
+        self._feed.ask(training.train_iter, time.monotonic())
+
+    def _resume(self, training: Training, snapshot: Path) -> None:
+        """Load this learner's part of a snapshot; a group that had none yet begins anew."""
+        agent = self._place.agent
+        if not agent or (snapshot / of_agent(agent, POLICY_FILE)).exists():
+            training.load_checkpoint(snapshot, agent=agent)
+        else:
+            LOGGER.warning("%s begins anew: %s is without it", self._place.group, snapshot.name)
+
+    def _learn(self, training: Training, batch: Batch) -> None:
+        """Learn from a batch; after a death in the group again, unless the others have done it."""
+        self.meter.mark("wait")
+        self._group.begun += 1
+        while True:
+            try:
+                training.update(batch)
+            except GroupBrokenError as broken:
+                if self._regroup(training, broken):
+                    continue
+            break
+        self.meter.mark("train")
+        if training.train_iter >= self._place.config.policy.learn.learner.train_iterations:
+            self._end_task()
+            result = LearnResult(self._feed.task_id, training.train_iter)
+            self.pump.send(COORDINATOR_RANK, result)
+        else:
+            self._feed.ask(training.train_iter, time.monotonic())
+
+    def _regroup(self, training: Training, broken: GroupBrokenError | None = None) -> bool:
+        """Go on with the learners that are left; returns whether to do the batch again."""
+        is_again = self._group.regroup(training, broken)
+        self._publisher.file = self._policy_file()
+        return is_again
+
+    def _between_batches(self, training: Training, order: TakeSnapshot | BeginAnew) -> None:
+        """Carry out an order that stands between the same two batches for all learners."""
+        if isinstance(order, TakeSnapshot):
+            self._snapshots.keep(training, order, self._place.agent)
+        else:
+            training.policy.load_state_dict(copied(self._at_start))
+            LOGGER.info("%s begins anew", order.player)
+
+    def _end_task(self) -> None:
+        training, self._learning = self._learning, None
+        if training is not None:
+            training.end()
+            training.close()
+
+    def _leave(self) -> None:
+        """Write what is still to be written, and tell rank 0 that this rank is done."""
+        self._release()
+        report = {"train_iter": self.train_iter, "policies_sent": self._publisher.published}
+        self._say_goodbye({**self.meter.report(), **report})
+
+    def _release(self) -> None:
+        super().close()
+        if self._training is not None:
+            self._training.close()
+        self._group.leave()
+        self._snapshots.close()
+        self._publisher.write_file()
+
+    # -------------------------------------------------------------------- what it tells the others
+
+    def _offer_policy(self, training: Training, force: bool) -> None:
+        """Publish the policy if a collector waits for it, or in any case with `force`."""
+        if force or self._publisher.is_wanted(training.train_iter):
+            self._publisher.publish(training.policy.state_dict()["model"], training.train_iter)
+
+    def _report(self, training: Training) -> None:
+        info = LearnInfo(
+            self._feed.task_id, training.train_iter, dict(training.scalars), self.meter.shares()
+        )
+        self.pump.send(COORDINATOR_RANK, info)
+
+    @property
+    def _report_every(self) -> int:
+        """Iterations between two reports: as many as between two logs."""
+        shown = self._place.config.policy.learn.learner.hook.get("log_show_after_iter", 0)
+        return shown if isinstance(shown, int) and shown > 0 else _REPORT_EVERY
+
+    def _policy_file(self) -> PolicyFile | None:
+        """Returns the policy file, which the first member of a group writes for all."""
+        storage = self._place.config.system.storage
+        if self._group.rank > 0:
+            return None
+        path = self._place.layout.latest_policy_of(self._place.group)
+        return PolicyFile(path, storage.policy_file_s, fsync=storage.fsync)
+
+    # ------------------------------------------------------------------ on the communication thread
+
+    def _take_task(self, task: LearnTask) -> None:
+        """Take a task, whose blocks may follow at once."""
+        self._feed.open(task.task_id)
+        self._orders.put(task)
+
+    def _take_stop(self, order: Stop) -> None:
+        """End after the batches that are there: all learners of a group end at the same one."""
+        self._is_stopping = True
+        self._orders.put(order)
+
+    def _lost(self, rank: int) -> None:
+        """Handle a rank's death."""
+        super()._lost(rank)
+        self._publisher.forget(rank)
+
+    def _is_ending(self) -> bool:
+        """Returns whether the run ends; keeps this rank's messages going."""
+        self.pump.check()
+        return self._is_stopping

@@ -1,0 +1,272 @@
+"""One update of a policy, and what is called around it.
+
+`Training.update` is the whole of a train iteration; where batches come from and where policies go
+is its caller's affair: a learner rank's (`role`), or a program's of your own.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeAlias
+
+import numpy as np
+
+from hpcdi.config.roles import LearnerConfig
+from hpcdi.errors import PolicyError
+from hpcdi.policy.base import LearnMode, Policy
+from hpcdi.roles.learner import checkpointing
+from hpcdi.types import Array
+from hpcdi.utils.metrics import CurveWriter, ScalarMonitor
+
+Log: TypeAlias = Mapping[str, Any]
+"""What a policy returns of an update: numbers and arrays, see `ScalarMonitor`, and ``priority``."""
+
+
+@dataclass(slots=True)
+class Batch:
+    """What one update learns from.
+
+    Attributes:
+        columns: as the policy takes them: name -> tensor [batch, ...], ``weight`` among them.
+        unique_ids: [batch]; name the items. Empty: nobody wants their priorities.
+        env_steps: environment steps of the run when it was drawn; -1: not known.
+        feedback: takes the items' new priorities, float64 [batch].
+    """
+
+    columns: Any
+    unique_ids: Array | Sequence[Any]
+    env_steps: int
+    feedback: Callable[[Array], None]
+
+
+class Callback:
+    """What is called around the updates of a training: subclasses have the methods that they need.
+
+    Attributes:
+        priority: of two callbacks, the one with the lower number is called first.
+        needs_monitor: it reads the training's monitor, on every learner of a group.
+    """
+
+    priority: float = 100
+    needs_monitor: bool = False
+
+    def problem(self) -> str:
+        """Returns why it cannot do what it is to do, before anything begins; empty where it can."""
+        return ""
+
+    def on_start(self, training: Training) -> None:
+        """Act before the first update."""
+
+    def on_batch(self, training: Training) -> None:
+        """Act before each update."""
+
+    def on_update(self, training: Training, log: Log) -> None:
+        """Act after each iteration, which has been counted; `log` is what the policy returned."""
+
+    def on_end(self, training: Training) -> None:
+        """Act after the last update; not where an error ended the training."""
+
+    def close(self) -> None:
+        """Release resources. Idempotent."""
+
+
+class Training:
+    """Updates a policy from batches.
+
+    Args:
+        cfg: settings.
+        policy: its learn mode.
+        callbacks: called around updates, by their priority.
+        group: rank in the group of learners, and its size.
+        ckpt_dir: folder of checkpoints.
+        name: begins the tags of curves.
+        curves: where curves are drawn; None: nowhere.
+
+    Attributes:
+        train_iter: iterations that are done.
+        env_steps: environment steps of the run, as far as this learner knows.
+        monitor: scalars since the last look; None on a learner that keeps no log.
+        scalars: latest averaged scalars by name.
+    """
+
+    def __init__(
+        self,
+        cfg: LearnerConfig,
+        policy: LearnMode,
+        *,
+        callbacks: Iterable[Callback] = (),
+        group: tuple[int, int] = (0, 1),
+        ckpt_dir: Path,
+        name: str = "learner",
+        curves: CurveWriter | None = None,
+    ) -> None:
+        self.policy, self.ckpt_dir, self.name, self.curves = policy, ckpt_dir, name, curves
+        self.train_iter = self.env_steps = 0
+        self.scalars: dict[str, float] = {}
+        self.monitor: ScalarMonitor | None = None
+        self._cfg = cfg
+        self._callbacks: list[Callback] = []
+        self._before_updates: list[Callback] = []
+        self.move(*group)
+        for callback in callbacks:
+            self.add(callback)
+
+    def add(self, callback: Callback) -> None:
+        """Add a callback, after those of the same priority."""
+        self._callbacks.append(callback)
+        self._callbacks.sort(key=lambda added: added.priority)
+        self._before_updates = [
+            added for added in self._callbacks if type(added).on_batch is not Callback.on_batch
+        ]
+        if callback.needs_monitor and self.monitor is None:
+            self.monitor = ScalarMonitor()
+
+    def begin(self) -> None:
+        """Call what comes before the first update."""
+        for callback in self._callbacks:
+            callback.on_start(self)
+
+    def update(self, batch: Batch, **forward: Any) -> list[Log]:
+        """Do one iteration; of several passes over the batch each counts as one.
+
+        Args:
+            batch: what to learn from.
+            **forward: for the policy's forward, beside the batch.
+
+        Returns:
+            What the policy returned of each pass.
+
+        Raises:
+            PolicyError: the loss is not finite any more, or priorities do not fit the batch.
+        """
+        self.prepare(batch.env_steps)
+        output = self.policy.forward(batch.columns, **forward)
+        logs: list[Log] = output if isinstance(output, list) else [output]
+        for number, log in enumerate(logs, self.train_iter + 1):
+            check_loss(log, number)
+            return_priorities(log, batch)
+        for log in logs:
+            self.count(log)
+        return logs
+
+    def prepare(self, env_steps: int) -> None:
+        """Do what comes before an update.
+
+        Args:
+            env_steps: environment steps of the run so far; -1: not known.
+        """
+        if env_steps >= 0:
+            self.env_steps = env_steps
+            owner = getattr(getattr(self.policy, "set_attribute", None), "__self__", None)
+            if isinstance(owner, Policy):
+                owner.set_attribute("env_steps", env_steps)  # for schedules
+        for callback in self._before_updates:
+            callback.on_batch(self)
+
+    def count(self, log: Log) -> None:
+        """Count an iteration that is done."""
+        if self.monitor is not None:
+            self.monitor.add(log)
+        self.train_iter += 1
+        for callback in self._callbacks:
+            callback.on_update(self, log)
+
+    def end(self) -> None:
+        """Call what comes after the last update."""
+        for callback in self._callbacks:
+            callback.on_end(self)
+
+    def close(self) -> None:
+        """Close the callbacks. Idempotent."""
+        for callback in self._callbacks:
+            callback.close()
+
+    # ------------------------------------------------------------------- checkpoints and the group
+
+    def save_checkpoint(self, ckpt_name: str | None = None) -> None:
+        """Write a checkpoint; of a group, the first learner does.
+
+        A full disk is a warning, and does not end the run.
+
+        Args:
+            ckpt_name: e.g. ``ckpt_best.pth.tar``, whose ending is dropped; None: by the iteration.
+
+        Raises:
+            ValueError: the name is no plain one.
+        """
+        folder = checkpointing.checkpoint_name(ckpt_name, self.train_iter)
+        if self.rank == 0:
+            checkpointing.save_learner(self, folder, self._cfg.keep_checkpoints)
+
+    def load_checkpoint(
+        self, path: Path, *, load_last_iter: bool | None = None, agent: int = 0
+    ) -> None:
+        """Load a checkpoint or a policy; see `checkpointing.load_learner`."""
+        checkpointing.load_learner(self, path, load_last_iter=load_last_iter, agent=agent)
+
+    def shared_state(self) -> dict[str, Any]:
+        """Returns weights, optimizer and counters for the other learners of its group."""
+        state = self.policy.state_dict()
+        not_shared = checkpointing.NOT_SHARED
+        return {
+            "policy": {key: value for key, value in state.items() if key not in not_shared},
+            "train_iter": self.train_iter,
+            "env_steps": self.env_steps,
+        }
+
+    def take_shared_state(self, state: Mapping[str, Any]) -> None:
+        """Load another learner's `shared_state`; random numbers stay its own."""
+        self.policy.load_state_dict(state["policy"])
+        self.train_iter, self.env_steps = state["train_iter"], state["env_steps"]
+
+    def move(self, rank: int, world_size: int) -> None:
+        """Take a place in the group of learners."""
+        self.rank, self.world_size = rank, world_size
+        if self.shows_log and self.monitor is None:
+            self.monitor = ScalarMonitor()
+
+    @property
+    def shows_log(self) -> bool:
+        """True if it writes a log: of a group only the first learner does, unless configured."""
+        return self.rank == 0 or not self._cfg.only_monitor_rank0
+
+
+def check_loss(log: Log, train_iter: int, task: str = "") -> None:
+    """Check that the loss is finite.
+
+    Args:
+        log: what a policy returned.
+        train_iter: the iteration, counted from 1.
+        task: of several, the one that it is of.
+
+    Raises:
+        PolicyError: it is not.
+    """
+    loss = log.get("total_loss", 0.0)
+    if not math.isfinite(loss):
+        where = f" of {task}" if task else ""
+        raise PolicyError(
+            f"total_loss{where} is {loss} in train iteration {train_iter}: the network has "
+            "diverged and would not recover. Begin anew with a lower policy.learn."
+            "learning_rate, with policy.learn.grad_clip_norm or with policy.normalize"
+        )
+
+
+def return_priorities(log: Log, batch: Batch) -> None:
+    """Return the priorities in a log, if there are any, to where the batch came from.
+
+    Raises:
+        PolicyError: they are not one for each item.
+    """
+    priority, size = log.get("priority"), len(batch.unique_ids)
+    if priority is None or not size:
+        return
+    priority = np.asarray(priority, dtype=np.float64)
+    if priority.shape != (size,):
+        raise PolicyError(
+            f"the policy returned priorities of shape {priority.shape} for a batch of {size}"
+        )
+    batch.feedback(priority)

@@ -1,0 +1,513 @@
+"""DI-engine's learner: a training with hooks by position, a log by kind, and data of any form.
+
+`BaseLearner.train` takes what its policies take, also lists of dicts and batches of several tasks;
+`BaseLearner.start` takes batches from a port, whose samples may be functions that load them.
+"""
+
+from __future__ import annotations
+
+import itertools
+import re
+from abc import abstractmethod
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+
+from hpcdi.config.compat import Configurable, component_class
+from hpcdi.config.roles import LearnerConfig
+from hpcdi.errors import CheckpointError, PolicyError
+from hpcdi.policy.base import LearnMode
+from hpcdi.roles.context import WorkerContext
+from hpcdi.roles.learner.checkpointing import (
+    BY_ITERATION,
+    SUFFIXES,
+    checkpoint_name,
+    copied,
+    set_policy,
+)
+from hpcdi.roles.learner.training import Batch, Log, Training, check_loss, return_priorities
+from hpcdi.store.atomic import temporary_beside
+from hpcdi.store.checkpoints import load_tensors, save_tensors
+from hpcdi.types import Array
+from hpcdi.utils.log import LOGGER
+from hpcdi.utils.metrics import CHART, HISTOGRAM, CountVar, CurveWriter
+from hpcdi.utils.registry import LEARNER_REGISTRY
+from hpcdi.worker.learner.learner_hook import (
+    POSITIONS,
+    LearnerHook,
+    LogPolicyHook,
+    build_learner_hook_by_cfg,
+)
+from hpcdi.worker.learner.loading import SampleLoader
+
+
+class LearnerPort(Protocol):
+    """A learner's requests to whoever has its batches and takes its policies."""
+
+    @abstractmethod
+    def get_data(self, batch_size: int) -> Any:
+        """Returns the next batch, None at the end of the run."""
+        ...
+
+    @abstractmethod
+    def send_policy(self, state_dict: Mapping[str, Any]) -> None:
+        """Publish a policy; ``state_dict["model"]`` holds its parameters."""
+        ...
+
+    def wants_policy(self, train_iter: int) -> bool:
+        """Returns whether a policy of this iteration should be published."""
+        ...
+
+    @abstractmethod
+    def send_learn_info(self, learn_info: Mapping[str, Any]) -> None:
+        """Report progress."""
+        ...
+
+
+class BaseLearner(Configurable, Training):
+    """Updates a policy from batches and calls hooks around each update.
+
+    Args:
+        cfg: settings, a mapping or an instance of `Config`.
+        policy: a learn mode; may be set later.
+        tb_logger: TensorBoard writer; in a parallel run rank 0 has it, not the learner.
+        dist_info: rank in the learners' group, and its size.
+        exp_name: name of the experiment.
+        instance_name: prefix of TensorBoard tags.
+        port: where `start` takes batches from, and hooks send policies and progress to.
+        ckpt_dir: folder of the checkpoints; None: ``<exp_name>/ckpt``, followed by the instance's
+            name where that is not "learner".
+
+    Attributes:
+        priority_info: ids and priorities of the last batch, as a replay buffer's `update` takes
+            them; empty where the policy returned none; with several tasks one mapping a task.
+        ckpt_name: name of checkpoints that are given none; None: by the iteration.
+        exp_name: name of the experiment.
+        logger: what `info` and `debug` write to.
+    """
+
+    Config = LearnerConfig
+
+    policy: Any
+    monitor: Any
+    priority_info: dict[str, Any]
+    ckpt_name: str | None
+    train_iter: int
+    rank: int
+    world_size: int
+    exp_name: str
+    logger: Any
+
+    def __init__(
+        self,
+        cfg: Any = None,
+        policy: Any = None,
+        tb_logger: CurveWriter | None = None,
+        dist_info: Sequence[int] | None = None,
+        exp_name: str = "default_experiment",
+        instance_name: str = "learner",
+        *,
+        port: LearnerPort | None = None,
+        ckpt_dir: Path | None = None,
+    ) -> None:
+        config = self.parse_config(cfg)
+        hooks = build_learner_hook_by_cfg(config.hook)
+        rank, world_size = dist_info if dist_info is not None else (0, 1)
+        suffix = "" if instance_name == "learner" else f"_{instance_name}"
+        super().__init__(
+            config,
+            policy,
+            callbacks=itertools.chain.from_iterable(hooks.values()),
+            group=(rank, world_size),
+            ckpt_dir=Path(ckpt_dir if ckpt_dir is not None else f"{exp_name}/ckpt{suffix}"),
+            name=instance_name,
+            curves=tb_logger,
+        )
+        self.exp_name, self.logger, self.ckpt_name = exp_name, LOGGER, None
+        self.priority_info = {}
+        self._latest: Log = {}
+        self.scalars = LogBuffer(lambda: self._latest)
+        self._port = port
+        self._loader: SampleLoader | None = None
+        if config.log_policy:
+            self.register_hook(LogPolicyHook())
+
+    def start(self) -> None:
+        """Train until all iterations are done or the data end, then close."""
+        if self._loader is None:
+            self.setup_dataloader()
+        try:
+            self.begin()
+            missing = max(0, self._cfg.train_iterations - self.train_iter)
+            for data in itertools.islice(self._loader or (), missing):
+                self.train(data, getattr(data, "env_steps", -1))
+            self.end()
+        finally:
+            self.close()
+
+    def train(
+        self, data: Any, envstep: int = -1, policy_kwargs: Mapping[str, Any] | None = None
+    ) -> list[Log]:
+        """Do one iteration; of several passes over a batch each log counts as one.
+
+        Args:
+            data: a batch as the policy takes it, or one of a replay buffer or a feed, which has
+                ``columns`` and names its samples by ``unique_ids``. With several tasks, a list of
+                batches.
+            envstep: environment steps of the run so far; -1: not known.
+            policy_kwargs: for the policy's forward.
+
+        Returns:
+            The policy's logs: one, one for each of several passes, or one a task.
+
+        Raises:
+            PolicyError: there is no policy, the loss is not finite any more, or the policy's
+                outputs do not fit the batch.
+        """
+        self._check_policy()
+        self.priority_info = {}
+        kwargs = policy_kwargs or {}
+        if self._cfg.is_multitask_pipeline:
+            return self._train_tasks(data, envstep, kwargs)
+        return super().update(self._batch_of(data, envstep), **kwargs)
+
+    def update(self, batch: Batch, **forward: Any) -> list[Log]:
+        """See `Training.update`; a subclass may do an iteration in its own `train`."""
+        return self.train(batch, batch.env_steps, forward)
+
+    def count(self, log: Log) -> None:
+        """See `Training.count`; hooks read the log in `log_buffer`."""
+        self._latest = log
+        super().count(log)
+
+    def _train_tasks(self, data: Any, envstep: int, kwargs: Mapping[str, Any]) -> list[Log]:
+        """Do one iteration on batches of several tasks: the policy returns a log of each."""
+        self.prepare(envstep)
+        parts = list(data) if isinstance(data, list | tuple) else [data]
+        output = self.policy.forward([_columns(part) for part in parts], **kwargs)
+        logs = output if isinstance(output, list) else [output]
+        if len(parts) != len(logs):
+            raise PolicyError(
+                f"is_multitask_pipeline: the policy returned {len(logs)} logs of {len(parts)} "
+                "batches; it must return a log for each task, in the order of the batches"
+            )
+        merged: dict[str, Any] = {}
+        for place, (log, part) in enumerate(zip(logs, parts, strict=True)):
+            task = f"task{log.get('task_id', place)}"
+            check_loss(log, self.train_iter + 1, task)
+            return_priorities(log, self._batch_of(part, envstep, task))
+            merged |= {_task_name(name, task): value for name, value in log.items()}
+        self.count(merged)
+        return logs
+
+    def _batch_of(self, data: Any, env_steps: int, task: str = "") -> Batch:
+        """Returns data as a batch whose priorities are noted in `priority_info`."""
+        ids = _sample_ids(data)
+        passes_on = getattr(data, "feedback", None)
+
+        def feedback(priority: Array) -> None:
+            if passes_on is not None:
+                passes_on(priority)
+            values = {**ids, "priority": priority if passes_on is not None else priority.tolist()}
+            noted = self.priority_info.setdefault(task, {}) if task else self.priority_info
+            for name, value in values.items():
+                noted[name] = _joined(noted[name], value) if name in noted else value
+
+        unique_ids: Any = next(iter(ids.values()), ())
+        return Batch(_columns(data), unique_ids, env_steps, feedback)
+
+    def setup_dataloader(self) -> None:
+        """Take batches from now on: from its own ``get_data(batch_size)``, or from the port."""
+        get_data = getattr(self, "get_data", None) or getattr(self._port, "get_data", None)
+        if get_data is None:
+            raise PolicyError(
+                "a learner without a port and without a method get_data(batch_size) has no data to "
+                "start with; use train()"
+            )
+        self._check_policy()
+        size = int(self.policy.get_attribute("batch_size"))
+        self._loader = SampleLoader(lambda: get_data(size), self._cfg.dataloader.num_workers)
+
+    def close(self) -> None:
+        """Close the loader and the hooks. Idempotent."""
+        if self._loader is not None:
+            self._loader.close()
+        super().close()
+
+    # ------------------------------------------------------------------------------------- hooks
+
+    def call_hook(self, name: str) -> None:
+        """Call the hooks of a position."""
+        for hook in self._hooks_at(name):
+            hook(self)
+
+    def register_hook(self, hook: LearnerHook) -> None:
+        """Add a hook."""
+        self.add(hook)
+
+    def offer_policy(self, *, force: bool) -> None:
+        """Publish the policy if a collector waits for it, or in any case with `force`."""
+        if self._port is not None and (force or self._port.wants_policy(self.train_iter)):
+            self._port.send_policy(self.policy.state_dict())
+
+    def send_learn_info(self, learn_info: Mapping[str, Any]) -> None:
+        """Report progress."""
+        if self._port is not None:
+            self._port.send_learn_info(learn_info)
+
+    def _hooks_at(self, position: str) -> list[LearnerHook]:
+        hooks = [added for added in self._callbacks if isinstance(added, LearnerHook)]
+        return [hook for hook in hooks if hook.position == position]
+
+    # ------------------------------------------------------------------------------- checkpoints
+
+    def save_checkpoint(self, ckpt_name: str | None = None) -> None:
+        """See `Training.save_checkpoint`.
+
+        With ``ckpt_format: pth.tar`` there is a file beside the folder, e.g. ``ckpt_best.pth.tar``,
+        as DI-engine writes it: the policy's state, ``last_iter`` and ``last_step``.
+
+        Args:
+            ckpt_name: its name; None: that of the attribute, or else by the iteration.
+        """
+        self._check_policy()
+        name = ckpt_name if ckpt_name is not None else self.ckpt_name
+        super().save_checkpoint(name)
+        if self.rank == 0 and self._cfg.ckpt_format == "pth.tar":
+            self._save_as_file(checkpoint_name(name, self.train_iter))
+
+    def load_checkpoint(
+        self, path: Path, *, load_last_iter: bool | None = None, agent: int = 0
+    ) -> None:
+        """See `Training.load_checkpoint`; also a ``.pth.tar`` file of DI-engine's."""
+        if path.suffix in SUFFIXES and path.is_file():
+            self._load_file(path, is_whole=load_last_iter is not False)
+        else:
+            super().load_checkpoint(path, load_last_iter=load_last_iter, agent=agent)
+
+    def _save_as_file(self, name: str) -> None:
+        """Write ``<name>.pth.tar``; a full disk is a warning, and does not end the run."""
+        number = re.fullmatch(rf"{BY_ITERATION}(\d+)", name)
+        stem = f"{BY_ITERATION}{int(number[1])}" if number else name
+        path = self.ckpt_dir / f"{stem}.pth.tar"
+        counts = {"last_iter": self.train_iter, "last_step": self.env_steps}
+        aside = temporary_beside(path)
+        try:
+            save_tensors(aside, copied({**self.policy.state_dict(), **counts}))
+            aside.replace(path)
+        except OSError as error:
+            aside.unlink(missing_ok=True)
+            LOGGER.warning("%s could not be written: %s. Free some space", path, error)
+
+    def _load_file(self, path: Path, *, is_whole: bool) -> None:
+        """Load a ``.pth.tar`` file: a policy's state and counters, or the weights alone."""
+        state = load_tensors(path)
+        if not isinstance(state, dict) or "model" not in state:
+            raise CheckpointError(path, "it has no key 'model': it is no policy's checkpoint")
+        train_iter, env_steps = (state.pop(name, 0) for name in ("last_iter", "last_step"))
+        set_policy(self, state if is_whole else {"model": state["model"]}, path)
+        if is_whole:
+            self.train_iter, self.env_steps = train_iter, env_steps
+
+    # ----------------------------------------------------------------------- by DI-engine's names
+
+    @property
+    def learn_info(self) -> dict[str, Any]:
+        """``learner_step, priority_info, learner_done`` and the latest averaged scalars."""
+        return {
+            "learner_step": self.train_iter,
+            "priority_info": self.priority_info,
+            "learner_done": self.train_iter >= self._cfg.train_iterations,
+            "scalars": dict(self.scalars),
+        }
+
+    @property
+    def last_iter(self) -> CountVar:
+        """Iterations that are done, as a counter."""
+        return _TrainIter(self)
+
+    @property
+    def log_buffer(self) -> dict[str, Any]:
+        """Latest averaged scalars; a chart's are called chart/curve.
+
+        Under the keys scalar, scalars and histogram, what the last update returned of each kind.
+        """
+        return self.scalars
+
+    @log_buffer.setter
+    def log_buffer(self, scalars: dict[str, Any]) -> None:
+        self.scalars = scalars
+
+    @property
+    def collector_envstep(self) -> int:
+        """Environment steps of the run, as far as this learner knows."""
+        return self.env_steps
+
+    @collector_envstep.setter
+    def collector_envstep(self, steps: int) -> None:
+        self.env_steps = steps
+
+    @property
+    def tb_logger(self) -> CurveWriter | None:
+        """Takes curves."""
+        return self.curves
+
+    @property
+    def instance_name(self) -> str:
+        """Prefix of TensorBoard tags."""
+        return self.name
+
+    def info(self, s: str) -> None:
+        """Log a line."""
+        LOGGER.info(s)
+
+    def debug(self, s: str) -> None:
+        """Log a line for developers."""
+        LOGGER.debug(s)
+
+    def _check_policy(self) -> None:
+        if self.policy is None:
+            raise PolicyError("the learner has no policy; set `learner.policy` before training")
+
+    def __repr__(self) -> str:
+        counts = {position: len(self._hooks_at(position)) for position in POSITIONS}
+        return f"{type(self).__name__}(iterations={self.train_iter}, hooks={counts})"
+
+
+class _TrainIter(CountVar):
+    """A training's iterations that are done.
+
+    Args:
+        training: counts them.
+    """
+
+    def __init__(self, training: Training) -> None:
+        self._training = training
+
+    @property
+    def val(self) -> int:
+        """Their number."""
+        return self._training.train_iter
+
+    @val.setter
+    def val(self, number: int) -> None:
+        self._training.train_iter = number
+
+
+def create_learner(cfg: Any, **kwargs: Any) -> BaseLearner:
+    """Returns the learner that ``cfg.type`` names; other arguments go to its constructor.
+
+    Raises:
+        UnknownTypeError: no learner has that type (it is a KeyError).
+    """
+    learner: BaseLearner = component_class(LEARNER_REGISTRY, cfg)(cfg, **kwargs)
+    return learner
+
+
+def make_learner(
+    context: WorkerContext, policy: LearnMode, group: tuple[int, int], ckpt_dir: Path
+) -> BaseLearner:
+    """Returns the learner of a run over ranks; see `hpcdi.roles.learner.role.MakeTraining`."""
+    config = context.config
+    return create_learner(
+        config.policy.learn.learner,
+        policy=policy, dist_info=group, exp_name=config.exp_name, ckpt_dir=ckpt_dir,
+    )  # fmt: skip
+
+
+# ---------------------------------------------------------------------------------- data and logs
+
+
+class LogBuffer(dict[str, Any]):
+    """Averaged scalars by name; and what the last update returned, by kind.
+
+    Kinds are read as the predecessor's hooks do: ``log_buffer["scalar"]["total_loss"]``.
+
+    Args:
+        latest: returns the log of the last update.
+    """
+
+    def __init__(self, latest: Callable[[], Log]) -> None:
+        super().__init__()
+        self._latest = latest
+
+    def __missing__(self, kind: str) -> dict[str, Any]:
+        mark = {"scalar": "", "scalars": CHART, "histogram": HISTOGRAM}[kind]
+        log = self._latest()
+        if mark:
+            return {n.removeprefix(mark): v for n, v in log.items() if n.startswith(mark)}
+        others = (CHART, HISTOGRAM)
+        return {n: v for n, v in log.items() if not n.startswith(others) and n != "priority"}
+
+
+def _columns(data: Any) -> Any:
+    """Returns a batch as the policy's forward takes it."""
+    return getattr(data, "columns", data)
+
+
+def _task_name(name: str, task: str) -> str:
+    mark = next((mark for mark in (CHART, HISTOGRAM) if name.startswith(mark)), "")
+    return f"{mark}{task}/{name.removeprefix(mark)}"
+
+
+def _sample_ids(data: Any) -> dict[str, Any]:
+    """Returns the ids of a batch's samples; empty where they have none."""
+    ids = getattr(data, "unique_ids", None)
+    if ids is not None:
+        return {"unique_ids": ids}
+    if isinstance(data, list) and data and isinstance(data[0], Mapping):
+        names = ("replay_unique_id", "replay_buffer_idx")
+        if all(name in data[0] for name in names):
+            return {name: [item[name] for item in data] for name in names}
+    return {}
+
+
+def _joined(one: Any, other: Any) -> Array | list[Any]:
+    return np.concatenate([one, other]) if isinstance(one, np.ndarray) else [*one, *other]
+
+
+# ------------------------------------------------------------------------------------ monitors
+
+
+class TickMonitor:
+    """Means of the last values of a learner's variables, as DI-engine's hooks read them.
+
+    A number that is set is a variable's newest value; ``avg[name]()`` and ``val[name]()`` are the
+    mean and the sum of the values that are kept.
+
+    Args:
+        time_: not used: every value that is set counts.
+        expire: values of each variable that are kept.
+    """
+
+    def __init__(self, time_: Any = None, expire: float = 10) -> None:  # noqa: ARG002
+        values: dict[str, deque[float]] = {}
+        vars(self).update(
+            _values=values,
+            _expire=int(expire),
+            avg=_Figures(values, lambda kept: sum(kept) / max(len(kept), 1)),
+            val=_Figures(values, sum),
+        )
+
+    def __setattr__(self, name: str, value: float) -> None:
+        values: dict[str, deque[float]] = vars(self)["_values"]
+        values.setdefault(name, deque(maxlen=vars(self)["_expire"])).append(float(value))
+
+
+class _Figures(dict[str, Callable[[], float]]):
+    """Name -> function that returns a figure of a variable's values."""
+
+    def __init__(self, values: Mapping[str, Any], figure: Callable[[Any], float]) -> None:
+        super().__init__()
+        self._values, self._figure = values, figure
+
+    def __missing__(self, name: str) -> Callable[[], float]:
+        return lambda: self._figure(self._values.get(name, ()))
+
+
+def get_simple_monitor_type(properties: Sequence[str] = ()) -> type[TickMonitor]:  # noqa: ARG001
+    """Returns the class of monitors; variables need not be declared."""
+    return TickMonitor

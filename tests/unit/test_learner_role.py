@@ -1,0 +1,427 @@
+"""A learner rank, turn by turn: blocks and batches in, policies and reports out, in one thread."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, ClassVar, TypeVar
+
+import numpy as np
+import pytest
+import torch
+
+from fakes.store import write_shard
+from fakes.worker_world import COLLECTOR, COORDINATOR, LEARNER, LIMIT_S, Script, experiment
+from hpcdi.comm.link import LocalWorld
+from hpcdi.comm.messages import (
+    AdmitBlock,
+    Batches,
+    BeginAnew,
+    BlockAdmitted,
+    DataDemand,
+    Goodbye,
+    LearnInfo,
+    LearnResult,
+    LearnTask,
+    Leave,
+    Message,
+    PolicyRequest,
+    PolicyUpdate,
+    SnapshotPart,
+    Stop,
+    TakeSnapshot,
+    WorkerReady,
+)
+from hpcdi.comm.pump import LocalPump
+from hpcdi.errors import CommError
+from hpcdi.roles.context import WorkerContext
+from hpcdi.roles.learner.role import Learner, MakeTraining, make_training
+from hpcdi.store.block import Block
+from hpcdi.store.checkpoints import names, open_checkpoint
+from hpcdi.store.layout import RunLayout
+from hpcdi.store.policies import PolicyImage, read_policy
+from hpcdi.types import ITEM_DTYPE, MAIN, RowView
+from hpcdi.utils.threads import BackgroundThread
+from hpcdi.worker.learner import LearnerHook, register_learner_hook
+from hpcdi.worker.learner.base_learner import make_learner
+
+pytestmark = pytest.mark.usefixtures("one_torch_thread")
+
+M = TypeVar("M", bound=Message)
+ROWS, BATCH = 12, 4
+
+
+def block(layout: RunLayout) -> AdmitBlock:
+    """The order to admit the block that all batches are of."""
+    rng = np.random.default_rng(0)
+    items = np.zeros(1, dtype=ITEM_DTYPE)
+    items["item_len"] = ROWS - 1
+    columns = {
+        "observation": rng.standard_normal((ROWS, 2), dtype=np.float32),
+        "action": rng.integers(0, 2, ROWS),
+        "n_step_return": np.ones(ROWS, dtype=np.float32),
+        "bootstrap_discount": np.full(ROWS, 0.5, dtype=np.float32),
+        "bootstrap_offset": np.ones(ROWS, dtype=np.uint16),
+    }
+    view = RowView("next_observation", "observation", "bootstrap_offset")
+    rows = Block(columns, items, views=(view,), tail_rows=1)
+    ref = write_shard(layout, "data/1.h5", rows, fsync=False)
+    return AdmitBlock(1, 0, 2 * ROWS, ref, time.time())
+
+
+def batches(count: int) -> Batches:
+    """Some batches of that block."""
+    rows = np.arange(count * BATCH).reshape(-1, BATCH) % (ROWS - 1)
+    return Batches(rows, 100 + rows, np.ones(rows.shape, dtype=np.float32), env_steps=900)
+
+
+def settings(learner: dict[str, Any] | None = None, **policy: Any) -> Any:
+    learn = {"batch_size": BATCH, "learner": learner or {}}
+    return experiment(policy={"learn": learn, **policy}, system={"prefetch": 2})
+
+
+class Stepped:
+    """A learner that a test steps; the test plays rank 0 and a collector.
+
+    Args:
+        root: becomes the run folder.
+        config: the experiment.
+        group: name of its group.
+        training: makes what updates the policy.
+    """
+
+    def __init__(
+        self,
+        root: Path,
+        config: Any,
+        group: str = MAIN,
+        training: MakeTraining = make_training,
+    ) -> None:
+        self.world = LocalWorld(3)
+        self.layout = RunLayout(root)
+        groups = {group: (LEARNER,)} if group == MAIN else {MAIN: (9,), group: (LEARNER,)}
+        context = WorkerContext(
+            config, self.layout, self.world.link(LEARNER), np.random.SeedSequence(0), groups
+        )
+        self.learner = Learner(context, training=training, pump=LocalPump)
+        self.log: list[Message] = []  # all that came to rank 0
+        self.policies: list[PolicyUpdate] = []  # that came to the collector
+        self.served = 0
+        self.learner.start()
+
+    def tell(self, *messages: Message, sender: int = COORDINATOR) -> None:
+        """Send the learner messages."""
+        for message in messages:
+            self.world.link(sender).send(LEARNER, message)
+
+    def turn(self, count: int = 1) -> bool:
+        """Take turns; returns whether the learner goes on."""
+        goes_on = True
+        for _ in range(count):
+            goes_on = self.learner.turn(time.monotonic())
+        self.log += [message for _, message in self.world.link(COORDINATOR).receive(0.0)]
+        arrived = [message for _, message in self.world.link(COLLECTOR).receive(0.0)]
+        self.policies += [message for message in arrived if isinstance(message, PolicyUpdate)]
+        return goes_on
+
+    def begin(self) -> None:
+        """Send the task and a block, and take the turn in which the task begins."""
+        self.tell(LearnTask("task"), block(self.layout))
+        self.turn()
+
+    def serve(self, in_all: int = 10**6) -> None:
+        """Send the batches that were asked for, `in_all` since the beginning."""
+        asked = sum(demand.batches for demand in self.all_of(DataDemand))
+        missing = min(asked, in_all) - self.served
+        if missing > 0:
+            self.served += missing
+            self.tell(batches(missing))
+
+    def learn(self, iterations: int) -> None:
+        """Serve until so many iterations are done, and no more."""
+        while self.learner.train_iter < iterations:
+            self.serve(iterations)
+            self.turn()
+
+    def until(self, is_so: Callable[[], bool]) -> None:
+        """Take turns until something is so that another thread does."""
+        deadline = time.monotonic() + LIMIT_S
+        while not is_so():
+            assert time.monotonic() < deadline
+            self.turn()
+            self.learner.wait()
+
+    def all_of(self, kind: type[M]) -> list[M]:
+        """All messages of a class that have come to rank 0."""
+        return [message for message in self.log if isinstance(message, kind)]
+
+
+@pytest.fixture
+def step(tmp_path: Path) -> Iterator[Callable[..., Stepped]]:
+    made: list[Stepped] = []
+
+    def make(config: Any = None, **kwargs: Any) -> Stepped:
+        made.append(Stepped(tmp_path, config if config is not None else settings(), **kwargs))
+        return made[-1]
+
+    yield make
+    for stepped in made:
+        stepped.learner.close()
+
+
+# ------------------------------------------------------------------------------------------- life
+
+
+@pytest.mark.parametrize("training", [make_training, make_learner])
+def test_a_run_from_the_first_message_to_the_last(
+    step: Callable[..., Stepped], training: MakeTraining
+) -> None:
+    hook = {"log_show_after_iter": 5}
+    config = settings({"train_iterations": 22, "hook": hook}, priority=True)
+    run = step(config, training=training)
+    assert run.turn(), "it waits for a task"
+    (ready,) = run.all_of(WorkerReady)
+    assert (ready.role, ready.gpus) == ("learner", 0)
+    run.begin()
+    (admitted,) = run.all_of(BlockAdmitted)
+    assert (admitted.block_id, admitted.error) == (1, "")
+    assert read_policy(run.layout.latest_policy).version == 0
+    run.learn(22)
+    (result,) = run.all_of(LearnResult)
+    assert (result.task_id, result.train_iter) == ("task", 22)
+    reports = run.all_of(LearnInfo)
+    assert [info.train_iter for info in reports] == [5, 10, 15, 20, 22]
+    assert all({"total_loss", "q_value", "cur_lr"} <= info.scalars.keys() for info in reports)
+    run.tell(Stop("enough"))
+    assert run.turn(3), "it waits for rank 0 to let it go"
+    (goodbye,) = run.all_of(Goodbye)
+    assert (goodbye.report["role"], goodbye.report["train_iter"]) == ("learner", 22)
+    assert {"start", "train", "wait"} <= goodbye.report["shares"].keys()
+    run.tell(Leave(7))
+    assert not run.turn()
+    assert run.learner.exit_code == 7
+    assert read_policy(run.layout.latest_policy).version == 22, "the last one is kept"
+    assert names(run.layout.checkpoints_dir) == ["ckpt_final"]
+    facts = open_checkpoint(run.layout.checkpoints_dir / "ckpt_final").facts
+    assert (facts["train_iter"], facts["collector_envstep"]) == (22, 900)
+
+
+def test_an_update_a_turn_and_nothing_without_a_batch(step: Callable[..., Stepped]) -> None:
+    run = step()
+    run.begin()
+    run.turn(5)
+    assert [demand.batches for demand in run.all_of(DataDemand)] == [2], "asked for once"
+    assert run.learner.train_iter == 0
+    run.serve()
+    for done in (1, 2, 2):
+        run.turn()
+        assert run.learner.train_iter == done
+
+
+def test_stop_comes_after_the_batches_before_it(step: Callable[..., Stepped]) -> None:
+    """All learners of a group end at the same batch."""
+    run = step()
+    run.begin()
+    run.serve()
+    run.tell(Stop("enough"), batches(2))
+    run.turn(6)
+    assert run.all_of(LearnResult) == []
+    (goodbye,) = run.all_of(Goodbye)
+    assert goodbye.report["train_iter"] == 2
+    assert read_policy(run.layout.latest_policy).version == 2
+
+
+def test_stop_before_any_task(step: Callable[..., Stepped]) -> None:
+    run = step()
+    run.tell(Stop("enough"))
+    run.turn(2)
+    assert [goodbye.report["train_iter"] for goodbye in run.all_of(Goodbye)] == [0]
+    assert not run.layout.latest_policy.exists()
+
+
+def test_data_before_a_task_are_an_error(step: Callable[..., Stepped]) -> None:
+    run = step()
+    run.tell(block(run.layout))
+    with pytest.raises(CommError, match="rank 0 sent data before a learner task"):
+        run.turn()
+
+
+def test_it_leaves_without_an_answer_after_its_patience(step: Callable[..., Stepped]) -> None:
+    run = step()
+    run.tell(Stop("enough"))
+    run.turn(2)
+    assert run.turn()
+    assert not run.learner.turn(time.monotonic() + 3600.0)
+    assert run.learner.exit_code == 85
+
+
+class Reads(LearnerHook):
+    """A user's hook, which reads DI-engine's learner."""
+
+    read: ClassVar[list[Any]] = []
+
+    def __call__(self, engine: Any) -> None:
+        """Note what the learner has."""
+        scalars = engine.log_buffer["scalar"]
+        self.read.append((engine.last_iter.val, engine.collector_envstep, "total_loss" in scalars))
+
+
+def test_a_users_hook_finds_the_learner_that_it_knows(step: Callable[..., Stepped]) -> None:
+    Reads.read.clear()
+    register_learner_hook("reads", Reads)
+    hook = {"mine": {"type": "reads", "position": "after_iter"}}
+    run = step(settings({"train_iterations": 2, "hook": hook}), training=make_learner)
+    run.begin()
+    run.learn(2)
+    assert Reads.read == [(1, 900, True), (2, 900, True)]
+
+
+# ------------------------------------------------------------------- orders between two batches
+
+
+def test_a_snapshot_is_taken_between_the_batches_around_its_order(
+    step: Callable[..., Stepped],
+) -> None:
+    run = step()
+    run.begin()
+    run.tell(batches(2), TakeSnapshot("snapshot_000001", "snapshots/x"), batches(1))
+    run.turn(4)
+    assert run.learner.train_iter == 3
+    run.until(lambda: bool(run.all_of(SnapshotPart)))
+    (part,) = run.all_of(SnapshotPart)
+    assert (part.name, part.train_iter, part.error) == ("snapshot_000001", 2, "")
+    assert part.files.keys() == {"learner.pt", "policy.safetensors"}
+
+
+def test_snapshots_are_taken_when_no_more_is_learnt_from(step: Callable[..., Stepped]) -> None:
+    run = step(settings({"train_iterations": 1}))
+    run.begin()
+    run.tell(batches(2), TakeSnapshot("snapshot_000001", "snapshots/x"))
+    run.until(lambda: bool(run.all_of(SnapshotPart)))
+    assert [part.train_iter for part in run.all_of(SnapshotPart)] == [1]
+
+
+def test_a_learner_of_another_group_has_its_own_files_and_may_begin_anew(
+    step: Callable[..., Stepped],
+) -> None:
+    run = step(group="exploiter")
+    run.turn()
+    assert [ready.player for ready in run.all_of(WorkerReady)] == ["exploiter"]
+    run.tell(PolicyRequest(-1), sender=COLLECTOR)
+    run.begin()
+    run.learn(6)
+    run.tell(BeginAnew("exploiter"), TakeSnapshot("snapshot_000001", "snapshots/x"))
+    run.until(lambda: bool(run.all_of(SnapshotPart)))
+    (part,) = run.all_of(SnapshotPart)
+    assert (part.player, part.train_iter, part.error) == ("exploiter", 6, "")
+    assert part.files.keys() == {"agent1_learner.pt", "agent1_policy.safetensors"}
+    first = PolicyImage(0, run.policies[0].data.tobytes()).state_dict()
+    again = read_policy(run.layout.inside("snapshots/x") / "agent1_policy.safetensors")
+    assert all(torch.equal(tensor, first[name]) for name, tensor in again.state_dict().items())
+    run.tell(Stop("enough"))
+    run.turn(2)
+    assert names(run.layout.checkpoints_of(1)) == ["ckpt_final"]
+    assert not run.layout.latest_policy.exists()
+    assert read_policy(run.layout.latest_policy_of("exploiter")).version == 6
+
+
+# ------------------------------------------------------------------------------ what it sends
+
+
+def test_priorities_go_back_with_the_names_of_their_items(step: Callable[..., Stepped]) -> None:
+    run = step(settings({"train_iterations": 8}, priority=True))
+    run.begin()
+    run.learn(8)
+    first, *later = run.all_of(DataDemand)
+    assert (first.batches, first.batch_size, first.unique_ids.size) == (2, BATCH, 0)
+    assert later
+    for demand in later:
+        assert len(demand.unique_ids) == len(demand.priorities) > 0
+        assert set(demand.unique_ids) <= set(range(100, 100 + ROWS))
+        assert (demand.priorities > 0).all()
+
+
+def test_policies_go_to_those_who_ask_also_while_no_data_come(step: Callable[..., Stepped]) -> None:
+    run = step()
+    run.begin()
+    run.tell(PolicyRequest(-1), sender=COLLECTOR)
+    run.turn()
+    run.tell(PolicyRequest(0, at_once=True), sender=COLLECTOR)
+    run.turn()
+    run.learn(2)
+    run.tell(PolicyRequest(0), sender=COLLECTOR)  # no iteration will end, which would offer it
+    run.turn()
+    first, empty, later = run.policies
+    assert (first.version, empty.version, empty.data.size) == (0, 0, 0)
+    assert later.version == 2
+    tensors = PolicyImage(later.version, later.data.tobytes()).state_dict()
+    expected = {"encoder.1.weight", "encoder.1.bias", "advantage.weight", "advantage.bias"}
+    assert tensors.keys() == expected
+
+
+@pytest.mark.parametrize(
+    ("hook", "every"),
+    [
+        ({"log_show_after_iter": 7}, 7),
+        ({}, 100),
+        ({"log_show_after_iter": 0}, 100),  # no log, and no flood of empty reports either
+        ({"show": {"type": "log_show", "position": "after_iter", "ext_args": {"freq": 3}}}, 100),
+    ],
+)
+def test_how_often_progress_is_reported(
+    step: Callable[..., Stepped], monkeypatch: pytest.MonkeyPatch, hook: dict[str, Any], every: int
+) -> None:
+    monkeypatch.setattr("hpcdi.roles.learner.callbacks.Report.every_s", float("inf"))
+    run = step(settings({"train_iterations": 201, "hook": hook}))
+    run.begin()
+    run.learn(201)
+    reported = [info.train_iter for info in run.all_of(LearnInfo)]
+    assert reported == [*range(every, 202, every), 201]
+    assert "total_loss" in run.all_of(LearnInfo)[-1].scalars, "the rest is shown at the end"
+
+
+# ---------------------------------------------------------------------------------- over threads
+
+
+class LearnerScript(Script):
+    """The coordinator serves every demand from one block."""
+
+    def __init__(self, root: Path, config: Any) -> None:
+        super().__init__(root, config, LEARNER)
+        self.served = 0
+        self.answer = self._serve
+
+    def _serve(self) -> None:
+        count = sum(demand.batches for demand in self.all_of(DataDemand)) - self.served
+        if count > 0 and self.all_of(BlockAdmitted):
+            self.served += count
+            self.tell(batches(count))
+
+
+def test_with_a_communication_thread(tmp_path: Path) -> None:
+    script = LearnerScript(tmp_path, settings({"train_iterations": 22}))
+    learner = Learner(script.context)
+    with script.running(learner) as thread:
+        script.hear(WorkerReady, thread)
+        script.tell(LearnTask("task"))
+        script.tell(block(script.layout))
+        result = script.hear(LearnResult, thread)
+        script.tell(Stop("enough"))
+        goodbye = script.hear(Goodbye, thread)
+        script.tell(Leave(7))
+        thread.join()
+    assert (result.task_id, result.train_iter, learner.exit_code) == ("task", 22, 7)
+    assert goodbye.report["train_iter"] == 22
+
+
+def test_an_error_ends_its_program(tmp_path: Path) -> None:
+    script = LearnerScript(tmp_path, settings())
+    learner = Learner(script.context)
+    thread = BackgroundThread(learner.run, "learner")
+    script.tell(block(script.layout))
+    thread.join()
+    with pytest.raises(CommError, match="rank 0 sent data before a learner task"):
+        thread.check()
+    learner.pump.close()
+    learner.close()
