@@ -145,7 +145,7 @@ class HpcdiNumpy(Hpcdi):
     name = "hpcdi, no numba"
 
     def __init__(self, task: Task, prioritized: bool) -> None:
-        from hpcdi.replay import priority_tree
+        from hpcdi.replay import tree as priority_tree
 
         if not prioritized or priority_tree.njit is None:
             raise NotImplementedError("it would be the same")

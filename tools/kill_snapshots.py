@@ -30,9 +30,9 @@ import numpy as np
 
 from hpcdi.errors import BufferContractError, SnapshotError
 from hpcdi.store.atomic import sweep_temporary
-from hpcdi.store.rows import unpacked
 from hpcdi.types import Columns
 from hpcdi.worker.replay_buffer import AdvancedReplayBuffer
+from hpcdi.worker.replay_buffer.items import columns_of_records
 
 FILE = "buffer.h5"
 BEGIN, END = "begin", "end"
@@ -138,7 +138,7 @@ def judge(path: Path, items: int, ended: int, begun: int) -> int:
     if buffer.count() != items:
         raise ValueError(f"{buffer.count()} items instead of {items}")
     held = state["ring"]["items"]
-    columns = {**held["columns"], **unpacked(held)}
+    columns = {**held["columns"], **columns_of_records(held)}
     number = int(columns["snapshot"][0])
     same = filled(number, items).state_dict()
     for name, column in snapshot(number, items).items():

@@ -104,6 +104,10 @@ class AdvancedBufferConfig(BufferConfig):
         """Train iterations by which on-policy data may be older than the learner's policy."""
         return int(self.max_staleness) if math.isfinite(self.max_staleness) else 0
 
+    def exponents(self) -> tuple[float, float, int]:
+        """Of priorities, of importance weights at the start, and after how many draws that is 1."""
+        return self.alpha, self.beta, self.anneal_step
+
     def problems(self) -> Iterator[Problem]:
         """Rules over several settings."""
         yield from BufferConfig.problems(self)
@@ -118,7 +122,7 @@ class AdvancedBufferConfig(BufferConfig):
 
 @dataclass(frozen=True)
 class DequeBufferConfig(AdvancedBufferConfig):
-    """Settings of the buffer "deque"; `alpha`, `beta` and `anneal_step` follow from them."""
+    """Settings of the buffer "deque", which has other names for `alpha, beta, anneal_step`."""
 
     type: str = "deque"
     replay_buffer_size: int = setting(10_000, "items that it holds", minimum=1)
@@ -129,3 +133,11 @@ class DequeBufferConfig(AdvancedBufferConfig):
     IS_weight_power_factor: float = setting(0.4, "importance weights' exponent at the start")
     IS_weight_anneal_train_iter: int = setting(100_000, "draws after which it is 1", minimum=1)
     priority_max_limit: float = setting(1000, "larger priorities count as this one", above=0)
+
+    def exponents(self) -> tuple[float, float, int]:
+        """See `AdvancedBufferConfig.exponents`."""
+        return (
+            self.priority_power_factor,
+            self.IS_weight_power_factor,
+            self.IS_weight_anneal_train_iter,
+        )

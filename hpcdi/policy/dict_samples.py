@@ -14,9 +14,8 @@ from typing import Any
 import numpy as np
 
 from hpcdi.errors import PolicyError
-from hpcdi.store.rows import is_tensor
 from hpcdi.types import NUMBERS, Columns, Transition
-from hpcdi.utils.nested import unflatten
+from hpcdi.utils.nested import is_tensor, unflatten
 
 _LIST = "[]"
 

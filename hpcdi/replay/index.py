@@ -1,38 +1,186 @@
-"""The prioritized buffer's bookkeeping of items: priority, uses, age."""
+"""The index of a replay buffer: which items it has, which are drawn, and what is known of them.
+
+Item n has the unique id n and lies in slot ``n mod capacity``, so its id alone finds it, and the id
+of an overwritten item is recognised. The index knows ids, priorities, uses and ages. The items
+themselves are elsewhere: in the shards and the learners' rings of a run over ranks, whose rank 0
+draws row numbers; or beside the index, in the buffers of `hpcdi.worker.replay_buffer`.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence, Sized
-from typing import Any
+import math
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, NamedTuple
 
 import numpy as np
 
+from hpcdi.config.replay import AdvancedBufferConfig
 from hpcdi.errors import BufferContractError
-from hpcdi.replay.base_buffer import Drawn
-from hpcdi.replay.ring import Ring
-from hpcdi.replay.samplers import LARGEST_PRIORITY, Sampler
+from hpcdi.replay.limits import Limits
+from hpcdi.replay.monitor import Monitor
+from hpcdi.replay.samplers import LARGEST_PRIORITY, PrioritizedSampler, Sampler, UniformSampler
+from hpcdi.store.memory import Span, rows_in
 from hpcdi.types import Array
 from hpcdi.utils.nested import narrowed
 
 
-class ItemIndex:
-    """The items of a ring that can be drawn, with their priorities, uses and policy versions.
+class Slots:
+    """Slots for `capacity` items, the newest ones; a new one takes the oldest one's place.
 
     Args:
-        ring: where the items lie.
-        sampler: draws among those that are alive: neither overwritten nor dropped.
+        capacity: slots.
+        first_id: unique id of the first item.
+
+    Attributes:
+        first, pushed: items with ids in [first, pushed) are here.
+        origin: id of the first one since the buffer was cleared.
     """
 
-    def __init__(self, ring: Ring, sampler: Sampler) -> None:
-        self.alive = 0
-        self.max_priority = 1.0
-        self._ring, self._sampler = ring, sampler
-        self._marks = np.zeros((ring.capacity, 2), dtype=np.int32)  # side by side: one cache miss
+    def __init__(self, capacity: int, first_id: int = 0) -> None:
+        self.capacity = capacity
+        self.first = self.pushed = self.origin = first_id
+
+    def __len__(self) -> int:
+        return self.pushed - self.first
+
+    def take(self, count: int) -> range:
+        """Take slots for new items; returns the ids of those that stay, the last ones."""
+        before, self.pushed = self.pushed, self.pushed + count
+        self.first = max(self.first, self.pushed - self.capacity)
+        return range(max(before, self.pushed - self.capacity), self.pushed)
+
+    def spans(self, first_id: int, end_id: int) -> Iterator[Span]:
+        """Where items [first_id, end_id) lie: one or two spans."""
+        done = first_id
+        while done < end_id:
+            start = done % self.capacity
+            stop = min(start + end_id - done, self.capacity)
+            yield Span(start, stop, done - first_id)
+            done += stop - start
+
+    def slots(self, first_id: int | None = None, end_id: int | None = None) -> Array:
+        """Slots of items [first_id, end_id), by default all that are here, the oldest first."""
+        first = self.first if first_id is None else first_id
+        ids = np.arange(first, self.pushed if end_id is None else end_id)
+        return self.slots_of(ids)
+
+    def slots_of(self, ids: Array) -> Array:
+        """Slots of the items with ids of any shape."""
+        return ids % self.capacity
+
+    def ordered(self, by_slot: Array) -> Array:
+        """A copy of an array [capacity] for the items here, the oldest first."""
+        return rows_in(self.spans(self.first, self.pushed), by_slot)
+
+    def forget(self, before_id: int) -> None:
+        """Let the items go whose unique id is below `before_id`."""
+        self.first = max(self.first, min(before_id, self.pushed))
+
+    def ids(self) -> dict[str, int]:
+        """The ids, as a saved state holds them."""
+        return {"first": self.first, "pushed": self.pushed, "origin": self.origin}
+
+    def restore(self, ids: Mapping[str, Any]) -> None:
+        """Restore `ids`."""
+        self.first, self.pushed, self.origin = (int(ids[n]) for n in ("first", "pushed", "origin"))
+
+
+class Drawn(NamedTuple):
+    """Items that were drawn; all of length m."""
+
+    slots: Array
+    unique_ids: Array
+    weights: Array
+    """Importance weights, float32, at most 1."""
+    staleness: Array
+    """Train iterations between the policy that made the item and now; -1 where not known."""
+    use: Array
+    """How often each item has been drawn, this draw included; -1 where it is not counted."""
+
+
+def annealed_beta(start: float, draws: int, steps: float) -> float:
+    """Exponent of importance weights: from `start` to 1 over `steps` draws."""
+    done = min(1.0, draws / float(steps))
+    return start * (1 - done) + done
+
+
+class ReplayIndex:
+    """Draws items by priority; bounds their use, staleness and rate, and reports them.
+
+    Args:
+        places: where the items lie.
+        cfg: settings.
+        monitor: reports what is drawn, and the traffic.
+        rng: draws.
+        prioritized: draw by priority; else uniformly, whatever the priorities are.
+        let_go: called with the slots of items that are dropped for their age or use.
+
+    Attributes:
+        places: see above.
+        max_priority: the largest so far, which new items have.
+        blocked: reason why the last draw returned None; empty where it did not.
+    """
+
+    def __init__(
+        self,
+        places: Slots,
+        cfg: AdvancedBufferConfig,
+        monitor: Monitor,
+        *,
+        rng: np.random.Generator,
+        prioritized: bool = True,
+        let_go: Callable[[Array], None] = lambda _slots: None,
+    ) -> None:
+        self._cfg, self._monitor, self._rng, self._let_go = cfg, monitor, rng, let_go
+        self.places, self._alive, self.max_priority, self.blocked = places, 0, 1.0, ""
+        alpha, self._beta_start, self._anneal_steps = cfg.exponents()
+        self._draws = 0
+        self._sampler: Sampler = UniformSampler(places.capacity)
+        if prioritized:
+            self._sampler = PrioritizedSampler(places.capacity, alpha)
+        self._marks = np.zeros((places.capacity, 2), dtype=np.int32)  # together: one cache miss
         self._use, self._made_at = self._marks.T
+        self._limits = Limits(cfg.thruput_controller, cfg.min_fill)
+
+    # ---------------------------------------------------------------------------------- items
+
+    @property
+    def capacity(self) -> int:
+        """Items that there is room for."""
+        return self.places.capacity
+
+    @property
+    def max_staleness(self) -> float:
+        """Train iterations after which an item is dropped."""
+        return self._cfg.max_staleness
+
+    def count(self) -> int:
+        """Items that can be drawn: neither overwritten nor dropped."""
+        return self._alive
+
+    def add(self, count: int, made_at: Array | int = -1, priority: Array | None = None) -> range:
+        """Let `count` new items be drawn, in the place of the oldest ones where it is full.
+
+        Args:
+            count: items.
+            made_at: train iteration of the policy that made them, [m] or one for all.
+            priority: of each, [m]; None: the largest so far.
+
+        Returns:
+            Unique ids of those that stay, the last ones.
+
+        Raises:
+            BufferContractError: ages or priorities are not of them. Then none is added.
+        """
+        check_marks(made_at, priority, count)
+        ids = self.places.take(count)
+        self.admit(ids, made_at, priority)
+        self.note(pushed=count)
+        return ids
 
     def admit_one(self, slot: int, made_at: int, priority: float | None) -> None:
         """Let the new item in `slot` be drawn; without a priority it has the largest so far."""
-        self.alive += not self._sampler.alive(slot)
+        self._alive += not self._sampler.alive(slot)
         self._use[slot] = 0
         self._made_at[slot] = made_at
         if priority is None:
@@ -42,68 +190,127 @@ class ItemIndex:
             self.max_priority = max(self.max_priority, priority)
 
     def admit(self, ids: range, made_at: Array | int, priority: Array | None) -> None:
-        """Let new items [m] be drawn; without a priority they have the largest so far.
-
-        See `note_largest` for given ones.
-        """
-        for span in self._ring.spans(ids.start, ids.stop):
+        """Let new items be drawn; of ages and priorities [m] the last ones are theirs."""
+        if priority is not None:
+            self.max_priority = max(self.max_priority, float(priority.max(initial=0.0)))
+            priority = priority[-len(ids) :]
+        if isinstance(made_at, np.ndarray) and made_at.ndim:
+            made_at = made_at[-len(ids) :]
+        for span in self.places.spans(ids.start, ids.stop):
             slots = np.arange(span.start, span.stop)
             rows = slice(span.offset, span.offset + len(slots))
-            self.alive += len(slots) - int(np.count_nonzero(self._sampler.alive(slots)))
-            self._use[span.start : span.stop] = 0
-            self._made_at[slots] = made_at if isinstance(made_at, int) else made_at[rows]
-            given = self.max_priority if priority is None else priority[rows]
-            self._sampler.set(slots, given)
+            self._alive += len(slots) - int(np.count_nonzero(self._sampler.alive(slots)))
+            self._use[slots] = 0
+            is_one = not isinstance(made_at, np.ndarray) or not made_at.ndim
+            self._made_at[slots] = made_at if is_one else made_at[rows]  # type: ignore[index]
+            self._sampler.set(slots, self.max_priority if priority is None else priority[rows])
+
+    def evict(self, before_id: int, first_id: int = 0) -> None:
+        """Drop all items whose unique id is below `before_id`, from `first_id` on."""
+        places, first = self.places, max(first_id, self.places.first)
+        self.drop(places.slots(first, max(first, min(before_id, places.pushed))))
+        if first == places.first:
+            places.forget(before_id)
 
     def drop(self, slots: Array) -> Array:
         """Exclude different slots [m] from draws; returns those that could be drawn before."""
         slots = slots[self._sampler.alive(slots)]
         if slots.size:
             self._sampler.remove(slots)
-            self.alive -= len(slots)
+            self._alive -= len(slots)
         return slots
 
-    def drop_stale(self, train_iter: int, max_staleness: float) -> Array:
-        """Drop items whose policy is over `max_staleness` iterations older than `train_iter`."""
-        slots = self.living()
-        made = self._made_at[slots]
-        return self.drop(slots[(made >= 0) & (train_iter - made > max_staleness)])
+    def retire(self, slots: Array) -> None:
+        """Drop those of slots [m], which were drawn, that have been drawn `max_use` times."""
+        if math.isfinite(self._cfg.max_use):
+            self._let_go(self.drop(np.unique(slots[self._use[slots] >= self._cfg.max_use])))
 
-    def drop_used(self, slots: Array, max_use: float) -> Array:
-        """Drop those of slots [m] that have been drawn `max_use` times."""
-        return self.drop(np.unique(slots[self._use[slots] >= max_use]))
+    def _retire_stale(self, train_iter: int) -> None:
+        if math.isfinite(self._cfg.max_staleness):
+            slots = self.living()
+            made = self._made_at[slots]
+            is_stale = (made >= 0) & (train_iter - made > self._cfg.max_staleness)
+            self._let_go(self.drop(slots[is_stale]))
 
-    def draw(self, size: int, train_iter: int, beta: float, rng: np.random.Generator) -> Drawn:
-        """Draw `size` items of those alive; there must be one."""
-        slots, weights = self._sampler.draw(size, self.alive, beta, rng)
-        return self._describe(slots, weights, train_iter)
+    def living(self) -> Array:
+        """Slots that can be drawn, the oldest item first."""
+        slots = self.places.slots()
+        return slots if self._alive == len(slots) else slots[self._sampler.alive(slots)]
 
-    def draw_range(
-        self, size: int, train_iter: int, among: slice, rng: np.random.Generator
+    # ---------------------------------------------------------------------------------- draws
+
+    def why_not_push(self, count: int) -> str:
+        """Returns why `count` items should not be pushed now (`push_sample_rate_limit.max`), or "".
+
+        `add` itself never refuses data: its caller asks, and waits.
+        """
+        return self._limits.why_not_push(count)
+
+    def why_not_sample(self, size: int, train_iter: int) -> str:
+        """Returns why `size` items cannot be drawn now; empty where they can. Drops stale ones."""
+        self._retire_stale(train_iter)
+        self.blocked = self._limits.why_not_draw(size, self._alive)
+        return self.blocked
+
+    def draw(
+        self, size: int, train_iter: int, draws: int = 1, among: slice | None = None
     ) -> Drawn | None:
-        """Draw `size` different items uniformly among a range of those alive, the oldest first."""
-        span = range(self.alive)[among]
-        if len(span) < size:
-            return None
-        places = span.start + span.step * rng.choice(len(span), size, replace=False)
-        if self.alive == len(self._ring):
-            chosen = self._ring.slots_of(self._ring.first + places)
-        else:
-            chosen = self.living()[places]
-        return self._describe(chosen, np.ones(size, dtype=np.float32), train_iter)
-
-    def reprioritize(self, unique_ids: Array, priorities: Array, largest: float) -> int:
-        """Set priorities of items [m] that are still here; returns how many are.
+        """Draw `size` items; None where there are not enough (see `blocked`).
 
         Args:
-            unique_ids: of the items.
-            priorities: that they have now.
-            largest: of the priorities.
+            size: number of items.
+            train_iter: the learner's current train iteration.
+            draws: how many batches they are for, as the annealing of `beta` counts them.
+            among: draw uniformly among these items only, none of them twice, the oldest being 0.
+
+        Raises:
+            BufferContractError: `size` is below 1.
         """
-        slots = self._ring.slots_of(unique_ids)
+        if size < 1:
+            raise BufferContractError(f"cannot draw {size} items")
+        if self.why_not_sample(size, train_iter):
+            return None
+        if among is None:
+            slots, weights = self._sampler.draw(size, self._alive, self.beta, self._rng)
+        else:
+            chosen = self._choose(size, among)
+            if chosen is None:
+                self.blocked = f"fewer than {size} items in {among}"
+                return None
+            slots, weights = chosen, np.ones(size, dtype=np.float32)
+        newest = self.places.pushed - 1
+        use, staleness, ids = self._sampler.mark_drawn(self._marks, slots, newest, train_iter)
+        self._draws += draws
+        self.note(drawn=size)
+        if self._monitor.draws.is_next_reported():
+            marks = {"use": use, "priority": self.priority(slots), "staleness": staleness}
+            self._monitor.draws.add(marks, train_iter)
+        return Drawn(slots, ids, weights, staleness, use)
+
+    def _choose(self, size: int, among: slice) -> Array | None:
+        """Slots of `size` different items in a range of those alive; None: there are fewer."""
+        chosen_of = range(self._alive)[among]
+        if len(chosen_of) < size:
+            return None
+        order = chosen_of.start + chosen_of.step * self._rng.choice(
+            len(chosen_of), size, replace=False
+        )
+        if self._alive == len(self.places):
+            return self.places.slots_of(self.places.first + order)
+        return self.living()[order]
+
+    def update_priorities(self, unique_ids: Array, priorities: Array) -> int:
+        """Set priorities of items [m] that are still here; returns how many are.
+
+        Raises:
+            BufferContractError: a priority is negative, not a number or above 1e30, or missing.
+        """
+        largest = check_priorities(priorities, len(unique_ids))
+        unique_ids = np.asarray(unique_ids, np.int64)
+        slots = self.places.slots_of(unique_ids)
         # one comparison for both ends: what is below the first id is huge as an unsigned number
-        here = (unique_ids - self._ring.first).view(np.uint64) < np.uint64(len(self._ring))
-        if self.alive < len(self._ring):
+        here = (unique_ids - self.places.first).view(np.uint64) < np.uint64(len(self.places))
+        if self._alive < len(self.places):
             here &= self._sampler.alive(slots)
         count = int(np.count_nonzero(here))
         if count < len(slots):
@@ -114,93 +321,61 @@ class ItemIndex:
             self.max_priority = max(self.max_priority, largest)
         return count
 
-    def living(self) -> Array:
-        """Slots that can be drawn, the oldest item first."""
-        slots = self._ring.slots()
-        return slots if self.alive == len(slots) else slots[self._sampler.alive(slots)]
-
     def priority(self, slots: Array) -> Array:
         """Priorities of slots [m]."""
         return self._sampler.priority(slots)
 
-    def note_largest(self, priorities: Array) -> None:
-        """Take the largest of priorities into account, even if its item did not stay."""
-        if priorities.size:
-            self.max_priority = max(self.max_priority, float(priorities.max()))
+    @property
+    def beta(self) -> float:
+        """Exponent of the importance weights now; rises to 1 over `anneal_step` draws."""
+        return annealed_beta(self._beta_start, self._draws, self._anneal_steps)
+
+    @beta.setter
+    def beta(self, value: float) -> None:
+        self._beta_start, self._draws = value, 0
+
+    def note(self, pushed: int = 0, drawn: int = 0) -> None:
+        """Count pushed and drawn items; report if it is time."""
+        self._limits.note(pushed, drawn)
+        if self._monitor.traffic.note(pushed, drawn):
+            self._monitor.traffic.report(self._alive)
+
+    # ---------------------------------------------------------------------------------- state
 
     def state_dict(self) -> dict[str, Any]:
         """Everything, of the oldest item first: copies, in the smallest dtypes that hold them."""
+        places = self.places
         return {
-            "mass": self._ring.ordered(self._sampler.mass()),
-            "use": narrowed(self._ring.ordered(self._use)),
-            "made_at": narrowed(self._ring.ordered(self._made_at)),
-            "max_priority": self.max_priority,
+            "capacity": self.capacity,
+            "rng": {"state": self._rng.bit_generator.state},
+            "ring": {"capacity": places.capacity, "ids": places.ids()},
+            "index": {
+                "mass": places.ordered(self._sampler.mass()),
+                "use": narrowed(places.ordered(self._use)),
+                "made_at": narrowed(places.ordered(self._made_at)),
+                "max_priority": self.max_priority,
+            },
+            "annealing": {
+                "start": self._beta_start,
+                "draws": self._draws,
+                "steps": self._anneal_steps,
+            },
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Restore a `state_dict`; the ring has its items already."""
-        slots = self._ring.slots()
-        mass = np.zeros(self._ring.capacity, dtype=np.float32)
-        mass[slots] = state["mass"]
+        """Restore a `state_dict`, into an index that knows nothing yet."""
+        self.places.restore(state["ring"]["ids"])
+        marks, slots = state["index"], self.places.slots()
+        mass = np.zeros(self.places.capacity, dtype=np.float32)
+        mass[slots] = marks["mass"]
         self._sampler.restore(mass)
-        self._use[slots] = state["use"]
-        self._made_at[slots] = state["made_at"]
-        self.alive = int(np.count_nonzero(state["mass"]))
-        self.max_priority = float(state["max_priority"])
-
-    def _describe(self, slots: Array, weights: Array, train_iter: int) -> Drawn:
-        newest = self._ring.pushed - 1
-        use, staleness, ids = self._sampler.mark_drawn(self._marks, slots, newest, train_iter)
-        return Drawn(slots, ids, weights, staleness, use)
-
-
-def made_at_of(item: Mapping[str, Any]) -> int:
-    """Train iteration of the policy that made an item; -1 where it states none."""
-    stated = item.get("collect_iter")
-    stated = item.get("policy_iter") if stated is None else stated
-    if isinstance(stated, list | tuple):  # of a sequence, one for each transition
-        stated = min(stated, default=None)
-    return -1 if stated is None else int(stated)
-
-
-def priorities_of(items: Sequence[Mapping[str, Any]], largest: float) -> Array:
-    """Priority of each item, float64 [m]; `largest` where it has none.
-
-    Raises:
-        BufferContractError: see `check_priorities`.
-    """
-    stated = [item.get("priority") for item in items]
-    priorities = _numbers([largest if value is None else value for value in stated])
-    check_priorities(priorities, len(items))
-    return priorities
-
-
-def marks_of_columns(columns: Mapping[str, Any]) -> tuple[Array | int, Array | None]:
-    """Policy iterations and priorities that columns state; -1 and None where they do not."""
-    made_at = columns.get("collect_iter", columns.get("policy_iter"))
-    priority = columns.get("priority")
-    ages = -1 if made_at is None else np.asarray(made_at)
-    return ages, None if priority is None else _numbers(priority)
-
-
-def rows_of(columns: Mapping[str, Any]) -> int:
-    """Rows of columns, nested or not; 0 where they are none."""
-    for column in columns.values():
-        rows = rows_of(column) if isinstance(column, Mapping) else _length(column)
-        if rows:
-            return rows
-    return 0
-
-
-def _length(column: Any) -> int:
-    return len(column) if isinstance(column, Sized) and getattr(column, "ndim", True) else 0
-
-
-def _numbers(values: Any) -> Array:
-    try:
-        return np.asarray(values, dtype=np.float64)
-    except (TypeError, ValueError) as error:
-        raise BufferContractError(f"a priority is no number: {error}") from error
+        self._use[slots] = marks["use"]
+        self._made_at[slots] = marks["made_at"]
+        self._alive = int(np.count_nonzero(marks["mass"]))
+        self.max_priority = float(marks["max_priority"])
+        self._beta_start = float(state["annealing"]["start"])
+        self._draws = int(state["annealing"]["draws"])
+        self._rng.bit_generator.state = state["rng"]["state"]
 
 
 def check_priorities(priorities: Array, count: int) -> float:
@@ -229,26 +404,3 @@ def check_marks(made_at: Array | int, priority: Array | None, count: int) -> Non
         raise BufferContractError(f"ages of shape {np.shape(made_at)} for {count} items")
     if priority is not None:
         check_priorities(priority, count)
-
-
-def add_marks(items: list[dict[str, Any]], drawn: Drawn, priority: Array, prefix: str) -> None:
-    """Add the buffer's bookkeeping to drawn items [m]; `priority` is theirs."""
-    marks = zip(
-        drawn.unique_ids.tolist(), drawn.slots.tolist(), priority.tolist(),
-        drawn.staleness.tolist(), drawn.use.tolist(), drawn.weights.tolist(), strict=True,
-    )  # fmt: skip
-    for item, (number, slot, own_priority, staleness, use, weight) in zip(
-        items, marks, strict=True
-    ):
-        item["replay_unique_id"] = f"{prefix}_{number}"
-        item["replay_buffer_idx"] = slot
-        item["priority"] = own_priority
-        item["staleness"] = staleness
-        item["use"] = use
-        item["IS"] = weight
-
-
-def number_of(name: Any, prefix: str) -> int:
-    """The unique id in a ``replay_unique_id``; -1, which no item has, where another made it."""
-    owner, _, number = str(name).rpartition("_")
-    return int(number) if owner == prefix and number.isdecimal() else -1

@@ -15,8 +15,8 @@ import numpy as np
 
 from hpcdi.comm.messages import AdmitBlock, Batches, BlockAdmitted, BlockReady
 from hpcdi.config.schema import ExperimentConfig
-from hpcdi.replay.advanced_buffer import AdvancedReplayBuffer
-from hpcdi.replay.base_buffer import get_buffer_cls
+from hpcdi.replay.index import ReplayIndex, Slots
+from hpcdi.replay.monitor import Monitor
 from hpcdi.replay.partition import (
     TRANSITIONS,
     AsTheyComePartition,
@@ -73,7 +73,6 @@ class ReplayManager:
         rule: what an item is.
 
     Attributes:
-        make_buffer: see above.
         ratio: see above.
         partitions: by learner rank.
         items_admitted: transitions that learners have read.
@@ -82,7 +81,7 @@ class ReplayManager:
 
     def __init__(
         self,
-        make_buffer: Callable[[str], AdvancedReplayBuffer],
+        make_buffer: Callable[[str], ReplayIndex],
         block_bytes: int,
         partition: type[Partition] = Partition,
         ratio: ReplayRatio | None = None,
@@ -92,7 +91,7 @@ class ReplayManager:
         self.partitions: dict[int, Partition] = {}
         self.items_admitted = 0
         self.blocks_lost = 0
-        self.make_buffer, self._block_bytes, self._kind = make_buffer, block_bytes, partition
+        self._make_buffer, self._block_bytes, self._kind = make_buffer, block_bytes, partition
         self._early = Backlog(EARLY_ROWS)  # published before there was a learner
         self._restored: Mapping[str, Any] = {}  # partitions of a snapshot, until learners start
         self._restored_drawn = 0  # samples that it says were drawn
@@ -106,7 +105,7 @@ class ReplayManager:
         """Make the learners' partitions; returns orders to read the blocks that have waited."""
         for rank in learner_ranks:
             self.partitions[rank] = self._kind(
-                self.make_buffer(f"buffer_rank{rank}"), self._block_bytes, self._rule
+                self._make_buffer(f"buffer_rank{rank}"), self._block_bytes, self._rule
             )
         orders = self._restore()
         published, self._published = self._published, {}
@@ -131,7 +130,7 @@ class ReplayManager:
             (rank, states[name]) for rank, name in zip(sorted(self.partitions), names, strict=True)
         ]
         if any(
-            state["buffer"]["capacity"] != self.partitions[rank].buffer.replay_buffer_size
+            state["buffer"]["capacity"] != self.partitions[rank].buffer.capacity
             for rank, state in pairs
         ):
             return []
@@ -251,7 +250,7 @@ class ReplayManager:
 
     def capacity(self) -> int:
         """Items that all partitions can hold."""
-        return sum(part.buffer.replay_buffer_size for part in self.partitions.values())
+        return sum(part.buffer.capacity for part in self.partitions.values())
 
     def samples_drawn(self) -> int:
         """Items that were ever drawn."""
@@ -322,20 +321,17 @@ def create_replay(
         buffer_cfg,
         replay_buffer_size=buffer_cfg.replay_buffer_size // learners,
         min_fill=max(1, buffer_cfg.min_fill // learners),
-        frames=(),  # this buffer holds row numbers; shards and learners' rings hold the frames
     )
     seeds = np.random.SeedSequence(config.seed, spawn_key=(0, number) if number else (0,))
 
-    def make_buffer(name: str) -> AdvancedReplayBuffer:
-        buffer: AdvancedReplayBuffer = get_buffer_cls(share)(
+    def make_buffer(name: str) -> ReplayIndex:
+        return ReplayIndex(
+            Slots(share.replay_buffer_size),
             share,
-            curves,
-            config.exp_name,
-            name,
+            Monitor(share.monitor, curves, name),
             rng=np.random.default_rng(seeds.spawn(1)[0]),
             prioritized=policy.priority,
         )
-        return buffer
 
     ratio = replay_ratio_of(config, collectors, learners, in_turns=in_turns)
     block_bytes = config.system.storage.block_bytes

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from hpcdi.config.replay import MonitorConfig
 from hpcdi.types import Array
 from hpcdi.utils.log import LOGGER
 
@@ -50,14 +51,13 @@ class SampledData:
         self._draws = 0
         self._seen: deque[dict[str, float]] = deque(maxlen=average_range)
 
-    @property
-    def is_due(self) -> bool:
-        """True if the next draw is part of a report; the others cost nothing."""
+    def is_next_reported(self) -> bool:
+        """Count a draw; returns whether it is part of a report: the others cost nothing."""
         self._draws += 1
         return (self._draws - 1) % self._print_freq >= self._first
 
     def add(self, marks: dict[str, Array], train_iter: int) -> None:
-        """Take the marks [m] of a draw that `is_due`."""
+        """Take the marks [m] of a draw that is reported."""
         self._seen.append(
             {
                 f"{name}_{word}": float(of(values))
@@ -105,3 +105,22 @@ class PeriodicThruput:
             }  # fmt: skip
             self._reports.write("sec", values, round(now - self._opened))
             self._reported, self._pushed, self._drawn = now, 0, 0
+
+
+class Monitor:
+    """What a prioritized buffer reports.
+
+    Args:
+        cfg: settings.
+        tb_logger: has ``add_scalar(tag, value, step)``; None: reports go to the log.
+        name: of the buffer.
+
+    Attributes:
+        draws: use, priority and staleness of drawn items.
+        traffic: items pushed and drawn.
+    """
+
+    def __init__(self, cfg: MonitorConfig, tb_logger: Any, name: str) -> None:
+        reports, watch = Reports(tb_logger, name), cfg.sampled_data_attr
+        self.draws = SampledData(reports, watch.average_range, watch.print_freq)
+        self.traffic = PeriodicThruput(reports, cfg.periodic_thruput.seconds)

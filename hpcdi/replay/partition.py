@@ -36,7 +36,7 @@ import numpy as np
 from hpcdi.comm.messages import AdmitBlock, Batches, BlockAdmitted, BlockReady, DataDemand
 from hpcdi.config.replay import AdvancedBufferConfig
 from hpcdi.errors import BufferContractError
-from hpcdi.replay.advanced_buffer import AdvancedReplayBuffer
+from hpcdi.replay.index import ReplayIndex
 from hpcdi.store.block import block_rows, transition_rows
 from hpcdi.store.rows import RowPlacer
 from hpcdi.types import Array, SequenceRule, collector_of
@@ -189,7 +189,7 @@ class Partition:
     """One learner's part of the replay buffer: rows of its ring, and an index of their items.
 
     Args:
-        buffer: index of the items; an item is a row number of the learner's ring.
+        buffer: index of the items.
         block_bytes: size at which collectors seal a block.
         rule: what an item is.
     """
@@ -198,12 +198,13 @@ class Partition:
     """True if data are learnt from repeatedly, also after a restart."""
 
     def __init__(
-        self, buffer: AdvancedReplayBuffer, block_bytes: int, rule: SequenceRule = TRANSITIONS
+        self, buffer: ReplayIndex, block_bytes: int, rule: SequenceRule = TRANSITIONS
     ) -> None:
         self.rule = rule
         self.buffer = buffer
         self.samples_drawn = 0
-        self.backlog = Backlog(buffer.replay_buffer_size)
+        self.backlog = Backlog(buffer.capacity)
+        self._rows = np.zeros(buffer.capacity, np.int32)  # of each slot: its item's ring row
         self.newest_version: dict[int, int] = {}  # on-policy: of each rank's undrawn rollouts
         self._block_bytes = block_bytes
         self._placer: RowPlacer | None = None  # made when the first block shows the size of a row
@@ -230,7 +231,7 @@ class Partition:
     def place(self, ready: BlockReady) -> AdmitBlock:
         """Assign rows to a block; items of the blocks that it overwrites leave the index."""
         if self._placer is None:
-            size = self.buffer.replay_buffer_size
+            size = self.buffer.capacity
             self._placer = make_placer(size, self._block_bytes, ready, self.rule)
         if ready.block_id in self._held:
             raise BufferContractError(f"block {ready.block_id} was announced twice")
@@ -261,9 +262,13 @@ class Partition:
         if admitted.error:
             return 0
         rows, versions = item_rows(block.ready, block.first_row, self.rule)
-        ids = self.buffer.push_columns({"row": rows.astype(np.int32)}, versions)
+        ids = self.buffer.add(len(rows), versions)
+        self._rows[self._slots(ids)] = rows[len(rows) - len(ids) :]
         block.first_id, block.end_id = ids.start, ids.stop
         return len(ids)
+
+    def _slots(self, ids: range) -> Array:
+        return self.buffer.places.slots(ids.start, ids.stop)
 
     def release_blocks(self) -> list[BlockReady]:
         """Blocks for other partitions because this learner has died, oldest first."""
@@ -329,22 +334,20 @@ class Partition:
         if demand is None:
             raise BufferContractError("batches were drawn that nobody has asked for")
         size = batches * demand.batch_size
-        sample = self.buffer.sample_batch(
-            size, demand.train_iter, draws=batches, sample_range=among
-        )
-        if sample is None:
+        drawn = self.buffer.draw(size, demand.train_iter, batches, among)
+        if drawn is None:
             raise BufferContractError(f"batches were drawn too early: {self.buffer.blocked}")
+        self.buffer.retire(drawn.slots)
         missing = demand.batches - batches
         self._waiting = dataclasses.replace(demand, batches=missing) if missing else None
         self.samples_drawn += size
-        drawn = sample.drawn
 
         def by_batch(array: Array) -> Array:
             # neighbours are of neighbouring strata: deal them out, so that a batch spans them all
             return np.ascontiguousarray(array.reshape(demand.batch_size, batches).T)
 
         return Batches(
-            rows=by_batch(sample.columns["row"].astype(np.int64)),
+            rows=by_batch(self._rows[drawn.slots].astype(np.int64)),
             unique_ids=by_batch(drawn.unique_ids),
             weights=by_batch(drawn.weights),
             env_steps=env_steps,
@@ -376,6 +379,7 @@ class Partition:
         """The index, and the name of each of its blocks; an `end_id` of -1 marks an unread one."""
         return {
             "buffer": self.buffer.state_dict(),
+            "rows": self.buffer.places.ordered(self._rows),
             "ring": {} if self._placer is None else self._placer.state_dict(),
             "blocks": [block.state_dict() for block in self._held.values()],
             "samples_drawn": self.samples_drawn,
@@ -395,6 +399,7 @@ class Partition:
             published: the blocks that exist, by name.
         """
         self.buffer.load_state_dict(state["buffer"])
+        self._rows[self.buffer.places.slots()] = state["rows"]
         self.samples_drawn, self.backlog.offered = state["samples_drawn"], state["offered"]
         read = [block for block in state["blocks"] if block["end_id"] >= 0]
         if state["ring"]:
@@ -425,7 +430,7 @@ class OnPolicyPartition(Partition):
     is_replay = False
 
     def __init__(
-        self, buffer: AdvancedReplayBuffer, block_bytes: int, rule: SequenceRule = TRANSITIONS
+        self, buffer: ReplayIndex, block_bytes: int, rule: SequenceRule = TRANSITIONS
     ) -> None:
         super().__init__(buffer, block_bytes, rule)
         self._undrawn: dict[int, bool] = {}  # block id of a rollout -> whether the learner holds it
@@ -477,7 +482,7 @@ class OnPolicyPartition(Partition):
     ) -> list[AdmitBlock]:
         """Restore counters and random numbers only: rollouts are collected anew."""
         self.buffer.load_state_dict(state["buffer"])
-        self.buffer.evict(self.buffer.push_count)
+        self.buffer.evict(self.buffer.places.pushed)
         self.samples_drawn = int(state["samples_drawn"])
         return []
 

@@ -64,13 +64,13 @@ class PrioritizedSampler:
 
     def __init__(self, capacity: int, alpha: float) -> None:
         # imports numba, which takes longer than all the rest: only who draws by priority pays
-        from hpcdi.replay import priority_tree
+        from hpcdi.replay import tree
 
         self._alpha = alpha
-        self._tree = priority_tree.new_tree(capacity)
+        self._tree = tree.new_tree(capacity)
         self.mark_drawn = mark_drawn
-        if isinstance(self._tree, priority_tree.CompiledTree):
-            self.mark_drawn = priority_tree.mark_drawn_compiled
+        if isinstance(self._tree, tree.CompiledTree):
+            self.mark_drawn = tree.mark_drawn_compiled
 
     def mass(self) -> Array:
         """Priority^alpha of every slot, float32 [capacity]; 0 where there is nothing to draw."""

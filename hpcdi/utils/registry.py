@@ -176,11 +176,11 @@ BUFFER_REGISTRY = Registry(
     "replay buffer",
     {
         "advanced": BuiltIn(
-            "hpcdi.replay.advanced_buffer:AdvancedReplayBuffer",
+            "hpcdi.worker.replay_buffer.advanced_buffer:AdvancedReplayBuffer",
             "hpcdi.config.replay:AdvancedBufferConfig",
         ),
         "deque": BuiltIn(
-            "hpcdi.replay.advanced_buffer:DequeReplayBuffer",
+            "hpcdi.worker.replay_buffer.advanced_buffer:DequeReplayBuffer",
             "hpcdi.config.replay:DequeBufferConfig",
         ),
         "naive": BuiltIn("hpcdi.worker.replay_buffer.naive_buffer:NaiveReplayBuffer"),

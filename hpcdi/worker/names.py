@@ -83,8 +83,6 @@ OLD_PATHS = {
     "learner.comm.base_comm_learner": "hpcdi.worker.learner.comm.mpi_fs_learner",
     "learner.comm.flask_fs_learner": "hpcdi.worker.learner.comm.mpi_fs_learner",
     "learner.comm.utils": _HERE,
-    "replay_buffer.advanced_buffer": "hpcdi.replay.advanced_buffer",
-    "replay_buffer.base_buffer": "hpcdi.replay.base_buffer",
     "replay_buffer.elastic_buffer": "hpcdi.worker.replay_buffer.naive_buffer",
     "replay_buffer.sequence_buffer": "hpcdi.worker.replay_buffer.naive_buffer",
     "replay_buffer.utils": _HERE,

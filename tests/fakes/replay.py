@@ -14,11 +14,14 @@ from hpcdi.comm.messages import (
     BlockReady,
     DataDemand,
 )
+from hpcdi.config.fields import Parser
+from hpcdi.config.replay import AdvancedBufferConfig
+from hpcdi.replay.index import ReplayIndex, Slots
 from hpcdi.replay.manager import ReplayManager
+from hpcdi.replay.monitor import Monitor
 from hpcdi.replay.partition import OnPolicyPartition, Partition
 from hpcdi.roles.coordinator.groups import EvaluationClock, Group, Groups, Learners
 from hpcdi.types import BLOCK_ID_BITS, ITEM_DTYPE, MAIN, ColumnSpec, Interval, ShardRef
-from hpcdi.worker.replay_buffer import AdvancedReplayBuffer
 
 EVERY_5_S = Interval("seconds", 5.0)
 CAPACITY = 100
@@ -39,9 +42,12 @@ def block(block_id: int, lengths: Sequence[int], tail: int = 1, version: int = 0
     return BlockReady("task", block_id, shard, items, tail, 0.0)
 
 
-def make_buffer(name: str, **settings: Any) -> AdvancedReplayBuffer:
-    cfg = {"replay_buffer_size": CAPACITY, **settings}
-    return AdvancedReplayBuffer(cfg, None, "test", name, rng=np.random.default_rng(0))
+def make_buffer(name: str, **settings: Any) -> ReplayIndex:
+    parser = Parser()
+    cfg = parser.parse(AdvancedBufferConfig, {"replay_buffer_size": CAPACITY, **settings})
+    assert parser.problems == []
+    monitor = Monitor(cfg.monitor, None, name)
+    return ReplayIndex(Slots(cfg.replay_buffer_size), cfg, monitor, rng=np.random.default_rng(0))
 
 
 def make_partition(**settings: Any) -> Partition:

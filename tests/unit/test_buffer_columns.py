@@ -13,10 +13,11 @@ from hypothesis import strategies as st
 
 from hpcdi.errors import BufferContractError
 from hpcdi.store.memory import LARGE_BYTES
-from hpcdi.store.rows import LARGE_ROW_BYTES, RowStore
+from hpcdi.store.rows import LARGE_ROW_BYTES
 from hpcdi.types import Array
 from hpcdi.utils.nested import flatten, narrowed
 from hpcdi.worker.replay_buffer import AdvancedReplayBuffer, NaiveReplayBuffer
+from hpcdi.worker.replay_buffer.items import ItemStore
 
 ALL = slice(None)
 SIZE = 6
@@ -243,7 +244,7 @@ def test_every_number_can_be_a_tensor(count: int) -> None:
 
 
 def test_no_result_shares_memory_with_the_store() -> None:
-    store = RowStore(4)
+    store = ItemStore(4)
     store.put(0, 4, store.check(stacked([item(n) for n in range(4)])), 0)
     read = store.read_columns(np.arange(4))
     for name in FIELDS:

@@ -55,7 +55,7 @@ def check_valid(buffer: Any, model: Model) -> None:
     """Counts, ids and trees of the buffer agree with each other and with the model."""
     index, ring = buffer._index, buffer._ring
     sampler, slots = index._sampler, index.living()
-    assert buffer.count() == index.alive == len(slots) == len(model.items)
+    assert buffer.count() == index.count() == len(slots) == len(model.items)
     assert buffer.push_count == model.pushed - model.origin
     assert [int(slot) for slot in slots] == [n % CAPACITY for n in model.items]
     assert len(ring) == ring.pushed - ring.first <= CAPACITY

@@ -69,7 +69,7 @@ def draws(data: SampledData, count: int, start: int = 0) -> list[int]:
     """Draw `count` times; gives the draws that were asked for their marks."""
     asked = []
     for n in range(start, start + count):
-        if data.is_due:
+        if data.is_next_reported():
             asked.append(n)
             data.add(marks(n, n + 2), n)
     return asked
@@ -91,7 +91,7 @@ def test_without_a_writer_it_is_a_line_of_the_log(told: pytest.LogCaptureFixture
 def test_a_report_is_mean_largest_and_smallest() -> None:
     writer = Calls()
     data = SampledData(Reports(writer, "b"), average_range=1, print_freq=1)
-    assert data.is_due
+    assert data.is_next_reported()
     data.add({"use": np.array([1, 2, 6]), "staleness": np.array([-1, 5, 5])}, 3)
     assert writer.made == [
         ("b_iter/use_avg", 3.0, 3), ("b_iter/use_max", 6.0, 3), ("b_iter/use_min", 1.0, 3),
@@ -198,7 +198,7 @@ def test_draws_that_are_not_reported_compute_nothing() -> None:
     buffer: Any = watched(Calls(), sampled_data_attr={"print_freq": 9, "average_range": 1})
     fill(buffer)
     asked: list[int] = []
-    buffer._sampled.add = lambda marks, train_iter: asked.append(train_iter)
+    buffer._monitor.draws.add = lambda marks, train_iter: asked.append(train_iter)
     for n in range(20):
         buffer.sample_batch(3, n)
     assert asked == [8, 17]
@@ -223,7 +223,7 @@ def test_closing_reports_the_last_traffic_once(kind: Any) -> None:
 def test_a_buffer_reports_its_traffic_as_it_is_used() -> None:
     writer, clock = Calls(), Clock()
     buffer: Any = NaiveReplayBuffer({"replay_buffer_size": 3}, writer, "exp", "mine")
-    buffer._thruput = PeriodicThruput(Reports(writer, "mine"), 10, clock)
+    buffer._traffic = PeriodicThruput(Reports(writer, "mine"), 10, clock)
     for _ in range(30):
         buffer.push([{"n": 1}, {"n": 2}])
         buffer.sample(1, 0)

@@ -11,10 +11,11 @@ import pytest
 from fakes.buffers import advanced
 from hpcdi.errors import SnapshotError
 from hpcdi.store.memory import Span
-from hpcdi.store.rows import LARGE_ROW_BYTES, RowStore
+from hpcdi.store.rows import LARGE_ROW_BYTES
 from hpcdi.store.state_file import save_state
 from hpcdi.types import Columns
 from hpcdi.worker.replay_buffer import NaiveReplayBuffer
+from hpcdi.worker.replay_buffer.items import ItemStore
 
 SIZE = 6
 PUSHED = (0, 1, SIZE - 1, SIZE, SIZE + 2, 3 * SIZE)
@@ -74,7 +75,7 @@ def test_a_file_of_another_format_is_refused(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("shared", [False, True])
 def test_large_columns_are_shared_only_where_it_is_allowed(shared: bool) -> None:
-    whole, store, other = [Span(0, SIZE, 0)], RowStore(SIZE), RowStore(SIZE)
+    whole, store, other = [Span(0, SIZE, 0)], ItemStore(SIZE), ItemStore(SIZE)
     store.put(0, SIZE, store.check(rows(0, SIZE)), 0)
     state = store.state_of(whole, shared)
     assert np.shares_memory(state["columns"]["image"], store.column("image")) == shared
@@ -87,7 +88,7 @@ def test_large_columns_are_shared_only_where_it_is_allowed(shared: bool) -> None
 
 def test_a_part_of_the_slots_is_never_shared() -> None:
     """The rest of them needs room."""
-    part, store, other = [Span(0, 2, 0)], RowStore(SIZE), RowStore(SIZE)
+    part, store, other = [Span(0, 2, 0)], ItemStore(SIZE), ItemStore(SIZE)
     store.put(0, 2, store.check(rows(0, 2)), 0)
     other.restore(store.state_of(part, shared=True), part, shared=True)
     assert len(other.column("image")) == SIZE

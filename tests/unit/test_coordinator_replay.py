@@ -370,7 +370,8 @@ def test_state_can_be_stored_and_taken_back(tmp_path: Path) -> None:
     ]  # fmt: skip
     again = make_buffer("again")
     again.load_state_dict(state["buffer"])
-    left, right = replay.partitions[1].buffer.sample_batch(5, 0), again.sample_batch(5, 0)
+    left, right = replay.partitions[1].buffer.draw(5, 0), again.draw(5, 0)
     assert left is not None
     assert right is not None
-    assert left.columns["row"].tolist() == right.columns["row"].tolist()
+    assert left.slots.tolist() == right.slots.tolist()
+    assert state["rows"].tolist() == [0, 1, 2, 3, 4]

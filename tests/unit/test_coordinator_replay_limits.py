@@ -5,14 +5,15 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from fakes.replay import (
+    CAPACITY,
     admitted,
     block,
     demand,
     give,
-    make_buffer,
     make_partition,
     make_replay,
     serve,
@@ -25,6 +26,7 @@ from hpcdi.replay.manager import create_replay
 from hpcdi.store.layout import RunLayout
 from hpcdi.store.retention import Retention
 from hpcdi.worker.coordinator.coordinator import ItemBuffers, as_experiment
+from hpcdi.worker.replay_buffer import AdvancedReplayBuffer
 
 
 def limited(**rate: float) -> dict[str, Any]:
@@ -102,7 +104,10 @@ def test_a_learner_that_waits_for_the_first_items_says_so() -> None:
 
 
 def item_buffers(**settings: Any) -> ItemBuffers:
-    return ItemBuffers(lambda name: make_buffer(name, **settings))
+    cfg = {"replay_buffer_size": CAPACITY, **settings}
+    return ItemBuffers(
+        lambda name: AdvancedReplayBuffer(cfg, None, "test", name, rng=np.random.default_rng(0))
+    )
 
 
 def tracking() -> ItemBuffers:

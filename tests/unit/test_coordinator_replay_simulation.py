@@ -94,9 +94,9 @@ class Simulation:
             return
         message: Any = learner.said.popleft()
         if isinstance(message, BlockAdmitted):
-            first = partition.buffer.push_count
+            first = partition.buffer.places.pushed
             self.replay.admit(rank, message)
-            new = range(first, partition.buffer.push_count)
+            new = range(first, partition.buffer.places.pushed)
             last = tokens_of(self.blocks[message.block_id][0])[-len(new) :] if new else []
             learner.tokens.update(zip(new, last, strict=True))
         else:

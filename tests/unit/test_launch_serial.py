@@ -285,13 +285,13 @@ def test_a_run_goes_on_where_it_was(tmp_path: Path, name: str, overrides: tuple[
 
 def items_of(buffer: Any) -> dict[str, Any]:
     """Columns of all items, priorities and policy versions, the oldest item first."""
-    state = buffer.state_dict()
-    slots = buffer._ring.slots()
-    return {
-        **buffer._ring.store.read_columns(slots),
-        **{name: state["index"][name] for name in ("mass", "made_at")},
-        "ids": np.arange(state["ring"]["ids"]["first"], state["ring"]["ids"]["pushed"]),
-    }
+    return {**buffer._ring.store.read_columns(buffer._ring.slots()), **marks_of(buffer)}
+
+
+def marks_of(index: Any) -> dict[str, Any]:
+    state = index.state_dict()
+    ids = np.arange(state["ring"]["ids"]["first"], state["ring"]["ids"]["pushed"])
+    return {**{name: state["index"][name] for name in ("mass", "made_at")}, "ids": ids}
 
 
 def test_serial_and_train_read_each_other_s_buffer(tmp_path: Path) -> None:
@@ -316,8 +316,9 @@ def test_serial_and_train_read_each_other_s_buffer(tmp_path: Path) -> None:
         ring.write(order.first_row, transport.fetch(order.shard))
         over_ranks.admit(rank, BlockAdmitted(order.block_id, 0.0))
     assert ring is not None
-    there = items_of(over_ranks.partitions[1].buffer)
-    there |= ring.gather(there.pop("row").astype(np.int64))
+    partition = over_ranks.partitions[1]
+    there = marks_of(partition.buffer)
+    there |= ring.gather(partition.state_dict()["rows"].astype(np.int64))
     assert {name for name in before if not same(before[name], there[name])} == set()
 
     state = over_ranks.state_dict()

@@ -9,12 +9,12 @@ from typing import Any
 import pytest
 
 from hpcdi.errors import CommError
-from hpcdi.replay.advanced_buffer import to_positive_index
 from hpcdi.worker.collector.comm.utils import NaiveCollector
 from hpcdi.worker.dist import broadcast_object_list
 from hpcdi.worker.learner.base_learner import get_simple_monitor_type
 from hpcdi.worker.learner.comm.utils import NaiveLearner
 from hpcdi.worker.learner.learner_hook import find_char
+from hpcdi.worker.replay_buffer.advanced_buffer import to_positive_index
 from hpcdi.worker.replay_buffer.utils import ThruputController, UsedDataRemover, generate_id
 
 

@@ -60,7 +60,7 @@ from hpcdi.utils.log import LOGGER
 from hpcdi.utils.metrics import human_bytes, human_count
 from hpcdi.utils.threads import JobThread
 
-STATE_FILE, STATE_KIND, STATE_VERSION = "coordinator.h5", "coordinator", 4
+STATE_FILE, STATE_KIND, STATE_VERSION = "coordinator.h5", "coordinator", 5
 _PREFIX = "snapshot_"
 
 

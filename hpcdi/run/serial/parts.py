@@ -8,13 +8,13 @@ from typing import Any
 
 import numpy as np
 
+from hpcdi.config.compat import component_class
 from hpcdi.config.roles import ReturnEvaluatorConfig
 from hpcdi.config.schema import ExperimentConfig
 from hpcdi.env.create import battle_players, create_env_manager
 from hpcdi.policy.create import create_policy
 from hpcdi.policy.exploration import RandomPolicy
 from hpcdi.policy.spaces import image_axes
-from hpcdi.replay.base_buffer import create_buffer
 from hpcdi.roles.collector.loop import columnar_actor
 from hpcdi.roles.context import ROLES
 from hpcdi.run.serial.pipeline import (
@@ -30,7 +30,11 @@ from hpcdi.store.disk_full import DiskPatience
 from hpcdi.store.layout import RunLayout
 from hpcdi.types import Spaces
 from hpcdi.utils.curves import TensorBoardWriter
-from hpcdi.utils.registry import SERIAL_COLLECTOR_REGISTRY, SERIAL_EVALUATOR_REGISTRY
+from hpcdi.utils.registry import (
+    BUFFER_REGISTRY,
+    SERIAL_COLLECTOR_REGISTRY,
+    SERIAL_EVALUATOR_REGISTRY,
+)
 from hpcdi.worker.collector.base_serial_collector import create_serial_collector
 from hpcdi.worker.collector.evaluation import create_serial_evaluator
 from hpcdi.worker.coordinator.commanders import BaseSerialCommander
@@ -128,7 +132,7 @@ class PartsMaker:
             exp_name=self._config.exp_name, instance_name=f"learner{suffix}",
             ckpt_dir=self._layout.checkpoints_of(number),
         )  # fmt: skip
-        buffer = create_buffer(
+        buffer = component_class(BUFFER_REGISTRY, cfg.other.replay_buffer)(
             cfg.other.replay_buffer, self._curves, self._config.exp_name, f"buffer{suffix}",
             rng=np.random.default_rng(self._next_seed()), prioritized=cfg.priority,
         )  # fmt: skip

@@ -17,7 +17,6 @@ from hpcdi.comm.codec import to_bytes
 from hpcdi.comm.messages import BlockReady
 from hpcdi.config.schema import ExperimentConfig
 from hpcdi.errors import BufferContractError, StoreError
-from hpcdi.replay.advanced_buffer import AdvancedReplayBuffer
 from hpcdi.replay.manager import ReplayFigures
 from hpcdi.replay.partition import HeldBlock, item_count, item_rows, make_placer
 from hpcdi.roles.collector.channels import DataPublisher
@@ -73,7 +72,7 @@ class LocalReplay(Closing):
         self._end_id = 0  # of the last item in `_blocks`
         self._freed: list[str] = []
         self._data: DataPublisher | None = None
-        if columnar and buffers and isinstance(buffers[0], AdvancedReplayBuffer):
+        if columnar and buffers and hasattr(buffers[0], "index_state"):
             self._data = DataPublisher(
                 config, layout, 0, self.published.append, restarts=restarts, patience=patience
             )
@@ -182,7 +181,8 @@ class LocalReplay(Closing):
                 at = block.first_id - buffer.first_id
                 rows[max(at, 0) : at + len(own)] = own[max(-at, 0) :]
         return {
-            "buffer": buffer.state_with({"row": rows}),
+            "buffer": buffer.index_state(),
+            "rows": rows,
             "ring": {} if placer is None else placer.state_dict(),
             "blocks": [block.state_dict() for block in blocks],
             "samples_drawn": self.drawn,

@@ -10,8 +10,8 @@ from typing import Any, Self
 
 import numpy as np
 
-from hpcdi.store.rows import is_tensor
 from hpcdi.types import Transition
+from hpcdi.utils.nested import is_tensor
 
 _AS_THEY_ARE = (bool, int, float, str, type(None))
 

@@ -9,24 +9,26 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 from typing import Any, cast
 
 import numpy as np
 
 from hpcdi.comm.link import Link, LocalWorld
 from hpcdi.comm.messages import CollectResult, LearnInfo, LearnResult, Message
-from hpcdi.config.compat import Configurable
+from hpcdi.config.compat import Configurable, component_class
 from hpcdi.config.load import compile_config
 from hpcdi.config.schema import CoordinatorConfig, ExperimentConfig, check_over_ranks
 from hpcdi.errors import ConfigError, Problem
-from hpcdi.replay.advanced_buffer import AdvancedReplayBuffer
 from hpcdi.roles.coordinator.coordinator import Coordinator as RunCoordinator
 from hpcdi.roles.coordinator.scheduler import Outcome
 from hpcdi.roles.coordinator.snapshots import Resumed
 from hpcdi.store.layout import RunLayout
 from hpcdi.utils.log import LOGGER
+from hpcdi.utils.registry import BUFFER_REGISTRY
 from hpcdi.utils.threads import BackgroundThread
 from hpcdi.worker.coordinator.commanders import BaseCommander, create_parallel_commander
+from hpcdi.worker.replay_buffer.advanced_buffer import AdvancedReplayBuffer
 
 
 class TaskState:
@@ -40,6 +42,20 @@ class TaskState:
     def __init__(self, task_id: str, start_time: float | None = None) -> None:
         self.task_id = task_id
         self.start_time = time.time() if start_time is None else start_time
+
+
+def _make_buffer(config: ExperimentConfig, curves: Any, name: str) -> AdvancedReplayBuffer:
+    """A buffer of items, of the kind that an experiment has."""
+    settings = config.policy.other.replay_buffer
+    buffer: AdvancedReplayBuffer = component_class(BUFFER_REGISTRY, settings)(
+        settings,
+        curves,
+        config.exp_name,
+        name,
+        rng=np.random.default_rng([config.seed, *name.encode()]),
+        prioritized=config.policy.priority,
+    )
+    return buffer
 
 
 class ItemBuffers:
@@ -125,8 +141,9 @@ class Coordinator(RunCoordinator, Configurable):
         *,
         is_terminal: bool = False,
     ) -> None:
+        config = as_experiment(cfg)
         super().__init__(
-            as_experiment(cfg),
+            config,
             link if link is not None else LocalWorld(1).link(0),
             layout,
             workers,
@@ -135,7 +152,7 @@ class Coordinator(RunCoordinator, Configurable):
         )
         self._lock = threading.RLock()
         self._tasks: dict[str, TaskState] = {}
-        self._items = ItemBuffers(self._scheduler.groups.main.replay.make_buffer)
+        self._items = ItemBuffers(partial(_make_buffer, config, self._view.curves))
         self._thread: BackgroundThread | None = None
 
     # ---------------------------------------------------------------------------------------- life

@@ -10,11 +10,11 @@ from typing import Any, ClassVar, NamedTuple
 import numpy as np
 
 from hpcdi.errors import BufferContractError
-from hpcdi.replay.ring import Ring
 from hpcdi.replay.samplers import positions
-from hpcdi.store.rows import RowStore, arrays_of
 from hpcdi.types import Array, Columns
+from hpcdi.worker.replay_buffer.items import ItemStore, arrays_of
 from hpcdi.worker.replay_buffer.naive_buffer import NaiveBufferConfig, NaiveReplayBuffer
+from hpcdi.worker.replay_buffer.ring import Ring
 
 _FIRST_ROWS = 1024
 
@@ -109,7 +109,7 @@ class EpisodeReplayBuffer(NaiveReplayBuffer):
         """
         with self._lock:
             store = self._ring.store
-            if not isinstance(store, RowStore):
+            if not isinstance(store, ItemStore):
                 return None
             drawn = (
                 self._draw_whole(size, sample_range, replace)

@@ -15,11 +15,13 @@ import numpy as np
 from hpcdi.config.fields import setting
 from hpcdi.config.replay import BufferConfig
 from hpcdi.errors import BufferContractError
-from hpcdi.replay.base_buffer import Drawn, RingBuffer, Sample
-from hpcdi.replay.ring import Ring
+from hpcdi.replay.index import Drawn
+from hpcdi.replay.monitor import PeriodicThruput, Reports
 from hpcdi.replay.samplers import positions
-from hpcdi.store.rows import RowStore
 from hpcdi.types import Array
+from hpcdi.worker.replay_buffer.base_buffer import RingBuffer, Sample
+from hpcdi.worker.replay_buffer.items import ItemStore
+from hpcdi.worker.replay_buffer.ring import Ring
 
 _ENDS = ("done", "terminated", "truncated")
 _TRIALS = 4  # starts drawn for one that is needed, before all are listed
@@ -46,11 +48,21 @@ class NaiveReplayBuffer(RingBuffer):
 
     kind: ClassVar[str] = "naive_buffer"
 
-    @property
-    def _report_s(self) -> float:
-        return self._cfg.periodic_thruput_seconds
-
     _items: ClassVar[str] = "items"
+
+    def __init__(
+        self,
+        cfg: Any = None,
+        tb_logger: Any = None,
+        exp_name: str = "default_experiment",
+        instance_name: str = "buffer",
+        *,
+        rng: np.random.Generator | None = None,
+    ) -> None:
+        cfg = self.parse_config(cfg)
+        reports = Reports(tb_logger, instance_name)
+        self._traffic = PeriodicThruput(reports, cfg.periodic_thruput_seconds)
+        super().__init__(cfg, tb_logger, exp_name, instance_name, rng=rng)
 
     def sample(
         self,
@@ -102,7 +114,7 @@ class NaiveReplayBuffer(RingBuffer):
             BufferContractError: `size` is below 1, or there is no device to pin memory for.
         """
         with self._lock:
-            if not isinstance(self._ring.store, RowStore):
+            if not isinstance(self._ring.store, ItemStore):
                 return None
             ids = self._draw(size, sample_range, replace)
             return self._give(self._ring.store, ids, tensors, pin_memory)
@@ -110,8 +122,16 @@ class NaiveReplayBuffer(RingBuffer):
     def update(self, info: Mapping[str, Any]) -> None:
         """Nothing is known of items that could change; kept for DI-engine's callers."""
 
+    def _note(self, pushed: int = 0, drawn: int = 0) -> None:
+        if self._traffic.note(pushed, drawn):
+            self._report()
+        self._remove_used()
+
+    def _report(self) -> None:
+        self._traffic.report(self.count())
+
     def _give(
-        self, store: RowStore, ids: Array | None, tensors: bool, pin_memory: bool
+        self, store: ItemStore, ids: Array | None, tensors: bool, pin_memory: bool
     ) -> Sample | None:
         """Items of ids of any shape that were drawn, as columns; uniform draws all weigh 1."""
         if ids is None:
@@ -274,7 +294,7 @@ class SequenceReplayBuffer(NaiveReplayBuffer):
         The bookkeeping of the items has the shape [batch, sequence] too.
         """
         with self._lock:
-            if not isinstance(self._ring.store, RowStore):
+            if not isinstance(self._ring.store, ItemStore):
                 return None
             ids = self._draw_sequences(batch, sequence, sample_range, replace)
             return self._give(self._ring.store, ids, tensors, pin_memory)
@@ -309,7 +329,7 @@ class SequenceReplayBuffer(NaiveReplayBuffer):
         """Of items in slots [m]: whether each ends its episode, and its environment [m, k]."""
         store, count = self._ring.store, len(slots)
         ends, envs = np.zeros(count, dtype=bool), np.zeros(count, dtype=np.int64)
-        if isinstance(store, RowStore):
+        if isinstance(store, ItemStore):
             for name in _ENDS:
                 column = store.column(name)
                 if column is not None:

@@ -1,8 +1,4 @@
-"""Where a buffer's items lie: first in, first out; item n has unique id n.
-
-Item n lies in slot ``n mod capacity``, so its id alone finds it, and the id of an overwritten item
-is recognised. A store holds the items: columns for arrays and numbers, a list for anything else.
-"""
+"""The items of a replay buffer, in slots: first in, first out."""
 
 from __future__ import annotations
 
@@ -11,17 +7,16 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-import numpy as np
-
 from hpcdi.comm.codec import from_bytes, to_bytes
 from hpcdi.errors import BufferContractError
-from hpcdi.store.memory import Span, rows_in
-from hpcdi.store.rows import RowStore
+from hpcdi.replay.index import Slots
+from hpcdi.store.memory import Span
 from hpcdi.types import Array
+from hpcdi.worker.replay_buffer.items import ItemStore
 
 
-class Ring:
-    """Slots for `capacity` items, the newest ones.
+class Ring(Slots):
+    """Items in slots, the newest ones; a store holds them: columns, or a list for anything else.
 
     Args:
         capacity: slots.
@@ -40,15 +35,10 @@ class Ring:
         copies: bool = False,
         used: UsedData | None = None,
     ) -> None:
-        self.capacity = capacity
-        self.first = self.pushed = self.origin = first_id
-        """Ids in [first, pushed) are here; `origin` is the first since the buffer was cleared."""
-        self.store: RowStore | ObjectStore | None = None
+        super().__init__(capacity, first_id)
+        self.store: ItemStore | ObjectStore | None = None
         self.used = used
         self._frames, self._copies = frames, copies
-
-    def __len__(self) -> int:
-        return self.pushed - self.first
 
     def append(self, item: Any) -> int:
         """Add an item, in the place of the oldest one when full; returns its slot.
@@ -65,7 +55,7 @@ class Ring:
             prepared = store.prepare([item])
             self.store = store
             store.put(slot, slot + 1, prepared, 0)
-        self._grow(1)
+        self.take(1)
         return slot
 
     def extend(self, items: Sequence[Any]) -> range:
@@ -90,30 +80,11 @@ class Ring:
         Raises:
             BufferContractError: they differ from the items that are here.
         """
-        store = self.store or RowStore(self.capacity, self._frames)
-        if not isinstance(store, RowStore):
+        store = self.store or ItemStore(self.capacity, self._frames)
+        if not isinstance(store, ItemStore):
             raise BufferContractError("the buffer holds objects, not columns")
         prepared = store.check(columns)
         return self._put(store, prepared, len(next(iter(prepared.values()))))
-
-    def spans(self, first_id: int, end_id: int) -> Iterator[Span]:
-        """Where items [first_id, end_id) lie: one or two spans."""
-        done = first_id
-        while done < end_id:
-            start = done % self.capacity
-            stop = min(start + end_id - done, self.capacity)
-            yield Span(start, stop, done - first_id)
-            done += stop - start
-
-    def slots(self, first_id: int | None = None, end_id: int | None = None) -> Array:
-        """Slots of items [first_id, end_id), by default all that are here, the oldest first."""
-        first = self.first if first_id is None else first_id
-        ids = np.arange(first, self.pushed if end_id is None else end_id)
-        return self.slots_of(ids)
-
-    def slots_of(self, ids: Array) -> Array:
-        """Slots of the items with ids of any shape."""
-        return ids % self.capacity
 
     def drop(self, slots: Array) -> None:
         """Let the store drop the items of slots [m]; their ids stay."""
@@ -126,7 +97,7 @@ class Ring:
     def forget(self, before_id: int) -> None:
         """Drop all items whose unique id is below `before_id`."""
         self._overwrite(before_id)
-        self.first = max(self.first, min(before_id, self.pushed))
+        super().forget(before_id)
 
     def grow_to(self, capacity: int) -> None:
         """Grow to more slots; the items move to other ones."""
@@ -138,19 +109,15 @@ class Ring:
             for span in self.spans(self.first, self.pushed):
                 self.store.put(span.start, span.stop, items, span.offset)
         elif old is not None:
-            self.store = RowStore(capacity, self._frames)
+            self.store = ItemStore(capacity, self._frames)
             self.store.restore(old.state_of(spans), self.spans(self.first, self.pushed))
-
-    def ordered(self, by_slot: Array) -> Array:
-        """A copy of an array [capacity] for the items here, the oldest first."""
-        return rows_in(self.spans(self.first, self.pushed), by_slot)
 
     def state_dict(self, shared: bool = False) -> dict[str, Any]:
         """The items here and their ids: copies, the oldest first; if `shared`, views, by slot."""
         spans = (self._by_slot if shared else self.spans)(self.first, self.pushed)
         return {
             "capacity": self.capacity,
-            "ids": {"first": self.first, "pushed": self.pushed, "origin": self.origin},
+            "ids": self.ids(),
             "kind": "none" if self.store is None else self.store.kind,
             "by_slot": shared,
             "items": {} if self.store is None else self.store.state_of(spans, shared),
@@ -167,12 +134,12 @@ class Ring:
         first, pushed = int(ids["first"]), int(ids["pushed"])
         self.store = None
         if kind != "none":
-            is_columns = kind == RowStore.kind
-            store = RowStore(self.capacity, self._frames) if is_columns else self._object_store()
+            is_columns = kind == ItemStore.kind
+            store = ItemStore(self.capacity, self._frames) if is_columns else self._object_store()
             spans = (self._by_slot if state["by_slot"] else self.spans)(first, pushed)
             store.restore(state["items"], spans, shared)
             self.store = store
-        self.first, self.pushed, self.origin = first, pushed, int(ids["origin"])
+        self.restore(ids)
         if self.used is not None and isinstance(self.store, ObjectStore):
             for slot in self.slots().tolist():
                 self.used.arrive(self.store.peek(slot))
@@ -193,22 +160,17 @@ class Ring:
         self._overwrite(end - self.capacity)
         for span in self.spans(first, end):
             store.put(span.start, span.stop, prepared, span.offset + first - self.pushed)
-        self._grow(count)
-        return range(first, end)
+        return self.take(count)
 
     def _overwrite(self, before_id: int) -> None:
         if self.used is not None and before_id > self.first:
             self.drop(self.slots(self.first, min(before_id, self.pushed)))
 
-    def _grow(self, count: int) -> None:
-        self.pushed += count
-        self.first = max(self.first, self.pushed - self.capacity)
-
-    def _store_for(self, items: Sequence[Any]) -> RowStore | ObjectStore:
+    def _store_for(self, items: Sequence[Any]) -> ItemStore | ObjectStore:
         first = items[0]
         names_data = self.used is not None and isinstance(first, Mapping) and "data_id" in first
-        if RowStore.fits(first) and not names_data:
-            return RowStore(self.capacity, self._frames)
+        if ItemStore.fits(first) and not names_data:
+            return ItemStore(self.capacity, self._frames)
         return self._object_store()
 
     def _object_store(self) -> ObjectStore:

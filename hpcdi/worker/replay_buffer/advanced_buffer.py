@@ -1,39 +1,21 @@
-"""The prioritized replay buffer."""
+"""The prioritized replay buffer of items."""
 
 from __future__ import annotations
 
-import dataclasses
-import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence, Sized
 from typing import Any, ClassVar
 
 import numpy as np
 
-from hpcdi.config.replay import (
-    AdvancedBufferConfig,
-    DequeBufferConfig,
-)
+from hpcdi.config.replay import AdvancedBufferConfig, DequeBufferConfig
 from hpcdi.errors import BufferContractError
-from hpcdi.replay.base_buffer import Drawn, RingBuffer, Sample
-from hpcdi.replay.index import (
-    ItemIndex,
-    add_marks,
-    check_marks,
-    check_priorities,
-    made_at_of,
-    marks_of_columns,
-    number_of,
-    priorities_of,
-    rows_of,
-)
-from hpcdi.replay.limits import Limits
-from hpcdi.replay.monitor import Reports, SampledData
-from hpcdi.replay.ring import ObjectStore, Ring
-from hpcdi.replay.samplers import PrioritizedSampler, Sampler, UniformSampler
-from hpcdi.replay.state import annealed_beta
-from hpcdi.store.rows import RowStore
+from hpcdi.replay.index import Drawn, ReplayIndex, check_marks, check_priorities
+from hpcdi.replay.monitor import Monitor
 from hpcdi.types import Array
 from hpcdi.utils.log import LOGGER
+from hpcdi.worker.replay_buffer.base_buffer import RingBuffer, Sample
+from hpcdi.worker.replay_buffer.items import ItemStore
+from hpcdi.worker.replay_buffer.ring import ObjectStore, Ring
 
 
 def to_positive_index(idx: int | None, size: int) -> int | None:
@@ -44,8 +26,8 @@ def to_positive_index(idx: int | None, size: int) -> int | None:
 class AdvancedReplayBuffer(RingBuffer):
     """Draws by priority; bounds the use, staleness and rate of items, and reports them.
 
-    Items are dicts. See `RingBuffer` for the arguments; without `prioritized` it draws uniformly,
-    whatever the priorities are.
+    Items are dicts; a `ReplayIndex` draws them. See `RingBuffer` for the arguments; without
+    `prioritized` it draws uniformly, whatever the priorities are.
     """
 
     Config = AdvancedBufferConfig
@@ -63,13 +45,9 @@ class AdvancedReplayBuffer(RingBuffer):
         rng: np.random.Generator | None = None,
         prioritized: bool = True,
     ) -> None:
-        self._prioritized = prioritized
+        cfg, self._prioritized = self.parse_config(cfg), prioritized
+        self._monitor = Monitor(cfg.monitor, tb_logger, instance_name)
         super().__init__(cfg, tb_logger, exp_name, instance_name, rng=rng)
-        watch = self._cfg.monitor.sampled_data_attr
-        reports = Reports(tb_logger, instance_name)
-        self._sampled = SampledData(reports, watch.average_range, watch.print_freq)
-        self.blocked = ""
-        """Reason why the last draw returned None; empty where it did not."""
 
     def push(self, data: Any, cur_collector_envstep: int = -1, *, columns: bool = False) -> None:
         """Add an item or a list of items, or columns [m, ...]; see `RingBuffer.push`.
@@ -103,7 +81,7 @@ class AdvancedReplayBuffer(RingBuffer):
         """
         with self._lock:
             ids = self._admit_columns(columns, made_at, priority)
-            self._note(pushed=rows_of(columns))
+            self._note(pushed=_row_count(columns))
             return ids
 
     def sample(
@@ -119,12 +97,12 @@ class AdvancedReplayBuffer(RingBuffer):
             BufferContractError: `size` is below 1.
         """
         with self._lock:
-            drawn = self._draw(size, cur_learner_iter, sample_range)
+            drawn = self._draw(size, cur_learner_iter, among=sample_range)
             if drawn is None or self._ring.store is None:
                 return None
             items = self._ring.store.read(drawn.slots)
             self._mark(items, drawn)
-            self._retire(drawn)
+            self._index.retire(drawn.slots)
             return items
 
     def sample_batch(
@@ -153,12 +131,12 @@ class AdvancedReplayBuffer(RingBuffer):
         with self._lock:
             drawn = None
             if isinstance(self._ring.store, ObjectStore):
-                self.blocked = "the items are objects, not columns: draw them by sample"
+                self._index.blocked = "the items are objects, not columns: draw them by sample"
             else:
-                drawn = self._draw(size, cur_learner_iter, sample_range, draws)
-            if drawn is None or not isinstance(self._ring.store, RowStore):
+                drawn = self._draw(size, cur_learner_iter, draws, sample_range)
+            if drawn is None or not isinstance(self._ring.store, ItemStore):
                 return None
-            self._retire(drawn)  # the store still has what the index has dropped
+            self._index.retire(drawn.slots)  # the store still has what the index has dropped
             columns = self._ring.store.read_columns(drawn.slots)
             columns.setdefault("weight", drawn.weights)
             return Sample(self._shaped(columns, tensors, pin_memory), drawn)
@@ -175,9 +153,10 @@ class AdvancedReplayBuffer(RingBuffer):
         if "unique_ids" in info:
             self.update_priorities(info["unique_ids"], np.asarray(info["priority"], np.float64))
             return
-        prefix = self._name
-        ids = np.array([number_of(n, prefix) for n in info["replay_unique_id"]], np.int64)
-        self.update_priorities(ids, np.array(info["priority"], dtype=np.float64))
+        ids = [_id_in(name, self._name) for name in info["replay_unique_id"]]
+        self.update_priorities(
+            np.array(ids, np.int64), np.array(info["priority"], dtype=np.float64)
+        )
 
     def update_priorities(self, unique_ids: Array, priorities: Array) -> int:
         """Set priorities [m] of items [m]; returns how many of the items are still here.
@@ -186,16 +165,12 @@ class AdvancedReplayBuffer(RingBuffer):
             BufferContractError: a priority is negative, not a number or above 1e30, or missing.
         """
         with self._lock:
-            largest = check_priorities(priorities, len(unique_ids))
-            return self._index.reprioritize(np.asarray(unique_ids, np.int64), priorities, largest)
+            return self._index.update_priorities(unique_ids, priorities)
 
     def evict(self, before_id: int, first_id: int = 0) -> None:
         """Drop all items whose unique id is below `before_id`, from `first_id` on."""
         with self._lock:
-            ring, first = self._ring, max(first_id, self._ring.first)
-            self._index.drop(ring.slots(first, max(first, min(before_id, ring.pushed))))
-            if first == ring.first:
-                ring.forget(before_id)
+            self._index.evict(before_id, first_id)
 
     def why_not_push(self, count: int) -> str:
         """Returns why `count` items should not be pushed now (`push_sample_rate_limit.max`), or "".
@@ -203,16 +178,21 @@ class AdvancedReplayBuffer(RingBuffer):
         `push_columns` itself never refuses data: its caller asks, and waits.
         """
         with self._lock:
-            return self._limits.why_not_push(count)
+            return self._index.why_not_push(count)
 
     def why_not_sample(self, size: int, cur_learner_iter: int) -> str:
         """Returns why `size` items cannot be drawn now; empty where they can."""
         with self._lock:
-            return self._why_not_draw(size, cur_learner_iter)
+            return self._index.why_not_sample(size, cur_learner_iter)
 
     def count(self) -> int:
         """Items that can be drawn."""
-        return self._index.alive
+        return self._index.count()
+
+    @property
+    def blocked(self) -> str:
+        """Reason why the last draw returned None; empty where it did not."""
+        return self._index.blocked
 
     @property
     def first_id(self) -> int:
@@ -220,38 +200,26 @@ class AdvancedReplayBuffer(RingBuffer):
         return self._ring.first
 
     @property
-    def max_staleness(self) -> float:
-        """Train iterations after which an item is dropped."""
-        return float(self._cfg.max_staleness)
-
-    @property
     def beta(self) -> float:
         """Exponent of the importance weights now; rises to 1 over `anneal_step` draws."""
-        return annealed_beta(self._beta_start, self._draws, self._cfg.anneal_step)
+        return self._index.beta
 
     @beta.setter
     def beta(self, value: float) -> None:
-        self._beta_start, self._draws = value, 0
+        self._index.beta = value
 
-    def state_with(self, columns: Mapping[str, Array]) -> dict[str, Any]:
-        """A `state_dict` that holds other columns [m, ...] of the items, the oldest item first.
-
-        A run's snapshot holds where the items lie in shards; see `load_state_with`.
-        """
+    def index_state(self) -> dict[str, Any]:
+        """A `state_dict` without the items; see `load_state_with`."""
         with self._lock:
-            ring = Ring(self._ring.capacity, self._ring.first)
-            if len(self._ring):
-                ring.extend_columns(columns)
-            ring.origin = self._ring.origin
-            return {**self._about_items(), "ring": ring.state_dict()}
+            return self._index.state_dict()
 
     def load_state_with(
         self, state: Mapping[str, Any], pieces: Iterable[Mapping[str, Any]]
     ) -> None:
-        """Become the buffer of a `state_with`, with the items' own columns, the oldest first.
+        """Become the buffer of an `index_state`, with the items' own columns, the oldest first.
 
         Args:
-            state: as `state_with` returned it.
+            state: as `index_state` returned it.
             pieces: columns [m, ...] of consecutive items; together of all of them.
 
         Raises:
@@ -268,125 +236,143 @@ class AdvancedReplayBuffer(RingBuffer):
                 raise BufferContractError(
                     f"columns of {len(ring)} items were given for {ids['pushed'] - ids['first']}"
                 )
-            ring.origin = int(ids["origin"])
             self._become(ring, state)
 
     def _about_items(self) -> dict[str, Any]:
-        return super()._about_items() | {
-            "index": self._index.state_dict(),
-            "annealing": {
-                "start": self._beta_start,
-                "draws": self._draws,
-                "steps": self._cfg.anneal_step,
-            },
-        }
+        return self._index.state_dict()
 
     def _become(self, ring: Ring, state: Mapping[str, Any]) -> None:
         super()._become(ring, state)
-        self._index.load_state_dict(state["index"])
-        annealing = state["annealing"]
-        self._beta_start, self._draws = float(annealing["start"]), int(annealing["draws"])
+        self._index.load_state_dict(state)
 
     def _adopt(self, items: list[Any], state: Mapping[str, Any]) -> None:
         marks = ("replay_unique_id", "replay_buffer_idx", "staleness", "use", "IS")
-        own = [{key: one for key, one in item.items() if key not in marks} for item in items]
-        super()._adopt(own, state)
+        plain = [{key: one for key, one in item.items() if key not in marks} for item in items]
+        super()._adopt(plain, state)
         if "max_priority" in state:
             self._index.max_priority = float(state["max_priority"])
         if "beta" in state:
             self.beta = float(state["beta"])
 
-    @property
-    def _report_s(self) -> float:
-        return float(self._cfg.monitor.periodic_thruput.seconds)
-
     def _begin(self, ring: Ring) -> None:
         super()._begin(ring)
-        size = ring.capacity
-        sampler: Sampler = UniformSampler(size)
-        if self._prioritized:
-            sampler = PrioritizedSampler(size, self._cfg.alpha)
-        self._index = ItemIndex(ring, sampler)
-        self._limits = Limits(self._cfg.thruput_controller, self._cfg.min_fill)
-        self._beta_start, self._draws = float(self._cfg.beta), 0
+        self._index = ReplayIndex(
+            ring,
+            self._cfg,
+            self._monitor,
+            rng=self._rng,
+            prioritized=self._prioritized,
+            let_go=ring.drop,
+        )
 
     def _note(self, pushed: int = 0, drawn: int = 0) -> None:
-        self._limits.note(pushed, drawn)
-        super()._note(pushed, drawn)
+        self._index.note(pushed, drawn)
+        self._remove_used()
+
+    def _report(self) -> None:
+        self._monitor.traffic.report(self.count())
+
+    def _draw(
+        self, size: int, train_iter: int, draws: int = 1, among: slice | None = None
+    ) -> Drawn | None:
+        drawn = self._index.draw(size, train_iter, draws, among)
+        self._remove_used()
+        return drawn
 
     def _push_one(self, item: Any) -> int:
         if not isinstance(item, Mapping):
             raise BufferContractError("items must be dicts")
         has_priority = item.get("priority") is not None
-        priority = float(priorities_of([item], 0.0)[0]) if has_priority else None
-        made_at = made_at_of(item)
+        priority = float(_priorities_of([item], 0.0)[0]) if has_priority else None
+        made_at = _made_at_of(item)
         self._index.admit_one(self._ring.append(item), made_at, priority)
         return 1
 
     def _push_list(self, items: list[Any]) -> int:
         if not all(isinstance(item, Mapping) for item in items):
             raise BufferContractError("items must be dicts")
-        priority = priorities_of(items, self._index.max_priority)
-        made_at = np.array([made_at_of(item) for item in items])
-        ids = self._ring.extend(items)
-        self._admit(ids, made_at, priority)
+        priority = _priorities_of(items, self._index.max_priority)
+        made_at = np.array([_made_at_of(item) for item in items])
+        self._index.admit(self._ring.extend(items), made_at, priority)
         return len(items)
 
     def _push_columns(self, columns: Mapping[str, Any]) -> int:
-        self._admit_columns(columns, *marks_of_columns(columns))
-        return rows_of(columns)
+        made_at = columns.get("collect_iter", columns.get("policy_iter"))
+        priority = columns.get("priority")
+        self._admit_columns(
+            columns,
+            -1 if made_at is None else np.asarray(made_at),
+            None if priority is None else _numbers(priority),
+        )
+        return _row_count(columns)
 
     def _admit_columns(
         self, columns: Mapping[str, Any], made_at: Array | int, priority: Array | None
     ) -> range:
-        check_marks(made_at, priority, rows_of(columns))
+        check_marks(made_at, priority, _row_count(columns))
         ids = self._ring.extend_columns(columns)
-        self._admit(ids, made_at, priority)
+        self._index.admit(ids, made_at, priority)
         return ids
-
-    def _admit(self, ids: range, made_at: Array | int, priority: Array | None) -> None:
-        if priority is not None:
-            self._index.note_largest(priority)
-            priority = priority[-len(ids) :]
-        if isinstance(made_at, np.ndarray) and made_at.ndim:
-            made_at = made_at[-len(ids) :]
-        if ids:
-            self._index.admit(ids, made_at, priority)
-
-    def _why_not_draw(self, size: int, cur_learner_iter: int) -> str:
-        if math.isfinite(self._cfg.max_staleness):
-            self._ring.drop(self._index.drop_stale(cur_learner_iter, self._cfg.max_staleness))
-        self.blocked = self._limits.why_not_draw(size, self.count())
-        return self.blocked
-
-    def _draw(
-        self, size: int, cur_learner_iter: int, among: slice | None = None, draws: int = 1
-    ) -> Drawn | None:
-        if size < 1:
-            raise BufferContractError(f"cannot draw {size} items")
-        if self._why_not_draw(size, cur_learner_iter):
-            return None
-        if among is not None:
-            drawn = self._index.draw_range(size, cur_learner_iter, among, self._rng)
-            self.blocked = "" if drawn is not None else f"fewer than {size} items in {among}"
-        else:
-            drawn = self._index.draw(size, cur_learner_iter, self.beta, self._rng)
-        if drawn is not None:
-            self._draws += draws
-            self._note(drawn=size)
-            if self._sampled.is_due:
-                priority = self._index.priority(drawn.slots)
-                marks = {"use": drawn.use, "priority": priority, "staleness": drawn.staleness}
-                self._sampled.add(marks, cur_learner_iter)
-        return drawn
 
     def _mark(self, items: list[dict[str, Any]], drawn: Drawn) -> None:
         """Add the buffer's bookkeeping to drawn items."""
-        add_marks(items, drawn, self._index.priority(drawn.slots), self._name)
+        priorities = self._index.priority(drawn.slots).tolist()
+        marks = zip(*(marks.tolist() for marks in drawn), priorities, strict=True)
+        for item, (slot, number, weight, staleness, use, priority) in zip(
+            items, marks, strict=True
+        ):
+            item["replay_unique_id"] = f"{self._name}_{number}"
+            item["replay_buffer_idx"] = slot
+            item["priority"] = priority
+            item["staleness"] = staleness
+            item["use"] = use
+            item["IS"] = weight
 
-    def _retire(self, drawn: Drawn) -> None:
-        if math.isfinite(self._cfg.max_use):
-            self._ring.drop(self._index.drop_used(drawn.slots, self._cfg.max_use))
+
+def _made_at_of(item: Mapping[str, Any]) -> int:
+    """Train iteration of the policy that made an item; -1 where it states none."""
+    stated = item.get("collect_iter")
+    stated = item.get("policy_iter") if stated is None else stated
+    if isinstance(stated, list | tuple):  # of a sequence, one for each transition
+        stated = min(stated, default=None)
+    return -1 if stated is None else int(stated)
+
+
+def _priorities_of(items: Sequence[Mapping[str, Any]], largest: float) -> Array:
+    """Priority of each item, float64 [m]; `largest` where it has none.
+
+    Raises:
+        BufferContractError: see `check_priorities`.
+    """
+    stated = [item.get("priority") for item in items]
+    priorities = _numbers([largest if value is None else value for value in stated])
+    check_priorities(priorities, len(items))
+    return priorities
+
+
+def _numbers(values: Any) -> Array:
+    try:
+        return np.asarray(values, dtype=np.float64)
+    except (TypeError, ValueError) as error:
+        raise BufferContractError(f"a priority is no number: {error}") from error
+
+
+def _row_count(columns: Mapping[str, Any]) -> int:
+    """Rows of columns, nested or not; 0 where they are none."""
+    for column in columns.values():
+        if isinstance(column, Mapping):
+            rows = _row_count(column)
+        else:
+            rows = len(column) if isinstance(column, Sized) and getattr(column, "ndim", True) else 0
+        if rows:
+            return rows
+    return 0
+
+
+def _id_in(name: Any, prefix: str) -> int:
+    """The unique id in a ``replay_unique_id``; -1, which no item has, where another made it."""
+    owner, _, number = str(name).rpartition("_")
+    return int(number) if owner == prefix and number.isdecimal() else -1
 
 
 class DequeReplayBuffer(AdvancedReplayBuffer):
@@ -399,17 +385,6 @@ class DequeReplayBuffer(AdvancedReplayBuffer):
     _cfg: DequeBufferConfig
 
     kind: ClassVar[str] = "deque_buffer"
-
-    @classmethod
-    def parse_config(cls, cfg: Any) -> DequeBufferConfig:
-        """See `Configurable.parse_config`; sets what the base class reads by other names."""
-        config: DequeBufferConfig = super().parse_config(cfg)
-        return dataclasses.replace(
-            config,
-            alpha=config.priority_power_factor,
-            beta=config.IS_weight_power_factor,
-            anneal_step=config.IS_weight_anneal_train_iter,
-        )
 
     def _begin(self, ring: Ring) -> None:
         self._prioritized = self._prioritized and self._cfg.priority

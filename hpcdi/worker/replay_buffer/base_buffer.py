@@ -13,15 +13,15 @@ import numpy as np
 from hpcdi.config.compat import Configurable, component_class
 from hpcdi.config.replay import BufferConfig
 from hpcdi.errors import BufferContractError, CommError, SnapshotError
-from hpcdi.replay.monitor import PeriodicThruput, Reports
-from hpcdi.replay.ring import Ring, UsedData
-from hpcdi.replay.state import BufferState
-from hpcdi.store.rows import RowStore
+from hpcdi.replay.index import Drawn
 from hpcdi.store.state_file import load_state, save_state
 from hpcdi.types import Array
 from hpcdi.utils.lifetime import Closing
 from hpcdi.utils.nested import share_tensors, unflatten
 from hpcdi.utils.registry import BUFFER_REGISTRY
+from hpcdi.worker.replay_buffer.items import ItemStore
+from hpcdi.worker.replay_buffer.ring import Ring, UsedData
+from hpcdi.worker.replay_buffer.state import BufferState
 
 STATE_VERSION = 6
 """Of saved states."""
@@ -99,19 +99,6 @@ def _seeded_by_numpy(name: str) -> np.random.Generator:
     return np.random.default_rng([*key[:8].tolist(), position, *name.encode()])
 
 
-class Drawn(NamedTuple):
-    """Items that were drawn; all of length m."""
-
-    slots: Array
-    unique_ids: Array
-    weights: Array
-    """Importance weights, float32, at most 1."""
-    staleness: Array
-    """Train iterations between the policy that made the item and now; -1 where not known."""
-    use: Array
-    """How often each item has been drawn, this draw included; -1 where it is not counted."""
-
-
 class Sample(NamedTuple):
     """Items that were drawn: their columns, and the buffer's bookkeeping of them."""
 
@@ -167,7 +154,7 @@ class RingBuffer(IBuffer, Closing):
     def __init__(
         self,
         cfg: Any = None,
-        tb_logger: Any = None,
+        tb_logger: Any = None,  # noqa: ARG002 (for buffers that report)
         exp_name: str = "default_experiment",
         instance_name: str = "buffer",
         *,
@@ -180,7 +167,6 @@ class RingBuffer(IBuffer, Closing):
         self._lock = Guard(f"{exp_name}/{instance_name}")
         self._used = UsedData() if config.enable_track_used_data else None
         self._removes = False
-        self._thruput = PeriodicThruput(Reports(tb_logger, instance_name), self._report_s)
         self._begin(self._new_ring(0))
 
     def start(self) -> None:
@@ -216,7 +202,7 @@ class RingBuffer(IBuffer, Closing):
     def close(self) -> None:
         """Report the last traffic and drop everything. Idempotent."""
         with self._lock:
-            self._thruput.report(self.count())
+            self._report()
             if self._ring.store is not None:
                 self.clear()
             self._remove_used()
@@ -239,7 +225,7 @@ class RingBuffer(IBuffer, Closing):
     def n_bytes(self) -> int:
         """Bytes of the columns; 0 where items are held as they are."""
         store = self._ring.store
-        return store.n_bytes if isinstance(store, RowStore) else 0
+        return store.n_bytes if isinstance(store, ItemStore) else 0
 
     def take_used(self) -> list[str]:
         """Data ids (items' ``data_id``) that no item has any more, since the last call.
@@ -339,10 +325,10 @@ class RingBuffer(IBuffer, Closing):
             self._note(self._push_list(items))
 
     def _check_capacity(self, state: Mapping[str, Any]) -> None:
-        held, size = state["capacity"], self.replay_buffer_size
-        if held != size:
+        saved, size = state["capacity"], self.replay_buffer_size
+        if saved != size:
             raise BufferContractError(
-                f"the saved buffer holds {held} items, this one {size} (replay_buffer_size)"
+                f"the saved buffer holds {saved} items, this one {size} (replay_buffer_size)"
             )
 
     def _become(self, ring: Ring, state: Mapping[str, Any]) -> None:
@@ -361,11 +347,6 @@ class RingBuffer(IBuffer, Closing):
             frames=self._cfg.frames, copies=self._cfg.deepcopy, used=self._used,
         )  # fmt: skip
 
-    @property
-    @abstractmethod
-    def _report_s(self) -> float:
-        """Seconds between two reports of the traffic."""
-
     def _push_one(self, item: Any) -> int:
         """Add an item; returns 1."""
         self._ring.append(item)
@@ -382,12 +363,13 @@ class RingBuffer(IBuffer, Closing):
         self._ring.extend_columns(columns)
         return self._ring.pushed - before
 
+    @abstractmethod
     def _note(self, pushed: int = 0, drawn: int = 0) -> None:
-        """Count pushed and drawn items; report if it is time."""
-        if self._thruput.note(pushed, drawn):
-            self._thruput.report(self.count())
-        if self._removes:
-            self._remove_used()
+        """Count pushed and drawn items; report if it is time; see `_remove_used`."""
+
+    @abstractmethod
+    def _report(self) -> None:
+        """Report what was pushed and drawn since the last time."""
 
     def _remove_used(self) -> None:
         """Remove the files that no item names any more, after `start`."""

@@ -11,14 +11,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hpcdi.replay import priority_tree
-from hpcdi.replay.priority_tree import (
+from hpcdi.replay import tree as priority_tree
+from hpcdi.replay.samplers import mark_drawn
+from hpcdi.replay.tree import (
     CompiledTree,
     PriorityTree,
     mark_drawn_compiled,
     new_tree,
 )
-from hpcdi.replay.samplers import mark_drawn
 from hpcdi.types import Array
 
 QUICK = settings(deadline=None, max_examples=60)
@@ -150,7 +150,7 @@ def test_both_mark_draws_alike(newest: int) -> None:
 def test_without_numba_numpy_does_it() -> None:
     program = (
         "import sys; sys.modules['numba'] = None\n"
-        "from hpcdi.replay.priority_tree import new_tree\n"
+        "from hpcdi.replay.tree import new_tree\n"
         "print(type(new_tree(5)).__name__)"
     )
     ran = subprocess.run(

@@ -6,13 +6,8 @@ from typing import Any
 
 import numpy as np
 
-from hpcdi.replay.ring import Ring
-
-
-def annealed_beta(start: float, draws: int, steps: float) -> float:
-    """Exponent of importance weights: from `start` to 1 over `steps` draws."""
-    done = min(1.0, draws / float(steps))
-    return start * (1 - done) + done
+from hpcdi.replay.index import annealed_beta
+from hpcdi.worker.replay_buffer.ring import Ring
 
 
 class BufferState(dict[str, Any]):

@@ -12,9 +12,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hpcdi.errors import BufferContractError
-from hpcdi.store.frames import FrameStore
 from hpcdi.types import Array
 from hpcdi.worker.replay_buffer import AdvancedReplayBuffer, NaiveReplayBuffer
+from hpcdi.worker.replay_buffer.frames import FrameStore
 
 STACK = 4
 BOTH = ("obs", "next_obs")
