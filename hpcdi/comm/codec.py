@@ -45,9 +45,15 @@ _ALIGNMENT = 16
 _PREFIX = struct.Struct("<IQ")  # number of arrays, bytes of the JSON
 _ENTRY = struct.Struct("<QB")  # bytes of an array, 1 where it is a frame of its own
 _DAMAGE = (
-    struct.error, LookupError, TypeError, ValueError, AttributeError, ArithmeticError,
-    RuntimeError, MemoryError,
-)  # fmt: skip
+    struct.error,
+    LookupError,
+    TypeError,
+    ValueError,
+    AttributeError,
+    ArithmeticError,
+    RuntimeError,
+    MemoryError,
+)
 """Errors of decoding bytes that `encode` did not make."""
 _EMPTY = np.empty(0, np.uint8)
 _ATOMS = frozenset((type(None), bool, int, float, str))
@@ -68,9 +74,9 @@ def sendable(cls: C) -> C:
     Raises:
         TypeError: another class has that name.
     """
-    known = _CLASSES.get(cls.__name__, cls)
-    if (known.__module__, known.__qualname__) != (cls.__module__, cls.__qualname__):
-        raise TypeError(f"{known.__module__} has a sendable class {cls.__name__}, too")
+    registered = _CLASSES.get(cls.__name__, cls)
+    if (registered.__module__, registered.__qualname__) != (cls.__module__, cls.__qualname__):
+        raise TypeError(f"{registered.__module__} has a sendable class {cls.__name__}, too")
     _CLASSES[cls.__name__] = cls
     return cls
 

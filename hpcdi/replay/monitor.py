@@ -100,9 +100,12 @@ class PeriodicThruput:
             now = self._clock()
             past = max(now - self._reported, 1e-9)
             values = {
-                "push_count": self._pushed, "sample_count": self._drawn, "remain_count": held,
-                "push_per_s": self._pushed / past, "sample_per_s": self._drawn / past,
-            }  # fmt: skip
+                "push_count": self._pushed,
+                "sample_count": self._drawn,
+                "remain_count": held,
+                "push_per_s": self._pushed / past,
+                "sample_per_s": self._drawn / past,
+            }
             self._reports.write("sec", values, round(now - self._opened))
             self._reported, self._pushed, self._drawn = now, 0, 0
 

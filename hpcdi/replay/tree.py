@@ -16,7 +16,8 @@ from __future__ import annotations
 
 import functools
 import itertools
-from typing import Any
+from collections.abc import Callable
+from typing import TypeVar, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -36,6 +37,7 @@ _FEW = 160
 _SIDE_BY_SIDE = 32
 
 Indices = npt.NDArray[np.int64]
+Loop = TypeVar("Loop", bound=Callable[..., object])
 
 
 class PriorityTree:
@@ -101,7 +103,7 @@ class PriorityTree:
             self._resum(leaves)
         return self._draw(uniforms)
 
-    def _doubt(self, blocks: Any) -> None:
+    def _doubt(self, blocks: Indices | slice) -> None:
         self._low[blocks], self._doubtful[blocks] = 0.0, True
 
     def _write(self, at: Indices, mass: Array) -> None:
@@ -172,9 +174,17 @@ class CompiledTree(PriorityTree):
         nodes, left = np.empty(count, np.int64), np.empty(count)
         masses = np.empty(count, np.float32)
         total, smallest = _draw_loop(
-            self._leaves, self._upper, self._starts, self._top, self._low, self._doubtful,
-            uniforms, nodes, left, masses,
-        )  # fmt: skip
+            self._leaves,
+            self._upper,
+            self._starts,
+            self._top,
+            self._low,
+            self._doubtful,
+            uniforms,
+            nodes,
+            left,
+            masses,
+        )
         return nodes, masses, total, smallest
 
 
@@ -235,13 +245,14 @@ def _without_repeats(indices: Indices) -> Indices:
     return indices[keep]
 
 
-def _jit(loop: Any) -> Any:
-    return loop if njit is None else njit(cache=True)(loop)
+def _jit(loop: Loop) -> Loop:
+    """The loop, compiled where numba is installed."""
+    return loop if njit is None else cast(Loop, njit(cache=True)(loop))
 
 
 @_jit
 def _write_loop(
-    leaves: Any, upper: Any, starts: Any, low: Any, doubtful: Any, at: Any, mass: Any
+    leaves: Array, upper: Array, starts: Array, low: Array, doubtful: Array, at: Array, mass: Array
 ) -> None:
     for k in range(len(at)):
         leaf, new = at[k], mass[k] if len(mass) > 1 else mass[0]
@@ -255,7 +266,7 @@ def _write_loop(
 
 
 @_jit
-def _resum_loop(leaves: Any, upper: Any, starts: Any, changed: Any) -> None:
+def _resum_loop(leaves: Array, upper: Array, starts: Array, changed: Array) -> None:
     _resum_level_loop(leaves, changed, 4, upper[: starts[1]])
     for level in range(1, len(starts) - 1):
         below, sums = upper[starts[level - 1] :], upper[starts[level] :]
@@ -263,7 +274,7 @@ def _resum_loop(leaves: Any, upper: Any, starts: Any, changed: Any) -> None:
 
 
 @_jit
-def _resum_level_loop(masses: Any, changed: Any, shift: int, sums: Any) -> None:
+def _resum_level_loop(masses: Array, changed: Array, shift: int, sums: Array) -> None:
     half = np.empty(8)
     before = -1
     for k in range(len(changed)):
@@ -283,9 +294,17 @@ def _resum_level_loop(masses: Any, changed: Any, shift: int, sums: Any) -> None:
 
 @_jit
 def _draw_loop(
-    leaves: Any, upper: Any, starts: Any, top: Any, low: Any, doubtful: Any,
-    uniforms: Any, nodes: Any, left: Any, masses: Any,
-) -> Any:  # fmt: skip
+    leaves: Array,
+    upper: Array,
+    starts: Array,
+    top: Array,
+    low: Array,
+    doubtful: Array,
+    uniforms: Array,
+    nodes: Array,
+    left: Array,
+    masses: Array,
+) -> tuple[float, float]:
     levels, count = len(starts) - 1, len(uniforms)
     running, first = 0.0, starts[levels - 1]
     for k in range(len(top) - 1):
@@ -304,14 +323,14 @@ def _draw_loop(
 
 
 @_jit
-def _smallest_loop(leaves: Any, low: Any, doubtful: Any) -> Any:
+def _smallest_loop(leaves: Array, low: Array, doubtful: Array) -> float:
     while True:
         block = 0
         for k in range(1, len(low)):
             if low[k] < low[block]:
                 block = k
         if not doubtful[block]:
-            return low[block]
+            return float(low[block])
         low[block], doubtful[block] = np.inf, False
         for k in range(block << 12, min((block + 1) << 12, len(leaves))):
             if 0 < leaves[k] < low[block]:
@@ -319,7 +338,7 @@ def _smallest_loop(leaves: Any, low: Any, doubtful: Any) -> Any:
 
 
 @_jit
-def _search_loop(top: Any, nodes: Any, left: Any) -> None:
+def _search_loop(top: Array, nodes: Array, left: Array) -> None:
     last = len(top) - 2
     while last > 0 and top[last] == top[last + 1]:
         last -= 1
@@ -340,7 +359,7 @@ def _search_loop(top: Any, nodes: Any, left: Any) -> None:
 
 
 @_jit
-def _descend_loop(masses: Any, nodes: Any, left: Any) -> None:
+def _descend_loop(masses: Array, nodes: Array, left: Array) -> None:
     near, goal = np.empty((16, _SIDE_BY_SIDE)), np.empty(_SIDE_BY_SIDE)
     for start in range(0, len(nodes), _SIDE_BY_SIDE):
         count = min(_SIDE_BY_SIDE, len(nodes) - start)
@@ -370,7 +389,7 @@ def _descend_loop(masses: Any, nodes: Any, left: Any) -> None:
 
 @_jit
 def _mark_drawn_loop(
-    marks: Any, slots: Any, newest: int, now: int, use: Any, staleness: Any, ids: Any
+    marks: Array, slots: Array, newest: int, now: int, use: Array, staleness: Array, ids: Array
 ) -> None:
     count, capacity = len(slots), len(marks)
     for k in range(count):

@@ -87,8 +87,8 @@ def make_folders(folder: Path) -> None:
         for each in reversed(missing):
             each.mkdir(exist_ok=True)
     except FileNotFoundError:
-        said = "the run folder has been moved or removed while the run was on"
-        raise FileNotFoundError(errno.ENOENT, said, str(root)) from None
+        reason = "the run folder has been moved or removed while the run was on"
+        raise FileNotFoundError(errno.ENOENT, reason, str(root)) from None
 
 
 def _create(path: Path) -> IO[bytes]:
@@ -156,21 +156,21 @@ def load_json(path: str | Path) -> dict[str, Any]:
         text = file.read(LARGEST_JSON_BYTES + 1)
     if len(text) > LARGEST_JSON_BYTES:
         raise ValueError(f"has more than {LARGEST_JSON_BYTES >> 20} MB")
-    held = parse_json(text)
-    if not isinstance(held, dict):
+    value = parse_json(text)
+    if not isinstance(value, dict):
         raise ValueError("holds JSON, but no mapping")  # noqa: TRY004 (a file, not an argument)
-    return held
+    return value
 
 
 def sweep_temporary(folder: str | Path) -> list[Path]:
     """Remove unfinished files and folders of killed processes; returns their paths."""
-    left = sorted(Path(folder).rglob(f".*{TEMPORARY_MARK}*"))
-    for path in left:
+    leftovers = sorted(Path(folder).rglob(f".*{TEMPORARY_MARK}*"))
+    for path in leftovers:
         if path.is_dir():
             shutil.rmtree(path, ignore_errors=True)
         else:
             path.unlink(missing_ok=True)
-    return left
+    return leftovers
 
 
 def clock_of(folder: str | Path) -> float:

@@ -93,7 +93,7 @@ def row_columns(datasets: Columns) -> Columns:
     return {name: array for name, array in datasets.items() if name not in ITEM_NAMES}
 
 
-def check(block: Block, path: str) -> None:
+def check_block(block: Block, path: str) -> None:
     """Check that a block can be stored at `path`.
 
     Raises:

@@ -172,8 +172,8 @@ def open_checkpoint(folder: Path) -> Checkpoint:
     """
     try:
         facts, files = _verified(load_json(folder / MANIFEST))
-        for name, known in files.items():
-            if not _is_as_written(folder / name, known):
+        for name, written in files.items():
+            if not _is_as_written(folder / name, written):
                 raise CheckpointError(folder, f"is torn: {name} is not what was written")
         return Checkpoint(folder, facts)
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
@@ -192,15 +192,15 @@ def newest_checkpoint(
     errors: list[CheckpointError] = []
     for name in reversed(names(folder)):
         try:
-            found = open_checkpoint(folder / name)
+            checkpoint = open_checkpoint(folder / name)
         except CheckpointError as error:
             errors.append(error)
             continue
         kinds = (needed or {}).items()
-        lacking = [name for name, kind in kinds if not isinstance(found.facts.get(name), kind)]
+        lacking = [name for name, kind in kinds if not isinstance(checkpoint.facts.get(name), kind)]
         if not lacking:
-            return found, errors
-        errors.append(CheckpointError(found.folder, f"its {MANIFEST} does not say {lacking}"))
+            return checkpoint, errors
+        errors.append(CheckpointError(checkpoint.folder, f"its {MANIFEST} does not say {lacking}"))
     return None, errors
 
 
@@ -286,11 +286,11 @@ def _crc32_of_manifest(manifest: Mapping[str, Any]) -> int:
     return crc32_of(json.dumps(manifest, sort_keys=True).encode())
 
 
-def _is_as_written(path: Path, known: Mapping[str, int]) -> bool:
+def _is_as_written(path: Path, written: Mapping[str, int]) -> bool:
     """True if a file has the size and the checksum of the manifest."""
     state = path.stat()  # first: neither a pipe nor an endless file is ever read
-    is_alike = stat.S_ISREG(state.st_mode) and state.st_size == known["bytes"]
-    return is_alike and _crc32_of_file(path) == known["crc32"]
+    is_alike = stat.S_ISREG(state.st_mode) and state.st_size == written["bytes"]
+    return is_alike and _crc32_of_file(path) == written["crc32"]
 
 
 def _crc32_of_file(path: Path) -> int:

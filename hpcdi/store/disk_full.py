@@ -120,8 +120,9 @@ class DiskPatience:
                     "the disk is full: %s. Collecting pauses, collected data wait in "
                     "memory. Free some space and it continues by itself; after %s "
                     "(system.storage.disk_patience_s) the run ends",
-                    _text(error), human_time(self._patience_s),
-                )  # fmt: skip
+                    _text(error),
+                    human_time(self._patience_s),
+                )
             if self._has_given_up or now - self._full_since <= self._patience_s:
                 return
             self._has_given_up = True

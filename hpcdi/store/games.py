@@ -23,9 +23,9 @@ class GameTally:
     def add(self, games: Iterable[GameCounts]) -> None:
         """Add games."""
         for one, other, *counts in games:
-            known = self._counts.setdefault((one, other), [0, 0, 0])
+            sums = self._counts.setdefault((one, other), [0, 0, 0])
             for i, count in enumerate(counts):
-                known[i] += count
+                sums[i] += count
 
     def takes(self, games: Sequence[GameCounts]) -> bool:
         """Returns whether these fit into a block that has what was added so far."""

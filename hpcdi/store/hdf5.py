@@ -13,9 +13,15 @@ LIBVER = ("v110", "v110")
 Every HDF5 since 1.10 (2016) reads it."""
 
 DAMAGE = (
-    OSError, LookupError, TypeError, ValueError, RuntimeError, AttributeError, ArithmeticError,
+    OSError,
+    LookupError,
+    TypeError,
+    ValueError,
+    RuntimeError,
+    AttributeError,
+    ArithmeticError,
     MemoryError,
-)  # fmt: skip
+)
 """Errors that h5py raises for damaged files; parsing their content raises these too."""
 
 _LARGEST_RATIO = 1100

@@ -87,8 +87,8 @@ def _shard(path: Path, report: Report) -> Iterator[str]:
         yield f"  {name}: {first}" + (f" .. {last}" if len(values) > 1 else "")
     for name, column in blocks[0].columns.items() if blocks else ():
         shape = (sum(block.rows for block in blocks), *column.shape[1:])
-        found = _range([block.columns[name] for block in blocks])
-        yield f"  {name:<20} {column.dtype!s:<8} {shape!s:<18} {found}"
+        extent = _range([block.columns[name] for block in blocks])
+        yield f"  {name:<20} {column.dtype!s:<8} {shape!s:<18} {extent}"
     for view in blocks[0].views if blocks else ():
         yield f"  {view.name:<20} = {view.column}[row + {view.offset}[row]]"
 
@@ -100,11 +100,11 @@ def _blocks(path: Path) -> tuple[list[Block], list[str]]:
         ShardError: it is missing, torn, or not one of ours.
     """
     blocks, damaged = [], []
-    for found in read_blocks(path):
-        if isinstance(found, Block):
-            blocks.append(found)
+    for block in read_blocks(path):
+        if isinstance(block, Block):
+            blocks.append(block)
         else:
-            damaged.append(str(found))
+            damaged.append(str(block))
     return blocks, damaged
 
 
@@ -160,12 +160,12 @@ def _run_folder(path: Path, report: Report) -> None:
         + ("all checksums right" if not report.errors else f"{len(report.errors)} damaged")
     )
     for other in sorted(path.glob("policies/*.safetensors")):
-        found = inspect(other)
-        report.lines += [f"  {line}" for line in found.lines[:1]]
-        report.errors += found.errors
+        policy = inspect(other)
+        report.lines += [f"  {line}" for line in policy.lines[:1]]
+        report.errors += policy.errors
     _checkpoints(layout, report)
-    left = list(path.rglob(f".*{TEMPORARY_MARK}*"))
-    report.lines += [f"  left over from an interrupted write: {name}" for name in left]
+    leftovers = list(path.rglob(f".*{TEMPORARY_MARK}*"))
+    report.lines += [f"  left over from an interrupted write: {name}" for name in leftovers]
 
 
 def _checkpoints(layout: RunLayout, report: Report) -> None:

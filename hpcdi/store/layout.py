@@ -157,11 +157,14 @@ class RunLayout:
     @property
     def results(self) -> list[Path]:
         """Folders of all that a run makes but its logs."""
-        made = (
-            self.data_dir, self.latest_policy.parent, self.league_dir, self.snapshots_dir,
+        folders = (
+            self.data_dir,
+            self.latest_policy.parent,
+            self.league_dir,
+            self.snapshots_dir,
             self.tensorboard_dir,
-        )  # fmt: skip
-        return [*made, *self.root.glob("checkpoints*")]
+        )
+        return [*folders, *self.root.glob("checkpoints*")]
 
     def log_file(self, rank: int) -> Path:
         """JSONL log of one rank."""
@@ -184,12 +187,12 @@ class RunLayout:
         Args:
             of: rank of a collector; None: of all.
         """
-        found = {}
+        numbers = {}
         for path in self.data_dir.glob(f"{'rank*' if of is None else f'rank{of:05d}'}/*/*.h5"):
             rank, number = path.parent.parent.name.removeprefix("rank"), path.stem
             if rank.isdigit() and number.isdigit():
-                found[str(path.relative_to(self.root))] = int(rank), int(number)
-        return dict(sorted(found.items(), key=lambda item: item[1]))
+                numbers[str(path.relative_to(self.root))] = int(rank), int(number)
+        return dict(sorted(numbers.items(), key=lambda item: item[1]))
 
     def inside(self, relative: str) -> Path:
         """Absolute path of a relative one, or of a block's shard, that came in a message.

@@ -42,10 +42,10 @@ class Field(NamedTuple):
         return self.dtype.itemsize * math.prod(self.shape)
 
 
-def memory(shape: tuple[int, ...], dtype: Any, given: Array | None) -> Array:
-    """A given array, whatever it holds, if it fits; else zeros, which take no memory yet."""
-    if given is not None and given.shape == shape and given.dtype == dtype:
-        return given
+def array_for(shape: tuple[int, ...], dtype: Any, ready: Array | None) -> Array:
+    """A `ready` array, whatever it holds, if it fits; else zeros, which take no memory yet."""
+    if ready is not None and ready.shape == shape and ready.dtype == dtype:
+        return ready
     return np.zeros(shape, dtype)
 
 
@@ -54,9 +54,9 @@ def arrays_as_bytes(record: np.dtype[Any]) -> np.dtype[Any]:
     fields = {name: record.fields[name] for name in record.names or ()} if record.fields else {}
     types = [dtype if not dtype.shape else f"V{dtype.itemsize}" for dtype, *_ in fields.values()]
     offsets = [offset for _, offset, *_ in fields.values()]
-    return np.dtype({
-        "names": list(fields), "formats": types, "offsets": offsets, "itemsize": record.itemsize,
-    })  # fmt: skip
+    return np.dtype(
+        {"names": list(fields), "formats": types, "offsets": offsets, "itemsize": record.itemsize}
+    )
 
 
 class Records:
@@ -65,16 +65,16 @@ class Records:
     Args:
         capacity: slots.
         fields: what the columns are, by name.
-        given: records to hold, without a copy, if they fit.
+        ready: records to hold, without a copy, if they fit.
     """
 
     def __init__(
-        self, capacity: int, fields: Mapping[str, Field], given: Array | None = None
+        self, capacity: int, fields: Mapping[str, Field], ready: Array | None = None
     ) -> None:
         names = sorted(fields, key=lambda name: -fields[name].dtype.alignment)  # no gaps between
         self.members = {name: member(k) for k, name in enumerate(names)}
         members = [(m, fields[name].dtype, fields[name].shape) for name, m in self.members.items()]
-        self.array = memory((capacity,), np.dtype(members, align=True), given)
+        self.array = array_for((capacity,), np.dtype(members, align=True), ready)
         self._bytes = self.array.view(f"V{self.array.itemsize}")
         self._rows = arrays_as_bytes(self.array.dtype)
         self._how = [(n, m, fields[n].dtype, fields[n].shape) for n, m in self.members.items()]
@@ -91,13 +91,13 @@ class Records:
 
     def take(self, slots: Array, only: str = "") -> Columns:
         """Columns, or `only` one, at slots of any shape: arrays of the caller's own."""
-        drawn, found = self._bytes.take(slots).view(self._rows), {}
+        drawn, columns = self._bytes.take(slots).view(self._rows), {}
         for name, member, dtype, shape in self._how:
             if only and name != only:
                 continue
             column = drawn[member].copy()  # of one row too: torch needs it
-            found[name] = column.view(dtype).reshape(*slots.shape, *shape) if shape else column
-        return found
+            columns[name] = column.view(dtype).reshape(*slots.shape, *shape) if shape else column
+        return columns
 
 
 def member(number: int) -> str:
@@ -176,8 +176,8 @@ class RowStore:
         if length > 1:
             rows = sequence_rows(rows, self._take(SEQUENCE_LEN, rows), length)
             _check_rows(rows, self._capacity)
-        found = self.read_columns(rows, without=self._stacked)
-        return with_views(found, self._views, rows, self._take, self._capacity)
+        columns = self.read_columns(rows, without=self._stacked)
+        return with_views(columns, self._views, rows, self._take, self._capacity)
 
     def _take(self, name: str, rows: Array) -> Array:
         """One column at rows of any shape."""
@@ -188,11 +188,11 @@ class RowStore:
     def read_columns(self, slots: Array, without: Collection[str] = ()) -> Columns:
         """Columns at slots of any shape, by '/'-joined name: arrays of the caller's own."""
         small = self._records.take(slots) if self._records is not None else {}
-        found: Columns = {}
+        columns: Columns = {}
         for name, column in self._columns.items():
             if name not in without:
-                found[name] = small[name] if name in small else self.recycler.take(column, slots)
-        return found
+                columns[name] = small[name] if name in small else self.recycler.take(column, slots)
+        return columns
 
     def column(self, name: str) -> Array | None:
         """The column itself, [capacity, ...], not to be written; None where there is none."""
@@ -210,20 +210,20 @@ class RowStore:
         small = self._records.members if self._records is not None else {}
         return {name: column for name, column in self._columns.items() if name not in small}
 
-    def _allocate(self, fields: dict[str, Field], given: Columns | None = None) -> None:
-        """Make the columns, in `given` arrays that fit; memory is used as rows are written."""
-        given = given or {}
+    def _allocate(self, fields: dict[str, Field], ready: Columns | None = None) -> None:
+        """Make the columns, in `ready` arrays that fit; memory is used as rows are written."""
+        ready = ready or {}
         self._fields = fields
         self._stacked = stacked_by(self._views, {n: field.shape for n, field in fields.items()})
         small = Records.among(fields)
         if small:
-            self._records = Records(self._capacity, small, given.get(RECORDS))
+            self._records = Records(self._capacity, small, ready.get(RECORDS))
         for name, field in fields.items():
             if self._records is not None and name in small:
                 self._columns[name] = self._records.column(name)
             else:
                 shape = (self._capacity, *field.shape)
-                self._columns[name] = memory(shape, field.dtype, given.get(name))
+                self._columns[name] = array_for(shape, field.dtype, ready.get(name))
 
     def _are_alike(self, columns: Mapping[str, Any]) -> bool:
         """True for columns plainly like those that are held; others may fit still."""
@@ -317,7 +317,7 @@ class RowPlacer:
 
 
 def with_views(
-    found: Columns,
+    columns: Columns,
     views: Sequence[RowView],
     rows: Array,
     take: Callable[[str, Array], Array],
@@ -326,7 +326,7 @@ def with_views(
     """Columns at `rows` [m] and, beside them, their views; without the offsets of stacks.
 
     Args:
-        found: stored columns at `rows`; of those that only stacks of frames read, none is needed.
+        columns: stored columns at `rows`; of those that only stacks of frames read, none is needed.
         views: to be added.
         rows: int64 [m].
         take: reads a stored column at other rows.
@@ -345,11 +345,11 @@ def with_views(
             return take(view.column, at)
         return read(other, at, take(other.offset, at))
 
-    derived = {view.name: read(view, rows, found[view.offset]) for view in views}
+    derived = {view.name: read(view, rows, columns[view.offset]) for view in views}
     for view in views:
-        if view.offset in found and found[view.offset].ndim > rows.ndim:
-            del found[view.offset]
-    return found | derived
+        if view.offset in columns and columns[view.offset].ndim > rows.ndim:
+            del columns[view.offset]
+    return columns | derived
 
 
 def stacked_by(views: Iterable[RowView], shapes: Mapping[str, tuple[int, ...]]) -> frozenset[str]:
@@ -398,5 +398,5 @@ def transitions(block: Block) -> Columns:
 
     rows = transition_rows(block.items)
     stacked = stacked_by(block.views, {n: column.shape[1:] for n, column in block.columns.items()})
-    found = {name: take(name, rows) for name in block.columns if name not in stacked}
-    return with_views(found, block.views, rows, take, block.rows)
+    columns = {name: take(name, rows) for name in block.columns if name not in stacked}
+    return with_views(columns, block.views, rows, take, block.rows)

@@ -102,7 +102,7 @@ class Record:
 
 
 @dataclass(frozen=True)
-class Layout:
+class ShardLayout:
     """Where everything lies in a shard.
 
     Attributes:
@@ -160,28 +160,28 @@ class Layout:
         Raises:
             ValueError, LookupError, TypeError: it is damaged.
         """
-        held = _unsealed(text)
-        if held["schema_version"] != FORMAT:
-            raise ValueError(other_format("a shard", held["schema_version"], FORMAT))
+        fields = _unsealed(text)
+        if fields["schema_version"] != FORMAT:
+            raise ValueError(other_format("a shard", fields["schema_version"], FORMAT))
         columns = tuple(
             ColumnSpec(**{**spec, "shape": tuple(map(int, spec["shape"]))})
-            for spec in held["columns"]
+            for spec in fields["columns"]
         )
-        views = tuple(RowView(**view) for view in held["views"])
-        numbers = (int(held[name]) for name in ("tail_rows", "table", "slots", "slot_bytes"))
-        made = cls(columns, views, *numbers)
-        sizes = [made.table, made.slots, made.slot_bytes, made.tail_rows]
+        views = tuple(RowView(**view) for view in fields["views"])
+        numbers = (int(fields[name]) for name in ("tail_rows", "table", "slots", "slot_bytes"))
+        layout = cls(columns, views, *numbers)
+        sizes = [layout.table, layout.slots, layout.slot_bytes, layout.tail_rows]
         sizes += [number for spec in columns for number in (*spec.shape, spec.offset)]
         names = tuple(spec.name for spec in columns)[-len(ITEM_NAMES) :]
         if (
             min(sizes) < 0
-            or made.end() > size
-            or made.slots * made.slot_bytes > _LARGEST_TABLE_BYTES
+            or layout.end() > size
+            or layout.slots * layout.slot_bytes > _LARGEST_TABLE_BYTES
             or names != ITEM_DTYPE.names
             or any(np.dtype(spec.dtype).kind not in NUMBERS for spec in columns)
         ):
             raise ValueError("names places that the file does not have")
-        return made
+        return layout
 
 
 class GrowingShard:
@@ -222,7 +222,7 @@ class GrowingShard:
             ColumnSpec(name, array.dtype.str, (lengths[name], *array.shape[1:]), _ANY_OFFSET)
             for name, array in datasets.items()
         )
-        draft = Layout(specs, like.views, like.tail_rows, _ANY_OFFSET, self._slots, slot_bytes)
+        draft = ShardLayout(specs, like.views, like.tail_rows, _ANY_OFFSET, self._slots, slot_bytes)
         self._structure = GrowingStructure(
             {
                 _LAYOUT: (np.dtype(f"S{len(draft.encoded())}"), (1,)),
@@ -230,11 +230,13 @@ class GrowingShard:
                 **{spec.name: (np.dtype(spec.dtype), spec.shape) for spec in specs},
             },
             {
-                "format": KIND, "schema_version": FORMAT, "hpcdi_version": __version__,
+                "format": KIND,
+                "schema_version": FORMAT,
+                "hpcdi_version": __version__,
                 "tail_rows": like.tail_rows,
                 "views": json.dumps([dataclasses.asdict(view) for view in like.views]),
             },
-        )  # fmt: skip
+        )
         offsets = self._structure.offsets
         self._layout = dataclasses.replace(
             draft,
@@ -350,7 +352,7 @@ class ShardReader:
                 _, mark, text = self._head.partition(_MARK)
                 if not mark:
                     raise ShardError(path, _why_no_layout(path))
-                self.layout = Layout.decoded(text, size)
+                self.layout = ShardLayout.decoded(text, size)
                 file.seek(self.layout.table)
                 self._table = file.read(self.layout.slots * self.layout.slot_bytes)
         except OSError as error:
@@ -429,15 +431,15 @@ class ShardReader:
             OSError: the file cannot be changed.
         """
         whole = {s: record for s, record in self.records() if isinstance(record, Record)}
-        left = [record for s, record in whole.items() if s < slot]
-        if not left:
+        kept = [record for s, record in whole.items() if s < slot]
+        if not kept:
             self.path.unlink()
             return
         layout = self.layout
         gone = [number for number, _ in self.records() if number >= slot]
         empty = bytes(layout.slot_bytes)
         pieces: list[Piece] = [(layout.table + s * layout.slot_bytes, empty) for s in gone]
-        rows, items = map(max, zip(*(record.ends for record in left), strict=True))
+        rows, items = map(max, zip(*(record.ends for record in kept), strict=True))
         try:
             head, _, _ = self._head.partition(_MARK)
             names = [_TABLE, *(spec.name for spec in layout.columns if _n_bytes(spec))]
@@ -529,10 +531,10 @@ def _unsealed(text: bytes) -> dict[str, Any]:
         ValueError: it is not whole.
     """
     crc32, _, rest = text.partition(b" ")
-    held, _, _ = rest.partition(b"\0")
-    if f"{crc32_of(held):08x}".encode() != crc32:
+    json_text, _, _ = rest.partition(b"\0")
+    if f"{crc32_of(json_text):08x}".encode() != crc32:
         raise ValueError("its checksum is wrong")
-    value = parse_json(held)
+    value = parse_json(json_text)
     if not isinstance(value, dict):
         raise ValueError("it is no mapping")  # noqa: TRY004 (a file, not an argument)
     return value

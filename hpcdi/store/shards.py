@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 
 from hpcdi.errors import ShardError
-from hpcdi.store.block import Block, check, checksum, row_columns
+from hpcdi.store.block import Block, check_block, checksum, row_columns
 from hpcdi.store.disk_full import DiskPatience
 from hpcdi.store.layout import RunLayout, block_name, split_name
 from hpcdi.store.shard_file import SMALLEST_BYTES, GrowingShard, ShardReader, read_ranges
@@ -58,7 +58,7 @@ class Appender:
         Raises:
             ShardError: it cannot be stored, or the file system refuses it.
         """
-        check(block, path)
+        check_block(block, path)
         final = self._layout.inside(path)
         shard = self._open
         try:
@@ -74,8 +74,8 @@ class Appender:
 
     def _next_bytes(self) -> int:
         """Room of the next shard: no short run leaves a large file, most of which is a hole."""
-        held = self._open.used_bytes if self._open is not None else 0
-        return min(self._file_bytes, max(SMALLEST_BYTES, 2 * held))
+        used_bytes = self._open.used_bytes if self._open is not None else 0
+        return min(self._file_bytes, max(SMALLEST_BYTES, 2 * used_bytes))
 
 
 def read_shard(layout: RunLayout, ref: ShardRef) -> Columns:
@@ -88,22 +88,22 @@ def read_shard(layout: RunLayout, ref: ShardRef) -> Columns:
         ShardError: missing, short, unreadable, or its bytes are not those that were announced.
     """
     path = layout.inside(ref.path)
-    retry_s, found, torn = _FIRST_RETRY_S, "", 0
+    retry_s, problem, torn = _FIRST_RETRY_S, "", 0
     for attempt in range(_READ_ATTEMPTS):
         try:
             datasets = read_ranges(path, ref.columns)
         except OSError as error:  # absent, or e.g. a stale file handle
-            found = f"cannot be read: {error.strerror or error}"
+            problem = f"cannot be read: {error.strerror or error}"
         else:
             if checksum(datasets) == ref.crc32:
                 return row_columns(datasets)
-            found, torn = "checksum differs from the announced one: the file is torn", torn + 1
+            problem, torn = "checksum differs from the announced one: the file is torn", torn + 1
             if torn == _TORN_ATTEMPTS:
-                raise ShardError(path, found)
+                raise ShardError(path, problem)
         if attempt + 1 < _READ_ATTEMPTS:
             wait_s(retry_s)
             retry_s *= 2
-    raise ShardError(path, f"{found} (after {_READ_ATTEMPTS} attempts)")
+    raise ShardError(path, f"{problem} (after {_READ_ATTEMPTS} attempts)")
 
 
 def read_blocks(path: Path, number: int | None = None) -> Iterator[Block | ShardError]:
@@ -183,21 +183,21 @@ def survey(
         name: its path in references.
         wanted: given a block's name and its facts, whether to look at it.
     """
-    found = Survey()
+    result = Survey()
     try:
         shard = ShardReader(path, name)
     except ShardError as error:
-        found.damaged.append(error)
-        return found
+        result.damaged.append(error)
+        return result
     for slot, record in shard.records():
         if isinstance(record, ShardError):
-            found.damaged.append(record)
+            result.damaged.append(record)
         elif wanted(block_name(name, slot), record.facts):
             try:
-                found.blocks.append(shard.survey(slot, record))
+                result.blocks.append(shard.survey(slot, record))
             except ShardError as error:
-                found.damaged.append(error)
-    return found
+                result.damaged.append(error)
+    return result
 
 
 def absent(layout: RunLayout, names: Iterable[str]) -> list[str]:
@@ -207,8 +207,8 @@ def absent(layout: RunLayout, names: Iterable[str]) -> list[str]:
         by_shard.setdefault(split_name(name)[0], set()).add(name)
     gone: set[str] = set()
     for shard, wanted in by_shard.items():
-        found = survey(layout.inside(shard), shard, lambda name, _, wanted=wanted: name in wanted)  # type: ignore[misc]
-        gone |= wanted - {ref.path for ref, _ in found.blocks}
+        result = survey(layout.inside(shard), shard, lambda name, _, wanted=wanted: name in wanted)  # type: ignore[misc]
+        gone |= wanted - {ref.path for ref, _ in result.blocks}
     return sorted(gone)
 
 

@@ -86,8 +86,9 @@ class StatusFile:
                 self._is_warned = True
                 LOGGER.warning(
                     "%s could not be written: %s. `hpcdi status` cannot show how the run goes",
-                    self._path, error,
-                )  # fmt: skip
+                    self._path,
+                    error,
+                )
         self._due = now + max(EVERY_S, _SHARE * (time.monotonic() - began))
 
     def _values(self, status: Status, evaluations: Sequence[Evaluation]) -> dict[str, Any]:

@@ -37,8 +37,8 @@ def write_arrays(file: IO[bytes], arrays: Columns, attributes: Mapping[str, Any]
     structure, pieces = _SparseFile(), list[Piece]()
     with _opened(structure, "w") as hdf5:
         write_attributes(hdf5, attributes)
-        for name, given in arrays.items():
-            array = np.asarray(given, order="C")
+        for name, values in arrays.items():
+            array = np.asarray(values, order="C")
             offset = _reserve(hdf5, name, array.dtype, array.shape)
             pieces += [(offset, bytes_of(array))] if array.size else []
     reserve_space(file.fileno(), structure.size)

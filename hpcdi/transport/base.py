@@ -29,11 +29,17 @@ def announcement(shard: ShardRef, block: Block) -> BlockReady:
     facts = block.facts
     try:
         return BlockReady(
-            str(facts["task_id"]), int(facts["block_id"]), shard, block.items, block.tail_rows,
-            float(facts["sealed_at"]), int(facts.get("episodes", 0)),
-            int(facts.get("env_steps", -1)), parse_games(str(facts.get("games", ""))),
+            str(facts["task_id"]),
+            int(facts["block_id"]),
+            shard,
+            block.items,
+            block.tail_rows,
+            float(facts["sealed_at"]),
+            int(facts.get("episodes", 0)),
+            int(facts.get("env_steps", -1)),
+            parse_games(str(facts.get("games", ""))),
             str(facts.get("player", MAIN)),
-        )  # fmt: skip
+        )
     except (KeyError, ValueError) as error:
         raise ShardError(shard.path, f"does not say whose it is: {error}") from error
 

@@ -28,9 +28,12 @@ class FileTransport:
         """See `base.Transport.publisher`: one thread that writes shards."""
         storage = self._storage
         return ShardWriter(
-            self._layout, announce,
-            fsync=storage.fsync, file_bytes=storage.file_bytes, patience=patience,
-        )  # fmt: skip
+            self._layout,
+            announce,
+            fsync=storage.fsync,
+            file_bytes=storage.file_bytes,
+            patience=patience,
+        )
 
     def fetch(self, shard: ShardRef) -> Columns:
         """See `base.Transport.fetch`: a read of each column."""

@@ -245,7 +245,7 @@ def test_every_number_can_be_a_tensor(count: int) -> None:
 
 def test_no_result_shares_memory_with_the_store() -> None:
     store = ItemStore(4)
-    store.put(0, 4, store.check(stacked([item(n) for n in range(4)])), 0)
+    store.put(0, 4, store.prepare_columns(stacked([item(n) for n in range(4)])), 0)
     read = store.read_columns(np.arange(4))
     for name in FIELDS:
         assert not np.shares_memory(read[name], store.column(name))

@@ -76,7 +76,7 @@ def test_a_file_of_another_format_is_refused(tmp_path: Path) -> None:
 @pytest.mark.parametrize("shared", [False, True])
 def test_large_columns_are_shared_only_where_it_is_allowed(shared: bool) -> None:
     whole, store, other = [Span(0, SIZE, 0)], ItemStore(SIZE), ItemStore(SIZE)
-    store.put(0, SIZE, store.check(rows(0, SIZE)), 0)
+    store.put(0, SIZE, store.prepare_columns(rows(0, SIZE)), 0)
     state = store.state_of(whole, shared)
     assert np.shares_memory(state["columns"]["image"], store.column("image")) == shared
     other.restore(state, whole, shared)
@@ -89,7 +89,7 @@ def test_large_columns_are_shared_only_where_it_is_allowed(shared: bool) -> None
 def test_a_part_of_the_slots_is_never_shared() -> None:
     """The rest of them needs room."""
     part, store, other = [Span(0, 2, 0)], ItemStore(SIZE), ItemStore(SIZE)
-    store.put(0, 2, store.check(rows(0, 2)), 0)
+    store.put(0, 2, store.prepare_columns(rows(0, 2)), 0)
     other.restore(store.state_of(part, shared=True), part, shared=True)
     assert len(other.column("image")) == SIZE
     assert not np.shares_memory(other.column("image"), store.column("image"))

@@ -18,7 +18,7 @@ from hpcdi.store import shard_file
 from hpcdi.store.block import Block
 from hpcdi.store.inspect import inspect
 from hpcdi.store.layout import RunLayout, split_name
-from hpcdi.store.shard_file import GrowingShard, Layout, ShardReader
+from hpcdi.store.shard_file import GrowingShard, ShardLayout, ShardReader
 from hpcdi.store.shards import (
     Appender,
     absent,
@@ -186,7 +186,7 @@ def test_a_shard_that_was_removed_is_followed_by_another(
 # ------------------------------------------------------------------------------ torn, damaged, full
 
 
-def table_of(layout: RunLayout) -> tuple[Path, Layout]:
+def table_of(layout: RunLayout) -> tuple[Path, ShardLayout]:
     path = layout.inside(path_of(1))
     return path, ShardReader(path, path_of(1)).layout
 

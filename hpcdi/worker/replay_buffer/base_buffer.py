@@ -343,9 +343,12 @@ class RingBuffer(IBuffer, Closing):
 
     def _new_ring(self, first_id: int, capacity: int = 0) -> Ring:
         return Ring(
-            capacity or self.replay_buffer_size, first_id,
-            frames=self._cfg.frames, copies=self._cfg.deepcopy, used=self._used,
-        )  # fmt: skip
+            capacity or self.replay_buffer_size,
+            first_id,
+            frames=self._cfg.frames,
+            copies=self._cfg.deepcopy,
+            used=self._used,
+        )
 
     def _push_one(self, item: Any) -> int:
         """Add an item; returns 1."""

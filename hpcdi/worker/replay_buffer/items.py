@@ -101,11 +101,13 @@ class ItemStore(RowStore):
         if not all(isinstance(item, Mapping) for item in items):
             raise BufferContractError("items must be dicts, as the first ones are")
         try:
-            return self.check(stack_columns(items), items[0])
+            return self.prepare_columns(stack_columns(items), items[0])
         except (ValueError, TypeError, AttributeError, RuntimeError) as error:
             raise BufferContractError(str(error)) from error
 
-    def check(self, columns: Mapping[str, Any], like: Mapping[str, Any] | None = None) -> Columns:
+    def prepare_columns(
+        self, columns: Mapping[str, Any], like: Mapping[str, Any] | None = None
+    ) -> Columns:
         """The same columns [m, ...], flat, where they fit those that are held.
 
         Args:

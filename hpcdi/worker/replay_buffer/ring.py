@@ -83,7 +83,7 @@ class Ring(Slots):
         store = self.store or ItemStore(self.capacity, self._frames)
         if not isinstance(store, ItemStore):
             raise BufferContractError("the buffer holds objects, not columns")
-        prepared = store.check(columns)
+        prepared = store.prepare_columns(columns)
         return self._put(store, prepared, len(next(iter(prepared.values()))))
 
     def drop(self, slots: Array) -> None:
