@@ -194,15 +194,15 @@ class ReplayIndex:
         if priority is not None:
             self.max_priority = max(self.max_priority, float(priority.max(initial=0.0)))
             priority = priority[-len(ids) :]
-        if isinstance(made_at, np.ndarray) and made_at.ndim:
+        made_at = np.asarray(made_at)
+        if made_at.ndim:
             made_at = made_at[-len(ids) :]
         for span in self.places.spans(ids.start, ids.stop):
             slots = np.arange(span.start, span.stop)
             rows = slice(span.offset, span.offset + len(slots))
             self._alive += len(slots) - int(np.count_nonzero(self._sampler.alive(slots)))
             self._use[slots] = 0
-            is_one = not isinstance(made_at, np.ndarray) or not made_at.ndim
-            self._made_at[slots] = made_at if is_one else made_at[rows]  # type: ignore[index]
+            self._made_at[slots] = made_at[rows] if made_at.ndim else made_at
             self._sampler.set(slots, self.max_priority if priority is None else priority[rows])
 
     def evict(self, before_id: int, first_id: int = 0) -> None:
