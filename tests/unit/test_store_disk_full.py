@@ -22,7 +22,7 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 
 from fakes.small_disk import SmallDisk, assert_full, mounted
 from fakes.store import write_shard
-from hpcdi.errors import CheckpointError, ShardError
+from hpcdi.errors import CheckpointError, ShardError, SnapshotError
 from hpcdi.roles.learner.publisher import PolicyFile
 from hpcdi.store.block import Block
 from hpcdi.store.checkpoints import newest_checkpoint, save_checkpoint, save_tensors
@@ -30,6 +30,7 @@ from hpcdi.store.disk_full import DiskPatience, or_warn
 from hpcdi.store.layout import RunLayout
 from hpcdi.store.policies import PolicyImage, publish_policy, read_policy
 from hpcdi.store.shards import ShardWriter, read_block
+from hpcdi.store.state_file import load_state, save_state
 from hpcdi.types import ITEM_DTYPE, ShardRef
 from hpcdi.utils.curves import TensorBoardWriter
 from hpcdi.utils.disk import AppendFile, is_full, shortage
@@ -186,6 +187,23 @@ def test_a_snapshot_that_finds_no_room_leaves_the_one_before(disk: SmallDisk) ->
     assert (newest.facts["n"], torn) == (1, [])
     assert [path.name for path in disk.root.iterdir()].count("snapshot_1") == 1
     assert not [path for path in disk.root.iterdir() if ".tmp-" in path.name]
+
+
+def test_state_that_finds_no_room_wherever_it_stops_leaves_the_one_before(disk: SmallDisk) -> None:
+    """HDF5 itself would crash the process in the end: see `structure`."""
+    path, filler = disk.root / "state.h5", disk.root / "more"
+    save_state(path, "x", 1, {"n": 1})
+    large = {f"array_{k}": np.zeros(500) for k in range(40)}
+    for pages in range(39, -1, -1):  # 160,000 bytes of arrays do not fit
+        filler.unlink(missing_ok=True)
+        filler.write_bytes(bytes(disk.free_bytes() - 4096 * pages))
+        with pytest.raises(SnapshotError, match="No space left on device") as caught:
+            save_state(path, "x", 2, large)
+        assert is_full(caught.value)
+        assert load_state(path, "x", 1) == {"n": 1}
+        assert not [each for each in disk.root.iterdir() if ".tmp-" in each.name]
+    filler.unlink()
+    save_state(path, "x", 2, large)
 
 
 def test_a_policy_file_that_finds_no_room_is_told_and_tried_again(
