@@ -184,7 +184,7 @@ def full_block(config: ExperimentConfig, row_bytes: int) -> int:
 
 def memory_of(role: str, config: ExperimentConfig, row_bytes: int) -> float:
     """Returns the bytes that a role holds: a learner rows, rank 0 the index, a collector blocks."""
-    from hpcdi.replay.partition import ring_rows
+    from hpcdi.replay.placer import ring_rows
 
     block = full_block(config, row_bytes)
     if role == "learner":

@@ -37,24 +37,13 @@ from hpcdi.comm.messages import AdmitBlock, Batches, BlockAdmitted, BlockReady, 
 from hpcdi.config.replay import AdvancedBufferConfig
 from hpcdi.errors import BufferContractError
 from hpcdi.replay.index import ReplayIndex
+from hpcdi.replay.placer import RowPlacer, ring_rows
 from hpcdi.store.block import block_rows, transition_rows
-from hpcdi.store.rows import RowPlacer
 from hpcdi.types import Array, SequenceRule, collector_of
 
-RING_SLACK = 1.25
-"""Ring rows per item: covers rows that are no transitions, and the gap where the ring wraps."""
 MAX_UNREAD = 4
 """Blocks that a learner was ordered to read and has not read yet: enough to keep it reading."""
 TRANSITIONS = SequenceRule()
-
-
-def ring_rows(partition_size: int, full_block: int, rows_per_item: float = 1.0) -> int:
-    """Rows of the ring for `partition_size` items, in blocks of up to `full_block` rows.
-
-    `rows_per_item` is measured on the first block: up to 2, where items are single transitions.
-    """
-    slack = max(RING_SLACK, rows_per_item + 0.05)
-    return int(partition_size * slack) + 2 * full_block
 
 
 def make_placer(
@@ -316,11 +305,13 @@ class Partition:
         if demand is None or self.backlog.rereading:
             return 0
         batches = max(1, min(self.buffer.count() // demand.batch_size, demand.batches))
-        size = demand.batch_size
-        if not self.buffer.why_not_sample(batches * size, demand.train_iter):
+        if batches > 1 and self._can_draw(batches, demand):
             return batches
-        may_be_one = batches > 1 and not self.buffer.why_not_sample(size, demand.train_iter)
-        return int(may_be_one)
+        return int(self._can_draw(1, demand))
+
+    def _can_draw(self, batches: int, demand: DataDemand) -> bool:
+        size = batches * demand.batch_size
+        return not self.buffer.why_not_sample(size, demand.train_iter)
 
     def serve(self, batches: int, env_steps: int, among: slice | None = None) -> Batches:
         """Draw batches for the waiting request.

@@ -9,9 +9,7 @@ frames, are views (`RowView`): what they are made of is stored once.
 from __future__ import annotations
 
 import math
-from collections import deque
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -254,66 +252,6 @@ def fields_of(columns: Columns) -> dict[str, Field]:
         if column.dtype.kind not in NUMBERS:
             raise BufferContractError(f"{name!r} is {column.dtype}, a column holds numbers")
     return {name: Field(column.dtype, column.shape[1:]) for name, column in columns.items()}
-
-
-@dataclass(frozen=True)
-class Placement:
-    """Rows assigned to a block, and the blocks evicted for it, oldest first."""
-
-    first_row: int
-    evicted: tuple[int, ...]
-
-
-class RowPlacer:
-    """Assigns blocks consecutive rows of a ring of `capacity` rows; the oldest are evicted."""
-
-    def __init__(self, capacity: int) -> None:
-        self.capacity = capacity
-        self._head = 0
-        self._blocks: deque[tuple[int, int, int]] = deque()  # block id, first row, end row
-
-    def state_dict(self) -> dict[str, int]:
-        """``capacity``, and ``head``: the row after those of the block that was placed last."""
-        return {"capacity": self.capacity, "head": self._head}
-
-    def restore(self, head: int, blocks: Iterable[tuple[int, int, int]]) -> None:
-        """Continue where another placer was.
-
-        Args:
-            head: its `head`.
-            blocks: id, first row and end row of each block that has rows, the oldest first.
-        """
-        self._head, self._blocks = head, deque(blocks)
-
-    def place(self, block_id: int, rows: int) -> Placement:
-        """Place a block; a block never wraps around the end.
-
-        Raises:
-            BufferContractError: the block is larger than the ring, or has no rows.
-        """
-        if rows < 1:
-            raise BufferContractError(f"block {block_id} has no rows to place")
-        if rows > self.capacity:
-            raise BufferContractError(
-                f"a block of {rows} rows does not fit into a ring of {self.capacity}; raise "
-                "replay_buffer_size or lower system.storage.block_bytes"
-            )
-        evicted: list[int] = []
-        if self._head + rows > self.capacity:
-            evicted += self._evict(self._head, self.capacity)
-            self._head = 0
-        first = self._head
-        self._head += rows
-        evicted += self._evict(first, self._head)
-        self._blocks.append((block_id, first, self._head))
-        return Placement(first, tuple(evicted))
-
-    def _evict(self, start: int, end: int) -> list[int]:
-        """Drop the blocks that reach into rows [start, end); they are the oldest ones."""
-        evicted = []
-        while self._blocks and self._blocks[0][1] < end and self._blocks[0][2] > start:
-            evicted.append(self._blocks.popleft()[0])
-        return evicted
 
 
 def with_views(

@@ -23,7 +23,8 @@ from fakes.replay import (
 from hpcdi.comm.messages import AdmitBlock, Batches
 from hpcdi.errors import BufferContractError
 from hpcdi.replay.manager import blocks_of
-from hpcdi.replay.partition import MAX_UNREAD, item_rows, ring_rows
+from hpcdi.replay.partition import MAX_UNREAD, item_rows
+from hpcdi.replay.placer import ring_rows
 from hpcdi.store.state_file import load_state, save_state
 
 # ------------------------------------------------------------------------------------------- rows

@@ -8,8 +8,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hpcdi.errors import BufferContractError
+from hpcdi.replay.placer import Placement, RowPlacer
 from hpcdi.store.memory import LARGE_BYTES
-from hpcdi.store.rows import Placement, RowPlacer, RowStore
+from hpcdi.store.rows import RowStore
 from hpcdi.types import Columns, RowView
 
 QUICK = settings(deadline=None, max_examples=100)

@@ -19,12 +19,13 @@ from hpcdi.config.schema import ExperimentConfig
 from hpcdi.errors import BufferContractError, StoreError
 from hpcdi.replay.manager import ReplayFigures
 from hpcdi.replay.partition import HeldBlock, item_count, item_rows, make_placer
+from hpcdi.replay.placer import RowPlacer
 from hpcdi.roles.collector.channels import DataPublisher
 from hpcdi.store.block import Block
 from hpcdi.store.builder import Segment
 from hpcdi.store.disk_full import DiskPatience
 from hpcdi.store.layout import RunLayout
-from hpcdi.store.rows import RowPlacer, sequences, transitions
+from hpcdi.store.rows import sequences, transitions
 from hpcdi.transport import open_transport
 from hpcdi.types import Columns
 from hpcdi.utils.lifetime import Closing
