@@ -6,7 +6,7 @@ import math
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar, TypeAlias
+from typing import Any, ClassVar, Protocol, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -218,6 +218,14 @@ class Lockstep:
     policy_version: int
     """The exact policy to act with."""
     begins_anew: bool
+
+
+class ScalarWriter(Protocol):
+    """Takes curves, as TensorBoard's writers do."""
+
+    def add_scalar(self, tag: str, value: float, step: int, /) -> object:
+        """Add a point to the curve of a name."""
+        ...
 
 
 def collector_of(block_id: int) -> int:

@@ -5,12 +5,11 @@ from __future__ import annotations
 import time
 from collections import deque
 from collections.abc import Callable
-from typing import Any
 
 import numpy as np
 
 from hpcdi.config.replay import MonitorConfig
-from hpcdi.types import Array
+from hpcdi.types import Array, ScalarWriter
 from hpcdi.utils.log import LOGGER
 
 
@@ -22,7 +21,7 @@ class Reports:
         name: of the buffer.
     """
 
-    def __init__(self, tb_logger: Any, name: str) -> None:
+    def __init__(self, tb_logger: ScalarWriter | None, name: str) -> None:
         self._tb_logger, self._name = tb_logger, name
 
     def write(self, group: str, values: dict[str, float], step: int) -> None:
@@ -123,7 +122,7 @@ class Monitor:
         traffic: items pushed and drawn.
     """
 
-    def __init__(self, cfg: MonitorConfig, tb_logger: Any, name: str) -> None:
+    def __init__(self, cfg: MonitorConfig, tb_logger: ScalarWriter | None, name: str) -> None:
         reports, watch = Reports(tb_logger, name), cfg.sampled_data_attr
         self.draws = SampledData(reports, watch.average_range, watch.print_freq)
         self.traffic = PeriodicThruput(reports, cfg.periodic_thruput.seconds)

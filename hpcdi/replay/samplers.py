@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple, TypeAlias
+from typing import NamedTuple, TypeAlias
 
 import numpy as np
 
@@ -76,9 +76,10 @@ class PrioritizedSampler:
         """Priority^alpha of every slot, float32 [capacity]; 0 where there is nothing to draw."""
         return self._tree.leaves
 
-    def alive(self, slots: Any) -> Any:
+    def alive(self, slots: Array | int) -> Array:
         """Bool [m]: which of slots [m] can be drawn; or for one slot."""
-        return self._tree.leaves[slots] > 0.0
+        is_alive: Array = self._tree.leaves[slots] > 0.0
+        return is_alive
 
     def priority(self, slots: Array) -> Array:
         """As they were set, to float32's precision; all 1 where alpha is 0."""
@@ -131,9 +132,10 @@ class UniformSampler:
         """1 where a slot can be drawn, else 0."""
         return self._alive.astype(np.float32)
 
-    def alive(self, slots: Any) -> Any:
+    def alive(self, slots: Array | int) -> Array:
         """Bool [m]: which of slots [m] can be drawn; or for one slot."""
-        return self._alive[slots]
+        is_alive: Array = self._alive[slots]
+        return is_alive
 
     def priority(self, slots: Array) -> Array:
         """1 for each of slots [m]."""

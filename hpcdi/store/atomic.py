@@ -133,7 +133,7 @@ def write_text(path: str | Path, text: str, *, fsync: bool = True) -> None:
     write_bytes(path, text.encode(), fsync=fsync)
 
 
-def write_json(path: str | Path, value: Any, *, fsync: bool = True) -> None:
+def write_json(path: str | Path, value: object, *, fsync: bool = True) -> None:
     """Publish a JSON file; see `jsonable` for what JSON does not know."""
     write_text(path, json.dumps(jsonable(value), indent=2) + "\n", fsync=fsync)
 

@@ -6,7 +6,6 @@ import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 import h5py
 import numpy as np
@@ -22,6 +21,7 @@ from hpcdi.store.shard_file import KIND as SHARD
 from hpcdi.store.shards import read_blocks
 from hpcdi.store.state_file import KIND as SAVED_STATE
 from hpcdi.store.state_file import read_state
+from hpcdi.types import Array
 from hpcdi.utils.metrics import counted, human_bytes
 from hpcdi.utils.nested import flatten
 
@@ -185,19 +185,19 @@ def _checkpoint(path: Path) -> str:
     return f"{path}: {kind} at train iteration {facts.get('train_iter')}{at}, all checksums right"
 
 
-def _fact(name: str, value: Any) -> str:
+def _fact(name: str, value: object) -> str:
     if name.endswith("_at") and isinstance(value, float):
         return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(value))
     return str(value)
 
 
-def _range(columns: list[Any]) -> str:
+def _range(columns: list[Array]) -> str:
     columns = [column for column in columns if column.size]
     if not columns:
         return "empty"
     return f"{min(c.min() for c in columns):.6g} .. {max(c.max() for c in columns):.6g}"
 
 
-def _span(what: str, arrays: list[Any]) -> str:
+def _span(what: str, arrays: list[Array]) -> str:
     arrays = [array for array in arrays if array.size]
     return f", {what}s {min(a.min() for a in arrays)} to {max(a.max() for a in arrays)}"

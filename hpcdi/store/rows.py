@@ -40,7 +40,7 @@ class Field(NamedTuple):
         return self.dtype.itemsize * math.prod(self.shape)
 
 
-def array_for(shape: tuple[int, ...], dtype: Any, ready: Array | None) -> Array:
+def array_for(shape: tuple[int, ...], dtype: np.dtype[Any], ready: Array | None) -> Array:
     """A `ready` array, whatever it holds, if it fits; else zeros, which take no memory yet."""
     if ready is not None and ready.shape == shape and ready.dtype == dtype:
         return ready

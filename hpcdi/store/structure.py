@@ -16,7 +16,7 @@ import h5py
 import numpy as np
 
 from hpcdi.store.hdf5 import LIBVER, write_attributes
-from hpcdi.types import Columns
+from hpcdi.types import Array, Columns
 from hpcdi.utils.disk import reserve_space
 
 ALIGNMENT = 64
@@ -48,7 +48,7 @@ def write_arrays(file: IO[bytes], arrays: Columns, attributes: Mapping[str, Any]
     file.truncate(structure.size)
 
 
-def bytes_of(array: np.ndarray[Any, Any]) -> memoryview:
+def bytes_of(array: Array) -> memoryview:
     """The bytes of an array that lies in one piece."""
     return array.reshape(-1).view(np.uint8).data
 

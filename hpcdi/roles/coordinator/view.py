@@ -12,7 +12,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
@@ -46,6 +46,7 @@ from hpcdi.roles.coordinator.workers import (
 )
 from hpcdi.store.layout import RunLayout
 from hpcdi.store.status import StatusFile
+from hpcdi.types import ScalarWriter
 from hpcdi.utils.curves import TensorBoardWriter
 from hpcdi.utils.log import LOGGER
 from hpcdi.utils.metrics import (
@@ -75,14 +76,6 @@ OVERVIEW = {
     "blocks that were lost or left out": ["health/blocks_.*"],
 }
 """TensorBoard's first page of a run: titles of charts, and their curves."""
-
-
-class ScalarWriter(Protocol):
-    """What takes the points of curves, such as `TensorBoardWriter`."""
-
-    def add_scalar(self, tag: str, value: float, global_step: int) -> None:
-        """Add a point."""
-        ...
 
 
 @dataclass

@@ -34,6 +34,7 @@ class AdvancedReplayBuffer(RingBuffer):
     _cfg: AdvancedBufferConfig
 
     kind: ClassVar[str] = "advanced_buffer"
+    _cfg: AdvancedBufferConfig
 
     def __init__(
         self,
@@ -385,6 +386,7 @@ class DequeReplayBuffer(AdvancedReplayBuffer):
     _cfg: DequeBufferConfig
 
     kind: ClassVar[str] = "deque_buffer"
+    _cfg: DequeBufferConfig
 
     def _begin(self, ring: Ring) -> None:
         self._prioritized = self._prioritized and self._cfg.priority

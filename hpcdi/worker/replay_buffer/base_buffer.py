@@ -14,6 +14,7 @@ from hpcdi.config.compat import Configurable, component_class
 from hpcdi.config.replay import BufferConfig
 from hpcdi.errors import BufferContractError, CommError, SnapshotError
 from hpcdi.replay.index import Drawn
+from hpcdi.replay.settings import BufferConfig
 from hpcdi.store.state_file import load_state, save_state
 from hpcdi.types import Array
 from hpcdi.utils.lifetime import Closing
@@ -150,6 +151,7 @@ class RingBuffer(IBuffer, Closing):
 
     kind: ClassVar[str] = "ring_buffer"
     """Of saved states: what another kind of buffer refuses."""
+    _cfg: BufferConfig
 
     def __init__(
         self,
@@ -214,7 +216,7 @@ class RingBuffer(IBuffer, Closing):
     @property
     def replay_buffer_size(self) -> int:
         """Items that it can hold."""
-        return int(self._cfg.replay_buffer_size)
+        return self._cfg.replay_buffer_size
 
     @property
     def push_count(self) -> int:
