@@ -228,8 +228,8 @@ class ReplayIndex:
     def _retire_stale(self, train_iter: int) -> None:
         if math.isfinite(self._cfg.max_staleness):
             slots = self.living()
-            made = self._made_at[slots]
-            is_stale = (made >= 0) & (train_iter - made > self._cfg.max_staleness)
+            made_at = self._made_at[slots]
+            is_stale = (made_at >= 0) & (train_iter - made_at > self._cfg.max_staleness)
             self._let_go(self.drop(slots[is_stale]))
 
     def living(self) -> Array:

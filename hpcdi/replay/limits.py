@@ -76,14 +76,14 @@ class Limits:
         if self._is_limited:
             self._traffic.add(pushed, drawn)
 
-    def why_not_draw(self, size: int, held: int) -> str:
-        """Returns why `size` items cannot be drawn of those `held`; empty where they can."""
-        if held < self._min_fill:
-            return f"{held} items are here, drawing begins at {self._min_fill} (min_fill)"
-        if held < size * self._min_ratio or held < 1:
+    def why_not_draw(self, size: int, count: int) -> str:
+        """Returns why `size` items cannot be drawn of `count`; empty where they can."""
+        if count < self._min_fill:
+            return f"{count} items are here, drawing begins at {self._min_fill} (min_fill)"
+        if count < size * self._min_ratio or count < 1:
+            needed = math.ceil(size * self._min_ratio)
             return (
-                f"{held} items are here, a draw of {size} needs {math.ceil(size * self._min_ratio)}"
-                " (sample_min_limit_ratio)"
+                f"{count} items are here, a draw of {size} needs {needed} (sample_min_limit_ratio)"
             )
         if self._rate.min > 0:
             self._traffic.forget()

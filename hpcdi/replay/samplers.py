@@ -33,10 +33,10 @@ def mark_drawn(marks: Array, slots: Array, newest: int, now: int) -> tuple[Array
         now: the learner's train iteration.
     """
     np.add.at(marks[:, 0], slots, np.int32(1))
-    use, made = marks.take(slots, axis=0).T
-    staleness = np.subtract(now, made, dtype=np.int64)
-    if np.count_nonzero(made < 0):
-        staleness[made < 0] = -1
+    use, made_at = marks.take(slots, axis=0).T
+    staleness = np.subtract(now, made_at, dtype=np.int64)
+    if np.count_nonzero(made_at < 0):
+        staleness[made_at < 0] = -1
     ids = newest - slots
     ids %= len(marks)
     np.subtract(newest, ids, out=ids)

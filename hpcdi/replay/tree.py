@@ -395,8 +395,8 @@ def _mark_drawn_loop(
     for k in range(count):
         marks[slots[k], 0] += 1
     for k in range(count):
-        use[k], made = marks[slots[k], 0], marks[slots[k], 1]
-        staleness[k] = now - made if made >= 0 else -1
+        use[k], made_at = marks[slots[k], 0], marks[slots[k], 1]
+        staleness[k] = now - made_at if made_at >= 0 else -1
         ids[k] = newest - (newest - slots[k]) % capacity
 
 

@@ -324,8 +324,8 @@ class LearnerAggregator:
             names = dict.fromkeys(name for one in info for name in one)
             values = {name: [one[name] for one in info if name in one] for name in names}
             return {
-                name: found[0] if name in _OF_THE_GROUP else LearnerAggregator.merge_info(found)
-                for name, found in values.items()
+                name: infos[0] if name in _OF_THE_GROUP else LearnerAggregator.merge_info(infos)
+                for name, infos in values.items()
             }
         if isinstance(info[0], list | tuple):
             return [element for one in info for element in one]

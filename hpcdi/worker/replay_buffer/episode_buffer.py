@@ -222,13 +222,13 @@ def _joined(episodes: Sequence[Mapping[str, Any]]) -> tuple[Columns, list[int]]:
     flat = [arrays_of(episode) for episode in episodes]
     lengths = []
     for columns in flat:
-        found = {len(c) if c.ndim else 0 for c in columns.values()}
-        if len(found) != 1 or columns.keys() != flat[0].keys() or not min(found):
+        sizes = {len(c) if c.ndim else 0 for c in columns.values()}
+        if len(sizes) != 1 or columns.keys() != flat[0].keys() or not min(sizes):
             raise BufferContractError(
                 "columns of an episode are of one length [steps, ...], at least 1, and of one set "
                 "of names; a list of transitions goes into a list: push([transitions])"
             )
-        lengths.append(found.pop())
+        lengths.append(sizes.pop())
     try:
         return {n: np.concatenate([columns[n] for columns in flat]) for n in flat[0]}, lengths
     except ValueError as error:

@@ -53,8 +53,8 @@ class FramePool:
     def add(self, frames: Array) -> list[int]:
         """Store frames [m, ...]; returns their places."""
         count = len(frames)
-        left = max(0, len(self._free) - count)
-        places, self._free = self._free[left:], self._free[:left]
+        unused = max(0, len(self._free) - count)
+        places, self._free = self._free[unused:], self._free[:unused]
         taken, self._taken = self._taken, self._taken + count - len(places)
         places += range(taken, self._taken)
         if self._taken > len(self.frames):
@@ -131,10 +131,10 @@ def by_env(envs: Array | None) -> Iterator[tuple[int, Any]]:
         yield int(numbers[0]), slice(None)
         return
     for env in different:
-        own = np.flatnonzero(numbers == env)
-        steps = set(np.diff(own).tolist()) or {1}
+        rows = np.flatnonzero(numbers == env)
+        steps = set(np.diff(rows).tolist()) or {1}
         is_even = len(steps) == 1
-        yield int(env), slice(own[0], own[-1] + 1, steps.pop()) if is_even else own
+        yield int(env), slice(rows[0], rows[-1] + 1, steps.pop()) if is_even else rows
 
 
 class FrameStore:
@@ -215,34 +215,34 @@ class FrameStore:
 
     def _put_rows(self, start: int, stop: int, columns: Mapping[str, Any], first_row: int) -> None:
         rows, slots = slice(first_row, first_row + stop - start), np.arange(start, stop)
-        given = [np.asarray(columns[name][rows], self._pool.frames.dtype) for name in self.names]
+        stacks = [np.asarray(columns[name][rows], self._pool.frames.dtype) for name in self.names]
         self._pool.release(self._places[start:stop], slots[:, None])
         self._streams.take(start, stop)
-        for env, own in by_env(columns["env_id"][rows] if "env_id" in columns else None):
+        for env, of_env in by_env(columns["env_id"][rows] if "env_id" in columns else None):
             before = self._streams.last_of(env)
-            self._put_stream([stacks[own] for stacks in given], slots[own], before)
-            self._streams.follow(env, int(slots[own][-1]))
+            self._put_stream([column[of_env] for column in stacks], slots[of_env], before)
+            self._streams.follow(env, int(slots[of_env][-1]))
 
-    def _put_stream(self, given: list[Array], slots: Array, before: int | None) -> None:
+    def _put_stream(self, stacks: list[Array], slots: Array, before: int | None) -> None:
         """Put items of one environment, one after the other, into slots [m].
 
         Most have one new frame, and share the others with the one before: they go in together.
         """
         where = self._places[before].tolist() if before is not None else []
         last = self._pool.frames.take(where[-self._stack :], axis=0) if where else None
-        slides, row = _slides(given, last), 0
+        slides, row = _slides(stacks, last), 0
         while row < len(slots):
             stop = row + 1
             if slides[row]:
                 while stop < len(slots) and slides[stop]:
                     stop += 1
                 windows = np.arange(stop - row)[:, None] + self._window
-                places = self._slide(where, given[-1][row:stop, -1], windows)
+                places = self._slide(where, stacks[-1][row:stop, -1], windows)
             else:
-                earlier = [stacks[row - 1] for stacks in given]
+                earlier = [column[row - 1] for column in stacks]
                 if row == 0:
-                    earlier = list(self._pool.frames[where].reshape(-1, *given[0].shape[1:]))
-                item = [stacks[row] for stacks in given]
+                    earlier = list(self._pool.frames[where].reshape(-1, *stacks[0].shape[1:]))
+                item = [column[row] for column in stacks]
                 places = np.array([self._place(item, earlier, where)], np.int32)
             self._places[slots[row:stop]] = places
             self._pool.use(places, slots[row:stop, None])
@@ -259,13 +259,13 @@ class FrameStore:
         places = self._places.take(slots.reshape(-1), axis=0)
         places = places.reshape(count, len(self.names), self._stack)
         shape = (count, self._stack, *frames.shape[1:])
-        found = [self._recycler.empty(shape, frames.dtype) for _ in self.names]
+        results = [self._recycler.empty(shape, frames.dtype) for _ in self.names]
         for start in range(0, count, _ROWS_AT_ONCE):
             rows = slice(start, start + _ROWS_AT_ONCE)
-            for k, out in enumerate(found):  # the second finds its frames in the cache
+            for k, out in enumerate(results):  # the second finds its frames in the cache
                 frames.take(places[rows, k], axis=0, out=out[rows], mode="clip")
         shape = (*slots.shape, *shape[1:])
-        return {n: out.reshape(shape) for n, out in zip(self.names, found, strict=True)}
+        return {n: out.reshape(shape) for n, out in zip(self.names, results, strict=True)}
 
     def state_of(self, slots: Array) -> dict[str, Array]:
         """Frames of the items in slots [m], each once, and which are whose; copies."""
@@ -294,29 +294,29 @@ class FrameStore:
             where: the places of their frames.
         """
         frames = [frame.tobytes() for stack in earlier for frame in stack]
-        known, found = dict(zip(frames, where, strict=True)), []
+        place_of, places = dict(zip(frames, where, strict=True)), []
         for frame in itertools.chain.from_iterable(stacks):
             key = frame.tobytes()
-            if key not in known:
-                known[key] = self._pool.add(frame[None])[0]
-            found.append(known[key])
-        return found
+            if key not in place_of:
+                place_of[key] = self._pool.add(frame[None])[0]
+            places.append(place_of[key])
+        return places
 
 
-def _slides(given: list[Array], last: Array | None) -> list[bool]:
+def _slides(stacks: list[Array], last: Array | None) -> list[bool]:
     """Of items that follow each other, which have all frames but the last from the one before.
 
     Args:
-        given: their one or two stacks [m, stack, ...].
+        stacks: their one or two stacks [m, stack, ...].
         last: the later stack of the item before the first; None: there is none.
     """
-    slides = np.empty(len(given[0]), bool)
-    slides[0] = last is not None and _follows([stacks[0] for stacks in given], last)
+    slides = np.empty(len(stacks[0]), bool)
+    slides[0] = last is not None and _follows([column[0] for column in stacks], last)
     if len(slides) > 1:
-        *head, tail = [frames_as_words(stacks, 2) for stacks in given]
+        *head, tail = [frames_as_words(column, 2) for column in stacks]
         slides[1:] = (tail[1:, :-1] == tail[:-1, 1:]).all(axis=(1, 2))
-        for stacks in head:
-            slides[1:] &= (stacks[1:] == tail[:-1]).all(axis=(1, 2))
+        for column in head:
+            slides[1:] &= (column[1:] == tail[:-1]).all(axis=(1, 2))
         if tail.shape[1] > 1:  # a last frame like the one before it is that one
             slides[1:] &= (tail[1:, -1] != tail[1:, -2]).any(axis=1)
     return list(slides.tolist())

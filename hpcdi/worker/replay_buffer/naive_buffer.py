@@ -321,10 +321,10 @@ class SequenceReplayBuffer(NaiveReplayBuffer):
         ends, envs = self._borders(slots)
         others = (envs[1:] != envs[:-1]).any(axis=1)
         begins = np.concatenate([[True], ends[:-1] | others])
-        known = np.where(begins, ids, 0)
+        first_ids = np.where(begins, ids, 0)
         if follows:
-            known[0] = self._episode_of[slots[0]]
-        self._episode_of[slots] = np.maximum.accumulate(known)
+            first_ids[0] = self._episode_of[slots[0]]
+        self._episode_of[slots] = np.maximum.accumulate(first_ids)
 
     def _borders(self, slots: Array) -> tuple[Array, Array]:
         """Of items in slots [m]: whether each ends its episode, and its environment [m, k]."""
@@ -365,15 +365,15 @@ class SequenceReplayBuffer(NaiveReplayBuffer):
         if replace or trials < starts:
             chosen = positions(self._rng, starts, trials)
             chosen = chosen if replace else _different(chosen)
-            found = self._whole(first + chosen, sequence)[:batch]
+            starting_ids = self._whole(first + chosen, sequence)[:batch]
         else:
-            found = np.zeros(0, np.int64)
-        if len(found) < batch:  # rather few are whole: list them all
+            starting_ids = np.zeros(0, np.int64)
+        if len(starting_ids) < batch:  # rather few are whole: list them all
             whole = self._whole(np.arange(first, first + starts), sequence)
             if len(whole) < (1 if replace else batch):
                 return None
-            found = self._rng.choice(whole, batch, replace=replace)
-        ids: Array = found[:, None] + np.arange(sequence)
+            starting_ids = self._rng.choice(whole, batch, replace=replace)
+        ids: Array = starting_ids[:, None] + np.arange(sequence)
         return ids
 
     def _whole(self, ids: Array, sequence: int) -> Array:

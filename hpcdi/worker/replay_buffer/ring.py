@@ -101,10 +101,10 @@ class Ring(Slots):
 
     def grow_to(self, capacity: int) -> None:
         """Grow to more slots; the items move to other ones."""
-        old, spans, held = self.store, list(self.spans(self.first, self.pushed)), self.slots()
+        old, spans, slots = self.store, list(self.spans(self.first, self.pushed)), self.slots()
         self.capacity = capacity
         if isinstance(old, ObjectStore):  # the items themselves, no copies
-            items = [old.peek(slot) for slot in held.tolist()]
+            items = [old.peek(slot) for slot in slots.tolist()]
             self.store = self._object_store()
             for span in self.spans(self.first, self.pushed):
                 self.store.put(span.start, span.stop, items, span.offset)

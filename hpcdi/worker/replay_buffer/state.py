@@ -43,8 +43,8 @@ class BufferState(dict[str, Any]):
     def _data(self) -> list[Any]:
         ring, items = self._ring(), [None] * int(self["ring"]["capacity"])
         slots = ring.slots()
-        held = ring.store.read(slots) if ring.store is not None else ()
-        for slot, item in zip(slots.tolist(), held, strict=True):
+        values = ring.store.read(slots) if ring.store is not None else ()
+        for slot, item in zip(slots.tolist(), values, strict=True):
             items[slot] = item
         return items
 
