@@ -53,6 +53,7 @@ _DAMAGE = (
     ArithmeticError,
     RuntimeError,
     MemoryError,
+    SyntaxError,  # numpy reads a shape in a dtype's text as Python
 )
 """Errors of decoding bytes that `encode` did not make."""
 _EMPTY = np.empty(0, np.uint8)

@@ -21,6 +21,7 @@ DAMAGE = (
     AttributeError,
     ArithmeticError,
     MemoryError,
+    SyntaxError,  # numpy reads a shape in a dtype's text as Python
 )
 """Errors that h5py raises for damaged files; parsing their content raises these too."""
 

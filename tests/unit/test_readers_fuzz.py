@@ -465,7 +465,10 @@ def test_a_frame_that_nobody_can_send(size: int) -> None:
         frame_sizes(head)
 
 
-@pytest.mark.parametrize("body", [*DEEP, b'["T",0,"float32",[1099511627776]]', b'["q"]', b"[]"])
+SAYS_MORE = [b'["T",0,"float32",[1099511627776]]', b'["q"]', b"[]", b'["a",0,"(,)i4",[0],true]']
+
+
+@pytest.mark.parametrize("body", [*DEEP, *SAYS_MORE])
 def test_a_message_that_says_more_than_it_holds(body: bytes) -> None:
     entry = struct.pack("<QB", 0, 0)
     head = np.frombuffer(struct.pack("<IQ", 1, len(body)) + entry + body, np.uint8)
