@@ -9,7 +9,7 @@ from pathlib import Path
 
 from hpcdi.commands.options import make_parser, print_lines
 from hpcdi.errors import EXIT_DONE, EXIT_FAILED, StoreError
-from hpcdi.store.checkpoints import names
+from hpcdi.store.checkpoints import checkpoint_names
 from hpcdi.store.inspect import inspect
 from hpcdi.store.layout import RunLayout
 from hpcdi.store.shards import absent
@@ -42,7 +42,7 @@ def main(arguments: Sequence[str]) -> int:
 
 def lost_shards(layout: RunLayout) -> Iterator[str]:
     """Yields a line for each snapshot of a run that needs blocks which are gone."""
-    snapshots = names(layout.snapshots_dir)
+    snapshots = checkpoint_names(layout.snapshots_dir)
     if not snapshots:
         return
     from hpcdi.roles.coordinator.snapshots import (

@@ -89,9 +89,9 @@ class RunStatus:
     @property
     def snapshot(self) -> Path | None:
         """The newest snapshot of the run."""
-        from hpcdi.store.checkpoints import names
+        from hpcdi.store.checkpoints import checkpoint_names
 
-        snapshots = names(self.layout.snapshots_dir)
+        snapshots = checkpoint_names(self.layout.snapshots_dir)
         return self.layout.snapshots_dir / snapshots[-1] if snapshots else None
 
     @property

@@ -18,7 +18,7 @@ from hpcdi.run import run_folder
 from hpcdi.run.placement import RankPlace
 from hpcdi.run.request import RunRequest
 from hpcdi.store.atomic import sweep_temporary
-from hpcdi.store.checkpoints import names as checkpoint_names
+from hpcdi.store.checkpoints import checkpoint_names
 from hpcdi.store.disk_full import or_refuse, or_warn
 from hpcdi.store.layout import RunLayout
 

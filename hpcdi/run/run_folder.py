@@ -20,7 +20,7 @@ from hpcdi.errors import LaunchError, NoProgressError
 from hpcdi.run import run_lock
 from hpcdi.run.environment import LAUNCHER_VARIABLE
 from hpcdi.store.atomic import load_json, read_json, write_bytes, write_json, write_text
-from hpcdi.store.checkpoints import names
+from hpcdi.store.checkpoints import checkpoint_names
 from hpcdi.store.disk_full import or_refuse, or_warn
 from hpcdi.store.layout import RunLayout
 
@@ -330,7 +330,7 @@ def closing(command: str, outcome: Outcome, summary: list[str], layout: RunLayou
     if outcome.state == "done" and outcome.reason.startswith("stop value"):
         word = "solved"
     lines = [f"\n{word}: {outcome.reason}", *summary, *_place(layout)]
-    if outcome.state != "done" and names(layout.snapshots_dir):
+    if outcome.state != "done" and checkpoint_names(layout.snapshots_dir):
         lines.append(hint(command, layout))
     if layout.data_dir.exists():
         lines.append(

@@ -152,7 +152,7 @@ def remove_others(
     Returns:
         Names of those that went.
     """
-    beside = [name for name in names(target.parent) if name.startswith(among)]
+    beside = [name for name in checkpoint_names(target.parent) if name.startswith(among)]
     older = [name for name in beside if name < target.name and name not in torn]
     kept = {target.name, *older[max(0, len(older) - keep + 1) :]}
     gone = [name for name in beside if name not in kept]
@@ -190,7 +190,7 @@ def newest_checkpoint(
         needed: facts without which one is of no use, and their types.
     """
     errors: list[CheckpointError] = []
-    for name in reversed(names(folder)):
+    for name in reversed(checkpoint_names(folder)):
         try:
             checkpoint = open_checkpoint(folder / name)
         except CheckpointError as error:
@@ -204,7 +204,7 @@ def newest_checkpoint(
     return None, errors
 
 
-def names(folder: Path) -> list[str]:
+def checkpoint_names(folder: Path) -> list[str]:
     """Names of the checkpoints in a folder, oldest first."""
     if not folder.is_dir():
         return []

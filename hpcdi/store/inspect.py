@@ -13,7 +13,7 @@ import numpy as np
 from hpcdi.errors import CheckpointError, StoreError
 from hpcdi.store.atomic import TEMPORARY_MARK, load_json
 from hpcdi.store.block import Block
-from hpcdi.store.checkpoints import MANIFEST, names, open_checkpoint
+from hpcdi.store.checkpoints import MANIFEST, checkpoint_names, open_checkpoint
 from hpcdi.store.hdf5 import DAMAGE, read_attributes
 from hpcdi.store.layout import RunLayout
 from hpcdi.store.policies import header, read_policy
@@ -170,7 +170,7 @@ def _run_folder(path: Path, report: Report) -> None:
 
 def _checkpoints(layout: RunLayout, report: Report) -> None:
     folders = [layout.snapshots_dir, *sorted(layout.root.glob("checkpoints*"))]
-    for path in [folder / name for folder in folders for name in names(folder)]:
+    for path in [folder / name for folder in folders for name in checkpoint_names(folder)]:
         try:
             report.lines.append(f"  {_checkpoint(path)}")
         except CheckpointError as error:

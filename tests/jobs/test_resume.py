@@ -28,7 +28,7 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 
 from hpcdi.cli import main
 from hpcdi.config.load import load
-from hpcdi.store.checkpoints import names, open_checkpoint
+from hpcdi.store.checkpoints import checkpoint_names, open_checkpoint
 from hpcdi.store.layout import RunLayout
 
 pytestmark = pytest.mark.job
@@ -40,13 +40,13 @@ OFTEN = (*ENDLESS, "system.snapshot_s=0.5", "policy.eval.every=1 seconds")
 def facts_of(run_dir: Path) -> list[dict[str, Any]]:
     """Facts of the snapshots that are there, oldest first."""
     folder = run_dir / "snapshots"
-    return [dict(open_checkpoint(folder / name).facts) for name in names(folder)]
+    return [dict(open_checkpoint(folder / name).facts) for name in checkpoint_names(folder)]
 
 
 def until_snapshot(job: Running, number: int) -> None:
     """Wait until a snapshot, or a later one, is there."""
     folder = job.run_dir / "snapshots"
-    job.until(lambda: max(names(folder), default="") >= f"snapshot_{number:06d}")
+    job.until(lambda: max(checkpoint_names(folder), default="") >= f"snapshot_{number:06d}")
 
 
 def curves(folder: Path) -> dict[str, list[int]]:
@@ -86,7 +86,7 @@ def test_a_run_that_is_killed_goes_on_with_one_learner_less_after_a_torn_snapsho
     assert (followed.code, "hpcdi tail: the run is dead" in followed.err) == (1, True)
     check_refusals(run_dir, tmp_path, capfd)
 
-    older, newest = names(run_dir / "snapshots")[-2:]
+    older, newest = checkpoint_names(run_dir / "snapshots")[-2:]
     torn = run_dir / "snapshots" / newest / "learner.pt"
     torn.write_bytes(torn.read_bytes()[:-100])
     before = open_checkpoint(run_dir / "snapshots" / older).facts
@@ -228,7 +228,7 @@ def test_a_deterministic_run_is_the_same_to_the_bit_ended_killed_and_resumed_or_
     until_snapshot(job, 2)
     job.send_signal(signal.SIGTERM)
     job.wait().check(85, "stopped")
-    reached = max(names(job.run_dir / "snapshots"))
+    reached = max(checkpoint_names(job.run_dir / "snapshots"))
     job = resume(job.run_dir)
     until_snapshot(job, int(reached.removeprefix("snapshot_")) + 1)
     job.kill_everything()

@@ -15,7 +15,7 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 
 from hpcdi.cli import main
 from hpcdi.config.load import load
-from hpcdi.store.checkpoints import names, newest_checkpoint
+from hpcdi.store.checkpoints import checkpoint_names, newest_checkpoint
 from hpcdi.store.inspect import inspect
 from hpcdi.store.policies import read_policy
 
@@ -98,7 +98,7 @@ def test_a_run_that_is_killed_goes_on_and_ctrl_c_ends_it_in_order(
         verb="serial",
     )  # fmt: skip
     folder = job.run_dir / "snapshots"
-    job.until(lambda: max(names(folder), default="") > "snapshot_000003")
+    job.until(lambda: max(checkpoint_names(folder), default="") > "snapshot_000003")
     os.kill(job.process.pid, signal.SIGKILL)
     assert job.wait().code == -signal.SIGKILL
     assert json.loads((job.run_dir / "run.json").read_text())["state"] == "running"
@@ -106,7 +106,7 @@ def test_a_run_that_is_killed_goes_on_and_ctrl_c_ends_it_in_order(
     assert checkpoint is not None
 
     job = resume(job.run_dir, verb="serial")
-    job.until(lambda: max(names(folder)) > checkpoint.folder.name)
+    job.until(lambda: max(checkpoint_names(folder)) > checkpoint.folder.name)
     job.send_signal(signal.SIGINT)
     ended = job.wait()
     ended.check(130, "stopped")

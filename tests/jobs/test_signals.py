@@ -19,7 +19,7 @@ from jobs import (
     typed_mpirun,
 )
 
-from hpcdi.store.checkpoints import names, open_checkpoint
+from hpcdi.store.checkpoints import checkpoint_names, open_checkpoint
 
 pytestmark = pytest.mark.job
 Start = Callable[..., Running]
@@ -35,7 +35,10 @@ def check_stopped(ended: Ended, number: int, code: int) -> None:
     assert sum(block_counts(ended.run_dir).values()) == figures["blocks"]
     assert (ended.run_dir / "policies" / "latest.safetensors").exists()
     folder = ended.run_dir / "snapshots"
-    assert open_checkpoint(folder / names(folder)[-1]).facts["train_iter"] == figures["train_iter"]
+    assert (
+        open_checkpoint(folder / checkpoint_names(folder)[-1]).facts["train_iter"]
+        == figures["train_iter"]
+    )
 
 
 def test_ctrl_c(start: Start) -> None:

@@ -19,7 +19,7 @@ import torch
 from hpcdi.comm.group import dist_finalize, dist_init, gather_objects
 from hpcdi.policy.create import create_policy
 from hpcdi.roles.learner.callbacks import LogShow
-from hpcdi.store.checkpoints import names, open_checkpoint
+from hpcdi.store.checkpoints import checkpoint_names, open_checkpoint
 from hpcdi.worker.learner import BaseLearner
 
 if TYPE_CHECKING:
@@ -114,5 +114,5 @@ def test_one_writes_and_all_take_up(place: tuple[int, int], shared_path: Path) -
     assert len(set(gather_objects(weights_of(learner)))) == 1, "the optimizers are equal, too"
     learner.call_hook("after_run")
     assert len(set(gather_objects("saved"))) == 1
-    assert names(folder) == ["ckpt_final", "given"]
+    assert checkpoint_names(folder) == ["ckpt_final", "given"]
     assert open_checkpoint(folder / "ckpt_final").facts["train_iter"] == 4

@@ -43,7 +43,7 @@ from hpcdi.roles.coordinator.snapshots import SnapshotClock, SnapshotKeeper
 from hpcdi.roles.coordinator.view import RunRecord, status_of
 from hpcdi.roles.coordinator.workers import FaultPolicy, Order, Workers
 from hpcdi.run.placement import Place, communicators, learner_groups, learners_for, roles_of
-from hpcdi.store.checkpoints import names, open_checkpoint, write_files
+from hpcdi.store.checkpoints import checkpoint_names, open_checkpoint, write_files
 from hpcdi.store.layout import RunLayout
 from hpcdi.types import Interval
 
@@ -373,7 +373,7 @@ def test_files_of_a_lost_player_are_taken_over(tmp_path: Path) -> None:
     take("main")
     take("main")
     keeper.close()
-    (name,) = names(layout.snapshots_dir)
+    (name,) = checkpoint_names(layout.snapshots_dir)
     newest = open_checkpoint(layout.snapshots_dir / name)
     assert newest.file("agent1_learner.pt").read_bytes() == b"weights"
     assert newest.facts["iterations"] == {"main": 3, "exploiter": 7}

@@ -38,7 +38,7 @@ from hpcdi.roles.coordinator.snapshots import (
 )
 from hpcdi.roles.coordinator.workers import Order, Workers
 from hpcdi.store.block import Block
-from hpcdi.store.checkpoints import names, open_checkpoint, write_files
+from hpcdi.store.checkpoints import checkpoint_names, open_checkpoint, write_files
 from hpcdi.store.layout import RunLayout, split_name
 from hpcdi.store.shards import Appender
 from hpcdi.store.state_file import save_state
@@ -216,7 +216,7 @@ def test_a_whole_snapshot_gets_its_name_and_the_oldest_goes(tmp_path: Path) -> N
     keeping = Keeping(tmp_path)
     assert [keeping.take(f"data/{n}.h5", train_iter=ord(n)) for n in "abc"][-1] == "snapshot_000003"
     keeping.end()
-    assert names(keeping.layout.snapshots_dir) == ["snapshot_000002", "snapshot_000003"]
+    assert checkpoint_names(keeping.layout.snapshots_dir) == ["snapshot_000002", "snapshot_000003"]
     newest = open_checkpoint(keeping.layout.snapshots_dir / "snapshot_000003")
     assert newest.facts.pop("saved_at") > 0
     assert newest.facts == {"env_steps": 3, "learners": [1], "train_iter": ord("c")}
@@ -249,7 +249,7 @@ def test_a_torn_snapshot_takes_the_place_of_none(tmp_path: Path) -> None:
     again.keeper.adopt(again.resumed(whole))  # the second is torn
     assert again.take("data/c.h5") == "snapshot_000003"
     again.end()
-    assert names(again.layout.snapshots_dir) == [whole, "snapshot_000003"]
+    assert checkpoint_names(again.layout.snapshots_dir) == [whole, "snapshot_000003"]
     assert again.shards == ["a", "c"]
 
 
@@ -258,7 +258,7 @@ def test_a_part_that_is_missing_leaves_the_one_before(tmp_path: Path) -> None:
     keeping.take("data/a.h5")
     keeping.begin("data/b.h5", learners=(1, 2))
     keeping.end()
-    assert names(keeping.layout.snapshots_dir) == ["snapshot_000001"]
+    assert checkpoint_names(keeping.layout.snapshots_dir) == ["snapshot_000001"]
     assert keeping.results[-1].error == "a learner's part was missing at the end"
     assert keeping.shards == ["a"]
     assert not list(tmp_path.rglob(".*"))
@@ -272,7 +272,7 @@ def test_a_part_that_failed_is_told(tmp_path: Path) -> None:
     keeping.end()
     (result,) = keeping.results
     assert result.error == "No space left on device"
-    assert names(keeping.layout.snapshots_dir) == []
+    assert checkpoint_names(keeping.layout.snapshots_dir) == []
 
 
 def test_a_block_stays_until_it_is_dropped_and_a_snapshot_has_counted_it(tmp_path: Path) -> None:
@@ -384,14 +384,14 @@ def test_the_beginning_of_a_run_is_a_snapshot_that_no_learner_has_a_part_in(tmp_
             coordinator.start()
 
     run_once()
-    (first,) = names(layout.snapshots_dir)
+    (first,) = checkpoint_names(layout.snapshots_dir)
     later = publish(layout, 2, 8)
     resumed = resume_from(layout, open_checkpoint(layout.snapshots_dir / first))
     assert resumed.folder == "", "learners begin anew"
     assert list(resumed.published) == [later]
     assert (resumed.later, resumed.facts["train_iter"]) == (4, 0)
     run_once()
-    assert names(layout.snapshots_dir) == [first], "it has begun already"
+    assert checkpoint_names(layout.snapshots_dir) == [first], "it has begun already"
 
 
 def test_blocks_of_one_shard_are_told_apart(tmp_path: Path) -> None:

@@ -37,7 +37,7 @@ from hpcdi.roles.coordinator.scheduler import Outcome
 from hpcdi.roles.fault import tear
 from hpcdi.run.resume import read_newest
 from hpcdi.run.serial.run import SerialRun
-from hpcdi.store.checkpoints import names, newest_checkpoint, open_checkpoint
+from hpcdi.store.checkpoints import checkpoint_names, newest_checkpoint, open_checkpoint
 from hpcdi.store.inspect import inspect
 from hpcdi.store.layout import RunLayout
 from hpcdi.store.policies import read_policy
@@ -75,7 +75,7 @@ def go(tmp_path: Path) -> Callable[..., tuple[int, Path]]:
 def iterations(run_dir: Path) -> list[int]:
     """Train iterations of all snapshots, oldest first; the first is of the run's beginning."""
     folder = run_dir / "snapshots"
-    return [open_checkpoint(folder / name).facts["train_iter"] for name in names(folder)]
+    return [open_checkpoint(folder / name).facts["train_iter"] for name in checkpoint_names(folder)]
 
 
 def facts_of(run_dir: Path) -> dict[str, Any]:
@@ -132,7 +132,7 @@ def test_a_run_folder(go: Callable[..., Any], capfd: pytest.CaptureFixture[str])
     assert [place["role"] for place in facts["placement"]] == ["serial"]
     assert read_policy(run_dir / "policies" / "latest.safetensors").version == 5
     assert iterations(run_dir) == [0, 5]
-    assert names(run_dir / "checkpoints") == ["ckpt_best", "ckpt_final"]
+    assert checkpoint_names(run_dir / "checkpoints") == ["ckpt_best", "ckpt_final"]
     report = inspect(run_dir)
     assert not report.errors, report.errors
     told = "\n".join(report.lines)
@@ -166,8 +166,8 @@ def test_checkpoints_of_learners_stand_apart_from_snapshots(tmp_path: Path) -> N
         train(run)
         count = run.pipeline.train_iter
     last = [f"iteration_{number:09d}" for number in (count - 2, count)]
-    assert names(tmp_path / "checkpoints") == ["ckpt_best", "ckpt_final", *last]
-    assert names(tmp_path / "checkpoints1") == ["ckpt_final", *last]
+    assert checkpoint_names(tmp_path / "checkpoints") == ["ckpt_best", "ckpt_final", *last]
+    assert checkpoint_names(tmp_path / "checkpoints1") == ["ckpt_final", *last]
     assert iterations(tmp_path) == [0, count]
     finals = [
         read_policy(tmp_path / folder / "ckpt_final" / "policy.safetensors")

@@ -18,7 +18,7 @@ from hpcdi.errors import CheckpointError, ConfigError, PolicyFileError
 from hpcdi.policy.create import create_policy
 from hpcdi.roles.learner.checkpointing import checkpoint_name, learner_files, load_learner
 from hpcdi.store.atomic import sweep_temporary
-from hpcdi.store.checkpoints import load_tensors, names, open_checkpoint, save_checkpoint
+from hpcdi.store.checkpoints import checkpoint_names, load_tensors, open_checkpoint, save_checkpoint
 from hpcdi.store.policies import PolicyImage, publish_policy, read_policy
 from hpcdi.worker.learner import BaseLearner, create_learner
 from hpcdi.worker.learner.learner_hook import LoadCkptHook
@@ -83,7 +83,7 @@ def test_what_a_checkpoint_holds(tmp_path: Path) -> None:
     learner = learner_of(tmp_path)
     learn(learner, 5)
     learner.save_checkpoint()
-    assert names(tmp_path) == ["iteration_000000005"]
+    assert checkpoint_names(tmp_path) == ["iteration_000000005"]
     checkpoint = open_checkpoint(tmp_path / "iteration_000000005")
     facts = {name: fact for name, fact in checkpoint.facts.items() if name != "saved_at"}
     assert facts == {
@@ -128,7 +128,7 @@ def test_a_name_for_those_without_one(tmp_path: Path) -> None:
     learner.save_checkpoint("other")
     learner.ckpt_name = None
     learner.save_checkpoint()
-    assert names(tmp_path) == ["iteration_000000000", "mine", "other"]
+    assert checkpoint_names(tmp_path) == ["iteration_000000000", "mine", "other"]
 
 
 def test_where_checkpoints_are_by_default(tmp_path: Path) -> None:
@@ -307,9 +307,11 @@ def test_by_the_iteration_and_at_the_end(tmp_path: Path) -> None:
     learn(learner, 7)
     learner.save_checkpoint("ckpt_best.pth.tar")
     learner.call_hook("after_run")
-    assert names(tmp_path) == ["ckpt_best", "ckpt_final", "iteration_000000004",
+    assert checkpoint_names(tmp_path) == ["ckpt_best", "ckpt_final", "iteration_000000004",
                                "iteration_000000006"]  # fmt: skip
-    iterations = [open_checkpoint(tmp_path / n).facts["train_iter"] for n in names(tmp_path)]
+    iterations = [
+        open_checkpoint(tmp_path / n).facts["train_iter"] for n in checkpoint_names(tmp_path)
+    ]
     assert iterations == [7, 7, 4, 6]
 
 
@@ -319,8 +321,8 @@ def test_the_best_and_the_last_are_written_anew(tmp_path: Path) -> None:
         learn(learner, iterations)
         for name in ("ckpt_best", "ckpt_final", None):
             learner.save_checkpoint(name)
-    assert names(tmp_path) == ["ckpt_best", "ckpt_final", "iteration_000000003"]
-    for name in names(tmp_path):
+    assert checkpoint_names(tmp_path) == ["ckpt_best", "ckpt_final", "iteration_000000003"]
+    for name in checkpoint_names(tmp_path):
         assert open_checkpoint(tmp_path / name).facts["train_iter"] == 3
     assert sweep_temporary(tmp_path) == []
 

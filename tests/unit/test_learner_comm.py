@@ -14,7 +14,7 @@ from fakes.worker_world import LEARNER, Script, end, experiment
 from hpcdi.comm.messages import LearnInfo, LearnTask, Stop
 from hpcdi.errors import CommError, UnknownTypeError
 from hpcdi.store.block import Block
-from hpcdi.store.checkpoints import names
+from hpcdi.store.checkpoints import checkpoint_names
 from hpcdi.types import ITEM_DTYPE, RowView
 from hpcdi.worker.learner import BaseLearner
 from hpcdi.worker.learner.comm import MPIFileSystemLearner, create_comm_learner
@@ -62,7 +62,7 @@ def test_a_learner_of_its_own_with_it_as_its_port(script: Script) -> None:
     worker.pump.flush(10.0)
     script.look()
     assert [info.train_iter for info in script.all_of(LearnInfo)] == [0]
-    assert names(script.layout.checkpoints_dir) == ["ckpt_final"]
+    assert checkpoint_names(script.layout.checkpoints_dir) == ["ckpt_final"]
     end(worker)
 
 

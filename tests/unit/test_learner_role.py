@@ -38,7 +38,7 @@ from hpcdi.errors import CommError
 from hpcdi.roles.context import WorkerContext
 from hpcdi.roles.learner.role import Learner, MakeTraining, make_training
 from hpcdi.store.block import Block
-from hpcdi.store.checkpoints import names, open_checkpoint
+from hpcdi.store.checkpoints import checkpoint_names, open_checkpoint
 from hpcdi.store.layout import RunLayout
 from hpcdi.store.policies import PolicyImage, read_policy
 from hpcdi.types import ITEM_DTYPE, MAIN, RowView
@@ -202,7 +202,7 @@ def test_a_run_from_the_first_message_to_the_last(
     assert not run.turn()
     assert run.learner.exit_code == 7
     assert read_policy(run.layout.latest_policy).version == 22, "the last one is kept"
-    assert names(run.layout.checkpoints_dir) == ["ckpt_final"]
+    assert checkpoint_names(run.layout.checkpoints_dir) == ["ckpt_final"]
     facts = open_checkpoint(run.layout.checkpoints_dir / "ckpt_final").facts
     assert (facts["train_iter"], facts["collector_envstep"]) == (22, 900)
 
@@ -321,7 +321,7 @@ def test_a_learner_of_another_group_has_its_own_files_and_may_begin_anew(
     assert all(torch.equal(tensor, first[name]) for name, tensor in again.state_dict().items())
     run.tell(Stop("enough"))
     run.turn(2)
-    assert names(run.layout.checkpoints_of(1)) == ["ckpt_final"]
+    assert checkpoint_names(run.layout.checkpoints_of(1)) == ["ckpt_final"]
     assert not run.layout.latest_policy.exists()
     assert read_policy(run.layout.latest_policy_of("exploiter")).version == 6
 

@@ -20,8 +20,8 @@ from hpcdi.errors import CheckpointError, SnapshotError
 from hpcdi.store.atomic import sweep_temporary, temporary_beside
 from hpcdi.store.checkpoints import (
     MANIFEST,
+    checkpoint_names,
     load_tensors,
-    names,
     newest_checkpoint,
     open_checkpoint,
     save_checkpoint,
@@ -43,7 +43,7 @@ def save(folder: Path, number: int, *, keep: int = 2, facts: dict[str, Any] | No
 
 
 def numbers(folder: Path) -> list[int]:
-    return [int(name.removeprefix("iteration_")) for name in names(folder)]
+    return [int(name.removeprefix("iteration_")) for name in checkpoint_names(folder)]
 
 
 def newest(folder: Path) -> int | None:
@@ -115,7 +115,7 @@ def test_only_names_of_a_kind_are_counted(tmp_path: Path) -> None:
     for name in ("a1", "b1", "a2", "a3", "b2"):
         kept = 1 if name.startswith("a") else None
         save_checkpoint(tmp_path, name, {}, {}, keep=kept, among="a")
-    assert names(tmp_path) == ["a3", "b1", "b2"]
+    assert checkpoint_names(tmp_path) == ["a3", "b1", "b2"]
 
 
 def test_one_replaces_another_of_its_name(tmp_path: Path) -> None:
@@ -171,12 +171,12 @@ def test_a_kill_while_one_replaces_another_leaves_one_of_both(tmp_path: Path) ->
                 told.readline()
             child.send_signal(signal.SIGKILL)
             child.wait()
-        found = sorted(names(tmp_path))
+        found = sorted(checkpoint_names(tmp_path))
         assert found in (["best"], ["best", "best.before"], ["best.before"])
         # of two, the one before may be half removed
         assert open_checkpoint(tmp_path / found[0]).facts["number"] >= 0
     save_checkpoint(tmp_path, "best", {}, {"number": -1}, keep=None, replace=True)
-    assert names(tmp_path) == ["best"]
+    assert checkpoint_names(tmp_path) == ["best"]
 
 
 # -------------------------------------------------------------------------------------------- torn
@@ -371,7 +371,7 @@ def test_a_kill_at_any_moment_leaves_a_whole_one(tmp_path: Path) -> None:
         assert number in (told_last, told_last + 1), "what was told is there"
         for name in ("a", "b"):
             assert checkpoint.file(name).read_text() == f"{number:08d}" * 512 * 64
-        assert len(names(tmp_path)) <= 3
+        assert len(checkpoint_names(tmp_path)) <= 3
         first = number + 1
     sweep_temporary(tmp_path)
     assert hidden(tmp_path) == []

@@ -43,8 +43,8 @@ from hpcdi.store.atomic import temporary_beside
 from hpcdi.store.checkpoints import (
     MANIFEST,
     Checkpoint,
+    checkpoint_names,
     finish,
-    names,
     newest_checkpoint,
     remove_others,
     write_files,
@@ -236,7 +236,7 @@ class SnapshotKeeper(Closing):
         self._ended: deque[tuple[SnapshotResult, list[str]]] = deque()  # and what each counted
         self._jobs = JobThread("snapshots")
         self._torn: frozenset[str] = frozenset()
-        self._number = max(map(_number_of, names(layout.snapshots_dir)), default=0)
+        self._number = max(map(_number_of, checkpoint_names(layout.snapshots_dir)), default=0)
 
     # ---------------------------------------------------------------------------------- snapshots
 
@@ -344,7 +344,7 @@ class SnapshotKeeper(Closing):
         Snapshots that are newer than the one it is resumed from are torn. They go with the next
         that is whole, so that they take the place of none.
         """
-        existing = names(self._layout.snapshots_dir)
+        existing = checkpoint_names(self._layout.snapshots_dir)
         self._torn = frozenset(name for name in existing if name > resumed.name)
         for name in existing:
             file = self._layout.snapshots_dir / name / STATE_FILE
@@ -437,7 +437,7 @@ def amend(
     Raises:
         OSError, StoreError: the file system refuses it.
     """
-    newest = max(map(_number_of, names(layout.snapshots_dir)), default=0)
+    newest = max(map(_number_of, checkpoint_names(layout.snapshots_dir)), default=0)
     target = layout.snapshots_dir / f"{_PREFIX}{newest + 1:06d}"
     aside = temporary_beside(target)
     kept = {
