@@ -38,7 +38,6 @@ from hpcdi.config.replay import AdvancedBufferConfig
 from hpcdi.errors import BufferContractError
 from hpcdi.replay.index import ReplayIndex
 from hpcdi.replay.placer import RowPlacer, ring_rows
-from hpcdi.replay.settings import AdvancedBufferConfig
 from hpcdi.store.block import block_rows, transition_rows
 from hpcdi.types import Array, SequenceRule, collector_of
 

@@ -32,9 +32,7 @@ class AdvancedReplayBuffer(RingBuffer):
 
     Config = AdvancedBufferConfig
     _cfg: AdvancedBufferConfig
-
     kind: ClassVar[str] = "advanced_buffer"
-    _cfg: AdvancedBufferConfig
 
     def __init__(
         self,
@@ -384,9 +382,7 @@ class DequeReplayBuffer(AdvancedReplayBuffer):
 
     Config = DequeBufferConfig
     _cfg: DequeBufferConfig
-
     kind: ClassVar[str] = "deque_buffer"
-    _cfg: DequeBufferConfig
 
     def _begin(self, ring: Ring) -> None:
         self._prioritized = self._prioritized and self._cfg.priority

@@ -14,7 +14,6 @@ from hpcdi.config.compat import Configurable, component_class
 from hpcdi.config.replay import BufferConfig
 from hpcdi.errors import BufferContractError, CommError, SnapshotError
 from hpcdi.replay.index import Drawn
-from hpcdi.replay.settings import BufferConfig
 from hpcdi.store.state_file import load_state, save_state
 from hpcdi.types import Array
 from hpcdi.utils.lifetime import Closing

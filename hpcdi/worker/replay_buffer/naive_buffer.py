@@ -186,7 +186,6 @@ class ElasticReplayBuffer(NaiveReplayBuffer):
     Config = ElasticBufferConfig
     _cfg: ElasticBufferConfig
     kind: ClassVar[str] = "elastic_buffer"
-    _cfg: ElasticBufferConfig
 
     def __init__(
         self,
