@@ -113,7 +113,7 @@ class BaseLearner(Configurable, Training):
         port: LearnerPort | None = None,
         ckpt_dir: Path | None = None,
     ) -> None:
-        config = self.parse_config(cfg)
+        config: LearnerConfig = self.parse_config(cfg)
         hooks = build_learner_hook_by_cfg(config.hook)
         rank, world_size = dist_info if dist_info is not None else (0, 1)
         suffix = "" if instance_name == "learner" else f"_{instance_name}"
