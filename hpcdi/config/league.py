@@ -22,7 +22,7 @@ _TAKEN = ("latest", "best", "random")
 
 @dataclass(frozen=True)
 class LeagueConfig:
-    """Who learns, who is played against, and when a player is frozen."""
+    """Settings of a league: who learns, opponents, and when a player is frozen."""
 
     players: dict[str, Any] = setting(
         {MAIN: "main"},
@@ -96,7 +96,7 @@ class LeagueConfig:
                 yield Problem(f"learners.{name}", f"must be a number of ranks from 1, not {count}")
 
     def share_learners(self, count: int) -> dict[str, int]:
-        """Returns how many of so many learner ranks each player has; 0: there are too few."""
+        """Shares learner ranks among the players that learn; 0 for some: there are too few."""
         rest = [name for name in self.players if name not in self.learners]
         free = max(0, count - sum(self.learners.values()))
         shares = {n: free // len(rest) + (i < free % len(rest)) for i, n in enumerate(rest)}

@@ -60,7 +60,7 @@ for _shared in (Place, RankPlace):
 @sendable
 @dataclass(frozen=True)
 class RunStart:
-    """How a run begins, as rank 0 tells every rank; all ranks end if `error` is not empty.
+    """Rank 0's first message to every rank; all ranks end if `error` is not empty.
 
     Attributes:
         experiment: the checked experiment, as a mapping.
