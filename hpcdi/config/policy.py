@@ -202,8 +202,8 @@ class EvalConfig:
     def problems(self) -> Iterator[Problem]:
         """Rules over several settings."""
         if self.every is not None and Interval.of(self.every) is None:
-            said = f"is {self.every!r}, not a number and one of {', '.join(Interval.UNITS)}"
-            yield Problem("every", f"{said}, such as '20000 env_steps'")
+            message = f"is {self.every!r}, not a number and one of {', '.join(Interval.UNITS)}"
+            yield Problem("every", f"{message}, such as '20000 env_steps'")
 
 
 @dataclass(frozen=True)
@@ -333,14 +333,16 @@ class LearnConfig(StepConfig, BaseLearnConfig):
         keys = [schedule.key for schedule in self.schedule]
         for key in keys:
             if key not in self.SCHEDULED:
-                said = f"{key!r} has no schedules; those that may are {', '.join(self.SCHEDULED)}"
-                yield Problem("schedule.key", said)
+                message = (
+                    f"{key!r} has no schedules; those that may are {', '.join(self.SCHEDULED)}"
+                )
+                yield Problem("schedule.key", message)
             elif keys.count(key) > 1:
                 yield Problem("schedule.key", f"{key!r} is there twice")
         name = self.optimizer.get("type", "Adam")
         if name not in OPTIMIZERS and ":" not in str(name):
-            said = f"is {name!r}: none of {', '.join(OPTIMIZERS)}, nor a 'my_module:Class'"
-            yield Problem("optimizer.type", said)
+            message = f"is {name!r}: none of {', '.join(OPTIMIZERS)}, nor a 'my_module:Class'"
+            yield Problem("optimizer.type", message)
         if "lr" in self.optimizer:
             yield Problem("optimizer.lr", "is learn.learning_rate")
 
@@ -479,15 +481,15 @@ class PolicyConfig(ComponentConfig):
     def problems(self) -> Iterator[Problem]:
         """Rules over several settings; an algorithm's own come on top, `on_policy` among them."""
         if self.eval.every is not None:
-            said = f"eval.every says how often to evaluate ({self.eval.every}); leave this out"
+            message = f"eval.every says how often to evaluate ({self.eval.every}); leave this out"
             commander, evaluator = self.other.commander, self.eval.evaluator
             if (
                 isinstance(commander, SoloCommanderConfig)
                 and commander.eval_interval != type(commander)().eval_interval
             ):
-                yield Problem("other.commander.eval_interval", said)
+                yield Problem("other.commander.eval_interval", message)
             if evaluator.eval_freq != type(evaluator)().eval_freq:
-                yield Problem("eval.evaluator.eval_freq", said)
+                yield Problem("eval.evaluator.eval_freq", message)
         if self.eval.sample and not self.DRAWS_ACTIONS:
             yield Problem("eval.sample", f"{self.type} has no distribution of actions to draw from")
         if self.on_policy and self.replay_ratio is not None:
@@ -503,8 +505,8 @@ class PolicyConfig(ComponentConfig):
                 else f"must be above 1: {self.memory} learns from that many transitions in a row",
             )
         if self.collect.unroll_len > self.collect.n_sample:
-            said = f"is above collect.n_sample ({self.collect.n_sample}), where sequences end"
-            yield Problem("collect.unroll_len", said)
+            message = f"is above collect.n_sample ({self.collect.n_sample}), where sequences end"
+            yield Problem("collect.unroll_len", message)
 
 
 @dataclass(frozen=True)

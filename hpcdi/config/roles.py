@@ -83,8 +83,8 @@ class ParallelCollectorConfig(ComponentConfig):
     def problems(self) -> Iterator[Problem]:
         """`collector_max` must not be below `collector_num`."""
         if self.collector_max is not None and self.collector_max < self.collector_num:
-            said = f"must be at least collector_num, {self.collector_num}, or empty"
-            yield Problem("collector_max", f"{said}, not {self.collector_max}")
+            message = f"must be at least collector_num, {self.collector_num}, or empty"
+            yield Problem("collector_max", f"{message}, not {self.collector_max}")
 
 
 @dataclass(frozen=True)

@@ -238,12 +238,12 @@ class Generations:
         if is_due:
             decision = history.decisions[-1]
             copies, scores = decision.copies, {m.index: m.score for m in decision.members}
-            said = [_line_of(copy, scores, is_whole=_copy(sweep, copy)) for copy in copies]
+            texts = [_line_of(copy, scores, is_whole=_copy(sweep, copy)) for copy in copies]
             sweep = _with_settings(sweep, copies)
             sweep.save()
             history = replace(history, generation=history.generation + 1)
             at = f"at {human_count(decision.env_steps)} environment steps"
-            lines = [f"{at} {line}" for line in said or ["every run continues as it is"]]
+            lines = [f"{at} {line}" for line in texts or ["every run continues as it is"]]
             sys.stdout.write("".join(f"{line}\n" for line in lines))
             sys.stdout.flush()
         _write_experiments(sweep, population.mark(history.generation))
