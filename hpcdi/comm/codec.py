@@ -45,9 +45,15 @@ _ALIGNMENT = 16
 _PREFIX = struct.Struct("<IQ")  # number of arrays, bytes of the JSON
 _ENTRY = struct.Struct("<QB")  # bytes of an array, 1 where it is a frame of its own
 _DAMAGE = (
-    struct.error, LookupError, TypeError, ValueError, AttributeError, ArithmeticError,
-    RuntimeError, MemoryError,
-)  # fmt: skip
+    struct.error,
+    LookupError,
+    TypeError,
+    ValueError,
+    AttributeError,
+    ArithmeticError,
+    RuntimeError,
+    MemoryError,
+)
 """Errors of decoding bytes that `encode` did not make."""
 _EMPTY = np.empty(0, np.uint8)
 _ATOMS = frozenset((type(None), bool, int, float, str))
