@@ -24,8 +24,8 @@ Glossary
     checkpoint      a learner's weights, optimizer and counters, in its own folder
     snapshot        everything that a run is resumed from: checkpoints, counters, buffer index
     restart         one more start of a run from its snapshot; counted from 0
-    group           the learners that average their gradients; they regroup after one has died
-    round           one step of a deterministic run: collect, learn, perhaps evaluate
+    group           learners that average their gradients, and so learn one policy
+    round           one step of a run that works in turns: perhaps evaluate, collect, learn
     heartbeat       a worker's regular message; its last one says what it was doing
     link, pump      the connection to other ranks; the thread that moves its messages
     manager         steps the environments of one collector

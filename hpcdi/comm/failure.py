@@ -19,9 +19,14 @@ from hpcdi.utils.processes import end_mpirun, launcher_of
 
 _ULFM_VARIABLE = "OMPI_MCA_mpi_ft_enable"  # set by ``mpirun --with-ft ulfm``
 _OF_THE_MACHINE = (
-    errno.EIO, errno.ESTALE, errno.EREMOTEIO, errno.ETIMEDOUT, errno.ENOTCONN,
-    errno.ENOSPC, errno.EDQUOT,
-)  # fmt: skip
+    errno.EIO,
+    errno.ESTALE,
+    errno.EREMOTEIO,
+    errno.ETIMEDOUT,
+    errno.ENOTCONN,
+    errno.ENOSPC,
+    errno.EDQUOT,
+)
 """Errors of file systems that may be gone at the next start."""
 _SEGMENT = "sm_segment."  # how Open MPI names its shared memory
 _OTHERS_FIRST_S = 1.0

@@ -313,9 +313,14 @@ def _serve(
         listener.listen()
         where = listener.getsockname()
         store = dist.TCPStore(
-            where[0], where[1], world_size, True, timeout,
-            wait_for_workers=is_awaited, master_listen_fd=listener.detach(),
-        )  # fmt: skip
+            where[0],
+            where[1],
+            world_size,
+            True,
+            timeout,
+            wait_for_workers=is_awaited,
+            master_listen_fd=listener.detach(),
+        )
     return store, str(where[0]), int(where[1])
 
 

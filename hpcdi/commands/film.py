@@ -10,7 +10,11 @@ from typing import Any
 import numpy as np
 
 from hpcdi.config.env import NamedEnvConfig
-from hpcdi.config.roles import RenderConfig
+from hpcdi.config.roles import (
+    InteractionEvaluatorConfig,
+    RenderConfig,
+    ReturnEvaluatorConfig,
+)
 from hpcdi.config.schema import ExperimentConfig
 from hpcdi.env.create import create_env_manager
 from hpcdi.errors import ConfigError, EnvError, LaunchError
@@ -41,8 +45,12 @@ class Film(Closing):
 
     def __init__(self, config: ExperimentConfig, seed: np.random.SeedSequence) -> None:
         evaluator = config.policy.eval.evaluator
-        self._render: RenderConfig = getattr(evaluator, "render", RenderConfig())
-        self._transform_obs = bool(getattr(evaluator, "transform_obs", False))
+        self._render = RenderConfig()
+        if isinstance(evaluator, InteractionEvaluatorConfig):
+            self._render = evaluator.render
+        self._transform_obs = (
+            isinstance(evaluator, ReturnEvaluatorConfig) and evaluator.transform_obs
+        )
         # with its one episode done it stands still, and can be drawn once more
         env = dataclasses.replace(config.env, evaluator_env_num=1, evaluator_episode_num=1)
         if isinstance(env, NamedEnvConfig):

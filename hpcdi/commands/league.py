@@ -180,7 +180,7 @@ def _table(shown: Mapping[str, Any], of: str) -> list[str]:
 
 
 def _training(shown: Mapping[str, Any], name: str) -> str:
-    """Whether a player trains, and on which ranks, where several do."""
+    """Returns whether a player trains, and on which ranks, where several do."""
     learners = shown.get("learners", {})
     if len(learners) < 2:
         return "trains"

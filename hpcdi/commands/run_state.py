@@ -27,7 +27,7 @@ GOES_WELL = ("pending", "starting", "running", "done")
 
 
 @dataclass(frozen=True)
-class Evidence:
+class SignsOfLife:
     """Signs of life of a run, beside what its own files say.
 
     Attributes:
@@ -55,7 +55,7 @@ class RunStatus:
         why: the reason for that state, or how the run ended.
         facts: run.json; empty before the run's first start.
         progress: status.json; empty before rank 0 has written it.
-        evidence: see there.
+        signs: see there.
         error: the last one: ``rank``, ``role``, ``host``, ``error``, ``traceback``.
     """
 
@@ -64,7 +64,7 @@ class RunStatus:
     why: str
     facts: dict[str, Any]
     progress: dict[str, Any]
-    evidence: Evidence
+    signs: SignsOfLife
     error: dict[str, Any] = field(default_factory=dict)
 
     @property
@@ -83,7 +83,7 @@ class RunStatus:
     @property
     def placement(self) -> list[dict[str, Any]]:
         """Where each rank is, or was at the end; empty where the next start will choose."""
-        is_past = self.state == "pending" or _is_new_start(self.facts, self.evidence)
+        is_past = self.state == "pending" or _is_new_start(self.facts, self.signs)
         return [] if is_past else self.facts.get("placement", [])
 
     @property
@@ -97,7 +97,7 @@ class RunStatus:
     @property
     def job_output(self) -> Path | None:
         """The output file of its job, if there is one."""
-        job = self.evidence.job
+        job = self.signs.job
         if job is None:
             return None
         submitted = self.layout.submit_dir / f"slurm-{job.job_id}.out"
@@ -207,7 +207,7 @@ def _status(
     beat_s = _age_s(layout.lock_file)
     is_process = holder.is_there() if holder is not None else None
     is_alive = is_process or (is_process is None and (beat_s or 0.0) < run_lock.SILENT_S)
-    evidence = Evidence(
+    signs = SignsOfLife(
         _age_s(layout.status_file, layout.run_file),
         beat_s,
         is_process,
@@ -217,10 +217,10 @@ def _status(
         and (holder.pid, holder.host) != (facts.get("pid"), facts.get("host")),
         _job(job_ids, ask),
     )
-    state, why = judge(facts, progress, evidence)
+    state, why = judge(facts, progress, signs)
     progress = _present(progress, facts, state)
     error = _last_error(layout, state, facts, progress)
-    return RunStatus(layout, state, why, facts, progress, evidence, error)
+    return RunStatus(layout, state, why, facts, progress, signs, error)
 
 
 def _job(job_ids: list[str], ask: Callable[[str], QueueJob | None]) -> QueueJob | None:
@@ -238,7 +238,7 @@ def _job(job_ids: list[str], ask: Callable[[str], QueueJob | None]) -> QueueJob 
 
 
 def judge(
-    facts: Mapping[str, Any], progress: Mapping[str, Any], evidence: Evidence
+    facts: Mapping[str, Any], progress: Mapping[str, Any], signs: SignsOfLife
 ) -> tuple[str, str]:
     """Returns the state of a run, and the reason for it.
 
@@ -260,44 +260,40 @@ def judge(
     Args:
         facts: run.json.
         progress: status.json.
-        evidence: its signs of life.
+        signs: its signs of life.
     """
-    job, by_folder = evidence.job, _by_folder(facts, progress, evidence)
-    if (
-        job is None
-        or by_folder[0] == "done"
-        or (evidence.is_retaken and by_folder[0] == "starting")
-    ):
+    job, by_folder = signs.job, _by_folder(facts, progress, signs)
+    if job is None or by_folder[0] == "done" or (signs.is_retaken and by_folder[0] == "starting"):
         return by_folder
-    return _by_queue(by_folder, facts, evidence, job)
+    return _by_queue(by_folder, facts, signs, job)
 
 
 def _by_folder(
-    facts: Mapping[str, Any], progress: Mapping[str, Any], evidence: Evidence
+    facts: Mapping[str, Any], progress: Mapping[str, Any], signs: SignsOfLife
 ) -> tuple[str, str]:
     """Returns the state of a run as its folder shows it."""
     if not facts:
         return (
             "dead",
-            "it never began" if evidence.job else "it never began: no queue knows its job",
+            "it never began" if signs.job else "it never began: no queue knows its job",
         )
     if facts.get("state") == "running":
-        return _by_signs_of_life(facts, progress, evidence)
-    if evidence.is_retaken:
+        return _by_signs_of_life(facts, progress, signs)
+    if signs.is_retaken:
         return "starting", "a process has taken the run folder to resume the run"
     return str(facts.get("state")), str(facts.get("reason", ""))
 
 
 def _by_signs_of_life(
-    facts: Mapping[str, Any], progress: Mapping[str, Any], evidence: Evidence
+    facts: Mapping[str, Any], progress: Mapping[str, Any], signs: SignsOfLife
 ) -> tuple[str, str]:
     """Returns the state of a run whose run.json says running."""
-    age_s, beat_s, job = evidence.age_s, evidence.beat_s, evidence.job
+    age_s, beat_s, job = signs.age_s, signs.beat_s, signs.job
     last = "it never wrote its status" if age_s is None else f"its last status is {age_s:.0f} s old"
     where = f"process {facts.get('pid')} on {facts.get('host')}"
-    if evidence.is_process is False or beat_s is None:  # who ends in order says so, then unlocks
+    if signs.is_process is False or beat_s is None:  # who ends in order says so, then unlocks
         return "dead", f"{where} is gone; {last}"
-    is_seen = evidence.is_process or (job is not None and job.is_on)
+    is_seen = signs.is_process or (job is not None and job.is_on)
     if beat_s > run_lock.SILENT_S and not is_seen:
         return "dead", f"{where} has given no sign of life for {beat_s:.0f} s; {last}"
     is_of_this_start = progress.get("pid") in (None, facts.get("pid"))
@@ -307,10 +303,10 @@ def _by_signs_of_life(
 
 
 def _by_queue(
-    by_folder: tuple[str, str], facts: Mapping[str, Any], evidence: Evidence, job: QueueJob
+    by_folder: tuple[str, str], facts: Mapping[str, Any], signs: SignsOfLife, job: QueueJob
 ) -> tuple[str, str]:
     """Returns the state of a run that has a job; `by_folder` is what its folder shows."""
-    (state, why), is_new_start = by_folder, _is_new_start(facts, evidence)
+    (state, why), is_new_start = by_folder, _is_new_start(facts, signs)
     job_state = f"job {job.job_id} is {job.state}{f' ({job.reason})' if job.reason else ''}"
     is_to_resume = facts.get("state") == "stopped" and facts.get("exit_code") == EXIT_REQUEUE
     if job.waits or (job.is_on and (is_new_start or not facts)):
@@ -322,16 +318,16 @@ def _by_queue(
             return "pending", f"{why}; {job_state} still, and its script has it requeued"
         return by_folder
     if state in ("starting", "running"):
-        return ("dead", job_state) if evidence.is_process is None else by_folder
+        return ("dead", job_state) if signs.is_process is None else by_folder
     if is_new_start and job.has_failed:
         return "failed", f"{job_state}: it was to resume the run, and did not begin"
     is_worth_saying = state == "dead" or is_to_resume or is_new_start
     return state, "; ".join(filter(None, [why, job_state])) if is_worth_saying else why
 
 
-def _is_new_start(facts: Mapping[str, Any], evidence: Evidence) -> bool:
+def _is_new_start(facts: Mapping[str, Any], signs: SignsOfLife) -> bool:
     """Returns whether the job has been started, or is to be, since run.json was written."""
-    job, recorded = evidence.job, facts.get("slurm", {})
+    job, recorded = signs.job, facts.get("slurm", {})
     if job is None or not recorded:
         return False
     restarts = int(recorded.get("SLURM_RESTART_COUNT", 0) or 0)

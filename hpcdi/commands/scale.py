@@ -32,7 +32,7 @@ hpcdi train --resume RUN -n N, or hpcdi submit --resume RUN.
 """
 EXIT_CODES = """\
 exit codes: 0 N collectors work, or all that are left; 1 rank 0 has not answered; 2 the run is not
-running, or cannot have so many
+running, or cannot have that many
 """
 _ANSWER_S = 30.0
 
@@ -41,7 +41,7 @@ def main(arguments: Sequence[str]) -> int:
     """Run the command; returns the exit code.
 
     Raises:
-        LaunchError: the run is not running, or cannot have so many collectors.
+        LaunchError: the run is not running, or cannot have that many collectors.
     """
     parser = make_parser("scale", HELP, EXIT_CODES)
     parser.add_argument("run", metavar="RUN|JOB", help="run folder, or Slurm job id")
@@ -68,7 +68,7 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def _check(status: RunStatus, wanted: int) -> int:
-    """Check that a run can have so many collectors; returns how many ranks collect or wait."""
+    """Check that a run can have `wanted` collectors; returns how many ranks collect or wait."""
     run = short(status.layout.root)
     if status.is_over or not status.progress:
         raise LaunchError(

@@ -92,8 +92,8 @@ def lines_of(status: RunStatus) -> list[str]:
     if snapshot is not None:
         age = human_time(max(0.0, now - snapshot.stat().st_mtime))
         lines.append(_line("snapshot", f"{snapshot.name}, {age} old"))
-    if status.evidence.age_s is not None and not status.is_over:
-        lines.append(_line("last status", f"{status.evidence.age_s:.1f} s ago"))
+    if status.signs.age_s is not None and not status.is_over:
+        lines.append(_line("last status", f"{status.signs.age_s:.1f} s ago"))
     if facts.get("restarts"):
         lines.append(_line("restarts", str(facts["restarts"])))
     lines += _error(status.error)
@@ -102,7 +102,7 @@ def lines_of(status: RunStatus) -> list[str]:
 
 def data_of(status: RunStatus) -> dict[str, Any]:
     """Returns the state of a run as plain data, for programs."""
-    job, snapshot = status.evidence.job, status.snapshot
+    job, snapshot = status.signs.job, status.snapshot
     return {
         "run": str(status.layout.root),
         "exp_name": status.facts.get("exp_name"),
@@ -114,7 +114,7 @@ def data_of(status: RunStatus) -> dict[str, Any]:
         "ranks": len(status.facts.get("placement", [])),
         "hosts": list(_hosts(status)),
         "restarts": int(status.facts.get("restarts", 0)),
-        "age_s": status.evidence.age_s,
+        "age_s": status.signs.age_s,
         "snapshot": str(snapshot) if snapshot is not None else None,
         "error": status.error or None,
         "progress": status.progress or None,
@@ -172,7 +172,7 @@ def _hosts(status: RunStatus) -> Counter[str]:
 
 
 def _job(status: RunStatus) -> list[str]:
-    job, left_s = status.evidence.job, _left_s(status)
+    job, left_s = status.signs.job, _left_s(status)
     time_left = f"{human_time(left_s)} left" if left_s is not None and not status.is_over else ""
     if job is None:
         job_id = status.progress.get("job", {}).get("SLURM_JOB_ID", "")
@@ -193,7 +193,7 @@ def _job(status: RunStatus) -> list[str]:
 
 def _left_s(status: RunStatus) -> float | None:
     """Returns the seconds until the queue ends the job; None: unknown, or it is over."""
-    job = status.evidence.job
+    job = status.signs.job
     ends_at = job.ends_at if job is not None and job.is_on else None
     if ends_at is None:
         end_time = status.progress.get("job", {}).get("SLURM_JOB_END_TIME", "")

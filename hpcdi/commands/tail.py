@@ -42,11 +42,11 @@ def main(arguments: Sequence[str]) -> int:
     options = parse(arguments)
 
     def verdict() -> tuple[int | None, str]:
-        found = status_of(options.run, slurm_queue.nobody)
-        is_silent = bool(found.why) and (not found.is_over or not found.facts)
-        if is_silent or found.exit_code == EXIT_REQUEUE:  # the queue may know more
-            found = status_of(options.run)
-        return (found.exit_code if found.is_over else None), f"the run is {found.state}"
+        status = status_of(options.run, slurm_queue.nobody)
+        is_silent = bool(status.why) and (not status.is_over or not status.facts)
+        if is_silent or status.exit_code == EXIT_REQUEUE:  # the queue may know more
+            status = status_of(options.run)
+        return (status.exit_code if status.is_over else None), f"the run is {status.state}"
 
     return tail(options, verdict)
 

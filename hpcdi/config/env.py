@@ -109,7 +109,7 @@ class EnvConfig(ComponentConfig):
 
     @property
     def title(self) -> str:
-        """What people call the environment: its id, or its type."""
+        """Name of the environment for people: its id, or its type."""
         return self.type
 
     def problems(self) -> Iterator[Problem]:

@@ -22,7 +22,7 @@ _TAKEN = ("latest", "best", "random")
 
 @dataclass(frozen=True)
 class LeagueConfig:
-    """Who learns, who is played against, and when a player is frozen."""
+    """Settings of a league: who learns, opponents, and when a player is frozen."""
 
     players: dict[str, Any] = setting(
         {MAIN: "main"},
@@ -72,8 +72,8 @@ class LeagueConfig:
         yield from self._learning_problems()
         for name, source in self.fixed.items():
             if not name.replace("_", "").isalnum() or len(name) > 20 or name.startswith(MAIN):
-                said = f"must be up to 20 letters and digits, and not begin with {MAIN}"
-                yield Problem(f"fixed.{name}", said)
+                message = f"must be up to 20 letters and digits, and not begin with {MAIN}"
+                yield Problem(f"fixed.{name}", message)
             if name in self.players:
                 yield Problem(f"fixed.{name}", "is the name of a player that learns")
             if not isinstance(source, str) or not source:
@@ -84,8 +84,8 @@ class LeagueConfig:
             yield Problem("players", f"must begin with the main player, {MAIN}: main")
         for name, role in self.players.items():
             if not _PLAYER.fullmatch(name) or name in _TAKEN:
-                said = "must be up to 16 letters, digits and _, and not end like a frozen copy"
-                yield Problem(f"players.{name}", f"{said}, nor be {' or '.join(_TAKEN)}")
+                message = "must be up to 16 letters, digits and _, and not end like a frozen copy"
+                yield Problem(f"players.{name}", f"{message}, nor be {' or '.join(_TAKEN)}")
             if role not in LEARNING:
                 yield Problem(f"players.{name}", f"must be one of {', '.join(LEARNING)}")
         for name, count in self.learners.items():
@@ -96,7 +96,7 @@ class LeagueConfig:
                 yield Problem(f"learners.{name}", f"must be a number of ranks from 1, not {count}")
 
     def share_learners(self, count: int) -> dict[str, int]:
-        """Returns how many of so many learner ranks each player has; 0: there are too few."""
+        """Shares learner ranks among the players that learn; 0 for some: there are too few."""
         rest = [name for name in self.players if name not in self.learners]
         free = max(0, count - sum(self.learners.values()))
         shares = {n: free // len(rest) + (i < free % len(rest)) for i, n in enumerate(rest)}
@@ -125,8 +125,8 @@ class OneVsOneCommanderConfig(SoloCommanderConfig):
         """There is a learner task for each player that learns."""
         if self.learner_task_space != len(self.league.players):
             names = ", ".join(self.league.players)
-            said = f"must be {len(self.league.players)}, a learner task for each of {names}"
-            yield Problem("learner_task_space", f"{said}; not {self.learner_task_space}")
+            message = f"must be {len(self.league.players)}, a learner task for each of {names}"
+            yield Problem("learner_task_space", f"{message}; not {self.learner_task_space}")
 
     def share_learners(self, count: int) -> dict[str, int]:
         """See `LeagueConfig.share_learners`."""

@@ -63,7 +63,7 @@ class EpsConfig:
             yield Problem("duration", "must be above 1, or 0: else random actions never end")
 
     def rate(self, env_steps: int) -> float:
-        """The rate after so many environment steps: see `type`."""
+        """Returns the rate after a number of environment steps."""
         if self.type == "exp":
             return self.end + (self.start - self.end) * math.exp(-env_steps / self.decay)
         return self.start + (self.end - self.start) * min(max(env_steps / self.decay, 0.0), 1.0)
@@ -159,7 +159,7 @@ def _unknown(name: Any, names: tuple[str, ...]) -> str:
 
 @dataclass(frozen=True)
 class CollectConfig:
-    """How data are collected."""
+    """Settings of collecting."""
 
     n_sample: int = setting(
         32,
@@ -184,7 +184,7 @@ class CollectConfig:
 
 @dataclass(frozen=True)
 class EvalConfig:
-    """How the policy is evaluated."""
+    """Settings of evaluations."""
 
     every: str | None = setting(
         None,
@@ -202,13 +202,13 @@ class EvalConfig:
     def problems(self) -> Iterator[Problem]:
         """Rules over several settings."""
         if self.every is not None and Interval.of(self.every) is None:
-            said = f"is {self.every!r}, not a number and one of {', '.join(Interval.UNITS)}"
-            yield Problem("every", f"{said}, such as '20000 env_steps'")
+            message = f"is {self.every!r}, not a number and one of {', '.join(Interval.UNITS)}"
+            yield Problem("every", f"{message}, such as '20000 env_steps'")
 
 
 @dataclass(frozen=True)
 class StepConfig:
-    """How a loss becomes a step of the network, whatever the algorithm; see `gradient_step`."""
+    """Settings of a gradient step, for every algorithm; see `hpcdi.policy.gradient_step`."""
 
     precision: str = setting(
         "float32",
@@ -253,7 +253,7 @@ OPTIMIZERS = (
 
 @dataclass(frozen=True)
 class ScheduleConfig:
-    """How a setting changes while the run goes on: from its own value to `end`."""
+    """Schedule of a setting, which moves from its own value to `end` during the run."""
 
     key: str = setting("learning_rate", "the setting, of the section that this is in")
     type: str = setting("linear", "'linear', or 'exp' decay", choices=("linear", "exp"))
@@ -269,7 +269,7 @@ class ScheduleConfig:
             yield Problem("iterations", "either this or env_steps says how long it takes")
 
     def value(self, start: float, iterations: int, env_steps: int) -> float:
-        """The setting after so many iterations and environment steps of the run."""
+        """Returns the setting's value after a number of train iterations and environment steps."""
         if self.env_steps is not None:
             way = env_steps / self.env_steps
         else:
@@ -280,7 +280,7 @@ class ScheduleConfig:
 
 @dataclass(frozen=True)
 class BaseLearnConfig:
-    """What a run must know of learning, whatever the policy."""
+    """Settings of learning that every run reads, for every policy."""
 
     PAPER_RATIO: ClassVar[float | None] = None
     """What `replay_ratio` is in the algorithm's paper; None: it has none."""
@@ -312,7 +312,7 @@ class BaseLearnConfig:
 
 @dataclass(frozen=True)
 class LearnConfig(StepConfig, BaseLearnConfig):
-    """How a learner updates by an optimizer of torch; algorithms add their own."""
+    """Settings of updates by an optimizer of torch; algorithms add their own."""
 
     SCHEDULED: ClassVar[tuple[str, ...]] = ("learning_rate",)
     """Settings that may have a schedule."""
@@ -333,19 +333,21 @@ class LearnConfig(StepConfig, BaseLearnConfig):
         keys = [schedule.key for schedule in self.schedule]
         for key in keys:
             if key not in self.SCHEDULED:
-                said = f"{key!r} has no schedules; those that may are {', '.join(self.SCHEDULED)}"
-                yield Problem("schedule.key", said)
+                message = (
+                    f"{key!r} has no schedules; those that may are {', '.join(self.SCHEDULED)}"
+                )
+                yield Problem("schedule.key", message)
             elif keys.count(key) > 1:
                 yield Problem("schedule.key", f"{key!r} is there twice")
         name = self.optimizer.get("type", "Adam")
         if name not in OPTIMIZERS and ":" not in str(name):
-            said = f"is {name!r}: none of {', '.join(OPTIMIZERS)}, nor a 'my_module:Class'"
-            yield Problem("optimizer.type", said)
+            message = f"is {name!r}: none of {', '.join(OPTIMIZERS)}, nor a 'my_module:Class'"
+            yield Problem("optimizer.type", message)
         if "lr" in self.optimizer:
             yield Problem("optimizer.lr", "is learn.learning_rate")
 
     def at(self, iterations: int, env_steps: int) -> Self:
-        """These settings after so many train iterations and environment steps."""
+        """Returns these settings after a number of train iterations and environment steps."""
         if not self.schedule:
             return self
         now: dict[str, Any] = {
@@ -357,7 +359,7 @@ class LearnConfig(StepConfig, BaseLearnConfig):
 
 @dataclass(frozen=True)
 class BaseOtherConfig:
-    """What a run must know beside learning and collecting, whatever the policy."""
+    """Settings of replay and of tasks that every run reads, for every policy."""
 
     replay_buffer: BufferConfig = component(BUFFER_REGISTRY, "advanced", "the replay buffer")
     commander: CommanderConfig = component(
@@ -420,7 +422,7 @@ class PolicyConfig(ComponentConfig):
 
     @property
     def sequence(self) -> SequenceRule:
-        """What an item of the replay buffer is: a transition, or a sequence."""
+        """Decides what an item of the replay buffer is: a transition, or a sequence."""
         if self.on_policy or not self.LEARNS_FROM_SEQUENCES:
             return SequenceRule()
         length = self.collect.unroll_len
@@ -452,7 +454,7 @@ class PolicyConfig(ComponentConfig):
 
     @property
     def replay_ratio(self) -> float | None:
-        """Samples drawn for each transition; None: as many as come, or as other settings say."""
+        """Samples drawn for each transition; None: no setting limits them, or another one does."""
         ratio, buffer = self.learn.replay_ratio, self.other.replay_buffer
         if not isinstance(ratio, str):
             return ratio
@@ -465,11 +467,11 @@ class PolicyConfig(ComponentConfig):
         return self.learn.PAPER_RATIO
 
     def usual_updates(self, transitions: int) -> int:
-        """Updates after so many transitions, where the settings do not say."""
+        """Returns the updates after a number of transitions, where no setting says it."""
         return 1 if self.on_policy else max(1, transitions // TRANSITIONS_PER_UPDATE)
 
     def collect_setting(self, info: Settings) -> dict[str, Any]:  # noqa: ARG002
-        """What rank 0 tells collectors of the policy: keyword arguments of its acting.
+        """Returns what rank 0 tells collectors: keyword arguments of the policy's acting.
 
         Args:
             info: ``envstep``, environment steps of the run, and scalars of the last update.
@@ -479,15 +481,15 @@ class PolicyConfig(ComponentConfig):
     def problems(self) -> Iterator[Problem]:
         """Rules over several settings; an algorithm's own come on top, `on_policy` among them."""
         if self.eval.every is not None:
-            said = f"eval.every says how often to evaluate ({self.eval.every}); leave this out"
+            message = f"eval.every says how often to evaluate ({self.eval.every}); leave this out"
             commander, evaluator = self.other.commander, self.eval.evaluator
             if (
                 isinstance(commander, SoloCommanderConfig)
                 and commander.eval_interval != type(commander)().eval_interval
             ):
-                yield Problem("other.commander.eval_interval", said)
+                yield Problem("other.commander.eval_interval", message)
             if evaluator.eval_freq != type(evaluator)().eval_freq:
-                yield Problem("eval.evaluator.eval_freq", said)
+                yield Problem("eval.evaluator.eval_freq", message)
         if self.eval.sample and not self.DRAWS_ACTIONS:
             yield Problem("eval.sample", f"{self.type} has no distribution of actions to draw from")
         if self.on_policy and self.replay_ratio is not None:
@@ -503,8 +505,8 @@ class PolicyConfig(ComponentConfig):
                 else f"must be above 1: {self.memory} learns from that many transitions in a row",
             )
         if self.collect.unroll_len > self.collect.n_sample:
-            said = f"is above collect.n_sample ({self.collect.n_sample}), where sequences end"
-            yield Problem("collect.unroll_len", said)
+            message = f"is above collect.n_sample ({self.collect.n_sample}), where sequences end"
+            yield Problem("collect.unroll_len", message)
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,7 @@ from hpcdi.errors import Problem
 
 @dataclass(frozen=True)
 class RateLimitConfig:
-    """Items pushed for one that is drawn."""
+    """Limits to the items pushed for one that is drawn."""
 
     max: float = setting(float("inf"), "above it, pushing waits", above=0)
     min: float = setting(0.0, "below it, drawing waits", minimum=0)
@@ -25,7 +25,7 @@ class RateLimitConfig:
 
 @dataclass(frozen=True)
 class ThruputControllerConfig:
-    """When drawing, or pushing, has to wait."""
+    """Settings of waits: drawing or pushing waits until the rates fit."""
 
     push_sample_rate_limit: RateLimitConfig = section(
         RateLimitConfig, "items pushed for one that is drawn, over the window"

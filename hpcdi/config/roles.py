@@ -31,7 +31,7 @@ class CommanderConfig(ComponentConfig):
     learner_task_space: int = setting(1, "learner tasks at a time", minimum=1, maximum=1)
 
     def share_learners(self, count: int) -> dict[str, int]:
-        """Returns how many of so many learner ranks each player has that learns."""
+        """Shares learner ranks among the players that learn; returns their numbers by name."""
         return {MAIN: count}
 
 
@@ -83,8 +83,8 @@ class ParallelCollectorConfig(ComponentConfig):
     def problems(self) -> Iterator[Problem]:
         """`collector_max` must not be below `collector_num`."""
         if self.collector_max is not None and self.collector_max < self.collector_num:
-            said = f"must be at least collector_num, {self.collector_num}, or empty"
-            yield Problem("collector_max", f"{said}, not {self.collector_max}")
+            message = f"must be at least collector_num, {self.collector_num}, or empty"
+            yield Problem("collector_max", f"{message}, not {self.collector_max}")
 
 
 @dataclass(frozen=True)
@@ -126,7 +126,7 @@ class CommLearnerConfig(ComponentConfig):
 
 @dataclass(frozen=True)
 class DataloaderConfig:
-    """How batches of loading functions become batches of samples."""
+    """Settings of the threads that load samples, where batches hold functions that load them."""
 
     num_workers: int = setting(0, "threads that load samples; 0: the learner's own", minimum=0)
 
@@ -230,7 +230,7 @@ class ReturnEvaluatorConfig(EvaluatorConfig):
 
 @dataclass(frozen=True)
 class RenderConfig:
-    """When an evaluation is filmed, and how."""
+    """Settings of films of evaluations."""
 
     render_freq: int = setting(
         -1, "train iterations, or environment steps, from one film to the next; -1: none"

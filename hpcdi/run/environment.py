@@ -48,7 +48,7 @@ _LARGEST_STEP = 4_294_960_000  # Slurm numbers batch, interactive and other spec
 
 @dataclass(frozen=True)
 class LaunchEnvironment:
-    """How this process was started.
+    """The launcher of this process.
 
     Attributes:
         launcher: "mpirun", "srun" or "none".

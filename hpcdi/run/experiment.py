@@ -66,11 +66,11 @@ def _check_can_run(config: ExperimentConfig, path: str, players: int, *, over_ra
     if over_ranks:
         problems += _check_league(config, players)
     elif config.policy.other.commander.type == "one_vs_one":
-        said = (
+        message = (
             f"a league is trained over ranks: hpcdi train {path}. One policy a player, in one "
             "process: configs/tictactoe_dqn.yaml"
         )
-        problems.append(Problem("policy.other.commander.type", said))
+        problems.append(Problem("policy.other.commander.type", message))
     if problems:
         raise ConfigError(problems, path)
 

@@ -180,7 +180,7 @@ def rank_environment(variables: Mapping[str, str]) -> dict[str, str]:
 
 @dataclass(frozen=True)
 class Patience:
-    """How long mpirun may go on without a sign that the run does, in seconds.
+    """Seconds that mpirun may go on without a sign that the run does.
 
     Attributes:
         start_s: before the run has begun.
@@ -192,7 +192,7 @@ class Patience:
 
     @classmethod
     def of(cls, system: SystemConfig) -> Patience:
-        """Of an experiment."""
+        """Returns the patience that an experiment's settings ask for."""
         return cls(system.coordinator.start_timeout_s, system.survival.worker_timeout_s)
 
 

@@ -60,7 +60,7 @@ for _shared in (Place, RankPlace):
 @sendable
 @dataclass(frozen=True)
 class RunStart:
-    """How a run begins, as rank 0 tells every rank; all ranks end if `error` is not empty.
+    """Rank 0's first message to every rank; all ranks end if `error` is not empty.
 
     Attributes:
         experiment: the checked experiment, as a mapping.
@@ -117,9 +117,9 @@ def run_rank(
         forget_world()
         return error.exit_code
     try:
-        with ExitStack() as held:
-            held.enter_context(own_temporary_folder())
-            start = _begin(request, handed_over, world, held)
+        with ExitStack() as stack:
+            stack.enter_context(own_temporary_folder())
+            start = _begin(request, handed_over, world, stack)
             if start.error:
                 guard.over()
                 exit_code = _refuse(start) if world.rank == 0 else EXIT_DONE
@@ -151,7 +151,7 @@ def _start_timeout_s(request: RunRequest, handed_over: Mapping[str, Any] | None)
 
 
 def _begin(
-    request: RunRequest, handed_over: Mapping[str, Any] | None, world: World, held: ExitStack
+    request: RunRequest, handed_over: Mapping[str, Any] | None, world: World, stack: ExitStack
 ) -> RunStart:
     """Returns what rank 0 has prepared, on all ranks: the experiment and its run folder."""
     place = Place(
@@ -164,7 +164,7 @@ def _begin(
     )
     places = world.collect(place)
     if world.rank == 0:
-        return world.share(_prepare(request, handed_over, places, held))
+        return world.share(_prepare(request, handed_over, places, stack))
     return world.share(RunStart({}, "", ()))
 
 
@@ -172,7 +172,7 @@ def _prepare(
     request: RunRequest,
     handed_over: Mapping[str, Any] | None,
     places: list[Place],
-    held: ExitStack,
+    stack: ExitStack,
 ) -> RunStart:
     """Take the run folder, and say what each rank does.
 
@@ -180,7 +180,7 @@ def _prepare(
         request: the command line.
         handed_over: the experiment, where this job's launcher has checked it.
         places: where the ranks run.
-        held: holds the lock of the run folder.
+        stack: holds the lock of the run folder.
     """
     from hpcdi.comm.failure import is_of_the_machine
     from hpcdi.comm.world import library_version
@@ -200,7 +200,7 @@ def _prepare(
         path = resume.folder_of(request, mode, config.exp_name)
         if mode is resume.StartMode.DONE:
             return RunStart({}, "", placement, error=resume.done_line(path))
-        held.enter_context(RunLock(RunLayout(path)))
+        stack.enter_context(RunLock(RunLayout(path)))
         restarts = resume.take(RunLayout(path), mode, config, placement, mpi=library_version())
     except HpcdiError as error:  # a full disk at a restart is not the user's error
         code = EXIT_REQUEUE if is_of_the_machine(error) else error.exit_code

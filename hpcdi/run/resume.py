@@ -67,7 +67,7 @@ _FACTS = {"train_iter": int, "env_steps": int, "saved_at": float, "learners": li
 
 
 class StartMode(Enum):
-    """How a run begins."""
+    """The way in which a run begins."""
 
     NEW = "in a folder of its own"
     RESUME = "from the newest snapshot of its folder"

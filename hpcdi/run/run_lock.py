@@ -39,7 +39,7 @@ SILENT_S = 60.0
 
 
 @dataclass(frozen=True)
-class Holder:
+class LockHolder:
     """The process that holds a lock: all that identifies it."""
 
     host: str
@@ -60,7 +60,7 @@ class Holder:
             return None
         return born_of(self.pid) == self.born
 
-    def is_process_of(self, other: Holder) -> bool:
+    def is_process_of(self, other: LockHolder) -> bool:
         """Returns whether both are the same process."""
         mine = (self.host, self.machine, self.pid, self.born)
         return mine == (other.host, other.machine, other.pid, other.born)
@@ -70,10 +70,10 @@ class Holder:
         return f"process {self.pid} on host {self.host}{job}, since {self.since}"
 
 
-def this_process(variables: Mapping[str, str] | None = None) -> Holder:
+def this_process(variables: Mapping[str, str] | None = None) -> LockHolder:
     """Returns this process as the holder of a lock."""
     environment = os.environ if variables is None else variables
-    return Holder(
+    return LockHolder(
         platform.node(),
         _machine(),
         os.getpid(),
@@ -98,7 +98,7 @@ class RunLock(Closing):
     """
 
     def __init__(
-        self, layout: RunLayout, on_lost: Callable[[Holder | None], None] | None = None
+        self, layout: RunLayout, on_lost: Callable[[LockHolder | None], None] | None = None
     ) -> None:
         self._layout, self._on_lost = layout, on_lost or _end_at_once
         self._me = this_process()
@@ -139,7 +139,7 @@ def remove(layout: RunLayout, launcher: str = "") -> None:
             layout.lock_file.unlink(missing_ok=True)
 
 
-def holder_of(layout: RunLayout) -> Holder | None:
+def holder_of(layout: RunLayout) -> LockHolder | None:
     """Returns the process, dead or alive, that holds a run folder; None: none, or unreadable."""
     try:
         return _read(layout.lock_file)
@@ -166,7 +166,7 @@ def _check(lock: Path) -> None:
         raise LaunchError(_said(lock.parent, holder, age_s))
 
 
-def _take(lock: Path, me: Holder) -> None:
+def _take(lock: Path, me: LockHolder) -> None:
     """Create the lock; of several processes one succeeds."""
     try:
         _create(lock, me)
@@ -175,7 +175,7 @@ def _take(lock: Path, me: Holder) -> None:
         _take_over(lock, me)
 
 
-def _create(lock: Path, me: Holder) -> None:
+def _create(lock: Path, me: LockHolder) -> None:
     file = lock.open("x")
     try:
         with file:
@@ -185,7 +185,7 @@ def _create(lock: Path, me: Holder) -> None:
         raise
 
 
-def _take_over(lock: Path, me: Holder) -> None:
+def _take_over(lock: Path, me: LockHolder) -> None:
     """Replace a stale lock atomically, one process at a time: a second would replace the first."""
     mine = lock.with_name(f".{lock.name}{TEMPORARY_MARK}next")
     with contextlib.suppress(FileNotFoundError):
@@ -209,7 +209,7 @@ def _just_taken(lock: Path) -> LaunchError:
     return LaunchError(f"the run folder {lock.parent} has just been taken by another run")
 
 
-def _read(path: Path) -> Holder | None:
+def _read(path: Path) -> LockHolder | None:
     """Returns the holder of a lock; None: the file is being written, or torn.
 
     Raises:
@@ -217,7 +217,7 @@ def _read(path: Path) -> Holder | None:
     """
     try:
         facts = load_json(path)
-        return Holder(**{field.name: facts[field.name] for field in fields(Holder)})
+        return LockHolder(**{field.name: facts[field.name] for field in fields(LockHolder)})
     except (ValueError, KeyError, TypeError):
         return None
 
@@ -235,7 +235,7 @@ def _age_s(path: Path) -> float | None:
         return None
 
 
-def _is_stale(holder: Holder | None, me: Holder, age_s: float) -> bool:
+def _is_stale(holder: LockHolder | None, me: LockHolder, age_s: float) -> bool:
     """Decides whether a lock is stale; see the module's docstring."""
     if holder is None:
         return age_s > SILENT_S
@@ -253,7 +253,7 @@ def _has_ended(job: str) -> bool:
     return queued is not None and not queued.is_on
 
 
-def _said(root: Path, holder: Holder | None, age_s: float) -> str:
+def _said(root: Path, holder: LockHolder | None, age_s: float) -> str:
     whose = str(holder) if holder is not None else "a process that has not written its name yet"
     cancel = f"scancel {holder.job}" if holder is not None and holder.job else "kill it there"
     return (
@@ -272,7 +272,7 @@ def _machine() -> str:
         return ""
 
 
-def _end_at_once(holder: Holder | None) -> None:
+def _end_at_once(holder: LockHolder | None) -> None:
     """End the job: what it would still write would go into another process's run, or nowhere."""
     reason = (
         f"taken over by {holder}: this process had been silent for more than {SILENT_S:.0f} s"

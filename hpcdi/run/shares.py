@@ -75,7 +75,7 @@ def shares(
     Args:
         cores: that a job would like to have.
         most: number of jobs.
-        at_once: number of shares; None: as many as have so many cores, at least one a host.
+        at_once: number of shares; None: as many as the cores allow, at least one a host.
         variables: of the environment.
 
     Raises:

@@ -170,9 +170,9 @@ class ScaleFile:
 
     def take(self) -> Request | None:
         """Returns a request, or how many collectors should work; None: nothing new."""
-        asked, now = self._ask(), time.monotonic()
-        if asked is not None or now < self._due:
-            return asked
+        request, now = self._ask(), time.monotonic()
+        if request is not None or now < self._due:
+            return request
         self._due = now + LOOK_S
         try:
             changed = self._path.stat().st_mtime_ns
@@ -181,12 +181,12 @@ class ScaleFile:
         if changed == self._seen:
             return None
         self._seen = changed
-        found = read_json(self._path)
-        count = found.get("collectors")
+        wanted = read_json(self._path)
+        count = wanted.get("collectors")
         if not isinstance(count, int) or isinstance(count, bool) or count < 1:
             LOGGER.warning("%s does not say how many collectors are wanted: ignored", self._path)
             return None
-        if found.get("of") != self._ranks:
+        if wanted.get("of") != self._ranks:
             return None
         LOGGER.info("%d collectors are wanted", count)
         return ScaleCollectors(count)

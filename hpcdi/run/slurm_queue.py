@@ -74,14 +74,14 @@ def is_job_id(text: str) -> bool:
 
 def ask(job_id: str) -> QueueJob | None:
     """Returns a job; None: there is no Slurm here, or it does not answer."""
-    known, says = _run("scontrol", "--oneliner", "show", "job", job_id)
-    if known and (job := parse_scontrol(job_id, says)) is not None:
+    is_known, says = _run("scontrol", "--oneliner", "show", "job", job_id)
+    if is_known and (job := parse_scontrol(job_id, says)) is not None:
         return job
     waits, listed = _run("squeue", "--noheader", "--jobs", job_id, "--format", "%T|%r|%N")
     if waits and listed.strip():
         state, reason, nodes = [*listed.splitlines()[0].split("|"), "", ""][:3]
         return QueueJob(job_id, state, _known(reason), nodes)
-    kept, table = _run(
+    is_recorded, table = _run(
         "sacct",
         "--noheader",
         "--parsable2",
@@ -91,10 +91,10 @@ def ask(job_id: str) -> QueueJob | None:
         "--format",
         "State,NodeList,WorkDir",
     )
-    if kept and table.strip():
+    if is_recorded and table.strip():
         state, nodes, folder = [*table.splitlines()[-1].split("|"), "", ""][:3]
         return QueueJob(job_id, state.split()[0], nodes=_known(nodes), folder=folder)
-    is_unknown = "Invalid job id" in says or (not known and "Invalid job id" in listed)
+    is_unknown = "Invalid job id" in says or (not is_known and "Invalid job id" in listed)
     return QueueJob(job_id, GONE) if is_unknown or (waits and not listed.strip()) else None
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from hpcdi.commands.run_state import QUIET_S, Evidence, RunStatus, jobs_of, judge, status_of
+from hpcdi.commands.run_state import QUIET_S, RunStatus, SignsOfLife, jobs_of, judge, status_of
 from hpcdi.commands.status import lines_of
 from hpcdi.config.schema import ExperimentConfig, SystemConfig
 from hpcdi.errors import NoProgressError
@@ -56,10 +56,10 @@ def test_every_pair_of_run_and_job(
     facts: dict[str, Any], state: str, *, is_new_start: bool
 ) -> None:
     job = QueueJob("12", state, "reason", restarts=2 if is_new_start else 1)
-    evidence = Evidence(1.0, 1.0, None, job=job)
-    found, why = judge(facts, {"phase": "running"}, evidence)
+    signs = SignsOfLife(1.0, 1.0, None, job=job)
+    found, why = judge(facts, {"phase": "running"}, signs)
     assert found == expected(facts, state, is_new_start=is_new_start), why
-    status = RunStatus(RunLayout(Path("run")), found, why, facts, {}, evidence)
+    status = RunStatus(RunLayout(Path("run")), found, why, facts, {}, signs)
     if state in (*WAITS, *IS_ON) and facts not in (DONE, FAILED, STOPPED):
         assert not status.is_over, "`submit --wait` would return before the end"
     assert (status.exit_code == 0) is (found in ("pending", "starting", "running", "done"))
@@ -69,41 +69,41 @@ def test_every_pair_of_run_and_job(
 
 def test_another_job_that_goes_on_is_a_new_start() -> None:
     job = QueueJob("13", "RUNNING")
-    assert judge(REQUEUED, {}, Evidence(1.0, None, None, job=job))[0] == "starting"
+    assert judge(REQUEUED, {}, SignsOfLife(1.0, None, None, job=job))[0] == "starting"
 
 
 @pytest.mark.parametrize("facts", [REQUEUED, STOPPED, FAILED, DONE])
 def test_a_process_that_has_taken_the_folder_of_an_ended_run_starts_it(
     facts: dict[str, Any],
 ) -> None:
-    evidence = Evidence(900.0, 1.0, is_process=True, is_retaken=True)
-    assert judge(facts, {}, evidence)[0] == "starting"
+    signs = SignsOfLife(900.0, 1.0, is_process=True, is_retaken=True)
+    assert judge(facts, {}, signs)[0] == "starting"
     ended = QueueJob("12", "COMPLETED", restarts=1)
-    evidence = Evidence(900.0, 1.0, is_process=True, is_retaken=True, job=ended)
-    assert judge(facts, {}, evidence)[0] == "starting"
+    signs = SignsOfLife(900.0, 1.0, is_process=True, is_retaken=True, job=ended)
+    assert judge(facts, {}, signs)[0] == "starting"
 
 
-def seen(age_s: float | None, is_process: bool | None = None, state: str = "") -> Evidence:
+def seen(age_s: float | None, is_process: bool | None = None, state: str = "") -> SignsOfLife:
     """With a lock that is touched."""
     job = QueueJob("12", state, restarts=1) if state else None
-    return Evidence(age_s, 1.0, is_process, job=job)
+    return SignsOfLife(age_s, 1.0, is_process, job=job)
 
 
 @pytest.mark.parametrize(
-    ("facts", "evidence", "state", "why"),
+    ("facts", "signs", "state", "why"),
     [
         ({}, seen(None), "dead", "it never began: no queue knows its job"),
         ({}, seen(None, None, "FAILED"), "dead", "it never began; job 12 is FAILED"),
         (RUNNING, seen(1.0, True), "running", ""),
         (RUNNING, seen(1.0, None), "running", ""),
         (RUNNING, seen(1.0, False), "dead", "process 7 on node1 is gone; its last status is 1 s"),
-        (RUNNING, Evidence(1.0), "dead", "process 7 on node1 is gone"),  # there is no lock
+        (RUNNING, SignsOfLife(1.0), "dead", "process 7 on node1 is gone"),  # there is no lock
         (RUNNING, seen(QUIET_S + 1, True), "running", "31 s old: does it hang?"),
         (RUNNING, seen(QUIET_S + 1), "running", "does it hang?"),
-        (RUNNING, Evidence(900.0, SILENT_S - 1), "running", "does it hang?"),
-        (RUNNING, Evidence(900.0, SILENT_S + 1), "dead", "no sign of life for 61 s; its last"),
-        (RUNNING, Evidence(900.0, SILENT_S + 1, True), "running", "does it hang?"),
-        (RUNNING, Evidence(900.0, SILENT_S + 1, None, job=QueueJob("12", "RUNNING")),
+        (RUNNING, SignsOfLife(900.0, SILENT_S - 1), "running", "does it hang?"),
+        (RUNNING, SignsOfLife(900.0, SILENT_S + 1), "dead", "no sign of life for 61 s; its last"),
+        (RUNNING, SignsOfLife(900.0, SILENT_S + 1, True), "running", "does it hang?"),
+        (RUNNING, SignsOfLife(900.0, SILENT_S + 1, None, job=QueueJob("12", "RUNNING")),
          "running", "does it hang?"),
         (RUNNING, seen(1.0, True, "COMPLETED"), "running", ""),  # resumed here, without the job
         (RUNNING, seen(1.0, False, "RUNNING"), "pending", "is gone; its last status is 1 s old; "
@@ -114,8 +114,8 @@ def seen(age_s: float | None, is_process: bool | None = None, state: str = "") -
         (FAILED, seen(9.0, False), "failed", "ValueError"),
     ],
 )  # fmt: skip
-def test_signs_of_life(facts: dict[str, Any], evidence: Evidence, state: str, why: str) -> None:
-    found = judge(facts, {"phase": "running"}, evidence)
+def test_signs_of_life(facts: dict[str, Any], signs: SignsOfLife, state: str, why: str) -> None:
+    found = judge(facts, {"phase": "running"}, signs)
     assert found[0] == state, found
     assert why in found[1]
     assert bool(found[1]) is bool(why)
@@ -123,7 +123,7 @@ def test_signs_of_life(facts: dict[str, Any], evidence: Evidence, state: str, wh
 
 def test_a_stopped_run_in_a_job_without_a_script_stays_stopped() -> None:
     job = QueueJob("12", "RUNNING", restarts=1, has_script=False)
-    assert judge(REQUEUED, {}, Evidence(1.0, job=job)) == ("stopped", "received SIGTERM")
+    assert judge(REQUEUED, {}, SignsOfLife(1.0, job=job)) == ("stopped", "received SIGTERM")
 
 
 @pytest.mark.parametrize("progress", [{}, {"phase": "starting"}, {"phase": "running", "pid": 6}])
@@ -172,7 +172,7 @@ def test_the_job_that_waits_is_asked_about(layout: RunLayout) -> None:
         file.parent.mkdir(exist_ok=True)
         file.write_text(json.dumps({"job": {"SLURM_JOB_ID": "13"}}))
         found = status_of(layout.root, ask_of(ended, QueueJob("13", "PENDING", "Dependency")))
-        assert (found.state, found.evidence.job.job_id) == ("pending", "13")
+        assert (found.state, found.signs.job.job_id) == ("pending", "13")
         file.unlink()
     assert status_of(layout.root, ask_of(ended)).state == "stopped"
     assert status_of(layout.root, ask_of(ended, QueueJob("14", "RUNNING")), "14").state == (

@@ -17,7 +17,7 @@ import pytest
 
 from hpcdi.errors import LaunchError
 from hpcdi.run import run_lock
-from hpcdi.run.run_lock import SILENT_S, Holder, RunLock, check, this_process
+from hpcdi.run.run_lock import SILENT_S, LockHolder, RunLock, check, this_process
 from hpcdi.store.layout import RunLayout
 from hpcdi.utils.processes import born_of
 
@@ -30,7 +30,7 @@ def layout(tmp_path: Path) -> RunLayout:
     return RunLayout(tmp_path / "run")
 
 
-def plant(layout: RunLayout, holder: Holder | str, age_s: float = 0.0) -> None:
+def plant(layout: RunLayout, holder: LockHolder | str, age_s: float = 0.0) -> None:
     """A lock that somebody has left."""
     layout.root.mkdir(exist_ok=True)
     text = holder if isinstance(holder, str) else json.dumps(dataclasses.asdict(holder))
@@ -80,7 +80,7 @@ def test_a_process_is_known_by_its_number_and_its_birth(
 
 @pytest.mark.parametrize("holder", [ELSEWHERE, "", "{", "[]", '{"host": "x"}'])
 def test_one_who_cannot_be_asked_must_be_silent_for_long(
-    layout: RunLayout, holder: Holder | str
+    layout: RunLayout, holder: LockHolder | str
 ) -> None:
     plant(layout, holder, age_s=SILENT_S - 10)
     before = layout.lock_file.read_bytes()
@@ -153,7 +153,7 @@ def test_a_holder_that_slept_sees_that_the_folder_is_another_s(
     monkeypatch.setattr(run_lock, "BEAT_S", 0.01)
     lost, is_lost = [], threading.Event()
 
-    def on_lost(holder: Holder) -> None:
+    def on_lost(holder: LockHolder) -> None:
         lost.append(holder)
         is_lost.set()
 

@@ -116,9 +116,9 @@ def findings(facts: Sequence[Facts], learners: int, *, cuda: bool) -> Iterator[t
         if failed & {probe, *_NEEDS.get(probe, ())}:
             continue
         errors: dict[str, list[int]] = {}
-        for rank, own in enumerate(facts):
-            if probe in own.errors:
-                errors.setdefault(own.errors[probe], []).append(rank)
+        for rank, one in enumerate(facts):
+            if probe in one.errors:
+                errors.setdefault(one.errors[probe], []).append(rank)
         if errors:
             failed.add(probe)
             texts = [f"{ranks_on(who, facts)}: {error}" for error, who in errors.items()]
@@ -316,7 +316,7 @@ def check_nccl(groups: Sequence[Sequence[GroupSpeed]], members: Sequence[int]) -
 
 def nccl_members(facts: Sequence[Facts]) -> list[int]:
     """Returns ranks of the NCCL test: two with a device each, of two hosts if possible."""
-    able = [rank for rank, own in enumerate(facts) if own.gpus]
+    able = [rank for rank, one in enumerate(facts) if one.gpus]
     if not able:
         return []
     host = facts[able[0]].host
@@ -386,11 +386,11 @@ def check_disk(sync_s: float, shard_s: float) -> Iterator[Finding]:
 
 def check_sharing(facts: Sequence[Facts]) -> Iterator[Finding]:
     """Judges after how long readers saw rank 0's shards."""
-    seen_s = {rank: own.seen_s for rank, own in enumerate(facts) if own.seen_s is not None}
+    seen_s = {rank: one.seen_s for rank, one in enumerate(facts) if one.seen_s is not None}
     if not seen_s:
         yield Finding(OK, "one rank: nobody else has to see its files")
         return
-    is_one_host = len({own.host for own in facts}) == 1
+    is_one_host = len({one.host for one in facts}) == 1
     whom = "a rank of the same host" if is_one_host else "a rank of every other host"
     worst_ms = max(seen_s.values()) * 1e3
     yield Finding(OK, f"what rank 0 writes is seen by {whom} within {worst_ms:.1f} ms")
@@ -415,8 +415,8 @@ def check_cores(facts: Sequence[Facts]) -> Iterator[Finding]:
 
 
 def _check_host_cores(facts: Mapping[int, Facts]) -> Finding:
-    taken = {core for own in facts.values() for core in own.cores}
-    usable = max(own.usable_cores for own in facts.values())
+    taken = {core for one in facts.values() for core in one.cores}
+    usable = max(one.usable_cores for one in facts.values())
     free = usable - len(taken)
     for ranks in _overlapping(facts):
         shared = {core for rank in ranks for core in facts[rank].cores}
@@ -431,7 +431,7 @@ def _check_host_cores(facts: Mapping[int, Facts]) -> Finding:
             )
         if len(ranks) > len(shared) + (0 in ranks):  # rank 0 needs little
             return Finding(WARN, crowd, "start fewer ranks on a host, or ask for more cores")
-    counts = sorted({len(own.cores) for own in facts.values()})
+    counts = sorted({len(one.cores) for one in facts.values()})
     each = f"{counts[0]}" if len(counts) == 1 else f"{counts[0]} to {counts[-1]}"
     ranks_here = counted(len(facts), "rank")
     return Finding(OK, f"{ranks_here}, {each} core{'s' * (each != '1')} each, of {usable}")
@@ -440,8 +440,8 @@ def _check_host_cores(facts: Mapping[int, Facts]) -> Finding:
 def _overlapping(facts: Mapping[int, Facts]) -> list[list[int]]:
     """Returns groups of ranks whose cores overlap, directly or through others."""
     groups: list[tuple[set[int], list[int]]] = []
-    for rank, own in facts.items():
-        mask, members = set(own.cores), [rank]
+    for rank, one in facts.items():
+        mask, members = set(one.cores), [rank]
         apart = []
         for other, others in groups:
             if other & mask:
@@ -454,18 +454,18 @@ def _overlapping(facts: Mapping[int, Facts]) -> list[list[int]]:
 
 def check_threads(facts: Sequence[Facts]) -> Iterator[Finding]:
     """Compares the user's thread variables with the cores of each rank."""
-    common, _ = majority([tuple(sorted(own.threads.items())) for own in facts])
+    common, _ = majority([tuple(sorted(one.threads.items())) for one in facts])
     variables = " ".join(f"{name}={value}" for name, value in common)
     yield Finding(OK, variables or "no thread variable is set: each role gets what fits it")
     many = [
         rank
-        for rank, own in enumerate(facts)
-        if any(v.isdigit() and int(v) > len(own.cores) for v in own.threads.values())
+        for rank, one in enumerate(facts)
+        if any(v.isdigit() and int(v) > len(one.cores) for v in one.threads.values())
     ]
     if many:
         found = f"more threads than cores on {ranks_on(many, facts)}"
         yield Finding(WARN, found, "unset them: hpcdi chooses by role and cores")
-    cut = [rank for rank, own in enumerate(facts) if own.asked_cores > len(own.cores)]
+    cut = [rank for rank, one in enumerate(facts) if one.asked_cores > len(one.cores)]
     if cut:
         found = f"{ranks_on(cut, facts)} did not get the cores that --cpus-per-task asked for"
         advice = "before srun: export SRUN_CPUS_PER_TASK=$SLURM_CPUS_PER_TASK"
@@ -492,12 +492,12 @@ def check_shm(facts: Sequence[Facts]) -> Iterator[Finding]:
     """Judges the space in /dev/shm, through which ranks of a host talk."""
     low = {}
     for host, ranks in ranks_of(one.host for one in facts).items():
-        own = facts[ranks[0]]
-        if own.shm_free_bytes < _LEAST_SHM_BYTES * len(ranks):
-            free = f"{human_bytes(own.shm_free_bytes)} of {human_bytes(own.shm_bytes)}"
+        one = facts[ranks[0]]
+        if one.shm_free_bytes < _LEAST_SHM_BYTES * len(ranks):
+            free = f"{human_bytes(one.shm_free_bytes)} of {human_bytes(one.shm_bytes)}"
             advice = "remove what lies there; in a container: --shm-size=1g, or bind the host's"
             low[host] = Finding(WARN, f"{free} of /dev/shm are free", advice)
-    least = min(own.shm_free_bytes for own in facts)
+    least = min(one.shm_free_bytes for one in facts)
     found = f"at least {human_bytes(least)} of /dev/shm are free on every host"
     yield over_hosts(low) if low else Finding(OK, found)
 
@@ -505,9 +505,9 @@ def check_shm(facts: Sequence[Facts]) -> Iterator[Finding]:
 def check_limits(facts: Sequence[Facts]) -> Iterator[Finding]:
     """Judges how many files a rank may open, and how much memory it may lock."""
     needed = _SPARE_FILES + 2 * len(facts)
-    counts = [own.open_files for own in facts if own.open_files >= 0]
+    counts = [one.open_files for one in facts if one.open_files >= 0]
     yield Finding(OK, f"{min(counts) if counts else 'unlimited'} open files (ulimit -n)")
-    low = [rank for rank, own in enumerate(facts) if 0 <= own.open_files < needed]
+    low = [rank for rank, one in enumerate(facts) if 0 <= one.open_files < needed]
     if low:
         hard = facts[low[0]].open_files_hard
         is_enough = hard < 0 or hard >= needed
@@ -515,7 +515,7 @@ def check_limits(facts: Sequence[Facts]) -> Iterator[Finding]:
             f"ulimit -n {needed}" if is_enough else f"ask for a hard limit of {needed} (now {hard})"
         )
         yield Finding(WARN, f"{ranks_on(low, facts)} may need {needed}", advice)
-    locked = [r for r, own in enumerate(facts) if own.has_infiniband and own.locked_bytes >= 0]
+    locked = [r for r, one in enumerate(facts) if one.has_infiniband and one.locked_bytes >= 0]
     if locked:
         found = f"{ranks_on(locked, facts)} may not lock enough memory for InfiniBand"
         advice = "ulimit -l unlimited (Slurm: PropagateResourceLimitsExcept=MEMLOCK)"
@@ -539,17 +539,17 @@ def check_clocks(facts: Sequence[Facts]) -> Iterator[Finding]:
 
 def check_gpus(facts: Sequence[Facts], learners: int, *, must_be: bool) -> Iterator[Finding]:
     """Judges the devices of the ranks that would learn."""
-    if not any(own.gpus for own in facts):
+    if not any(one.gpus for one in facts):
         advice = "ask for GPUs (--gpus-per-node), and install a torch that was built for CUDA"
         bare = Finding(FAIL, "no rank sees a CUDA device", advice)
         yield bare if must_be else Finding(OK, "no GPU: learners compute on cores")
         return
     places = [
-        Place(own.host, tuple(f"{own.visible} {n}" for n in range(len(own.gpus)))) for own in facts
+        Place(one.host, tuple(f"{one.visible} {n}" for n in range(len(one.gpus)))) for one in facts
     ]
     learning = learner_ranks(places, min(learners, len(facts) - 1), cuda=True) or [0]
-    by_host = ranks_of(own.host for own in facts)
-    some = next(own for own in facts if own.gpus)
+    by_host = ranks_of(one.host for one in facts)
+    some = next(one for one in facts if one.gpus)
     counts = {max(len(facts[rank].gpus) for rank in ranks) for ranks in by_host.values()}
     each = "/".join(map(str, sorted(counts)))
     found = f"{each} x {some.gpus[0]} a host, driver {some.driver}, torch for CUDA {some.cuda}"

@@ -143,7 +143,7 @@ def _rank(options: argparse.Namespace, launched: LaunchEnvironment, target: Path
     report = ResultTable(
         is_json=options.json, last_word=_LAST_WORD * (_PARENT_VARIABLE in os.environ)
     )
-    own = Facts(
+    rank_facts = Facts(
         platform.node(),
         library=library_version(),
         thread_level=thread_level(),
@@ -154,7 +154,7 @@ def _rank(options: argparse.Namespace, launched: LaunchEnvironment, target: Path
     try:
         world = open_world()
         if world.size == 1 and launched.tasks > 1:
-            alone = "launcher", together(check_launcher([own], launched))
+            alone = "launcher", together(check_launcher([rank_facts], launched))
     except LaunchError as error:
         alone = "mpi", Finding(FAIL, str(error))
     if alone is not None:
@@ -163,7 +163,7 @@ def _rank(options: argparse.Namespace, launched: LaunchEnvironment, target: Path
         report.add(*alone)
         return report.finish()
     try:
-        return examine(world, own, launched, target, variables, report, cuda=options.cuda)
+        return examine(world, rank_facts, launched, target, variables, report, cuda=options.cuda)
     except BaseException as error:  # the others must not wait for this rank
         sys.stderr.write(headline(describe(error, "doctor"), world.rank) + "\n")
         abort_job(EXIT_FAILED)

@@ -48,7 +48,7 @@ _WIDTH, _NAME_WIDTH, _STATUS_WIDTH = 100, 13, 6
 
 def examine(
     world: World,
-    own: Facts,
+    rank_facts: Facts,
     launched: LaunchEnvironment,
     target: Path,
     variables: Mapping[str, str],
@@ -61,7 +61,7 @@ def examine(
 
     Args:
         world: all ranks.
-        own: this rank's facts; those of MPI's start are known.
+        rank_facts: this rank's facts; those of MPI's start are known.
         launched: by which launcher.
         target: folder that runs would be written to, or a run folder.
         variables: the environment as the user set it.
@@ -89,21 +89,25 @@ def examine(
         end(EXIT_FAILED)
 
     watch = Watch(say, give_up, at_least_s=0.0 if is_first else _OTHERS_LIMIT_S)
-    probes = Probes(world, own, variables, watch)
+    probes = Probes(world, rank_facts, variables, watch)
     comm = world.comm.Dup()
 
     def gather(name: str, answer: Callable[[list[Facts]], T]) -> T:
         """Gather all facts on rank 0, which reports missing ranks; returns its answer on all."""
         watch.begin(name, _GATHER_LIMIT_S, is_quiet=not is_first)
         return gather_and_answer(
-            comm, own, answer, lambda ranks: watch.wait_for(ranks_text(ranks, hosts))
+            comm, rank_facts, answer, lambda ranks: watch.wait_for(ranks_text(ranks, hosts))
         )
 
     def meet(of_ranks: list[Facts]) -> tuple[list[str], list[int], Path | None]:
         """Returns hosts, ranks of the NCCL test, and where the others look for rank 0's files."""
         hosts[:] = [one.host for one in of_ranks]
         report.add("launcher", together(checks.check_launcher(of_ranks, launched)))
-        return hosts, checks.nccl_members(of_ranks), None if "folder" in own.errors else scratch
+        return (
+            hosts,
+            checks.nccl_members(of_ranks),
+            None if "folder" in rank_facts.errors else scratch,
+        )
 
     def judge(of_ranks: list[Facts]) -> int:
         shutil.rmtree(scratch, ignore_errors=True)
@@ -129,15 +133,15 @@ class Probes:
 
     Args:
         world: all ranks.
-        own: this rank's facts, which the probes fill in.
+        rank_facts: this rank's facts, which the probes fill in.
         variables: the environment as the user set it.
         watch: ends a probe that hangs.
     """
 
     def __init__(
-        self, world: World, own: Facts, variables: Mapping[str, str], watch: Watch
+        self, world: World, rank_facts: Facts, variables: Mapping[str, str], watch: Watch
     ) -> None:
-        self._world, self._own, self._variables, self._watch = world, own, variables, watch
+        self._world, self._own, self._variables, self._watch = world, rank_facts, variables, watch
 
     def run(
         self,

@@ -123,22 +123,22 @@ def _start(arguments: Sequence[str]) -> int:
     if options.sweep_dir is not None:
         run_folder.check_free(Path(options.sweep_dir))
     settings = [*options.setting, *settings_of(options)]
-    made, experiments = make(
+    sweep, experiments = make(
         options.config, settings, options.ranks, options.array_parallelism, serial=options.serial
     )
     if options.pbt:
-        population = population_of(made, experiments, options.pbt, options.pbt_share)
-        made = replace(made, population=population)
+        population = population_of(sweep, experiments, options.pbt, options.pbt_share)
+        sweep = replace(sweep, population=population)
     slurm = compile_config(experiments[0]).config.slurm
     if options.dry_run:
-        return _print_plan(made, range(len(made.elements)), slurm, options)
+        return _print_plan(sweep, range(len(sweep.elements)), slurm, options)
     if not _is_here(options):
-        check(made, _job(made, slurm, options))  # before there is a folder
-    root = run_folder.choose(f"{made.exp_name}/sweeps", options.sweep_dir)
-    made = replace(made, root=root)
-    keep(made, experiments)
-    print_lines([f"{len(made.elements)} runs in {short(root)}"])
-    return _run(made, range(len(made.elements)), options)
+        check(sweep, _job(sweep, slurm, options))  # before there is a folder
+    root = run_folder.choose(f"{sweep.exp_name}/sweeps", options.sweep_dir)
+    sweep = replace(sweep, root=root)
+    keep(sweep, experiments)
+    print_lines([f"{len(sweep.elements)} runs in {short(root)}"])
+    return _run(sweep, range(len(sweep.elements)), options)
 
 
 def _resume(arguments: Sequence[str]) -> int:

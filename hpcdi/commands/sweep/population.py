@@ -91,7 +91,7 @@ def population_of(
 
 @dataclass(frozen=True)
 class Decision:
-    """What was decided at a mark.
+    """A decision at a mark.
 
     Attributes:
         env_steps: the mark.
@@ -106,7 +106,7 @@ class Decision:
 
 @dataclass(frozen=True)
 class History:
-    """What a population has decided: the content of ``population.json``.
+    """The decisions of a population: the content of ``population.json``.
 
     Attributes:
         decisions: by generation.
@@ -179,7 +179,7 @@ class Generations:
         """
         _, statuses = look(read(self._root))
         for status in statuses:
-            if status is not None and not status.is_over and status.evidence.is_process:
+            if status is not None and not status.is_over and status.signs.is_process:
                 raise LaunchError(
                     f"{short(status.layout.root)} is still on (process {status.facts['pid']}): an "
                     "earlier start of this sweep was killed, and this run not. Resume the sweep "
@@ -238,12 +238,12 @@ class Generations:
         if is_due:
             decision = history.decisions[-1]
             copies, scores = decision.copies, {m.index: m.score for m in decision.members}
-            said = [_line_of(copy, scores, is_whole=_copy(sweep, copy)) for copy in copies]
+            texts = [_line_of(copy, scores, is_whole=_copy(sweep, copy)) for copy in copies]
             sweep = _with_settings(sweep, copies)
             sweep.save()
             history = replace(history, generation=history.generation + 1)
             at = f"at {human_count(decision.env_steps)} environment steps"
-            lines = [f"{at} {line}" for line in said or ["every run continues as it is"]]
+            lines = [f"{at} {line}" for line in texts or ["every run continues as it is"]]
             sys.stdout.write("".join(f"{line}\n" for line in lines))
             sys.stdout.flush()
         _write_experiments(sweep, population.mark(history.generation))

@@ -59,7 +59,7 @@ class Element:
 
 @dataclass(frozen=True)
 class Population:
-    """How the runs of a sweep are compared and copied (`--pbt`); see `population`.
+    """The rule by which runs of a sweep are compared and copied (`--pbt`); see `population`.
 
     Attributes:
         every: environment steps between two comparisons.

@@ -13,7 +13,7 @@ import queue
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, Protocol, TypeAlias
+from typing import Any, TypeAlias
 
 from hpcdi.comm.messages import (
     AdmitBlock,
@@ -55,33 +55,27 @@ from hpcdi.utils.log import LOGGER
 _REPORT_EVERY = 100
 """Iterations between two progress reports to rank 0, where no log asks for another number."""
 _WAIT_S = 0.02
+"""From one look at requests to the next, while there is no order."""
 _LEAVE_S = 0.005
+"""From one look for rank 0's last message to the next."""
 _Order: TypeAlias = LearnTask | Staged | TakeSnapshot | BeginAnew | Stop
 
 
-class MakeTraining(Protocol):
-    """Makes what updates a policy."""
-
-    def __call__(
-        self, context: WorkerContext, policy: LearnMode, group: tuple[int, int], ckpt_dir: Path
-    ) -> Training:
-        """Returns a training with the callbacks that the configuration names.
-
-        Args:
-            context: the learner's place in the run.
-            policy: what it updates.
-            group: rank in the group of learners, and its size.
-            ckpt_dir: folder of checkpoints.
-        """
-        ...
+MakeTraining: TypeAlias = Callable[[WorkerContext, LearnMode, tuple[int, int]], Training]
+"""Makes what updates a policy, see `make_training`."""
 
 
-def make_training(
-    context: WorkerContext, policy: LearnMode, group: tuple[int, int], ckpt_dir: Path
-) -> Training:
-    """See `MakeTraining`."""
+def make_training(context: WorkerContext, policy: LearnMode, group: tuple[int, int]) -> Training:
+    """Returns a training with the callbacks that the configuration names.
+
+    Args:
+        context: the learner's place in the run.
+        policy: what it updates.
+        group: rank in the group of learners, and its size.
+    """
     cfg = context.config.policy.learn.learner
     callbacks = [*([LogPolicy()] if cfg.log_policy else []), *callbacks_of(cfg.hook).values()]
+    ckpt_dir = context.layout.checkpoints_of(context.agent)
     return Training(cfg, policy, callbacks=callbacks, group=group, ckpt_dir=ckpt_dir)
 
 
@@ -269,10 +263,8 @@ class Learner(MessageSide):
         """Begin a task: make the policy and what updates it, or resume both from a snapshot."""
         context, cfg = self._place, self._place.config.policy.learn.learner
         policy = self._make_policy(context)
-        training = self._training = self._make_training(
-            context, policy, (self._group.rank, self._group.size),
-            context.layout.checkpoints_of(context.agent),
-        )  # fmt: skip
+        group = self._group.rank, self._group.size
+        training = self._training = self._make_training(context, policy, group)
         for callback in (
             PublishPolicy(self._offer_policy, cfg.send_policy_freq),
             Report(self._report, self._report_every),

@@ -113,7 +113,7 @@ class BaseLearner(Configurable, Training):
         port: LearnerPort | None = None,
         ckpt_dir: Path | None = None,
     ) -> None:
-        config = self.parse_config(cfg)
+        config: LearnerConfig = self.parse_config(cfg)
         hooks = build_learner_hook_by_cfg(config.hook)
         rank, world_size = dist_info if dist_info is not None else (0, 1)
         suffix = "" if instance_name == "learner" else f"_{instance_name}"
@@ -407,15 +407,15 @@ def create_learner(cfg: Any, **kwargs: Any) -> BaseLearner:
     return learner
 
 
-def make_learner(
-    context: WorkerContext, policy: LearnMode, group: tuple[int, int], ckpt_dir: Path
-) -> BaseLearner:
-    """Returns the learner of a run over ranks; see `hpcdi.roles.learner.role.MakeTraining`."""
-    config = context.config
+def make_learner(context: WorkerContext, policy: LearnMode, group: tuple[int, int]) -> BaseLearner:
+    """Returns the learner of a run over ranks; see `hpcdi.roles.learner.role.make_training`."""
     return create_learner(
-        config.policy.learn.learner,
-        policy=policy, dist_info=group, exp_name=config.exp_name, ckpt_dir=ckpt_dir,
-    )  # fmt: skip
+        context.config.policy.learn.learner,
+        policy=policy,
+        dist_info=group,
+        exp_name=context.config.exp_name,
+        ckpt_dir=context.layout.checkpoints_of(context.agent),
+    )
 
 
 # ---------------------------------------------------------------------------------- data and logs
