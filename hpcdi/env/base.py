@@ -166,7 +166,7 @@ class Backend(Protocol):
         fails_as_one: one failing environment takes all others with it; the failure is reported as
             that of environment 0.
         wait_num: steps that a step waits for, of those under way; None: all.
-        acts: bool [rows]; who takes an action in the next step.
+        acts: bool [rows]; who takes an action in the next step; another array after each step.
         observation: each [rows, ...]; the policy acts on it next. A step writes to other arrays,
             the step after it to these.
         keeps_infos: keep the infos of each step.

@@ -139,8 +139,9 @@ class Field:
     def value(self, columns: Columns, at: At, from_zero: bool) -> Any:
         """Returns a copy of its part of a row, or of several; see `Space.value`."""
         value = columns[self.name][at]
-        value = value.copy() if value.ndim else value
-        return value if self.start is None or from_zero else value + self.start
+        if self.start is not None and not from_zero:
+            return value + self.start
+        return value.copy() if value.ndim else value
 
 
 class Space:
@@ -217,10 +218,11 @@ class Space:
             EnvError: it is not as the space says.
         """
         if self._only is not None:
-            column, dtype = columns[self._only.name], getattr(value, "dtype", None)
-            if dtype is None or dtype is not self._dtype or value.shape != self._shape:
+            column = columns[self._only.name]
+            if getattr(value, "dtype", column) is not self._dtype or value.shape != self._shape:
                 self._check(column[at], value)
-                self._dtype, self._shape = dtype, getattr(value, "shape", None)
+                self._dtype = getattr(value, "dtype", None)
+                self._shape = getattr(value, "shape", None)
             column[at] = value
             return
         for field in self.fields:
@@ -275,6 +277,7 @@ class Results:
         terminated: bool [rows]; the task ended: nothing is bootstrapped.
         truncated: bool [rows]; the episode was cut.
         acts: bool [rows]; who takes an action in the next step.
+        of_all: these four.
     """
 
     LAYOUT: tuple[tuple[str, str], ...] = (
@@ -282,9 +285,8 @@ class Results:
     )  # fmt: skip
 
     def __init__(self, arrays: Mapping[str, Array]) -> None:
-        self.reward, self.terminated, self.truncated, self.acts = (
-            arrays[name] for name, _ in self.LAYOUT
-        )
+        self.of_all = [arrays[name] for name, _ in self.LAYOUT]
+        self.reward, self.terminated, self.truncated, self.acts = self.of_all
 
     def put(self, at: At, reward: Any, terminated: Any, truncated: Any) -> None:
         """Write what an environment returned of a step to its row, or of several to theirs."""

@@ -236,10 +236,10 @@ class LocalWorker:
         is_over = bool(terminated or truncated)
         if is_over:
             seen.put(arrays.final, row, observation)
+            arrays.results.acts[row] = goes_on
             if goes_on:
                 self._on_reset()
                 observation, _ = env.reset(seed=next_seed)
-        arrays.results.acts[row] = goes_on or not is_over
         seen.put(arrays.slots[slot], row, observation)
         if not (is_over or keeps_info):
             return None
@@ -351,6 +351,13 @@ def call_method(env: Any, name: str, args: tuple[Any, ...]) -> tuple[bool, Any]:
 # ----------------------------------------------------------------------------------------- back-end
 
 
+def _envs_of(rows: Array, env_num: int) -> list[int]:
+    """The environments of rows, bool [rows]."""
+    numbers = rows.nonzero()[0]
+    envs: list[int] = (numbers if len(rows) == env_num else np.unique(numbers % env_num)).tolist()
+    return envs
+
+
 class SingleEnvs:
     """Back-end of single environments with a worker each; see `hpcdi.env.base.Backend`.
 
@@ -374,6 +381,7 @@ class SingleEnvs:
         self.facts: EnvFacts | None = None
         self.wait_num = wait_num
         self.acts = np.zeros(self.env_num, dtype=bool)
+        self._all = self._none = self.acts
         self.observation: Columns = {}
         self.infos: dict[int, Any] = {}
         self._is_shared = is_shared
@@ -409,51 +417,59 @@ class SingleEnvs:
         With `wait_num` it returns when so many steps are over of all that are under way, some of
         which have begun in earlier calls.
         """
-        arrays, results, seats = self._arrays, self._arrays.results, len(began) // self.env_num
+        arrays, seats = self._arrays, len(began) // self.env_num
+        all_begin = np.count_nonzero(began) == len(began)
         for name, column in action.items():  # other rows may not have read theirs yet
-            arrays.action[name][began] = column[began]
+            mine: Any = slice(None) if all_begin else began
+            arrays.action[name][mine] = column[mine]
         into = 1 - self._slot if self._landing is None else 0
         verb = "step" if seats == 1 else "play"
-        acting = began.nonzero()[0]
-        for env in (acting if seats == 1 else np.unique(acting % self.env_num)).tolist():
+        for env in range(self.env_num) if all_begin else _envs_of(began, self.env_num):
             self.workers[env].ask((verb, into, seeds[env], goes_on[env], self.keeps_infos))
             self._under_way[env] = None
-        self.acts &= ~began
         answered = list(self._under_way) if self.wait_num is None else self._answered()
         ends, failed = self._take(answered)
-        over = self._rows_of(env for env in answered if env not in failed)
-        self._show(over)
-        np.copyto(self.acts, results.acts, where=over)
-        terminated, truncated = results.terminated & over, results.truncated & over
-        ended, successor = terminated | truncated, self.observation
+        is_of_all = len(answered) == self.env_num and not failed
+        over = self._all if is_of_all else self._rows_of(e for e in answered if e not in failed)
+        self._show(over, is_of_all=is_of_all)
+        results, reward = arrays.results, arrays.results.reward.copy()
+        if not is_of_all:
+            reward[~over] = 0.0
+        if ends or seats > 1 or not (all_begin and is_of_all):
+            self.acts = np.where(over, results.acts, self.acts & ~began)
+        terminated = truncated = ended = self._none
+        successor = self.observation
         if ends:
+            terminated, truncated = results.terminated & over, results.truncated & over
+            ended = terminated | truncated
             successor = {name: column.copy() for name, column in self.observation.items()}
             for name, column in successor.items():
                 column[ended] = arrays.final[name][ended]
-        reward = results.reward.copy()
-        reward[~over] = 0.0
         return BackendStep(successor, reward, terminated, truncated, ended, over, ends, failed)
 
     def _take(
         self, answered: Iterable[int]
     ) -> tuple[dict[int, Sequence[Mapping[str, float]]], dict[int, EnvFailure]]:
         """Returns the numbers of infos where episodes ended, and the failures; keeps the infos."""
-        ends, self.infos = {}, {}
-        replies, failed = self._answers(answered)
-        for env, reply in replies.items():
+        ends, failed, self.infos = {}, {}, {}
+        for env in answered:
+            del self._under_way[env]
+            try:
+                reply = self.workers[env].answer()
+            except EnvFailure as failure:
+                failed[env] = failure
+                continue
             if reply is not None:
                 if reply[0]:
                     ends[env] = reply[0]
                 self.infos[env] = reply[1]
-        for env in answered:
-            del self._under_way[env]
         return ends, failed
 
-    def _show(self, over: Array) -> None:
-        """Have the other set of observations acted on next, in which some rows are new."""
+    def _show(self, over: Array, *, is_of_all: bool = False) -> None:
+        """Have the other set of observations acted on next, in which some rows are new, or all."""
         before, self._slot = self.observation, 1 - self._slot
         self.observation = self._sets[self._slot]
-        if self._landing is None and over.all():
+        if self._landing is None and is_of_all:
             return
         for name, column in self.observation.items():
             column[~over] = before[name][~over]
@@ -549,6 +565,8 @@ class SingleEnvs:
         if self.facts is None:
             layout = Layout.of(self.env_num, facts)
             self.facts, self.acts = facts, np.zeros(self.env_num * facts.players, dtype=bool)
+            self._all, self._none = ~self.acts, np.zeros_like(self.acts)
+            self._all.flags.writeable = self._none.flags.writeable = False
             self._arrays = SharedArrays.create(layout, is_shared=self._is_shared)
             self._sets, self._slot = self._arrays.slots, 0
             if self.wait_num is not None:

@@ -68,21 +68,25 @@ class Turns:
         """Some rows act now, bool [rows]."""
         self.pending |= rows
 
-    def complete(self, over: Array, is_next: Array, reward: Array) -> tuple[Array, Array]:
+    def complete(
+        self, over: Array, acts: Array, ended: Array, reward: Array
+    ) -> tuple[Array, Array]:
         """Returns which transitions a step completes, and the rewards of those.
 
         Args:
             over: bool [rows]; of environments whose step is over.
-            is_next: bool [rows]; whose turn it is then, or whose episode ended.
+            acts: bool [rows]; whose turn it is then.
+            ended: bool [rows]; whose episode ended.
             reward: float32 [rows]; of the step.
         """
-        live = self.pending & over & is_next
-        self.pending &= ~live
+        live: Array = self.pending & over
         if self._takes_turns:
+            live &= acts | ended
             reward = reward + self._reward
             self._reward[live] = 0.0
-            waiting = self.pending & over
+            waiting = self.pending & over & ~live
             self._reward[waiting] = reward[waiting]
+        self.pending ^= live
         return live, reward
 
     def drop(self, rows: Array) -> None:
@@ -100,6 +104,7 @@ class EpisodeCounter:
 
     Attributes:
         left: int64 [envs]; episodes that each environment has still to do.
+        is_limited: whether an environment may have none to do.
         lengths: int64 [rows]; steps of the running episodes.
     """
 
@@ -107,7 +112,7 @@ class EpisodeCounter:
         self, env_num: int, seats: int = 1, quota: int | Sequence[int] | None = None
     ) -> None:
         self._quota = np.broadcast_to(_NO_LIMIT if quota is None else quota, env_num)
-        self._seats = seats
+        self._seats, self.is_limited = seats, quota is not None
         self.returns, self.lengths = np.zeros(env_num * seats), np.zeros(env_num * seats, np.int64)
         self._ended: list[Episodes] = []
         self.restart()
@@ -115,6 +120,11 @@ class EpisodeCounter:
     def restart(self) -> None:
         """Every environment may do its quota again; running episodes go on."""
         self.left = self._quota.copy()
+
+    def shut(self, envs: Array) -> None:
+        """Some environments do no more episodes, bool [envs]."""
+        if envs.any():
+            self.left[envs], self.is_limited = 0, True
 
     def open(self, rows: bool = True) -> Array:
         """Returns the environments that have episodes to do, or their rows."""
@@ -213,8 +223,7 @@ class EnvManager(Closing):
         self._record = self._new_record()
         self._turns, self._episodes = Turns(0), EpisodeCounter(self.env_num, quota=episode_num)
         self._is_running = False
-        self.stepped = 0
-        """Environments that made a step in the last one."""
+        self._over = np.zeros(0, dtype=bool)  # of the last step
 
     # ---- state
 
@@ -343,7 +352,7 @@ class EnvManager(Closing):
         if not (self._episodes.open(rows=False) | self._retired).all():
             self.reset()
         self._episodes.restart()
-        self._episodes.left[self._retired] = 0
+        self._episodes.shut(self._retired)
 
     def take_episodes(self) -> Episodes:
         """See `Envs.take_episodes`."""
@@ -367,8 +376,8 @@ class EnvManager(Closing):
     def ready(self) -> Array:
         """See `Envs.ready`."""
         self._check_running()
-        ready: Array = self._backend.acts & self._episodes.open()
-        return ready
+        acts, episodes = self._backend.acts, self._episodes
+        return acts & episodes.open() if episodes.is_limited else acts
 
     def step(self, action: Columns) -> Step:
         """Step the rows that are ready; `observation` moves on.
@@ -385,14 +394,13 @@ class EnvManager(Closing):
         backend, turns, episodes, began = self._backend, self._turns, self._episodes, self.ready
         turns.begin(began)
         step = backend.step(action, began, self.seeds.following(), self._goes_on())
-        failures = {**self._refused(step), **step.failed}
-        failed = None
+        failures, failed = {**self._refused(step), **step.failed}, None
         if failures:
             failed = self._failed_rows(failures)
             step = step._replace(over=step.over & ~failed)
-        live, reward = turns.complete(step.over, backend.acts | step.ended, step.reward)
+        live, reward = turns.complete(step.over, backend.acts, step.ended, step.reward)
         episodes.add(step)
-        self.stepped = int(np.count_nonzero(step.over)) * self.env_num // len(step.over)
+        self._over = step.over
         if self._record.failures:
             self._record.good(np.flatnonzero(step.over) % self.env_num)
         if failed is not None:
@@ -400,6 +408,11 @@ class EnvManager(Closing):
         return Step(
             step.successor, reward, step.terminated, step.truncated, step.ended, live, failed
         )
+
+    @property
+    def stepped(self) -> int:
+        """See `Envs.stepped`."""
+        return int(np.count_nonzero(self._over[: self.env_num]))
 
     def _goes_on(self) -> Sequence[bool]:
         """Returns whether an episode follows the running one: not after the last of a quota."""
@@ -493,13 +506,17 @@ class EnvManager(Closing):
     def _refused(self, step: BackendStep) -> dict[int, EnvFailure]:
         """Returns the environments whose step is none: no numbers, or no legal action after it."""
         backend, failed = self._backend, self._without_choice(self._backend.acts)
-        reward, after, seen = {"": step.reward}, backend.observation, step.successor
-        if _has_nan(reward) or _has_nan(seen) or (after is not seen and _has_nan(after)):
+        after, seen = backend.observation, step.successor
+        if (
+            math.isnan(step.reward.dot(step.reward))
+            or _has_nan(seen)
+            or (after is not seen and _has_nan(after))
+        ):
             begun = backend.acts & (step.ended | ~step.over)
             for what, columns, rows in (
                 ("a first observation", after, begun),
                 ("an observation", seen, step.over),
-                ("a reward", reward, step.over),
+                ("a reward", {"": step.reward}, step.over),
             ):
                 for row in np.flatnonzero(_nan_rows(columns) & rows).tolist():
                     at = 0 if rows is begun else int(self._episodes.lengths[row]) + 1
@@ -569,7 +586,8 @@ class EnvManager(Closing):
         error.__cause__ = failure
         if not self.retires or fails_as_one or self._backend.facts is None:
             raise error
-        self._retired[env], self._episodes.left[env] = True, 0
+        self._retired[env] = True
+        self._episodes.shut(self._retired)
         self._backend.retire(env)
         left = self.env_num - int(self._retired.sum())
         if not left:
@@ -614,7 +632,7 @@ class EnvManager(Closing):
         seats = self.seats
         self._turns = Turns(self.env_num * seats, takes_turns=seats > 1)
         self._episodes = EpisodeCounter(self.env_num, seats, self._quota)
-        self._episodes.left[self._retired] = 0
+        self._episodes.shut(self._retired)
 
     def _rows_of(self, envs: Iterable[int]) -> Array:
         """The rows of environments, bool [rows]."""

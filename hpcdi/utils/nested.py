@@ -110,7 +110,9 @@ def split_columns(columns: Mapping[str, Any]) -> list[dict[str, Any]]:
 
 def under(columns: Mapping[str, Any], name: str) -> dict[str, Any]:
     """Returns the column of this name, or those below it: ``action``, or ``action/arm``, ..."""
-    return {path: column for path, column in columns.items() if path.partition("/")[0] == name}
+    if name in columns:
+        return {name: columns[name]}
+    return {path: column for path, column in columns.items() if path.startswith(f"{name}/")}
 
 
 def take_rows(columns: Columns, rows: Any) -> Columns:

@@ -230,7 +230,7 @@ class ForeignEnvs:
 
     def _made(self, timesteps: Mapping[int, Any]) -> Step:
         """What the timesteps of environments are to the rows."""
-        over, ended, is_next, failed = np.zeros((4, self.rows), dtype=bool)
+        over, ended, acts, failed = np.zeros((4, self.rows), dtype=bool)
         reward, successor = np.zeros(self.rows), np.empty(self.rows, dtype=object)
         infos: dict[int, Any] = {}
         ends: dict[int, Sequence[Mapping[str, float]]] = {}
@@ -246,9 +246,9 @@ class ForeignEnvs:
                 own = infos_of(timestep.info, self.seats, env, ended=done)
                 reward[rows] = np.ravel(np.asarray(timestep.reward))
                 successor[rows] = _objects(timestep.obs)
-                is_next[rows] = [done or one is not None for one in timestep.obs]
+                acts[rows] = [one is not None for one in timestep.obs]
             else:
-                own, successor[env], is_next[env] = [timestep.info], timestep.obs, True
+                own, successor[env] = [timestep.info], timestep.obs
                 if done:
                     own = [
                         {**own[0], "eval_episode_return": as_number(episode_return(own[0], env))}
@@ -257,7 +257,7 @@ class ForeignEnvs:
             if done:
                 ends[env] = list(map(numbers_in, own))
         self.stepped = len(timesteps) - int(failed.sum()) // self.seats
-        live, reward = self._turns.complete(over, is_next, reward)
+        live, reward = self._turns.complete(over, acts, ended, reward)
         self._turns.drop(failed)
         self._timesteps = {}
         for row in np.flatnonzero(live).tolist():

@@ -127,7 +127,7 @@ class Loop:
     def act(self, observation: Columns, setting: Settings, act: Act | None = None) -> Columns:
         """Returns outputs of the agent, [rows, ...]: anything where a row is not ready."""
         ready = self._ready = self.envs.ready
-        if ready.all():
+        if np.count_nonzero(ready) == len(ready):
             return (act or self.agent.act)(observation, setting)
         rows = ready.nonzero()[0]
         if not rows.size:
@@ -151,7 +151,7 @@ class Loop:
         learns = self.agent.learns
         live = step.live if learns is None else step.live & learns
         games: Games = {}
-        if is_over := step.failed is not None or bool(step.ended.any()):
+        if is_over := step.failed is not None or np.count_nonzero(step.ended) > 0:
             episodes, games = self.agent.judge(step, self.envs.take_episodes())
             self._episodes.append(episodes)
         if self.recorder is not None:

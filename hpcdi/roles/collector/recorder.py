@@ -55,8 +55,6 @@ class Recorder:
             self._most = length * self._env_num
             at_once = min(envs.wait_num or self._env_num, self._env_num)
             length = math.ceil(length * self._env_num / at_once)
-        self.held = np.zeros(rows, dtype=np.int64)
-        """Transitions held of each row."""
         self._actor, self._keeps_games = actor, keeps_games
         self._columns: Columns = {}
         self._live = np.zeros((length, rows), dtype=bool)  # where a transition is held
@@ -71,13 +69,19 @@ class Recorder:
     def is_full(self) -> bool:
         """True if it must be cut before the next step."""
         if self._most < math.inf:
-            return int(self.held.sum()) >= self._most
+            return int(np.count_nonzero(self._live[: self._steps])) >= self._most
         return self._steps == len(self._live)
 
     @property
     def is_empty(self) -> bool:
         """True if there is nothing to cut."""
-        return not self.held.any()
+        return not self._live[: self._steps].any()
+
+    @property
+    def held(self) -> Array:
+        """Transitions held of each row, int64 [rows]."""
+        held: Array = self._live[: self._steps].sum(axis=0, dtype=np.int64)
+        return held
 
     def record(self, columns: Columns, live: Array, step: Step, games: Games | None = None) -> None:
         """Add a step.
@@ -90,7 +94,7 @@ class Recorder:
         """
         if step.failed is not None:
             live = live & ~step.failed
-        is_some = live.any()
+        is_some = np.count_nonzero(live) > 0  # much quicker than any()
         if self._most < math.inf and step.failed is None and not is_some:
             return
         if is_some and self._columns.keys() != columns.keys():
@@ -101,9 +105,8 @@ class Recorder:
         for name, column in columns.items() if is_some else ():
             self._columns[name][at] = column
         self._live[at], self._ended[at], self._episode[at] = live, step.ended, self._running
-        self.held += live
-        over = (step.ended & live).nonzero()[0]
-        if over.size:
+        if np.count_nonzero(step.ended):
+            over = (step.ended & live).nonzero()[0]
             self._finals.append((over, {n: c[over] for n, c in step.successor.items()}))
             for row, results in (games or {}).items():
                 self._games[row, int(self._running[row])] = results
@@ -118,7 +121,7 @@ class Recorder:
         Raises:
             BufferContractError: transitions are held that have other columns.
         """
-        if self.held.any():
+        if not self.is_empty:
             odd = sorted(self._columns.keys() ^ columns.keys())
             raise BufferContractError(f"the policy's outputs have changed in a rollout: {odd}")
         shape = self._live.shape
@@ -130,9 +133,7 @@ class Recorder:
     def drop(self, row: int) -> None:
         """Drop a row's running episode; what comes next belongs to another one."""
         live, episode = self._live[: self._steps, row], self._episode[: self._steps, row]
-        is_own = live & (episode == self._running[row])
-        self.held[row] -= np.count_nonzero(is_own)
-        live[is_own] = False
+        live[episode == self._running[row]] = False
         self._running[row] += 1
 
     def cut(self, next_observation: Columns, policy_version: int) -> Segment | None:
@@ -149,7 +150,7 @@ class Recorder:
         Returns:
             The segment; None where no transition is recorded.
         """
-        rows = len(self.held)
+        rows = self._live.shape[1]
         row, step = np.nonzero(self._live[: self._steps].T)  # row-major
         if not row.size:
             self._clear()
@@ -198,14 +199,14 @@ class Recorder:
         return observations
 
     def _clear(self) -> None:
-        self.held[:], self._steps = 0, 0
+        self._steps = 0
         self._finals.clear()
 
     def _make_room(self) -> None:
         """Move each row's transitions together; double the steps if that is not enough."""
-        rows = np.arange(len(self.held))
+        rows, held = np.arange(self._live.shape[1]), self.held
         order = np.argsort(~self._live, axis=0, kind="stable")
-        self._steps = int(self.held.max())
+        self._steps = int(held.max())
         more = (len(order) if 2 * self._steps > len(order) else 0, len(rows))
 
         def moved(column: Array) -> Array:
