@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, Protocol, TypeAlias
+from typing import Any, ClassVar, NamedTuple, Protocol, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -32,11 +32,18 @@ Settings: TypeAlias = Mapping[str, Any]
 Transition: TypeAlias = dict[str, Any]
 """One item as a dict, the form that DI-engine's policies use."""
 
+ACTION_MASK = "action_mask"
+"""Name of the column, and of the key of an observation or an info, that says what is legal: bool,
+one entry for each value of each discrete component of an action."""
+
 MAIN = "main"
 """Name of the player that a run trains; where it trains several, of the first."""
 
 GameCounts: TypeAlias = tuple[str, str, int, int, int]
 """Names of two players, and how many games the first one won, drew and lost."""
+
+Games: TypeAlias = Mapping[int, Sequence[GameCounts]]
+"""Results of games that ended in a step, by the row whose item they ride with."""
 
 ITEM_DTYPE = np.dtype(
     [
@@ -139,6 +146,10 @@ class Leaf:
         """Bytes of one value."""
         return math.prod(self.shape) * np.dtype(self.dtype).itemsize
 
+    def column(self, root: str) -> str:
+        """Returns the name of its column among those of an observation or an action (`root`)."""
+        return f"{root}/{self.name}" if self.name else root
+
     def __str__(self) -> str:
         shape = ", ".join(map(str, self.shape))
         kind = f"{self.dtype} [{shape}]"
@@ -180,6 +191,82 @@ class Spaces:
         """Bytes of one stored observation; of a mask one for each action."""
         mask = sum(sum(leaf.counts) for leaf in self.action) if self.is_masked else 0
         return sum(leaf.n_bytes for leaf in self.observation) + mask
+
+
+class Step(NamedTuple):
+    """One step of all rows of a manager; arrays are [rows, ...].
+
+    A row is one player of one environment: ``player * environments + environment``. A transition of
+    a row lasts from its turn to its next one, or to the end of the episode, and rewards in between
+    are summed; where all players act in each step, that is the step itself.
+
+    Attributes:
+        successor: observation after the step: at an episode's end the last one of that episode.
+        reward: float32; of the transition that was completed.
+        terminated: bool; the task ended: nothing is bootstrapped.
+        truncated: bool; the episode was cut: the value of `successor` is bootstrapped.
+        ended: bool; the episode ended.
+        live: bool; rows whose transition was completed in this step. Ignore the other arrays where
+            it is false: it is not the player's turn yet, the environment was being reset, is still
+            in its step, or has done all its episodes.
+        failed: bool; the environment failed in this step and was reset or re-created: drop the
+            transitions of its unfinished episode. None: no environment failed.
+    """
+
+    successor: Columns
+    reward: Array
+    terminated: Array
+    truncated: Array
+    ended: Array
+    live: Array
+    failed: Array | None = None
+
+    @property
+    def over(self) -> Array:
+        """Returns the rows whose episode ended or failed, bool [rows]."""
+        over: Array = self.ended & self.live
+        return over if self.failed is None else over | self.failed
+
+
+class Episodes(NamedTuple):
+    """Episodes that ended, in order; each of one row.
+
+    Attributes:
+        rows: int64 [episodes]; whose.
+        returns: float64 [episodes]; sums of rewards.
+        lengths: int64 [episodes]; steps of the environment.
+        infos: the numbers of the info at the end of each.
+    """
+
+    rows: Array
+    returns: Array
+    lengths: Array
+    infos: Sequence[Mapping[str, float]]
+
+    @classmethod
+    def joined(cls, parts: Sequence[Episodes]) -> Episodes:
+        """Returns the episodes of all parts, one part after the other."""
+        parts = [part for part in parts if len(part.rows)]
+        if len(parts) == 1:
+            return parts[0]
+        none = cls(np.zeros(0, np.int64), np.zeros(0), np.zeros(0, np.int64), [])
+        rows, returns, lengths, infos = zip(none, *parts, strict=True)
+        every = [info for part in infos for info in part]
+        return cls(np.concatenate(rows), np.concatenate(returns), np.concatenate(lengths), every)
+
+    def of(self, chosen: Array) -> Episodes:
+        """Returns some of them, bool [episodes]."""
+        infos = [self.infos[number] for number in chosen.nonzero()[0].tolist()]
+        return Episodes(self.rows[chosen], self.returns[chosen], self.lengths[chosen], infos)
+
+    @property
+    def stated(self) -> Array:
+        """The returns that environments state in ``eval_episode_return``, else the sums."""
+        known = [info.get("eval_episode_return") for info in self.infos]
+        stated = np.array([np.nan if one is None else one for one in known], dtype=np.float64)
+        is_stated = np.array([one is not None for one in known], dtype=bool)
+        returns: Array = np.where(is_stated, stated, self.returns)
+        return returns
 
 
 @dataclass(frozen=True)

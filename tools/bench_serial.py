@@ -76,13 +76,14 @@ def managers(seconds: float) -> list[Row]:
         kind: make_env_manager({"type": kind}, [one_env] * 8) for kind in ("base", "subprocess")
     }
     theirs = {"base": SyncVectorEnv([one_env] * 8), "subprocess": AsyncVectorEnv([one_env] * 8)}
-    actions = np.arange(8) % 2
+    given = np.arange(8) % 2
+    actions = {"action": given}
     work: dict[str, Work] = {}
     for kind in ours:
         ours[kind].launch()
         theirs[kind].reset(seed=0)
-        work[f"hpcdi {kind}"] = stepping(lambda manager=ours[kind]: manager.step_all(actions))
-        work[f"gymnasium {kind}"] = stepping(lambda env=theirs[kind]: env.step(actions))
+        work[f"hpcdi {kind}"] = stepping(lambda manager=ours[kind]: manager.step(actions))
+        work[f"gymnasium {kind}"] = stepping(lambda env=theirs[kind]: env.step(given))
     rates = in_turns(work, seconds)
     for kind in ours:
         ours[kind].close()
@@ -117,11 +118,11 @@ def uneven(seconds: float) -> list[Row]:
         name: make_env_manager({"type": "subprocess", "wait_num": wait_num}, [uneven_env] * 8)
         for name, wait_num in settings.items()
     }
-    actions = np.arange(8) % 2
+    actions = {"action": np.arange(8) % 2}
     work: dict[str, Work] = {}
     for name, manager in managers.items():
         manager.launch()
-        work[name] = live_steps(lambda manager=manager: manager.step_all(actions).live)
+        work[name] = live_steps(lambda manager=manager: manager.step(actions).live)
     rates = in_turns(work, seconds)
     for manager in managers.values():
         manager.close()

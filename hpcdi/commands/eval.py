@@ -6,10 +6,11 @@ import argparse
 import dataclasses
 import json
 import math
-from collections import Counter
-from collections.abc import Mapping, Sequence
+import time
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -19,20 +20,19 @@ from hpcdi.commands import versus
 from hpcdi.commands.film import Film
 from hpcdi.commands.options import add_policy, at_least, make_parser
 from hpcdi.commands.saved_policy import LoadedPolicy, find_policy, load_policy
-from hpcdi.config.roles import ReturnEvaluatorConfig
-from hpcdi.env.base import is_abnormal
-from hpcdi.env.create import battle_players, create_env_manager
+from hpcdi.env.create import create_env_manager
+from hpcdi.env.manager import EnvManager
 from hpcdi.errors import EXIT_DONE
-from hpcdi.policy.exploration import RandomPolicy
+from hpcdi.league.battle_agent import OPPONENTS, BattleAgent, Players
+from hpcdi.policy.exploration import RandomActor
+from hpcdi.roles.collector.evaluation import evaluate, quotas
+from hpcdi.roles.collector.loop import Loop, policy_loop
 from hpcdi.run.run_folder import short
 from hpcdi.run.serial.parts import evaluation_goal
+from hpcdi.types import Settings
 from hpcdi.utils.log import say
 from hpcdi.utils.metrics import human_count, human_return
 from hpcdi.utils.nested import jsonable
-from hpcdi.worker.collector.evaluation import (
-    BattleInteractionSerialEvaluator,
-    InteractionSerialEvaluator,
-)
 
 HELP = """\
 Evaluate a policy: mean return, its spread, and whether the stop value is reached. It plays in this
@@ -55,7 +55,6 @@ See `hpcdi league`.
 """
 LEAST_EPISODES = 20
 """Fewer say little: an experiment whose evaluations have fewer is evaluated with so many."""
-_LENGTH = "eval_episode_length"
 
 
 @dataclass(frozen=True)
@@ -135,18 +134,19 @@ def main(arguments: Sequence[str]) -> int:
         say(f"{saved}\n  config       {short(saved.config_file)}")
         say(f"  playing      {n_episode} episodes in {env_num} of {env}")
     env_seed, film_seed, players_seed = loaded.seed.spawn(3)
-    modes = _players(loaded, players_seed)
+    make_loop = partial(_loop, loaded, players_seed)
     with ExitStack() as stack:
         film = None
         if given.video is not None:
             film = stack.enter_context(Film(loaded.config, film_seed))
-        outcome = _play(loaded, modes, env_num, n_episode, env_seed)
+        outcome = _play(loaded, make_loop, env_num, n_episode, env_seed)
         if not given.json:
             say("\n".join(outcome.lines()))
         video, on_it = None, ""
         if film is not None:
             folder = Path(given.video) if given.video else saved.home / "videos"
-            video, on_it = film.shoot(modes, folder / f"iter_{saved.image.version:06d}_seed_{seed}")
+            name = folder / f"iter_{saved.image.version:06d}_seed_{seed}"
+            video, on_it = film.shoot(make_loop, name)
     if given.json:
         about = {
             "policy": str(saved.file),
@@ -188,69 +188,44 @@ def _parse(arguments: Sequence[str]) -> argparse.Namespace:
     return given
 
 
-class _Timed:
-    """Environments that add an episode's length to ``info["episode_info"]``."""
-
-    def __init__(self, env: Any) -> None:
-        self._env = env
-        self._steps: Counter[int] = Counter()
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._env, name)
-
-    def reset(self, reset_param: Any = None) -> None:
-        for env in self._steps if reset_param is None else reset_param:
-            self._steps[env] = 0
-        self._env.reset(reset_param)
-
-    def step(self, actions: Mapping[int, Any]) -> dict[int, Any]:
-        steps = self._env.step(actions)
-        for env, step in steps.items():
-            self._steps[env] = 0 if is_abnormal(step) else self._steps[env] + 1
-            if step.done:
-                steps[env] = step._replace(info=_with_length(step.info, self._steps.pop(env)))
-        return dict(steps)
-
-
-def _with_length(info: Any, length: int) -> Any:
-    """Returns a player's info, or each player's, with the episode's length."""
-    if not isinstance(info, Mapping):
-        return [_with_length(one, length) for one in info]
-    return {**info, "episode_info": {**(info.get("episode_info") or {}), _LENGTH: length}}
-
-
 def _sizes(loaded: LoadedPolicy, asked: int | None) -> tuple[int, int]:
     """Returns the numbers of environments and episodes; never more environments than episodes."""
     n_episode = asked or max(evaluation_goal(loaded.config)[0], LEAST_EPISODES)
     return min(loaded.config.env.evaluator_env_num, n_episode), n_episode
 
 
-def _players(loaded: LoadedPolicy, seed: np.random.SeedSequence) -> list[Any]:
-    """Returns eval modes of all players: in a battle the others act at random, as in training."""
-    others = battle_players(loaded.config.env) - 1
-    return [loaded.mode, *(RandomPolicy(loaded.spaces, loaded.mode, s) for s in seed.spawn(others))]
+def _loop(
+    loaded: LoadedPolicy, seed: np.random.SeedSequence, envs: EnvManager
+) -> tuple[Loop, Settings]:
+    """Returns who plays in environments; in a battle the others act at random, as in training."""
+    if envs.seats < 2:
+        return policy_loop(envs, loaded.actor), {}
+    random = RandomActor(loaded.spaces, seed)
+    players = Players(".", partial(versus.frozen, loaded, seed), random, seed, 0)
+    agent = BattleAgent(
+        envs.env_num, envs.facts.teams, loaded.actor, players, np.random.default_rng(seed), _first
+    )
+    return Loop(envs, agent), {OPPONENTS: {"random": (1.0, "random")}}
+
+
+def _first(_env: int, _game: int, _teams: int) -> int:
+    """A seating: the policy is always the first team."""
+    return 0
 
 
 def _play(
     loaded: LoadedPolicy,
-    modes: list[Any],
+    make_loop: Callable[[EnvManager], tuple[Loop, Settings]],
     env_num: int,
     n_episode: int,
     seed: np.random.SeedSequence,
 ) -> EvalResult:
-    config, is_battle = loaded.config, len(modes) > 1
-    env_cfg = dataclasses.replace(config.env, evaluator_env_num=env_num)
-    env = _Timed(create_env_manager(env_cfg, evaluate=True, is_endless=True, seed=seed))
-    evaluation = config.policy.eval.evaluator
-    transform_obs = isinstance(evaluation, ReturnEvaluatorConfig) and evaluation.transform_obs
-    settings = {"transform_obs": transform_obs}
-    make = BattleInteractionSerialEvaluator if is_battle else InteractionSerialEvaluator
-    with make(settings, env, modes if is_battle else modes[0]) as evaluator:
-        infos: Any = evaluator.eval(n_episode=n_episode)[1]
-        duration_s = evaluator.scalars["evaluate_time"]
-    if is_battle:  # of the first player
-        returns = [info["eval_episode_return"] for info in infos[0]]
-        lengths = [info["episode_info"][_LENGTH] for info in infos[0]]
-    else:
-        returns, lengths = infos["eval_episode_return"], infos[_LENGTH]
-    return EvalResult(returns, lengths, duration_s, evaluation_goal(config)[1])
+    env_cfg = dataclasses.replace(loaded.config.env, evaluator_env_num=env_num)
+    with create_env_manager(env_cfg, evaluate=True, is_endless=True, seed=seed) as envs:
+        envs.launch()
+        loop, setting = make_loop(envs)
+        began = time.perf_counter()
+        episodes = evaluate(loop, quotas(n_episode, env_num), setting)
+        duration_s = time.perf_counter() - began
+    goal = evaluation_goal(loaded.config)[1]
+    return EvalResult(episodes.stated.tolist(), episodes.lengths.tolist(), duration_s, goal)

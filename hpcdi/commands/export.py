@@ -13,15 +13,13 @@ import numpy as np
 from hpcdi.commands.options import add_policy, at_least, make_parser
 from hpcdi.commands.saved_policy import LoadedPolicy, find_policy, load_policy
 from hpcdi.errors import EXIT_DONE, LaunchError, PolicyError, PolicyFileError
-from hpcdi.policy.dict_adapter import actions_of
 from hpcdi.run.run_folder import short
 from hpcdi.store.atomic import published
 from hpcdi.store.disk_full import or_refuse
 from hpcdi.types import Array, Columns, Leaf, Spaces
 from hpcdi.utils.log import say
 from hpcdi.utils.metrics import human_bytes
-from hpcdi.utils.nested import split_columns, stack_columns
-from hpcdi.utils.packed import column_of
+from hpcdi.utils.nested import under
 
 HELP = """\
 Write a policy as a file that acts without hpcdi: observations float32 [batch, ...] in, greedy
@@ -147,10 +145,7 @@ def _compare(act: Any, module: Any, loaded: LoadedPolicy, batch: int | None, fil
         state: Columns = {}
         for _ in range(_STEPS):  # of episodes, as far as there is a memory
             given = _observations(loaded.spaces, size, next(numbers))
-            rows = [row["observation"] for row in split_columns(given)]
-            outputs = loaded.mode.forward(dict(enumerate(rows)))
-            actions = actions_of(outputs, range(size))
-            own = stack_columns([{"action": action} for action in actions.values()])
+            own = under(loaded.actor.act(given, {}), "action")
             inputs = {name: column.astype(np.float32) for name, column in given.items()}
             made = act({**inputs, **(state or _first_state(module, size))})
             if batch is None and not state:  # in use it often gets a single observation
@@ -192,7 +187,7 @@ def _first_state(module: Any, count: int) -> Columns:
 def _observations(spaces: Spaces, count: int, seed: int) -> Columns:
     """Returns random observations of the environment's shapes and dtypes, by column."""
     rng = np.random.default_rng(seed)
-    return {column_of("observation", leaf): _drawn(leaf, count, rng) for leaf in spaces.observation}
+    return {leaf.column("observation"): _drawn(leaf, count, rng) for leaf in spaces.observation}
 
 
 def _drawn(leaf: Leaf, count: int, rng: np.random.Generator) -> Array:

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -13,20 +12,21 @@ from hpcdi.config.env import NamedEnvConfig
 from hpcdi.config.roles import (
     InteractionEvaluatorConfig,
     RenderConfig,
-    ReturnEvaluatorConfig,
 )
 from hpcdi.config.schema import ExperimentConfig
 from hpcdi.env.create import create_env_manager
+from hpcdi.env.manager import EnvManager
 from hpcdi.errors import ConfigError, EnvError, LaunchError
+from hpcdi.roles.collector.evaluation import evaluate
+from hpcdi.roles.collector.loop import Loop
 from hpcdi.run.run_folder import short
 from hpcdi.store.atomic import published
 from hpcdi.store.disk_full import or_refuse
-from hpcdi.types import Array
+from hpcdi.types import Array, Episodes, Settings, Step
 from hpcdi.utils.lifetime import Closing
 from hpcdi.utils.metrics import human_return
 from hpcdi.utils.video import encode_video
 from hpcdi.worker.collector.episode_videos import Camera, EpisodeVideos
-from hpcdi.worker.collector.evaluation import VectorEvalMonitor, play_episodes
 
 _SHORTEST_S = 5.0
 """A film lasts so long at least: a game of nine moves is over in a blink."""
@@ -48,19 +48,15 @@ class Film(Closing):
         self._render = RenderConfig()
         if isinstance(evaluator, InteractionEvaluatorConfig):
             self._render = evaluator.render
-        self._transform_obs = (
-            isinstance(evaluator, ReturnEvaluatorConfig) and evaluator.transform_obs
-        )
         # with its one episode done it stands still, and can be drawn once more
         env = dataclasses.replace(config.env, evaluator_env_num=1, evaluator_episode_num=1)
         if isinstance(env, NamedEnvConfig):
             env = dataclasses.replace(env, kwargs={**env.kwargs, "render_mode": "rgb_array"})
-        self.env: Any = None
-        """Its manager."""
+        self._env: EnvManager | None = None
         try:
-            self.env = create_env_manager(env, evaluate=True, seed=seed)
-            self.env.launch()
-            self.env.ready_imgs()
+            self._env = create_env_manager(env, evaluate=True, seed=seed)
+            self._env.launch()
+            self._env.pictures()
         except Exception as error:  # whatever a foreign renderer raises
             self.close()
             reason = str(error.problems[0] if isinstance(error, ConfigError) else error)
@@ -68,47 +64,56 @@ class Film(Closing):
                 f"{env.title} cannot be filmed ({reason.partition(chr(10))[0]}); leave --video "
                 "out, or install what it draws with: pip install 'hpcdi[video]'"
             ) from error
-
         self._camera = Camera(self._render.max_size)
         self._videos = EpisodeVideos(1, self._render.memory_mb << 20)
+
+    @property
+    def env(self) -> EnvManager:
+        """Its manager, of one environment that plays one episode.
+
+        Raises:
+            EnvError: it is closed.
+        """
+        if self._env is None:
+            raise EnvError("the film's environment is closed")
+        return self._env
 
     def snap(self) -> None:
         """Add a picture of the environment as it is."""
         for picture in self._camera.take(self.env, [0]).values():
             self._videos.add(0, picture)
 
-    def shoot(self, modes: Sequence[Any], name: Path) -> tuple[Path, str]:
+    def shoot(
+        self, make_loop: Callable[[EnvManager], tuple[Loop, Settings]], name: Path
+    ) -> tuple[Path, str]:
         """Play an episode and write its video; returns the file, and a line about it.
 
         Args:
-            modes: eval modes, one a player.
+            make_loop: returns who plays in environments, and the setting.
             name: see `write`.
 
         Raises:
             EnvError: the environment breaks its contract.
             LaunchError: see `write`.
         """
-        monitor = VectorEvalMonitor(1, 1, max_video_bytes=self._render.memory_mb << 20)
-        policies = modes[0] if len(modes) == 1 else list(modes)
-        for _ in play_episodes(
-            self.env, policies, monitor, transform_obs=self._transform_obs, camera=self._camera
-        ):
-            pass
-        if not self._camera.is_broken:
-            for picture in monitor.get_video()[0].transpose(0, 2, 3, 1):
-                self._videos.add(0, picture)
-        if len(modes) > 1:
+
+        def after(step: Step, _episodes: Episodes) -> None:
+            if step.failed is not None:
+                self._videos.drop(0)
+
+        loop, setting = make_loop(self.env)
+        episodes = evaluate(loop, 1, setting, self.snap, after)
+        if self.env.seats > 1:
             self.snap()  # how the game has ended
-        file, count = self.write(name, monitor.video_stride)
-        returned = human_return(monitor.get_latest_reward(0))
+        file, count = self.write(name)
+        returned = human_return(float(episodes.stated[0]))
         return file, f"{count} pictures of an episode of return {returned}"
 
-    def write(self, name: Path, stride: int = 1) -> tuple[Path, int]:
+    def write(self, name: Path) -> tuple[Path, int]:
         """Write the video of all pictures; returns the file, and how many they are.
 
         Args:
             name: of the file, without its suffix, which depends on what can be encoded here.
-            stride: steps between two pictures that were added.
 
         Raises:
             EnvError: the environment has stopped drawing.
@@ -118,7 +123,7 @@ class Film(Closing):
             raise EnvError("the film broke off: the environment no longer draws")
         self._videos.end(0)
         pictures: Array = self._videos.stack([(0, 0)])[0].transpose(0, 2, 3, 1)
-        fps = self._render.fps / (stride * self._videos.stride)
+        fps = self._render.fps / self._videos.stride
         fps = min(fps, len(pictures) / _SHORTEST_S)
         try:
             encoded, suffix = encode_video(pictures, max(1.0, fps))
@@ -133,6 +138,6 @@ class Film(Closing):
 
     def close(self) -> None:
         """Close the environment. Idempotent."""
-        env, self.env = self.env, None
+        env, self._env = self._env, None
         if env is not None:
             env.close()

@@ -106,10 +106,10 @@ class CLASSPolicy(TorchPolicy):
         """What `act` needs beside the network."""
         self._rng = self.random(1)
 
-    def act(self, observation, setting):
-        """Actions of all environments [envs, ...]; what is returned is stored with the step."""
+    def act(self, observation, setting, rows=None):
+        """Actions [rows, ...]; what is returned is stored with the step."""
         *policy, value = self.infer(observation)
-        drawn = self._actions.sample(policy, self._rng, setting.get("action_mask"))
+        drawn = self._actions.sample(policy, self._rng, observation.get("action_mask"))
         return {**drawn, "value": value}
 
     def greedy(self, output, legal=None):
@@ -130,7 +130,7 @@ class CLASSPolicy(TorchPolicy):
         learn = self._learn  # the section `learn`, as its schedules have it by now
 
         def loss_of(part):  # of the batch, or of a part of it (policy.learn.accumulate)
-            (*policy, value), _ = self._forward(part["observation"], {})
+            (*policy, value), _ = self._forward(networks.observation_of(part), {})
             legal = part.get("action_mask")
             log_prob, entropy = self._actions.log_prob_entropy(policy, part, legal)
             losses = -part["advantage"] * log_prob - learn.entropy_weight * entropy

@@ -26,7 +26,6 @@ from hpcdi.run.placement import (
 from hpcdi.run.signals import seconds_of
 from hpcdi.types import Spaces
 from hpcdi.utils.metrics import counted, human_bytes, human_count
-from hpcdi.utils.packed import column_of
 
 _ROW_EXTRA_BYTES = 4 + 2 * 1 + 4 + 4 + 2
 """Stored per row beside observation and action: reward, two flags, n-step return, discount and
@@ -161,7 +160,7 @@ def row_size(config: ExperimentConfig, spaces: Spaces) -> int:
     action = sum(leaf.n_bytes for leaf in spaces.action)
     observation, frames = spaces.observation_bytes, 1
     stacked = config.policy.other.replay_buffer.frames
-    stacks = [leaf for leaf in spaces.observation if column_of("observation", leaf) in stacked]
+    stacks = [leaf for leaf in spaces.observation if leaf.column("observation") in stacked]
     if stacks and not config.policy.on_policy:
         first = stacks[0]
         frames = first.shape[0]  # of an observation, stored once: one a row, and offsets

@@ -16,7 +16,7 @@ import numpy as np
 from hpcdi.config.load import holds_modules, read_mapping, show_notes
 from hpcdi.config.schema import ExperimentConfig
 from hpcdi.errors import CheckpointError, LaunchError
-from hpcdi.policy.create import create_policy
+from hpcdi.policy.base import ColumnarActor, actor_of
 from hpcdi.run.experiment import load_experiment
 from hpcdi.run.run_folder import short
 from hpcdi.run.serial.parts import set_threads
@@ -24,6 +24,7 @@ from hpcdi.store.checkpoints import MANIFEST, POLICY_FILE, open_checkpoint
 from hpcdi.store.layout import RunLayout
 from hpcdi.store.policies import PolicyImage, read_policy
 from hpcdi.types import Spaces
+from hpcdi.worker.dict_policy import columnar_policy
 
 _SUFFIX = ".safetensors"
 _MODULE_AND_NAME = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_][\w.-]*")
@@ -67,6 +68,11 @@ class LoadedPolicy:
     spaces: Spaces
     mode: Any
     seed: np.random.SeedSequence
+
+    @property
+    def actor(self) -> ColumnarActor:
+        """What acts for the mode."""
+        return actor_of(self.mode)
 
 
 def find_policy(
@@ -128,7 +134,7 @@ def load_policy(
     set_threads(spaces)
     # a key of its own: training spawns its seeds without one, or by role and rank
     root = np.random.SeedSequence(config.seed if seed is None else seed, spawn_key=(2**32 - 1,))
-    mode = create_policy(config.policy, ["eval"], seed=root.spawn(1)[0]).eval_mode
+    mode = columnar_policy(config.policy, ["eval"], seed=root.spawn(1)[0]).eval_mode
     parameters = saved.image.state_dict()
     difference = next(_differences(parameters, mode.state_dict().get("model", {})), None)
     if difference is None:

@@ -14,22 +14,28 @@ import numpy as np
 
 from hpcdi.commands.film import Film
 from hpcdi.commands.run_state import find_run
-from hpcdi.commands.saved_policy import find_policy, load_policy
+from hpcdi.commands.saved_policy import LoadedPolicy, find_policy, load_policy
 from hpcdi.config.league import OneVsOneCommanderConfig
 from hpcdi.config.schema import ExperimentConfig
+from hpcdi.env.best_response import Act
 from hpcdi.env.create import battle_teams, create_env_manager
+from hpcdi.env.manager import EnvManager
 from hpcdi.errors import EXIT_DONE, LaunchError
-from hpcdi.policy.create import create_policy
-from hpcdi.policy.exploration import RandomPolicy
-from hpcdi.roles.collector.battle_loop import (
+from hpcdi.league.battle_agent import (
     LEARNER,
     OPPONENTS,
-    BattleLoop,
+    TEAM,
+    BattleAgent,
     Player,
     Players,
-    actor_of,
+    in_turn,
     remembers,
 )
+from hpcdi.policy.base import actor_of
+from hpcdi.policy.create import create_policy
+from hpcdi.policy.exploration import RandomActor
+from hpcdi.roles.collector.evaluation import evaluate
+from hpcdi.roles.collector.loop import Loop
 from hpcdi.run.run_folder import short
 from hpcdi.store.layout import RunLayout
 from hpcdi.store.policies import PolicyImage
@@ -37,8 +43,7 @@ from hpcdi.types import Array, Columns, Settings
 from hpcdi.utils.lifetime import Closing
 from hpcdi.utils.log import say
 from hpcdi.utils.metrics import human_return
-from hpcdi.utils.nested import jsonable
-from hpcdi.utils.packed import ACTION_MASK, legal_of
+from hpcdi.utils.nested import column_rows, jsonable, under
 
 _GAMES = 200
 _KEPT_BYTES = 1 << 28
@@ -157,15 +162,30 @@ class PartlyRandom:
         self, actor: Player, random: Player, share: float, rng: np.random.Generator
     ) -> None:
         self._actor, self._random, self._share, self._rng = actor, random, share, rng
-        self.forget = getattr(actor, "forget", None)
         self.reset = getattr(actor, "reset", None)
 
-    def act(self, observation: Array, setting: Settings, *envs: Sequence[int]) -> Columns:
-        """See `ColumnarActor.act`."""
-        action = self._actor.act(observation, setting, *envs)["action"].copy()
-        is_drawn = self._rng.random(len(action)) < self._share
-        action[is_drawn] = self._random.act(observation, setting)["action"][is_drawn]
-        return {"action": action}
+    def act(self, observation: Columns, setting: Settings, rows: Array | None = None) -> Columns:
+        """See `ColumnarActor.act`: actions alone."""
+        chosen = under(self._actor.act(observation, setting, rows), "action")
+        is_drawn = self._rng.random(column_rows(observation)) < self._share
+        drawn = self._random.act(observation, setting)
+        for name, column in chosen.items():
+            chosen[name] = column.copy()
+            chosen[name][is_drawn] = drawn[name][is_drawn]
+        return chosen
+
+
+def frozen(loaded: LoadedPolicy, seed: np.random.SeedSequence, image: PolicyImage) -> Player:
+    """Returns what acts by the parameters of an image, without exploration.
+
+    Args:
+        loaded: whose configuration holds.
+        seed: of the policy; the next one gets another.
+        image: parameters.
+    """
+    mode = create_policy(loaded.config.policy, ["eval"], seed=seed.spawn(1)[0]).eval_mode
+    mode.load_state_dict({"model": image.state_dict()})
+    return actor_of(mode)
 
 
 class Arena(Closing):
@@ -196,7 +216,7 @@ class Arena(Closing):
     ) -> None:
         self._layout = RunLayout(root.absolute())
         self._random_share = random_share
-        self._manager: Any = None
+        self._manager: EnvManager | None = None
         self._film: Film | None = None
         file = self._file_of(name)
         if file is None:
@@ -223,7 +243,7 @@ class Arena(Closing):
         self._manager = create_env_manager(env, evaluate=True, seed=envs)
         self._manager.launch()
         draws, random, scripts = loops.spawn(3)
-        self._random = RandomPolicy(self._loaded.spaces, self._loaded.mode, random)
+        self._random = RandomActor(self._loaded.spaces, random)
         self._sources = Players(
             str(self._layout.root), self._made, self._random, scripts, _KEPT_BYTES
         )
@@ -257,8 +277,8 @@ class Arena(Closing):
         """The experiment, overrides applied."""
         return self._loaded.config
 
-    def strategy(self, source: str) -> Callable[[Array], int]:
-        """Returns what acts for a source on one packed observation [1].
+    def strategy(self, source: str) -> Act:
+        """Returns what acts for a source on one observation.
 
         Raises:
             LaunchError: it has a memory.
@@ -270,17 +290,16 @@ class Arena(Closing):
                 "responses are solved for strategies without one"
             )
 
-        def act(seen: Array) -> int:
-            legal = legal_of(seen)
-            given = {} if legal is None else {ACTION_MASK: legal}
-            return int(player.act(seen, given)["action"][0])
+        def act(seen: Columns) -> int:
+            return int(player.act(seen, {})["action"][0])
 
         return act
 
     def play(self, one: str, other: str) -> Result:
         """Play the games of two players, given by their sources; the first sits in all seats."""
-        loop = BattleLoop(self._manager, self._random, self._sources, self._rng)
-        return self._play(loop, self._manager, one, other)
+        if self._manager is None:
+            raise LaunchError("the arena is closed")
+        return self._play(self._manager, one, other)
 
     def film(self, one: str, other: str, name: Path) -> tuple[Path, int, list[str]]:
         """Film two games: in the first seat sits the one player, then the other.
@@ -296,10 +315,9 @@ class Arena(Closing):
         film = self._film
         if film is None:
             raise LaunchError("this arena was made without a film")
-        loop = BattleLoop(film.env, self._random, self._sources, self._rng)
         ends = []
         for first, second in ((one, other), (other, one)):
-            result = self._play(loop, film.env, first, second, film.snap)
+            result = self._play(film.env, first, second, film.snap)
             film.snap()  # how it has ended
             ends.append(("lost", "drawn", "won")[round(2 * result.score)])
         file, count = film.write(name)
@@ -313,29 +331,26 @@ class Arena(Closing):
 
     def _play(
         self,
-        loop: BattleLoop,
-        manager: Any,
+        manager: EnvManager,
         one: str,
         other: str,
         before: Callable[[], None] = lambda: None,
     ) -> Result:
-        setting = {LEARNER: "one", OPPONENTS: {"one": [0.0, one], "other": [1.0, other]}}
-        manager.reset()
-        loop.begin()
-        while not manager.done:
-            before()
-            observation = loop.observe()
-            outputs = loop.act(observation, setting)
-            loop.record(observation, outputs, loop.step(outputs))
-        returns, seats, _ = loop.take_games()
-        own = returns[np.arange(len(seats)), seats]
-        return Result(own, (returns.sum(axis=1) - own) / (returns.shape[1] - 1), seats)
+        setting = {LEARNER: "one", OPPONENTS: {"one": (0.0, one), "other": (1.0, other)}}
+        agent = BattleAgent(
+            manager.env_num, manager.facts.teams, self._random, self._sources, self._rng, in_turn
+        )
+        episodes = evaluate(Loop(manager, agent), None, setting, before)
+        seats: Array = np.array([info[TEAM] for info in episodes.infos], dtype=np.int64)
+        own = episodes.returns
+        every = sum(
+            np.array([info[f"returns/{team}"] for info in episodes.infos])
+            for team in range(self.players)
+        )
+        return Result(own, (every - own) / (self.players - 1), seats)
 
-    def _made(self, image: PolicyImage) -> Any:
-        policy = self._loaded.config.policy
-        mode = create_policy(policy, ["eval"], seed=self._acts.spawn(1)[0]).eval_mode
-        mode.load_state_dict({"model": image.state_dict()})
-        actor = actor_of(mode)
+    def _made(self, image: PolicyImage) -> Player:
+        actor = frozen(self._loaded, self._acts, image)
         if not self._random_share:
             return actor
         return PartlyRandom(actor, self._random, self._random_share, self._rng)

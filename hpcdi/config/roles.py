@@ -89,22 +89,22 @@ class ParallelCollectorConfig(ComponentConfig):
 
 @dataclass(frozen=True)
 class ZerglingCollectorConfig(ParallelCollectorConfig):
-    """Settings of the zergling collector."""
+    """Settings of the collector of a run over ranks."""
 
     type: str = "zergling"
+    opponent_bytes: int = setting(
+        1 << 28, "in battles: frozen policies that a collector keeps in memory", minimum=1
+    )
+    opponents_explore: bool = setting(
+        True, "in battles: other players than the learner act as it does; false: as in evaluations"
+    )
 
 
 @dataclass(frozen=True)
 class MarineCollectorConfig(ZerglingCollectorConfig):
-    """Settings of the marine collector."""
+    """The same, for environments of several players."""
 
     type: str = "marine"
-    opponent_bytes: int = setting(
-        1 << 28, "frozen policies that a collector keeps in memory", minimum=1
-    )
-    opponents_explore: bool = setting(
-        True, "other players than the learner act as it does; false: as in evaluations"
-    )
 
 
 @dataclass(frozen=True)

@@ -7,9 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from types import TracebackType
 from typing import Any, NamedTuple, Protocol
 
-import numpy as np
-
-from hpcdi.types import Array
+from hpcdi.types import Array, Columns, Episodes, Step
 
 EnvFn = Callable[[], Any]
 """Makes one environment."""
@@ -18,52 +16,64 @@ EnvFn = Callable[[], Any]
 # ---------------------------------------------------------------------------------- with collectors
 
 
-class BaseEnvTimestep(NamedTuple):
-    """One step of one environment, in the per-environment form.
+class Envs(Protocol):
+    """Environments, stepped together, as the stepping loop of collectors sees them."""
 
-    ``info`` holds ``terminated`` and ``truncated``, and at an episode's end
-    ``eval_episode_return``; after a failure of the environment only ``abnormal``. In a battle
-    ``obs``, ``reward`` and ``info`` have one element for each player.
-    """
+    @property
+    def env_num(self) -> int:
+        """Environments."""
+        ...
 
-    obs: Any
-    reward: Any
-    done: bool
-    info: Any
+    @property
+    def seats(self) -> int:
+        """Players of each."""
+        ...
 
+    @property
+    def rows(self) -> int:
+        """Players of all environments."""
+        ...
 
-class VectorStep(NamedTuple):
-    """One step of all environments of a manager; arrays are [envs, ...].
+    @property
+    def wait_num(self) -> int | None:
+        """Steps that a step waits for, of those under way; None: all, and none goes on after it."""
+        ...
 
-    Attributes:
-        successor: observation after the step: at an episode's end the last one of that episode.
-        reward: float32.
-        terminated: bool; the task ended: nothing is bootstrapped.
-        truncated: bool; the episode was cut: the value of `successor` is bootstrapped.
-        ended: bool; terminated or truncated.
-        live: bool; false where no transition happened (the environment was being reset, is still in
-            its step, or has done all its episodes): ignore the other arrays there.
-        abnormal: bool; the environment failed in this step and was reset or re-created: drop the
-            transitions of its unfinished episode. None: no environment failed.
-    """
+    @property
+    def stepped(self) -> int:
+        """Environments that made a step in the last one."""
+        ...
 
-    successor: Array
-    reward: Array
-    terminated: Array
-    truncated: Array
-    ended: Array
-    live: Array
-    abnormal: Array | None = None
+    @property
+    def observation(self) -> Columns:
+        """Observations to act on next, each [rows, ...]; written over in the next step but one."""
+        ...
 
+    @property
+    def ready(self) -> Array:
+        """Rows that take an action in the next step, bool [rows]."""
+        ...
 
-def is_abnormal(timestep: BaseEnvTimestep) -> bool:
-    """Returns whether the environment failed in this step: drop its unfinished episode.
+    @property
+    def done(self) -> bool:
+        """True if every environment has done its number of episodes."""
+        ...
 
-    Its ``obs`` is the first one of the next episode.
-    """
-    info: Any = timestep.info
-    infos = [info] if isinstance(info, Mapping) else info  # one for each player
-    return any(one.get("abnormal", False) for one in infos)
+    def step(self, action: Columns) -> Step:
+        """Step by the actions of the rows that are ready, each column [rows, ...]."""
+        ...
+
+    def reset(self, *, quota: int | Sequence[int] | None = None) -> None:
+        """Begin new episodes in all environments, and count them from zero.
+
+        Args:
+            quota: episodes of each, one number or one for each; None: as before.
+        """
+        ...
+
+    def take_episodes(self) -> Episodes:
+        """Returns the episodes that ended since the last call."""
+        ...
 
 
 # ----------------------------------------------------------------------------------------- settings
@@ -104,14 +114,16 @@ def _is_ours(trace: TracebackType) -> bool:
 
 
 class EnvFacts(NamedTuple):
-    """Description of an environment; spaces of battles are lists, one for each player.
+    """Description of an environment.
 
-    ``teams`` has the players of each team, by their numbers; every player is in one of them.
+    Attributes:
+        observation_space, action_space: gymnasium's, of each player.
+        teams: the players of each team, by their numbers; one who plays alone is a team.
     """
 
     observation_space: Any
     action_space: Any
-    players: int
+    players: int = 1
     teams: tuple[tuple[int, ...], ...] = ((0,),)
 
 
@@ -124,20 +136,25 @@ class EpisodeStart(NamedTuple):
 
 
 class BackendStep(NamedTuple):
-    """One step of a back-end; arrays are [envs, ...] and as in `VectorStep`.
+    """One step of a back-end; arrays are [rows, ...].
 
-    ``made``, bool [envs]: whose step is over; it may have begun in an earlier call. None: those of
-    `live`.
+    Attributes:
+        successor, terminated, truncated, ended: as in `Step`.
+        reward: float32; of this step alone.
+        over: bool; rows of environments whose step is over, and which have not failed. Ignore the
+            other arrays elsewhere.
+        ends: the numbers of each player's info, by environment, of the episodes that ended.
+        failed: environments that failed.
     """
 
-    successor: Array
+    successor: Columns
     reward: Array
     terminated: Array
     truncated: Array
     ended: Array
-    infos: Mapping[int, Any]
+    over: Array
+    ends: Mapping[int, Sequence[Mapping[str, float]]]
     failed: Mapping[int, EnvFailure]
-    made: Array | None = None
 
 
 class Backend(Protocol):
@@ -148,19 +165,27 @@ class Backend(Protocol):
         facts: of the environments; None: none was created yet.
         fails_as_one: one failing environment takes all others with it; the failure is reported as
             that of environment 0.
-        waiting: bool [envs]; whether an environment takes an action in the next step.
-        observation: [envs, ...]; the policy acts on it next. A step never overwrites it. Of
-            battles a list with one for each environment.
+        wait_num: steps that a step waits for, of those under way; None: all.
+        acts: bool [rows]; who takes an action in the next step; another array after each step.
+        observation: each [rows, ...]; the policy acts on it next. A step writes to other arrays,
+            the step after it to these.
+        keeps_infos: keep the infos of each step.
+        infos: of the last step, by environment, in a battle lists of them; where they are kept.
     """
 
     env_num: int
     facts: EnvFacts | None
     fails_as_one: bool
-    waiting: Array
-    observation: Any
+    wait_num: int | None
+    acts: Array
+    observation: Columns
+    keeps_infos: bool
+    infos: dict[int, Any]
 
     def start(self, starts: Mapping[int, EpisodeStart]) -> dict[int, EnvFailure]:
         """Have environments begin an episode, all at the same time; returns those that failed.
+
+        Their observations are written to the arrays that `observation` has now.
 
         Raises:
             ConfigError, EnvError: no retry would help.
@@ -168,23 +193,20 @@ class Backend(Protocol):
         ...
 
     def step(
-        self,
-        actions: Array,
-        live: Array,
-        *,
-        seeds: Sequence[int | None],
-        goes_on: Sequence[bool],
-        wants_info: bool,
+        self, action: Columns, began: Array, seeds: Sequence[int | None], goes_on: Sequence[bool]
     ) -> BackendStep:
         """Step environments, and reset those whose episode ended.
 
         Args:
-            actions: [envs, ...].
-            live: bool [envs]; those to be stepped.
+            action: each [rows, ...]; empty where nobody acts.
+            began: bool [rows]; those that act now.
             seeds: of the episodes that follow; None: the environment's generator goes on.
             goes_on: whether an episode follows.
-            wants_info: return the environments' infos.
         """
+        ...
+
+    def turn_over(self) -> None:
+        """Have `observation` in other arrays, with the same values: the present ones stay."""
         ...
 
     def call(self, env: int, name: str, args: tuple[Any, ...]) -> tuple[bool, Any]:
@@ -206,8 +228,3 @@ class Backend(Protocol):
     def close(self) -> None:
         """Close all environments; `start` can create them again. Idempotent."""
         ...
-
-
-def stored_dtype(dtype: Any) -> str:
-    """Returns the dtype in which observations are stored: float64 becomes float32, others stay."""
-    return "float32" if np.dtype(dtype) == np.float64 else str(np.dtype(dtype))

@@ -15,17 +15,16 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from hpcdi.env.spaces import Form
+from hpcdi.env.contract import Space
 from hpcdi.errors import EnvError
-from hpcdi.types import Array
-from hpcdi.utils.packed import legal_of
+from hpcdi.types import ACTION_MASK, Columns
 
 MOST_POSITIONS = 300_000
 """Limit of a small game."""
 _PLAYOUTS = 20
 _SMALL = ": best responses are solved in small games alone, such as tic-tac-toe"
-Act = Callable[[Array], int]
-"""A strategy: a row of packed observations [1] (see `hpcdi.utils.packed`) -> an action from 0."""
+Act = Callable[[Columns], int]
+"""A strategy: the columns of an observation, each [1, ...] -> an action from 0."""
 Joint = tuple[int | None, ...]
 _World = tuple[float, int, int, tuple[Joint, ...]]
 """Probability (without the response's moves), strategy drawn, deal, and all actions so far."""
@@ -36,12 +35,12 @@ class Position:
     """Where a game stands.
 
     Attributes:
-        seen: of each player that is to act: its packed observation [1]; else None.
+        seen: of each player that is to act: its observation's columns, each [1, ...]; else None.
         returns: each player's, so far.
         done: whether the game is over.
     """
 
-    seen: Sequence[Array | None]
+    seen: Sequence[Columns | None]
     returns: tuple[float, ...]
     done: bool
 
@@ -60,14 +59,14 @@ class SmallGame:
     def __init__(self, env: Any, most: int = MOST_POSITIONS) -> None:
         if env.agents != 2:
             raise EnvError(f"best responses are for games of 2 players; this one has {env.agents}")
-        acts = [Form.of_actions(space) for space in env.action_space]
+        acts = [Space.of_actions(space) for space in env.action_space]
         if any(len(a.leaves) != 1 or len(a.leaves[0].counts) != 1 for a in acts):
             raise EnvError("best responses need actions that are one discrete number")
         self.deals = int(getattr(env, "deals", 1))
-        self._counts = [form.leaves[0].counts[0] for form in acts]
+        self._counts = [space.leaves[0].counts[0] for space in acts]
         self._draws_nothing = not hasattr(env, "deals")
         self._env, self._acts, self._most = env, acts, most
-        self._forms = [Form.of_observations(space) for space in env.observation_space]
+        self._seen = [Space.of_observations(space) for space in env.observation_space]
         self._kept: dict[tuple[int, tuple[Joint, ...]], Position] = {}
         self._now: tuple[int, tuple[Joint, ...]] | None = None
         self._resets = 0
@@ -88,9 +87,9 @@ class SmallGame:
             self._now = key
         return self._kept[key]
 
-    def legal(self, player: int, seen: Array) -> list[int]:
+    def legal(self, player: int, seen: Columns) -> list[int]:
         """Returns the actions, from 0, of a player who sees this."""
-        mask = legal_of(seen)
+        mask = seen.get(ACTION_MASK)
         legal: list[int] = np.arange(self._counts[player]).tolist()
         return legal if mask is None else np.flatnonzero(mask[0]).tolist()
 
@@ -136,26 +135,25 @@ class SmallGame:
         if not actions:
             self._resets += 1
             observation = self._env.reset(seed=self._resets if self._draws_nothing else deal)
-            return Position(self._packed(observation), (0.0, 0.0), done=False)
+            return Position(self._columns(observation), (0.0, 0.0), done=False)
         given = [
-            None if a is None else form.unpack(np.array([a]), 0)
-            for form, a in zip(self._acts, actions[-1], strict=True)
+            None if a is None else space.from_start(np.int64(a))
+            for space, a in zip(self._acts, actions[-1], strict=True)
         ]
         observation, reward, done, _ = self._env.step(given)
         before = self._kept[deal, actions[:-1]].returns
         returns = (before[0] + float(reward[0]), before[1] + float(reward[1]))
         if done and not np.isclose(sum(returns), 0.0):
             raise EnvError(f"a game has ended with {returns}: exploitability is of zero-sum games")
-        return Position((None, None) if done else self._packed(observation), returns, bool(done))
+        return Position((None, None) if done else self._columns(observation), returns, bool(done))
 
-    def _packed(self, observation: Sequence[Any]) -> list[Array | None]:
-        rows: list[Array | None] = [None, None]
-        for player, (form, own) in enumerate(zip(self._forms, observation, strict=True)):
+    def _columns(self, observation: Sequence[Any]) -> list[Columns | None]:
+        seen: list[Columns | None] = [None, None]
+        for player, (space, own) in enumerate(zip(self._seen, observation, strict=True)):
             if own is not None:
-                row = np.zeros((1, *form.shape), dtype=form.dtype)
-                form.put(row, 0, own)
-                rows[player] = row
-        return rows
+                seen[player] = row = space.zeros(1)
+                space.put(row, 0, own)
+        return seen
 
 
 def _equal(one: Position, other: Position) -> bool:
@@ -164,8 +162,8 @@ def _equal(one: Position, other: Position) -> bool:
     )  # fmt: skip
 
 
-def _key(seen: Array | None) -> bytes:
-    return b"" if seen is None else seen.tobytes()
+def _key(seen: Columns | None) -> bytes:
+    return b"" if seen is None else b"".join(column.tobytes() for column in seen.values())
 
 
 def best_response_value(game: SmallGame, seat: int, mixture: Sequence[tuple[float, Act]]) -> float:
@@ -185,10 +183,10 @@ def best_response_value(game: SmallGame, seat: int, mixture: Sequence[tuple[floa
     other = 1 - seat
     chosen: dict[tuple[int, bytes], int] = {}
 
-    def answer(who: int, seen: Array | None) -> int | None:
+    def answer(who: int, seen: Columns | None) -> int | None:
         if seen is None:
             return None
-        key = (who, seen.tobytes())
+        key = (who, _key(seen))
         if key not in chosen:
             chosen[key] = int(mixture[who][1](seen))
         return chosen[key]

@@ -36,7 +36,7 @@ _START_S = 60.0  # beside the time of a reset, for a process to start and import
 _EXIT_S = 1.0  # for a process whose pipe has closed to exit
 
 
-def child_main(connection: Connection, make: EnvFn, takes_objects: bool) -> None:
+def child_main(connection: Connection, make: EnvFn, is_battle: bool) -> None:
     """Do commands until the parent closes the environment or is gone."""
     _die_with_parent()
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2):
@@ -44,7 +44,7 @@ def child_main(connection: Connection, make: EnvFn, takes_objects: bool) -> None
     for name in _launcher_variables():
         del os.environ[name]
     worker = LocalWorker(
-        make, takes_objects=takes_objects, on_reset=lambda: connection.send_bytes(_RESETTING)
+        make, is_battle=is_battle, on_reset=lambda: connection.send_bytes(_RESETTING)
     )
     with contextlib.suppress(EOFError, BrokenPipeError, ConnectionResetError):  # no parent
         while _serve_one(connection, worker):
@@ -54,10 +54,10 @@ def child_main(connection: Connection, make: EnvFn, takes_objects: bool) -> None
 def _serve_one(connection: Connection, worker: LocalWorker) -> bool:
     verb, *args = connection.recv()
     if verb == "attach":
-        layout, row = args
+        layout, env = args
         arrays = SharedArrays(layout, reduction.recv_handle(connection))
         arrays.close()
-        worker.attach(arrays, row)
+        worker.attach(arrays, env)
         return True
     try:
         value = getattr(worker, verb)(*args)
@@ -111,7 +111,7 @@ class ChildWorker:
     Args:
         make: makes the environment; goes to the child by pickle.
         start_method: ``spawn`` or ``forkserver``.
-        takes_objects: whether it is a battle environment.
+        is_battle: whether it is a battle environment.
         step_timeout_s: of a step; None: no limit.
         reset_timeout_s: of a reset; creating may take `_START_S` longer; None: no limit.
     """
@@ -121,14 +121,14 @@ class ChildWorker:
         make: EnvFn,
         *,
         start_method: str,
-        takes_objects: bool,
+        is_battle: bool,
         step_timeout_s: float | None,
         reset_timeout_s: float | None,
     ) -> None:
         self._context: Any = multiprocessing.get_context(start_method)
-        self._target = (make, takes_objects)
+        self._target = (make, is_battle)
         making_s = None if reset_timeout_s is None else reset_timeout_s + _START_S
-        self._timeouts = {"step": step_timeout_s, "play": step_timeout_s, "make": making_s}
+        self._timeouts = {"step": step_timeout_s, "make": making_s}
         self._reset_timeout_s = reset_timeout_s
         self._process: Any = None
         self._connection: Connection | None = None
@@ -180,8 +180,7 @@ class ChildWorker:
                 self._kill()
                 verb = self._asked[0]
                 limit_s = self._timeouts.get(verb, self._reset_timeout_s)
-                what = "step" if verb == "play" else verb
-                raise EnvFailure(f"{what} took longer than {limit_s:g} s", is_gone=True)
+                raise EnvFailure(f"{verb} took longer than {limit_s:g} s", is_gone=True)
             self._receive()
         (state, value), self._arrived = self._arrived, None
         if state == "ok":
@@ -200,11 +199,11 @@ class ChildWorker:
         else:
             self._arrived = received
 
-    def attach(self, arrays: SharedArrays, row: int) -> None:
+    def attach(self, arrays: SharedArrays, env: int) -> None:
         """Send the arrays' descriptor."""
         with contextlib.suppress(BrokenPipeError, ConnectionResetError):  # `answer` will say so
             if self._connection is not None:
-                self._connection.send(("attach", arrays.layout, row))
+                self._connection.send(("attach", arrays.layout, env))
                 reduction.send_handle(self._connection, arrays.fd, self._process.pid)
 
     def retire(self) -> None:
@@ -223,9 +222,9 @@ class ChildWorker:
 
     def _start(self) -> None:
         connection, other = self._context.Pipe()
-        make, takes_objects = self._target
+        make, is_battle = self._target
         process = self._context.Process(
-            target=child_main, args=(other, make, takes_objects), daemon=True, name="hpcdi-env"
+            target=child_main, args=(other, make, is_battle), daemon=True, name="hpcdi-env"
         )
         self._context.set_forkserver_preload(_PRELOAD)
         try:

@@ -15,7 +15,7 @@ from hpcdi.config.env import ChildConfig, EnvConfig, ManagerConfig
 from hpcdi.env.base import EnvFn
 from hpcdi.env.child_process import ChildWorker
 from hpcdi.env.in_process import LocalWorker, SingleEnvs
-from hpcdi.env.manager import BattleManager, EnvManager, VectorManager
+from hpcdi.env.manager import EnvManager
 from hpcdi.env.vector import VectorEnvs
 from hpcdi.errors import ConfigError, Problem
 from hpcdi.types import Spaces
@@ -63,16 +63,14 @@ class BaseEnvManager(Configurable):
             raise ConfigError(problems, "the manager's configuration")
         if source.vector is not None:
             vector = VectorEnvs(source.vector, len(source.env_fns))
-            return VectorManager(vector, settings, episode_num=episode_num, seed=seed)
+            return EnvManager(vector, settings, episode_num=episode_num, seed=seed)
         envs = cls.single_envs(source, settings)
-        manager_cls = BattleManager if source.is_battle else VectorManager
-        return manager_cls(envs, settings, episode_num=episode_num, seed=seed)
+        return EnvManager(envs, settings, episode_num=episode_num, seed=seed)
 
     @classmethod
     def single_envs(cls, source: Source, _settings: ManagerConfig) -> SingleEnvs:
         """Returns a back-end of the single environments of a source."""
-        workers = [LocalWorker(fn, takes_objects=source.is_battle) for fn in source.env_fns]
-        return SingleEnvs(workers, has_arrays=not source.is_battle)
+        return SingleEnvs([LocalWorker(fn, is_battle=source.is_battle) for fn in source.env_fns])
 
 
 class SubprocessEnvManager(BaseEnvManager):
@@ -87,7 +85,7 @@ class SubprocessEnvManager(BaseEnvManager):
             raise TypeError(f"not settings of child processes: {settings}")
         workers = [
             ChildWorker(
-                fn, start_method=settings.start_method, takes_objects=source.is_battle,
+                fn, start_method=settings.start_method, is_battle=source.is_battle,
                 step_timeout_s=settings.step_timeout, reset_timeout_s=settings.reset_timeout,
             )
             for fn in source.env_fns
@@ -95,9 +93,7 @@ class SubprocessEnvManager(BaseEnvManager):
         if source.is_battle and settings.wait_num is not None:
             message = "is for environments of one player; leave it out"
             raise ConfigError([Problem("env.manager.wait_num", message)])
-        return SingleEnvs(
-            workers, has_arrays=not source.is_battle, is_shared=True, wait_num=settings.wait_num
-        )
+        return SingleEnvs(workers, is_shared=True, wait_num=settings.wait_num)
 
 
 def get_env_cls(cfg: EnvConfig | Mapping[str, Any]) -> Any:
@@ -137,7 +133,7 @@ def create_env_manager(
     evaluate: bool,
     is_endless: bool = False,
     seed: np.random.SeedSequence,
-) -> Any:
+) -> EnvManager:
     """Returns a manager of the environments of one collector, or of an evaluation.
 
     Args:
@@ -145,9 +141,6 @@ def create_env_manager(
         evaluate: take the number of environments and episodes of an evaluation, not a collector's.
         is_endless: the caller says when it has played enough: there is no number of episodes.
         seed: spawns each environment's seed.
-
-    Returns:
-        A `VectorManager`; of battle environments a `BattleManager`.
 
     Raises:
         UnknownTypeError: no environment or manager has that type. ConfigError: a setting is wrong.
@@ -163,9 +156,10 @@ def create_env_manager(
     episodes = config.evaluator_episode_num if evaluate else config.collector_episode_num
     limit = None if is_endless else episodes
     source = _source(env_cls, config, env_num)
-    return component_class(ENV_MANAGER_REGISTRY, settings).build(
+    manager: EnvManager = component_class(ENV_MANAGER_REGISTRY, settings).build(
         source, settings, episode_num=limit or settings.episodes, seed=seed
     )
+    return manager
 
 
 def make_env_manager(
@@ -174,7 +168,7 @@ def make_env_manager(
     *,
     seed: np.random.SeedSequence | int = 0,
     battle: bool = False,
-) -> Any:
+) -> EnvManager:
     """Returns a manager of environments that callables make.
 
     Args:
@@ -183,9 +177,6 @@ def make_env_manager(
             picklable: functions of a module, or `functools.partial` of one.
         seed: spawns each environment's seed.
         battle: they are battle environments: in `BattleEnv`'s shape, PettingZoo's, or the seeds'.
-
-    Returns:
-        A `VectorManager`; of battle environments a `BattleManager`.
 
     Raises:
         UnknownTypeError: no manager has that type. ConfigError: a setting is wrong.
@@ -197,9 +188,10 @@ def make_env_manager(
     manager_cls = component_class(ENV_MANAGER_REGISTRY, given)
     settings: ManagerConfig = manager_cls.parse_config(given)
     sequence = seed if isinstance(seed, np.random.SeedSequence) else np.random.SeedSequence(seed)
-    return manager_cls.build(
+    manager: EnvManager = manager_cls.build(
         Source(env_fns, is_battle=battle), settings, episode_num=settings.episodes, seed=sequence
     )
+    return manager
 
 
 def _source(env_cls: Any, config: EnvConfig, env_num: int) -> Source:

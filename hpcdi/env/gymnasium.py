@@ -17,8 +17,8 @@ from gymnasium.vector import AutoresetMode, VectorEnv
 
 from hpcdi.config.compat import Configurable
 from hpcdi.config.env import GymnasiumConfig
-from hpcdi.env.spaces import ActionMasks, read_spaces
-from hpcdi.env.wrappers import without_reward_wrappers, wrap
+from hpcdi.env.contract import read_spaces
+from hpcdi.env.wrappers import ActionMasks, without_reward_wrappers, wrap
 from hpcdi.errors import ConfigError, EnvError, Problem
 from hpcdi.types import Spaces
 from hpcdi.utils.registry import import_module, missing_module

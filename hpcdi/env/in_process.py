@@ -6,8 +6,9 @@ in child processes (`hpcdi.env.child_process`) work at the same time::
     for worker in workers: worker.ask(command)
     for worker in workers: worker.answer()
 
-Observations, actions and results lie side by side in arrays (`SharedArrays`), one row for each
-environment; those of battles are objects, and travel with the commands.
+Observations, actions and results lie side by side in arrays (`SharedArrays`), a row for each player
+of each environment: ``player * environments + environment``. Of observations there are two sets, by
+turns: a step writes to one, while a collector still has the other.
 """
 
 from __future__ import annotations
@@ -24,19 +25,12 @@ from typing import Any, Protocol, Self
 
 import numpy as np
 
-from hpcdi.env.base import (
-    BackendStep,
-    BaseEnvTimestep,
-    EnvFacts,
-    EnvFailure,
-    EnvFn,
-    EpisodeStart,
-)
+from hpcdi.env.base import BackendStep, EnvFacts, EnvFailure, EnvFn, EpisodeStart
+from hpcdi.env.contract import Results, Space, numbers_in
 from hpcdi.env.old_gym import as_gymnasium
-from hpcdi.env.pettingzoo import as_battle, teams_of
-from hpcdi.env.spaces import Form, other_than_space
+from hpcdi.env.pettingzoo import as_battle, space_of_players, teams_of
 from hpcdi.errors import ConfigError, EnvError
-from hpcdi.types import Array
+from hpcdi.types import Array, Columns
 from hpcdi.utils.lifetime import Closing
 
 Command = tuple[Any, ...]
@@ -52,42 +46,38 @@ _ALIGNMENT = 64
 
 @dataclass(frozen=True)
 class Layout:
-    """Sizes of the arrays."""
+    """What the arrays are: name -> shape and dtype.
+
+    Attributes:
+        env_num, seats: environments, and players of each.
+        arrays: ``0/``, ``1/`` and ``final/`` before the names of an observation's columns, an
+            action's columns, and the results of a step.
+    """
 
     env_num: int
-    obs_shape: tuple[int, ...]
-    obs_dtype: np.dtype[Any]
-    action_shape: tuple[int, ...]
-    action_dtype: np.dtype[Any]
+    seats: int
+    arrays: tuple[tuple[str, tuple[int, ...], str], ...]
 
     @classmethod
-    def of(cls, env_num: int, observation: Any, action: Any) -> Self:
-        """Returns the layout for two gymnasium spaces.
+    def of(cls, env_num: int, facts: EnvFacts) -> Self:
+        """Returns the layout for environments.
 
         Raises:
-            EnvError: these are not arrays.
+            EnvError: their observations or actions are no arrays.
         """
-        seen, acts = Form.of_observations(observation), Form.of_actions(action)
-        return cls(env_num, seen.shape, seen.dtype, acts.shape, acts.dtype)
-
-    def arrays(self) -> dict[str, tuple[tuple[int, ...], np.dtype[Any]]]:
-        """Returns shape and dtype of each array."""
-        row = (self.env_num,)
-        observation = ((*row, *self.obs_shape), self.obs_dtype)
-        return {
-            "observation": observation,
-            "final": observation,
-            "action": ((*row, *self.action_shape), self.action_dtype),
-            "reward": (row, np.dtype(np.float32)),
-            "terminated": (row, np.dtype(bool)),
-            "truncated": (row, np.dtype(bool)),
-        }
+        rows = env_num * facts.players
+        seen = Space.of_observations(facts.observation_space).zeros(rows)
+        acts = Space.of_actions(facts.action_space).zeros(rows)
+        columns = {f"{part}/{n}": c for part in ("0", "1", "final") for n, c in seen.items()}
+        arrays = [(n, c.shape, c.dtype.str) for n, c in {**columns, **acts}.items()]
+        arrays += [(name, (rows,), dtype) for name, dtype in Results.LAYOUT]
+        return cls(env_num, facts.players, tuple(arrays))
 
 
 class SharedArrays(Closing):
-    """Arrays with one row for each environment; processes that hold the descriptor share them.
+    """Arrays that processes share which hold the descriptor, a row for each player.
 
-    Shared ones lie in anonymous memory (a memfd): it has no name, so that nothing can be left
+    They lie in anonymous memory (a memfd): it has no name, so that nothing can be left
     behind, and is freed with the last process that holds it, however that ends.
 
     Args:
@@ -95,31 +85,29 @@ class SharedArrays(Closing):
         fd: of the memory; -1: memory of this process only.
 
     Attributes:
-        observation: the policy acts on it next.
+        slots: two sets of observations: of one the policy acts on next.
         final: the last observation of the episode that ended last.
         action: of the next step.
-        reward, terminated, truncated: of the last step.
+        results: of the last step.
     """
-
-    observation: Array
-    final: Array
-    action: Array
-    reward: Array
-    terminated: Array
-    truncated: Array
 
     def __init__(self, layout: Layout, fd: int) -> None:
         self.layout, self.fd = layout, fd
-        places, size = {}, 0
-        for name, (shape, dtype) in layout.arrays().items():
-            places[name] = size
-            size += -(-math.prod(shape) * dtype.itemsize // _ALIGNMENT) * _ALIGNMENT
+        places, size = [], 0
+        for _, shape, dtype in layout.arrays:
+            places.append(size)
+            size += -(-math.prod(shape) * np.dtype(dtype).itemsize // _ALIGNMENT) * _ALIGNMENT
         if fd >= 0:
             os.ftruncate(fd, size)
         memory = mmap.mmap(fd, size)  # unmapped with the last array on it
-        for name, (shape, dtype) in layout.arrays().items():
-            flat = np.frombuffer(memory, dtype, count=math.prod(shape), offset=places[name])
-            setattr(self, name, flat.reshape(shape))
+        arrays = {
+            name: np.frombuffer(memory, dtype, math.prod(shape), place).reshape(shape)
+            for place, (name, shape, dtype) in zip(places, layout.arrays, strict=True)
+        }
+        self.slots = (_below("0/", arrays), _below("1/", arrays))
+        self.final = _below("final/", arrays)
+        self.action = {n: array for n, array in arrays.items() if n.split("/")[0] == "action"}
+        self.results = Results(arrays)
 
     @classmethod
     def create(cls, layout: Layout, *, is_shared: bool) -> Self:
@@ -131,6 +119,10 @@ class SharedArrays(Closing):
         fd, self.fd = self.fd, -1
         if fd >= 0:
             os.close(fd)
+
+
+def _below(prefix: str, arrays: Columns) -> Columns:
+    return {n.removeprefix(prefix): array for n, array in arrays.items() if n.startswith(prefix)}
 
 
 # ------------------------------------------------------------------------------------------ workers
@@ -151,8 +143,8 @@ class EnvWorker(Protocol):
         """
         ...
 
-    def attach(self, arrays: SharedArrays, row: int) -> None:
-        """Use a row of arrays."""
+    def attach(self, arrays: SharedArrays, env: int) -> None:
+        """Use the rows of an environment."""
         ...
 
     def retire(self) -> None:
@@ -173,7 +165,7 @@ class LocalWorker:
 
     Args:
         make: makes the environment.
-        takes_objects: whether it is a battle environment.
+        is_battle: whether several players play in it.
         on_reset: called when a step is over and the reset at an episode's end begins.
     """
 
@@ -181,17 +173,15 @@ class LocalWorker:
         self,
         make: EnvFn,
         *,
-        takes_objects: bool = False,
+        is_battle: bool = False,
         on_reset: Callable[[], None] = lambda: None,
     ) -> None:
-        self._make_env, self._takes_objects, self._on_reset = make, takes_objects, on_reset
+        self._make_env, self._is_battle, self._on_reset = make, is_battle, on_reset
         self._env: Any = None
-        self._row = 0
+        self._rows: list[int] = []  # of its players
         self._arrays: Any = None
-        self._shape: tuple[int, ...] = ()  # of observations
-        self._dtype: Any = ""  # of the last one: those like it need no check
-        self._seen: Form | None = None  # of observations, where they are no plain arrays
-        self._acts: Form | None = None  # of actions, likewise
+        self._seen: Any = None  # spaces
+        self._acts: Any = None
         self._result: Any = None
         self._failure: EnvFailure | None = None
 
@@ -204,69 +194,93 @@ class LocalWorker:
         for name in ("reset", "step"):
             if not callable(getattr(made, name, None)):
                 raise EnvError(f"{made!r} is no environment: it has no {name}()")
-        env = self._env = as_battle(made) if self._takes_objects else as_gymnasium(made)
-        observation = getattr(env, "observation_space", None)
-        action = getattr(env, "action_space", None)
-        if not self._takes_objects:
-            return EnvFacts(observation, action, 1)
-        return EnvFacts(observation, action, int(env.agents), teams_of(env))
+        env = self._env = as_battle(made) if self._is_battle else as_gymnasium(made)
+        if self._is_battle:
+            return EnvFacts(*space_of_players(env), int(env.agents), teams_of(env))
+        return EnvFacts(getattr(env, "observation_space", None), getattr(env, "action_space", None))
 
-    def reset(self, seed: int | None, options: dict[str, Any] | None) -> Any:
-        """Begin an episode; returns the players' observations in a battle, else None."""
-        if self._takes_objects:
-            return self._env.reset(seed=seed, **({"options": options} if options else {}))
-        self._keep(self._arrays.observation, self._env.reset(seed=seed, options=options)[0])
-        return None
-
-    def step(self, next_seed: int | None, goes_on: bool, wants_info: bool) -> Any:
-        """Act as the arrays say, and begin the next episode where one ended.
-
-        Sets the arrays' marks of an end where there is one; who reads them clears them.
+    def reset(self, slot: int, seed: int | None, options: dict[str, Any] | None) -> None:
+        """Begin an episode.
 
         Args:
+            slot: number of the observations to write to.
+            seed: None: the environment's generator goes on.
+            options: for its reset.
+        """
+        if self._is_battle:
+            self._show(
+                slot, self._env.reset(seed=seed, **({"options": options} if options else {}))
+            )
+        else:
+            self._show(slot, [self._env.reset(seed=seed, options=options)[0]])
+
+    def step(
+        self, slot: int, next_seed: int | None, goes_on: bool, keeps_info: bool
+    ) -> tuple[list[dict[str, float]], Any] | None:
+        """Act as the arrays say, and begin the next episode where one ended.
+
+        Args:
+            slot: number of the observations to write to.
             next_seed: for the episode that begins; None: the environment's generator goes on.
             goes_on: begin it.
-            wants_info: return the environment's info.
+            keeps_info: return the info.
+
+        Returns:
+            At an episode's end the numbers of each player's info, else an empty list; and the info,
+            if it is kept. None: neither.
         """
-        arrays, row = self._arrays, self._row
-        if self._acts is not None:
-            action = self._acts.unpack(arrays.action, row)
-        else:
-            action = arrays.action[row]
-            if action.ndim:  # a view of memory that the next action is written to
-                action = action.copy()
-        observation, arrays.reward[row], terminated, truncated, info = self._env.step(action)
-        if terminated or truncated:
-            arrays.terminated[row], arrays.truncated[row] = terminated, truncated
-            self._keep(arrays.final, observation)
+        env, arrays, seen, (row,) = self._env, self._arrays, self._seen, self._rows
+        action = self._acts.value(arrays.action, row)
+        observation, reward, terminated, truncated, info = env.step(action)
+        arrays.results.put(row, reward, terminated, truncated)
+        is_over = bool(terminated or truncated)
+        if is_over:
+            seen.put(arrays.final, row, observation)
+            arrays.results.acts[row] = goes_on
             if goes_on:
                 self._on_reset()
-                observation, _ = self._env.reset(seed=next_seed)
-        self._keep(arrays.observation, observation)
-        return info if wants_info else None
-
-    def _keep(self, array: Array, observation: Any) -> None:
-        if self._seen is not None:
-            self._seen.put(array, self._row, observation)
-            return
-        dtype = getattr(observation, "dtype", None)
-        if dtype is not self._dtype or observation.shape != self._shape:
-            if np.shape(observation) != self._shape or _loses(observation, array.dtype):
-                raise EnvError(other_than_space(observation, self._shape, array.dtype))
-            self._dtype = dtype or "a list's"
-        array[self._row] = observation
+                observation, _ = env.reset(seed=next_seed)
+        seen.put(arrays.slots[slot], row, observation)
+        if not (is_over or keeps_info):
+            return None
+        return [numbers_in(info)] if is_over else [], info if keeps_info else None
 
     def play(
-        self, next_seed: int | None, goes_on: bool, actions: list[Any]
-    ) -> tuple[BaseEnvTimestep, Any]:
-        """`step` of a battle; returns the next episode's first observation, too, if it began."""
-        obs, reward, done, info = self._env.step(actions)
-        first = None
-        if done and goes_on:
-            self._on_reset()
-            first = self._env.reset(seed=next_seed)
-        rewards: Array = np.asarray(reward, dtype=np.float32)
-        return BaseEnvTimestep(list(obs), rewards, bool(done), info), first
+        self, slot: int, next_seed: int | None, goes_on: bool, keeps_info: bool
+    ) -> tuple[list[dict[str, float]], Any] | None:
+        """`step` of a battle: the players act whose turn it is."""
+        env, arrays, results = self._env, self._arrays, self._arrays.results
+        actions = [
+            self._acts.value(arrays.action, row) if results.acts[row] else None
+            for row in self._rows
+        ]
+        observations, rewards, is_over, infos = env.step(actions)
+        for row, reward, info in zip(self._rows, rewards, infos, strict=True):
+            is_cut = bool(is_over and info.get("truncated", False))
+            results.put(row, reward, is_over and not is_cut, is_cut)
+        if is_over:
+            for row, own in zip(self._rows, observations, strict=True):
+                if own is not None:
+                    self._seen.put(arrays.final, row, own)
+            observations = [None] * len(self._rows)
+            if goes_on:
+                self._on_reset()
+                observations = env.reset(seed=next_seed)
+        self._show(slot, observations)
+        if not (is_over or keeps_info):
+            return None
+        return [*map(numbers_in, infos)] if is_over else [], infos if keeps_info else None
+
+    def _show(self, slot: int, observations: Sequence[Any]) -> None:
+        """Write what players see whose turn it is; others keep what they saw last."""
+        slots, acts = self._arrays.slots, self._arrays.results.acts
+        for row, own in zip(self._rows, observations, strict=True):
+            acts[row] = own is not None
+            if own is None:
+                for name, column in slots[slot].items():
+                    column[row] = slots[1 - slot][name][row]
+            else:
+                self._seen.put(slots[slot], row, own)
 
     def call(self, name: str, args: tuple[Any, ...]) -> tuple[bool, Any]:
         """Call the environment's method; see `call_method`."""
@@ -297,13 +311,13 @@ class LocalWorker:
             raise failure
         return self._result
 
-    def attach(self, arrays: SharedArrays, row: int) -> None:
-        """Use a row of arrays."""
-        self._arrays, self._row = arrays, row
-        seen = Form.of_observations(self._env.observation_space)
-        acts = Form.of_actions(self._env.action_space)
-        self._shape, self._dtype = seen.shape, ""
-        self._seen, self._acts = None if seen.is_plain else seen, None if acts.is_own else acts
+    def attach(self, arrays: SharedArrays, env: int) -> None:
+        """Use the rows of an environment."""
+        layout, self._arrays = arrays.layout, arrays
+        self._rows = [seat * layout.env_num + env for seat in range(layout.seats)]
+        spaces = self._env.observation_space, self._env.action_space
+        observation, action = space_of_players(self._env) if self._is_battle else spaces
+        self._seen, self._acts = Space.of_observations(observation), Space.of_actions(action)
 
     def retire(self) -> None:
         """Close the environment; an error of its own does not matter any more."""
@@ -317,11 +331,6 @@ class LocalWorker:
         """Close the environment."""
         self.shut()
         self._arrays = None
-
-
-def _loses(observation: Any, dtype: np.dtype[Any]) -> bool:
-    """True if numbers with fractions are given where the space has whole ones."""
-    return dtype.kind in "biu" and getattr(observation, "dtype", dtype).kind == "f"
 
 
 def call_method(env: Any, name: str, args: tuple[Any, ...]) -> tuple[bool, Any]:
@@ -342,36 +351,157 @@ def call_method(env: Any, name: str, args: tuple[Any, ...]) -> tuple[bool, Any]:
 # ----------------------------------------------------------------------------------------- back-end
 
 
+def _envs_of(rows: Array, env_num: int) -> list[int]:
+    """The environments of rows, bool [rows]."""
+    numbers = rows.nonzero()[0]
+    envs: list[int] = (numbers if len(rows) == env_num else np.unique(numbers % env_num)).tolist()
+    return envs
+
+
 class SingleEnvs:
     """Back-end of single environments with a worker each; see `hpcdi.env.base.Backend`.
 
     Args:
         workers: one for each environment.
-        has_arrays: whether observations and actions are arrays; else objects (battles).
         is_shared: whether workers are other processes, which share the arrays.
         wait_num: steps that are waited for; None: all. Needs workers that are other processes.
     """
 
     fails_as_one = False
+    keeps_infos = False
 
     def __init__(
         self,
         workers: Sequence[EnvWorker],
         *,
-        has_arrays: bool = True,
         is_shared: bool = False,
         wait_num: int | None = None,
     ) -> None:
         self.workers, self.env_num = workers, len(workers)
         self.facts: EnvFacts | None = None
-        self.waiting = np.zeros(self.env_num, dtype=bool)
-        self.observation: Any = [None] * self.env_num  # of battles; else an array
         self.wait_num = wait_num
-        self._has_arrays, self._is_shared = has_arrays, is_shared
+        self.acts = np.zeros(self.env_num, dtype=bool)
+        self._all = self._none = self.acts
+        self.observation: Columns = {}
+        self.infos: dict[int, Any] = {}
+        self._is_shared = is_shared
         self._arrays: Any = None
-        self._stepping: dict[int, bool] = {}  # whose step is under way -> whether it goes on after
+        self._sets: Sequence[Columns] = ()  # of observations, by turns what is acted on next
+        self._landing: Columns | None = None  # where workers write that nobody waits for
+        self._slot = 0  # number of the set that is acted on next
+        self._under_way: dict[int, None] = {}  # whose step is
 
-    def perform(
+    def start(self, starts: Mapping[int, EpisodeStart]) -> dict[int, EnvFailure]:
+        """Create environments that do not exist, and reset all of `starts`."""
+        for env in [env for env in starts if env in self._under_way]:
+            self._finish(env)
+        made, failed = self._perform({e: ("make",) for e, s in starts.items() if not s.exists})
+        for env, facts in made.items():
+            self._admit(env, facts)
+        into = self._slot if self._landing is None else 0
+        firsts, not_reset = self._perform(
+            {e: ("reset", into, s.seed, s.options) for e, s in starts.items() if e not in failed}
+        )
+        if firsts:
+            begun = self._rows_of(firsts)
+            self.acts[begun] = self._arrays.results.acts[begun]
+            for name, column in (self._landing or {}).items():
+                self.observation[name][begun] = column[begun]
+        return failed | not_reset
+
+    def step(
+        self, action: Columns, began: Array, seeds: Sequence[int | None], goes_on: Sequence[bool]
+    ) -> BackendStep:
+        """Step the environments in which a row begins one.
+
+        With `wait_num` it returns when so many steps are over of all that are under way, some of
+        which have begun in earlier calls.
+        """
+        arrays, seats = self._arrays, len(began) // self.env_num
+        all_begin = np.count_nonzero(began) == len(began)
+        for name, column in action.items():  # other rows may not have read theirs yet
+            mine: Any = slice(None) if all_begin else began
+            arrays.action[name][mine] = column[mine]
+        into = 1 - self._slot if self._landing is None else 0
+        verb = "step" if seats == 1 else "play"
+        for env in range(self.env_num) if all_begin else _envs_of(began, self.env_num):
+            self.workers[env].ask((verb, into, seeds[env], goes_on[env], self.keeps_infos))
+            self._under_way[env] = None
+        answered = list(self._under_way) if self.wait_num is None else self._answered()
+        ends, failed = self._take(answered)
+        is_of_all = len(answered) == self.env_num and not failed
+        over = self._all if is_of_all else self._rows_of(e for e in answered if e not in failed)
+        self._show(over, is_of_all=is_of_all)
+        results, reward = arrays.results, arrays.results.reward.copy()
+        if not is_of_all:
+            reward[~over] = 0.0
+        if ends or seats > 1 or not (all_begin and is_of_all):
+            self.acts = np.where(over, results.acts, self.acts & ~began)
+        terminated = truncated = ended = self._none
+        successor = self.observation
+        if ends:
+            terminated, truncated = results.terminated & over, results.truncated & over
+            ended = terminated | truncated
+            successor = {name: column.copy() for name, column in self.observation.items()}
+            for name, column in successor.items():
+                column[ended] = arrays.final[name][ended]
+        return BackendStep(successor, reward, terminated, truncated, ended, over, ends, failed)
+
+    def _take(
+        self, answered: Iterable[int]
+    ) -> tuple[dict[int, Sequence[Mapping[str, float]]], dict[int, EnvFailure]]:
+        """Returns the numbers of infos where episodes ended, and the failures; keeps the infos."""
+        ends, failed, self.infos = {}, {}, {}
+        for env in answered:
+            del self._under_way[env]
+            try:
+                reply = self.workers[env].answer()
+            except EnvFailure as failure:
+                failed[env] = failure
+                continue
+            if reply is not None:
+                if reply[0]:
+                    ends[env] = reply[0]
+                self.infos[env] = reply[1]
+        return ends, failed
+
+    def _show(self, over: Array, *, is_of_all: bool = False) -> None:
+        """Have the other set of observations acted on next, in which some rows are new, or all."""
+        before, self._slot = self.observation, 1 - self._slot
+        self.observation = self._sets[self._slot]
+        if self._landing is None and is_of_all:
+            return
+        for name, column in self.observation.items():
+            column[~over] = before[name][~over]
+            if self._landing is not None:
+                column[over] = self._landing[name][over]
+
+    def turn_over(self) -> None:
+        """See `Backend.turn_over`."""
+        self._show(np.zeros(len(self.acts), dtype=bool))
+
+    def _answered(self) -> list[int]:
+        """Wait until enough of the steps under way are over; returns whose."""
+        workers: dict[int, Any] = {env: self.workers[env] for env in self._under_way}
+        wanted = min(self.wait_num or 0, len(workers))
+        while True:
+            answered = [env for env, worker in workers.items() if worker.has_answer()]
+            if len(answered) >= wanted:
+                return answered
+            others = [worker for env, worker in workers.items() if env not in answered]
+            left_s = min(worker.left_s for worker in others)
+            wait(
+                [worker.connection for worker in others],
+                timeout=None if left_s == math.inf else left_s,
+            )
+
+    def _finish(self, env: int) -> None:
+        """Wait for the step of an environment that is to be reset, whatever becomes of it."""
+        with contextlib.suppress(EnvFailure):
+            self.workers[env].answer()
+        del self._under_way[env]
+
+    def _perform(
         self, commands: Mapping[int, Command]
     ) -> tuple[dict[int, Any], dict[int, EnvFailure]]:
         """Returns results of commands that environments do at the same time, and the failures."""
@@ -389,146 +519,13 @@ class SingleEnvs:
                 failed[env] = failure
         return results, failed
 
-    def start(self, starts: Mapping[int, EpisodeStart]) -> dict[int, EnvFailure]:
-        """Create environments that do not exist, and reset all of `starts`."""
-        for env in [env for env in starts if env in self._stepping]:
-            self._finish(env)
-        made, failed = self.perform({e: ("make",) for e, s in starts.items() if not s.exists})
-        for env, facts in made.items():
-            self._admit(env, facts)
-        firsts, not_reset = self.perform(
-            {e: ("reset", s.seed, s.options) for e, s in starts.items() if e not in failed}
-        )
-        self.waiting[list(firsts)] = True
-        if self._stepping:  # others write to their rows
-            self.observation = self.observation.copy()
-            self.observation[list(firsts)] = self._arrays.observation[list(firsts)]
-        elif self._arrays is not None:
-            self.observation = self._arrays.observation.copy()
-        else:
-            for env, first in firsts.items():
-                self.observation[env] = first
-        return failed | not_reset
-
-    def step(
-        self,
-        actions: Array,
-        live: Array,
-        *,
-        seeds: Sequence[int | None],
-        goes_on: Sequence[bool],
-        wants_info: bool,
-    ) -> BackendStep:
-        """Step the environments of `live`; the rows of others are zero.
-
-        With `wait_num` it begins their steps, and returns when so many are over of all that are
-        under way: environments of which some have begun with earlier calls.
-        """
-        if self.wait_num is not None:
-            return self._step_some(actions, live, seeds, goes_on, wants_info)
-        arrays = self._arrays
-        arrays.action[...] = actions
-        envs = live.nonzero()[0].tolist()
-        for env in envs:
-            self.workers[env].ask(("step", seeds[env], goes_on[env], wants_info))
-        infos, failed = self._answers(envs)
-        reward, terminated = arrays.reward.copy(), arrays.terminated.copy()
-        truncated = arrays.truncated.copy()
-        if len(infos) < self.env_num:
-            resting = np.ones(self.env_num, dtype=bool)
-            resting[list(infos)] = False
-            reward[resting], terminated[resting], truncated[resting] = 0.0, False, False
-        ended = terminated | truncated
-        self.observation = successor = arrays.observation.copy()
-        over = ended.nonzero()[0]
-        if failed or over.size:
-            arrays.terminated[:], arrays.truncated[:] = False, False
-            successor = self.observation.copy()
-            successor[over] = arrays.final[over]
-            for env in over.tolist():
-                self.waiting[env] = goes_on[env]
-        return BackendStep(successor, reward, terminated, truncated, ended, infos, failed)
-
-    def _step_some(
-        self,
-        actions: Array,
-        live: Array,
-        seeds: Sequence[int | None],
-        goes_on: Sequence[bool],
-        wants_info: bool,
-    ) -> BackendStep:
-        arrays = self._arrays
-        arrays.action[live] = actions[live]  # others may not have read theirs yet
-        for env in live.nonzero()[0].tolist():
-            self.workers[env].ask(("step", seeds[env], goes_on[env], wants_info))
-            self._stepping[env] = goes_on[env]
-        self.waiting[live] = False
-        made = np.zeros(self.env_num, dtype=bool)
-        infos, failed, follows = {}, {}, {}
-        for env in self._answered(min(self.wait_num or 0, len(self._stepping))):
-            made[env], follows[env] = True, self._stepping.pop(env)
-            try:
-                infos[env] = self.workers[env].answer()
-            except EnvFailure as failure:
-                failed[env] = failure
-        self.observation = self.observation.copy()
-        self.observation[made] = arrays.observation[made]
-        successor = self.observation.copy()
-        is_good = made.copy()
-        is_good[list(failed)] = False
-        terminated, truncated = arrays.terminated & is_good, arrays.truncated & is_good
-        arrays.terminated[made], arrays.truncated[made] = False, False
-        ended = terminated | truncated
-        successor[ended] = arrays.final[ended]
-        for env in is_good.nonzero()[0].tolist():
-            self.waiting[env] = follows[env] or not ended[env]
-        reward = np.where(is_good, arrays.reward, np.float32(0))
-        return BackendStep(successor, reward, terminated, truncated, ended, infos, failed, made)
-
-    def _answered(self, wanted: int) -> list[int]:
-        """Wait until at least so many of the steps under way are over; returns whose."""
-        workers: dict[int, Any] = {env: self.workers[env] for env in self._stepping}
-        while True:
-            answered = [env for env, worker in workers.items() if worker.has_answer()]
-            if len(answered) >= wanted:
-                return answered
-            others = [worker for env, worker in workers.items() if env not in answered]
-            left_s = min(worker.left_s for worker in others)
-            wait(
-                [worker.connection for worker in others],
-                timeout=None if left_s == math.inf else left_s,
-            )
-
-    def _finish(self, env: int) -> None:
-        """Wait for the step of an environment that is to be reset, whatever becomes of it."""
-        with contextlib.suppress(EnvFailure):
-            self.workers[env].answer()
-        del self._stepping[env]
-        self._arrays.terminated[env], self._arrays.truncated[env] = False, False
-
-    def play(
-        self,
-        actions: Mapping[int, list[Any]],
-        *,
-        seeds: Sequence[int | None],
-        goes_on: Sequence[bool],
-    ) -> tuple[dict[int, BaseEnvTimestep], dict[int, EnvFailure]]:
-        """`step` of battles: timesteps of those that the players' actions name, and failures."""
-        played, failed = self.perform(
-            {env: ("play", seeds[env], goes_on[env], given) for env, given in actions.items()}
-        )
-        for env, (timestep, first) in played.items():
-            self.observation[env] = first if timestep.done else timestep.obs
-            self.waiting[env] = goes_on[env] or not timestep.done
-        return {env: timestep for env, (timestep, _) in played.items()}, failed
-
     def call(self, env: int, name: str, args: tuple[Any, ...]) -> tuple[bool, Any]:
         """Call an environment's method; returns whether it has one, and what that returned.
 
         Raises:
             EnvFailure: the method failed; or a step of the environment is under way.
         """
-        if env in self._stepping:
+        if env in self._under_way:
             raise EnvFailure("it is in a step (env.manager.wait_num)")
         self.workers[env].ask(("call", name, args))
         called: tuple[bool, Any] = self.workers[env].answer()
@@ -545,27 +542,40 @@ class SingleEnvs:
     def close(self) -> None:
         """Close all environments within `CLOSE_S`. Idempotent."""
         self.facts = None
-        self._stepping.clear()
+        self._under_way.clear()
         for worker in self.workers:
             worker.begin_close()
         deadline = time.monotonic() + CLOSE_S
         for worker in self.workers:
             worker.close(max(0.0, deadline - time.monotonic()))
+        self.observation, self._sets, self._landing = {}, (), None
         if self._arrays is not None:
             self._arrays.close()
             self._arrays = None
 
+    def _rows_of(self, envs: Iterable[int]) -> Array:
+        """The rows of environments, bool [rows]."""
+        chosen = [False] * self.env_num
+        for env in envs:
+            chosen[env] = True
+        return np.array(chosen * (len(self.acts) // self.env_num))
+
     def _admit(self, env: int, facts: EnvFacts) -> None:
-        """Attach a new environment to its row of the arrays, after a look at its spaces."""
+        """Attach a new environment to its rows of the arrays, after a look at its spaces."""
         if self.facts is None:
-            self.facts = facts
-            if self._has_arrays:
-                layout = Layout.of(self.env_num, facts.observation_space, facts.action_space)
-                self._arrays = SharedArrays.create(layout, is_shared=self._is_shared)
+            layout = Layout.of(self.env_num, facts)
+            self.facts, self.acts = facts, np.zeros(self.env_num * facts.players, dtype=bool)
+            self._all, self._none = ~self.acts, np.zeros_like(self.acts)
+            self._all.flags.writeable = self._none.flags.writeable = False
+            self._arrays = SharedArrays.create(layout, is_shared=self._is_shared)
+            self._sets, self._slot = self._arrays.slots, 0
+            if self.wait_num is not None:
+                self._landing = self._arrays.slots[0]
+                self._sets = [{n: c.copy() for n, c in self._landing.items()} for _ in range(2)]
+            self.observation = self._sets[0]
         elif facts != self.facts:
             raise EnvError(
                 f"environment {env} is of another kind than the first: {facts} against "
                 f"{self.facts}; the environments of one manager must have the same spaces"
             )
-        if self._arrays is not None:
-            self.workers[env].attach(self._arrays, env)
+        self.workers[env].attach(self._arrays, env)

@@ -13,14 +13,17 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any
 
+import gymnasium
 import numpy as np
+from gymnasium import spaces
 
 from hpcdi.config.compat import Configurable
 from hpcdi.config.env import PettingZooConfig
+from hpcdi.env.contract import children_of, leaves_of, read_spaces, split_mask
 from hpcdi.env.gymnasium import cannot_make, refuse_spaces
-from hpcdi.env.spaces import read_spaces
+from hpcdi.env.old_gym import space_of
 from hpcdi.errors import ConfigError, EnvError, Problem
-from hpcdi.types import Array, Spaces
+from hpcdi.types import ACTION_MASK, Array, Spaces
 from hpcdi.utils.registry import import_module
 
 Joint = list[Any]
@@ -66,16 +69,11 @@ class PettingZooEnv(Configurable):
         """
         env = cls.make_single(cfg)
         try:
-            spaces = list(map(read_spaces, env.observation_space, env.action_space))
+            return read_spaces(*space_of_players(env))
         except EnvError as error:
             raise refuse_spaces(cfg.env_id, error) from error
         finally:
             env.close()
-        if any(other != spaces[0] for other in spaces):
-            raise ConfigError(
-                [Problem("env.env_id", f"{cfg.env_id}: its players have different spaces")]
-            )
-        return spaces[0]
 
     @classmethod
     def players(cls, cfg: PettingZooConfig) -> int:
@@ -187,11 +185,28 @@ class BattleEnv(abc.ABC):
         self.teams: tuple[tuple[int, ...], ...] | None = None
         self.observation_space = [env.observation_space(name) for name in self.names]
         self.action_space = [env.action_space(name) for name in self.names]
+        self._add_masks()
         deals = getattr(getattr(env, "unwrapped", env), "deals", None)
         if deals is not None:  # see `hpcdi.env.best_response`
             self.deals = int(deals)
         self._returns = np.zeros(self.agents)
         self._last: dict[str, Any] = {}  # observation of each player when it last had one
+
+    def _add_masks(self) -> None:
+        """Say in the spaces that infos have masks of legal actions, which a reset tells."""
+        masks = [split_mask(space)[1] for space in self.observation_space]
+        counts = [sum(leaf.counts) for leaf, _ in leaves_of("action", self.action_space[0])]
+        if any(mask is not None for mask in masks) or not all(counts):
+            return
+        if any(ACTION_MASK in info for info in self._first_infos().values()):
+            self.observation_space = [
+                spaces.Dict({"observation": space, ACTION_MASK: spaces.MultiBinary(sum(counts))})
+                for space in self.observation_space
+            ]
+
+    @abc.abstractmethod
+    def _first_infos(self) -> Mapping[str, Mapping[str, Any]]:
+        """Reset; returns the players' infos."""
 
     def reset(self, seed: int | None = None) -> Joint:
         """Begin an episode; returns the observation of each player that is to act."""
@@ -248,6 +263,10 @@ class BattleEnv(abc.ABC):
 class ParallelBattle(BattleEnv):
     """All players act at once; those that have dropped out act no more."""
 
+    def _first_infos(self) -> Mapping[str, Mapping[str, Any]]:
+        infos: Mapping[str, Mapping[str, Any]] = self._env.reset()[1]
+        return infos
+
     def _begin(self, seed: int | None) -> Joint:
         observations, infos = self._env.reset(seed=seed)
         self._ends = {name: {"terminated": False, "truncated": False} for name in self.names}
@@ -281,6 +300,11 @@ class ParallelBattle(BattleEnv):
 
 class TurnBattle(BattleEnv):
     """One player acts at a time (PettingZoo's agent environment cycle)."""
+
+    def _first_infos(self) -> Mapping[str, Mapping[str, Any]]:
+        self._env.reset()
+        infos: Mapping[str, Mapping[str, Any]] = self._env.infos
+        return infos
 
     def _begin(self, seed: int | None) -> Joint:
         self._env.reset(seed=seed)
@@ -336,8 +360,13 @@ class ForeignBattle:
         self._env = env
         self.agents = int(getattr(env, "agent_num", getattr(env, "player_num", 2)))
         self.teams: tuple[tuple[int, ...], ...] | None = None
-        self.observation_space = getattr(env, "observation_space", None)
-        self.action_space = getattr(env, "action_space", None)
+        self.observation_space = _space_like(env.reset()[0])
+        given = space_of(getattr(env, "action_space", None))
+        own = [child for _, child in children_of(given) or ()]  # one a player, in a Dict or Tuple
+        each = own if len(own) == self.agents else given
+        each = [*map(space_of, each)] if isinstance(each, list | tuple) else [each] * self.agents
+        is_known = all(isinstance(space, gymnasium.Space) for space in each)
+        self.action_space = each if is_known else [spaces.Discrete(2**31 - 1)] * self.agents
 
     def reset(self, seed: int | None = None) -> Joint:
         """See `BattleEnv.reset`."""
@@ -350,7 +379,11 @@ class ForeignBattle:
         timestep = self._env.step(list(actions))
         obs, reward, done = timestep.obs, timestep.reward, timestep.done
         info = timestep.info
-        infos = [dict(i) for i in ([info] * self.agents if isinstance(info, Mapping) else info)]
+        is_one = isinstance(info, Mapping)
+        infos = [dict(own) for own in ([info] * self.agents if is_one else info)]
+        if is_one and np.size(info.get("eval_episode_return", 0)) == self.agents:
+            for own, number in zip(infos, np.ravel(info["eval_episode_return"]), strict=True):
+                own["eval_episode_return"] = float(number)
         rewards: Array = np.asarray(reward, dtype=np.float32).reshape(self.agents)
         return list(obs), rewards, bool(done), infos
 
@@ -362,6 +395,33 @@ class ForeignBattle:
         if name.startswith("_"):
             raise AttributeError(name)
         return getattr(self._env, name)
+
+
+def _space_like(value: Any) -> Any:
+    """The space of an observation that is like this one."""
+    if isinstance(value, Mapping):
+        return spaces.Dict({key: _space_like(part) for key, part in value.items()})
+    array = np.asarray(value)
+    if array.dtype.kind == "b":
+        return spaces.MultiBinary(array.shape)
+    ends: Any = np.finfo(array.dtype) if array.dtype.kind == "f" else np.iinfo(array.dtype)
+    return spaces.Box(ends.min, ends.max, array.shape, array.dtype.type)
+
+
+def space_of_players(env: Any) -> tuple[Any, Any]:
+    """Returns the observation and action space of each player of a battle.
+
+    Raises:
+        EnvError: they differ.
+    """
+    found = []
+    for name in ("observation_space", "action_space"):
+        given = getattr(env, name)
+        first, *others = list(given) if isinstance(given, list | tuple) else [given]
+        if any(other != first for other in others):
+            raise EnvError(f"its players have different spaces: {name} is {given}")
+        found.append(first)
+    return found[0], found[1]
 
 
 def as_battle(env: Any) -> Any:

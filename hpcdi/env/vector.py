@@ -19,10 +19,10 @@ import numpy as np
 from gymnasium.vector import AutoresetMode, SyncVectorEnv, VectorEnv
 
 from hpcdi.env.base import BackendStep, EnvFacts, EnvFailure, EpisodeStart
+from hpcdi.env.contract import Results, Space, numbers_in
 from hpcdi.env.in_process import call_method
-from hpcdi.env.spaces import Form
 from hpcdi.errors import ConfigError, EnvError
-from hpcdi.types import Array
+from hpcdi.types import Array, Columns
 
 
 class VectorEnvs:
@@ -36,14 +36,19 @@ class VectorEnvs:
     """
 
     fails_as_one = True
+    wait_num: int | None = None
+    keeps_infos = False
 
     def __init__(self, make: Callable[[], VectorEnv[Any, Any, Any]], env_num: int) -> None:
         self.env_num = env_num
         self.facts: EnvFacts | None = None
-        self.waiting = np.zeros(env_num, dtype=bool)
-        self.observation: Array = np.empty(0)
+        self.acts = np.zeros(env_num, dtype=bool)
+        self.observation: Columns = {}
+        self.infos: dict[int, Any] = {}
         self._make = make
         self._env: Any = None
+        self._other: Columns = {}  # observations that the next step writes to
+        self._results = Results({name: np.zeros(env_num, dtype) for name, dtype in Results.LAYOUT})
 
     def start(self, starts: Mapping[int, EpisodeStart]) -> dict[int, EnvFailure]:
         """Create the vector environment where it does not exist, and reset those of `starts`.
@@ -60,44 +65,54 @@ class VectorEnvs:
             raise
         except Exception as error:  # whatever an environment raises is its failure
             return {0: EnvFailure.of(error)}
-        self.observation = self._stored(observation)
-        self.waiting[list(starts)] = True
+        self._seen.put(self.observation, slice(None), observation)
+        self.acts[list(starts)] = True
         return {}
 
     def step(
         self,
-        actions: Array,
-        live: Array,
-        *,
+        action: Columns,
+        began: Array,
         seeds: Sequence[int | None],  # noqa: ARG002 (its generators go on)
         goes_on: Sequence[bool],  # noqa: ARG002 (it always goes on)
-        wants_info: bool,
     ) -> BackendStep:
-        """Step all environments, also those that are not `live`."""
-        env, mode = self._env, self._mode
+        """Step all environments, also those that do not act."""
+        env, mode, results = self._env, self._mode, self._results
         try:
-            given = actions if self._acts.is_own else self._acts.unpack(actions)
+            given = self._acts.value(action or self._none, slice(None))
             observation, reward, terminated, truncated, info = env.step(given)
         except Exception as error:  # whatever an environment raises is its failure
+            self.turn_over()  # the present ones may still be in use
             no, failed = np.zeros(self.env_num, dtype=bool), {0: EnvFailure.of(error)}
-            return BackendStep(self.observation, no.astype(np.float32), no, no, no, {}, failed)
-        successor = observation = self._stored(observation)
-        ended = terminated | truncated
+            nothing = no.astype(np.float32)
+            return BackendStep(self.observation, nothing, no, no, no, no, {}, failed)
+        results.put(slice(None), reward, terminated, truncated)
+        self.observation, self._other = self._other, self.observation
+        self._seen.put(self.observation, slice(None), observation)
+        reward, terminated = results.reward.copy(), results.terminated & began
+        truncated = results.truncated & began
+        ended, successor = terminated | truncated, self.observation
+        is_over = results.terminated | results.truncated  # of environments whose episodes are done
         if mode is AutoresetMode.NEXT_STEP:
-            self.waiting = ~ended
-        elif ended.any():
+            self.acts = ~is_over
+        elif is_over.any():
+            successor = {name: column.copy() for name, column in self.observation.items()}
             if mode is AutoresetMode.SAME_STEP:
-                successor = self._with_last(observation, ended, info)
+                self._put_last(successor, is_over, info)
             else:
-                observation = self._stored(env.reset(options={"reset_mask": ended})[0])
-        self.observation = observation
-        infos: dict[int, Any] = {}
-        if wants_info and mode is AutoresetMode.SAME_STEP:  # an ended one's own is of its reset
-            infos = _infos(info, live & ~ended) | _infos(info.get("final_info", {}), live & ended)
-        elif wants_info:
-            infos = _infos(info, live)
-        reward = np.asarray(reward, dtype=np.float32)
-        return BackendStep(successor, reward, terminated, truncated, ended, infos, {})
+                first = env.reset(options={"reset_mask": is_over})[0]
+                self._seen.put(self.observation, slice(None), first)
+        is_same = mode is AutoresetMode.SAME_STEP
+        ends = {env: [numbers_in(of_env)] for env, of_env in _ends(info, ended, is_same).items()}
+        if self.keeps_infos:
+            self.infos = _infos(info, began & ~ended) | _ends(info, ended, is_same)
+        return BackendStep(successor, reward, terminated, truncated, ended, began, ends, {})
+
+    def turn_over(self) -> None:
+        """See `Backend.turn_over`."""
+        for name, column in self.observation.items():
+            self._other[name][...] = column
+        self.observation, self._other = self._other, self.observation
 
     def call(self, env: int, name: str, args: tuple[Any, ...]) -> tuple[bool, Any]:
         """Call an environment's method; only a `SyncVectorEnv` has single environments."""
@@ -130,9 +145,12 @@ class VectorEnvs:
                 f"{env} does not say how it resets: its metadata['autoreset_mode'] is "
                 f"{self._mode!r}, and must be one of gymnasium.vector.AutoresetMode"
             )
-        self.facts = EnvFacts(env.single_observation_space, env.single_action_space, 1)
-        self._seen = Form.of_observations(env.single_observation_space)
-        self._acts = Form.of_actions(env.single_action_space)
+        self.facts = EnvFacts(env.single_observation_space, env.single_action_space)
+        self._seen = Space.of_observations(env.single_observation_space)
+        self._acts = Space.of_actions(env.single_action_space)
+        self._none = self._acts.zeros(self.env_num)
+        if not self.observation:
+            self.observation, self._other = (self._seen.zeros(self.env_num) for _ in range(2))
 
     def _reset(self, starts: Mapping[int, EpisodeStart]) -> Any:
         """Returns observations of all environments, those of `starts` reset."""
@@ -151,20 +169,21 @@ class VectorEnvs:
         mask = np.isin(np.arange(self.env_num), list(starts))
         return self._env.reset(seed=seeds, options={"reset_mask": mask})[0]
 
-    def _stored(self, observation: Any) -> Array:
-        """A copy: some environments write each observation over the one before."""
-        return self._seen.pack(observation, self.env_num)
-
-    def _with_last(self, observation: Array, ended: Array, info: Mapping[str, Any]) -> Array:
-        """Observations, those of ended episodes replaced by their last ones (SAME_STEP)."""
+    def _put_last(self, successor: Columns, ended: Array, info: Mapping[str, Any]) -> None:
+        """Replace observations of ended episodes by their last ones (SAME_STEP)."""
         if "final_obs" not in info:
             raise EnvError(
                 "the environment says it resets in the same step, but its info has no 'final_obs'"
             )
-        successor = observation.copy()
         for env in np.flatnonzero(ended).tolist():
             self._seen.put(successor, env, info["final_obs"][env])
-        return successor
+
+
+def _ends(info: Mapping[str, Any], ended: Array, is_same: bool) -> dict[int, dict[str, Any]]:
+    """The infos of episodes that ended; in SAME_STEP those beside them are of the next ones."""
+    if not ended.any():
+        return {}
+    return _infos(info.get("final_info", {}) if is_same else info, ended)
 
 
 def _infos(info: Mapping[str, Any], envs: Array) -> dict[int, dict[str, Any]]:

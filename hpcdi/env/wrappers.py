@@ -15,10 +15,12 @@ from typing import Any
 
 import gymnasium
 import numpy as np
+from gymnasium import spaces
 from gymnasium import wrappers as of_gymnasium
 
-from hpcdi.errors import ConfigError, Problem
-from hpcdi.types import Array
+from hpcdi.env.contract import leaves_of
+from hpcdi.errors import ConfigError, EnvError, Problem
+from hpcdi.types import ACTION_MASK, Array
 from hpcdi.utils.registry import missing_module
 
 Wrap = Callable[..., Any]
@@ -81,6 +83,72 @@ class RepeatAction(gymnasium.Wrapper[Any, Any, Any, Any]):
             if terminated or truncated:
                 break
         return observation, total, terminated, truncated, info
+
+
+class ActionMasks(gymnasium.Wrapper[Any, Any, Any, Any]):
+    """Observations with masks of legal actions, as ``{..., "action_mask": bool [entries]}``.
+
+    Args:
+        env: of gymnasium's API.
+        source: where its masks are: ``info``, or a key of its observations.
+
+    Raises:
+        EnvError: it has no such key, or no discrete actions.
+    """
+
+    def __init__(self, env: Any, source: str) -> None:
+        super().__init__(env)
+        space = env.observation_space
+        self._entries = sum(sum(leaf.counts) for leaf, _ in leaves_of("action", env.action_space))
+        self._key = "" if source == "info" else source
+        self._where = (
+            f"key {source!r} of its observations" if self._key else f"info[{ACTION_MASK!r}]"
+        )
+        if self._key and self._key not in getattr(space, "spaces", {}):
+            raise EnvError(f"env.action_mask is {source!r}: no key of its observations, {space}")
+        if not self._entries:
+            raise EnvError(f"masks are of discrete actions, and its actions are {env.action_space}")
+        others = {"observation": space}
+        self._merges = isinstance(space, spaces.Dict)
+        if isinstance(space, spaces.Dict):
+            others = {key: child for key, child in space.spaces.items() if key != self._key}
+        mask = spaces.MultiBinary(self._entries)
+        self.observation_space = spaces.Dict({**others, ACTION_MASK: mask})
+
+    def reset(
+        self, *, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[Any, dict[str, Any]]:
+        """Begin an episode."""
+        observation, info = self.env.reset(seed=seed, options=options)
+        return self._masked(observation, info), info
+
+    def step(self, action: Any) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
+        """Step."""
+        observation, reward, terminated, truncated, info = self.env.step(action)
+        return self._masked(observation, info), reward, terminated, truncated, info
+
+    def _masked(self, observation: Any, info: Any) -> dict[str, Any]:
+        """Raises EnvError: there is no mask, or it has a wrong length."""
+        given = observation if self._key else info
+        if (key := self._key or ACTION_MASK) not in given:
+            raise EnvError(f"its info has no {ACTION_MASK!r}; env.action_mask says that it has")
+        mask = flat_mask(given[key])
+        if len(mask) != self._entries:
+            raise EnvError(
+                f"its mask of actions ({self._where}) has {len(mask)} entries, and its actions, "
+                f"{self.action_space}, need {self._entries}"
+            )
+        others = dict(observation) if self._merges else {"observation": observation}
+        others.pop(self._key, None)
+        return {**others, ACTION_MASK: mask}
+
+
+def flat_mask(mask: Any) -> Array:
+    """Returns a mask as int8 [entries]; it may also be a tuple with one for each component."""
+    if isinstance(mask, tuple | list):
+        return np.concatenate([flat_mask(part) for part in mask]) if mask else np.zeros(0, np.int8)
+    flat: Array = (np.ravel(mask) != 0).astype(np.int8)
+    return flat
 
 
 class ScaleReward(gymnasium.RewardWrapper[Any, Any]):

@@ -25,8 +25,7 @@ from hpcdi.policy import memories, networks
 from hpcdi.policy.distributions import ActionDistribution
 from hpcdi.policy.spaces import action_leaves
 from hpcdi.policy.torch_policy import TorchPolicy
-from hpcdi.types import Array, Columns, Settings
-from hpcdi.utils.packed import ACTION_MASK
+from hpcdi.types import ACTION_MASK, Array, Columns, Settings
 
 _NETWORK, _ACTIONS, _SHUFFLES = range(3)  # streams of random numbers
 
@@ -56,16 +55,16 @@ class ActorCriticPolicy(TorchPolicy):
         """Random numbers of sampling."""
         self._rng = self.random(_ACTIONS)
 
-    def act(self, observation: Array, setting: Settings) -> Columns:
+    def act(self, observation: Columns, setting: Settings, rows: Array | None = None) -> Columns:  # noqa: ARG002
         """Sampled actions, legal ones where there is a mask.
 
         Returns:
-            ``value`` (float32 [envs]) and what `ActionDistribution.sample` returns: ``action``,
+            ``value`` (float32 [rows]) and what `ActionDistribution.sample` returns: ``action``,
             ``log_prob`` and of Boxes ``raw_action``: what was sampled and is learnt from; `action`
             is that within the environment's bounds.
         """
         *policy, value = self.infer(observation)
-        drawn = self._distribution.sample(policy, self._rng, setting.get(ACTION_MASK))
+        drawn = self._distribution.sample(policy, self._rng, observation.get(ACTION_MASK))
         return {**drawn, "value": value}
 
     def greedy(self, output: tuple[Tensor, ...], legal: Tensor | None = None) -> tuple[Any, ...]:
@@ -90,12 +89,11 @@ class ActorCriticPolicy(TorchPolicy):
 
         Args:
             batch: see `update`.
-            names: of columns, ``action`` and ``raw_action`` among them: of Boxes alone the latter
-                is learnt from.
+            names: of columns, or of what is above them, ``action`` and ``raw_action`` among them:
+                of Boxes alone the latter is learnt from.
         """
-        columns = {name: batch[name] for name in names if name in batch}
-        if not self._distribution.counts:
-            del columns["action"]
+        wanted = set(names) if self._distribution.counts else set(names) - {"action"}
+        columns = {name: c for name, c in batch.items() if name.partition("/")[0] in wanted}
         if self._remembers or self._cfg.LEARNS_FROM_SEQUENCES:
             columns |= memories.of_sequences(batch)
         return columns

@@ -84,32 +84,61 @@ class TrainColumns:
 
 
 class ColumnarActor(Protocol):
-    """The fast path of collecting and evaluating: whole batches as arrays.
+    """What acts for a policy's mode, in many environments at once. A row is one of their players.
 
-    One with a memory has also ``forget(live, over)``, both bool [envs], called after each step:
-    which environments made it, and whose episode ended or failed. ``step_columns(reward, live,
-    over)`` returns columns [envs, ...] that are stored beside the step's. In a league, where not
-    all act at once, one with a memory is called by ``act(observation, setting, envs)``, the
-    numbers of those that act, and by ``reset(envs)`` when their episodes have ended, instead of
-    ``forget``.
+    One with a memory has also ``reset(rows)``, called where episodes have ended or failed: numbers,
+    or None for all. ``step_columns(reward, live, over)``, all [rows], is called after each step and
+    returns columns [rows, ...] that are stored beside the step's: `live` are those that completed a
+    transition, `over` those whose episode ended or failed.
     """
 
-    def act(self, observation: Array, setting: Settings) -> Columns:
-        """Returns ``action`` [envs, ...] for observations [envs, ...], and columns to store."""
+    def act(self, observation: Columns, setting: Settings, rows: Array | None = None) -> Columns:
+        """Returns actions, and columns to store beside them, each [rows, ...].
+
+        Args:
+            observation: ``observation``, of several arrays ``observation/<name>``, and where not
+                every action is legal ``action_mask``; each [rows, ...]. The arrays are written over
+                in the next step but one.
+            setting: what the command mode asks for.
+            rows: numbers of those that act; None: all, in order.
+
+        Returns:
+            ``action``, or of several parts ``action/<name>``, discrete ones counted from 0; and
+            what else is stored with each transition.
+        """
         ...
 
     def train_columns(
-        self, transitions: Mapping[str, Array], item_len: Array, last_observation: Array
+        self, transitions: Mapping[str, Array], item_len: Array, last_observation: Columns
     ) -> TrainColumns:
         """Columns to add to transitions.
 
         Args:
-            transitions: name -> [transitions, ...], item after item: ``observation``, ``reward``
+            transitions: name -> [transitions, ...], item after item: observations, ``reward``
                 (float32), ``terminated, truncated`` (bool) and the outputs of `act`.
             item_len: transitions of each item, int32 [items]; an item is a piece of one episode.
-            last_observation: after the last transition of each item, [items, ...].
+            last_observation: after the last transition of each item, each [items, ...].
         """
         ...
+
+
+def actor_of(mode: Any) -> ColumnarActor:
+    """Returns what acts for a policy's mode: its attribute ``columnar``.
+
+    Raises:
+        PolicyError: it has none: it wants dicts.
+    """
+    try:
+        actor = mode.get_attribute("columnar")
+    except (NotImplementedError, AttributeError):
+        actor = None
+    if not hasattr(actor, "act"):
+        raise PolicyError(
+            f"the policy {mode!r} knows no columns: its attribute 'columnar' has no act(observation"
+            ", setting, rows), see hpcdi.policy.base.ColumnarActor"
+        )
+    found: ColumnarActor = actor
+    return found
 
 
 class Policy(Configurable):
@@ -124,6 +153,9 @@ class Policy(Configurable):
     Config: ClassVar[type] = PolicyConfig
     _cfg: PolicyConfig
     MODES = ("learn", "collect", "eval", "command")
+    dict_form: ClassVar[Any] = None
+    """Gives the modes of a policy of columns their methods by dicts, for DI-engine's loops;
+    `hpcdi.worker` sets it, to `hpcdi.worker.dict_form.DictForm`."""
 
     def __init__(
         self,
@@ -245,10 +277,16 @@ class Policy(Configurable):
         raise NotImplementedError
 
     def _forward_collect(self, data: dict[int, Any], **kwargs: Any) -> dict[int, dict[str, Any]]:
-        raise NotImplementedError
+        raise NotImplementedError(self._no_dicts())
 
     def _forward_eval(self, data: dict[int, Any]) -> dict[int, dict[str, Any]]:
-        raise NotImplementedError
+        raise NotImplementedError(self._no_dicts())
+
+    def _no_dicts(self) -> str:
+        return (
+            f"{type(self).__name__} has no methods by dicts; a policy of columns has them once "
+            "hpcdi.worker is imported"
+        )
 
     def _process_transition(self, obs: Any, policy_output: Any, timestep: Any) -> Transition:
         """A transition with all outputs of the policy; ``done``: the episode terminated."""
@@ -263,7 +301,7 @@ class Policy(Configurable):
         }
 
     def _get_train_sample(self, transitions: list[Transition]) -> list[Transition]:
-        raise NotImplementedError
+        raise NotImplementedError(self._no_dicts())
 
     def _state_dict_learn(self) -> dict[str, Any]:
         raise NotImplementedError

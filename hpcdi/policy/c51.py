@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from hpcdi.config.algorithms import C51Config, C51LearnConfig
+from hpcdi.policy import networks
 from hpcdi.policy.dqn import DQNPolicy
 
 
@@ -38,7 +39,7 @@ class C51Policy(DQNPolicy):
             atoms = self._atoms(output)
             moved = batch["n_step_return"][:, None] + batch["bootstrap_discount"][:, None] * atoms
             target = project(moved, following, atoms)
-        output, _ = self._forward(batch["observation"], {})
+        output, _ = self._forward(networks.observation_of(batch), {})
         log_probs = self.of_action(output, batch["action"]).log_softmax(dim=1)
         losses = -(target * log_probs).sum(dim=1)
         return losses, (log_probs.exp() * atoms).sum(dim=1), losses  # Hessel et al. 2018: priority

@@ -17,7 +17,6 @@ import torch
 from torch import Tensor
 
 from hpcdi.types import Array, Columns, Leaf
-from hpcdi.utils.packed import column_of, packed_dtype
 
 _LOG_2_PI = math.log(2 * math.pi)
 _ILLEGAL = -1e8
@@ -36,10 +35,10 @@ class ActionDistribution:
         self.counts = tuple(count for leaf in leaves for count in leaf.counts)
         self.logits = sum(self.counts)
         """How many of a network's outputs are logits; the others are means."""
-        self._dtype, self._shape = packed_dtype("action", leaves)
+        self._only = self.leaves[0] if len(leaves) == 1 and not leaves[0].name else None
         boxes = [leaf for leaf in leaves if not leaf.counts]
         self.means = sum(math.prod(leaf.shape) for leaf in boxes)
-        self._is_one = len(self.counts) == 1 and self._dtype.names is None
+        self._is_one = len(self.counts) == 1 and self._only is not None
         bounds = [(leaf.low, leaf.high) for leaf in boxes]
         self.bounds: tuple[Array, Array] | None = None
         """Of the components of Boxes, float32 [means] each; None: they are not known."""
@@ -65,9 +64,10 @@ class ActionDistribution:
             legal: bool [envs, logits]; None: everything is legal.
 
         Returns:
-            ``action`` [envs, ...], discrete parts from 0 and others within their bounds;
-            ``log_prob`` float32 [envs]; with Boxes ``raw_action`` float32, what was sampled of
-            them before it was clipped: [envs, ...] of one Box, [envs, means] of several parts.
+            ``action`` [envs, ...] or, of several parts, ``action/<name>``: discrete ones from 0,
+            others within their bounds; ``log_prob`` float32 [envs]; with Boxes ``raw_action``
+            float32, what was sampled of them before it was clipped: [envs, ...] of one Box, [envs,
+            means] of several parts.
         """
         outputs = policy[0]
         if self._is_one:
@@ -87,21 +87,19 @@ class ActionDistribution:
             drawn = sample_normal(outputs[:, self.logits :], policy[1], rng)
             raw = drawn["raw_action"]
             log_prob = log_prob + drawn["log_prob"]
-            if self._dtype.names is None:
-                drawn["raw_action"] = raw.reshape(len(raw), *self._shape)
-        action = self._packed(chosen, raw if self.bounds is None else np.clip(raw, *self.bounds))
-        return {**drawn, "action": action, "log_prob": log_prob}
+            if self._only is not None:
+                drawn["raw_action"] = raw.reshape(len(raw), *self._only.shape)
+        actions = self._actions(chosen, raw if self.bounds is None else np.clip(raw, *self.bounds))
+        return {**drawn, **actions, "log_prob": log_prob}
 
-    def _packed(self, chosen: Array, box: Array) -> Array:
+    def _actions(self, chosen: Array, box: Array) -> Columns:
         """Actions [envs, ...] of their discrete [envs, components] and Box [envs, means] parts."""
-        if self._dtype.names is None:
-            flat = chosen if self.counts else _rounded(box, self._dtype)
-            return flat.reshape(len(flat), *self._shape)
-        action = np.zeros(len(chosen), self._dtype)
+        actions = {}
         for leaf, part in _parts(self.leaves, chosen, box):
-            own = action[column_of("action", leaf)]
-            own[...] = _rounded(part, own.dtype).reshape(own.shape)
-        return action
+            is_whole = not leaf.counts and np.dtype(leaf.dtype).kind in "iu"
+            own = (np.rint(part) if is_whole else part).reshape(len(part), *leaf.shape)
+            actions[leaf.column("action")] = own if self._only else own.astype(leaf.dtype)
+        return actions
 
     # ---------------------------------------------------------------------------------- learning
 
@@ -115,8 +113,8 @@ class ActionDistribution:
         if self.bounds is not None:
             low, high = (torch.from_numpy(bound).to(box.device) for bound in self.bounds)
             box = torch.clamp(box, low, high)
-        if self._dtype.names is None:
-            return (chosen if self.counts else box).reshape(-1, *self._shape)
+        if self._only is not None:
+            return (chosen if self.counts else box).reshape(-1, *self._only.shape)
         return {
             leaf.name: part.reshape(-1, *leaf.shape)
             for leaf, part in _parts(self.leaves, chosen, box)
@@ -129,7 +127,7 @@ class ActionDistribution:
 
         Args:
             policy: ``[outputs]`` and with Boxes ``[outputs, log_std]``, as of the network.
-            columns: ``action``, as `sample` returned it, and with Boxes ``raw_action``.
+            columns: actions as `sample` returned them, and with Boxes ``raw_action``.
             legal: bool [batch, logits]; None: everything was legal.
 
         Returns:
@@ -142,7 +140,7 @@ class ActionDistribution:
         log_prob = entropy = outputs.new_zeros(len(outputs))
         if self.counts:
             log_probs = self._log_probs(outputs, legal)
-            action = self._chosen(columns["action"], len(outputs)).unsqueeze(2)
+            action = self._chosen(columns, len(outputs)).unsqueeze(2)
             log_prob = log_probs.gather(2, action).sum(dim=(1, 2))
             entropy = -(log_probs.exp() * log_probs).sum(dim=(1, 2))
         if self.means:
@@ -157,19 +155,12 @@ class ActionDistribution:
         place = torch.from_numpy(self._place).to(logits.device)
         return torch.nn.functional.log_softmax(logits[:, place], dim=2)
 
-    def _chosen(self, action: Any, count: int) -> Tensor:
+    def _chosen(self, columns: Mapping[str, Tensor], count: int) -> Tensor:
         """The discrete parts of actions, int64 [batch, components]."""
         parts = [
-            (action if not leaf.name else action[leaf.name]).reshape(count, -1)
-            for leaf in self.leaves
-            if leaf.counts
+            columns[leaf.column("action")].reshape(count, -1) for leaf in self.leaves if leaf.counts
         ]
         return torch.cat(parts, dim=1).long()
-
-
-def _rounded(box: Array, dtype: np.dtype[Any]) -> Array:
-    """Numbers for a Box of this dtype: whole ones for one of integers."""
-    return np.rint(box) if dtype.kind in "iu" else box
 
 
 def _masked(logits: Array, legal: Array | None) -> Array:

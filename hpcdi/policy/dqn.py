@@ -26,7 +26,7 @@ from hpcdi.policy.exploration import (
     ladder,
 )
 from hpcdi.policy.torch_policy import ReplayPolicy
-from hpcdi.types import Array, Columns, Settings
+from hpcdi.types import ACTION_MASK, Array, Columns, Settings
 
 _EXPLORING, _LEARNING = range(2)  # streams of random numbers
 
@@ -61,20 +61,20 @@ class DQNPolicy(ReplayPolicy):
         self._env_num = 1
         self._collector = (0, 1)  # its number, and how many there are: a collector sets it
 
-    def act(self, observation: Array, setting: Settings) -> Columns:
-        """Actions int64 [envs]: the best, or with probability ``setting["eps"]`` random ones."""
+    def act(self, observation: Columns, setting: Settings, rows: Array | None = None) -> Columns:
+        """Actions int64 [rows]: the best, or with probability ``setting["eps"]`` random ones."""
         with self._exploring:
-            best = self._act_greedily(observation, setting)["action"]
-        eps, legal = setting.get("eps", 0.0), setting.get("action_mask")
+            best = self.act_greedily(observation)["action"]
+        eps, legal = setting.get("eps", 0.0), observation.get(ACTION_MASK)
         count = self._cfg.model.actions
-        envs = np.asarray(setting.get("env_ids", range(len(best))))
+        rows = np.arange(len(best)) if rows is None else rows
         if self._cfg.other.eps.ladder:
             number, collectors = self._collector
-            in_each = self._env_num = max(self._env_num, int(envs.max()) + 1)
-            rung = number * in_each + envs
+            in_each = self._env_num = max(self._env_num, int(rows.max()) + 1)
+            rung = number * in_each + rows
             eps = ladder(eps, self._cfg.other.eps.ladder, rung, collectors * in_each)
         if self._lasting is not None:
-            return {"action": self._lasting.act(best, eps, count, envs, legal)}
+            return {"action": self._lasting.act(best, eps, count, rows, legal)}
         return {"action": epsilon_greedy(best, eps, count, self._rng, legal)}
 
     def greedy(self, output: Tensor, legal: Tensor | None = None) -> tuple[Tensor, ...]:
@@ -136,7 +136,7 @@ class DQNPolicy(ReplayPolicy):
     def losses(self, batch: Mapping[str, Tensor]) -> tuple[Tensor, Tensor, Tensor]:
         """Loss, value of the action taken, and priority: the absolute TD error; each [batch]."""
         target = self._td_target(batch)
-        values, _ = self._forward(batch["observation"], {})
+        values, _ = self._forward(networks.observation_of(batch), {})
         value = values.gather(1, batch["action"].long().unsqueeze(1)).squeeze(1)
         if self._cfg.learn.loss == "huber":  # its gradient clipped to [-1, 1] (Mnih et al. 2015)
             losses = torch.nn.functional.smooth_l1_loss(value, target, reduction="none")
@@ -158,10 +158,10 @@ class DQNPolicy(ReplayPolicy):
 
     def following(self, batch: Mapping[str, Tensor]) -> tuple[Tensor, Tensor]:
         """The target network's output for the next observation, and the action chosen there."""
-        output, _ = self._target_forward(batch["next_observation"], {})
+        output, _ = self._target_forward(networks.observation_of(batch, "next_observation"), {})
         choosing = output
         if self._cfg.learn.double:
-            choosing, _ = self._forward(batch["next_observation"], {})
+            choosing, _ = self._forward(networks.observation_of(batch, "next_observation"), {})
         legal = batch.get("next_action_mask")
         # of an end, where nothing is legal, it is some finite value that counts 0 times
         action, *_ = self.greedy(choosing, None if legal is None else legal.bool())

@@ -1,26 +1,15 @@
-"""Exploration: schedules of its rate, epsilon-greedy actions, and a policy of random actions."""
+"""Exploration: schedules of its rate, epsilon-greedy actions, and actions at random."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from typing import Any
+from collections.abc import Callable
 
 import numpy as np
 
 from hpcdi.config.policy import EpsConfig
 from hpcdi.errors import PolicyError
-from hpcdi.policy.base import TrainColumns
-from hpcdi.types import Array, Columns, Settings, Spaces
-from hpcdi.utils.nested import split_columns
-from hpcdi.utils.packed import (
-    ACTION_MASK,
-    column_of,
-    draw_discrete,
-    legal_of,
-    packed_dtype,
-    spread,
-    uniform_legal,
-)
+from hpcdi.types import ACTION_MASK, Array, Columns, Settings, Spaces
+from hpcdi.utils.nested import column_rows
 
 
 def get_epsilon_greedy_fn(
@@ -128,25 +117,26 @@ class LastingActions:
         return action
 
 
-class RandomPolicy:
-    """A collect mode that acts uniformly at random, to fill a replay buffer before learning begins.
+def uniform_legal(legal: Array, rng: np.random.Generator) -> Array:
+    """Draws one of the legal actions of each row, int64; `legal`: bool [rows, actions]."""
+    chosen: Array = np.where(legal, rng.random(legal.shape), -1.0).argmax(axis=1)
+    return chosen
 
-    All but acting is delegated to another mode, whose contract it keeps (`CollectMode`); where that
-    mode is columnar, so is this.
+
+class RandomActor:
+    """Acts uniformly at random, e.g. to fill a replay buffer before learning begins.
 
     Args:
         spaces: of the environment: what actions there are.
-        collect_mode: the mode that makes transitions and samples.
         seed: of the random numbers.
 
     Raises:
         PolicyError: actions are continuous and not bounded on both sides.
     """
 
-    def __init__(self, spaces: Spaces, collect_mode: Any, seed: np.random.SeedSequence) -> None:
-        self._spaces, self._mode = spaces, collect_mode
+    def __init__(self, spaces: Spaces, seed: np.random.SeedSequence) -> None:
+        self._leaves = spaces.action
         self._rng = np.random.default_rng(seed)
-        self._dtype, self._shape = packed_dtype("action", spaces.action)
         for leaf in spaces.action:
             bounds = np.array([leaf.low, leaf.high], dtype=np.float64)
             if not leaf.counts and not (bounds.size and np.isfinite(bounds).all()):
@@ -155,50 +145,36 @@ class RandomPolicy:
                     "policy.random_collect_size, or bound the actions by a wrapper"
                 )
 
-    def forward(self, data: Mapping[int, Any], **_setting: Any) -> dict[int, dict[str, Any]]:
-        """An action for each environment; a legal one where its observation has a mask."""
-        masks = [obs.get(ACTION_MASK) for obs in data.values() if isinstance(obs, Mapping)]
-        legal = None
-        if masks and len(masks) == len(data) and all(mask is not None for mask in masks):
-            legal = np.stack([np.asarray(mask) for mask in masks]) != 0
-        actions = spread({"action": self._draw(len(data), legal)})
-        return dict(zip(data, split_columns(actions), strict=True))
+    def act(
+        self,
+        observation: Columns,
+        setting: Settings,  # noqa: ARG002
+        rows: Array | None = None,  # noqa: ARG002
+    ) -> Columns:
+        """See `ColumnarActor.act`: actions alone, legal ones where there is a mask."""
+        return self.draw(column_rows(observation), observation.get(ACTION_MASK))
 
-    def act(self, observation: Array, setting: Settings) -> Columns:  # noqa: ARG002
-        """See `ColumnarActor.act`: ``action`` alone, a legal one where there is a mask."""
-        return {"action": self._draw(len(observation), legal_of(observation))}
+    def draw(self, count: int, legal: Array | None = None) -> Columns:
+        """Draws actions [count, ...]: discrete parts from 0, others within their bounds.
 
-    def train_columns(
-        self, transitions: Mapping[str, Array], item_len: Array, last_observation: Array
-    ) -> TrainColumns:
-        """Columns that the other mode's actor adds."""
-        actor = self._mode.get_attribute("columnar")
-        added: TrainColumns = actor.train_columns(transitions, item_len, last_observation)
-        return added
-
-    def get_attribute(self, name: str) -> Any:
-        """Value in the other mode; ``columnar`` is this."""
-        value = self._mode.get_attribute(name)
-        return self if name == "columnar" and hasattr(value, "act") else value
-
-    def state_dict(self) -> dict[str, Any]:
-        """Empty: nothing is learnt."""
-        return {}
-
-    def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
-        """Ignored."""
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._mode, name)
-
-    def _draw(self, count: int, legal: Array | None) -> Array:
-        """Actions [count, ...]: discrete parts from 0, others within the bounds."""
-        actions = np.zeros((count, *self._shape), dtype=self._dtype)
-        leaves = self._spaces.action
-        draw_discrete(actions, leaves, self._rng, legal)
-        for leaf in leaves:
-            if not leaf.counts:
-                part = actions if self._dtype.names is None else actions[column_of("action", leaf)]
-                flat = self._rng.uniform(leaf.low, leaf.high, (count, len(leaf.low)))
-                part[...] = flat.reshape(part.shape)
-        return actions
+        Args:
+            count: how many.
+            legal: bool [count, entries]; None: everything is legal.
+        """
+        drawn: Columns = {}
+        entry = 0
+        for leaf in (leaf for leaf in self._leaves if leaf.counts):
+            parts = []
+            for values in leaf.counts:
+                if legal is None:
+                    parts.append(self._rng.integers(0, values, count))
+                else:
+                    parts.append(uniform_legal(legal[:, entry : entry + values], self._rng))
+                entry += values
+            drawn[leaf.name] = np.stack(parts, axis=1)
+        for leaf in (leaf for leaf in self._leaves if not leaf.counts):
+            drawn[leaf.name] = self._rng.uniform(leaf.low, leaf.high, (count, len(leaf.low)))
+        return {
+            leaf.column("action"): drawn[leaf.name].astype(leaf.dtype).reshape(count, *leaf.shape)
+            for leaf in self._leaves
+        }

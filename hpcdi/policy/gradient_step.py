@@ -15,7 +15,6 @@ from hpcdi.comm.gradients import GradientSync, share_state
 from hpcdi.config.policy import LearnConfig, StepConfig
 from hpcdi.errors import PolicyError
 from hpcdi.policy import memories
-from hpcdi.utils.packed import grouped, ungrouped
 
 Network = TypeVar("Network", bound=nn.Module)
 
@@ -39,20 +38,17 @@ def cut(columns: Mapping[str, Tensor], parts: int) -> list[Mapping[str, Tensor]]
     Of sequences each part has whole ones.
 
     Args:
-        columns: of one length, at least one column, some of them perhaps in groups; or of
-            sequences, see `memories.chosen`.
+        columns: of one length, at least one column; or of sequences, see `memories.chosen`.
         parts: how many parts; fewer where there are not so many rows.
     """
     if parts == 1:
         return [columns]
-    flat = ungrouped(columns)
-    if memories.LENGTH in flat:
-        count = len(flat[memories.LENGTH])
-        whole = memories.parts_of(flat, torch.arange(count), max(1, min(parts, count)))
-        return list(map(grouped, whole))
-    parts = max(1, min(parts, len(next(iter(flat.values())))))
-    pieces = zip(*(torch.tensor_split(column, parts) for column in flat.values()), strict=True)
-    return [grouped(dict(zip(flat, piece, strict=True))) for piece in pieces]
+    if memories.LENGTH in columns:
+        count = len(columns[memories.LENGTH])
+        return [*memories.parts_of(columns, torch.arange(count), max(1, min(parts, count)))]
+    parts = max(1, min(parts, len(next(iter(columns.values())))))
+    pieces = zip(*(torch.tensor_split(column, parts) for column in columns.values()), strict=True)
+    return [dict(zip(columns, piece, strict=True)) for piece in pieces]
 
 
 def mean_share(values: Tensor, count: float) -> Tensor:

@@ -18,13 +18,12 @@ import torch
 from torch import Tensor
 
 from hpcdi.config.algorithms import IMPALAConfig, IMPALALearnConfig
-from hpcdi.policy import gradient_step, memories, minibatches
+from hpcdi.policy import gradient_step, memories, minibatches, networks
 from hpcdi.policy.actor_critic import ActorCriticPolicy
 from hpcdi.policy.base import TrainColumns
 from hpcdi.policy.minibatches import Joint
 from hpcdi.policy.returns import NEXT_OBSERVATION
-from hpcdi.types import Array
-from hpcdi.utils.packed import ACTION_MASK, rows_of
+from hpcdi.types import ACTION_MASK, Array, Columns
 
 
 class IMPALAPolicy(ActorCriticPolicy):
@@ -38,7 +37,7 @@ class IMPALAPolicy(ActorCriticPolicy):
         self,
         transitions: Mapping[str, Array],  # noqa: ARG002
         item_len: Array,
-        last_observation: Array,  # noqa: ARG002
+        last_observation: Columns,  # noqa: ARG002
     ) -> TrainColumns:
         """Where sequences begin; the next observation is read one row on."""
         one = np.ones(int(item_len.sum()), dtype=np.uint16)
@@ -73,12 +72,16 @@ class IMPALAPolicy(ActorCriticPolicy):
         seen: list[Tensor] = []
 
         def loss_of(part: Mapping[str, Tensor]) -> Tensor:
-            (*policy, value), after = self._forward(part["observation"], memories.state_of(part))
+            (*policy, value), after = self._forward(
+                networks.observation_of(part), memories.state_of(part)
+            )
             lengths = part[memories.LENGTH]
             with torch.no_grad():
                 after = {name: held for name, held in after.items() if name != memories.LENGTH}
                 last = lengths.cumsum(0) - 1
-                (*_, last_value), _ = self._forward(rows_of(part["next_observation"], last), after)
+                (*_, last_value), _ = self._forward(
+                    networks.rows_of(networks.observation_of(part, "next_observation"), last), after
+                )
             log_prob, entropies = self._distribution.log_prob_entropy(
                 policy, part, part.get(ACTION_MASK)
             )

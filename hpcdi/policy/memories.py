@@ -21,6 +21,7 @@ from torch import Tensor, nn
 from torch.nn.utils import rnn
 
 from hpcdi.errors import PolicyError
+from hpcdi.types import Array
 
 State = dict[str, Tensor]
 LENGTH = "sequence_len"
@@ -105,7 +106,7 @@ def initial_state(network: nn.Module, batch: int) -> State:
 
 
 class EpisodeStates:
-    """State of the memory in each environment's running episode.
+    """State of the memory in each row's running episode.
 
     Args:
         initial: makes the states at the start of so many episodes.
@@ -114,31 +115,23 @@ class EpisodeStates:
     def __init__(self, initial: Callable[[int], State]) -> None:
         self._initial = initial
         self._held = initial(0)
-        self._before = self._held
 
-    def read(self, envs: Sequence[int]) -> State:
-        """Of these environments, [envs, ...]."""
-        missing = max(envs, default=-1) + 1 - self._count
+    def read(self, rows: Sequence[int] | Array) -> State:
+        """Returns copies of the states of these rows, [rows, ...]."""
+        missing = max(rows, default=-1) + 1 - self._count
         if missing > 0:
             more = self._initial(missing)
             self._held = {name: torch.cat([old, more[name]]) for name, old in self._held.items()}
-        return {name: held[list(envs)] for name, held in self._held.items()}
+        return {name: held[list(rows)] for name, held in self._held.items()}
 
-    def write(self, envs: Sequence[int], state: State) -> None:
-        """Store the states after a step of these environments."""
-        self._before = self._held
-        self._held = {name: held.clone() for name, held in self._held.items()}
+    def write(self, rows: Sequence[int] | Array, state: State) -> None:
+        """Store the states after a step of these rows."""
         for name, held in self._held.items():
-            held[list(envs)] = state[name]
+            held[list(rows)] = state[name]
 
-    def undo(self, envs: Sequence[int]) -> None:
-        """Restore the states before the last step: these environments did not make it."""
-        for name, held in self._held.items():
-            held[list(envs)] = self._before[name][list(envs)]
-
-    def reset(self, envs: Sequence[int] | None = None) -> None:
-        """New episodes begin in these environments; None: in all."""
-        known = range(self._count) if envs is None else [env for env in envs if env < self._count]
+    def reset(self, rows: Sequence[int] | Array | None = None) -> None:
+        """New episodes begin in these rows; None: in all."""
+        known = range(self._count) if rows is None else [row for row in rows if row < self._count]
         fresh = self._initial(len(known))
         for name, held in self._held.items():
             held[list(known)] = fresh[name]
@@ -153,11 +146,9 @@ class EpisodeStates:
 
 def state_of(columns: Mapping[str, Any]) -> State:
     """What a network takes beside the rows of sequences; empty where there are none."""
-    group = columns.get(_STATE)
-    if group is None:
-        prefix = f"{_STATE}/"
-        group = {n.removeprefix(prefix): c for n, c in columns.items() if n.startswith(prefix)}
-    return {**group, LENGTH: columns[LENGTH]} if LENGTH in columns else dict(group)
+    prefix = f"{_STATE}/"
+    state = {n.removeprefix(prefix): c for n, c in columns.items() if n.startswith(prefix)}
+    return {**state, LENGTH: columns[LENGTH]} if LENGTH in columns else state
 
 
 def of_sequences(batch: Mapping[str, Any]) -> dict[str, Tensor]:
@@ -187,7 +178,7 @@ def chosen(columns: Mapping[str, Tensor], numbers: Tensor) -> dict[str, Tensor]:
     """Some of the sequences, in this order.
 
     Args:
-        columns: of rows, by flat names, and with those of `of_sequences`.
+        columns: of rows, and with those of `of_sequences`.
         numbers: of the sequences, int64 [m].
     """
     lengths = columns[LENGTH]

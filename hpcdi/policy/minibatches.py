@@ -12,7 +12,6 @@ from torch import Tensor
 
 from hpcdi.comm.group import allreduce_data, get_rank, get_world_size
 from hpcdi.policy import memories
-from hpcdi.utils.packed import grouped, ungrouped
 
 
 class Joint(NamedTuple):
@@ -49,24 +48,22 @@ def minibatches(
     Collective over the learners' process group: one exchange at the start, and one a pass.
 
     Args:
-        columns: name -> [samples, ...] or a group of such; maybe with those of sequences, see
-            `memories.chosen`.
+        columns: name -> [samples, ...]; maybe with those of sequences, see `memories.chosen`.
         batch_size: samples of a learner's minibatch, at most.
         passes: how often all samples are used.
         rng: shuffles the samples.
         of: column, float32, whose moments are wanted.
     """
-    advantage, flat = columns[of], ungrouped(columns)
-    units = flat.get(memories.LENGTH, advantage)  # what is shuffled: samples, or sequences
+    advantage = columns[of]
+    units = columns.get(memories.LENGTH, advantage)  # what is shuffled: samples, or sequences
     parts = _most(min(math.ceil(len(advantage) / batch_size), len(units)), advantage.device)
     for _ in range(passes):
         order = torch.from_numpy(rng.permutation(len(units))).to(advantage.device)
         if units is advantage:
-            shuffled = [torch.tensor_split(column[order], parts) for column in flat.values()]
-            own = [dict(zip(flat, part, strict=True)) for part in zip(*shuffled, strict=True)]
+            shuffled = [torch.tensor_split(column[order], parts) for column in columns.values()]
+            own = [dict(zip(columns, part, strict=True)) for part in zip(*shuffled, strict=True)]
         else:
-            own = memories.parts_of(flat, order, parts)
-        own = list(map(grouped, own))
+            own = memories.parts_of(columns, order, parts)
         if get_world_size() == 1:
             for minibatch in own:
                 yield minibatch, Joint.of(minibatch[of])

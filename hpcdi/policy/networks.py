@@ -59,10 +59,9 @@ from torch import Tensor, nn
 from hpcdi.config.algorithms import ActorCriticModelConfig
 from hpcdi.config.policy import ModelConfig
 from hpcdi.errors import PolicyError
-from hpcdi.policy.memories import LENGTH, Recurrent, State, initial_state
+from hpcdi.policy.memories import LENGTH, Recurrent, State, initial_state, state_of
 from hpcdi.policy.spaces import SMALLEST_IMAGE, action_leaves, as_shape, image_axes, obs_leaves
-from hpcdi.types import Array, Leaf
-from hpcdi.utils.packed import fields_of, grouped, packed_dtype
+from hpcdi.types import Columns, Leaf
 
 Observation = Tensor | dict[str, Tensor]
 _ACTIVATIONS: dict[str, type[nn.Module]] = {
@@ -186,10 +185,13 @@ def _check_outputs(network: nn.Module, model: ModelConfig, head: str) -> None:
     Raises:
         PolicyError: it fails, or returns what the algorithm does not take.
     """
-    dtype, shape = packed_dtype("observation", obs_leaves(model))
+    zeros = {
+        leaf.column("observation"): np.zeros((2, *leaf.shape), leaf.dtype)
+        for leaf in obs_leaves(model)
+    }
     state, is_training = initial_state(network, 2), network.training
     like = next(network.parameters(), torch.empty(0))
-    observation = tensors_of(np.zeros((2, *shape), dtype), like.device)
+    observation = observation_of(tensors_of(zeros, like.device))
     try:
         with torch.random.fork_rng(devices=[]), torch.no_grad():
             output, _ = network.eval()(observation, state)
@@ -232,14 +234,31 @@ def described(value: Any) -> str:
 # --------------------------------------------------------------------------------------- encoders
 
 
-def tensors_of(observation: Array, device: torch.device) -> Observation:
-    """An actor's observations [envs, ...], as a network takes them."""
-    if observation.dtype.names is None:
-        return torch.from_numpy(observation).to(device)
-    parts = {name: np.ascontiguousarray(part) for name, part in fields_of("", observation)}
-    tensors = {name: torch.from_numpy(part).to(device) for name, part in parts.items()}
-    found: Observation = grouped(tensors)["observation"]
-    return found
+def tensors_of(columns: Columns, device: torch.device) -> dict[str, Tensor]:
+    """An actor's columns [rows, ...] as tensors on a device, which may share their memory."""
+    return {name: torch.from_numpy(column).to(device) for name, column in columns.items()}
+
+
+def observation_of(columns: Mapping[str, Tensor], name: str = "observation") -> Observation:
+    """What a network takes of columns: the one of this name, or a dict of those below it.
+
+    ``observation/arm/angle`` is ``arm/angle`` in the dict. Columns are flat everywhere else.
+
+    Args:
+        columns: name -> [rows, ...].
+        name: of the observation, e.g. ``next_observation``.
+    """
+    if name in columns:
+        return columns[name]
+    prefix = f"{name}/"
+    return {n.removeprefix(prefix): c for n, c in columns.items() if n.startswith(prefix)}
+
+
+def rows_of(observation: Observation, rows: Tensor) -> Observation:
+    """Some rows of an observation, which numbers or a mask choose."""
+    if isinstance(observation, Tensor):
+        return observation[rows]
+    return {name: part[rows] for name, part in observation.items()}
 
 
 def as_floats(observation: Observation) -> Observation:
@@ -781,10 +800,10 @@ class Greedy(nn.Module):
 
     def forward(self, *inputs: Tensor) -> tuple[Tensor, ...]:
         """Of float32 [batch, ...], in the order of `inputs`."""
-        given = grouped(dict(zip(self.inputs or ("observation",), inputs, strict=True)))
-        normalizer, seen = getattr(self.network, "normalizer", None), given["observation"]
-        seen = seen if normalizer is None else normalizer(seen)
-        output, state = self.network(seen, given.get("state", {}))
+        given = dict(zip(self.inputs or ("observation",), inputs, strict=True))
+        normalizer = getattr(self.network, "normalizer", None)
+        seen = given if normalizer is None else normalizer(given)
+        output, state = self.network(observation_of(seen), state_of(given))
         action, *others = self._greedy(output)
         actions = [action[name] for name in self._parts] if self._parts else [action]
         after = (state[name.removeprefix("state/")] for name in self._states)

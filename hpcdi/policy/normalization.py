@@ -18,6 +18,7 @@ environment's running discounted return, 0 at the start of an episode (Engstrom 
 
 from __future__ import annotations
 
+from collections import ChainMap
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -32,7 +33,6 @@ from hpcdi.policy import memories
 from hpcdi.policy.base import TrainColumns
 from hpcdi.policy.spaces import is_normalised, obs_leaves
 from hpcdi.types import Array, Columns
-from hpcdi.utils.packed import column_of
 
 DISCOUNTED = "discounted_return"
 """Stored: each environment's running discounted return, float32."""
@@ -95,21 +95,17 @@ class Normalizer(nn.Module):
         self._clip, self._on_policy = settings.clip, cfg.on_policy
         leaves = obs_leaves(cfg.model) if settings.observation else ()
         seen = [leaf for leaf in leaves if is_normalised(leaf)]
-        self._columns = [column_of("observation", leaf) for leaf in seen]
+        self._columns = [leaf.column("observation") for leaf in seen]
         self.observation = nn.ModuleList(Moments(leaf.shape) for leaf in seen)
         self.returns = Moments(()) if settings.reward else None
 
-    def forward(self, observation: Any) -> Any:
-        """Observations [batch, ...], or a dict of them, as a network is to see them."""
-        if isinstance(observation, Tensor):
-            return self._normalised({"observation": observation})["observation"]
-        named = {column: column.partition("/")[2] for column in self._columns}
-        own = self._normalised({column: observation[name] for column, name in named.items()})
-        return {**observation, **{named[column]: value for column, value in own.items()}}
+    def forward(self, columns: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """Columns [rows, ...], observations among them as a network is to see them."""
+        return {**columns, **self._normalised(columns)}
 
     def batch(self, columns: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """A learner's columns [rows, ...], by flat names, as an update is to see them."""
-        made = {**columns, **self._normalised(columns)}
+        """A learner's columns [rows, ...] as an update is to see them."""
+        made: dict[str, Tensor] = self(columns)
         if self.returns is not None:
             scale = (1 / self.returns.deviation).float()
             if "reward" in made:
@@ -194,18 +190,12 @@ class RewardTracker:
     """
 
     def __init__(self, cfg: TorchPolicyConfig, normalizer: Normalizer, actor: Any) -> None:
-        self.act, self.forget = actor.act, getattr(actor, "forget", None)
+        self.act = actor.act
         self._cfg, self._normalizer, self._actor = cfg, normalizer, actor
         self._running = np.zeros(0)
 
     def step_columns(self, reward: Array, live: Array, over: Array) -> Columns:
-        """Follow a step of all environments; returns the columns to store.
-
-        Args:
-            reward: [envs].
-            live: bool [envs]; who has made one.
-            over: bool [envs]; whose episode ended or failed.
-        """
+        """Follow a step; returns the columns to store. See `ColumnarActor.step_columns`."""
         if len(self._running) != len(reward):
             self._running = np.zeros(len(reward))
         following = self._cfg.discount_factor * self._running + reward
@@ -215,17 +205,18 @@ class RewardTracker:
         return {DISCOUNTED: column}
 
     def train_columns(
-        self, transitions: Mapping[str, Array], item_len: Array, last_observation: Array
+        self, transitions: Mapping[str, Array], item_len: Array, last_observation: Columns
     ) -> TrainColumns:
         """See `ColumnarActor.train_columns`."""
         if self._cfg.on_policy:
             reward = self._normalizer.rewards(transitions["reward"])
-            transitions = {**transitions, "reward": reward}
+            transitions = ChainMap({"reward": reward}, transitions)  # type: ignore[arg-type]
         made: TrainColumns = self._actor.train_columns(transitions, item_len, last_observation)
         return made
 
-    def reset(self, envs: Sequence[int] | None = None) -> None:
-        """New episodes begin; None: in all environments."""
-        self._running[slice(None) if envs is None else list(envs)] = 0.0
+    def reset(self, rows: Sequence[int] | Array | None = None) -> None:
+        """New episodes begin; None: in all rows."""
+        if len(self._running):
+            self._running[slice(None) if rows is None else list(rows)] = 0.0
         if hasattr(self._actor, "reset"):
-            self._actor.reset(envs)
+            self._actor.reset(rows)

@@ -13,14 +13,13 @@ from torch import Tensor
 
 from hpcdi.comm import group
 from hpcdi.config.algorithms import PPOConfig, PPOLearnConfig
-from hpcdi.policy import gradient_step, memories, minibatches
+from hpcdi.policy import gradient_step, memories, minibatches, networks
 from hpcdi.policy.actor_critic import ActorCriticPolicy
 from hpcdi.policy.base import TrainColumns
 from hpcdi.policy.distributions import ActionDistribution
 from hpcdi.policy.minibatches import Joint
 from hpcdi.policy.returns import gae
-from hpcdi.types import Array
-from hpcdi.utils.packed import ACTION_MASK
+from hpcdi.types import ACTION_MASK, Array, Columns
 
 
 class PPOPolicy(ActorCriticPolicy):
@@ -35,7 +34,7 @@ class PPOPolicy(ActorCriticPolicy):
     _learn: PPOLearnConfig
 
     def train_columns(
-        self, transitions: Mapping[str, Array], item_len: Array, last_observation: Array
+        self, transitions: Mapping[str, Array], item_len: Array, last_observation: Columns
     ) -> TrainColumns:
         """``advantage`` and ``return``, float32."""
         last_value = self.infer_last(transitions, item_len, last_observation)[-1]
@@ -83,7 +82,7 @@ class PPOPolicy(ActorCriticPolicy):
         seen: list[Tensor] = []
 
         def loss_of(part: Mapping[str, Tensor]) -> Tensor:
-            output, _ = self._forward(part["observation"], memories.state_of(part))
+            output, _ = self._forward(networks.observation_of(part), memories.state_of(part))
             losses = ppo_losses(self._distribution, output, part, self._learn, joint)
             seen.append(torch.stack([loss.detach() for loss in losses]))
             return losses.total

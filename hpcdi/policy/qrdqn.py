@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from hpcdi.config.algorithms import QRDQNConfig, QRDQNLearnConfig
+from hpcdi.policy import networks
 from hpcdi.policy.dqn import DQNPolicy
 
 
@@ -36,7 +37,7 @@ class QRDQNPolicy(DQNPolicy):
             following = self.of_action(output, action)
             discount = batch["bootstrap_discount"][:, None]
             target = batch["n_step_return"][:, None] + discount * following
-        output, _ = self._forward(batch["observation"], {})
+        output, _ = self._forward(networks.observation_of(batch), {})
         quantiles = self.of_action(output, batch["action"])
         losses = quantile_huber(quantiles, target, self._cfg.learn.kappa)
         return losses, quantiles.mean(dim=1), losses

@@ -18,9 +18,8 @@ import torch
 from torch import Tensor
 
 from hpcdi.config.algorithms import R2D2Config, R2D2LearnConfig
-from hpcdi.policy import memories
+from hpcdi.policy import memories, networks
 from hpcdi.policy.dqn import DQNPolicy
-from hpcdi.utils.packed import rows_of
 
 
 class R2D2Policy(DQNPolicy):
@@ -82,7 +81,7 @@ class R2D2Policy(DQNPolicy):
             chosen = burnt > 0
             with torch.no_grad():
                 own = {name: state[chosen] for name, state in states.items()}
-                rows = rows_of(batch["observation"], in_burn_in)
+                rows = networks.rows_of(networks.observation_of(batch), in_burn_in)
                 _, after = forward(rows, {**own, memories.LENGTH: burnt[chosen]})
             states = {name: state.clone() for name, state in states.items()}
             for name, state in states.items():
@@ -91,7 +90,7 @@ class R2D2Policy(DQNPolicy):
         chosen = learnt.any(dim=1)
         own = {name: state[chosen] for name, state in states.items()}
         lengths = learnt.sum(dim=1)[chosen]
-        rows = rows_of(batch["observation"], learnt)
+        rows = networks.rows_of(networks.observation_of(batch), learnt)
         values, _ = forward(rows, {**own, memories.LENGTH: lengths})
         found: Tensor = values.new_zeros(*held.shape, values.shape[1])
         found[learnt] = values

@@ -51,8 +51,8 @@ class SACPolicy(ReplayPolicy):
         self._rng = self.random(_ACTIONS)
         self._middle, self._half = box_of(self._cfg.model.action_low, self._cfg.model.action_high)
 
-    def act(self, observation: Array, setting: Settings) -> Columns:  # noqa: ARG002
-        """Sampled actions [envs, ...]."""
+    def act(self, observation: Columns, setting: Settings, rows: Array | None = None) -> Columns:  # noqa: ARG002
+        """Sampled actions [rows, ...]."""
         mean, log_std = np.split(self.infer(observation)[0], 2, axis=1)
         noise = self._rng.standard_normal(mean.shape, dtype=np.float32)
         squashed = np.tanh(mean + np.exp(log_std.clip(*_LOG_STD)) * noise)
@@ -110,7 +110,7 @@ class SACPolicy(ReplayPolicy):
 
         def critic_loss(part: Mapping[str, Tensor]) -> Tensor:
             target = self._soft_target(part)
-            values = self._values(part["observation"], part["action"])
+            values = self._values(networks.observation_of(part), part["action"])
             errors = (values - target).square().sum(dim=0)  # eq. 5, of both critics
             if cfg.priority_IS_weight:
                 errors = errors * part["weight"]
@@ -118,10 +118,10 @@ class SACPolicy(ReplayPolicy):
             return gradient_step.mean_share(errors, count)
 
         def actor_loss(part: Mapping[str, Tensor]) -> Tensor:
-            output, _ = self._forward(part["observation"], {})
+            output, _ = self._forward(networks.observation_of(part), {})
             action, log_prob = squashed_normal(output, part["noise"])
             log_probs.append(log_prob.detach())
-            values = self._values(part["observation"], action).amin(dim=0)
+            values = self._values(networks.observation_of(part), action).amin(dim=0)
             return gradient_step.mean_share(self._alpha * log_prob - values, count)  # eq. 9
 
         def temperature_loss(part: Mapping[str, Tensor]) -> Tensor:
@@ -165,7 +165,7 @@ class SACPolicy(ReplayPolicy):
 
         Eq. 2 and 3; R is the n-step return, d the bootstrap discount, Q' the target critics.
         """
-        following = batch["next_observation"]
+        following = networks.observation_of(batch, "next_observation")
         with torch.no_grad():
             output, _ = self._forward(following, {})
             action, log_prob = squashed_normal(output, batch["next_noise"])

@@ -49,8 +49,8 @@ class TD3Policy(ReplayPolicy):
         self._rng = self.random(_ACTIONS)
         self._middle, self._half = box_of(self._cfg.model.action_low, self._cfg.model.action_high)
 
-    def act(self, observation: Array, setting: Settings) -> Columns:  # noqa: ARG002
-        """Actions [envs, ...]: the actor's, and noise."""
+    def act(self, observation: Columns, setting: Settings, rows: Array | None = None) -> Columns:  # noqa: ARG002
+        """Actions [rows, ...]: the actor's, and noise."""
         squashed = np.tanh(self.infer(observation)[0])
         noise = self._rng.standard_normal(squashed.shape, dtype=np.float32)
         explored = (squashed + np.float32(self._cfg.collect.noise) * noise).clip(-1, 1)
@@ -104,7 +104,7 @@ class TD3Policy(ReplayPolicy):
 
         def critic_loss(part: Mapping[str, Tensor]) -> Tensor:
             target = self._td_target(part)
-            values = self._values(part["observation"], part["action"])
+            values = self._values(networks.observation_of(part), part["action"])
             errors = (values - target).square().sum(dim=0)  # of all critics
             if cfg.priority_IS_weight:
                 errors = errors * part["weight"]
@@ -112,8 +112,8 @@ class TD3Policy(ReplayPolicy):
             return gradient_step.mean_share(errors, count)
 
         def actor_loss(part: Mapping[str, Tensor]) -> Tensor:
-            output, _ = self._forward(part["observation"], {})
-            values = self._values(part["observation"], output.tanh())[0]
+            output, _ = self._forward(networks.observation_of(part), {})
+            values = self._values(networks.observation_of(part), output.tanh())[0]
             return gradient_step.mean_share(-values, count)  # section 5.2: of the first critic
 
         loss = self._critic_step.gradients(batch, critic_loss)
@@ -135,7 +135,7 @@ class TD3Policy(ReplayPolicy):
 
         Eq. 10 and 14; R is the n-step return, d the bootstrap discount, Q' the target critics.
         """
-        learn, following = self._cfg.learn, batch["next_observation"]
+        learn, following = self._cfg.learn, networks.observation_of(batch, "next_observation")
         limit = learn.target_noise_clip
         with torch.no_grad():
             output, _ = self._next_actions(following, {})

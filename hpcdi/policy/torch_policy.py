@@ -1,4 +1,4 @@
-"""The base of algorithms in torch: modes, state dicts, spaces, seeds, devices, dicts, export.
+"""The base of algorithms in torch: modes, state dicts, spaces, seeds, devices, export.
 
 An algorithm is one file with one class derived from `TorchPolicy` (`ppo.py`), or from
 `ReplayPolicy` where it has a replay buffer (`dqn.py`); README.md shows how to write yours::
@@ -18,7 +18,7 @@ Settings are in `hpcdi.config`: rank 0 needs these, and does not import torch.
 from __future__ import annotations
 
 import statistics
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
 import numpy as np
@@ -29,20 +29,11 @@ from hpcdi.comm import group
 from hpcdi.config.policy import LearnConfig, ReplayPolicyConfig, TorchPolicyConfig, no_memory
 from hpcdi.errors import PolicyError
 from hpcdi.policy import gradient_step, memories, networks, normalization
-from hpcdi.policy.base import CollectMode, EvalMode, Policy, TrainColumns
+from hpcdi.policy.base import CollectMode, EvalMode, LearnMode, Policy, TrainColumns
 from hpcdi.policy.returns import n_step_columns
 from hpcdi.policy.spaces import action_leaves, obs_leaves
-from hpcdi.types import NUMBERS, Array, Columns, Settings, Transition
-from hpcdi.utils.nested import flatten, split_columns, stack_columns
-from hpcdi.utils.packed import (
-    ACTION_MASK,
-    column_of,
-    grouped,
-    packed_dtype,
-    pick,
-    spread,
-    ungrouped,
-)
+from hpcdi.types import ACTION_MASK, Array, Columns, Settings
+from hpcdi.utils.nested import column_rows, flatten, under
 
 
 class TorchPolicy(Policy):
@@ -80,12 +71,11 @@ class TorchPolicy(Policy):
         """
         raise NotImplementedError
 
-    def act(self, observation: Array, setting: Settings) -> Columns:
-        """Actions of a collector; see `ColumnarActor.act`.
+    def act(self, observation: Columns, setting: Settings, rows: Array | None = None) -> Columns:
+        """Actions of a collector, and what is stored with them; see `ColumnarActor.act`.
 
-        `setting` has what the command mode asks for and, for an algorithm that takes masks and
-        where the environment has them, ``action_mask``: bool [envs, actions], true where legal;
-        and ``env_ids``, the environments' numbers, where they are not all, in order.
+        `setting` has what the command mode asks for. An algorithm that takes masks finds them in
+        ``observation["action_mask"]``, where the environment has them.
         """
         raise NotImplementedError
 
@@ -104,7 +94,7 @@ class TorchPolicy(Policy):
         self,
         transitions: Mapping[str, Array],  # noqa: ARG002
         item_len: Array,  # noqa: ARG002
-        last_observation: Array,  # noqa: ARG002
+        last_observation: Columns,  # noqa: ARG002
     ) -> TrainColumns:
         """See `ColumnarActor.train_columns`."""
         return TrainColumns({})
@@ -119,13 +109,13 @@ class TorchPolicy(Policy):
     def prepare_learning(self) -> None:
         """Build what `update` needs beside the network and its optimizer."""
 
-    def update(self, batch: dict[str, Tensor]) -> dict[str, Any] | list[dict[str, Any]]:
+    def update(self, batch: Mapping[str, Tensor]) -> dict[str, Any] | list[dict[str, Any]]:
         """Learn from a batch.
 
         Args:
             batch: name -> [samples, ...], on the learner's device: the columns that are stored,
-                the views of `train_columns`, and ``weight``, the importance weight. Observations
-                of several arrays, and the next ones, are dicts name -> [samples, ...].
+                the views of `train_columns`, and ``weight``, the importance weight. A network takes
+                ``networks.observation_of(batch)``.
 
         Returns:
             Python scalars for the log, or a list of them where there were several updates, which
@@ -136,15 +126,29 @@ class TorchPolicy(Policy):
 
     # ------------------------------------------------------------------------- for its methods
 
-    def infer(self, observation: Array) -> tuple[Array, ...]:
-        """The network's output for observations [envs, ...], in numpy."""
+    def infer(self, observation: Columns) -> tuple[Array, ...]:
+        """The network's output for observations [rows, ...], in numpy."""
         with torch.inference_mode():
             output, self._state = self._model(self._seen(observation), self._state)
         parts = (output,) if isinstance(output, torch.Tensor) else output
         return tuple([part.numpy(force=True) for part in parts])
 
+    def act_greedily(self, observation: Columns) -> Columns:
+        """Actions [rows, ...] as `greedy` chooses them, and nothing else."""
+        legal = observation.get(ACTION_MASK)
+        with torch.inference_mode():
+            output, self._state = self._evaluate(self._seen(observation), self._state)
+            mask = None if legal is None else torch.from_numpy(legal).to(self._device)
+            action = self.greedy(output, mask)[0]
+        if isinstance(action, torch.Tensor):
+            return {"action": action.numpy(force=True)}
+        return {
+            leaf.column("action"): action[leaf.name].numpy(force=True).astype(leaf.dtype)
+            for leaf in action_leaves(self._cfg.model)
+        }
+
     def infer_last(
-        self, transitions: Mapping[str, Array], item_len: Array, last_observation: Array
+        self, transitions: Mapping[str, Array], item_len: Array, last_observation: Columns
     ) -> tuple[Array, ...]:
         """The network's output for the observations after each item's last transition, in numpy.
 
@@ -159,7 +163,7 @@ class TorchPolicy(Policy):
             for name in transitions
             if name.startswith(_STATE)
         }
-        self.infer(transitions["observation"][last])
+        self.infer({name: transitions[name][last] for name in last_observation})
         output = self.infer(last_observation)
         self._state = {}
         return output
@@ -194,13 +198,19 @@ class TorchPolicy(Policy):
         key = (*self._seed.spawn_key, stream)
         return np.random.default_rng(np.random.SeedSequence(self._seed.entropy, spawn_key=key))
 
-    def _seen(self, observation: Array) -> Any:
-        """Observations [envs, ...] as the network takes them."""
+    def _seen(self, observation: Columns) -> Any:
+        """Observations [rows, ...] as the network takes them."""
         there = networks.tensors_of(observation, self._device)
         normalizer = self._normalizer
-        return there if normalizer is None else normalizer(there)
+        return networks.observation_of(there if normalizer is None else normalizer(there))
 
     # -------------------------------------------------------------------------------------- learn
+
+    @property
+    def learn_mode(self) -> LearnMode:
+        """Methods for a learner."""
+        mode = super().learn_mode
+        return mode if self.dict_form is None else self.dict_form(self).learn(mode)
 
     def _init_learn(self) -> None:
         self._device = networks.learner_device(cuda=self._cfg.cuda)
@@ -212,21 +222,16 @@ class TorchPolicy(Policy):
         self._updates = self._iterations = self._env_steps = 0
         self.prepare_learning()
 
-    def _forward_learn(self, data: Any, **_kwargs: Any) -> dict[str, Any]:
-        if not isinstance(data, Mapping):
-            discount = self._cfg.discount_factor**self._cfg.nstep
-            columns = columns_of_samples(data, discount)
-            data = {name: torch.from_numpy(column) for name, column in columns.items()}
+    def _forward_learn(self, data: Mapping[str, Any], **_kwargs: Any) -> dict[str, Any]:
         self._follow_schedules()
         self._iterations += 1
-        flat: Mapping[str, Any] = data
-        while any(isinstance(column, Mapping) for column in flat.values()):
-            flat = ungrouped(flat)  # as replay buffers return them
-        there = {n: tensor.to(self._device, non_blocking=True) for n, tensor in flat.items()}
+        is_nested = any(isinstance(column, Mapping) for column in data.values())
+        columns = flatten(data) if is_nested else data  # as replay buffers return them
+        there = {n: tensor.to(self._device, non_blocking=True) for n, tensor in columns.items()}
         normalizer, on_policy = self._normalizer, self._cfg.on_policy
         if normalizer is not None and not on_policy:
             normalizer.learn(there)
-        logs = self.update(grouped(there if normalizer is None else normalizer.batch(there)))
+        logs = self.update(there if normalizer is None else normalizer.batch(there))
         if normalizer is not None and on_policy:
             normalizer.learn(there)  # the update has seen its data as their policy did
         return logs if isinstance(logs, dict) else _mean_of(logs)
@@ -262,12 +267,14 @@ class TorchPolicy(Policy):
     @property
     def collect_mode(self) -> CollectMode:
         """Methods for a collector."""
-        return super().collect_mode._replace(get_attribute=_with_actor(self, self._collecting))
+        mode = super().collect_mode._replace(get_attribute=_with_actor(self, self._collecting))
+        return mode if self.dict_form is None else self.dict_form(self).collect(mode)
 
     @property
     def eval_mode(self) -> EvalMode:
         """Methods for an evaluator."""
-        return super().eval_mode._replace(get_attribute=_with_actor(self, self._evaluating))
+        mode = super().eval_mode._replace(get_attribute=_with_actor(self, self._evaluating))
+        return mode if self.dict_form is None else self.dict_form(self).eval(mode)
 
     def _init_collect(self) -> None:
         if "learn" not in self._enabled:
@@ -296,83 +303,6 @@ class TorchPolicy(Policy):
     def _reset_eval(self, data_id: list[int] | None = None) -> None:
         if self._remembers:
             self._evaluating.reset(data_id)
-
-    def _act_greedily(self, observation: Array, setting: Settings) -> Columns:
-        legal = setting.get("action_mask")
-        with torch.inference_mode():
-            output, self._state = self._evaluate(self._seen(observation), self._state)
-            mask = None if legal is None else torch.from_numpy(legal).to(self._device)
-            action = self.greedy(output, mask)[0]
-        if isinstance(action, torch.Tensor):
-            return {"action": action.numpy(force=True)}
-        dtype, _ = packed_dtype("action", action_leaves(self._cfg.model))
-        packed = np.empty(len(observation), dtype)
-        for name, part in ungrouped({"action": action}).items():
-            packed[name] = part.numpy(force=True)
-        return {"action": packed}
-
-    def _forward_collect(self, data: dict[int, Any], **kwargs: Any) -> dict[int, dict[str, Any]]:
-        observation, masks = self._stacked(list(data.values()))
-        setting = {**kwargs, **masks, "env_ids": list(data)}
-        if self._remembers:
-            outputs = self._collecting.act(observation, setting, list(data))
-        else:
-            outputs = self.act(observation, setting)
-        return dict(zip(data, split_columns(spread(outputs)), strict=True))
-
-    def _forward_eval(self, data: dict[int, Any]) -> dict[int, dict[str, Any]]:
-        observation, masks = self._stacked(list(data.values()))
-        if self._remembers:
-            outputs = self._evaluating.act(observation, masks, list(data))
-        else:
-            outputs = self._evaluating.act(observation, masks)
-        return dict(zip(data, split_columns(spread(outputs)), strict=True))
-
-    def _stacked(self, given: Sequence[Any]) -> tuple[Array, Columns]:
-        """Observations [envs, ...]; and ``action_mask``, bool [envs, actions], where there is one.
-
-        An environment's observation is as its space has it or, where not every action is legal in
-        every state, ``{"observation": ..., "action_mask": [actions]}`` or ``{"action_mask": ...,
-        ...}``: actions whose mask is not 0 are legal.
-        """
-        masks: Columns = {}
-        if isinstance(given[0], Mapping) and ACTION_MASK in given[0]:
-            if not self._cfg.TAKES_MASKS:
-                raise PolicyError(f"{type(self).__name__} knows no action masks; DQN and PPO do")
-            masks = {ACTION_MASK: np.array([obs[ACTION_MASK] for obs in given]) != 0}
-        inner = [unmasked(obs) for obs in given]
-        leaves = self._cfg.model.obs_leaves
-        dtype, _ = packed_dtype("observation", leaves) if leaves else (None, ())
-        if dtype is None or dtype.names is None:
-            return np.array(inner), masks
-        packed = np.empty(len(inner), dtype=dtype)
-        for leaf in leaves:
-            path = leaf.name.split("/")
-            packed[column_of("observation", leaf)] = [np.asarray(pick(obs, path)) for obs in inner]
-        return packed, masks
-
-    def _get_train_sample(self, transitions: list[Transition]) -> list[Transition]:
-        """Samples of consecutive transitions of an episode, with what `train_columns` adds.
-
-        With an n-step return ``reward`` is that, ``next_obs`` and ``done`` are those n steps on,
-        and ``value_gamma`` is the discount of the value there.
-        """
-        length = np.array([len(transitions)], dtype=np.int32)
-        last, _ = self._stacked([transitions[-1]["next_obs"]])
-        lazy = _LazyColumns(transitions, self._stacked)
-        added = dict(self.train_columns(lazy, length, last).columns)
-        offset, _ = added.pop("bootstrap_offset", None), added.pop("bootstrap_discount", None)
-        samples = [dict(transition) for transition in transitions]
-        if offset is not None:
-            added["value_gamma"] = (self._cfg.discount_factor**offset).astype(np.float32)
-            for row, (sample, steps) in enumerate(zip(samples, offset.tolist(), strict=True)):
-                end = transitions[row + steps - 1]
-                sample["next_obs"], sample["done"] = end["next_obs"], end["done"]
-        for name, column in added.items():
-            key = _SAMPLE_KEYS.get(name, name)
-            for sample, value in zip(samples, column, strict=True):
-                sample[key] = value
-        return samples
 
     def _state_dict_collect(self) -> dict[str, Any]:
         return {"model": self._model.state_dict()}
@@ -430,11 +360,11 @@ class TorchPolicy(Policy):
 
     def _get_export_module(self) -> nn.Module:
         model = self._cfg.model
-        inputs = {column_of("observation", leaf): leaf.shape for leaf in obs_leaves(model)}
+        inputs = {leaf.column("observation"): leaf.shape for leaf in obs_leaves(model)}
         for name, state in memories.initial_state(self._model, 1).items():
             inputs[_STATE + name] = tuple(state.shape[1:])
         parts = [leaf for leaf in getattr(model, "action_leaves", ()) if leaf.name]
-        actions = [column_of("action", leaf) for leaf in parts]
+        actions = [leaf.column("action") for leaf in parts]
         return networks.Greedy(self._model, self.greedy, self.OUTPUTS, inputs, actions)
 
 
@@ -448,7 +378,7 @@ class ReplayPolicy(TorchPolicy):
         self,
         transitions: Mapping[str, Array],
         item_len: Array,
-        last_observation: Array,  # noqa: ARG002
+        last_observation: Columns,  # noqa: ARG002
     ) -> TrainColumns:
         """The n-step return, and where and by which factor its bootstrap is valued."""
         cfg = self._cfg
@@ -463,7 +393,7 @@ _STATE = "state/"
 
 
 class _RememberingActor:
-    """An actor of a network with a memory: it keeps each environment's state.
+    """An actor of a network with a memory: it keeps each row's state.
 
     Args:
         policy: whose network it is.
@@ -477,156 +407,39 @@ class _RememberingActor:
         )
         self.train_columns = actor.train_columns
 
-    def act(
-        self, observation: Array, setting: Settings, envs: Sequence[int] | None = None
-    ) -> Columns:
+    def act(self, observation: Columns, setting: Settings, rows: Array | None = None) -> Columns:
         """See `ColumnarActor.act`; returns also the states before the step, ``state/<name>``."""
-        envs = range(len(observation)) if envs is None else envs
-        before = self._policy._state = self.states.read(envs)
-        outputs = self._actor.act(observation, setting)
-        self.states.write(envs, self._policy._state)
+        rows = np.arange(column_rows(observation)) if rows is None else rows
+        before = self._policy._state = self.states.read(rows)
+        outputs = self._actor.act(observation, setting, rows)
+        self.states.write(rows, self._policy._state)
         self._policy._state = {}
         stored = {_STATE + name: state.numpy(force=True) for name, state in before.items()}
         return {**outputs, **stored}
 
-    def forget(self, live: Array, over: Array) -> None:
-        """Follow a step of all environments.
-
-        Args:
-            live: bool [envs]; who has made one.
-            over: bool [envs]; whose episode ended or failed.
-        """
-        self.states.undo(np.flatnonzero(~live).tolist())
-        self.reset(np.flatnonzero(over).tolist())
-
-    def reset(self, envs: Sequence[int] | None = None) -> None:
-        """New episodes begin; None: in all environments."""
+    def reset(self, rows: Sequence[int] | Array | None = None) -> None:
+        """New episodes begin; None: in all rows."""
         with torch.inference_mode():
-            self.states.reset(envs)
+            self.states.reset(rows)
 
 
 class _EvaluationActor:
     """The `ColumnarActor` of evaluation: the best actions, or with `eval.sample` drawn ones."""
 
     def __init__(self, policy: TorchPolicy) -> None:
-        self._sampling = policy.act
-        self.act = self._draw if policy._cfg.eval.sample else policy._act_greedily
+        self._policy = policy
         self.train_columns = policy.train_columns
 
-    def _draw(self, observation: Array, setting: Settings) -> Columns:
-        return {"action": self._sampling(observation, setting)["action"]}
+    def act(self, observation: Columns, setting: Settings, rows: Array | None = None) -> Columns:
+        """See `ColumnarActor.act`: actions alone."""
+        if not self._policy._cfg.eval.sample:
+            return self._policy.act_greedily(observation)
+        return under(self._policy.act(observation, setting, rows), "action")
 
 
 def _with_actor(policy: TorchPolicy, actor: Any) -> Any:
     """`get_attribute` of a mode: ``columnar`` is the mode's actor."""
     return lambda name: actor if name == "columnar" else policy.get_attribute(name)
-
-
-# ---------------------------------------------------------------------- samples as lists of dicts
-
-
-class _LazyColumns(Mapping[str, Array]):
-    """Columns of transitions, each stacked when it is asked for: algorithms read few of them."""
-
-    def __init__(
-        self,
-        transitions: Sequence[Transition],
-        stacked: Callable[[Sequence[Any]], tuple[Array, Columns]],
-    ) -> None:
-        self._transitions, self._stacked = transitions, stacked
-
-    def __getitem__(self, name: str) -> Array:
-        rows = self._transitions
-        if name == "observation":
-            return self._stacked([row["obs"] for row in rows])[0]
-        if name == "terminated":
-            return np.array([row["done"] for row in rows], dtype=bool)
-        column = np.array([(row if name in row else flatten(row))[name] for row in rows])
-        return column.astype(np.float32, copy=False) if name == "reward" else column
-
-    def __iter__(self) -> Iterator[str]:
-        first = {k: v for k, v in self._transitions[0].items() if k not in ("obs", "next_obs")}
-        return iter(["observation", "terminated", *flatten(first)])
-
-    def __len__(self) -> int:
-        return sum(1 for _ in self)
-
-
-_SAMPLE_KEYS = {"n_step_return": "reward", "advantage": "adv"}
-"""Columns whose key in a sample is another one."""
-
-
-def columns_of_samples(samples: Sequence[Transition], default_discount: float) -> Columns:
-    """Columns of samples as `CollectMode.get_train_sample` returns them; metadata may ride along.
-
-    Args:
-        samples: dicts with ``obs`` and any of ``next_obs, reward, done, value_gamma, adv``, with
-            ``IS`` or ``weight``, the importance weight, and with other numbers or arrays, which
-            keep their names.
-        default_discount: of the bootstrapped value, for samples without ``value_gamma``.
-    """
-    rows = [
-        {key: _parts_of(value) if key in _OBSERVATIONS else value for key, value in sample.items()}
-        for sample in samples
-    ]
-    columns = {
-        _learnt_name(name): column.astype(np.float32) if column.dtype == np.float64 else column
-        for name, column in stack_columns(rows).items()
-        if column.dtype.kind in NUMBERS
-    }
-    one = np.ones(len(samples))
-    columns["weight"] = columns.pop("IS", columns.get("weight", one)).astype(np.float32)
-    if "n_step_return" in columns:
-        columns["n_step_return"] = columns["n_step_return"].astype(np.float32)
-    if "done" in columns:
-        discount = columns.pop("value_gamma", default_discount * one)
-        alive = ~columns["done"].astype(bool)
-        columns["bootstrap_discount"] = (discount * alive).astype(np.float32)
-    if "next_action_mask" in columns:
-        columns["next_action_mask"] = columns["next_action_mask"] != 0
-    return columns
-
-
-_OBSERVATIONS = ("obs", "next_obs")
-_LEARNT_NAMES = {
-    "obs": "observation",
-    "next_obs": "next_observation",
-    "reward": "n_step_return",
-    "adv": "advantage",
-}
-
-
-def _parts_of(obs: Any) -> Any:
-    """An observation's arrays in a mapping, apart from its mask; one array alone as it is."""
-    inner = _as_mapping(unmasked(obs))
-    if isinstance(obs, Mapping) and ACTION_MASK in obs:
-        return {"": inner, ACTION_MASK: obs[ACTION_MASK]}
-    return inner
-
-
-def _as_mapping(value: Any) -> Any:
-    if isinstance(value, tuple):
-        value = dict(enumerate(value))
-    if isinstance(value, Mapping):
-        return {str(key): _as_mapping(part) for key, part in value.items()}
-    return value
-
-
-def _learnt_name(name: str) -> str:
-    """The column of a sample's key: ``obs//arm`` and ``obs/arm`` are ``observation/arm``."""
-    root, _, rest = name.partition("/")
-    if rest == ACTION_MASK and root in _OBSERVATIONS:
-        return root.replace("obs", ACTION_MASK)
-    rest = rest.strip("/")
-    return "/".join(filter(None, (_LEARNT_NAMES.get(root, root), rest)))
-
-
-def unmasked(obs: Any) -> Any:
-    """An environment's observation without its mask; ``observation``, where that alone is left."""
-    if not isinstance(obs, Mapping):
-        return obs
-    others = {key: value for key, value in obs.items() if key != ACTION_MASK}
-    return others["observation"] if list(others) == ["observation"] else others
 
 
 def _mean_of(logs: list[dict[str, Any]]) -> dict[str, Any]:

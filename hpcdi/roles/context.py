@@ -13,6 +13,7 @@ import numpy as np
 from hpcdi.comm.link import Link
 from hpcdi.comm.messages import CollectTask, StopRequest
 from hpcdi.config.schema import ExperimentConfig, communicator_of
+from hpcdi.policy.create import create_policy
 from hpcdi.store.layout import RunLayout
 from hpcdi.types import MAIN
 
@@ -21,6 +22,8 @@ HEARTBEAT_S = 5.0
 """From one heartbeat to the next, of all ranks."""
 OWN_END_S = 15.0
 """A rank that hangs ends itself; others act only so much later, where that fails."""
+MakePolicy = Callable[..., Any]
+"""Makes a policy; its arguments are those of `hpcdi.policy.create.create_policy`."""
 _uids = itertools.count()
 ROLES = ("coordinator", "learner", "collector")
 
@@ -39,6 +42,7 @@ class WorkerContext:
         communicators: MPI communicators that this rank is a member of, by name.
         stop_request: returns what a signal asked for, once.
         restarts: how often the run has been resumed.
+        make_policy: makes policies that act by columns and learn from them.
     """
 
     config: ExperimentConfig
@@ -49,6 +53,7 @@ class WorkerContext:
     communicators: Mapping[str, Any] = field(default_factory=dict)
     stop_request: Callable[[], StopRequest | None] = lambda: None
     restarts: int = 0
+    make_policy: MakePolicy = create_policy
 
     @property
     def learners(self) -> tuple[int, ...]:

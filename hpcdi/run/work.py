@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import sys
 from collections.abc import Mapping
 
@@ -17,13 +18,15 @@ from hpcdi.roles.learner.role import Learner, make_training
 from hpcdi.roles.message_side import MessageSide
 from hpcdi.run.placement import RankPlace
 from hpcdi.utils.log import LOGGER
+from hpcdi.worker.dict_policy import columnar_policy
 from hpcdi.worker.learner.base_learner import make_learner
-from hpcdi.worker.learner.comm.mpi_fs_learner import columnar_policy, create_comm_learner
+from hpcdi.worker.learner.comm.mpi_fs_learner import create_comm_learner
 
 
 def work(place: RankPlace, context: WorkerContext) -> int:
     """Run a learner or collector; returns its exit code."""
     worker: MessageSide | None = None
+    context = dataclasses.replace(context, make_policy=columnar_policy)
     if place.gpu:
         device = place.gpus.index(place.gpu)
         if device < torch.cuda.device_count():  # else the policy says why not
@@ -62,7 +65,7 @@ def _learner(context: WorkerContext) -> MessageSide:
     if side.type not in ("mpi_fs", "flask_fs"):
         return create_comm_learner(side, context)
     training = make_learner if _names_ding(settings) else make_training
-    return Learner(context, training=training, policy=columnar_policy)
+    return Learner(context, training=training)
 
 
 def _names_ding(settings: LearnerConfig) -> bool:

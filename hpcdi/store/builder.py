@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 
@@ -17,12 +17,63 @@ from hpcdi.types import ITEM_DTYPE, Array, Columns, GameCounts, RowView
 from hpcdi.utils.nested import column_objection, column_rows
 
 
+class Gather(Mapping[str, Array]):
+    """Columns that are gathered when they are read, straight to where they are to lie.
+
+    What they are gathered from must not change before.
+
+    Args:
+        tails: numbers of rows that are no transitions; None: there are none.
+        after: name -> [tails, ...]: what is there; other columns have 0.
+    """
+
+    def __init__(self, tails: Array | None = None, after: Columns | None = None) -> None:
+        self._tails = np.zeros(0, np.int64) if tails is None else tails
+        self._after = after or {}
+        self._sources: dict[str, tuple[Array, Array]] = {}
+
+    def add(self, columns: Columns, rows: Array) -> Self:
+        """Add columns of which these rows are gathered, int64 [rows]; returns itself."""
+        self._sources |= {name: (column, rows) for name, column in columns.items()}
+        return self
+
+    def write(self, name: str, out: Array, start: int = 0) -> None:
+        """Write a column's rows from `start` on, as many as there is place for in `out`."""
+        column, rows = self._sources[name]
+        stop = start + len(out)
+        column.take(rows[start:stop], axis=0, out=out, mode="clip")  # other modes copy twice
+        first, last = np.searchsorted(self._tails, (start, stop))
+        tails = self._tails[first:last] - start
+        out[tails] = self._after[name][first:last] if name in self._after else 0
+
+    def like(self) -> Columns:
+        """Returns columns without rows of the same names, dtypes and row shapes."""
+        return {name: column[:0] for name, (column, _) in self._sources.items()}
+
+    @property
+    def rows(self) -> int:
+        """Rows of every column."""
+        return len(next(iter(self._sources.values()))[1]) if self._sources else 0
+
+    def __getitem__(self, name: str) -> Array:
+        column, rows = self._sources[name]
+        out = np.empty((len(rows), *column.shape[1:]), column.dtype)
+        self.write(name, out)
+        return out
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._sources)
+
+    def __len__(self) -> int:
+        return len(self._sources)
+
+
 @dataclass(frozen=True)
 class Segment:
     """Rows of one or more items that were made together: item after item, without gaps.
 
     Attributes:
-        columns: name -> [rows, ...].
+        columns: name -> [rows, ...]; a `Gather` is read before more is recorded.
         items: [items] of `ITEM_DTYPE`; ``item_start`` counts from the segment's first row,
             ``item_id`` is given by the builder.
         views: columns that readers derive.
@@ -34,13 +85,41 @@ class Segment:
         games: of each item the results of the game that ended with it; None: there are no games.
     """
 
-    columns: Columns
+    columns: Mapping[str, Array]
     items: Array
     views: tuple[RowView, ...] = ()
     tail_rows: int = 0
     ended: Array | None = None
     env_steps: Array | None = None
     games: Sequence[Sequence[GameCounts]] | None = None
+
+    @property
+    def rows(self) -> int:
+        """Rows of every column."""
+        columns = self.columns
+        return columns.rows if isinstance(columns, Gather) else column_rows(dict(columns))
+
+    def like(self) -> Columns:
+        """Returns columns without rows of the same names, dtypes and row shapes."""
+        columns = self.columns
+        if isinstance(columns, Gather):
+            return columns.like()
+        return {name: column[:0] for name, column in columns.items()}
+
+    def write(self, name: str, out: Array, start: int) -> None:
+        """Write a column's rows from `start` on, as many as there is place for in `out`."""
+        if isinstance(self.columns, Gather):
+            self.columns.write(name, out, start)
+        else:
+            out[...] = self.columns[name][start : start + len(out)]
+
+    def kept(self) -> Segment:
+        """Returns the same with arrays of its own."""
+        if isinstance(self.columns, Gather):
+            columns = dict(self.columns)
+        else:
+            columns = {name: column.copy() for name, column in self.columns.items()}
+        return dataclasses.replace(self, columns=columns)
 
 
 class BlockBuilder:
@@ -93,7 +172,7 @@ class BlockBuilder:
             segment = share_frames(segment, self._frames)
         self._check(segment)
         items = segment.items.copy()
-        stops = np.append(items["item_start"][1:], column_rows(segment.columns))
+        stops = np.append(items["item_start"][1:], segment.rows)
         items["item_id"] = np.arange(self._next_item_id, self._next_item_id + len(items))
         self._next_item_id += len(items)
         first, full = 0, []
@@ -140,14 +219,14 @@ class BlockBuilder:
         return len(games)
 
     def _take(self, segment: Segment, items: Array, start: int, end: int) -> None:
-        """Copy the rows [start, end) of some items."""
+        """Have the rows [start, end) of some items written to their place."""
         if not self._columns:
             self._columns = {
                 name: np.empty((self._capacity, *column.shape[1:]), dtype=column.dtype)
-                for name, column in segment.columns.items()
+                for name, column in segment.like().items()
             }
-        for name, column in segment.columns.items():
-            self._columns[name][self._used : self._used + end - start] = column[start:end]
+        for name, column in self._columns.items():
+            segment.write(name, column[self._used : self._used + end - start], start)
         placed = items.copy()
         placed["item_start"] += self._used - start
         self._items.append(placed)
@@ -157,10 +236,10 @@ class BlockBuilder:
         if segment.items.dtype != ITEM_DTYPE:
             raise BufferContractError(f"the item table has dtype {segment.items.dtype}")
         if self._like is None:
-            self._like = segment
-            self._capacity = self._capacity_of(row_bytes(segment.columns))
+            self._like = dataclasses.replace(segment, columns=segment.like())
+            self._capacity = self._capacity_of(row_bytes(segment.like()))
         starts = segment.items["item_start"]
-        largest = int(np.diff(starts, append=column_rows(segment.columns)).max(initial=0))
+        largest = int(np.diff(starts, append=segment.rows).max(initial=0))
         if largest > self._capacity:
             raise BufferContractError(
                 f"an item of {largest} rows does not fit into a block of {self._capacity}; raise "
@@ -169,7 +248,7 @@ class BlockBuilder:
             )
         if (segment.views, segment.tail_rows) != (self._like.views, self._like.tail_rows):
             raise BufferContractError("a segment has other views or tail rows than the first one")
-        objection = column_objection(segment.columns, self._like.columns)
+        objection = column_objection(segment.like(), self._like.like())
         if objection:
             raise BufferContractError(f"a segment differs from the first one: {objection}")
 
@@ -193,9 +272,10 @@ def share_frames(segment: Segment, names: Sequence[str]) -> Segment:
     stored = [name for name in names if name not in derived]
     if not stored:
         return segment
-    check_stacks(segment.columns, stored)
+    segment = segment.kept()
+    check_stacks(dict(segment.columns), stored)
     starts = segment.items["item_start"].astype(np.int64)
-    lengths = np.diff(starts, append=column_rows(segment.columns))
+    lengths = np.diff(starts, append=segment.rows)
     stacks = [segment.columns[name] for name in stored]
     places = [np.zeros(column.shape[:2], np.int32) for column in stacks]
     slides = [sliding(column, starts) for column in stacks]

@@ -108,6 +108,18 @@ def split_columns(columns: Mapping[str, Any]) -> list[dict[str, Any]]:
     return list(map(unflatten, rows)) if "/" in "".join(columns) else rows
 
 
+def under(columns: Mapping[str, Any], name: str) -> dict[str, Any]:
+    """Returns the column of this name, or those below it: ``action``, or ``action/arm``, ..."""
+    if name in columns:
+        return {name: columns[name]}
+    return {path: column for path, column in columns.items() if path.startswith(f"{name}/")}
+
+
+def take_rows(columns: Columns, rows: Any) -> Columns:
+    """Returns some rows of columns: numbers or a mask for copies, a slice for views."""
+    return {name: column[rows] for name, column in columns.items()}
+
+
 def column_rows(columns: Columns) -> int:
     """Returns the number of rows."""
     return len(next(iter(columns.values()))) if columns else 0

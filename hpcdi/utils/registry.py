@@ -235,7 +235,7 @@ PARALLEL_COLLECTOR_REGISTRY = Registry(
             "hpcdi.config.roles:ZerglingCollectorConfig",
         ),
         "marine": BuiltIn(
-            "hpcdi.roles.collector.marine_parallel_collector:MarineParallelCollector",
+            "hpcdi.roles.collector.base_parallel_collector:ZerglingParallelCollector",
             "hpcdi.config.roles:MarineCollectorConfig",
         ),
     },

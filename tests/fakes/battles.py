@@ -14,20 +14,21 @@ from gymnasium.spaces import Discrete
 
 from fakes.collectors import ColumnarProbe, Port
 from hpcdi.policy.base import TrainColumns
-from hpcdi.roles.collector.base_parallel_collector import create_parallel_collector
 from hpcdi.types import Array, Columns, Settings
+from hpcdi.utils.nested import column_rows
 from hpcdi.utils.registry import POLICY_REGISTRY
+from hpcdi.worker import create_parallel_collector
 
 
 class FirstLegal(ColumnarProbe):
     """Takes the first legal action; says by which version."""
 
-    def act(self, observation: Array, setting: Settings) -> Columns:
-        version = np.full(len(observation), self._version)
-        return {"action": setting["action_mask"].argmax(axis=1), "acted_by": version}
+    def act(self, observation: Columns, setting: Settings, rows: Array | None = None) -> Columns:
+        version = np.full(column_rows(observation), self._version)
+        return {"action": observation["action_mask"].argmax(axis=1), "acted_by": version}
 
-    def train_columns(self, transitions: Columns, item_len: Array, last: Array) -> TrainColumns:
-        assert len(last) == len(item_len)
+    def train_columns(self, transitions: Columns, item_len: Array, last: Columns) -> TrainColumns:
+        assert column_rows(last) == len(item_len)
         assert set(transitions["acted_by"]) <= {self._version}
         return TrainColumns({})
 
@@ -39,10 +40,10 @@ class LastLegal(FirstLegal):
         super().__init__(cfg, enable_field, seed=seed)
         self._collects = "collect" in enable_field
 
-    def act(self, observation: Array, setting: Settings) -> Columns:
+    def act(self, observation: Columns, setting: Settings, rows: Array | None = None) -> Columns:
         outputs = super().act(observation, setting)
         if self._collects:
-            outputs["action"] = 8 - setting["action_mask"][:, ::-1].argmax(axis=1)
+            outputs["action"] = 8 - observation["action_mask"][:, ::-1].argmax(axis=1)
         return outputs
 
 
@@ -147,18 +148,16 @@ class Counting(ColumnarProbe):
         super().__init__(cfg, enable_field, seed=seed)
         self._turns: dict[int, int] = {}
 
-    def act(self, observation: Array, setting: Settings, envs: Sequence[int] = ()) -> Columns:
-        assert len(envs) == len(observation)
-        turns = [self._turns.get(env, 0) for env in envs]
-        self._turns.update({env: n + 1 for env, n in zip(envs, turns, strict=True)})
+    def act(self, observation: Columns, setting: Settings, rows: Array | None = None) -> Columns:
+        assert rows is not None, "not all act at once in a league"
+        assert len(rows) == column_rows(observation)
+        turns = [self._turns.get(row, 0) for row in rows.tolist()]
+        self._turns.update({row: n + 1 for row, n in zip(rows.tolist(), turns, strict=True)})
         return {"action": np.array(turns), "acted_by": np.full(len(turns), self._version)}
-
-    def forget(self, live: Array, over: Array) -> None:
-        raise AssertionError("not all act at once in a league")
 
     def reset(self, data_id: Sequence[int] | None = None) -> None:
         self._turns = {} if data_id is None else {
-            env: turns for env, turns in self._turns.items() if env not in data_id
+            row: turns for row, turns in self._turns.items() if row not in data_id
         }  # fmt: skip
 
 

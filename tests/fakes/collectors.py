@@ -13,11 +13,13 @@ import torch
 from hpcdi.comm.messages import CollectProgress, Message
 from hpcdi.config.policy import PolicyConfig
 from hpcdi.policy.base import CollectMode, EvalMode, TrainColumns
-from hpcdi.roles.collector.base_parallel_collector import CollectorTask, create_parallel_collector
+from hpcdi.roles.collector.base_parallel_collector import CollectorTask
 from hpcdi.store.builder import Segment
 from hpcdi.types import Array, Columns, Settings
+from hpcdi.utils.nested import column_rows
 from hpcdi.utils.registry import POLICY_REGISTRY
 from hpcdi.utils.timer import RoleMeter
+from hpcdi.worker import create_parallel_collector
 
 LENGTH = 5  # of an episode
 ENVS = 3
@@ -37,8 +39,8 @@ class ProbePolicy:
         self._cfg, self._version = cfg, -1
         self.resets = 0
 
-    def act(self, observation: Array, setting: Settings) -> Columns:
-        count = len(observation)
+    def act(self, observation: Columns, setting: Settings, rows: Array | None = None) -> Columns:
+        count = column_rows(observation)
         return {
             "action": np.zeros(count, dtype=np.int64),
             "acted_by": np.full(count, self._version),
@@ -46,12 +48,12 @@ class ProbePolicy:
         }
 
     def train_columns(
-        self, transitions: Columns, item_len: Array, last_observation: Array
+        self, transitions: Columns, item_len: Array, last_observation: Columns
     ) -> TrainColumns:
         return TrainColumns({})
 
     def forward(self, data: dict[int, Any], **kwargs: Any) -> dict[int, dict[str, Any]]:
-        columns = self.act(np.stack(list(data.values())), kwargs)
+        columns = self.act({"observation": np.stack(list(data.values()))}, kwargs)
         return {env: {k: v[n] for k, v in columns.items()} for n, env in enumerate(data)}
 
     def process_transition(self, obs: Any, output: Any, timestep: Any) -> dict[str, Any]:
@@ -136,7 +138,7 @@ class Port:
     def send_stepdata(self, path: str, stepdata: Segment) -> None:
         assert path == self.task_id
         assert set(stepdata.items["policy_version"]) == {self.given}
-        self.segments.append(stepdata)
+        self.segments.append(stepdata.kept())
         self.after_segment()
 
     def send_metadata(self, metadata: Message) -> None:

@@ -5,16 +5,17 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 from gymnasium.vector import SyncVectorEnv, VectorEnv
 
 from hpcdi.config.env import ManagerConfig
-from hpcdi.env.base import VectorStep
+from hpcdi.env.base import Step
 from hpcdi.env.create import make_env_manager
 from hpcdi.env.gymnasium import GymnasiumEnv
-from hpcdi.env.manager import VectorManager
+from hpcdi.env.manager import EnvManager
 from hpcdi.env.toy import CountEnv
 from hpcdi.env.vector import VectorEnvs
 from hpcdi.types import Array
@@ -29,10 +30,10 @@ def vector_manager(
     episode_num: int | None = None,
     seed: int | np.random.SeedSequence = 0,
     **settings: Any,
-) -> VectorManager:
+) -> EnvManager:
     """A manager of a vector environment."""
     sequence = seed if isinstance(seed, np.random.SeedSequence) else np.random.SeedSequence(seed)
-    return VectorManager(
+    return EnvManager(
         VectorEnvs(make, env_num), ManagerConfig(**settings), episode_num=episode_num, seed=sequence
     )
 
@@ -43,7 +44,7 @@ def launched(
     env_num: int = 2,
     episode_num: int | None = None,
     seed: int = 0,
-) -> Iterator[VectorManager]:
+) -> Iterator[EnvManager]:
     with vector_manager(lambda: make(env_num), env_num, episode_num, seed) as manager:
         manager.launch()
         yield manager
@@ -64,20 +65,55 @@ def count(mode: str) -> Callable[[int], VectorEnv[Any, Any, Any]]:
     return by_id("hpcdi/Count-v0", mode, length=LENGTH)
 
 
-def steps_of(manager: VectorManager, steps: int) -> list[tuple[Array, VectorStep]]:
+def kept(step: Step) -> Step:
+    """A step whose arrays are not written over."""
+    successor = {name: column.copy() for name, column in step.successor.items()}
+    failed = None if step.failed is None else step.failed.copy()
+    return Step(successor, *(column.copy() for column in step[1:-1]), failed)
+
+
+def seen(manager: EnvManager) -> Array:
+    """Observations that are to be acted on, of one array."""
+    return manager.observation["observation"]
+
+
+def waiting(manager: EnvManager) -> set[int]:
+    """Rows that wait for an action."""
+    return set(np.flatnonzero(manager.ready).tolist())
+
+
+def stepped(manager: EnvManager, action: Array) -> Step:
+    """A step by single actions, one a row."""
+    return kept(manager.step({"action": action}))
+
+
+def steps_of(manager: EnvManager, steps: int) -> list[tuple[Array, Step]]:
     """Observation before each step, and the step."""
-    actions = np.zeros(manager.env_num, dtype=np.int64)
-    return [(manager.observation.copy(), manager.step_all(actions)) for _ in range(steps)]
+    actions = np.zeros(manager.rows, dtype=np.int64)
+    return [(seen(manager).copy(), stepped(manager, actions)) for _ in range(steps)]
+
+
+def shape_of(env_num: int, *, seats: int = 1, wait_num: int | None = None) -> Any:
+    """What a recorder asks of environments."""
+    return SimpleNamespace(env_num=env_num, seats=seats, rows=env_num * seats, wait_num=wait_num)
+
+
+def of_games(manager: EnvManager) -> tuple[Array, Array]:
+    """Returns [games, players] of the games that ended, and their lengths [games]."""
+    ended = manager.take_episodes()
+    seat = ended.rows // manager.env_num
+    returns = np.stack([ended.returns[seat == one] for one in range(manager.seats)], axis=1)
+    return returns, ended.lengths[seat == 0]
 
 
 Row = tuple[list[float], float, bool, bool, list[float]]
 
 
-def live_rows(taken: list[tuple[Array, VectorStep]], env: int) -> list[Row]:
+def live_rows(taken: list[tuple[Array, Step]], env: int) -> list[Row]:
     return [
         (
             observation[env].tolist(), float(step.reward[env]), bool(step.terminated[env]),
-            bool(step.truncated[env]), step.successor[env].tolist(),
+            bool(step.truncated[env]), step.successor["observation"][env].tolist(),
         )
         for observation, step in taken
         if step.live[env]
@@ -104,7 +140,7 @@ COUNT = partial(CountEnv, LENGTH)
 
 def made(
     form: str, fns: list[Any], episode_num: int | None = None, seed: int = 0, **settings: Any
-) -> VectorManager:
+) -> EnvManager:
     sequence = np.random.SeedSequence(seed)
     if form in SYNC:
         mode = {"next_step": "NextStep", "same_step": "SameStep", "disabled": "Disabled"}[form]
@@ -115,14 +151,14 @@ def made(
         form, settings = "forkserver", {"wait_num": 1, **settings}
     if form in CHILDREN:
         settings = {"type": "subprocess", "start_method": form, **settings}
-    manager: VectorManager = make_env_manager(
+    manager: EnvManager = make_env_manager(
         {"episode_num": episode_num, "retry_waiting_time": 0.0, **settings}, fns, seed=sequence
     )
     return manager
 
 
 @contextmanager
-def running(form: str, fns: list[Any], *args: Any, **settings: Any) -> Iterator[VectorManager]:
+def running(form: str, fns: list[Any], *args: Any, **settings: Any) -> Iterator[EnvManager]:
     with made(form, fns, *args, **settings) as manager:
         manager.launch()
         yield manager

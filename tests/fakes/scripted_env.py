@@ -10,7 +10,7 @@ from gymnasium.vector import AutoresetMode, SyncVectorEnv
 from hypothesis import strategies as st
 
 from fakes.env_managers import vector_manager
-from hpcdi.env.manager import VectorManager
+from hpcdi.env.manager import EnvManager
 from hpcdi.types import Array
 
 Script = list[tuple[int, bool, bool]]
@@ -52,7 +52,7 @@ class ScriptedEnv(gymnasium.Env[Array, np.int64]):
         return np.array([self._number, self._episode, self._step], dtype=np.float32)
 
 
-def manager(scripts: list[Script], mode: AutoresetMode, quota: int | None = None) -> VectorManager:
+def manager(scripts: list[Script], mode: AutoresetMode, quota: int | None = None) -> EnvManager:
     def make() -> SyncVectorEnv:
         return SyncVectorEnv(
             [lambda k=k, s=s: ScriptedEnv(k, s) for k, s in enumerate(scripts)],

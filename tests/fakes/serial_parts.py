@@ -15,6 +15,7 @@ import torch
 
 from hpcdi.policy.base import CollectMode, TrainColumns
 from hpcdi.types import Array, Columns, Settings, Transition
+from hpcdi.utils.nested import column_rows
 
 Foreign = namedtuple("Foreign", "forward process_transition get_train_sample reset")
 
@@ -282,13 +283,13 @@ class ColumnarActor(Actor):
         super().__init__(**attributes)
         self.attributes["columnar"] = self
 
-    def act(self, observation: Array, setting: Settings) -> Columns:
+    def act(self, observation: Columns, setting: Settings, rows: Array | None = None) -> Columns:
         self.calls += 1
         self.settings.append(setting)
-        return {"action": np.full(len(observation), self.calls)}
+        return {"action": np.full(column_rows(observation), self.calls)}
 
     def train_columns(
-        self, transitions: Columns, item_len: Array, last_observation: Array
+        self, transitions: Columns, item_len: Array, last_observation: Columns
     ) -> TrainColumns:
         return TrainColumns({"piece": np.repeat(item_len, item_len)})
 

@@ -10,10 +10,9 @@ import pytest
 import torch
 
 from hpcdi.errors import EnvError
-from hpcdi.policy.dict_adapter import as_number, episode_return
-from hpcdi.roles.collector.dict_envs import EpisodeCounter
 from hpcdi.worker import to_tensor_transitions
 from hpcdi.worker.collector.base_serial_collector import CachePool, TrajBuffer
+from hpcdi.worker.dict_envs import as_number, episode_return
 
 
 @pytest.mark.parametrize("deepcopy", [False, True])
@@ -128,17 +127,3 @@ def test_a_return_that_is_missing_or_no_number_is_an_error() -> None:
         episode_return({"TimeLimit": True}, 3)
     with pytest.raises(EnvError, match="must be one number"):
         as_number([1.0, 2.0])
-
-
-def test_episodes_are_counted_by_environment() -> None:
-    counter = EpisodeCounter(2)
-    for told in (None, 3.0, None):
-        counter.step(0, told)
-        counter.step(1)
-    counter.drop(1)
-    counter.step(1, 4.0)
-    returns, lengths = counter.take()
-    assert (returns.tolist(), lengths.tolist()) == ([3.0, 4.0], [2, 1])
-    assert [len(column) for column in counter.take()] == [0, 0]
-    counter.step(0, [5.0, -5.0])
-    assert [column.tolist() for column in counter.take()] == [[[5.0, -5.0]], [2]]

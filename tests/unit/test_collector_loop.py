@@ -14,20 +14,19 @@ from gymnasium.vector import AutoresetMode
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fakes.env_managers import COUNT, count_rows, running
+from fakes.env_managers import COUNT, count_rows, running, shape_of
 from fakes.environments import HeldEnv
 from fakes.scripted_env import Script, manager, scripts
-from hpcdi.env.base import BaseEnvTimestep
 from hpcdi.policy.base import TrainColumns
 from hpcdi.policy.create import create_policy
-from hpcdi.policy.dict_adapter import DictAgent
-from hpcdi.policy.torch_policy import columns_of_samples
-from hpcdi.roles.collector.dict_envs import DictEnvs
-from hpcdi.roles.collector.loop import ColumnAgent, Loop
-from hpcdi.roles.collector.recorder import Recorder, TrajectoryRecorder
+from hpcdi.roles.collector.loop import Loop, PolicyAgent, policy_loop
+from hpcdi.roles.collector.recorder import Recorder
 from hpcdi.store.rows import RowStore
-from hpcdi.types import Columns, Transition
-from hpcdi.utils.nested import to_tensors
+from hpcdi.types import Array, Columns, Step, Transition
+from hpcdi.utils.nested import column_rows, to_tensors
+from hpcdi.worker.dict_envs import BaseEnvTimestep
+from hpcdi.worker.dict_form import columns_of_samples
+from hpcdi.worker.dict_policy import DictActor, DictRecorder, TrajectoryRecorder
 
 pytestmark = pytest.mark.usefixtures("one_torch_thread")
 
@@ -47,7 +46,8 @@ def dqn(n: int) -> Any:
 
 def dict_loop(envs: Any, policy: Any, taken: TrajectoryRecorder | None) -> Loop:
     """As a parallel collector makes it for a policy that knows no columns."""
-    return Loop(DictEnvs(envs), DictAgent(policy, envs.env_num, to_tensors), [taken])
+    actor = DictActor([policy], to_tensors)
+    return Loop(actor.bind(envs), PolicyAgent(actor), DictRecorder(actor, [taken]))
 
 
 def pieces_of(envs: Any, policy: Any) -> TrajectoryRecorder:
@@ -77,8 +77,7 @@ def test_dqn_learns_from_the_same_transitions_in_both_loops(
     policy = dqn(n)
     with manager(scripts, mode) as envs:
         envs.launch()
-        kept = Recorder(envs.env_num, 100, policy)
-        columnar = run(Loop(envs, ColumnAgent(policy), [kept]), steps)
+        columnar = run(policy_loop(envs, policy, 100), steps)
     ring = RowStore(len(columnar.columns["reward"]), views=columnar.views)
     ring.write(0, columnar.columns)
     rows = np.concatenate(
@@ -175,10 +174,10 @@ class Calls:
 
     number = 0
 
-    def act(self, observation: Any, _setting: Any) -> Columns:
+    def act(self, observation: Columns, _setting: Any, rows: Array | None = None) -> Columns:
         self.number += 1
-        call = np.full(len(observation), self.number)
-        return {"action": np.zeros(len(observation), np.int64), "call": call}
+        call = np.full(column_rows(observation), self.number)
+        return {"action": np.zeros(len(call), np.int64), "call": call}
 
     def train_columns(self, *_given: Any) -> TrainColumns:
         return TrainColumns({})
@@ -191,8 +190,7 @@ def test_a_transition_has_what_its_step_began_with(tmp_path: Path) -> None:
     fns = [partial(HeldEnv, str(pipe), 2), COUNT, COUNT]
     with running("late", fns, wait_num=2) as envs:
         actor = Calls()
-        recorder = Recorder(3, 100, actor, envs.wait_num)
-        loop = Loop(envs, ColumnAgent(actor), [recorder])
+        loop = policy_loop(envs, actor, 100)
         chosen = {}  # (environment, its transition) -> the call that chose its action
         begun = np.zeros(3, int)
 
@@ -208,8 +206,9 @@ def test_a_transition_has_what_its_step_began_with(tmp_path: Path) -> None:
             step()
         first = loop.cut(0)  # in the middle of a step of environment 0
         assert first is not None
+        first = first.kept()
         assert (first.items["env_id"] == 0).sum() == 1
-        loop = Loop(envs, ColumnAgent(actor), [recorder])  # as the next call of a collector
+        recorder = loop.recorder = Recorder(envs, 100, actor)  # as a serial collector's next call
         pipe.write_text("go on")
         while not recorder.held[0]:
             step()
@@ -229,14 +228,11 @@ def test_a_transition_has_what_its_step_began_with(tmp_path: Path) -> None:
 
 
 def test_a_recorder_is_full_by_transitions_where_few_step_at_once() -> None:
-    recorder = Recorder(4, 2, None, 1)
-    live = np.array([True, False, False, False])
-    for number in range(8):
-        assert not recorder.is_full, number
-        recorder.record({"reward": np.zeros(4)}, live, ~live)
-    assert recorder.is_full
-    recorder = Recorder(4, 2, None, 1)
-    for _ in range(2):
-        assert not recorder.is_full
-        recorder.record({"reward": np.zeros(4)}, live | True, ~live & live)
-    assert recorder.is_full
+    no, live = np.zeros(4, bool), np.array([True, False, False, False])
+    for at_once, steps in ((live, 8), (~no, 2)):
+        recorder = Recorder(shape_of(4, wait_num=1), 2)
+        step = Step({}, np.zeros(4), no, no, no, at_once)
+        for number in range(steps):
+            assert not recorder.is_full, number
+            recorder.record({"reward": step.reward}, at_once, step)
+        assert recorder.is_full

@@ -14,8 +14,9 @@ import torch
 from fakes.battles import Counting, FirstLegal, LastLegal, marine
 from fakes.collectors import Port, do, registered_probes
 from hpcdi.errors import ConfigError, PolicyError, PolicyFileError
+from hpcdi.league.battle_agent import Players, _results
+from hpcdi.policy.base import actor_of
 from hpcdi.roles.collector.base_parallel_collector import CollectorTask
-from hpcdi.roles.collector.battle_loop import Players, _results, actor_of
 from hpcdi.store.builder import BlockBuilder, Segment
 from hpcdi.store.games import MOST_PAIRS, parse_games
 from hpcdi.store.policies import PolicyImage, publish_policy
@@ -190,7 +191,7 @@ def test_only_the_learner_is_learnt_from_against_a_frozen_policy(tmp_path: Path)
     port = Port(versions=[9])
     with marine(port, str(tmp_path), collector_episode_num=30) as made:
         do(made, port, "task", opponents={"main": [0.0, ""], "main_000001": [1.0, source]})
-        assert made._loop._players.loaded == 1, "its file is read once"
+        assert made._loop.agent.players.loaded == 1, "its file is read once"
     found = episodes(port)
     assert len(found) == 60
     assert {int(row["acted_by"]) for rows in found.values() for row in rows} == {9}
@@ -266,9 +267,9 @@ def test_each_seat_of_each_environment_is_remembered_by_each_player(
     frozen = {f"main_00000{n}": [0.3, freeze(tmp_path, f"main_00000{n}", n)] for n in (1, 2, 3)}
     port = Port(versions=[9])
     with marine(port, str(tmp_path), collector_episode_num=40, **RELAY) as made:
-        made._loop._players._limit = kept_bytes
+        made._loop.agent.players._limit = kept_bytes
         do(made, port, "task", opponents={"main": [0.1, ""], **frozen})
-        assert (made._loop._players.loaded > 10) is (kept_bytes == 1)
+        assert (made._loop.agent.players.loaded > 10) is (kept_bytes == 1)
     rows = [row for found in episodes(port).values() for row in found]
     assert len(port.segments) > 3, "games go on over cuts"
     assert not any(row["reward"] for row in rows)

@@ -164,9 +164,7 @@ def test_an_evaluation_is_complete_or_says_that_it_is_not(policy: str) -> None:
     port = Port()
     with collector(policy, port, evaluate=True) as made:
         assert do(made, port, "whole").is_complete
-        for name in ("step", "step_all"):  # either form steps by its own
-            stepping = _stopping(made, getattr(made._env_manager, name))
-            setattr(made._env_manager, name, stepping)
+        made._env_manager.step = _stopping(made, made._env_manager.step)
         assert not do(made, port, "cut short").is_complete
 
 
@@ -212,7 +210,7 @@ def test_a_stopped_evaluation_is_followed_by_fresh_episodes(policy: str) -> None
     port = Port()
     with collector(policy, port, evaluate=True) as made:
         made.begin(CollectorTask("task"))
-        made.env_manager.step_all(np.zeros(2, dtype=np.int64))  # an episode is under way
+        made.env_manager.step({"action": np.zeros(2, dtype=np.int64)})  # an episode is under way
         made.stop()
         made.start()
         assert made.result().env_steps == 0

@@ -14,36 +14,38 @@ from gymnasium.vector import AutoresetMode
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from fakes.env_managers import shape_of
 from fakes.scripted_env import Script, manager, scripts
-from hpcdi.env.base import VectorStep
 from hpcdi.policy.base import TrainColumns
-from hpcdi.policy.dict_adapter import object_column
 from hpcdi.policy.returns import n_step
-from hpcdi.roles.collector.loop import ColumnAgent, collect_loop
-from hpcdi.roles.collector.recorder import Recorder, TrajectoryRecorder
+from hpcdi.roles.collector.loop import policy_loop
+from hpcdi.roles.collector.recorder import Recorder
 from hpcdi.store.builder import Segment
 from hpcdi.store.rows import RowStore
-from hpcdi.types import Array, Columns, RowView, Settings
+from hpcdi.types import Array, Columns, RowView, Settings, Step
+from hpcdi.utils.nested import column_rows
+from hpcdi.worker.dict_policy import TrajectoryRecorder
 
 # ------ recording by columns: whatever the episodes' ends, items are true pieces of single episodes
 
 
 class CheckingActor:
-    """Acts by counting, offers n-step columns, and checks what it is given."""
+    """Acts by the number of the step, offers n-step columns, and checks what it is given."""
 
     def __init__(self, n: int) -> None:
-        self._n, self._acted = n, 0
+        self._n = n
 
-    def act(self, observation: Array, setting: Settings) -> Columns:
-        self._acted += 1
-        env_num = len(observation)
+    def act(self, observation: Columns, setting: Settings, rows: Array | None = None) -> Columns:
+        count = column_rows(observation)
+        numbers = np.arange(count) if rows is None else rows
+        assert observation["observation"][:, 0].tolist() == numbers.tolist(), "its own rows"
         return {
-            "action": np.full(env_num, self._acted % 1000),
-            "logit": np.stack([np.full(env_num, self._acted), np.arange(env_num)], axis=1),
+            "action": np.full(count, setting["step"] % 1000),
+            "logit": np.stack([np.full(count, setting["step"]), numbers], axis=1),
         }
 
     def train_columns(
-        self, transitions: Columns, item_len: Array, last_observation: Array
+        self, transitions: Columns, item_len: Array, last_observation: Columns
     ) -> TrainColumns:
         assert transitions.keys() == {
             "observation", "action", "logit", "reward", "terminated", "truncated"
@@ -148,11 +150,10 @@ def test_segments_hold_the_transitions_of_the_script(
     plan = expected(scripts, steps, has_dummies, quota or None)
     with manager(scripts, mode, quota or None) as envs:
         envs.launch()
-        loop = collect_loop(envs, Duck(CheckingActor(n)), length)
-        assert isinstance(loop.agent, ColumnAgent)
+        loop = policy_loop(envs, CheckingActor(n), length)
         begun = counted = 0
         for at in range(1, steps + 1):
-            counted += loop.once({})
+            counted += loop.once({"step": at})
             assert loop.must_cut == (at - begun == length)
             if loop.must_cut or at == steps:
                 segment = loop.cut(at)
@@ -166,17 +167,6 @@ def test_segments_hold_the_transitions_of_the_script(
     assert counted == sum(map(len, plan))
 
 
-class Duck:
-    """A mode that has nothing but its attribute ``columnar``."""
-
-    def __init__(self, actor: Any) -> None:
-        self._actor = actor
-
-    def get_attribute(self, name: str) -> Any:
-        assert name == "columnar"
-        return self._actor
-
-
 @settings(max_examples=25, deadline=None)
 @given(scripts, st.integers(1, 3))
 def test_the_same_data_in_all_autoreset_modes(scripts: list[Script], quota: int) -> None:
@@ -186,12 +176,12 @@ def test_the_same_data_in_all_autoreset_modes(scripts: list[Script], quota: int)
     for mode in AutoresetMode:
         with manager(scripts, mode, quota) as envs:
             envs.launch()
-            loop = collect_loop(envs, Duck(SilentActor()), steps)
+            loop = policy_loop(envs, SilentActor(), steps)
             while not envs.done:
                 loop.once({})
             segment = loop.cut(7)
             assert segment is not None
-            segments.append(segment)
+            segments.append(segment.kept())
     first, *others = segments
     for other in others:
         assert other.items.tolist() == first.items.tolist()
@@ -202,11 +192,11 @@ def test_the_same_data_in_all_autoreset_modes(scripts: list[Script], quota: int)
 class SilentActor:
     """Acts always alike and adds nothing."""
 
-    def act(self, observation: Array, setting: Settings) -> Columns:
-        return {"action": np.zeros(len(observation), dtype=np.int64)}
+    def act(self, observation: Columns, setting: Settings, rows: Array | None = None) -> Columns:
+        return {"action": np.zeros(column_rows(observation), dtype=np.int64)}
 
     def train_columns(
-        self, transitions: Columns, item_len: Array, last_observation: Array
+        self, transitions: Columns, item_len: Array, last_observation: Columns
     ) -> TrainColumns:
         return TrainColumns({})
 
@@ -214,7 +204,7 @@ class SilentActor:
 def test_an_evaluation_keeps_nothing() -> None:
     with manager([[(2, True, False)]], AutoresetMode.SAME_STEP) as envs:
         envs.launch()
-        loop = collect_loop(envs, Duck(SilentActor()), None)
+        loop = policy_loop(envs, SilentActor())
         assert loop.once({}) == 1
         assert not loop.must_cut
         assert loop.cut(0) is None
@@ -232,10 +222,10 @@ class Adds:
     """Adds what it was told of each item's last observation."""
 
     def train_columns(
-        self, transitions: Columns, item_len: Array, last_observation: Array
+        self, transitions: Columns, item_len: Array, last_observation: Columns
     ) -> TrainColumns:
         assert int(item_len.sum()) == len(transitions["reward"])
-        return TrainColumns({"last": np.repeat(last_observation[:, 0], item_len)})
+        return TrainColumns({"last": np.repeat(last_observation["observation"][:, 0], item_len)})
 
 
 @dataclass
@@ -274,7 +264,7 @@ class Model:
         self.fresh += count
         return np.arange(self.fresh - count, self.fresh, dtype=np.float32)[:, None]
 
-    def step(self, events: list[int]) -> tuple[Array, VectorStep, Array]:
+    def step(self, events: list[int]) -> tuple[Array, Step, Array]:
         """Observation before a step, the step, and the observation after it."""
         before, count = self.observation, len(events)
         successor, reward, later = self.new(count), self.new(count)[:, 0], self.new(count)
@@ -303,7 +293,8 @@ class Model:
         self.observation = later
         failed = abnormal if abnormal.any() else None
         ended = terminated | truncated
-        step = VectorStep(successor, reward, terminated, truncated, ended, live, failed)
+        after = {"observation": successor}
+        step = Step(after, reward, terminated, truncated, ended, live, failed)
         return before, step, later
 
     def cut(self) -> list[Item]:
@@ -335,15 +326,17 @@ def items_of(segment: Any) -> list[Item]:
 
 def run(env_num: int, length: int, events: list[list[int]]) -> list[Item]:
     """Record events; every cut must be what the model says."""
-    model, taken = Model(env_num), Recorder(env_num, length, Adds())  # type: ignore[arg-type]
+    model, taken = Model(env_num), Recorder(shape_of(env_num), length, Adds())
     everything: list[Item] = []
     for at, of_all in enumerate(events, 1):
         before, step, later = model.step(of_all)
-        outputs = {"action": np.zeros(env_num, dtype=np.int64)}
-        columns = ColumnAgent(Adds()).transitions(0, before, outputs, step)  # type: ignore[arg-type]
-        taken.record(*columns, step.abnormal, step.successor)
+        columns = {
+            "observation": before, "action": np.zeros(env_num, dtype=np.int64),
+            "reward": step.reward, "terminated": step.terminated, "truncated": step.truncated,
+        }  # fmt: skip
+        taken.record(columns, step.live, step)
         if taken.is_full or at == len(events):
-            items = items_of(taken.cut(later, 0))
+            items = items_of(taken.cut({"observation": later}, 0))
             assert items == model.cut()
             assert not taken.held.any()
             everything += items
@@ -403,18 +396,17 @@ def record(
     taken: TrajectoryRecorder, env: int, obs: int, *, done: bool = False, abnormal: bool = False
 ) -> None:
     """One environment answers."""
-    env_num = len(taken._open)
-    at = np.arange(env_num) == env
-    column = object_column({env: {"obs": obs, "action": obs}}, env_num)
-    failed = at if abnormal else None
-    taken.record({"transition": column}, at & (not abnormal), at & done, failed)
+    if abnormal:
+        taken.drop(env)
+    else:
+        taken.add(env, {"obs": obs, "action": obs}, ended=done)
 
 
 def trajectories_of(
     taken: TrajectoryRecorder, policy_version: int = 0
 ) -> list[tuple[int, int, list[int]]]:
     """Environment, episode and observations of each item."""
-    segment = taken.cut(None, policy_version)
+    segment = taken.cut(policy_version)
     assert segment is not None
     assert segment.tail_rows == 0
     assert (segment.items["policy_version"] == policy_version).all()
@@ -453,9 +445,9 @@ def test_pieces_of_one_episode_share_its_number_over_cuts() -> None:
 def test_pieces_that_end_in_one_step_come_in_the_order_of_environments() -> None:
     """Whether by their length or with their episode: what a buffer holds must not depend on it."""
     taken = recorder(env_num=2, length=1)
-    column = object_column({env: {"obs": env, "action": env} for env in range(2)}, 2)
-    taken.record({"transition": column}, np.ones(2, bool), np.array([False, True]))
-    segment = taken.cut(None, 0)
+    for env in range(2):
+        taken.add(env, {"obs": env, "action": env}, ended=env == 1)
+    segment = taken.cut(0)
     assert segment is not None
     assert segment.items["env_id"].tolist() == [0, 1]
     assert segment.ended.tolist() == [False, True]
@@ -505,20 +497,19 @@ def test_objects_that_were_taken_or_dropped_are_not_kept_alive() -> None:
     taken = TrajectoryRecorder(2, math.inf, list)
     items = [Item(obs=k) for k in range(4)]
     alive = [weakref.ref(item) for item in items]
-    for item, done, abnormal in zip(items, (False, True, False, False), (0, 0, 0, 1), strict=True):
-        at = np.array([True, False])
-        columns = {"transition": object_column({0: item}, 2)}
-        taken.record(columns, at & (not abnormal), at & done, at if abnormal else None)
-    del items, item, columns
+    for item, done in zip(items, (False, True, False, False), strict=True):
+        taken.add(0, item, ended=done)
+    taken.drop(0)
+    del items, item
     taken.take()
     gc.collect()
-    assert [ref() for ref in alive] == [None, None, None, alive[3]()]
+    assert [ref() for ref in alive] == [None] * 4
 
 
 def test_nothing_recorded_is_nothing_cut() -> None:
     taken = recorder(env_num=1, length=2)
     assert taken.is_empty
-    assert taken.cut(None, 0) is None
+    assert taken.cut(0) is None
     record(taken, 0, 0)
     assert not taken.is_empty
     record(taken, 0, 1, abnormal=True)
@@ -532,9 +523,9 @@ def test_pieces_without_samples_are_left_out() -> None:
         1, 2, lambda piece: [{"obs": one["obs"]} for one in piece] if len(piece) == 2 else []
     )
     record(taken, 0, 0, done=True)
-    assert taken.cut(None, 0) is None
+    assert taken.cut(0) is None
     for obs in range(3):
         record(taken, 0, obs)
-    segment = taken.cut(None, 0)
+    segment = taken.cut(0)
     assert segment is not None
     assert segment.columns["obs"].tolist() == [0, 1]

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from gymnasium.spaces import Box, Discrete
 from gymnasium.vector import AutoresetMode
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
@@ -28,13 +29,14 @@ from fakes.serial_parts import (
     steps_of,
     story,
 )
-from hpcdi.env.base import VectorStep
+from hpcdi.env.base import BackendStep, EnvFacts, EnvFailure, EpisodeStart, ManagerConfig
 from hpcdi.env.create import create_env_manager, make_env_manager
+from hpcdi.env.manager import EnvManager
 from hpcdi.env.toy import CountEnv
 from hpcdi.errors import ConfigError, EnvError, PolicyError
-from hpcdi.policy.dict_adapter import infos_of
 from hpcdi.types import Array, Columns, Settings, Transition
 from hpcdi.utils.curves import TensorBoardWriter
+from hpcdi.utils.nested import column_rows
 from hpcdi.utils.registry import SERIAL_COLLECTOR_REGISTRY
 from hpcdi.worker import (
     BattleEpisodeSerialCollector,
@@ -44,6 +46,7 @@ from hpcdi.worker import (
     create_serial_collector,
     get_serial_collector_cls,
 )
+from hpcdi.worker.dict_envs import infos_of
 
 # ------------------------------------------ the contract of serial collectors, for all four of them
 
@@ -363,9 +366,10 @@ class TestSerialCollector:
             assert made._report.totals["episode"] == 2
             for _ in range(2):
                 made._loop.once({})
-            returns, lengths = made._loop.envs.take_episodes()
-        assert returns.reshape(2, -1)[:, 0].tolist() == [return_of(1, 2)] * 2
-        assert lengths.tolist() == [2, 2]
+            ended = made._loop.take_episodes()
+        of_first = ended.of(ended.rows < 2)
+        assert of_first.returns.tolist() == [return_of(1, 2)] * 2
+        assert of_first.lengths.tolist() == [2, 2]
 
     def test_curves(self, kind: Kind, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
         writer = TensorBoardWriter(tmp_path)
@@ -460,10 +464,9 @@ def test_pieces_are_whole_episodes_where_the_settings_say_so() -> None:
 def test_a_shorter_target_ends_longer_pieces() -> None:
     with collector(Manager((50,)), Actor(unroll_len=1)) as made:
         made.collect(3)
-        (recorder,) = made._loop.recorders
+        (recorder,) = made._records.of
         recorder.length = 10  # as if a longer one had been asked for
-        step = {"transition": np.array([{"obs": np.zeros(4)}])}
-        recorder.record(step, np.array([True]), np.array([False]))
+        recorder.add(0, {"obs": np.zeros(4)}, ended=False)
         assert pieces(made.collect(1)) == [2]
 
 
@@ -536,7 +539,7 @@ def test_on_policy_what_is_unfinished_is_dropped() -> None:
             assert {one["by"] for one in got} == {version}
             assert all(one["piece"] == 3 or one["next_obs"][2] in (4, 7, 9) or not one["done"]
                        for one in got)  # fmt: skip
-            assert made._loop.recorders[0].open_transitions == 0
+            assert made._records.of[0].open_transitions == 0
 
 
 def test_on_policy_where_environments_answer_later() -> None:
@@ -547,14 +550,14 @@ def test_on_policy_where_environments_answer_later() -> None:
             actor.version = version
             new = made.collect(8, train_iter=version, drop_extra=False)
             assert {one["by"] for one in new} <= {version, version - 1}
-            assert made._loop.recorders[0].open_transitions == 0
+            assert made._records.of[0].open_transitions == 0
 
 
 def test_off_policy_pieces_go_on() -> None:
     actor = Actor(on_policy=False)
     with collector(Manager((3, 50)), actor) as made:
         assert len(made.collect(8, drop_extra=False)) == 10
-        assert made._loop.recorders[0].open_transitions == 2
+        assert made._records.of[0].open_transitions == 2
         actor.version = 1
         got = made.collect(8, drop_extra=False)
     long = [one for one in got if one["obs"][0] == 1]
@@ -585,7 +588,7 @@ def test_on_policy_pieces_that_give_fewer_samples_than_they_have_steps() -> None
         with collector(Manager((50, 50, 50), together=together), actor) as made:
             for _ in range(3):
                 assert len(made.collect(8)) == 8
-                assert made._loop.recorders[0].is_empty, "nothing is left for the next policy"
+                assert made._records.of[0].is_empty, "nothing is left for the next policy"
 
 
 # ------------------------------------------------------------------------------------------ random
@@ -640,7 +643,7 @@ def test_episodes_of_a_manager_that_counts_are_its_own() -> None:
     with SampleSerialCollector({}, env, Actor().mode) as made:
         got = made.collect(20)
         assert made._report.totals == {"envstep": 20, "train_sample": 20, "episode": 4}
-        assert len(env.take_episodes()[0]) == 0
+        assert len(env.take_episodes().rows) == 0
     for number in range(2):
         mine = [one for k, one in enumerate(got) if k // 10 == number]
         assert len(mine) == 10
@@ -675,16 +678,8 @@ def samples_and_columns(mode: AutoresetMode, n: int) -> tuple[list[Transition], 
 def test_columns_hold_the_same_transitions_as_samples(mode: AutoresetMode, n: int) -> None:
     samples, columns = samples_and_columns(mode, n)
     assert len(columns["reward"]) == len(samples) >= n
-
-    actions = columns["action"].tolist()
-    if mode is AutoresetMode.NEXT_STEP:  # where all are being reset, only columns are acted on
-        actions = [one["action"] for one in samples]
-        samples = sorted(samples, key=lambda one: list(one["obs"]))
-        order = sorted(range(len(samples)), key=lambda k: columns["observation"][k].tolist())
-        for k, one in zip(order, samples, strict=True):
-            actions[k] = one["action"]
     rows = zip(
-        columns["observation"].tolist(), actions, columns["reward"].tolist(),
+        columns["observation"].tolist(), columns["action"].tolist(), columns["reward"].tolist(),
         (columns["terminated"] | columns["truncated"]).tolist(), strict=True,
     )  # fmt: skip
     expected = [
@@ -714,8 +709,8 @@ def test_columns_go_on_from_call_to_call(mode: AutoresetMode) -> None:
 
 
 def test_columns_acted_by_somebody_else() -> None:
-    def act(observation: Array, setting: Settings) -> Columns:
-        return {"action": np.full(len(observation), 77)}
+    def act(observation: Columns, setting: Settings) -> Columns:
+        return {"action": np.full(column_rows(observation), 77)}
 
     actor = ColumnarActor()
     with SampleSerialCollector({}, manager(SCRIPTS, MODES[0]), actor.mode) as made:
@@ -726,7 +721,7 @@ def test_columns_acted_by_somebody_else() -> None:
 def test_columns_of_a_policy_that_knows_none() -> None:
     with (
         SampleSerialCollector({}, manager(SCRIPTS, MODES[0]), Actor().mode) as made,
-        pytest.raises(PolicyError, match=r"columnar.*call collect\(\)"),
+        pytest.raises(PolicyError, match=r"knows no columns: its attribute 'columnar'"),
     ):
         made.collect_columns(6)
 
@@ -736,7 +731,7 @@ def test_columns_between_samples_leave_no_gap_in_a_piece() -> None:
     scripts = [[(3, True, False)], [(50, True, False)]]
     with SampleSerialCollector({}, manager(scripts, MODES[1]), ColumnarActor().mode) as made:
         made.collect(8)
-        assert made._loop.recorders[0].open_transitions == 2
+        assert made._records.of[0].open_transitions == 2
         columns = made.collect_columns(4)
         long = columns["observation"][:, 0] == 1
         steps = columns["observation"][long, 2].tolist()
@@ -748,51 +743,49 @@ def test_columns_between_samples_leave_no_gap_in_a_piece() -> None:
 
 
 class FailingVector:
-    """Environments of `length` steps, by columns; all fail in the steps that `failing` names."""
+    """A back-end of environments of `length` steps; all fail in the steps that `failing` names."""
 
-    resets_abnormal = True
+    fails_as_one = keeps_infos = False
+    wait_num = None
+    facts = EnvFacts(Box(0, np.inf, (3,), np.float32), Discrete(1000))
 
     def __init__(self, env_num: int, length: int, failing: dict[int, list[int]]) -> None:
         self.env_num, self.length, self.failing = env_num, length, failing
-        self.closed, self.steps = True, 0
+        self.steps, self.infos = 0, {}  # type: ignore[var-annotated]
         self.episode, self.at = np.full(env_num, -1), np.zeros(env_num, dtype=int)
+        self.acts = np.ones(env_num, dtype=bool)
 
-    def launch(self) -> None:
-        self.closed = False
-        self.reset()
-
-    def reset(self) -> None:
-        self._begin(np.ones(self.env_num, dtype=bool))
+    def start(self, starts: dict[int, EpisodeStart]) -> dict[int, EnvFailure]:
+        if self.steps == 0:  # those that failed have begun by themselves
+            self._begin(self.acts)
         self.observation = self._observe()
+        return {}
 
-    def close(self) -> None:
-        self.closed = True
-
-    def take_episodes(self) -> tuple[Array, Array]:
-        return np.zeros(0), np.zeros(0, dtype=int)
-
-    def step_all(self, actions: Array) -> VectorStep:
+    def step(self, action: Columns, began: Array, seeds: Any, goes_on: Any) -> BackendStep:
         self.steps += 1
         self.at += 1
-        abnormal = np.isin(np.arange(self.env_num), self.failing.get(self.steps, []))
+        failed = {env: EnvFailure("planted") for env in self.failing.get(self.steps, [])}
         ended = self.at == self.length
         successor = self._observe()
         reward = np.asarray(100 * self.episode + self.at, dtype=np.float32)
-        self._begin(ended | abnormal)
+        over = np.array([env not in failed for env in range(self.env_num)])
+        ends = {env: [{}] for env in np.flatnonzero(ended & over).tolist()}
+        self._begin(ended | ~over)
         self.observation = self._observe()
-        never = np.zeros(self.env_num, dtype=bool)
-        failed = abnormal if abnormal.any() else None
         # what a failed environment says means nothing; this one says that its episode has ended
-        over = ended | abnormal
-        return VectorStep(successor, reward, over, never, over, ~never, failed)
+        done = ended | ~over
+        never = np.zeros(self.env_num, dtype=bool)
+        return BackendStep(successor, reward * over, done, never, done, over, ends, failed)
+
+    def close(self) -> None: ...
 
     def _begin(self, where: Array) -> None:
         self.episode[where] += 1
         self.at[where] = 0
 
-    def _observe(self) -> Array:
+    def _observe(self) -> Columns:
         columns = [np.arange(self.env_num), self.episode, self.at]
-        return np.stack(columns, axis=1).astype(np.float32)
+        return {"observation": np.stack(columns, axis=1).astype(np.float32)}
 
 
 @pytest.mark.parametrize("n", [1, 5, 12, 40])
@@ -800,7 +793,9 @@ def test_columns_are_enough_though_environments_fail(n: int) -> None:
     """What is dropped is collected again; only whole beginnings of episodes are there."""
     failing = {2: [0], 3: [0, 1, 2], 6: [1], 9: [0, 2], 10: [0]}
     env = FailingVector(3, 6, failing)
-    with SampleSerialCollector({}, env, ColumnarActor().mode) as made:
+    patient = ManagerConfig(max_retry=100, retry_waiting_time=0.0)
+    envs = EnvManager(env, patient, seed=np.random.SeedSequence(0))
+    with SampleSerialCollector({}, envs, ColumnarActor().mode) as made:
         got = made.collect_columns(n)
         assert n <= len(got["reward"]) < n + 3 * math.ceil(n / 3) + 3
         again = made.collect_columns(n)
@@ -823,7 +818,7 @@ def test_lengths_of_episodes_after_a_failure() -> None:
         call = made._begin({}, 0)
         for _ in zip(range(12), call.steps(), strict=False):
             pass
-        returns, lengths = call.loop.envs.take_episodes()
+        _, returns, lengths, _ = call.loop.take_episodes()
     assert sorted(lengths.tolist()) == [3, 3, 3, 4, 4]
     assert sorted(returns.tolist()) == sorted(
         [return_of(k, 3) for k in (1, 2, 3)] + [return_of(k, 4) for k in (1, 2)]

@@ -14,8 +14,9 @@ from hpcdi.commands.quotas import Quota
 from hpcdi.config.schema import ExperimentConfig
 from hpcdi.env.create import create_env_manager
 from hpcdi.errors import EXIT_USAGE, LaunchError
+from hpcdi.policy.base import actor_of
 from hpcdi.policy.create import create_policy
-from hpcdi.roles.collector.loop import collect_loop
+from hpcdi.roles.collector.loop import policy_loop
 from hpcdi.run.experiment import load_experiment
 from hpcdi.store.block import Block, row_bytes
 from hpcdi.store.builder import share_frames
@@ -48,13 +49,14 @@ def collected_block(config: Any) -> Block:
     envs = create_env_manager(config.env, evaluate=False, seed=np.random.SeedSequence(0))
     with envs:
         envs.launch()
-        loop = collect_loop(envs, policy.collect_mode, config.policy.collect.n_sample)
+        actor = actor_of(policy.collect_mode)
+        loop = policy_loop(envs, actor, config.policy.collect.n_sample)
         while not loop.must_cut:
             loop.once({"eps": 1.0})
         segment = loop.cut(0)
     assert segment is not None
     segment = share_frames(segment, config.policy.other.replay_buffer.frames)
-    return Block(segment.columns, segment.items, {}, segment.views, segment.tail_rows)
+    return Block(dict(segment.columns), segment.items, {}, segment.views, segment.tail_rows)
 
 
 @pytest.mark.parametrize(

@@ -22,8 +22,8 @@ from hpcdi.errors import ConfigError, PolicyError
 from hpcdi.policy.create import create_policy
 from hpcdi.utils.nested import share_tensors
 from hpcdi.worker.collector import ZerglingParallelCollector
+from hpcdi.worker.dict_policy import columnar_policy
 from hpcdi.worker.ding import convert, reader
-from hpcdi.worker.learner.loading import columnar
 
 FORM = Path(__file__).parent.parent / "fakes" / "ding_form_config.py"
 pytestmark = pytest.mark.usefixtures("one_torch_thread", "same_process_state")
@@ -125,16 +125,17 @@ def test_other_commands_name_the_way(tmp_path: Path, capsys: pytest.CaptureFixtu
 def test_an_environment(form: tuple[dict[str, Any], list[str]]) -> None:
     cfg = compile_config({**form[0], "env": {**form[0]["env"], "manager": {"type": "base"}}}).config
     assert get_spaces(cfg.env) == simple_spaces((3,), "float32", 2, ())
-    for evaluates, returned in ((False, 7.0), (True, 70.0)):
+    for evaluates in (False, True):
         manager = create_env_manager(cfg.env, evaluate=evaluates, seed=np.random.SeedSequence(1))
         manager.launch()
         offsets = set()
         for _ in range(7 * 4):
-            offsets |= set(manager.observation[:, 1].tolist())
-            manager.step_all(np.zeros(manager.env_num, dtype=np.int64))
-        returns, lengths = manager.take_episodes()
-        assert set(lengths) == {7}
-        assert set(returns) == {returned}, "an evaluation counts what the environment states"
+            offsets |= set(manager.observation["observation"][:, 1].tolist())
+            manager.step({"action": np.zeros(manager.env_num, dtype=np.int64)})
+        episodes = manager.take_episodes()
+        assert set(episodes.lengths) == {7}
+        assert set(episodes.returns) == {7.0}
+        assert set(episodes.stated) == {70.0}, "an evaluation counts what the environment states"
         assert evaluates or len(offsets) > 3, "each episode has a seed of its own"
         manager.close()
 
@@ -160,7 +161,7 @@ def test_sequences_travel_and_their_env_steps_are_counted(
     """Episodes of 7 steps in sequences of 3: the seventh step makes no sample, and counts."""
     env = {**form[0]["env"], "manager": {"type": "base"}, "collector_episode_num": 4}
     config = compile_config({**form[0], "env": env}).config
-    policy = create_policy(config.policy, ["learn"])
+    policy = columnar_policy(config.policy, ["learn"])
     port, seed = WeightPort(policy), np.random.SeedSequence(2)
     cfg = {"env": config.env, "policy": config.policy, "eval_flag": False, "seed": seed}
     with ZerglingParallelCollector(cfg, port) as made:
@@ -173,7 +174,7 @@ def test_sequences_travel_and_their_env_steps_are_counted(
         assert segment.columns["prev_state[]/h"].shape[1:] == (SEQUENCE, 2)
         batch = {name: np.repeat(column[:1], 4, axis=0) for name, column in segment.columns.items()}
         batch["weight"] = np.ones(4, np.float32)
-        learnt = columnar(policy.learn_mode).forward(share_tensors(batch))
+        learnt = policy.learn_mode.forward(share_tensors(batch))
         assert learnt["cur_lr"] == 0.01
 
 

@@ -13,7 +13,8 @@ from hpcdi.env.best_response import Act, SmallGame, best_response_value, best_re
 from hpcdi.env.games import KuhnPoker
 from hpcdi.env.pettingzoo import PettingZooEnv
 from hpcdi.errors import EnvError
-from hpcdi.types import Array
+from hpcdi.types import Columns
+from hpcdi.utils.nested import take_rows
 
 
 def always(action: int) -> Act:
@@ -28,8 +29,8 @@ def kuhn(bluffs: bool, second_bluffs: bool) -> Act:
     time, and calls with the middle one as often.
     """
 
-    def act(seen: Array) -> int:
-        card, checks, bets = seen[0].tolist()
+    def act(seen: Columns) -> int:
+        card, checks, bets = seen["observation"][0].tolist()
         if bets:  # call?
             return int(card == 2 or (card == 1 and bluffs))
         return int(checks > 0 and (card == 2 or (card == 0 and second_bluffs)))
@@ -72,10 +73,12 @@ def test_kuhn_poker() -> None:
 def test_tictactoe() -> None:
     rng = np.random.default_rng(0)
     game = SmallGame(of_pettingzoo("tictactoe_v3"))
-    assert best_responses(game, [(1.0, lambda seen: minimax(seen[0], rng))]).exploitability == 0.0
-    assert (
-        best_responses(game, [(1.0, lambda seen: first_legal(seen[0], rng))]).exploitability == 1.0
+    perfect, simple = (
+        [(1.0, lambda seen, play=play: play(take_rows(seen, 0), rng))]
+        for play in (minimax, first_legal)
     )
+    assert best_responses(game, perfect).exploitability == 0.0
+    assert best_responses(game, simple).exploitability == 1.0
 
 
 def test_games_that_cannot_be_solved() -> None:

@@ -21,6 +21,7 @@ from hpcdi.env.child_process import _launcher_variables
 from hpcdi.env.create import make_env_manager
 from hpcdi.env.toy import CountEnv
 from hpcdi.errors import EnvError
+from hpcdi.worker.dict_envs import DictManager
 
 pytestmark = pytest.mark.usefixtures("env_helpers")
 
@@ -77,7 +78,7 @@ def test_an_error_leaves_nothing() -> None:
 def test_a_hung_environment_is_closed_too() -> None:
     with running("forkserver", [partial(CountEnv, hang_at=1)]) as manager:
         pids = pids_of(manager)
-        manager._backend.workers[0].ask(("step", None, True, False))  # type: ignore[attr-defined]
+        manager._backend.workers[0].ask(("step", 0, None, True, False))  # type: ignore[attr-defined]
     assert all(map(is_gone, pids))
 
 
@@ -95,7 +96,7 @@ if __name__ == "__main__":
     print(*manager.child_pids, flush=True)
     if sys.argv[2] == "exit":
         sys.exit(0)
-    manager.step_all(np.zeros(2, dtype=int))
+    manager.step({"action": np.zeros(2, dtype=int)})
 """
 
 
@@ -129,7 +130,7 @@ def test_a_child_does_not_know_of_the_launcher(form: str, monkeypatch: pytest.Mo
     monkeypatch.setenv("PMIX_RANK", "3")
     monkeypatch.setenv("KEPT_BY_TEST", "1")
     with running(form, [EnvironEnv]) as manager:
-        info = manager.step({0: 0})[0].info
+        info = DictManager(manager).step({0: 0})[0].info
     assert info["variables"] == []
     assert info["kept"] == "1"
     assert not info["heavy"], "a child must not import what only ranks need"

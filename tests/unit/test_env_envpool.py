@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from fakes.env_managers import seen, stepped
 from fakes.spaces import simple_spaces
 from hpcdi.env.create import create_env_manager, get_spaces
 from hpcdi.env.envpool import EnvPoolEnv
@@ -40,9 +41,9 @@ class TestInstalled:
             manager.launch()
             rng = np.random.default_rng(0)
             for _ in range(steps):
-                before = manager.observation
+                before = seen(manager).copy()
                 actions = rng.integers(0, 2, 3)
-                taken.append((before, actions, manager.step_all(actions)))
+                taken.append((before, actions, stepped(manager, actions)))
             self.episodes = manager.take_episodes()
         return taken
 
@@ -60,13 +61,13 @@ class TestInstalled:
                 cartpole.reset(seed=0)
                 cartpole.state = before[env].astype(np.float64)
                 after, _, terminated, _, _ = cartpole.step(int(actions[env]))
-                np.testing.assert_allclose(step.successor[env], after, atol=1e-4)
+                np.testing.assert_allclose(step.successor["observation"][env], after, atol=1e-4)
                 assert step.terminated[env] == terminated
                 assert step.reward[env] == 1.0
                 ends += int(step.terminated[env])
             assert not step.truncated.any()
         assert ends > 5
-        returns, lengths = self.episodes
+        _, returns, lengths, _ = self.episodes
         assert len(lengths) == ends
         assert returns.tolist() == lengths.tolist()
 
@@ -77,7 +78,9 @@ class TestInstalled:
         assert not any(step.terminated.any() for *_, step in taken)
 
     def test_seeds(self) -> None:
-        first, again, other = (self.walk(seed, 5)[-1][2].successor.tolist() for seed in (0, 0, 1))
+        first, again, other = (
+            self.walk(seed, 5)[-1][2].successor["observation"].tolist() for seed in (0, 0, 1)
+        )
         assert first == again
         assert first != other
 

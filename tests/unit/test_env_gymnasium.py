@@ -12,7 +12,7 @@ import pytest
 from gymnasium import spaces
 
 from fakes.spaces import simple_spaces
-from hpcdi.env.base import stored_dtype
+from hpcdi.env.contract import stored_dtype
 from hpcdi.env.create import create_env_manager, get_env_cls, get_spaces
 from hpcdi.env.gymnasium import GymnasiumEnv, cannot_make
 from hpcdi.errors import ConfigError
@@ -169,8 +169,8 @@ def test_keyword_arguments_reach_the_environment() -> None:
     with create_env_manager(cfg, evaluate=True, seed=np.random.SeedSequence(0)) as made:
         made.launch()
         while not made.done:
-            made.step_all(np.zeros(2, dtype=np.int64))
-        assert made.take_episodes()[1].tolist() == [5, 5]
+            made.step({"action": np.zeros(2, dtype=np.int64)})
+        assert made.take_episodes().lengths.tolist() == [5, 5]
 
 
 @pytest.mark.parametrize(

@@ -24,8 +24,11 @@ from fakes.env_managers import (
     live_rows,
     made,
     running,
+    seen,
+    stepped,
     steps_of,
     vector_manager,
+    waiting,
 )
 from fakes.environments import (
     CrashingEnv,
@@ -39,10 +42,11 @@ from fakes.environments import (
 from hpcdi.env.create import create_env_manager, make_env_manager
 from hpcdi.env.gymnasium import GymnasiumEnv
 from hpcdi.env.in_process import SingleEnvs
-from hpcdi.env.manager import FailureRecord, VectorManager
+from hpcdi.env.manager import EnvManager, FailureRecord
 from hpcdi.env.toy import CountEnv
 from hpcdi.env.vector import VectorEnvs
 from hpcdi.errors import ConfigError, EnvError
+from hpcdi.worker.dict_envs import DictManager
 
 pytestmark = pytest.mark.usefixtures("env_helpers")
 POOLS = ("pool", *CHILDREN)
@@ -59,15 +63,15 @@ class TestContract:
             taken = steps_of(manager, 3 * (LENGTH + 1))
             for env in range(2):
                 assert live_rows(taken, env)[: 3 * LENGTH] == count_rows(3)
-            assert not any(step.abnormal is not None and step.abnormal.any() for _, step in taken)
-            returns, lengths = manager.take_episodes()
+            assert not any(step.failed is not None and step.failed.any() for _, step in taken)
+            _, returns, lengths, _ = manager.take_episodes()
         assert set(returns.tolist()) == {6.0}
         assert set(lengths.tolist()) == {LENGTH}
 
     def test_life(self, form: str) -> None:
         manager = made(form, [COUNT] * 2, 2)
         assert manager.closed
-        for call in (lambda: manager.ready_obs, manager.reset, lambda: steps_of(manager, 1)):
+        for call in (lambda: manager.ready, manager.reset, lambda: steps_of(manager, 1)):
             with pytest.raises(EnvError, match=r"launch\(\) them first"):
                 call() if call is not manager.reset else manager.reset()
             break
@@ -78,11 +82,11 @@ class TestContract:
         for _ in range(2):
             while not manager.done:
                 steps_of(manager, 1)
-            assert manager.ready_obs == {}
-            assert manager.take_episodes()[1].tolist() == [LENGTH] * 4
+            assert not manager.ready.any()
+            assert manager.take_episodes().lengths.tolist() == [LENGTH] * 4
             manager.restart_count()
-        assert manager.ready_obs.keys() == {0, 1}
-        assert (manager.action_space.n, manager.observation_space.shape) == (2, (2,))
+        assert waiting(manager) == {0, 1}
+        assert (manager.facts.action_space.n, manager.facts.observation_space.shape) == (2, (2,))
         manager.close()
         manager.close()
         assert manager.closed
@@ -91,9 +95,9 @@ class TestContract:
         with running(form, [COUNT] * 2) as manager:
             steps_of(manager, 2)
             manager.reset({1: None})
-            assert manager.observation.tolist() == [[2, 0], [0, 1]]
+            assert seen(manager).tolist() == [[2, 0], [0, 1]]
             steps_of(manager, 1)
-            assert manager.take_episodes()[0].tolist() == [6.0]
+            assert manager.take_episodes().returns.tolist() == [6.0]
             with pytest.raises(EnvError, match=r"reset_param of environment 0 has .'sead'"):
                 manager.reset({0: {"sead": 1}})
             with pytest.raises(EnvError, match=r"there are no environments \[2\]"):
@@ -102,20 +106,21 @@ class TestContract:
     def test_given_seeds_and_static_seeds(self, form: str) -> None:
         with running(form, [CARTPOLE] * 2) as manager:
             manager.reset({0: {"seed": 7}, 1: {"seed": 7}})
-            assert manager.observation[0].tolist() == manager.observation[1].tolist()
-            manager.seed([3, 3], dynamic_seed=False)
-            seen = []
+            assert seen(manager)[0].tolist() == seen(manager)[1].tolist()
+            manager.seeds.seed([3, 3], dynamic_seed=False)
+            first = []
             for _ in range(2):
                 manager.reset()
-                seen += manager.observation.tolist()
-            assert all(one == seen[0] for one in seen)
-            manager.seed([3, 4])
+                first += seen(manager).tolist()
+            assert all(one == first[0] for one in first)
+            manager.seeds.seed([3, 4], None)
             manager.reset()
-            assert manager.observation[0].tolist() != manager.observation[1].tolist()
+            assert seen(manager)[0].tolist() != seen(manager)[1].tolist()
 
     def test_random_actions_follow_the_seed(self, form: str) -> None:
         drawn = []
-        with running(form, [COUNT] * 2) as manager:
+        with running(form, [COUNT] * 2) as rows:
+            manager = DictManager(rows)
             for _ in range(2):
                 manager.seed(5)
                 drawn.append([manager.random_action() for _ in range(20)])
@@ -124,14 +129,15 @@ class TestContract:
 
     def test_pictures_shaping_and_saving(self, form: str) -> None:
         fns = [partial(gymnasium.make, "CartPole-v1", render_mode="rgb_array")] * 2
-        with running(form, fns) as manager:
+        with running(form, fns) as rows:
+            manager = DictManager(rows)
             pictures = manager.ready_imgs()
             assert [(p.shape, p.dtype) for p in pictures] == [((400, 600, 3), np.uint8)] * 2
             assert manager.reward_shaping(0, [{"reward": 1}]) == [{"reward": 1}]
             with pytest.raises(EnvError, match="environment 1 has no enable_save_figure"):
                 manager.enable_save_figure(1, "there")
         with running(form, [COUNT]) as manager, pytest.raises(EnvError, match="render"):
-            manager.ready_imgs()
+            DictManager(manager).ready_imgs()
 
 
 def walk(form: str, fn: Any, steps: int = 60) -> list[Any]:
@@ -142,11 +148,11 @@ def walk(form: str, fn: Any, steps: int = 60) -> list[Any]:
         taken, count = [], np.zeros(3, dtype=int)
         while count.min() < steps:
             act = np.zeros(3, dtype=np.int64)
-            for env in manager.ready_obs:  # an environment's n-th action, whenever it comes
+            for env in waiting(manager):  # an environment's n-th action, whenever it comes
                 if len(actions[env]) == count[env]:
                     actions[env].append(int(rng[env].integers(2)))
                 act[env] = actions[env][count[env]]
-            taken.append((manager.observation.copy(), manager.step_all(act)))
+            taken.append((seen(manager).copy(), stepped(manager, act)))
             count += taken[-1][1].live
     return [live_rows(taken, env)[:steps] for env in range(3)]
 
@@ -190,16 +196,17 @@ def test_without_auto_reset_an_ended_environment_waits(form: str) -> None:
     with running(form, [partial(CountEnv, 1), partial(CountEnv, 3)], auto_reset=False) as manager:
         (_, step), *_ = steps_of(manager, 1)
         assert step.terminated.tolist() == [True, False]
-        assert manager.ready_obs.keys() == {1}
+        assert waiting(manager) == {1}
         (_, step), *_ = steps_of(manager, 1)
         assert step.live.tolist() == [False, True]
         manager.reset({0: None})
-        assert manager.ready_obs.keys() == {0, 1}
+        assert waiting(manager) == {0, 1}
 
 
 @pytest.mark.parametrize("form", ["pool", "forkserver", *SYNC])
 def test_the_per_environment_form_has_the_environments_info(form: str) -> None:
-    with running(form, [InfoEnv] * 2) as manager:
+    with running(form, [InfoEnv] * 2) as rows:
+        manager = DictManager(rows)
         first = manager.step({0: 0, 1: 0})
         assert [first[env].info["from_step"] for env in (0, 1)] == [1, 1]
         last = manager.step({0: 0, 1: 0})
@@ -221,9 +228,9 @@ def test_a_slow_environment_holds_nobody_up_and_loses_nothing(tmp_path: Path) ->
         assert min(len(live_rows(taken, env)) for env in (1, 2)) >= 9
         assert len(live_rows(taken, 0)) == 1
         assert manager.ready.tolist() == [False, True, True]
-        assert manager.ready_obs.keys() == {1, 2}
+        assert waiting(manager) == {1, 2}
         with pytest.raises(EnvError, match=r"reward_shaping\(\) of environment 0 .* in a step"):
-            manager.reward_shaping(0, [])
+            DictManager(manager).reward_shaping(0, [])
         pipe.write_text("go on")
         while len(live_rows(taken, 0)) < 6:
             taken += steps_of(manager, 1)
@@ -232,7 +239,7 @@ def test_a_slow_environment_holds_nobody_up_and_loses_nothing(tmp_path: Path) ->
             assert rows == count_rows(1 + len(rows) // 3)[: len(rows)]
         manager.reset()  # waits for those under way
         assert manager.ready.all()
-        assert manager.observation[:, 0].tolist() == [0, 0, 0]
+        assert seen(manager)[:, 0].tolist() == [0, 0, 0]
 
 
 def test_one_that_hangs_while_others_step_is_replaced() -> None:
@@ -241,10 +248,10 @@ def test_one_that_hangs_while_others_step_is_replaced() -> None:
         taken: list[Any] = []
         while not manager.failures:
             taken = steps_of(manager, 1)
-        assert taken[0][1].abnormal.tolist() == [False, True]
+        assert taken[0][1].failed.tolist() == [False, True]
         assert manager.health["episodes_dropped"] == 1
         assert manager.ready[1]
-        assert manager.observation[1].tolist() == [0, 0]
+        assert seen(manager)[1].tolist() == [0, 0]
 
 
 def test_evaluations_and_battles_wait_for_all() -> None:
@@ -287,15 +294,15 @@ def test_a_failed_environment_is_replaced_and_the_others_go_on(
     ):
         taken = [step for _, step in steps_of(manager, 9)]
         failed = taken[4]
-        assert failed.abnormal is not None
-        assert failed.abnormal.tolist() == [False, True]
+        assert failed.failed is not None
+        assert failed.failed.tolist() == [False, True]
         assert failed.live.tolist() == [True, False]
         kept = fault == "fail_at" and retry_type == "reset"  # the same object goes on
         again = [] if kept else [8]  # a new one fails at the same step of its life
-        bad = [t for t, step in enumerate(taken) if step.abnormal is not None]
+        bad = [t for t, step in enumerate(taken) if step.failed is not None]
         assert bad == [4] if kept else bad[:1] == [4] and set(bad) <= {4, 9, *again}
         assert taken[5].reward.tolist() == [3.0, 1.0]
-        lengths = manager.take_episodes()[1]
+        lengths = manager.take_episodes().lengths
         assert set(lengths.tolist()) == {LENGTH}, "an unfinished episode must not count"
         assert manager.failures == len(bad)
     assert len(caplog.records) == len(bad)
@@ -306,7 +313,8 @@ def test_a_failed_environment_is_replaced_and_the_others_go_on(
 @pytest.mark.parametrize("form", ["pool", "forkserver"])
 def test_a_failure_in_the_per_environment_form(form: str) -> None:
     fns = [COUNT, partial(CountEnv, LENGTH, fail_at=2)]
-    with running(form, fns) as manager:
+    with running(form, fns) as rows:
+        manager = DictManager(rows)
         manager.step({0: 0, 1: 0})
         steps = manager.step({0: 0, 1: 0})
         assert steps[0].info == {"terminated": False, "truncated": False}
@@ -326,11 +334,11 @@ def test_one_that_returns_nan_is_reset_and_its_episode_dropped(
     ):
         taken = steps_of(manager, 6)
         failed = taken[1][1]
-        assert failed.abnormal is not None
-        assert failed.abnormal.tolist() == [form in SYNC, True], "one of a vector takes all along"
+        assert failed.failed is not None
+        assert failed.failed.tolist() == [form in SYNC, True], "one of a vector takes all along"
         assert not failed.live[1]
-        assert manager.observation.dtype == np.float32
-        assert not np.isnan(manager.observation).any()
+        assert seen(manager).dtype == np.float32
+        assert not np.isnan(seen(manager)).any()
         rows = live_rows(taken, 1)
         assert rows[1] == ([0, 0 if form in SYNC else 1], 1.0, False, False, rows[1][4])
         assert not any(np.isnan(row[1]) or np.isnan(row[4]).any() for row in rows)
@@ -416,7 +424,7 @@ def test_a_reset_at_an_episodes_end_has_the_time_of_resets() -> None:
         begun = time.monotonic()
         (_, step), *_ = steps_of(manager, 1)
         assert time.monotonic() - begun < 20.0  # not the time of steps
-        assert step.abnormal is not None
+        assert step.failed is not None
         assert not step.live.any()
 
 
@@ -435,28 +443,28 @@ def test_a_process_that_is_killed_from_outside() -> None:
         pids = manager.child_pids
         os.kill(pids[0], signal.SIGKILL)
         (_, step), (_, after) = steps_of(manager, 2)
-        assert step.abnormal is not None
-        assert step.abnormal.tolist() == [True, False]
-        assert after.abnormal is None
+        assert step.failed is not None
+        assert step.failed.tolist() == [True, False]
+        assert after.failed is None
         assert after.live.all()
         assert not Path(f"/proc/{pids[0]}").exists()
         assert manager.failures == 1
 
 
 def test_after_a_renewal_the_seeds_go_on_and_are_those_of_the_process_free_form() -> None:
-    seen = []
+    found = []
     for form in ("pool", "forkserver"):
         with running(form, [FragileEnv] * 2, retry_type="renew") as manager:
             steps_of(manager, 4)
-            seen.append(manager.observation.tolist())
-    assert seen[0] == seen[1]
-    assert len({*map(tuple, seen[0])}) == 2
+            found.append(seen(manager).tolist())
+    assert found[0] == found[1]
+    assert len({*map(tuple, found[0])}) == 2
 
 
 HEALTHY = {"env_failures": 0, "episodes_dropped": 0, "envs_retired": 0}
 
 
-def launched(form: str, fns: list[object], **settings: object) -> VectorManager:
+def launched(form: str, fns: list[object], **settings: object) -> EnvManager:
     """A manager that goes on without an environment that fails too often."""
     manager = made(form, fns, **settings)  # type: ignore[arg-type]
     manager.retires = True
@@ -499,8 +507,8 @@ def test_a_segmentation_fault_costs_its_episode(caplog: pytest.LogCaptureFixture
     fns = [COUNT, partial(CrashingEnv, 2)]
     with caplog.at_level(logging.WARNING, "hpcdi"), running("forkserver", fns) as manager:
         steps = [step for _, step in steps_of(manager, 3)]
-        assert steps[1].abnormal is not None
-        assert steps[1].abnormal.tolist() == [False, True]
+        assert steps[1].failed is not None
+        assert steps[1].failed.tolist() == [False, True]
         assert steps[2].live.all()
         assert manager.health == {"env_failures": 1, "episodes_dropped": 1, "envs_retired": 0}
     assert "environment 1 failed (its process was killed by SIGSEGV)" in caplog.text
@@ -521,14 +529,14 @@ def test_a_process_that_is_killed_or_stopped_again_and_again_is_retired(
         assert manager.health == {"env_failures": 3, "episodes_dropped": 3, "envs_retired": 1}
         after = steps_of(manager, 2 * LENGTH + 1)
         assert all(step.live.tolist() == [True, False] for _, step in after)
-        assert all(step.abnormal is None for _, step in after)
+        assert all(step.failed is None for _, step in after)
         assert len(live_rows(after, 0)) == 2 * LENGTH + 1
-        assert manager.ready_obs.keys() == {0}
+        assert waiting(manager) == {0}
         manager.restart_count()
-        assert manager.observation[0, 0] > 0, "those that run are not reset for it"
+        assert seen(manager)[0, 0] > 0, "those that run are not reset for it"
         manager.reset()
         steps_of(manager, LENGTH)
-        assert manager.ready_obs.keys() == {0}
+        assert waiting(manager) == {0}
     assert caplog.text.count("and is retired; 1 of 2 environments go on") == 1
     assert "environment 1 failed stepping" in caplog.text
 
@@ -544,7 +552,7 @@ def test_an_evaluation_ends_without_those_that_are_retired() -> None:
                 break
             steps_of(manager, 1)
         assert manager.done
-        assert manager.take_episodes()[1].tolist() == [LENGTH] * 2
+        assert manager.take_episodes().lengths.tolist() == [LENGTH] * 2
 
 
 @pytest.mark.parametrize("form", ["pool", "forkserver"])
@@ -560,7 +568,7 @@ def test_one_that_does_not_begin_anew_is_retired() -> None:
     with manager:
         steps_of(manager, 3)
         assert manager.health == {"env_failures": 3, "episodes_dropped": 1, "envs_retired": 1}
-        assert manager.ready_obs.keys() == {0}
+        assert waiting(manager) == {0}
 
 
 class CrashingOnce(CountEnv):
@@ -586,10 +594,10 @@ def test_a_vector_of_environments_is_made_anew(form: str, caplog: pytest.LogCapt
     fns = [COUNT, partial(CountEnv, LENGTH, fail_at=LENGTH + 2)]
     with caplog.at_level(logging.WARNING, "hpcdi"), running(form, fns) as manager:
         taken = steps_of(manager, 3 * LENGTH)
-        failed = [step for _, step in taken if step.abnormal is not None]
+        failed = [step for _, step in taken if step.failed is not None]
         assert failed
-        assert all(step.abnormal.all() and not step.live.any() for step in failed)  # type: ignore[union-attr]
-        assert set(manager.take_episodes()[1].tolist()) == {LENGTH}
+        assert all(step.failed.all() and not step.live.any() for step in failed)  # type: ignore[union-attr]
+        assert set(manager.take_episodes().lengths.tolist()) == {LENGTH}
         assert manager.health["env_failures"] == len(failed)
         assert manager.health["episodes_dropped"] >= len(failed)
     assert "an environment failed (RuntimeError: planted failure" in caplog.text
@@ -623,7 +631,7 @@ def test_a_vector_whose_reset_fails_is_tried_again(failing: int) -> None:
         else:
             manager.launch()
             assert manager.health["env_failures"] == 2
-            assert manager.observation.tolist() == [[0.0, 0.0]]
+            assert seen(manager).tolist() == [[0.0, 0.0]]
 
 
 def test_healthy_ones_say_so() -> None:

@@ -14,6 +14,7 @@ from hpcdi.env.create import make_env_manager
 from hpcdi.env.old_gym import OldEnv, as_gymnasium, space_of
 from hpcdi.env.toy import CountEnv
 from hpcdi.errors import EnvError
+from hpcdi.worker.dict_envs import DictManager
 
 
 class Box:
@@ -90,7 +91,7 @@ class GymEnv(DingEnv):
 @pytest.mark.parametrize("kind", [DingEnv, GymEnv])
 @pytest.mark.parametrize("cut", [False, True])
 def test_an_old_environment_is_stepped_like_a_new_one(kind: type, cut: bool) -> None:
-    manager = make_env_manager({"type": "base"}, [partial(kind, cut=cut)] * 2, seed=3)
+    manager = DictManager(make_env_manager({"type": "base"}, [partial(kind, cut=cut)] * 2, seed=3))
     manager.launch()
     assert isinstance(manager.action_space, gymnasium.spaces.Discrete)
     for step in range(1, 8):
@@ -152,7 +153,7 @@ def test_an_old_environment_of_nested_spaces() -> None:
             made = super().step(action)
             return made._replace(obs={"at": made.obs, "half": 1})
 
-    manager = make_env_manager({"type": "base"}, [Pairs], seed=3)
+    manager = DictManager(make_env_manager({"type": "base"}, [Pairs], seed=3))
     manager.launch()
     assert manager.step({0: 1})[0].obs["half"] == 1
     assert manager.step({0: 1})[0].obs["at"].tolist() == [2, 2]

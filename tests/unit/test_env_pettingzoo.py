@@ -13,8 +13,8 @@ import numpy as np
 import pytest
 
 from fakes.battles import FromOne
+from fakes.env_managers import of_games
 from fakes.spaces import simple_spaces
-from hpcdi.env.base import is_abnormal
 from hpcdi.env.create import (
     battle_players,
     battle_teams,
@@ -22,10 +22,10 @@ from hpcdi.env.create import (
     get_spaces,
     make_env_manager,
 )
-from hpcdi.env.manager import BattleManager
 from hpcdi.env.pettingzoo import BattleEnv, PettingZooEnv, as_battle, teams_of
 from hpcdi.errors import ConfigError, EnvError
 from hpcdi.types import Array
+from hpcdi.worker.dict_envs import DictManager
 
 pytest.importorskip("pettingzoo")
 pytestmark = [
@@ -169,7 +169,8 @@ def test_teams_are_named_by_the_players() -> None:
             evaluate=False, seed=np.random.SeedSequence(0),
         ) as manager:  # fmt: skip
             manager.launch()
-            assert (manager.players, manager.teams) == (4, ((0, 2), (3, 1)))
+            assert manager.facts.players == 4
+            assert manager.facts.teams == ((0, 2), (3, 1))
     without = PettingZooEnv.make_single(config(here))
     assert teams_of(without) == ((0,), (1,), (2,), (3,))
     with pytest.raises(ConfigError) as caught:
@@ -210,8 +211,9 @@ class SeedsBattle:
 
 
 def test_actions_of_a_battle_count_from_zero(form: str) -> None:
-    with make_env_manager({"type": form}, [FromOne], battle=True) as manager:
-        manager.launch()
+    with make_env_manager({"type": form}, [FromOne], battle=True) as rows:
+        rows.launch()
+        manager = DictManager(rows)
         assert manager.step({0: [1, 0]})[0].reward.tolist() == [1.0, -1.0]
         seen = {action for _ in range(50) for action in manager.random_action()[0]}
         assert seen == {0, 1, 2}
@@ -220,7 +222,7 @@ def test_actions_of_a_battle_count_from_zero(form: str) -> None:
 def test_a_foreign_battle_environment(form: str) -> None:
     with make_env_manager({"type": form}, [SeedsBattle], battle=True) as manager:
         manager.launch()
-        step = manager.step({0: [0, 1]})[0]
+        step = DictManager(manager).step({0: [0, 1]})[0]
     assert (step.reward.tolist(), step.done) == ([1.0, -1.0], True)
     assert step.info[1]["eval_episode_return"] == -1.0
     assert [seen.shape for seen in step.obs] == [(3,)] * 2
@@ -229,18 +231,18 @@ def test_a_foreign_battle_environment(form: str) -> None:
 # ------------------------------------------------------------------------------------ the manager
 
 
-def battles(env_id: str, form: str, episodes: int = 2, **manager: Any) -> BattleManager:
-    made: BattleManager = create_env_manager(
+def battles(env_id: str, form: str, episodes: int = 2, **manager: Any) -> Any:
+    return create_env_manager(
         {
             "type": "pettingzoo", "env_id": env_id, "evaluator_env_num": 2,
             "evaluator_episode_num": episodes, "manager": {"type": form, **manager},
         },
         evaluate=True, seed=np.random.SeedSequence(1),
     )  # fmt: skip
-    return made
 
 
-def rounds(manager: BattleManager) -> Iterator[tuple[Any, Any, Any]]:
+def rounds(rows: Any) -> Iterator[tuple[Any, Any, Any]]:
+    manager = DictManager(rows)
     while not manager.done:
         ready = manager.ready_obs
         actions = manager.random_action()
@@ -266,8 +268,8 @@ def test_random_legal_games_to_the_end(env_id: str, form: str) -> None:
                     ends.append(told)
                 else:
                     assert step.reward.tolist() == [0, 0]
-        returns, lengths = manager.take_episodes()
-        assert manager.ready_obs == {}
+        returns, lengths = of_games(manager)
+        assert not manager.ready.any()
     assert returns.tolist() == ends
     assert (len(ends), lengths.min() >= 5) == (4, True)
 
@@ -285,24 +287,26 @@ def test_child_processes_play_the_same_games() -> None:
 def test_a_process_that_ends_is_replaced_and_its_game_dropped() -> None:
     fns = [partial(ThreeEnv, 0), partial(ThreeEnv, 3)]
     settings = {"type": "subprocess", "retry_waiting_time": 0.0}
-    with make_env_manager(settings, fns, battle=True) as manager:
-        manager.launch()
+    with make_env_manager(settings, fns, battle=True) as rows:
+        rows.launch()
+        manager = DictManager(rows)
         for t in range(4):
             ready = manager.ready_obs
             actions = {e: [None if s is None else 1 for s in seen] for e, seen in ready.items()}
             steps = manager.step(actions)
-            assert is_abnormal(steps[1]) == (t == 2)
-            assert not is_abnormal(steps[0])
+            assert steps[1].info[0].get("abnormal", False) == (t == 2)
+            assert "abnormal" not in steps[0].info[0]
             if t == 2:
                 assert (steps[1].reward.tolist(), steps[1].done) == ([0, 0, 0], False)
                 assert [seen.tolist() for seen in steps[1].obs] == [[0.0]] * 3
-        assert manager.failures == 1
-        assert manager.take_episodes()[0].tolist() == [[4, 4, 2]]
+        assert rows.failures == 1
+        assert of_games(rows)[0].tolist() == [[4, 4, 2]]
 
 
 def test_one_battle_is_reset() -> None:
-    with battles("classic.tictactoe_v3", "base") as manager:
-        manager.launch()
+    with battles("classic.tictactoe_v3", "base") as rows:
+        rows.launch()
+        manager = DictManager(rows)
         manager.step(manager.random_action())
         manager.reset({1: None})
         masks = [max(filter(None, seen), key=len)["action_mask"].sum()

@@ -14,10 +14,12 @@ from gymnasium.vector import AutoresetMode, SyncVectorEnv
 from fakes.echo_env import NESTED, EchoEnv
 from fakes.env_managers import vector_manager
 from fakes.key_env import KeyEnv
+from hpcdi.env.contract import Space, read_spaces
 from hpcdi.env.create import get_env_cls, get_spaces, make_env_manager
-from hpcdi.env.spaces import ActionMasks, Form, flat_mask, read_spaces
+from hpcdi.env.wrappers import ActionMasks, flat_mask
 from hpcdi.errors import ConfigError, EnvError
 from hpcdi.types import Leaf
+from hpcdi.worker.dict_envs import DictManager
 
 pytestmark = pytest.mark.usefixtures("env_helpers")
 
@@ -36,17 +38,17 @@ def test_leaves_say_what_there_is() -> None:
 
 
 def test_a_value_comes_out_as_it_went_in() -> None:
-    seen, acts = Form.of_observations(NESTED), Form.of_actions(NESTED)
+    seen, acts = Space.of_observations(NESTED), Space.of_actions(NESTED)
     NESTED.seed(0)
-    rows, actions = np.zeros(3, seen.dtype), np.zeros(3, acts.dtype)
+    rows, actions = seen.zeros(3), acts.zeros(3)
     for row in range(3):
         value = NESTED.sample()
         seen.put(rows, row, value)
         acts.put(actions, row, acts.from_zero(value))
         assert actions["action/gear/0"][row] == value["gear"][0] + 1
-        assert NESTED.contains(acts.unpack(actions, row))
+        assert NESTED.contains(acts.value(actions, row))
         for form, array in ((seen, rows), (acts, actions)):
-            out = form.unpack(array, row)
+            out = form.value(array, row)
             assert isinstance(out["gear"], tuple)
             np.testing.assert_allclose(out["arm"]["angle"], value["arm"]["angle"], rtol=1e-6)
             assert out["gear"][0] == value["gear"][0]
@@ -66,36 +68,37 @@ def managers() -> dict[str, Callable[[], Any]]:
 
 @pytest.mark.parametrize("kind", managers())
 def test_every_manager_gives_actions_and_observations_their_own_form(kind: str) -> None:
-    acts = Form.of_actions(NESTED)
+    acts = Space.of_actions(NESTED)
     with managers()[kind]() as envs:
         envs.launch()
-        assert envs.observation.dtype.names[0] == "observation/arm/angle"
+        assert next(iter(envs.observation)) == "observation/arm/angle"
         ended = 0
         for step in range(6):
-            chosen = envs.random_action()
-            packed = np.zeros(2, acts.dtype)
+            chosen = DictManager(envs).random_action()
+            columns = acts.zeros(2)
             for env, action in chosen.items():
-                acts.put(packed, env, action)
-            made = envs.step_all(packed)
-            assert made.abnormal is None, step
+                acts.put(columns, env, action)
+            made = envs.step(columns)
+            assert made.failed is None, step
             for env in np.flatnonzero(made.live):
-                after = Form.of_observations(NESTED).unpack(made.successor, env)
-                own = acts.unpack(packed, env)
+                after = Space.of_observations(NESTED).value(made.successor, env)
+                own = acts.value(columns, env)
                 assert after["gear"][0] == own["gear"][0]
                 assert (after["gear"][1] == own["gear"][1]).all()
                 assert after["slots"].tolist() == own["slots"].tolist()
                 np.testing.assert_allclose(after["arm"]["angle"], own["arm"]["angle"], rtol=1e-6)
             ended += int((made.terminated & made.live).sum())
         assert ended >= 2
-        timestep = envs.step(envs.random_action())[0]
+        dicts = DictManager(envs)
+        timestep = dicts.step(dicts.random_action())[0]
         assert set(timestep.obs) == {"arm", "gear", "slots"}
 
 
 def test_a_discrete_action_is_counted_from_zero() -> None:
     space = spaces.Discrete(3, start=5)
-    acts, array = Form.of_actions(space), np.array([0, 2])
-    assert [int(acts.unpack(array, row)) for row in (0, 1)] == [5, 7]
-    assert acts.unpack(array).tolist() == [5, 7]
+    acts, columns = Space.of_actions(space), {"action": np.array([0, 2])}
+    assert [int(acts.value(columns, row)) for row in (0, 1)] == [5, 7]
+    assert acts.value(columns, slice(None)).tolist() == [5, 7]
     assert acts.from_zero(np.int64(6)) == 1
     assert read_spaces(spaces.Box(0, 1, (1,)), space).action_kind == "discrete"
 
@@ -113,11 +116,12 @@ def test_masks_are_a_field_and_random_actions_heed_them(masks: str, kind: str) -
     make = partial(masked, masks=masks)
     with make_env_manager({"type": kind, "max_retry": 0}, [make] * 2) as envs:
         envs.launch()
-        assert envs.observation.dtype.names[-1] == "action_mask"
+        assert list(envs.observation)[-1] == "action_mask"
         assert envs.observation["action_mask"].dtype == bool
+        dicts = DictManager(envs)
         for _ in range(40):  # an action that is not possible fails the environment
-            envs.step(envs.random_action())
-        assert set(envs.ready_obs[0]) == {"place", "map", "hands", "action_mask"}
+            dicts.step(dicts.random_action())
+        assert set(dicts.ready_obs[0]) == {"place", "map", "hands", "action_mask"}
 
 
 @pytest.mark.parametrize(

@@ -17,15 +17,18 @@ from fakes.env_managers import (
     count_rows,
     launched,
     live_rows,
+    seen,
+    stepped,
     steps_of,
     vector_manager,
+    waiting,
 )
-from hpcdi.env.base import BaseEnvTimestep
 from hpcdi.env.create import create_env_manager
-from hpcdi.env.manager import VectorManager
+from hpcdi.env.manager import EnvManager
 from hpcdi.env.toy import CountEnv
 from hpcdi.errors import ConfigError, EnvError, UnknownTypeError
 from hpcdi.types import Array
+from hpcdi.worker.dict_envs import BaseEnvTimestep, DictManager
 
 
 @pytest.mark.parametrize("mode", MODES)
@@ -57,19 +60,19 @@ def test_only_the_dummy_step_of_next_step_is_not_live(mode: str, pattern: list[b
 def test_observation_after_an_end_is_what_is_acted_on_next(mode: str, after_end: list[int]) -> None:
     with launched(count(mode)) as manager:
         steps_of(manager, LENGTH)
-        assert manager.observation.tolist() == [after_end, after_end]
+        assert seen(manager).tolist() == [after_end, after_end]
 
 
 @pytest.mark.parametrize("mode", MODES)
 def test_episodes_that_ended_are_told_once_with_return_and_length(mode: str) -> None:
     with launched(count(mode), env_num=3) as manager:
         steps_of(manager, LENGTH - 1)
-        returns, lengths = manager.take_episodes()
+        _, returns, lengths, _ = manager.take_episodes()
         assert (returns.tolist(), lengths.tolist()) == ([], [])
         steps_of(manager, 1)
-        returns, lengths = manager.take_episodes()
+        _, returns, lengths, _ = manager.take_episodes()
         assert (returns.tolist(), lengths.tolist()) == ([6.0] * 3, [3] * 3)
-        assert manager.take_episodes()[0].size == 0
+        assert manager.take_episodes().returns.size == 0
 
 
 @pytest.mark.parametrize("mode", [*MODES, "vector_entry_point"])
@@ -82,7 +85,7 @@ def test_each_environment_does_its_quota_of_episodes_and_no_more(mode: str) -> N
                 break
             taken += steps_of(manager, 1)
         assert manager.done
-        returns, lengths = manager.take_episodes()
+        _, returns, lengths, _ = manager.take_episodes()
     live = np.array([step.live for _, step in taken])
     ends = np.array([(step.terminated | step.truncated) & step.live for _, step in taken])
     assert ends.sum(axis=0).tolist() == [2, 2, 2]
@@ -103,7 +106,7 @@ def test_short_episodes_beyond_the_quota_do_not_count(mode: AutoresetMode) -> No
     with launched(make, episode_num=2) as manager:
         steps_of(manager, 12)
         assert manager.done
-        returns, lengths = manager.take_episodes()
+        _, returns, lengths, _ = manager.take_episodes()
     assert (returns.tolist(), lengths.tolist()) == ([1, 1, 15, 15], [1, 1, 5, 5])
 
 
@@ -121,7 +124,7 @@ def test_reset_begins_episodes_and_counters_anew(mode: str) -> None:
         assert manager.done
         manager.reset()
         assert not manager.done
-        assert manager.take_episodes()[0].size == 0
+        assert manager.take_episodes().returns.size == 0
         (_, step), *_ = steps_of(manager, 1)
         assert step.live.all()
         assert step.reward.tolist() == [1.0, 1.0]
@@ -141,7 +144,7 @@ def test_the_next_number_of_episodes_are_whole_ones(mode: AutoresetMode) -> None
             assert not manager.done
             while not manager.done:
                 steps_of(manager, 1)
-            returns, lengths = manager.take_episodes()
+            _, returns, lengths, _ = manager.take_episodes()
             assert (returns.tolist(), lengths.tolist()) == ([6, 28], [3, 7])
 
 
@@ -151,7 +154,7 @@ def test_episodes_that_are_running_go_on() -> None:
         manager.restart_count()
         steps_of(manager, 1)
         assert manager.done
-        assert manager.take_episodes()[1].tolist() == [LENGTH, LENGTH]
+        assert manager.take_episodes().lengths.tolist() == [LENGTH, LENGTH]
 
 
 @pytest.mark.parametrize("mode", [*MODES, "vector_entry_point"])
@@ -188,13 +191,13 @@ def test_terminated_and_truncated_are_both_kept_and_float64_becomes_float32(
         return SyncVectorEnv([BothEndsEnv] * env_num, autoreset_mode=mode)
 
     with launched(make) as manager:
-        assert manager.observation.dtype == np.float32
+        assert seen(manager).dtype == np.float32
         ((_, step),) = steps_of(manager, 1)
-        assert manager.observation.dtype == np.float32
+        assert seen(manager).dtype == np.float32
     assert step.terminated.all()
     assert step.truncated.all()
-    assert step.successor.dtype == np.float32
-    assert step.successor.tolist() == [[np.float32(0.1)]] * 2
+    assert step.successor["observation"].dtype == np.float32
+    assert step.successor["observation"].tolist() == [[np.float32(0.1)]] * 2
     assert step.reward.dtype == np.float32
 
 
@@ -208,7 +211,7 @@ def first_observations(form: str, seed: int, resets: int = 0) -> list[list[float
     with launched(by_id("CartPole-v1", form), seed=seed) as manager:
         for _ in range(resets):
             manager.reset()
-        observations: list[list[float]] = manager.observation.tolist()
+        observations: list[list[float]] = seen(manager).tolist()
     return observations
 
 
@@ -224,11 +227,11 @@ def test_seeds(form: str) -> None:
 
 def test_seed_takes_effect_at_the_next_reset() -> None:
     with launched(by_id("CartPole-v1", "same_step"), seed=0) as manager:
-        manager.seed(5)
+        manager.seeds.seed(5, None)
         manager.reset()
-        again = manager.observation.tolist()
+        again = seen(manager).tolist()
     with launched(by_id("CartPole-v1", "same_step"), seed=5) as manager:
-        assert manager.observation.tolist() == again
+        assert seen(manager).tolist() == again
 
 
 @pytest.mark.parametrize("form", EVERY_FORM)
@@ -253,13 +256,12 @@ def actions_at(step: int, env_num: int) -> Array:
 def test_the_per_environment_form_equals_the_array_form(form: str, episode_num: int | None) -> None:
     make = by_id("CartPole-v1", form, max_episode_steps=12)
     with launched(make, 3, episode_num) as manager:
-        taken = [
-            (manager.observation.copy(), manager.step_all(actions_at(t, 3))) for t in range(60)
-        ]
-        returns, lengths = manager.take_episodes()
+        taken = [(seen(manager).copy(), stepped(manager, actions_at(t, 3))) for t in range(60)]
+        _, returns, lengths, _ = manager.take_episodes()
     rows: list[list[Any]] = [[], [], []]
     told: list[float] = []
-    with launched(make, 3, episode_num) as manager:
+    with launched(make, 3, episode_num) as own:
+        manager = DictManager(own)
         for t in range(60):
             ready = manager.ready_obs
             steps = manager.step({env: actions_at(t, 3)[env] for env in ready})
@@ -270,7 +272,7 @@ def test_the_per_environment_form_equals_the_array_form(form: str, episode_num: 
         again = manager.take_episodes()
     assert rows == [live_rows(taken, env) for env in range(3)]
     assert told == returns.tolist()
-    assert again[1].tolist() == lengths.tolist()
+    assert again.lengths.tolist() == lengths.tolist()
 
 
 def row_of(observation: Array, timestep: BaseEnvTimestep) -> Any:
@@ -284,7 +286,8 @@ def row_of(observation: Array, timestep: BaseEnvTimestep) -> Any:
 
 
 def test_environments_that_are_done_are_not_ready() -> None:
-    with launched(count("disabled"), episode_num=1) as manager:
+    with launched(count("disabled"), episode_num=1) as own:
+        manager = DictManager(own)
         for _ in range(3):
             manager.step({0: 0, 1: 1})
         assert manager.done
@@ -295,8 +298,8 @@ def test_environments_that_are_done_are_not_ready() -> None:
 def test_every_waiting_environment_needs_an_action() -> None:
     with launched(count("same_step"), env_num=3) as manager:
         with pytest.raises(EnvError, match=r"\[0, 2\] wait for an action"):
-            manager.step({1: 0})
-        assert manager.observation.tolist() == [[0, 0]] * 3, "nothing may have been stepped"
+            DictManager(manager).step({1: 0})
+        assert seen(manager).tolist() == [[0, 0]] * 3, "nothing may have been stepped"
 
 
 @pytest.mark.parametrize("stranger", [-1, 2])
@@ -305,13 +308,13 @@ def test_an_action_for_an_environment_that_there_is_not(stranger: int) -> None:
         launched(count("same_step")) as manager,
         pytest.raises(EnvError, match=rf"no environments \[{stranger}\], only 2"),
     ):
-        manager.step({0: 0, 1: 0, stranger: 1})
+        DictManager(manager).step({0: 0, 1: 0, stranger: 1})
 
 
 # ------------------------------------------------------------------------------------------ misuse
 
 
-def count_manager() -> VectorManager:
+def count_manager() -> EnvManager:
     return create_env_manager(
         {
             "type": "gymnasium",
@@ -334,7 +337,7 @@ def test_launch_is_refused_while_running_and_works_again_after_close() -> None:
     manager.close()
     manager.close()
     manager.launch()
-    assert manager.ready_obs.keys() == {0, 1, 2}
+    assert waiting(manager) == {0, 1, 2}
     manager.close()
 
 
@@ -342,8 +345,9 @@ def test_nothing_can_be_stepped_before_launch_or_after_close() -> None:
     manager = count_manager()
     for _ in range(2):
         for call in (
-            lambda: manager.step_all(np.zeros(3)), lambda: manager.step({0: 0, 1: 0, 2: 0}),
-            lambda: manager.ready_obs, manager.reset,
+            lambda: manager.step({"action": np.zeros(3, np.int64)}), manager.reset,
+            lambda: manager.ready, lambda: DictManager(manager).ready_obs,
+            lambda: DictManager(manager).step({0: 0, 1: 0, 2: 0}),
         ):  # fmt: skip
             with pytest.raises(EnvError, match=r"launch\(\) them first"):
                 call()
@@ -375,7 +379,7 @@ def test_managers_are_built_of_mappings_for_collecting_and_evaluating() -> None:
         manager.launch()
         steps_of(manager, 20)
         assert manager.done
-        assert manager.take_episodes()[1].tolist() == [2] * 6
+        assert manager.take_episodes().lengths.tolist() == [2] * 6
 
 
 def test_what_cannot_be_built_says_so() -> None:
@@ -421,11 +425,10 @@ class InPlaceEnv(VectorEnv[Array, Array, Array]):
 def test_what_was_observed_stays_when_the_environment_writes_over_it() -> None:
     """A collector records an observation after the step that follows it."""
     with launched(InPlaceEnv) as manager:
-        before = manager.observation
-        step = manager.step_all(np.zeros(2))
-        steps_of(manager, 1)
+        before = seen(manager)
+        step = manager.step({"action": np.zeros(2, np.int64)})
     assert before.tolist() == [[0.0]] * 2
-    assert step.successor.tolist() == [[1.0]] * 2
+    assert step.successor["observation"].tolist() == [[1.0]] * 2
 
 
 @pytest.mark.parametrize("metadata", [{}, {"autoreset_mode": "NextStep"}])

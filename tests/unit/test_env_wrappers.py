@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 import yaml
 
+from fakes.env_managers import seen
 from hpcdi.config.load import load
 from hpcdi.env.create import create_env_manager, get_spaces, make_env_manager
 from hpcdi.env.gymnasium import GymnasiumEnv
@@ -85,13 +86,13 @@ def test_wrappers_as_yaml_names_them(text: str) -> None:
     make = partial(wrapped, pictures, [yaml.safe_load(text)])
     with make_env_manager({"type": "base", "max_retry": 0}, [make] * 2) as envs:
         envs.launch()
-        step = envs.step_all(np.zeros(2, np.int64))
-        assert (envs.observation.shape, float(step.reward[1])) == (
+        step = envs.step({"action": np.zeros(2, np.int64)})
+        assert (seen(envs).shape, float(step.reward[1])) == (
             (2, *WANTED[text][0]),
             WANTED[text][1],
         )
         assert bool(step.truncated[0]) == ("TimeLimit" in text)
-        assert envs.observation.dtype == ("float32" if "Dtype" in text else "uint8")
+        assert seen(envs).dtype == ("float32" if "Dtype" in text else "uint8")
 
 
 def wrapped(make: Any, wrappers: Any) -> Any:
@@ -117,10 +118,10 @@ def test_what_is_collected_is_what_the_wrappers_return(changed: dict[str, Any]) 
         envs.launch()
         rewards, successors = [], []
         while len(rewards) < 5:
-            step = envs.step_all(np.zeros(2, np.int64))
+            step = envs.step({"action": np.zeros(2, np.int64)})
             if step.live[0]:
                 rewards.append(float(step.reward[0]))
-                successors.append(step.successor[0, :, 0].tolist())
+                successors.append(step.successor["observation"][0, :, 0].tolist())
                 ended = bool(step.terminated[0] | step.truncated[0])
     assert rewards == [10, 20, 30, 40, 50]
     assert successors == [[0, 0, 1], [0, 1, 2], [1, 2, 3], [2, 3, 4], [3, 4, 5]]
@@ -132,9 +133,9 @@ def test_an_evaluation_counts_the_environment_s_own_rewards() -> None:
     with create_env_manager(cfg, evaluate=True, seed=seeds()) as envs:
         envs.launch()
         while not envs.done:
-            envs.step_all(np.zeros(1, np.int64))
-        returns, lengths = envs.take_episodes()
-        assert envs.observation.shape == (1, 3, 2), "what the policy sees is wrapped all the same"
+            envs.step({"action": np.zeros(1, np.int64)})
+        _, returns, lengths, _ = envs.take_episodes()
+        assert seen(envs).shape == (1, 3, 2), "what the policy sees is wrapped all the same"
     assert (list(returns), list(lengths)) == ([15.0], [5])
 
 
@@ -196,7 +197,7 @@ PROGRAM = """
         config = load(sys.argv[1]).config if len(sys.argv) == 2 else None
         with create_env_manager(config.env, evaluate=False, seed=np.random.SeedSequence(0)) as envs:
             envs.launch()
-            print(envs.step_all(np.zeros(8, np.int64)).reward.tolist())
+            print(envs.step({"action": np.zeros(8, np.int64)}).reward.tolist())
             print(config.system.import_path)
 """
 

@@ -363,9 +363,9 @@ def test_exploration_follows_the_steps(tmp_path: Path) -> None:
         collector, told = run.pipeline.parts.collector, []
         act = collector.policy.get_attribute("columnar").act
 
-        def watched(observation: Any, setting: Any) -> Any:
+        def watched(observation: Any, setting: Any, rows: Any = None) -> Any:
             told.append((collector.envstep, setting["eps"]))
-            return act(observation, setting)
+            return act(observation, setting, rows)
 
         collector.policy.get_attribute("columnar").act = watched
         train(run)
@@ -451,7 +451,7 @@ def test_data_that_are_used_once_never_go_to_the_buffer(tmp_path: Path) -> None:
 def test_ppo_transition_by_transition(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("hpcdi.run.serial.parts.columnar_actor", lambda _policy: None)
     monkeypatch.setattr(
-        "hpcdi.worker.collector.serial_collectors.columnar_actor", lambda _policy: None
+        "hpcdi.worker.collector.base_serial_collector.columnar_actor", lambda _policy: None
     )
     with serial_run(tmp_path, "cartpole_ppo", *PPO, f"{LIMIT}.max_train_iter=3") as run:
         assert isinstance(run.pipeline.parts.data, SamplePath)

@@ -170,12 +170,12 @@ def test_the_action_of_the_largest_mean_is_chosen_among_legal_ones() -> None:
     built = policy("eval")
     observation = np.random.default_rng(1).standard_normal((60, 4), dtype=np.float32)
     means = probabilities_of(built._model, torch.from_numpy(observation)) @ Z
-    actions = built._act_greedily(observation, {})["action"]
+    actions = built.act_greedily({"observation": observation})["action"]
     assert actions.tolist() == means.argmax(1).tolist()
     assert len(set(actions.tolist())) > 1
     legal = np.ones((60, ACTIONS), bool)
     legal[np.arange(60), actions] = False
-    other = built._act_greedily(observation, {"action_mask": legal})["action"]
+    other = built.act_greedily({"observation": observation, "action_mask": legal})["action"]
     assert other.tolist() == np.where(legal, means, -np.inf).argmax(1).tolist()
     exported = built.eval_mode.get_attribute("export_module")(torch.from_numpy(observation))
     assert exported[0].tolist() == actions.tolist()
@@ -191,7 +191,7 @@ def test_it_is_exported_for_any_number_of_observations(dueling: bool) -> None:
         observation = np.random.default_rng(count).standard_normal((count, 4), dtype=np.float32)
         assert (
             act({"observation": observation})["action"].tolist()
-            == built._act_greedily(observation, {})["action"].tolist()
+            == built.act_greedily({"observation": observation})["action"].tolist()
         )
 
 

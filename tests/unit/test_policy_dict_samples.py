@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from hpcdi.errors import PolicyError
-from hpcdi.policy.dict_samples import columns_of, samples_of
+from hpcdi.worker.dict_samples import columns_of, samples_of
 
 
 def sample(number: int) -> dict[str, Any]:

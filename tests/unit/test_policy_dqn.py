@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 import torch
 
-from hpcdi.env.base import BaseEnvTimestep
 from hpcdi.policy.base import TrainColumns
 from hpcdi.policy.create import create_policy
 from hpcdi.types import RowView
+from hpcdi.worker.dict_envs import BaseEnvTimestep
 
 pytestmark = pytest.mark.usefixtures("one_torch_thread")
 
@@ -42,7 +42,7 @@ OBSERVATION = np.random.default_rng(0).standard_normal((50, 4), dtype=np.float32
 
 def test_greedy_is_the_best_value_of_the_network() -> None:
     built = policy("eval")
-    actions = built.act(OBSERVATION, {})["action"]
+    actions = built.act({"observation": OBSERVATION}, {})["action"]
     values = built._model(torch.from_numpy(OBSERVATION), {})[0]
     assert actions.tolist() == values.argmax(dim=1).tolist()
     assert len(set(actions.tolist())) > 1, "the seed should give different actions"
@@ -51,9 +51,9 @@ def test_greedy_is_the_best_value_of_the_network() -> None:
 
 def test_exploring_takes_eps_from_the_setting() -> None:
     built = policy("collect")
-    greedy = built.act(OBSERVATION, {"eps": 0.0})["action"]
-    assert (built.act(OBSERVATION, {"eps": 0.0})["action"] == greedy).all()
-    assert (built.act(OBSERVATION, {"eps": 1.0})["action"] != greedy).mean() > 0.4
+    greedy = built.act({"observation": OBSERVATION}, {"eps": 0.0})["action"]
+    assert (built.act({"observation": OBSERVATION}, {"eps": 0.0})["action"] == greedy).all()
+    assert (built.act({"observation": OBSERVATION}, {"eps": 1.0})["action"] != greedy).mean() > 0.4
 
 
 @pytest.mark.parametrize("mode", ["collect", "eval"])
@@ -62,7 +62,7 @@ def test_the_form_by_environments_equals_the_columns(mode: str) -> None:
     data = {7: OBSERVATION[0], 2: OBSERVATION[1]}
     kwargs = {"eps": 0.0} if mode == "collect" else {}
     outputs = getattr(built, f"{mode}_mode").forward(data, **kwargs)
-    actions = built.act(OBSERVATION[:2], {})["action"]
+    actions = built.act({"observation": OBSERVATION[:2]}, {})["action"]
     assert outputs == {7: {"action": actions[0]}, 2: {"action": actions[1]}}
 
 
@@ -70,7 +70,8 @@ def test_seeds_of_network_and_exploration() -> None:
     first, again, other = policy("collect"), policy("collect"), policy("collect", seed=1)
     assert equal(first._state_dict_collect()["model"], again._state_dict_collect()["model"])
     assert not equal(first._state_dict_collect()["model"], other._state_dict_collect()["model"])
-    explored = [p.act(OBSERVATION, {"eps": 1.0})["action"].tolist() for p in (first, again, other)]
+    seen = {"observation": OBSERVATION}
+    explored = [p.act(seen, {"eps": 1.0})["action"].tolist() for p in (first, again, other)]
     assert explored[0] == explored[1] != explored[2]
 
 
@@ -82,10 +83,10 @@ def test_parameters_go_from_learner_to_collector_and_evaluator() -> None:
     for mode in ("collect", "eval"):
         taker = policy(mode, seed=4)
         methods = getattr(taker, f"{mode}_mode")
-        before = taker.act(OBSERVATION, {})["action"]
+        before = taker.act({"observation": OBSERVATION}, {})["action"]
         methods.load_state_dict({"model": learner.state_dict()["model"]})
         assert equal(methods.state_dict()["model"], learner.state_dict()["model"])
-        assert (taker.act(OBSERVATION, {})["action"] != before).any()
+        assert (taker.act({"observation": OBSERVATION}, {})["action"] != before).any()
 
 
 @pytest.mark.parametrize("target_update_freq", [100, 4])
@@ -128,11 +129,11 @@ def test_parameters_of_another_network_are_refused() -> None:
 
 def test_all_modes_in_one_process_share_the_network() -> None:
     built = policy("learn", "collect")
-    before = built.act(OBSERVATION, {})["action"]
+    before = built.act({"observation": OBSERVATION}, {})["action"]
     for seed in range(30):
         built.learn_mode.forward(columnar_batch(seed))
     assert equal(built.collect_mode.state_dict()["model"], built.learn_mode.state_dict()["model"])
-    assert (built.act(OBSERVATION, {})["action"] != before).any()
+    assert (built.act({"observation": OBSERVATION}, {})["action"] != before).any()
 
 
 # ------------------------------------------------------------------------------------------- data
@@ -242,7 +243,9 @@ def test_columns_that_are_stored_beside_transitions() -> None:
         "terminated": np.array([False, False, True, False]),
     }
     made = policy("collect", nstep=2).train_columns(
-        transitions, np.array([3, 1], dtype=np.int32), np.zeros((2, 4), np.float32)
+        transitions,
+        np.array([3, 1], dtype=np.int32),
+        {"observation": np.zeros((2, 4), np.float32)},
     )
     assert made.views == (RowView("next_observation", "observation", "bootstrap_offset"),)
     assert {name: column.tolist() for name, column in made.columns.items()} == {
@@ -405,7 +408,8 @@ def test_columns_that_an_algorithm_may_ask_for_where_transitions_are_dicts(is_ma
     with patch.object(built, "train_columns", train_columns):
         samples = built.collect_mode.get_train_sample([given, given])
     assert samples == [given, given]
-    assert {name: (column.shape, column.dtype.kind) for name, column in seen.items()} == {
+    mask = {"action_mask": ((2, 2), "b")} if is_masked else {}
+    assert {name: (column.shape, column.dtype.kind) for name, column in seen.items()} == mask | {
         "observation": ((2, 4), "f"), "terminated": ((2,), "b"), "reward": ((2,), "f"),
         "action": ((2,), "i"), "aux/x": ((2,), "i"), "done": ((2,), "i"),
     }  # fmt: skip

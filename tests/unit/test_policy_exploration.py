@@ -11,17 +11,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fakes.spaces import simple_spaces
-from hpcdi.env.base import BaseEnvTimestep
 from hpcdi.errors import PolicyError
 from hpcdi.policy.base import CollectMode
 from hpcdi.policy.create import create_policy
 from hpcdi.policy.exploration import (
     LastingActions,
-    RandomPolicy,
     epsilon_greedy,
     get_epsilon_greedy_fn,
 )
 from hpcdi.types import Spaces
+from hpcdi.worker.dict_envs import BaseEnvTimestep
+from hpcdi.worker.dict_form import RandomPolicy
 
 FOREVER = 10**12
 
@@ -107,13 +107,15 @@ def random_policy(spaces: Spaces = DISCRETE, mode: Any = None, seed: int = 0) ->
 
 
 def test_every_discrete_action_is_as_likely() -> None:
-    actions = random_policy().act(np.zeros((COUNT, 4), np.float32), {})["action"]
+    actions = random_policy().act({"observation": np.zeros((COUNT, 4), np.float32)}, {})["action"]
     assert actions.dtype == np.int64
     np.testing.assert_allclose(np.bincount(actions) / COUNT, [1 / 3] * 3, atol=0.015)
 
 
 def test_every_continuous_action_between_the_bounds_is_as_likely() -> None:
-    actions = random_policy(BOX).act(np.zeros((COUNT, 4), np.float32), {})["action"]
+    actions = random_policy(BOX).act({"observation": np.zeros((COUNT, 4), np.float32)}, {})[
+        "action"
+    ]
     assert (actions.dtype, actions.shape) == (np.float32, (COUNT, 2, 2))
     low, high = (np.reshape(limit, (2, 2)) for limit in (BOX.action[0].low, BOX.action[0].high))
     assert (actions >= low).all()
@@ -128,7 +130,7 @@ def test_the_form_by_environments(spaces: Spaces) -> None:
     data = {5: np.zeros(4), 2: np.zeros(4)}
     outputs = random_policy(spaces).forward(data, eps=0.1)
     assert list(outputs) == [5, 2]
-    columns = random_policy(spaces).act(np.zeros((2, 4)), {})["action"]
+    columns = random_policy(spaces).act({"observation": np.zeros((2, 4))}, {})["action"]
     for row, output in enumerate(outputs.values()):
         assert output.keys() == {"action"}
         assert np.array_equal(output["action"], columns[row])
@@ -158,8 +160,9 @@ def test_observations_of_several_parts_need_no_mask() -> None:
 
 
 def test_seeds() -> None:
+    seen = {"observation": np.zeros((50, 4))}
     first, again, other = (
-        random_policy(seed=seed).act(np.zeros((50, 4)), {})["action"].tolist() for seed in (1, 1, 2)
+        random_policy(seed=seed).act(seen, {})["action"].tolist() for seed in (1, 1, 2)
     )
     assert first == again != other
 
@@ -176,7 +179,8 @@ def test_all_else_is_the_other_modes() -> None:
     assert made.keys() == expected.keys()
     assert built.get_train_sample([made])[0].keys() == mode.get_train_sample([made])[0].keys()
     transitions = {"reward": np.ones(2, np.float32), "terminated": np.zeros(2, bool)}
-    args = (transitions, np.array([2], np.int32), np.zeros((1, 4), np.float32))
+    last = {"observation": np.zeros((1, 4), np.float32)}
+    args = (transitions, np.array([2], np.int32), last)
     own, others = built.train_columns(*args), mode.get_attribute("columnar").train_columns(*args)
     assert own.views == others.views
     assert all(np.array_equal(own.columns[name], others.columns[name]) for name in others.columns)

@@ -101,13 +101,16 @@ def batch_of(built: Any, seed: int = 0) -> dict[str, torch.Tensor]:
     observation = rng.standard_normal((ROWS + 1, 3)).astype(np.float32)
     parts = []
     for row in range(ROWS):
-        parts.append({"observation": observation[[row]], **actor.act(observation[[row]], {})})
-        if row in ENDS and hasattr(actor, "forget"):
-            actor.forget(np.ones(1, bool), np.ones(1, bool))
+        seen = {"observation": observation[[row]]}
+        parts.append({**seen, **actor.act(seen, {})})
+        if row in ENDS and hasattr(actor, "reset"):
+            actor.reset([0])
     columns = {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
     given = numbers(seed)
     columns["reward"], columns["terminated"] = given["reward"].astype("f4"), given["terminated"]
-    added = built.train_columns(columns, np.array(LENGTHS, np.int32), observation[:1])
+    added = built.train_columns(
+        columns, np.array(LENGTHS, np.int32), {"observation": observation[:1]}
+    )
     assert [view.name for view in added.views] == ["next_observation"]
     columns |= added.columns
     columns["next_observation"] = observation[1:]

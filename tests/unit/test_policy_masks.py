@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 import torch
 
-from hpcdi.env.base import BaseEnvTimestep
 from hpcdi.policy.create import create_policy
 from hpcdi.policy.exploration import epsilon_greedy, uniform_legal
-from hpcdi.policy.torch_policy import columns_of_samples
+from hpcdi.worker.dict_envs import BaseEnvTimestep
+from hpcdi.worker.dict_form import columns_of_samples
 
 pytestmark = pytest.mark.usefixtures("one_torch_thread")
 

@@ -10,15 +10,13 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from hpcdi.env.base import VectorStep
 from hpcdi.env.create import make_env_manager
 from hpcdi.errors import ConfigError, PolicyError
 from hpcdi.policy import memories
 from hpcdi.policy.create import create_policy
 from hpcdi.policy.memories import LENGTH, Recurrent, chosen, of_sequences
 from hpcdi.policy.minibatches import minibatches
-from hpcdi.roles.collector.loop import ColumnAgent, Loop
-from hpcdi.roles.collector.recorder import Recorder
+from hpcdi.roles.collector.loop import PolicyAgent, policy_loop
 from hpcdi.store.block import Block
 from hpcdi.store.rows import transitions
 
@@ -48,15 +46,16 @@ def collected(built: Any, envs: int = 3) -> dict[str, np.ndarray]:
     )
     manager.launch()
     actor = built.collect_mode.get_attribute("columnar")
-    loop = Loop(manager, ColumnAgent(actor), [Recorder(envs, STEPS, actor)])
-    steps = loop.run({})
+    loop = policy_loop(manager, actor, STEPS)
     while not loop.must_cut:
-        next(steps)
+        loop.once({})
     segment = loop.cut(0)
     manager.close()
     assert segment is not None
     assert len(segment.items) > envs
-    return transitions(Block(segment.columns, segment.items, {}, segment.views, segment.tail_rows))
+    return transitions(
+        Block(dict(segment.columns), segment.items, {}, segment.views, segment.tail_rows)
+    )
 
 
 def tensors(columns: dict[str, np.ndarray]) -> dict[str, Tensor]:
@@ -148,7 +147,8 @@ def test_the_value_after_an_item_is_of_the_state_there() -> None:
     }
     item_len = np.array([4, 2], np.int32)
     last = observation[[6, 0]]
-    found = built.infer_last({"observation": observation[:6], **columns}, item_len, last)[-1]
+    seen = {"observation": observation[:6], **columns}
+    found = built.infer_last(seen, item_len, {"observation": last})[-1]
     for item, row in enumerate([3, 5]):
         state = {n[6:]: torch.from_numpy(c[[row]]) for n, c in columns.items()}
         _, state = built._model(torch.from_numpy(observation[[row]]), state)
@@ -156,27 +156,21 @@ def test_the_value_after_an_item_is_of_the_state_there() -> None:
         assert found[item] == pytest.approx(value.item(), rel=1e-5)
 
 
-def step_of(live: list[bool], ended: list[bool], abnormal: list[bool] | None = None) -> VectorStep:
-    no = np.zeros(len(live), bool)
-    failed = None if abnormal is None else np.array(abnormal)
-    over = np.array(ended)
-    return VectorStep(np.zeros((len(live), 4)), no, over, no, over, np.array(live), failed)
-
-
 def test_states_follow_what_environments_did() -> None:
     built = policy("collect")
-    agent = ColumnAgent(built.collect_mode.get_attribute("columnar"))
+    agent = PolicyAgent(built.collect_mode.get_attribute("columnar"))
     observation = np.random.default_rng(0).standard_normal((4, 4)).astype(np.float32)
-    agent.act(observation, {})
-    agent.forget(step_of([True] * 4, [False] * 4))
-    first = agent.act(observation, {})["state/hidden"]
+    agent.act({"observation": observation}, {})
+    first = agent.act({"observation": observation}, {})["state/hidden"]
     assert (np.abs(first).sum(axis=1) > 0).all()
-    live = [True, True, False, False]
-    agent.forget(step_of(live, [False, True, True, False], [False, False, False, True]))
-    second = agent.act(observation, {})["state/hidden"]
-    assert not np.array_equal(second[0], first[0]), "it has gone on"
-    assert (second[[1, 3]] == 0).all(), "an episode that ended, one that failed"
-    np.testing.assert_array_equal(second[2], first[2])  # has not made a step
+    rows = np.array([0, 1, 3])  # the others are still in their step
+    agent.act({"observation": observation[rows]}, {}, rows)
+    agent.forget(np.array([1, 3]))
+    third = agent.act({"observation": observation}, {})["state/hidden"]
+    assert not np.array_equal(third[0], first[0]), "it has gone on"
+    assert (third[[1, 3]] == 0).all(), "episodes that ended, or failed"
+    second = agent.act({"observation": observation[:1]}, {}, np.array([2]))["state/hidden"]
+    assert not np.array_equal(third[2], second[0]), "its own, by its number"
 
 
 def test_environments_by_number_are_those_of_columns_and_evaluations_have_their_own() -> None:
@@ -185,8 +179,8 @@ def test_environments_by_number_are_those_of_columns_and_evaluations_have_their_
     actor = built.eval_mode.get_attribute("columnar")
     by_columns = []
     for step in observation:
-        by_columns.append(actor.act(step, {})["action"].tolist())
-        actor.forget(np.ones(3, bool), np.array([False, True, False]))
+        by_columns.append(actor.act({"observation": step}, {})["action"].tolist())
+        actor.reset([1])
     built.eval_mode.reset()
     by_number = []
     for step in observation:
@@ -207,7 +201,7 @@ def test_minibatches_are_of_whole_sequences_and_each_transition_once() -> None:
     seen: list[int] = []
     for part, joint in minibatches(columns, 5, 1, np.random.default_rng(0)):
         firsts = part[LENGTH].cumsum(0) - part[LENGTH]
-        assert part["row"][firsts].tolist() == part["state"]["hidden"].tolist()
+        assert part["row"][firsts].tolist() == part["state/hidden"].tolist()
         assert all((own.diff() == 1).all() for own in part["row"].split(part[LENGTH].tolist()))
         assert joint.per_learner == len(part["row"])
         seen += part["row"].tolist()

@@ -109,7 +109,8 @@ def test_columnar_is_an_actor_for_collectors_and_true_for_learners() -> None:
     assert everything.learn_mode.get_attribute("columnar") is True
     evaluating = everything.eval_mode.get_attribute("columnar")
     observation = np.random.default_rng(0).standard_normal((9, 4), dtype=np.float32)
-    actions = [evaluating.act(observation, {"eps": 1.0})["action"].tolist() for _ in range(9)]
+    seen = {"observation": observation}
+    actions = [evaluating.act(seen, {"eps": 1.0})["action"].tolist() for _ in range(9)]
     assert all(each == actions[0] for each in actions), "evaluating does not explore"
 
 
@@ -260,7 +261,7 @@ def test_evaluation_takes_the_likeliest_action_or_draws_one(sample: bool) -> Non
     model = {**SETTINGS["model"], "action_space": "discrete"}
     built = create_policy({"type": "ppo", "model": model, "eval": {"sample": sample}}, ["eval"])
     mode, same = built.eval_mode, np.zeros((200, 4), np.float32)
-    actions = mode.get_attribute("columnar").act(same, {})
+    actions = mode.get_attribute("columnar").act({"observation": same}, {})
     assert list(actions) == ["action"]
     assert len(set(actions["action"].tolist())) == 1 + sample
     by_env = mode.forward(dict(enumerate(same)))

@@ -10,7 +10,6 @@ import torch
 
 from fakes.policies import data_of
 from fakes.spaces import simple_spaces
-from hpcdi.env.base import VectorStep
 from hpcdi.errors import ConfigError, PolicyError
 from hpcdi.policy.base import Policy, TrainColumns
 from hpcdi.policy.create import create_policy, get_policy_cls
@@ -22,8 +21,8 @@ from hpcdi.policy.normalization import (
     packed_moments,
 )
 from hpcdi.policy.spaces import with_spaces
-from hpcdi.roles.collector.loop import ColumnAgent
-from hpcdi.types import Leaf, Spaces
+from hpcdi.roles.collector.loop import PolicyAgent
+from hpcdi.types import Leaf, Spaces, Step
 
 pytestmark = pytest.mark.usefixtures("one_torch_thread")
 
@@ -116,15 +115,16 @@ def test_who_acts_and_what_is_exported_uses_the_version_s_statistics(kind: str) 
     actor = policy(kind, "collect", "eval")
     actor.eval_mode.load_state_dict({"model": learner.learn_mode.state_dict()["model"]})
     raw = batch(kind, 2)["observation"]
-    normal = statistics(learner._model)(raw)
+    normal = statistics(learner._model)({"observation": raw})["observation"]
     expected = learner._model(normal, {})[0]
     expected = expected[0] if kind == "ppo" else expected
-    acted = actor.eval_mode.get_attribute("columnar").act(raw.numpy(), {})["action"]
+    seen = {"observation": raw.numpy()}
+    acted = actor.eval_mode.get_attribute("columnar").act(seen, {})["action"]
     assert acted.tolist() == expected.argmax(dim=1).tolist()
     exported = actor.get_attribute("export_module")(raw)
     assert exported[0].tolist() == acted.tolist()
     if kind == "ppo":
-        kept = actor.collect_mode.get_attribute("columnar").act(raw.numpy(), {})
+        kept = actor.collect_mode.get_attribute("columnar").act(seen, {})
         np.testing.assert_allclose(kept["value"], exported[1].detach(), rtol=1e-5)
 
 
@@ -147,9 +147,8 @@ def test_arrays_of_a_dict_have_statistics_each_and_pictures_none() -> None:
     seen = normalizer.batch(columns)
     assert seen["observation/arm"].tolist() == [[-1, -1], [1, 1]]
     assert seen["observation/camera"].dtype == torch.uint8
-    grouped = {name.partition("/")[2]: column for name, column in columns.items() if "/" in name}
-    assert normalizer(grouped)["arm"].tolist() == [[-1, -1], [1, 1]]
-    assert normalizer(grouped)["mode"].tolist() == [0, 2]
+    assert normalizer(columns)["observation/arm"].tolist() == [[-1, -1], [1, 1]]
+    assert normalizer(columns)["observation/mode"].tolist() == [0, 2]
 
 
 def test_filler_behind_sequences_counts_nothing() -> None:
@@ -172,21 +171,21 @@ def test_discounted_returns_follow_each_environment() -> None:
         def train_columns(self, transitions: Any, *_rest: Any) -> TrainColumns:
             return TrainColumns({"seen": transitions["reward"]})
 
-    def step(live: Any, ended: Any, failed: Any) -> VectorStep:
+    def step(live: Any, ended: Any, failed: Any) -> Step:
         reward, over, no = np.array([1, 2, 4], np.float32), np.array(ended, bool), np.zeros(3, bool)
-        abnormal = None if failed is None else np.array(failed, bool)
-        return VectorStep(reward, reward, over, no, over, np.array(live, bool), abnormal)
+        failing = None if failed is None else np.array(failed, bool)
+        return Step({}, reward, over, no, over, np.array(live, bool), failing)
 
     learner = policy("ppo", discount_factor=0.5)
     normalizer = statistics(learner._model)
     tracker = RewardTracker(learner._cfg, normalizer, Acts())
-    agent = ColumnAgent(tracker)  # type: ignore[arg-type]
+    agent = PolicyAgent(tracker)  # type: ignore[arg-type]
     steps = [
         step([1, 1, 1], [0, 1, 0], None),
         step([1, 1, 0], [0, 0, 0], [0, 0, 1]),  # the last one failed
         step([1, 1, 1], [0, 0, 0], None),
     ]
-    made = [agent.transitions(0, np.zeros(3), {}, one)[0][DISCOUNTED] for one in steps]
+    made = [agent.follow(one)[DISCOUNTED] for one in steps]
     assert made[0].tolist() == [1, 2, 4]
     assert made[1][:2].tolist() == [1.5, 2]
     assert made[2].tolist() == [1.75, 3, 4]

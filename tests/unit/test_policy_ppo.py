@@ -12,16 +12,16 @@ import numpy as np
 import pytest
 import torch
 
+from fakes.env_managers import shape_of
 from fakes.spaces import simple_spaces
-from hpcdi.env.base import BaseEnvTimestep, VectorStep
 from hpcdi.errors import ConfigError, PolicyError
 from hpcdi.policy.create import create_policy, get_policy_cls
 from hpcdi.policy.ppo import PPOPolicy
 from hpcdi.policy.spaces import with_spaces
-from hpcdi.roles.collector.loop import ColumnAgent
 from hpcdi.roles.collector.recorder import Recorder
 from hpcdi.store.block import transition_rows
-from hpcdi.types import Array, Columns, Spaces
+from hpcdi.types import Array, Columns, Spaces, Step
+from hpcdi.worker.dict_envs import BaseEnvTimestep
 
 pytestmark = pytest.mark.usefixtures("one_torch_thread")
 
@@ -80,13 +80,15 @@ def equal(first: dict[str, Any], second: dict[str, Any]) -> bool:
 @BOTH
 def test_what_is_collected_with_an_action(model: dict[str, Any]) -> None:
     built = trained(model)
-    outputs = actor(built).act(OBSERVATION, {})
+    outputs = actor(built).act({"observation": OBSERVATION}, {})
     sampled = outputs.get("raw_action", outputs["action"])
     expected = distribution(built, OBSERVATION).log_prob(torch.from_numpy(sampled))
     np.testing.assert_allclose(outputs["log_prob"], expected, rtol=1e-4, atol=1e-5)
     values = built._model(torch.from_numpy(OBSERVATION), {})[0][-1].detach()
     np.testing.assert_allclose(outputs["value"], values, rtol=1e-5, atol=1e-6)
-    np.testing.assert_allclose(built.infer(OBSERVATION)[-1], values, rtol=1e-5, atol=1e-6)
+    np.testing.assert_allclose(
+        built.infer({"observation": OBSERVATION})[-1], values, rtol=1e-5, atol=1e-6
+    )
     assert outputs["log_prob"].dtype == outputs["value"].dtype == np.float32
     assert all(len(column) == 50 for column in outputs.values())
 
@@ -96,13 +98,13 @@ def test_an_evaluation_computes_no_values(model: dict[str, Any]) -> None:
     built = trained(model)
     mean = built.greedy(built._model(torch.from_numpy(OBSERVATION), {})[0])[0].detach()
     with patch.object(built._model.value, "forward", side_effect=AssertionError):
-        action = actor(built, "eval").act(OBSERVATION, {})["action"]
+        action = actor(built, "eval").act({"observation": OBSERVATION}, {})["action"]
     np.testing.assert_array_equal(action, mean)
 
 
 def test_discrete_actions_are_drawn_by_their_probabilities() -> None:
     built = trained()
-    outputs = actor(built).act(np.repeat(OBSERVATION[:1], 40_000, axis=0), {})
+    outputs = actor(built).act({"observation": np.repeat(OBSERVATION[:1], 40_000, axis=0)}, {})
     assert outputs.keys() == {"action", "log_prob", "value"}
     assert outputs["action"].dtype == np.int64
     shares = np.bincount(outputs["action"], minlength=3) / 40_000
@@ -115,14 +117,14 @@ def test_actions_that_cannot_be_are_never_drawn() -> None:
     built = policy("collect")
     with torch.no_grad():
         built._model.policy.bias.copy_(torch.tensor([-200.0, 0.0, -200.0]))
-    outputs = actor(built).act(np.repeat(OBSERVATION[:1], 20_000, axis=0), {})
+    outputs = actor(built).act({"observation": np.repeat(OBSERVATION[:1], 20_000, axis=0)}, {})
     assert (outputs["action"] == 1).all()
     np.testing.assert_allclose(outputs["log_prob"], 0, atol=1e-6)
 
 
 def test_continuous_actions_are_normal_and_the_environments_are_within_bounds() -> None:
     built = trained(CONTINUOUS)
-    outputs = actor(built).act(np.repeat(OBSERVATION[:1], 40_000, axis=0), {})
+    outputs = actor(built).act({"observation": np.repeat(OBSERVATION[:1], 40_000, axis=0)}, {})
     raw, action = outputs["raw_action"], outputs["action"]
     normal = distribution(built, OBSERVATION[:1]).base_dist
     mean, deviation = normal.loc[0], normal.scale[0]
@@ -142,22 +144,25 @@ def test_continuous_actions_have_the_environments_shape() -> None:
     ):
         model = {"obs_shape": 4, "action_space": "continuous", "action_shape": shape, **limits}
         built = policy("collect", "eval", model=model)
-        outputs = actor(built).act(OBSERVATION, {})
+        outputs = actor(built).act({"observation": OBSERVATION}, {})
         assert outputs["action"].shape == outputs["raw_action"].shape == (50, *shape)
         assert outputs["log_prob"].shape == (50,)
-        assert actor(built, "eval").act(OBSERVATION, {})["action"].shape == (50, *shape)
+        assert actor(built, "eval").act({"observation": OBSERVATION}, {})["action"].shape == (
+            50,
+            *shape,
+        )
 
 
 def test_without_bounds_the_environment_gets_what_was_sampled() -> None:
     model = {**CONTINUOUS, "action_low": [], "action_high": []}
-    outputs = actor(policy("collect", model=model)).act(OBSERVATION, {})
+    outputs = actor(policy("collect", model=model)).act({"observation": OBSERVATION}, {})
     assert np.array_equal(outputs["action"], outputs["raw_action"])
 
 
 @BOTH
 def test_evaluating_takes_the_mode_of_the_distribution(model: dict[str, Any]) -> None:
     built = trained(model)
-    outputs = actor(built, "eval").act(OBSERVATION, {})
+    outputs = actor(built, "eval").act({"observation": OBSERVATION}, {})
     modes = distribution(built, OBSERVATION).mode
     if model is CONTINUOUS:
         modes = modes.clamp(torch.tensor([-0.5, -2.0]), torch.tensor([0.5, 2.0]))
@@ -171,7 +176,7 @@ def test_the_form_by_environments_equals_the_columns(model: dict[str, Any]) -> N
     for mode in ("collect", "eval"):
         data = {7: OBSERVATION[0], 2: OBSERVATION[1]}
         outputs = getattr(one, f"{mode}_mode").forward(data)
-        columns = actor(other, mode).act(OBSERVATION[:2], {})
+        columns = actor(other, mode).act({"observation": OBSERVATION[:2]}, {})
         assert list(outputs) == [7, 2]
         for row, env in enumerate((7, 2)):
             assert outputs[env].keys() == columns.keys()
@@ -183,7 +188,7 @@ def test_seeds_of_network_and_actions(model: dict[str, Any]) -> None:
     first, again, other = (policy("collect", model=model, seed=seed) for seed in (1, 1, 2))
     assert equal(first._state_dict_collect()["model"], again._state_dict_collect()["model"])
     assert not equal(first._state_dict_collect()["model"], other._state_dict_collect()["model"])
-    drawn = [[actor(p).act(OBSERVATION, {})["action"].tolist() for _ in (0, 1)]
+    drawn = [[actor(p).act({"observation": OBSERVATION}, {})["action"].tolist() for _ in (0, 1)]
              for p in (first, again, other)]  # fmt: skip
     assert drawn[0] == drawn[1] != drawn[2]
     assert drawn[0][0] != drawn[0][1]
@@ -194,7 +199,9 @@ def test_random_numbers_are_the_same_whichever_modes_there_are() -> None:
     alone = policy("collect")
     torch.manual_seed(2)
     among = policy("learn", "collect", "eval")
-    actions = [actor(p).act(OBSERVATION, {})["action"].tolist() for p in (alone, among)]
+    actions = [
+        actor(p).act({"observation": OBSERVATION}, {})["action"].tolist() for p in (alone, among)
+    ]
     assert actions[0] == actions[1]
 
 
@@ -216,10 +223,9 @@ def test_images_may_share_their_encoder() -> None:
     for shared in (True, False):
         built = policy("collect", model={**image, "share_encoder": shared})
         counts.append(len(built._state_dict_collect()["model"]))
-        outputs = actor(built).act(np.zeros((2, 1, 36, 36), np.uint8), {})
-        assert outputs["value"].tolist() == built.infer(
-            np.zeros((2, 1, 36, 36), np.uint8)
-        )[-1].tolist()  # fmt: skip
+        seen = {"observation": np.zeros((2, 1, 36, 36), np.uint8)}
+        outputs = actor(built).act(seen, {})
+        assert outputs["value"].tolist() == built.infer(seen)[-1].tolist()
     assert counts[0] < counts[1]
 
 
@@ -276,26 +282,32 @@ ENVS, LENGTH = 3, 8
 def recorded(built: PPOPolicy, seed: int) -> tuple[list[dict[str, Array]], Any]:
     """Steps of three environments whose episodes end by chance, and the segment cut of them."""
     rng = np.random.default_rng(seed)
-    recorder = Recorder(ENVS, LENGTH, actor(built))
+    recorder = Recorder(shape_of(ENVS), LENGTH, actor(built))
     observation = rng.standard_normal((ENVS, 4), dtype=np.float32)
     steps = []
     for _ in range(LENGTH):
-        outputs = actor(built).act(observation, {})
+        outputs = actor(built).act({"observation": observation}, {})
         successor, following = rng.standard_normal((2, ENVS, 4)).astype(np.float32)
         terminated, truncated = rng.random((2, ENVS)) < 0.15
         ended = terminated | truncated
         reward = rng.standard_normal(ENVS).astype(np.float32)
         following = np.where(ended[:, None], following, successor)
         live = np.ones(ENVS, bool)
-        step = VectorStep(successor, reward, terminated, truncated, ended, live)
-        columns = ColumnAgent(actor(built)).transitions(0, observation, outputs, step)
-        recorder.record(*columns, successor=successor)
+        after = {"observation": successor}
+        step = Step(after, reward, terminated, truncated, ended, live)
+        columns = {
+            "observation": observation, "reward": reward, "terminated": terminated,
+            "truncated": truncated, **outputs,
+        }  # fmt: skip
+        recorder.record(columns, live, step)
         steps.append({
             "observation": observation, "successor": successor, "reward": reward,
             "terminated": terminated, "truncated": truncated, **outputs,
         })  # fmt: skip
         observation = following
-    return steps, recorder.cut(observation, 0)
+    segment = recorder.cut({"observation": observation}, 0)
+    assert segment is not None
+    return steps, segment.kept()
 
 
 def collected(model: Any, seed: int = 0) -> Columns:
@@ -375,7 +387,7 @@ def test_samples_have_the_keys_that_users_know() -> None:
 
 def test_truncation_is_bootstrapped_and_termination_is_not() -> None:
     built = policy("collect")
-    last = OBSERVATION[:1]
+    last = {"observation": OBSERVATION[:1]}
     value = built.infer(last)[-1][0]
     for terminated, expected in ((True, 1.0), (False, 1.0 + 0.5 * value)):
         transitions = {

@@ -97,7 +97,7 @@ def test_noise_explores_and_evaluations_have_none(type_: str) -> None:
         for name, parameter in built._model.named_parameters():
             if name.endswith("sigma"):
                 parameter.mul_(20)
-    same = np.ones((1, 4), np.float32)
+    same = {"observation": np.ones((1, 4), np.float32)}
     act, evaluate = built.act, built.eval_mode.get_attribute("columnar").act
     drawn = {int(act(same, {"eps": 0.0})["action"][0]) for _ in range(60)}
     assert len(drawn) > 1
@@ -145,8 +145,8 @@ def test_each_environment_of_all_collectors_has_its_rung() -> None:
         setting = built.command_mode.get_setting_collect({"envstep": 0})
         assert setting == {"eps": 0.4}
         same = np.ones((2000, 4), np.float32)
-        best = built._act_greedily(same, {})["action"]
-        others = built.act(same, setting)["action"] != best
+        best = built.act_greedily({"observation": same})["action"]
+        others = built.act({"observation": same}, setting)["action"] != best
         shares += [float(part.mean()) for part in np.split(others, 2)]
     rates = [0.4 ** (1 + 7 * middle) * (1 - 1 / ACTIONS) for middle in (1 / 8, 3 / 8)]
     assert shares[:2] == pytest.approx(rates, abs=0.05)

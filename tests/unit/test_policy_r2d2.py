@@ -44,12 +44,15 @@ def columns_of(built: Any, seed: int = 0) -> dict[str, np.ndarray]:
     ends = np.cumsum(ITEMS) - 1
     parts = []
     for row in range(rows):
-        parts.append({"observation": observation[row], **actor.act(observation[row], {"eps": 0.5})})
-        actor.forget(np.ones(1, bool), np.array([row in ends[:1]]))
+        seen = {"observation": observation[row]}
+        parts.append({**seen, **actor.act(seen, {"eps": 0.5})})
+        if row in ends[:1]:
+            actor.reset([0])
     columns = {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
     columns["reward"] = rng.standard_normal(rows).astype(np.float32)
     columns["terminated"] = np.arange(rows) == ends[1]
-    added = built.train_columns(columns, np.array(ITEMS, np.int32), observation[0])
+    last = {"observation": observation[0]}
+    added = built.train_columns(columns, np.array(ITEMS, np.int32), last)
     assert not added.views, "what follows a step is read in its own sequence"
     return columns | added.columns
 

@@ -82,7 +82,8 @@ def test_a_network_of_ones_own_learns_and_so_does_a_variant_of_dqn(kind: str) ->
     losses = [built.learn_mode.forward(batch)["total_loss"] for _ in range(60)]
     assert losses[-1] < 0.5 * losses[0]
     observation = rng.standard_normal((5, 4), dtype=np.float32)
-    actions = built.eval_mode.get_attribute("columnar").act(observation, {})["action"]
+    evaluating = built.eval_mode.get_attribute("columnar")
+    actions = evaluating.act({"observation": observation}, {})["action"]
     exported = built.eval_mode.get_attribute("export_module")(torch.from_numpy(observation))
     assert exported[0].tolist() == actions.tolist()
 
@@ -96,17 +97,18 @@ def test_an_algorithm_of_ones_own_finds_the_better_action() -> None:
 
     def share(count: int = 256) -> float:
         observation = rng.standard_normal((count, 4), dtype=np.float32)
-        return float(actor.act(observation, {})["action"].mean())
+        return float(actor.act({"observation": observation}, {})["action"].mean())
 
     before = share()
     for _ in range(40):
         observation = rng.standard_normal((64, 4), dtype=np.float32)
-        outputs = actor.act(observation, {})
+        outputs = actor.act({"observation": observation}, {})
         transitions = {
             "observation": observation, "reward": outputs["action"].astype(np.float32),
             "terminated": np.ones(64, bool), "truncated": np.zeros(64, bool), **outputs,
         }  # fmt: skip
-        added = actor.train_columns(transitions, np.ones(64, np.int32), observation)
+        last = {"observation": observation}
+        added = actor.train_columns(transitions, np.ones(64, np.int32), last)
         columns = {**transitions, **added.columns}
         info = built.learn_mode.forward({k: torch.from_numpy(v) for k, v in columns.items()})
         assert np.isfinite(info["total_loss"])

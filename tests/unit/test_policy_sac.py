@@ -259,7 +259,7 @@ def test_actions_are_sampled_within_bounds_by_the_density() -> None:
     """Their share in a half is that of the squashed normal distribution, by torch's own."""
     built = policy("collect")
     observation = np.tile(np.float32([0.5, -1.0, 2.0]), (20_000, 1))
-    action = built.act(observation, {})["action"]
+    action = built.act({"observation": observation}, {})["action"]
     assert action.dtype == np.float32
     assert ((action > LOW) & (action < HIGH)).all()
     mean, log_std = built._model(torch.from_numpy(observation[:1]), {})[0][0].chunk(2)
@@ -275,7 +275,8 @@ def test_the_middle_is_evaluated_and_exported() -> None:
     observation = np.random.default_rng(0).standard_normal((9, 3), dtype=np.float32)
     mean = built._model(torch.from_numpy(observation), {})[0][:, :2].detach().numpy()
     expected = np.float32([0, 5]) + np.float32([2, 5]) * np.tanh(mean)
-    greedy = built.eval_mode.get_attribute("columnar").act(observation, {})["action"]
+    evaluating = built.eval_mode.get_attribute("columnar")
+    greedy = evaluating.act({"observation": observation}, {})["action"]
     np.testing.assert_allclose(greedy, expected, rtol=1e-5)
     (exported,) = built.eval_mode.get_attribute("export_module")(torch.from_numpy(observation))
     np.testing.assert_array_equal(exported.detach().numpy(), greedy)

@@ -19,9 +19,9 @@ from hpcdi.policy.create import create_policy, get_policy_cls
 from hpcdi.policy.distributions import ActionDistribution
 from hpcdi.policy.networks import ImpalaCNN, MultiEncoder, NatureCNN, encoder_of
 from hpcdi.policy.spaces import with_spaces
-from hpcdi.policy.torch_policy import columns_of_samples
 from hpcdi.types import Leaf, Spaces
 from hpcdi.worker import SampleSerialCollector
+from hpcdi.worker.dict_form import columns_of_samples
 
 pytestmark = pytest.mark.usefixtures("one_torch_thread")
 
@@ -135,12 +135,7 @@ def drawn(leaves: tuple[Leaf, ...], rows: int, legal: Any = None) -> tuple[Any, 
 
 
 def tensors(columns: Any) -> dict[str, Any]:
-    action = columns["action"]
-    if action.dtype.names is None:
-        return {name: torch.from_numpy(column) for name, column in columns.items()}
-    parts = {name.partition("/")[2]: torch.tensor(action[name]) for name in action.dtype.names}
-    others = {k: torch.from_numpy(v) for k, v in columns.items() if k != "action"}
-    return {**others, "action": parts}
+    return {name: torch.from_numpy(column) for name, column in columns.items()}
 
 
 def test_a_joint_probability_is_that_of_torchs_parts() -> None:
@@ -149,7 +144,7 @@ def test_a_joint_probability_is_that_of_torchs_parts() -> None:
     parts = torch.split(outputs, [3, 2, 5, 2, 2, 2, 2], dim=1)
     discrete = [distributions.Categorical(logits=part) for part in parts[:-1]]
     normal = distributions.Normal(parts[-1], policy[1].exp())
-    action = batch["action"]
+    action = {leaf.name: batch[leaf.column("action")] for leaf in MIXED}
     chosen = torch.cat([action["gear"][:, None], action["slots"], action["keys"]], dim=1)
     expected = normal.log_prob(batch["raw_action"]).sum(dim=1)
     expected = expected + sum(d.log_prob(chosen[:, k]) for k, d in enumerate(discrete))
@@ -187,7 +182,9 @@ def test_what_is_not_legal_has_no_probability(leaves: tuple[Leaf, ...]) -> None:
     (total[0].sum() + total[1].sum()).backward()
     assert (policy[0].grad[:, :count][~mask] == 0).all()
     best = made.greedy(policy, mask)
-    at_best = made.log_prob_entropy(policy, {**batch, "action": best}, mask)[0]
+    parts = best.items() if isinstance(best, dict) else [("", best)]
+    chosen = {f"action/{name}".rstrip("/"): part for name, part in parts}
+    at_best = made.log_prob_entropy(policy, {**batch, **chosen}, mask)[0]
     assert (at_best > -50).all()
 
 

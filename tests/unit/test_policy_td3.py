@@ -173,14 +173,15 @@ def test_weights_count_where_configured() -> None:
 
 def test_actions_are_explored_by_noise_within_bounds() -> None:
     observation = np.tile(np.float32([0.5, -1.0, 2.0]), (5_000, 1))
-    best = policy("eval")._act_greedily(observation[:1], {})["action"][0]
-    still = policy("collect", collect={"noise": 0.0}).act(observation[:1], {})["action"][0]
+    seen, one = {"observation": observation}, {"observation": observation[:1]}
+    best = policy("eval").act_greedily(one)["action"][0]
+    still = policy("collect", collect={"noise": 0.0}).act(one, {})["action"][0]
     np.testing.assert_allclose(still, best, rtol=1e-6)
-    action = policy("collect", collect={"noise": 0.1}).act(observation, {})["action"]
+    action = policy("collect", collect={"noise": 0.1}).act(seen, {})["action"]
     assert action.dtype == np.float32
     np.testing.assert_allclose(action.mean(axis=0), best, atol=0.03)
     np.testing.assert_allclose(action.std(axis=0), 0.1 * HALF.numpy(), rtol=0.05)
-    wild = policy("collect", collect={"noise": 3.0}).act(observation, {})["action"]
+    wild = policy("collect", collect={"noise": 3.0}).act(seen, {})["action"]
     assert (wild.min(axis=0) == LOW).all()
     assert (wild.max(axis=0) == HIGH).all()
 
@@ -190,7 +191,8 @@ def test_the_actor_is_evaluated_and_exported() -> None:
     observation = np.random.default_rng(0).standard_normal((9, 3), dtype=np.float32)
     raw = built._model(torch.from_numpy(observation), {})[0].detach()
     expected = (MIDDLE + HALF * raw.tanh()).numpy()
-    greedy = built.eval_mode.get_attribute("columnar").act(observation, {})["action"]
+    evaluating = built.eval_mode.get_attribute("columnar")
+    greedy = evaluating.act({"observation": observation}, {})["action"]
     np.testing.assert_allclose(greedy, expected, rtol=1e-5)
     (exported,) = built.eval_mode.get_attribute("export_module")(torch.from_numpy(observation))
     np.testing.assert_array_equal(exported.detach().numpy(), greedy)

@@ -1,7 +1,7 @@
-"""Collectors of a parallel run: environments stepped until a task ends.
+"""The collector of a parallel run: environments stepped until a task ends.
 
-`BaseParallelCollector` has the template of DI-engine's collectors, `ZerglingParallelCollector`
-fills it with the stepping loop: one policy, many environments.
+`BaseParallelCollector` is the template of DI-engine's collectors, `ZerglingParallelCollector` fills
+it with the stepping loop: of one policy or, in battles, of a league's players.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, Protocol
 
 import numpy as np
@@ -20,13 +21,18 @@ from hpcdi.config.compat import Configurable, component_class
 from hpcdi.config.policy import PolicyConfig
 from hpcdi.config.roles import ParallelCollectorConfig, ZerglingCollectorConfig
 from hpcdi.env.create import create_env_manager
-from hpcdi.errors import CommError
-from hpcdi.policy.base import Policy
+from hpcdi.errors import CommError, ConfigError, PolicyError, Problem
+from hpcdi.league.battle_agent import BattleAgent, Player, Players, in_turn
+from hpcdi.policy.base import ColumnarActor, Policy, actor_of
 from hpcdi.policy.create import create_policy
-from hpcdi.roles.collector.loop import collect_loop
+from hpcdi.policy.exploration import RandomActor
+from hpcdi.roles.collector.loop import Loop, policy_loop
+from hpcdi.roles.collector.recorder import Recorder
+from hpcdi.roles.context import MakePolicy
 from hpcdi.roles.fault import FAULTS, hang_environment
 from hpcdi.store.builder import Segment
-from hpcdi.types import MAIN, Array, Lockstep, Settings
+from hpcdi.store.policies import PolicyImage
+from hpcdi.types import MAIN, Array, Columns, Lockstep, Settings, Step
 from hpcdi.utils.backoff import wait_s
 from hpcdi.utils.lifetime import Closing
 from hpcdi.utils.log import LOGGER
@@ -43,6 +49,8 @@ KEPT_EPISODES = 1000
 LOST_ROLLOUT_S = 10.0
 """On-policy: after so long without a newer policy, the last rollout counts as lost."""
 _POLICY_PATIENCE_S = 300.0
+_NAP_S = 0.002
+"""Between two looks for what a step waits for."""
 
 
 class CollectorPort(Protocol):
@@ -122,8 +130,9 @@ class BaseParallelCollector(Configurable, Closing, ABC):
     Args:
         cfg: settings; besides those of `Config` it may hold ``env``, ``policy``,
             ``collect_setting``, ``eval_flag``, ``exp_name`` and ``policy_update_path``, as the
-            callers of DI-engine pass them, a ``seed`` (`numpy.random.SeedSequence`), and its
-            ``number`` among the collectors, and how many there are.
+            callers of DI-engine pass them, a ``seed`` (`numpy.random.SeedSequence`), its
+            ``number`` among the collectors, and how many there are, and ``make_policy``: what makes
+            policies that act by columns (default: `create_policy`).
         port: to the message side.
     """
 
@@ -132,7 +141,7 @@ class BaseParallelCollector(Configurable, Closing, ABC):
 
     TASK_KEYS = (
         "env", "policy", "collect_setting", "eval_flag", "exp_name", "policy_update_path", "seed",
-        "number",
+        "number", "make_policy",
     )  # fmt: skip
 
     def __init__(self, cfg: Mapping[str, Any], port: CollectorPort | None = None) -> None:
@@ -143,17 +152,30 @@ class BaseParallelCollector(Configurable, Closing, ABC):
         self._policy: Any = None
         self._env_manager: Any = None
         self._end_flag = False
+        self.is_waiting = False
+        """Whether the last turn made no step."""
 
     def start(self) -> None:
         """Step until the environments are done or `stop` is called."""
-        self._update_policy()
-        while not self._end_flag and not self._env_manager.done:
-            observation = self._observe()
-            outputs = self._policy_inference(observation)
-            timestep = self._env_step(outputs)
-            self._process_timestep(timestep)
-            self._iter_after_hook()
-        self._finish_task()
+        while self.turn():
+            if self.is_waiting:
+                wait_s(_NAP_S)
+
+    def turn(self) -> bool:
+        """Make a step of all environments, if nothing holds it back; it never waits.
+
+        Returns:
+            Whether the task goes on.
+        """
+        if self._end_flag or self._env_manager.done:
+            self._finish_task()
+            return False
+        self.is_waiting = not self._may_step()
+        if not self.is_waiting:
+            outputs = self._policy_inference(self._env_manager.observation)
+            self._process_timestep(self._env_step(outputs))
+        self._iter_after_hook()
+        return True
 
     def begin(self, task: CollectorTask) -> None:
         """Set the task that `start` runs, unless `stop` comes first."""
@@ -220,8 +242,8 @@ class BaseParallelCollector(Configurable, Closing, ABC):
         """Train iteration of the acting policy; -1 before there is one."""
 
     @abstractmethod
-    def _observe(self) -> Any:
-        """Observations that the policy acts on."""
+    def _may_step(self) -> bool:
+        """Returns whether nothing holds the next step back."""
 
     @abstractmethod
     def _policy_inference(self, observation: Any) -> Any:
@@ -237,7 +259,7 @@ class BaseParallelCollector(Configurable, Closing, ABC):
 
     @abstractmethod
     def _update_policy(self) -> None:
-        """Load a newer policy if there is one; wait for the first."""
+        """Load a newer policy if there is one."""
 
     def _iter_after_hook(self) -> None:
         """Called after each step."""
@@ -262,14 +284,25 @@ class BaseParallelCollector(Configurable, Closing, ABC):
 
 
 class ZerglingParallelCollector(BaseParallelCollector):
-    """Steps many environments by one policy, which it updates between rollouts.
+    """Steps many environments by a policy, which it updates between rollouts.
 
     Episodes may be of different lengths; inference is one batch for all environments. The
     environments live as long as the collector, so that episodes continue in the next task.
 
+    In battles one learning policy plays with its opponents: itself, another player that learns (by
+    its newest policy), a frozen policy from its file, a function, or random. Who plays whom is
+    drawn for each game, by the task's setting. In an evaluation the learner is each team (of one
+    seat, where there are no teams) equally often. Where a task is for another player than the last
+    one, new games begin.
+
     Args:
-        cfg: settings, with ``env`` and ``policy`` (mappings or frozen settings).
+        cfg: settings, with ``env`` and ``policy`` (mappings or frozen settings), and in battles
+            ``policy_update_path``: the folder that files of frozen policies are relative to.
         port: to the message side.
+
+    Raises:
+        ConfigError: a collector of battles has environments of one player.
+        PolicyError: the policy wants dicts.
     """
 
     Config = ZerglingCollectorConfig
@@ -279,45 +312,99 @@ class ZerglingParallelCollector(BaseParallelCollector):
         super().__init__(cfg, port)
         seed: np.random.SeedSequence = self._given.get("seed") or np.random.SeedSequence()
         env_seed, policy_seed = seed.spawn(2)
+        self._make_policy: MakePolicy = self._given.get("make_policy", create_policy)
         mode = "eval" if self.evaluates else "collect"
-        policy = create_policy(self._given["policy"], [mode], seed=policy_seed)
+        policy = self._make_policy(self._given["policy"], [mode], seed=policy_seed)
         if "number" in self._given and isinstance(policy, Policy):  # others do not ask for it
             policy.set_attribute("collector", self._given["number"])
         self._policy = getattr(policy, f"{mode}_mode")
-        length = None if self.evaluates else policy.get_attribute("cfg").collect.n_sample
-        self._length, self._seed = length, seed
         self._env_manager = create_env_manager(
             self._given["env"], evaluate=self.evaluates, seed=env_seed
         )
         self._env_manager.retires = True
         self._env_manager.launch()
         self._env_num = self._env_manager.env_num
-        self._loop: Any = self._make_loop(length, seed)
+        settings = policy.get_attribute("cfg")
+        self._loop = self._make_loop(settings, seed)
         self._version = -1
-        self._acted: tuple[Any, Any] = (None, None)  # observation and outputs of the current step
-        self._reported_at = time.monotonic()
-        self._gate = StalenessGate(policy.get_attribute("cfg"), time.monotonic())
+        self._acted: tuple[Columns, Columns] = ({}, {})  # observation and outputs of this step
+        self._reported_at = self._asked_at = time.monotonic()
+        self._is_current = False  # whether the next step may be made by the present policy
+        self._gate = StalenessGate(settings, time.monotonic())
 
     def begin(self, task: CollectorTask) -> None:
         """Set the task that `start` runs.
 
         An evaluation begins with new episodes; collecting continues where the last task ended.
         """
+        is_other = task.player != self.task.player and self._version >= 0
         super().begin(task)
         self._reported_at = time.monotonic()
-        if self.evaluates:
-            self._env_manager.reset()
-            self._policy.reset()
+        self._ask_for_policy()
+        if is_other:
+            self._version = -1
+            self._gate.change_over()
+        if self.evaluates or is_other:
+            self._loop.begin()
         self._env_manager.restart_count()
 
-    def _make_loop(self, length: int | None, seed: np.random.SeedSequence) -> Any:  # noqa: ARG002
-        """The stepping loop of the policy in the environments; see `collect_loop`."""
-        return collect_loop(self._env_manager, self._policy, length)
+    def _make_loop(self, settings: Any, seed: np.random.SeedSequence) -> Loop:
+        """Returns the stepping loop of the policy in the environments."""
+        envs, actor = self._env_manager, actor_of(self._policy)
+        if self._cfg.type == "marine" and envs.seats < 2:
+            said = "'marine' is for environments of several players; use 'zergling'"
+            raise ConfigError([Problem("policy.collect.collector.type", said)])
+        length = 0 if self.evaluates else settings.collect.n_sample
+        if envs.seats < 2:
+            return policy_loop(envs, actor, length)
+        if hasattr(actor, "bind"):  # it is of dicts, and acts for one player
+            raise PolicyError(f"the policy {self._policy!r} knows no columns: it plays no battles")
+        recorder = Recorder(envs, length, actor, keeps_games=True) if length else None
+        return Loop(envs, self._battle_agent(actor, seed), recorder)
 
-    def _take_episodes(self) -> tuple[Array, Array]:
-        """Returns and lengths of the episodes that ended since the last call."""
-        episodes: tuple[Array, Array] = self._env_manager.take_episodes()
-        return episodes
+    def _battle_agent(self, actor: ColumnarActor, seed: np.random.SeedSequence) -> BattleAgent:
+        manager = self._env_manager
+        draws, random, scripts, acts = seed.spawn(4)
+        explores = self._cfg.opponents_explore and not self.evaluates
+        mode = "collect" if explores else "eval"
+        self._opponents: dict[str, tuple[Any, Any, int]] = {}  # mode, actor, version of its policy
+
+        def make(image: PolicyImage) -> Player:
+            policy = self._make_policy(self._given["policy"], [mode], seed=acts.spawn(1)[0])
+            frozen = getattr(policy, f"{mode}_mode")
+            frozen.load_state_dict({"model": image.state_dict()})
+            return actor_of(frozen)
+
+        players = Players(
+            self._given.get("policy_update_path", "."), make,
+            RandomActor(manager.spaces, random), scripts, self._cfg.opponent_bytes,
+            partial(self._live, mode, acts),
+        )  # fmt: skip
+        return BattleAgent(
+            manager.env_num,
+            manager.facts.teams,
+            actor,
+            players,
+            np.random.default_rng(draws),
+            in_turn if self.evaluates else None,
+        )
+
+    def _live(self, mode: str, seed: np.random.SeedSequence, name: str) -> Player:
+        """Returns what acts for another player that learns; waits for its first policy."""
+        if name not in self._opponents:
+            policy = self._make_policy(self._given["policy"], [mode], seed=seed.spawn(1)[0])
+            acting = getattr(policy, f"{mode}_mode")
+            self._opponents[name] = (acting, actor_of(acting), -1)
+        acting, actor, version = self._opponents[name]
+        while self.port is not None:
+            info = self.port.get_policy_update_info(name, version, newest=version < 0)
+            if info is not None:
+                acting.load_state_dict({"model": info["model"]})
+                self._opponents[name] = (acting, actor, version := int(info["iter"]))
+            if version >= 0 or self._end_flag:
+                break
+        player: Player = actor
+        return player
 
     @property
     def policy_version(self) -> int:
@@ -347,21 +434,28 @@ class ZerglingParallelCollector(BaseParallelCollector):
             "finish_time": time.time(),
         }
 
-    def _observe(self) -> Any:
-        return self._loop.observe()
+    def _may_step(self) -> bool:
+        """Returns whether the policy is one to act by, and no learner is to be waited for."""
+        if not self._is_current:
+            self._update_policy()
+        is_paused = self.port is not None and not self.evaluates and self.port.is_paused
+        if self._is_current and not is_paused:
+            return True
+        self._mark("wait")
+        return False
 
-    def _policy_inference(self, observation: Any) -> Any:
+    def _policy_inference(self, observation: Columns) -> Columns:
         outputs = self._loop.act(observation, self.task.setting)
         self._acted = (observation, outputs)
         self._mark("policy")
         return outputs
 
-    def _env_step(self, outputs: Any) -> Any:
+    def _env_step(self, outputs: Columns) -> Step:
         step = self._loop.step(outputs)
         self._mark("env")
         return step
 
-    def _process_timestep(self, timestep: Any) -> None:
+    def _process_timestep(self, timestep: Step) -> None:
         transitions = self._loop.record(*self._acted, timestep)
         self.task.env_steps += transitions
         FAULTS.advance(transitions)
@@ -377,18 +471,8 @@ class ZerglingParallelCollector(BaseParallelCollector):
         now = time.monotonic()
         if now - self._reported_at >= PROGRESS_S:
             self._report(now)
-        if self.task.lockstep is None and self._gate.rollout_is_old(now):
+        if not self.is_waiting and self.task.lockstep is None and self._gate.rollout_is_old(now):
             self._cut()
-        if self.port is not None and not self.evaluates and self.port.is_paused:
-            self._wait_for_learners(self.port)
-
-    def _wait_for_learners(self, port: CollectorPort) -> None:
-        while port.is_paused and not self._end_flag:
-            wait_s(0.002)
-            self._mark("wait")
-            now = time.monotonic()
-            if now - self._reported_at >= PROGRESS_S:
-                self._report(now)
 
     def _finish_task(self) -> None:
         self._cut()
@@ -402,43 +486,51 @@ class ZerglingParallelCollector(BaseParallelCollector):
             self.port.send_stepdata(self.task.task_id, segment)
             self._gate.sent_rollout(self._version)
         if not self.evaluates and self.task.lockstep is None:
-            self._update_policy()
+            self._ask_for_policy()
 
     def _report(self, now: float) -> None:
         """Count ended episodes, and report the progress of a collect task to the coordinator."""
-        returns, lengths = self._take_episodes()
-        self.task.add_episodes(returns, lengths, None if self.evaluates else KEPT_EPISODES)
+        episodes = self._loop.take_episodes()
+        returns = episodes.stated if self.evaluates else episodes.returns
+        self.task.add_episodes(returns, episodes.lengths, None if self.evaluates else KEPT_EPISODES)
         if self.port is not None and not self.evaluates:
             shares = self.port.meter.shares()
             task = self.task
             self.port.send_metadata(
-                CollectProgress(task.task_id, returns, lengths, self._version, shares, task.player)
+                CollectProgress(
+                    task.task_id, returns, episodes.lengths, self._version, shares, task.player
+                )
             )
         self._reported_at = now
 
-    def _update_policy(self) -> None:
-        if self.port is not None:
-            self._take_policy(self.port)
-        self._gate.began_at = time.monotonic()
+    def _ask_for_policy(self) -> None:
+        """The next step waits until there is a policy to act by."""
+        self._is_current, self._asked_at = False, time.monotonic()
 
-    def _take_policy(self, port: CollectorPort) -> None:
-        deadline, lockstep = time.monotonic() + _POLICY_PATIENCE_S, self.task.lockstep
-        newest = self.evaluates or lockstep is not None
-        while True:
-            info = port.get_policy_update_info(self.task.player, self._version, newest=newest)
+    def _update_policy(self) -> None:
+        """Load a newer policy if there is one.
+
+        Raises:
+            CommError: none to act by has come for too long.
+        """
+        now, lockstep = time.monotonic(), self.task.lockstep
+        self._is_current = self.port is None
+        if self.port is not None:
+            newest = self.evaluates or lockstep is not None
+            info = self.port.get_policy_update_info(self.task.player, self._version, newest=newest)
             if info is not None:
                 self._version = int(info["iter"])
                 self._policy.load_state_dict({"model": info["model"]})
-            may_act = self._version >= 0 and self._gate.may_act(self._version, time.monotonic())
-            may_act &= lockstep is None or self._version == lockstep.policy_version
-            if may_act or self._end_flag:
-                return
-            if time.monotonic() > deadline:
-                raise CommError(
-                    f"no policy has come from the learner within {_POLICY_PATIENCE_S:.0f} s"
-                )
-            wait_s(0.002)
-            self._mark("wait")
+            may_act = self._version >= 0 and self._gate.may_act(self._version, now)
+            self._is_current = may_act and (
+                lockstep is None or self._version == lockstep.policy_version
+            )
+        if self._is_current:
+            self._gate.began_at = now
+        elif now - self._asked_at > _POLICY_PATIENCE_S:
+            raise CommError(
+                f"no policy has come from the learner within {_POLICY_PATIENCE_S:.0f} s"
+            )
 
     def _mark(self, activity: str) -> None:
         if self.port is not None:

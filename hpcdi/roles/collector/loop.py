@@ -1,218 +1,236 @@
-"""The stepping loop: observe, act, step, record.
+"""The stepping loop: observe, act, step, record. There is no other.
 
-It collects and evaluates, serial and parallel, one policy and several players. It knows one form
-of data: columns, [environments, ...]. A policy that wants dicts is adapted by `DictAgent`, whose
-columns hold Python objects, and so are the environments that it acts in, by `DictEnvs`.
+It collects and evaluates, over ranks and in one process, one policy and the players of a league. It
+knows one form of data: flat columns [rows, ...], where a row is a player of an environment.
 """
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
 import numpy as np
 
+from hpcdi.env.base import Envs
+from hpcdi.errors import EnvError
 from hpcdi.policy.base import ColumnarActor
-from hpcdi.policy.dict_adapter import DictAgent
-from hpcdi.roles.collector.dict_envs import DictEnvs
-from hpcdi.roles.collector.recorder import Recorder, TrajectoryRecorder
+from hpcdi.roles.collector.recorder import Recorder, Records
 from hpcdi.store.builder import Segment
-from hpcdi.types import Array, Columns, Settings
-from hpcdi.utils.nested import to_tensors
-from hpcdi.utils.packed import ACTION_MASK, legal_of
+from hpcdi.types import Array, Columns, Episodes, Games, Settings, Step
+from hpcdi.utils.nested import column_objection, take_rows, under
 
-Act = Callable[[Array, Settings], Columns]
+Act = Callable[[Columns, Settings], Columns]
 
 
 class Agent(Protocol):
-    """One policy, or one a player, acting for all environments at once."""
+    """Acts for all rows of environments: one policy, or the players of a league."""
 
-    def act(self, observation: Array, setting: Any) -> Columns:
-        """Outputs for observations [envs, ...]: ``action`` [envs, ...] and what else is kept."""
+    @property
+    def learns(self) -> Array | None:
+        """Rows whose transitions are kept, bool [rows]; None: all."""
         ...
 
-    def transitions(
-        self, player: int, observation: Array, outputs: Columns, step: Any
-    ) -> tuple[Columns, Array, Array]:
-        """A player's columns of a step; where it has a transition; where that ended its episode."""
+    def act(self, observation: Columns, setting: Settings, rows: Array | None = None) -> Columns:
+        """See `ColumnarActor.act`."""
         ...
 
-    def forget(self, step: Any) -> None:
-        """Reset the policy's memory of the episodes that ended or failed in a step."""
+    def follow(self, step: Step) -> Columns:
+        """Follow a step; returns columns [rows, ...] that are stored beside its transitions."""
+        ...
+
+    def judge(self, step: Step, episodes: Episodes) -> tuple[Episodes, Games]:
+        """Returns the episodes that count, in a league the learner's, one a game; and the results.
+
+        Args:
+            step: in which they ended.
+            episodes: of all rows.
+        """
+        ...
+
+    def forget(self, rows: Array | None = None) -> None:
+        """Forget the running episodes of some rows (numbers), which ended or failed; None: all."""
         ...
 
 
-class ColumnAgent:
-    """A policy that acts by columns."""
+class PolicyAgent:
+    """One policy, which acts for all rows.
+
+    Args:
+        actor: of one of its modes.
+    """
+
+    learns = None
 
     def __init__(self, actor: ColumnarActor) -> None:
-        self._actor = actor
-        self._forget = getattr(actor, "forget", None)
-        self._follow = getattr(actor, "step_columns", None)
+        self.act = actor.act
+        self._reset = getattr(actor, "reset", None)
+        self._columns = getattr(actor, "step_columns", None)
 
-    def act(self, observation: Array, setting: Settings) -> Columns:
-        """See `Agent.act`; the actor's setting has the observations' mask of legal actions."""
-        legal = legal_of(observation)
-        if legal is not None:
-            setting = {**(setting or {}), ACTION_MASK: legal}
-        return self._actor.act(observation, setting)
+    def follow(self, step: Step) -> Columns:
+        """See `Agent.follow`."""
+        if self._columns is None:
+            return {}
+        added: Columns = self._columns(step.reward, step.live, step.over)
+        return added
 
-    def transitions(
-        self, _player: int, observation: Array, outputs: Columns, step: Any
-    ) -> tuple[Columns, Array, Array]:
-        """See `Agent.transitions`."""
-        columns = {
-            **outputs, "observation": observation, "reward": step.reward,
-            "terminated": step.terminated, "truncated": step.truncated,
-        }  # fmt: skip
-        if self._follow is not None:
-            columns |= self._follow(step.reward, step.live, _over(step))
-        return columns, step.live, step.ended
+    def judge(self, step: Step, episodes: Episodes) -> tuple[Episodes, Games]:  # noqa: ARG002
+        """See `Agent.judge`: all count."""
+        return episodes, {}
 
-    def forget(self, step: Any) -> None:
-        """See `Agent.forget`; an actor without a memory has nothing to forget."""
-        if self._forget is not None:
-            self._forget(step.live, _over(step))
-
-
-def _over(step: Any) -> Array:
-    """Environments whose episode ended or failed in a step, bool [envs]."""
-    over: Array = step.ended & step.live
-    return over if step.abnormal is None else over | step.abnormal
+    def forget(self, rows: Array | None = None) -> None:
+        """See `Agent.forget`."""
+        if self._reset is not None:
+            self._reset(rows)
 
 
 class Loop:
     """Steps environments by an agent.
 
     Args:
-        envs: have ``observation`` [envs, ...], ``step_all(actions)`` and ``take_episodes()``: a
-            `VectorManager` or `DictEnvs`.
-        agent: acts, and makes transitions.
-        recorders: one a player; None: that player's transitions are not kept. Empty: no player's
-            are, as in an evaluation.
+        envs: the environments.
+        agent: acts.
+        recorder: keeps transitions; None: an evaluation keeps none.
     """
 
-    def __init__(
-        self,
-        envs: Any,
-        agent: Agent,
-        recorders: Sequence[Recorder | TrajectoryRecorder | None] = (),
-    ) -> None:
-        self.envs, self.agent = envs, agent
-        self.recorders: list[Any] = list(recorders)
-        self.latest: Any = None
-        """The step that `once` made last."""
-        self._goes_on = getattr(envs, "wait_num", None) is not None
-        self._ready: Any = None  # who began a step, where steps go on after it
+    def __init__(self, envs: Envs, agent: Agent, recorder: Records | None = None) -> None:
+        self.envs, self.agent, self.recorder = envs, agent, recorder
+        self.latest: Step
+        """The last step."""
+        self._episodes: list[Episodes] = []
+        # what transitions under way began with, where these last longer than a step
+        self._lasts = envs.wait_num is not None or envs.seats > 1
+        self._began: Columns = {}
+        self._waiting = np.zeros(envs.rows, dtype=bool)
 
-    def run(self, setting: Any, act: Act | None = None) -> Iterator[int]:
-        """Step without end; yields the number of transitions of each step. See `once`."""
-        while True:
-            yield self.once(setting, act)
-
-    def once(self, setting: Any, act: Act | None = None) -> int:
-        """Make one step of all environments.
+    def begin(self, quota: int | Sequence[int] | None = None) -> None:
+        """Begin new episodes everywhere: those that were running are forgotten.
 
         Args:
-            setting: keyword arguments of the policy; in a battle maybe a list, one a player.
-            act: acts instead of the agent, e.g. at random.
-
-        Returns:
-            Number of transitions.
+            quota: episodes of each environment, one number or one for each; None: as before.
         """
-        observation = self.observe()
-        outputs = (act or self.act)(observation, setting)
-        self.latest = self.step(outputs)
-        return self.record(observation, outputs, self.latest)
+        self.envs.reset(quota=quota)
+        self.agent.forget()
+        self._waiting[:] = False
+        self.take_episodes()
 
-    def observe(self) -> Array:
-        """Observations [envs, ...] to act on."""
-        observation: Array = self.envs.observation
-        return observation
+    def once(self, setting: Settings, act: Act | None = None) -> int:
+        """Make one step of all environments; returns the number of transitions that are kept.
 
-    def act(self, observation: Array, setting: Any) -> Columns:
-        """The policy's outputs, each [envs, ...]."""
-        return self.agent.act(observation, setting)
+        Args:
+            setting: of the policy, and in a league of the players.
+            act: acts instead of the agent, e.g. at random.
+        """
+        observation = self.envs.observation
+        outputs = self.act(observation, setting, act)
+        return self.record(observation, outputs, self.step(outputs))
 
-    def step(self, outputs: Columns) -> Any:
-        """Step the environments by the outputs' ``action``."""
-        if self._goes_on:
-            self._ready = self.envs.ready
-        return self.envs.step_all(outputs["action"])
+    def act(self, observation: Columns, setting: Settings, act: Act | None = None) -> Columns:
+        """Returns outputs of the agent, [rows, ...]: anything where a row is not ready."""
+        ready = self._ready = self.envs.ready
+        if np.count_nonzero(ready) == len(ready):
+            return (act or self.agent.act)(observation, setting)
+        rows = ready.nonzero()[0]
+        if not rows.size:
+            return {}
+        seen = take_rows(observation, rows)
+        outputs = act(seen, setting) if act else self.agent.act(seen, setting, rows)
+        return {name: _spread(column, rows, len(ready)) for name, column in outputs.items()}
 
-    def record(self, observation: Array, outputs: Columns, step: Any) -> int:
-        """Record a step's transitions; returns their number."""
-        if self._ready is not None:
-            given = self.envs.given(self._ready, {**outputs, "observation": observation})
-            observation, outputs = given["observation"], given
-        for player, recorder in enumerate(self.recorders):
-            if recorder is not None:
-                columns, live, ended = self.agent.transitions(player, observation, outputs, step)
-                recorder.record(columns, live, ended, step.abnormal, step.successor)
-        self.agent.forget(step)
-        live = step.live if step.abnormal is None else step.live & ~step.abnormal
+    def step(self, outputs: Columns) -> Step:
+        """Step the environments by the outputs' actions."""
+        self.latest = self.envs.step(under(outputs, "action"))
+        return self.latest
+
+    def record(self, observation: Columns, outputs: Columns, step: Step) -> int:
+        """Record a step's transitions; returns how many are kept."""
+        columns = self._begun_with({**observation, **outputs})
+        columns |= {
+            "reward": step.reward, "terminated": step.terminated, "truncated": step.truncated,
+            **self.agent.follow(step),
+        }  # fmt: skip
+        learns = self.agent.learns
+        live = step.live if learns is None else step.live & learns
+        games: Games = {}
+        if is_over := step.failed is not None or np.count_nonzero(step.ended) > 0:
+            episodes, games = self.agent.judge(step, self.envs.take_episodes())
+            self._episodes.append(episodes)
+        if self.recorder is not None:
+            self.recorder.record(columns, live, step, games)
+        if is_over:
+            self.agent.forget(np.flatnonzero(step.over))
+        if self._lasts:
+            self._waiting &= ~(step.live if step.failed is None else step.live | step.failed)
         return int(np.count_nonzero(live))
+
+    def _begun_with(self, columns: Columns) -> Columns:
+        """Returns what each row's transition, under way or over, began with.
+
+        Raises:
+            EnvError: the columns are not those of the transitions under way.
+        """
+        if not self._lasts:
+            return columns
+        ready, learns = self._ready, self.agent.learns
+        if ready.any() and column_objection(columns, self._began):
+            waiting = self._waiting if learns is None else self._waiting & learns
+            if (waiting & ~ready).any():
+                raise EnvError(
+                    "the policy's outputs have changed while steps are under way: from "
+                    f"{sorted(self._began)} to {sorted(columns)}; set env.manager.wait_num: null"
+                )
+            self._began = {name: np.zeros_like(column) for name, column in columns.items()}
+        if ready.any():
+            for name, column in self._began.items():
+                column[ready] = columns[name][ready]
+        self._waiting |= ready
+        return dict(self._began)
+
+    def take_episodes(self) -> Episodes:
+        """Returns the episodes that ended since the last call."""
+        ended, self._episodes = self._episodes, []
+        return Episodes.joined(ended)
 
     @property
     def must_cut(self) -> bool:
         """True if `cut` is due before the next step."""
-        return any(recorder is not None and recorder.is_full for recorder in self.recorders)
+        return self.recorder is not None and self.recorder.is_full
 
     def cut(self, policy_version: int) -> Segment | None:
-        """Take what was recorded of a single player; None where there is nothing."""
-        recorder = self.recorders[0] if self.recorders else None
-        return None if recorder is None else recorder.cut(self.envs.observation, policy_version)
+        """Take what was recorded; None where there is nothing. See `Recorder.cut`."""
+        if self.recorder is None:
+            return None
+        return self.recorder.cut(self.envs.observation, policy_version)
 
 
-def columnar_actor(policy: Any) -> ColumnarActor | None:
-    """The object that acts for a policy's mode by columns; None where the policy wants dicts."""
-    try:
-        actor = policy.get_attribute("columnar")
-    except (NotImplementedError, AttributeError):
-        return None
-    return actor if hasattr(actor, "act") else None
+def policy_loop(envs: Envs, actor: Any, length: int = 0) -> Loop:
+    """Returns the loop of one policy.
+
+    Args:
+        envs: the environments.
+        actor: a `ColumnarActor`. One that has a method ``recorder(envs, length)`` brings its own;
+            one that has ``bind(envs)`` is told where it will act.
+        length: steps of each environment between two cuts; 0: nothing is kept (evaluation).
+    """
+    if hasattr(actor, "bind"):
+        actor.bind(envs)
+    if not length:
+        return Loop(envs, PolicyAgent(actor))
+    make = getattr(actor, "recorder", None)
+    recorder = Recorder(envs, length, actor) if make is None else make(envs, length)
+    return Loop(envs, PolicyAgent(actor), recorder)
 
 
 def attribute_of(policy: Any, name: str, default: Any) -> Any:
-    """A policy's attribute; `default` where it has none."""
+    """Returns a policy's attribute; `default` where it has none."""
+    get = getattr(policy, "get_attribute", None)
     try:
-        return policy.get_attribute(name)
+        return default if get is None else get(name)
     except (NotImplementedError, AttributeError):
         return default
 
 
-def trajectory_length(policy: Any, target: int, env_num: int) -> float:
-    """Transitions that the policy makes samples of at once: an environment's share of the target.
-
-    At least its ``unroll_len``; without end, up to whole episodes, where its settings say
-    ``traj_len_inf``.
-    """
-    if getattr(attribute_of(policy, "cfg", None), "traj_len_inf", False):
-        return math.inf
-    return max(math.ceil(target / env_num), int(attribute_of(policy, "unroll_len", 1)))
-
-
-def collect_loop(envs: Any, policy: Any, length: int | None) -> Loop:
-    """The loop of a parallel collector.
-
-    Args:
-        envs: a `VectorManager`.
-        policy: a collect or eval mode.
-        length: steps of each environment between two cuts; None: nothing is kept (evaluation).
-    """
-    actor = columnar_actor(policy)
-    if actor is not None:
-        kept = [Recorder(envs.env_num, length, actor, envs.wait_num)] if length else []
-        return Loop(envs, ColumnAgent(actor), kept)
-    agent = DictAgent(policy, envs.env_num, to_tensors)
-    recorder = None
-    if length:
-        piece = trajectory_length(policy, length * envs.env_num, envs.env_num)
-        has_sequences = int(attribute_of(policy, "unroll_len", 1)) > 1
-        recorder = TrajectoryRecorder(
-            envs.env_num, piece, policy.get_train_sample, length,
-            keeps_open=math.isinf(piece)
-            or (has_sequences and not attribute_of(policy, "on_policy", False)),
-        )  # fmt: skip
-    return Loop(DictEnvs(envs, counts=False), agent, [recorder])
+def _spread(column: Array, rows: Array, count: int) -> Array:
+    """[rows, ...] of some rows as [count, ...]; 0 in others."""
+    spread = np.zeros((count, *column.shape[1:]), column.dtype)
+    spread[rows] = column
+    return spread

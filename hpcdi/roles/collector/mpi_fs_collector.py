@@ -66,7 +66,8 @@ class BaseCommCollector(MessageSide, CollectorPort):
         cfg = task_info["collector_cfg"]
         settings = to_mapping(cfg["collector"]) if "collector" in cfg else {}
         rest = {key: value for key, value in cfg.items() if key != "collector"}
-        return create_parallel_collector({**settings, **rest}, port=self)
+        by = {} if self._context is None else {"make_policy": self._context.make_policy}
+        return create_parallel_collector({**settings, **rest, **by}, self)
 
 
 class MPIFileSystemCollector(BaseCommCollector):

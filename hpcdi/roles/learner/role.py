@@ -31,7 +31,6 @@ from hpcdi.comm.messages import (
 from hpcdi.comm.pump import LinkPump, Pump
 from hpcdi.errors import GroupBrokenError
 from hpcdi.policy.base import LearnMode
-from hpcdi.policy.create import create_policy
 from hpcdi.roles.context import COORDINATOR_RANK, WorkerContext
 from hpcdi.roles.fault import FAULTS
 from hpcdi.roles.learner.callbacks import (
@@ -81,7 +80,10 @@ def make_training(context: WorkerContext, policy: LearnMode, group: tuple[int, i
 
 def make_policy(context: WorkerContext) -> LearnMode:
     """Returns the learn mode that the configuration names."""
-    return create_policy(context.config.policy, ["learn"], seed=context.seed).learn_mode
+    mode: LearnMode = context.make_policy(
+        context.config.policy, ["learn"], seed=context.seed
+    ).learn_mode
+    return mode
 
 
 class Learner(MessageSide):

@@ -13,9 +13,8 @@ from hpcdi.config.roles import ReturnEvaluatorConfig
 from hpcdi.config.schema import ExperimentConfig
 from hpcdi.env.create import battle_players, create_env_manager
 from hpcdi.policy.create import create_policy
-from hpcdi.policy.exploration import RandomPolicy
+from hpcdi.policy.exploration import RandomActor
 from hpcdi.policy.spaces import image_axes
-from hpcdi.roles.collector.loop import columnar_actor
 from hpcdi.roles.context import ROLES
 from hpcdi.run.serial.pipeline import (
     ColumnPath,
@@ -38,6 +37,8 @@ from hpcdi.utils.registry import (
 from hpcdi.worker.collector.base_serial_collector import create_serial_collector
 from hpcdi.worker.collector.evaluation import create_serial_evaluator
 from hpcdi.worker.coordinator.commanders import BaseSerialCommander
+from hpcdi.worker.dict_form import RandomPolicy
+from hpcdi.worker.dict_policy import columnar_actor
 from hpcdi.worker.learner.base_learner import create_learner
 
 _OF_BATTLE = {
@@ -158,7 +159,7 @@ class PartsMaker:
             modes = collector.policy if len(feeds) > 1 else [collector.policy]
             random_modes = [self._random(mode) for mode in modes] if wanted else []
             return SamplePath(collector, size, feeds, random=random_modes)
-        random = self._random(collector.policy) if wanted else None
+        random = RandomActor(self._spaces, self._next_seed()) if wanted else None
         length = config.policy.sequence.length
         return ColumnPath(collector, size, feeds[0], random, replay.publish, length)
 

@@ -1,12 +1,6 @@
 """Collectors and evaluators of `ding.worker`."""
 
-from hpcdi.roles.collector.base_parallel_collector import (
-    BaseParallelCollector,
-    ZerglingParallelCollector,
-    create_parallel_collector,
-    get_parallel_collector_cls,
-)
-from hpcdi.roles.collector.marine_parallel_collector import MarineParallelCollector
+from hpcdi.roles.collector.base_parallel_collector import BaseParallelCollector
 from hpcdi.roles.collector.mpi_fs_collector import (
     BaseCommCollector,
     FlaskFileSystemCollector,
@@ -27,6 +21,12 @@ from hpcdi.worker.collector.evaluation import (
     create_serial_evaluator,
 )
 from hpcdi.worker.collector.metric_serial_evaluator import IMetric, MetricSerialEvaluator
+from hpcdi.worker.collector.parallel_collectors import (
+    MarineParallelCollector,
+    ZerglingParallelCollector,
+    create_parallel_collector,
+    get_parallel_collector_cls,
+)
 from hpcdi.worker.collector.serial_collectors import (
     BattleEpisodeSerialCollector,
     BattleSampleSerialCollector,

@@ -14,11 +14,8 @@ import numpy as np
 from hpcdi.config.compat import Configurable, component_class
 from hpcdi.config.roles import SerialCollectorConfig
 from hpcdi.errors import ConfigError, EnvError, PolicyError, Problem
-from hpcdi.policy.dict_adapter import DictAgent
-from hpcdi.roles.collector.dict_envs import DictEnvs
-from hpcdi.roles.collector.loop import Act, Loop, attribute_of, columnar_actor
-from hpcdi.roles.collector.recorder import TrajectoryRecorder
-from hpcdi.types import Array, Transition
+from hpcdi.roles.collector.loop import Act, Loop, PolicyAgent, attribute_of
+from hpcdi.types import Array, Episodes, Transition
 from hpcdi.utils.lifetime import Closing
 from hpcdi.utils.log import LOGGER
 from hpcdi.utils.metrics import Curves
@@ -26,6 +23,12 @@ from hpcdi.utils.nested import to_tensors
 from hpcdi.utils.registry import SERIAL_COLLECTOR_REGISTRY
 from hpcdi.worker.collectives import sum_over_ranks
 from hpcdi.worker.collector.caches import CachePool, TrajBuffer, to_tensor_transitions
+from hpcdi.worker.dict_policy import (
+    DictActor,
+    DictRecorder,
+    TrajectoryRecorder,
+    columnar_actor,
+)
 
 __all__ = [
     "CachePool",
@@ -99,8 +102,8 @@ class SerialCollector(Closing, ISerialCollector):
         self._env: Any = None
         self._policy: Any = None
         self._loop: Loop | None = None
-        self._agent: DictAgent
-        """Of the loop, where there is one."""
+        self._records: DictRecorder | None = None
+        """The loop's, where it is one of dicts."""
         if env is not None or policy is not None:
             self.reset(policy, env)
 
@@ -114,7 +117,7 @@ class SerialCollector(Closing, ISerialCollector):
                 _env.reset()
         elif self._env is not None:
             self._env.reset()
-        self._loop = None
+        self._loop = self._records = None
 
     def reset_policy(self, _policy: Any = None) -> None:
         """Reset the policy's memory; replace it by `_policy` if given. Trajectories go on."""
@@ -122,8 +125,8 @@ class SerialCollector(Closing, ISerialCollector):
             self._policy = self._checked_policy(_policy)
         for policy in self._policies():
             policy.reset()
-        if self._loop is not None:  # trajectories go on
-            self._agent.policies = list(self._policies())
+        if self._records is not None:  # trajectories go on
+            self._records.actor.policies = list(self._policies())
 
     def reset(self, _policy: Any = None, _env: Any = None) -> None:
         """`reset_env` and `reset_policy`; drops unfinished trajectories and all counters."""
@@ -131,7 +134,7 @@ class SerialCollector(Closing, ISerialCollector):
             self.reset_env(_env)
         if _policy is not None or self._policy is not None:
             self.reset_policy(_policy)
-        self._loop = None
+        self._loop = self._records = None
         self._report.clear()
 
     def close(self) -> None:
@@ -200,18 +203,20 @@ class SerialCollector(Closing, ISerialCollector):
             train_iter: of the policy, marked as ``collect_iter``.
             level_seeds: by environment, marked as ``seed``.
         """
-        if self._loop is None:
+        if self._loop is None or self._records is None:
             present = copy.deepcopy if self._cfg.deepcopy_obs else None
-            self._agent = DictAgent(
-                self._policy, self._env.env_num,
+            actor = DictActor(
+                self._policies(),
                 to_tensors if self._cfg.transform_obs else present,  # tensors are copies too
-            )  # fmt: skip
-            players = len(self._agent.policies) if self._agent.is_battle else 0
-            self._loop = Loop(DictEnvs(self._env, players), self._agent, self._recorders())
+                is_battle=isinstance(self._policy, list),
+            )
+            envs = actor.bind(self._env)
+            self._records = DictRecorder(actor, self._recorders())
+            self._loop = Loop(envs, PolicyAgent(actor), self._records)
         mark = {"collect_iter": train_iter}
         own = {env: {**mark, "seed": seed} for env, seed in (level_seeds or {}).items()}
-        self._agent.mark = lambda env: own.get(env, mark)
-        return CollectCall(self._env, self._loop, setting)
+        self._records.mark = lambda env: own.get(env, mark)
+        return CollectCall(self._env, self._loop, setting, recorders=self._records.of)
 
     def _prepared(self, player: int, trajectory: list[Transition]) -> list[Transition]:
         """A trajectory as a player's policy takes it: of tensors, unless it acts by columns."""
@@ -263,38 +268,49 @@ class CollectCall:
         loop: steps the environments.
         setting: keyword arguments of the policy; in a battle maybe a list, one a player.
         act: acts instead of the policy.
+        recorders: of each player, see `DictRecorder`; none where columns are recorded.
     """
 
-    def __init__(self, env: Any, loop: Loop, setting: Any = None, act: Act | None = None) -> None:
-        self.loop = loop
+    def __init__(
+        self,
+        env: Any,
+        loop: Loop,
+        setting: Any = None,
+        act: Act | None = None,
+        recorders: Sequence[Any] = (),
+    ) -> None:
+        self.loop, self.recorders = loop, recorders
         self._env_steps = 0
         self._env, self._setting, self._act = env, setting or {}, act
         self._began = time.perf_counter()
 
     def steps(self) -> Iterator[int]:
-        """Step without end; yields the number of transitions of each step.
+        """Step without end; yields the number of transitions of each step, of all players.
 
         Raises:
             EnvError: the environments have done all their episodes, but more is to be collected.
         """
-        for count in self.loop.run(self._setting, self._act):
-            self._env_steps += count
+        while True:
+            count = self.loop.once(self._setting, self._act)
+            self._env_steps += self.loop.envs.stepped
             yield count
             if not count and getattr(self._env, "done", False):
                 raise EnvError("the environments are done: the manager's episode_num is too low")
 
     def report(
         self, report: CollectReport, samples: int, train_iter: int, *, is_shown: bool = True
-    ) -> tuple[Array, Array]:
-        """Add the call to the collector's report; returns the ended episodes' returns, lengths.
+    ) -> list[Episodes]:
+        """Add the call to the collector's report; returns each player's episodes that ended.
 
         Unless `is_shown`, only its total counts are.
         """
-        returns, lengths = self.loop.envs.take_episodes()
-        counts = {"envstep": self._env_steps, "train_sample": samples, "episode": len(returns)}
-        report.add(counts, time.perf_counter() - self._began, returns, is_shown=is_shown)
+        ended, envs = self.loop.take_episodes(), self.loop.envs
+        of = [ended.of(ended.rows // envs.env_num == seat) for seat in range(envs.seats)]
+        first = of[0].returns
+        counts = {"envstep": self._env_steps, "train_sample": samples, "episode": len(first)}
+        report.add(counts, time.perf_counter() - self._began, first, is_shown=is_shown)
         report.show(train_iter)
-        return returns, lengths
+        return of
 
 
 class CollectReport:
@@ -332,7 +348,7 @@ class CollectReport:
             counts: ``envstep, train_sample, episode``; under torch.distributed those of all ranks
                 are summed.
             duration_s: seconds it took.
-            returns: of the episodes that ended in it.
+            returns: of the episodes that ended in it; in a battle the first player's.
             is_shown: it is part of the next curves, too.
         """
         counts = sum_over_ranks(counts)
@@ -344,8 +360,8 @@ class CollectReport:
             self._since[name] = self._since.get(name, 0) + count
         self._since["duration"] += duration_s
         if len(returns):
-            self._returns.append(np.asarray(returns))
-            self.recent += np.asarray(returns).reshape(len(returns), -1)[:, 0].tolist()
+            self._returns.append(returns)
+            self.recent += returns.tolist()
 
     def show(self, train_iter: int) -> None:
         """Write curves and a log line of all since the last report, if an episode ended.
@@ -377,8 +393,6 @@ class CollectReport:
         since, seconds = self._since, max(self._since["duration"], 1e-9)
         episodes = max(since.get("episode", 0), 1)
         returns = np.concatenate(self._returns)
-        if returns.ndim > 1:  # a battle's: the first player's
-            returns = returns[:, 0]
         per = {
             f"avg_{name}_per_sec": since.get(name, 0) / seconds
             for name in ("envstep", "train_sample", "episode")

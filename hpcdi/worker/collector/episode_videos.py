@@ -11,6 +11,7 @@ from hpcdi.errors import EnvError
 from hpcdi.types import Array
 from hpcdi.utils.log import LOGGER
 from hpcdi.utils.video import as_frame
+from hpcdi.worker.dict_envs import by_dicts
 
 NAMES = ("worst", "median", "best")
 
@@ -104,13 +105,13 @@ class Camera:
     def take(self, env: Any, env_ids: Iterable[int]) -> dict[int, Array]:
         """Take pictures of these environments, uint8 [H, W, 3]; none once it is broken.
 
-        `env` has a method ``ready_imgs(render_mode)``, or a property ``ready_imgs``, with pictures
-        by environment or one for each.
+        `env` is one of our managers, or has a method ``ready_imgs(render_mode)``, or a property
+        ``ready_imgs``, with pictures by environment or one for each.
         """
         if self.is_broken:
             return {}
         try:
-            images = env.ready_imgs
+            images = by_dicts(env).ready_imgs
             images = images(render_mode="rgb_array") if callable(images) else images
             by_env = images if isinstance(images, Mapping) else dict(enumerate(images))
             return {env_id: as_frame(by_env[env_id], self._max_size) for env_id in env_ids}

@@ -13,32 +13,32 @@ end together.
 from __future__ import annotations
 
 import math
-import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from hpcdi.config.compat import Configurable, component_class
 from hpcdi.config.roles import BattleEvaluatorConfig, EvaluatorConfig, InteractionEvaluatorConfig
-from hpcdi.errors import ConfigError, EnvError, PolicyError, Problem
-from hpcdi.policy.dict_adapter import DictAgent, as_number, episode_return, infos_of
-from hpcdi.roles.collector.dict_envs import DictEnvs
-from hpcdi.roles.collector.loop import Loop
+from hpcdi.errors import EnvError, PolicyError
+from hpcdi.roles.collector.evaluation import evaluate, quotas
+from hpcdi.roles.collector.loop import Loop, PolicyAgent
 from hpcdi.roles.coordinator.groups import EvaluationClock
 from hpcdi.store.atomic import published
-from hpcdi.types import Array, Columns, Interval
+from hpcdi.types import Array, Episodes, Interval, Step
 from hpcdi.utils.lifetime import Closing
 from hpcdi.utils.log import LOGGER
 from hpcdi.utils.metrics import Curves, evaluation_scalars
-from hpcdi.utils.nested import to_tensors
+from hpcdi.utils.nested import to_tensors, unflatten
 from hpcdi.utils.registry import SERIAL_EVALUATOR_REGISTRY
 from hpcdi.utils.timer import EasyTimer
 from hpcdi.utils.video import as_frame, encode_video
 from hpcdi.worker.collectives import group_rank, on_first_rank
 from hpcdi.worker.collector.episode_videos import NAMES, Camera, EpisodeVideos
+from hpcdi.worker.dict_envs import as_number, ours
+from hpcdi.worker.dict_policy import DictActor, columnar_actor
 
 
 class ISerialEvaluator(Configurable, ABC):
@@ -115,9 +115,7 @@ def create_serial_evaluator(cfg: Any, **kwargs: Any) -> ISerialEvaluator:
 class VectorEvalMonitor:
     """Counts a fixed number of episodes of each environment.
 
-    The first `n` episodes that several environments end are more often short ones than long ones,
-    and their mean is biased. Here each environment has its quota, and what it plays beyond is
-    ignored.
+    Each environment has its quota (`quotas`), and what it plays beyond is ignored.
 
     Args:
         env_num: environments.
@@ -130,21 +128,19 @@ class VectorEvalMonitor:
     """
 
     def __init__(self, env_num: int, n_episode: int, *, max_video_bytes: int = 256 << 20) -> None:
-        if not 1 <= env_num <= n_episode:
-            problem = f"{n_episode} episodes are too few for {env_num} environments: give each one"
-            raise ConfigError([Problem("n_episode", problem)], "the evaluation")
-        self._quota = [(n_episode + env_num - 1 - env_id) // env_num for env_id in range(env_num)]
+        self.quota = quotas(n_episode, env_num)
+        """Episodes of each environment that count."""
         self._rewards: list[list[float]] = [[] for _ in range(env_num)]
         self._infos: list[list[Mapping[str, Any]]] = [[] for _ in range(env_num)]
         self._videos = EpisodeVideos(env_num, max_video_bytes)
 
     def is_open(self, env_id: int) -> bool:
         """Returns whether the environment's next episode counts."""
-        return len(self._rewards[env_id]) < self._quota[env_id]
+        return len(self._rewards[env_id]) < self.quota[env_id]
 
     def is_finished(self) -> bool:
         """Returns whether every environment has played its quota."""
-        return not any(map(self.is_open, range(len(self._quota))))
+        return not any(map(self.is_open, range(len(self.quota))))
 
     def update_info(self, env_id: int, info: Mapping[str, Any]) -> None:
         """Add the info of an ended episode, before its `update_reward`."""
@@ -224,8 +220,6 @@ class VectorEvalMonitor:
 
 
 BEST_CHECKPOINT = "ckpt_best.pth.tar"
-_PATIENCE_S = 600.0
-_MAX_FAILURES = 100
 
 
 class SerialEvaluator(Closing, ISerialEvaluator):
@@ -398,70 +392,82 @@ def play_episodes(
     setting: Mapping[str, Any] | None = None,
     transform_obs: bool = False,
     camera: Camera | None = None,
-) -> Iterator[list[dict[str, Any]]]:
-    """Play until the monitor has its quota of episodes; yields the infos of each that counts.
-
-    An episode in which an environment failed (``info["abnormal"]``) does not count, and another
-    takes its place.
+) -> list[list[dict[str, Any]]]:
+    """Play until the monitor has its quota of episodes.
 
     Args:
         env: the environment manager; it is reset.
         policies: an eval mode, or for a battle a list of them, one a player; they are reset.
         monitor: takes the returns, in a battle the first player's.
-        setting: keyword arguments of ``forward``.
+        setting: of the policies.
         transform_obs: policies get float32 tensors instead of what environments return.
         camera: films the episodes; None: they are not filmed.
 
-    Yields:
-        The last info of each player of an episode that counts.
+    Returns:
+        Of each episode that counts the last info of each player. Of a policy of columns it has
+        numbers alone.
 
     Raises:
         EnvError: the manager is done or hangs before the episodes are played, or keeps failing.
         PolicyError: a policy's output lacks an environment or its action.
     """
-    agent = DictAgent(policies, env.env_num, to_tensors if transform_obs else None)
-    players = len(agent.policies)
-    envs = DictEnvs(env, players if agent.is_battle else 0, counts=False)
-    loop = Loop(envs, agent)
-    env.reset()
-    agent.reset()
-    failures, heard = 0, time.monotonic()
-    waiting: list[int] = []
+    player = _player(env, policies, transform_obs=transform_obs)
+    envs, played = player.loop.envs, []
 
-    def act(observation: Array, setting: Any) -> Columns:
-        waiting[:] = [env_id for env_id, obs in enumerate(observation.tolist()) if obs is not None]
-        if not waiting and getattr(env, "done", False):
-            raise EnvError(
-                f"the environments are done after {monitor.get_current_episode()} episodes of the "
-                "evaluation: the manager's episode_num is too low for n_episode"
-            )
+    def before() -> None:
         if camera is not None:
+            waiting = np.unique(envs.ready.nonzero()[0] % envs.env_num).tolist()
             monitor.update_video(camera.take(env, filter(monitor.is_open, waiting)))
-        return agent.act(observation, setting)
 
-    while not monitor.is_finished():
-        loop.once(setting, act)
-        step = loop.latest
-        failed = [] if step.abnormal is None else np.flatnonzero(step.abnormal).tolist()
-        heard = time.monotonic() if waiting or step.timesteps or failed else heard
-        if time.monotonic() - heard > _PATIENCE_S:
-            raise EnvError(f"no environment has stepped for {_PATIENCE_S:.0f} s; do they hang?")
-        failures += len(failed)
-        for env_id in failed:
-            monitor.drop_episode(env_id)
-        if failures > _MAX_FAILURES:
-            raise EnvError(
-                f"environments failed {failures} times in one evaluation, environment {failed[-1]} "
-                "last; their own log says why"
-            )
-        ended = [env_id for env_id, timestep in step.timesteps.items() if timestep.done]
-        for env_id in filter(monitor.is_open, ended):
-            infos = [info := step.timesteps[env_id].info]
-            if agent.is_battle:
-                infos = infos_of(info, players, env_id, ended=True)
-            monitor.update_info(env_id, infos[0].get("episode_info") or {})
-            monitor.update_reward(env_id, episode_return(infos[0], env_id))
-            yield infos
+    def after(step: Step, episodes: Episodes) -> None:
+        for row in [] if step.failed is None else step.failed.nonzero()[0].tolist():
+            monitor.drop_episode(row % envs.env_num)
+        infos = player.infos(step, episodes)
+        for env_id in sorted({row % envs.env_num for row in episodes.rows.tolist()}):
+            own = [dict(infos[row]) for row in range(env_id, envs.rows, envs.env_num)]
+            monitor.update_info(env_id, own[0].get("episode_info") or {})
+            monitor.update_reward(env_id, own[0]["eval_episode_return"])
+            played.append(own)
+
+    evaluate(player.loop, monitor.quota, setting, before, after)
+    return played
+
+
+class _Player(NamedTuple):
+    """Plays episodes.
+
+    Attributes:
+        loop: keeps nothing.
+        infos: of the rows whose episodes ended in a step, with their ``eval_episode_return``.
+    """
+
+    loop: Loop
+    infos: Callable[[Step, Episodes], Mapping[int, Mapping[str, Any]]]
+
+
+def _player(env: Any, policies: Any, *, transform_obs: bool) -> _Player:
+    """Returns what plays: by columns, where one policy and the environments have them."""
+    is_battle = isinstance(policies, list)
+    actor, manager = None if is_battle else columnar_actor(policies), ours(env)
+    if actor is not None and manager is not None and not transform_obs:
+        return _Player(Loop(manager, PolicyAgent(actor)), _numbers)
+    dicts = DictActor(
+        policies if is_battle else [policies],
+        to_tensors if transform_obs else None,
+        is_battle=is_battle,
+    )
+    envs = dicts.bind(env)
+
+    def infos(step: Step, _episodes: Episodes) -> dict[int, Mapping[str, Any]]:
+        return {row: one.info for row, one in dicts.view.timesteps(step).items() if one.done}
+
+    return _Player(Loop(envs, PolicyAgent(dicts)), infos)
+
+
+def _numbers(_step: Step, episodes: Episodes) -> dict[int, Mapping[str, Any]]:
+    """Infos of episodes by their rows, of numbers alone."""
+    ended = zip(episodes.rows.tolist(), episodes.infos, episodes.stated.tolist(), strict=True)
+    return {row: {**unflatten(info), "eval_episode_return": own} for row, info, own in ended}
 
 
 class InteractionSerialEvaluator(SerialEvaluator):
@@ -535,11 +541,14 @@ class InteractionSerialEvaluator(SerialEvaluator):
             max_video_bytes=self._cfg.render.memory_mb << 20,
         )
         with EasyTimer() as timer:
-            for _ in play_episodes(
-                env, policy, monitor, setting=policy_kwargs,
-                transform_obs=self._cfg.transform_obs, camera=camera,
-            ):  # fmt: skip
-                pass
+            play_episodes(
+                env,
+                policy,
+                monitor,
+                setting=policy_kwargs,
+                transform_obs=self._cfg.transform_obs,
+                camera=camera,
+            )
         if camera is not None and not camera.is_broken:
             self._show(monitor, *when)
         returns = monitor.get_episode_return()
@@ -662,11 +671,6 @@ class BattleInteractionSerialEvaluator(SerialEvaluator):
         monitor = VectorEvalMonitor(
             env.env_num, episodes_to_play(n_episode, self._cfg.n_episode, env.env_num)
         )
-        return_info: list[list[dict[str, Any]]] = [[] for _ in policies]
         with EasyTimer() as timer:
-            for infos in play_episodes(
-                env, policies, monitor, transform_obs=self._cfg.transform_obs
-            ):
-                for of_policy, info in zip(return_info, infos, strict=True):
-                    of_policy.append(info)
-        return return_info, timer.value
+            played = play_episodes(env, policies, monitor, transform_obs=self._cfg.transform_obs)
+        return [list(of_policy) for of_policy in zip(*played, strict=True)], timer.value

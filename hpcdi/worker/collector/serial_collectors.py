@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -15,22 +15,18 @@ from hpcdi.config.roles import (
     SampleCollectorConfig,
     SerialCollectorConfig,
 )
-from hpcdi.errors import PolicyError
-from hpcdi.roles.collector.loop import (
-    Act,
-    ColumnAgent,
-    Loop,
-    attribute_of,
-    columnar_actor,
-    trajectory_length,
-)
-from hpcdi.roles.collector.recorder import Recorder, Trajectory, TrajectoryRecorder
+from hpcdi.errors import EnvError, PolicyError
+from hpcdi.policy.base import actor_of
+from hpcdi.roles.collector.loop import Act, Loop, PolicyAgent, attribute_of
+from hpcdi.roles.collector.recorder import Recorder
 from hpcdi.store.block import Block
 from hpcdi.store.builder import Segment
 from hpcdi.store.rows import transitions
-from hpcdi.types import Array, Columns, Settings, Transition
+from hpcdi.types import Columns, Episodes, Settings, Transition
 from hpcdi.utils.nested import column_rows, concatenate_columns
 from hpcdi.worker.collector.base_serial_collector import CollectCall, SerialCollector
+from hpcdi.worker.dict_envs import by_dicts, ours
+from hpcdi.worker.dict_policy import Trajectory, TrajectoryRecorder, trajectory_length
 
 _MADE_AT = "collect_iter"
 
@@ -73,7 +69,7 @@ class SampleSerialCollector(SerialCollector):
             self.reset_policy(_NoPolicy(self._env))
         target = self._target(n_sample, "n_sample")
         call = self._begin(policy_kwargs, train_iter, level_seeds)
-        (recorder,) = call.loop.recorders
+        (recorder,) = call.recorders
         share = attribute_of(self._policy, "n_sample", None) or target
         recorder.length = trajectory_length(self._policy, share, self._env.env_num)
         samples: list[Transition] = []
@@ -109,19 +105,22 @@ class SampleSerialCollector(SerialCollector):
             keep: called with the rows that hold the same transitions, as a shard would.
 
         Raises:
-            PolicyError: the policy wants dicts.
+            PolicyError: the policy wants dicts. EnvError: the environments are foreign.
         """
         target = self._target(n_sample, "n_sample")
-        actor = columnar_actor(self._policy)
-        if actor is None:
-            raise PolicyError(
-                f"the policy {self._policy!r} knows no columns (its attribute 'columnar' has no "
-                "act); call collect() for lists of samples"
+        actor, envs = actor_of(self._policy), ours(self._env)
+        if envs is None:
+            raise EnvError(
+                f"{self._env!r} is none of hpcdi's managers: it has no columns; call collect() for "
+                "lists of samples"
             )
         # twice the room: steps in which an environment is being reset make no transition
-        length, env_num = 2 * math.ceil(target / self._env.env_num), self._env.env_num
-        loop = Loop(self._env, ColumnAgent(actor), [Recorder(env_num, length, actor)])
-        self._loop = None  # trajectories of collect() end here: these steps would be missing
+        recorder = Recorder(envs, 2 * math.ceil(target / envs.env_num), actor)
+        if self._loop is None or self._records is not None:
+            self._records = None  # trajectories of collect() end here: these steps would be missing
+            self._loop = Loop(envs, PolicyAgent(actor))
+        loop = self._loop
+        loop.agent, loop.recorder = PolicyAgent(actor), recorder
         call = CollectCall(self._env, loop, policy_kwargs, act)
         parts: list[Columns] = []
         recorded = made = 0
@@ -129,8 +128,10 @@ class SampleSerialCollector(SerialCollector):
             recorded += count
             if made + recorded >= target or loop.must_cut:
                 segment = loop.cut(train_iter)
-                if segment is not None and keep is not None:
-                    keep(segment)
+                if segment is not None:
+                    segment = segment.kept()
+                    if keep is not None:
+                        keep(segment)
                 parts.append(_columns_of(segment))
                 recorded = 0
                 made += column_rows(parts[-1])  # without those of failed environments
@@ -189,7 +190,7 @@ class EpisodeSerialCollector(SerialCollector):
             self.reset_policy()
             each = math.ceil(target / self._env.env_num)
         call = self._begin(policy_kwargs, train_iter)
-        (recorder,) = call.loop.recorders
+        (recorder,) = call.recorders
         episodes: list[list[Transition]] = []
         taken: Counter[int] = Counter()
         for _ in call.steps():
@@ -208,7 +209,7 @@ class EpisodeSerialCollector(SerialCollector):
         """An episode as it is returned."""
         episode = trajectory.samples
         if self._cfg.reward_shaping:
-            episode = self._env.reward_shaping(trajectory.env, episode)
+            episode = by_dicts(self._env).reward_shaping(trajectory.env, episode)
         if self._cfg.get_train_sample:
             episode = self._policy.get_train_sample(episode)
         return episode
@@ -257,7 +258,7 @@ class BattleSampleSerialCollector(BattleSerialCollector):
         """
         target = self._target(n_sample, "n_sample")
         call = self._begin(policy_kwargs, train_iter)
-        recorders = call.loop.recorders
+        recorders = call.recorders
         kept = [(player, recorder) for player, recorder in enumerate(recorders) if recorder]
         for player, recorder in kept:
             recorder.length = trajectory_length(self._policy[player], target, self._env.env_num)
@@ -270,9 +271,9 @@ class BattleSampleSerialCollector(BattleSerialCollector):
         for player, recorder in kept:
             if attribute_of(self._policy[player], "on_policy", False):
                 recorder.drop_open()  # another policy acts from here on
-        returns, lengths = call.report(self._report, max(map(len, samples)), train_iter)
+        ended = call.report(self._report, max(map(len, samples)), train_iter)
         last = target if drop_extra else None
-        return [own[:last] for own in samples], _by_player(returns, lengths, len(samples))
+        return [own[:last] for own in samples], _by_player(ended)
 
     def _recorders(self) -> list[TrajectoryRecorder | None]:
         return [
@@ -318,17 +319,17 @@ class BattleEpisodeSerialCollector(BattleSerialCollector):
         target = self._episode_target(n_episode)
         call = self._begin(policy_kwargs, train_iter)
         for _ in call.steps():
-            if min(recorder.finished for recorder in call.loop.recorders) >= target:
+            if min(recorder.finished for recorder in call.recorders) >= target:
                 break
         data: list[list[Any]] = [
             [_marked(trajectory.samples, train_iter) for trajectory in recorder.take(target)]
-            for recorder in call.loop.recorders
+            for recorder in call.recorders
         ]
         count = max(sum(map(len, own)) for own in data)
-        returns, lengths = call.report(self._report, count, train_iter)
+        ended = call.report(self._report, count, train_iter)
         if self._cfg.get_train_sample:
             data = [[sample for episode in own for sample in episode] for own in data]
-        return data, _by_player(returns, lengths, len(data))
+        return data, _by_player(ended)
 
     def _recorders(self) -> list[TrajectoryRecorder | None]:
         make = self._samples if self._cfg.get_train_sample else self._prepared
@@ -346,7 +347,7 @@ class _NoPolicy:
     """
 
     def __init__(self, env: Any) -> None:
-        self._env = env
+        self._env = by_dicts(env)
 
     def forward(self, data: Mapping[int, Any], **_setting: Any) -> dict[int, dict[str, Any]]:
         actions = self._env.random_action()
@@ -380,16 +381,16 @@ def _marked(samples: list[Transition], train_iter: int) -> list[Transition]:
 def _columns_of(segment: Segment | None) -> Columns:
     if segment is None:
         return {}
-    block = Block(segment.columns, segment.items, {}, segment.views, segment.tail_rows)
+    block = Block(dict(segment.columns), segment.items, {}, segment.views, segment.tail_rows)
     return transitions(block)
 
 
-def _by_player(returns: Array, lengths: Array, players: int) -> list[list[dict[str, Any]]]:
+def _by_player(ended: Sequence[Episodes]) -> list[list[dict[str, Any]]]:
     """Returns and lengths of ended episodes, for each player a list of them."""
     return [
         [
-            {"eval_episode_return": float(own[player]), "length": int(length)}
-            for own, length in zip(returns, lengths, strict=True)
+            {"eval_episode_return": total, "length": length}
+            for total, length in zip(own.returns.tolist(), own.lengths.tolist(), strict=True)
         ]
-        for player in range(players)
+        for own in ended
     ]

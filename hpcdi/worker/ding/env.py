@@ -1,7 +1,7 @@
 """`env.type: ding`: an environment of DI-engine's form, its own settings in `env.ding`.
 
-It is an old environment in its shape (`hpcdi.env.old_gym` adapts it), with three habits more: it
-is made of its settings, takes actions as arrays, and states the return of an episode itself.
+It is an old environment in its shape (`hpcdi.env.old_gym` adapts it), with two habits more: it is
+made of its settings, and takes actions as arrays.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ class DingEnv(Configurable):
         )
         name = "create_evaluator_env_cfg" if cfg.evaluates else "create_collector_env_cfg"
         own = getattr(env_cls, name)(given)[0] if hasattr(env_cls, name) else given
-        return DingSingle(env_cls(own), states_return=cfg.evaluates)
+        return DingSingle(env_cls(own))
 
     @classmethod
     def spaces(cls, cfg: Config) -> Spaces:
@@ -84,32 +84,9 @@ class DingEnv(Configurable):
 
 
 class DingSingle(OldEnv):
-    """One environment.
-
-    Args:
-        env: of DI-engine's form.
-        states_return: the last reward of an episode makes their sum what the environment states by
-            ``info["eval_episode_return"]``: an evaluation counts that, also where rewards are
-            clipped or scaled.
-    """
-
-    def __init__(self, env: Any, *, states_return: bool = False) -> None:
-        super().__init__(env)
-        self._states_return, self._sum = states_return, 0.0
-
-    def reset(
-        self, *, seed: int | None = None, options: dict[str, Any] | None = None
-    ) -> tuple[Any, dict[str, Any]]:
-        """Begin an episode."""
-        self._sum = 0.0
-        return super().reset(seed=seed, options=options)
+    """One environment; it takes actions as arrays."""
 
     def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
-        """Step by an action, which the environment is given as an array."""
+        """Step by an action."""
         given: Array = np.asarray(action)
-        observation, reward, terminated, truncated, info = super().step(given)
-        if (terminated or truncated) and self._states_return and "eval_episode_return" in info:
-            stated: Array = np.asarray(info["eval_episode_return"], dtype=np.float64)
-            reward = stated.item() - self._sum
-        self._sum += reward
-        return observation, reward, terminated, truncated, info
+        return super().step(given)

@@ -8,12 +8,11 @@ from typing import Any
 
 import numpy as np
 
-from hpcdi.policy.base import LearnMode
-from hpcdi.policy.dict_samples import samples_of
 from hpcdi.store.rows import transitions
 from hpcdi.transport.base import Transport
 from hpcdi.types import Columns, Transition
 from hpcdi.utils.nested import share_tensors
+from hpcdi.worker.dict_samples import samples_of
 
 
 class SampleLoader(Iterator[Any]):
@@ -65,17 +64,6 @@ def takes_columns(policy: Any) -> bool:
         return bool(policy.get_attribute("columnar"))
     except (NotImplementedError, AttributeError):
         return False
-
-
-def columnar(policy: LearnMode) -> LearnMode:
-    """Returns a learn mode that takes tensors by column, of one that takes lists of dicts."""
-    if takes_columns(policy):
-        return policy
-
-    def forward(columns: Mapping[str, Any], **kwargs: Any) -> Any:
-        return policy.forward(samples(columns), **kwargs)
-
-    return policy._replace(forward=forward)
 
 
 def samples(columns: Mapping[str, Any]) -> list[Transition]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import time
 from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
@@ -12,19 +13,19 @@ from hpcdi.comm.messages import LearnInfo, LearnTask, Stop
 from hpcdi.config.compat import component_class
 from hpcdi.config.roles import CommLearnerConfig
 from hpcdi.errors import CommError
-from hpcdi.policy.base import LearnMode
 from hpcdi.policy.create import create_policy
 from hpcdi.roles.context import COORDINATOR_RANK, WorkerContext
 from hpcdi.roles.learner.feed import Staged
-from hpcdi.roles.learner.role import Learner, make_policy
+from hpcdi.roles.learner.role import Learner
 from hpcdi.roles.learner.training import Batch
 from hpcdi.roles.message_side import MessageSide
 from hpcdi.transport import open_transport
 from hpcdi.transport.files import load_block
 from hpcdi.utils.registry import COMM_LEARNER_REGISTRY
+from hpcdi.worker.dict_policy import columnar_policy
 from hpcdi.worker.learner.base_learner import BaseLearner, create_learner, make_learner
 from hpcdi.worker.learner.learner_hook import LearnerHook, SendLearnInfoHook, SendPolicyHook
-from hpcdi.worker.learner.loading import batch_of_blocks, columnar, takes_columns
+from hpcdi.worker.learner.loading import batch_of_blocks, takes_columns
 
 
 class BaseCommLearner(Learner):
@@ -40,7 +41,8 @@ class BaseCommLearner(Learner):
         if context is None:
             MessageSide.__init__(self, cfg)
         else:
-            super().__init__(context, training=make_learner, policy=columnar_policy)
+            context = dataclasses.replace(context, make_policy=columnar_policy)
+            super().__init__(context, training=make_learner)
 
     @abstractmethod
     def get_data(self, batch_size: int) -> Any:
@@ -82,14 +84,6 @@ class BaseCommLearner(Learner):
         learner.policy = policy.learn_mode
         learner.setup_dataloader()
         return learner
-
-
-def columnar_policy(context: WorkerContext) -> LearnMode:
-    """Returns the learn mode that the configuration names; of one of dicts, one that takes columns.
-
-    See `hpcdi.roles.learner.role.make_policy`.
-    """
-    return columnar(make_policy(context))
 
 
 class MPIFileSystemLearner(BaseCommLearner):

@@ -1,0 +1,337 @@
+"""The agent of battles: several players in each environment, each with its own policy.
+
+One of them, the learner, is trained; in some games it plays against itself. Its transitions, in
+whichever seats it sits, are recorded like those of a single player. At the end of a game new
+players are drawn for the next one.
+
+A player sits in all seats of a team. A policy with a memory has a state for each row, which is a
+seat of an environment (``seat * environments + environment``), from a game's start to its end; that
+is so for the learner and for its opponents, frozen ones, too.
+
+On-policy: an action that waits for the other players when a new policy comes stays one of the old
+policy, with the old one's probability, and is learnt from with the new policy's first rollout.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections import OrderedDict
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+
+from hpcdi.errors import ConfigError, PolicyError, Problem
+from hpcdi.store.policies import PolicyImage, read_policy
+from hpcdi.types import Array, Columns, Episodes, GameCounts, Games, Settings, Step
+from hpcdi.utils.nested import column_rows, take_rows, under
+from hpcdi.utils.registry import missing_module
+
+OPPONENTS = "opponents"
+"""Key of a task's setting: name of a player -> probability that it is drawn, and its source; an
+empty source is the newest policy of a player that learns: the learner itself, or another one."""
+LEARNER = "learner"
+"""Key of a task's setting: name of the player that is trained."""
+TEAM = "team"
+"""Number in an episode's info: the learner's team."""
+
+
+class Player(Protocol):
+    """What acts for a player that does not learn; a `ColumnarActor` is one."""
+
+    def act(self, observation: Columns, setting: Settings, rows: Array | None = None) -> Columns:
+        """See `ColumnarActor.act`."""
+        ...
+
+
+class Players:
+    """Frozen players by name; policies are loaded from their files once, and kept up to a limit.
+
+    Args:
+        root: the run folder, to which policy files are relative.
+        make: makes a policy that acts by the parameters of an image.
+        random: acts at random.
+        seed: of scripts.
+        limit_bytes: of the policies that are kept; those that have not played for longest go.
+        live: returns what acts for a player that learns; None: no other learns.
+    """
+
+    def __init__(
+        self,
+        root: str,
+        make: Callable[[PolicyImage], Player],
+        random: Player,
+        seed: np.random.SeedSequence,
+        limit_bytes: int,
+        live: Callable[[str], Player] | None = None,
+    ) -> None:
+        self.loaded = 0
+        """Files that were read."""
+        self._root, self._make, self._random = Path(root), make, random
+        self._rng, self._limit = np.random.default_rng(seed), limit_bytes
+        self._live = live
+        self._kept: OrderedDict[str, tuple[Player, int]] = OrderedDict()
+
+    def get(self, source: str) -> Player:
+        """Returns what acts for a source: "random", ``module:function``, or a policy file.
+
+        Raises:
+            PolicyFileError: the file is missing or torn.
+        """
+        if source == "random":
+            return self._random
+        if source not in self._kept:
+            if ":" in source:
+                self._kept[source] = (Script(_imported(source), self._rng), 0)
+            else:
+                image = read_policy(self._root / source)
+                self.loaded += 1
+                self._kept[source] = (self._make(image), len(image.data))
+        self._kept.move_to_end(source)
+        while len(self._kept) > 1 and sum(size for _, size in self._kept.values()) > self._limit:
+            self._kept.popitem(last=False)
+        return self._kept[source][0]
+
+    def live(self, name: str) -> Player:
+        """Returns what acts for another player that learns.
+
+        Raises:
+            PolicyError: nobody else learns here.
+        """
+        if self._live is None:
+            raise PolicyError(f"player {name} has no policy here: nobody but the learner learns")
+        return self._live(name)
+
+
+class Script:
+    """A player by a function: ``play(observation, rng)`` returns an action, counted from 0.
+
+    Args:
+        play: takes an observation: an array or, of several or with a mask of legal actions, a dict
+            of its columns, e.g. ``observation`` and ``action_mask``.
+        rng: random numbers.
+    """
+
+    def __init__(self, play: Callable[[Any, np.random.Generator], Any], rng: Any) -> None:
+        self._play, self._rng = play, rng
+
+    def act(self, observation: Columns, _setting: Settings, _rows: Array | None = None) -> Columns:
+        """See `ColumnarActor.act`."""
+        is_one = observation.keys() == {"observation"}
+        seen = [take_rows(observation, row) for row in range(column_rows(observation))]
+        given = [each["observation"] if is_one else each for each in seen]
+        return {"action": np.array([self._play(own, self._rng) for own in given])}
+
+
+@dataclass(frozen=True)
+class Game:
+    """Who plays in an environment, by team."""
+
+    names: list[str]
+    players: list[Player]
+
+
+class BattleAgent:
+    """Acts for all players of battle environments; see `hpcdi.roles.collector.loop.Agent`.
+
+    Args:
+        env_num: environments.
+        teams: numbers of each team's players.
+        actor: acts for the learner.
+        players: the opponents.
+        rng: draws seats and opponents.
+        seating: returns the learner's team in an evaluation, by environment, number of its game
+            and number of teams; None: it is drawn, and the learner's transitions are kept.
+
+    Attributes:
+        learns: bool [rows]; where the learner sits.
+    """
+
+    def __init__(
+        self,
+        env_num: int,
+        teams: Sequence[Sequence[int]],
+        actor: Player,
+        players: Players,
+        rng: np.random.Generator,
+        seating: Callable[[int, int, int], int] | None = None,
+    ) -> None:
+        self._env_num, self._teams = env_num, teams
+        self._actor, self.players, self._rng = actor, players, rng
+        self._seating = seating
+        self._team_of = {seat: n for n, team in enumerate(teams) for seat in team}
+        self.learns: Array = np.zeros(env_num * len(self._team_of), dtype=bool)
+        self._columns = getattr(actor, "step_columns", None) if seating is None else None
+        self._like: Columns = {}  # of the learner's outputs, without rows
+        self._learner = "main"
+        self._opponents: Mapping[str, Sequence[Any]] = {}
+        self._games: list[Game | None] = [None] * env_num
+        self._sources: dict[str, str] = {}
+        self._played = [0] * env_num  # games since `begin`
+
+    def act(self, observation: Columns, setting: Settings, rows: Array | None = None) -> Columns:
+        """Have all players act whose turn it is; see `ColumnarActor.act`.
+
+        Args:
+            observation: each [rows, ...].
+            setting: of policies, and `OPPONENTS` and `LEARNER`.
+            rows: numbers of those that act; None: all.
+        """
+        setting = dict(setting or {})
+        self._opponents = setting.pop(OPPONENTS, self._opponents)
+        self._learner = setting.pop(LEARNER, self._learner)
+        rows = np.arange(len(self.learns)) if rows is None else rows
+        turns: dict[int, tuple[str, Player, list[int]]] = {}
+        for place, row in enumerate(rows.tolist()):
+            game = self._games[row % self._env_num] or self._draw(row % self._env_num)
+            team = self._team_of[row // self._env_num]
+            name, player = game.names[team], game.players[team]
+            turns.setdefault(id(player), (name, player, []))[2].append(place)
+        made: list[tuple[list[int], Columns]] = []
+        for name, player, places in turns.values():
+            is_learner = name == self._learner
+            if not (is_learner or self._sources.get(name)):
+                self.players.live(name)  # it may have a newer policy
+            outputs = player.act(take_rows(observation, places), setting, rows[places])
+            made.append((places, outputs))
+            if is_learner:
+                self._like = take_rows(outputs, slice(0))
+        like = self._like or under(made[0][1], "action")
+        columns = {n: np.zeros((len(rows), *c.shape[1:]), c.dtype) for n, c in like.items()}
+        for places, outputs in made:
+            for name in columns.keys() & outputs.keys():
+                columns[name][places] = outputs[name]
+        return columns
+
+    def follow(self, step: Step) -> Columns:
+        """See `Agent.follow`: of the learner."""
+        if self._columns is None:
+            return {}
+        added: Columns = self._columns(step.reward, step.live & self.learns, step.over)
+        return added
+
+    def judge(self, step: Step, episodes: Episodes) -> tuple[Episodes, Games]:
+        """See `Agent.judge`; numbers of an episode's info are also `TEAM` and ``returns/<team>``.
+
+        A game's result goes with the first item of the learner that ended with it.
+        """
+        ended: list[Episodes] = []
+        games: dict[int, Sequence[GameCounts]] = {}
+        returns = dict(zip(episodes.rows.tolist(), episodes.stated.tolist(), strict=True))
+        numbers = {row: number for number, row in enumerate(episodes.rows.tolist())}
+        for env in dict.fromkeys(row % self._env_num for row in returns):
+            game = self._games[env]
+            if game is None:
+                continue
+            of_teams = [
+                sum(returns[self._row(seat, env)] for seat in team) / len(team)
+                for team in self._teams
+            ]
+            own = game.names.index(self._learner)
+            first = self._row(self._teams[own][0], env)
+            info = {f"returns/{team}": total for team, total in enumerate(of_teams)}
+            info |= {**episodes.infos[numbers[first]], TEAM: own}
+            length = episodes.lengths[[numbers[first]]]
+            ended.append(Episodes(np.array([first]), np.array([of_teams[own]]), length, [info]))
+            rows = np.arange(env, len(self.learns), self._env_num)
+            kept = rows[(step.live & self.learns)[rows]]
+            if kept.size:
+                games[int(kept[0])] = _results(game.names, of_teams, own)
+            self._played[env] += 1
+        return Episodes.joined(ended), games
+
+    def forget(self, rows: Array | None = None) -> None:
+        """See `Agent.forget`: players remember nothing of a game that is over."""
+        if rows is None:
+            self._played = [0] * self._env_num
+        envs = range(self._env_num) if rows is None else np.unique(rows % self._env_num).tolist()
+        for env in envs:
+            self._end_game(env)
+
+    def _draw(self, env: int) -> Game:
+        """Draw the players of an environment's next game, by team: the learner is one of them."""
+        drawn = {name: share for name, (share, _) in self._opponents.items() if share > 0}
+        self._sources.update({name: source for name, (_, source) in self._opponents.items()})
+        names = [self._learner] * len(self._teams)
+        if self._seating is not None:
+            own = self._seating(env, self._played[env], len(names))
+        else:
+            own = int(self._rng.integers(len(names)))
+        if drawn:
+            shares = np.array(list(drawn.values()))
+            others = self._rng.choice(list(drawn), size=len(names), p=shares / shares.sum())
+            names = [names[own] if team == own else str(o) for team, o in enumerate(others)]
+        game = self._games[env] = Game(names, [self._player(name) for name in names])
+        for team, name in zip(self._teams, names, strict=True):
+            self.learns[self._rows_of(team, env)] = name == self._learner
+        return game
+
+    def _player(self, name: str) -> Player:
+        """Returns what acts for a player until the end of a game, though it may leave the cache."""
+        source = self._sources.get(name, "")
+        if source:
+            return self.players.get(source)
+        return self._actor if name == self._learner else self.players.live(name)
+
+    def _end_game(self, env: int) -> None:
+        """Forget the environment's game: its players remember nothing of it."""
+        game, self._games[env] = self._games[env], None
+        for team, player in zip(self._teams, game.players, strict=True) if game else ():
+            self.learns[self._rows_of(team, env)] = False
+            if remembers(player):
+                player.reset(self._rows_of(team, env))  # type: ignore[attr-defined]
+
+    def _rows_of(self, team: Sequence[int], env: int) -> list[int]:
+        return [self._row(seat, env) for seat in team]
+
+    def _row(self, seat: int, env: int) -> int:
+        return seat * self._env_num + env
+
+
+def in_turn(env: int, game: int, teams: int) -> int:
+    """A seating in which the learner is each team equally often."""
+    return (env + game) % teams
+
+
+def remembers(player: Any) -> bool:
+    """True if a player has a state for each row in which it acts; see `ColumnarActor`."""
+    return getattr(player, "reset", None) is not None
+
+
+def _imported(source: str) -> Callable[[Any, np.random.Generator], Any]:
+    """The function of a script, ``module:function``."""
+    module, _, name = source.partition(":")
+    path = "policy.other.commander.league.fixed"
+    try:
+        play: Callable[[Any, np.random.Generator], Any] = getattr(
+            importlib.import_module(module), name
+        )
+    except ModuleNotFoundError as error:
+        raise ConfigError([Problem(path, missing_module(module, error))]) from error
+    except AttributeError as error:
+        raise ConfigError([Problem(path, f"{module} has no {name!r}")]) from error
+    return play
+
+
+def _results(names: Sequence[str], returns: Sequence[float], own: int) -> list[GameCounts]:
+    """The result of a game between each two different players, by the returns of their teams.
+
+    Where one player is all teams, its result is that of the first one against the last; where there
+    is one team, nobody has played against anybody.
+    """
+    if len(set(names)) == 1:
+        return [_result(names[own], names[own], returns[0], returns[-1])] if len(names) > 1 else []
+    found: dict[tuple[str, str], GameCounts] = {}
+    for i, one in enumerate(names):
+        for j, other in enumerate(names[i + 1 :], i + 1):
+            if one != other:
+                pair = (one, other) if one < other else (other, one)
+                result = (returns[i], returns[j]) if one < other else (returns[j], returns[i])
+                found.setdefault(pair, _result(*pair, *result))
+    return list(found.values())
+
+
+def _result(one: str, other: str, own: float, others: float) -> GameCounts:
+    return one, other, int(own > others), int(own == others), int(own < others)

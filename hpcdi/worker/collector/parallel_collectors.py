@@ -1,0 +1,41 @@
+"""Collectors of parallel runs by the predecessor's names: they take policies of dicts, too."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from hpcdi.config.roles import MarineCollectorConfig
+from hpcdi.roles.collector import base_parallel_collector as core
+from hpcdi.roles.collector.base_parallel_collector import BaseParallelCollector, CollectorPort
+from hpcdi.worker.dict_policy import columnar_policy
+
+
+class ZerglingParallelCollector(core.ZerglingParallelCollector):
+    """See `hpcdi.roles.collector.base_parallel_collector.ZerglingParallelCollector`."""
+
+    def __init__(self, cfg: Mapping[str, Any], port: CollectorPort | None = None) -> None:
+        super().__init__({"make_policy": columnar_policy, **cfg}, port)
+
+
+class MarineParallelCollector(ZerglingParallelCollector):
+    """The same, for environments of several players."""
+
+    Config = MarineCollectorConfig
+
+
+def create_parallel_collector(
+    cfg: Mapping[str, Any], port: CollectorPort | None = None
+) -> BaseParallelCollector:
+    """Make the collector that ``cfg.type`` names.
+
+    Raises:
+        UnknownTypeError: no parallel collector has that type.
+    """
+    return core.create_parallel_collector({"make_policy": columnar_policy, **cfg}, port)
+
+
+def get_parallel_collector_cls(cfg: Mapping[str, Any]) -> Any:
+    """The class that ``cfg.type`` names."""
+    found = core.get_parallel_collector_cls(cfg)
+    return ZerglingParallelCollector if found is core.ZerglingParallelCollector else found

@@ -1,0 +1,603 @@
+"""Environments by dicts: DI-engine's managers as the stepping loop has them, ours as it has them.
+
+DI-engine's managers have ``ready_obs``, ``{env: observation}``, and ``step({env: action})``, which
+returns ``{env: timestep}``. In battles observations, actions, rewards and infos are lists with one
+element a player; observation and action are None where a player is not to act.
+
+Foreign environments may return actions as tensors, returns as arrays of one element, and one info
+for all players of a battle or one for each; the functions below normalise these.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, NamedTuple, Protocol
+
+import numpy as np
+
+from hpcdi.env.base import BackendStep, Envs
+from hpcdi.env.contract import Space, numbers_in, pick
+from hpcdi.env.manager import EnvManager, EpisodeCounter, ResetParam, Turns
+from hpcdi.errors import EnvError
+from hpcdi.policy.exploration import RandomActor
+from hpcdi.types import Array, Columns, Episodes, Step
+from hpcdi.utils.nested import column_rows, take_rows
+
+_ARRAYS = (np.ndarray, np.generic, int)
+_PATIENCE_S = 600.0
+
+
+class BaseEnvTimestep(NamedTuple):
+    """One step of one environment, in DI-engine's form.
+
+    ``info`` holds ``terminated`` and ``truncated``, and at an episode's end
+    ``eval_episode_return``; after a failure of the environment only ``abnormal``. In a battle
+    ``obs``, ``reward`` and ``info`` have one element for each player.
+    """
+
+    obs: Any
+    reward: Any
+    done: bool
+    info: Any
+
+
+class View(Protocol):
+    """Values of rows, as policies of dicts have them."""
+
+    def seen(self, observation: Columns) -> list[Any]:
+        """Returns the observations in some rows of columns."""
+        ...
+
+    def columns(self, actions: Sequence[Any]) -> Columns:
+        """Returns actions as columns, a row each."""
+        ...
+
+    def timesteps(self, step: Step) -> dict[int, BaseEnvTimestep]:
+        """Returns those of the rows that completed a transition in the last step."""
+        ...
+
+
+def open_envs(manager: Any, players: int) -> tuple[Envs, View]:
+    """Returns a manager's environments as the stepping loop has them, and their values.
+
+    Args:
+        manager: ours, or any that keeps DI-engine's contract; running.
+        players: policies that play in each environment; 0: it is no battle.
+
+    Raises:
+        EnvError: an environment has not one player for each policy.
+    """
+    own = ours(manager)
+    if own is None:
+        foreign = ForeignEnvs(manager, players)
+        return foreign, foreign
+    if own.seats != max(players, 1):
+        raise _other_players(0, own.seats, players)
+    return own, RowView(own)
+
+
+def ours(manager: Any) -> EnvManager | None:
+    """Returns the manager of rows that a manager is or has; None: it is a foreign one."""
+    manager = getattr(manager, "manager", manager)
+    return manager if isinstance(manager, EnvManager) else None
+
+
+def by_dicts(manager: Any) -> Any:
+    """Returns a manager in DI-engine's form."""
+    return DictManager(manager) if isinstance(manager, EnvManager) else manager
+
+
+class RowView:
+    """Values of the rows of our managers; see `View`.
+
+    Args:
+        manager: running.
+    """
+
+    def __init__(self, manager: EnvManager) -> None:
+        facts = manager.facts
+        self._manager = manager
+        self._seen = Space.of_observations(facts.observation_space)
+        self._acts = Space.of_actions(facts.action_space)
+        self._returns = np.zeros(manager.rows)
+        manager.keeps_infos = True
+
+    def seen(self, observation: Columns) -> list[Any]:
+        """See `View.seen`; they are copies."""
+        return [self._seen.value(observation, row) for row in range(column_rows(observation))]
+
+    def columns(self, actions: Sequence[Any]) -> Columns:
+        """See `View.columns`; discrete ones count from 0, and may be arrays of one element."""
+        return {
+            field.name: np.array(
+                [np.reshape(pick(action, field.path), field.shape) for action in actions]
+            )
+            for field in self._acts.fields
+        }
+
+    def action(self, columns: Columns, row: int) -> Any:
+        """Returns a row's action in the environment's form, discrete parts counted from 0."""
+        return self._acts.value(columns, row, from_zero=True)
+
+    def timesteps(self, step: Step) -> dict[int, BaseEnvTimestep]:
+        """See `View.timesteps`."""
+        env_num, seats = self._manager.env_num, self._manager.seats
+        self._returns += np.where(step.live, step.reward, 0)
+        found = {}
+        for row in np.flatnonzero(step.live).tolist():
+            info = self._manager.infos.get(row % env_num)
+            own = dict((info if seats == 1 or info is None else info[row // env_num]) or {})
+            own |= {
+                "terminated": bool(step.terminated[row]),
+                "truncated": bool(step.truncated[row]),
+            }
+            done = bool(step.ended[row])
+            if done:
+                own.setdefault("eval_episode_return", float(self._returns[row]))
+            seen = self._seen.value(step.successor, row)
+            found[row] = BaseEnvTimestep(seen, float(step.reward[row]), done, own)
+        self._returns[step.over] = 0.0
+        return found
+
+
+class ForeignEnvs:
+    """DI-engine's managers as the stepping loop has them: columns of Python objects [rows].
+
+    An environment that failed (``info["abnormal"]``) begins a new episode: our managers have reset
+    it already and say so by ``resets_abnormal``; others are asked to.
+
+    Args:
+        manager: any that keeps the contract; running.
+        players: policies that play in each environment; 0: it is no battle.
+    """
+
+    wait_num: int | None = None
+
+    def __init__(self, manager: Any, players: int = 0) -> None:
+        self.env_num, self.seats = int(manager.env_num), max(players, 1)
+        self.rows = self.env_num * self.seats
+        self.stepped = 0
+        self._manager, self._is_battle = manager, players > 0
+        self._counter = EpisodeCounter(self.env_num, self.seats)
+        self._turns = self._new_turns()
+        self._timesteps: dict[int, BaseEnvTimestep] = {}
+        self._waiting: Array | None = None  # observations; None: they are to be asked for
+        self._played, self._heard = 0, time.monotonic()
+
+    @property
+    def observation(self) -> Columns:
+        """Observations, objects [rows]; None where a player does not wait for an action.
+
+        Raises:
+            EnvError: an environment of a battle has not one player for each policy.
+        """
+        if self._waiting is None:
+            self._waiting = np.empty(self.rows, dtype=object)
+            for env, own in self._manager.ready_obs.items():
+                if not self._is_battle:
+                    self._waiting[env] = own
+                elif len(own) != self.seats:
+                    raise _other_players(env, len(own), self.seats)
+                else:
+                    self._waiting[env :: self.env_num] = _objects(own)
+        return {"observation": self._waiting}
+
+    @property
+    def ready(self) -> Array:
+        """See `Envs.ready`."""
+        return np.array([one is not None for one in self.observation["observation"].tolist()])
+
+    @property
+    def done(self) -> bool:
+        """See `Envs.done`."""
+        return not self._counter.left.any()
+
+    def reset(self, *, quota: int | Sequence[int] | None = None) -> None:
+        """See `Envs.reset`."""
+        self._manager.reset()
+        self._counter = EpisodeCounter(self.env_num, self.seats, quota)
+        self._turns, self._waiting = self._new_turns(), None
+        self._played, self._heard = 0, time.monotonic()
+
+    def step(self, action: Columns) -> Step:
+        """See `Envs.step`; a row's part of a step is in `timesteps`.
+
+        Raises:
+            EnvError: an episode ended without ``info["eval_episode_return"]``, or no environment
+                has stepped for long; or the manager is done, and its quota of episodes is not.
+        """
+        chosen = action.get("action", np.empty(self.rows, dtype=object)).tolist()
+        ready = self.ready
+        if ready.any():
+            self._heard = time.monotonic()
+        elif getattr(self._manager, "done", False):
+            raise EnvError(
+                f"the environments are done after {self._played} episodes of those that are "
+                "wanted: the manager's episode_num is too low"
+            )
+        self._turns.begin(ready)
+        envs = dict.fromkeys(row % self.env_num for row in np.flatnonzero(ready).tolist())
+        if self._is_battle:
+            given = {
+                env: [chosen[row] if ready[row] else None for row in self._rows_of(env)]
+                for env in envs
+            }
+        else:
+            given = {env: chosen[env] for env in envs}
+        timesteps, self._waiting = self._manager.step(given), None
+        return self._made(timesteps)
+
+    def _made(self, timesteps: Mapping[int, Any]) -> Step:
+        """What the timesteps of environments are to the rows."""
+        over, ended, acts, failed = np.zeros((4, self.rows), dtype=bool)
+        reward, successor = np.zeros(self.rows), np.empty(self.rows, dtype=object)
+        infos: dict[int, Any] = {}
+        ends: dict[int, Sequence[Mapping[str, float]]] = {}
+        for env, timestep in timesteps.items():
+            rows, done = self._rows_of(env), bool(timestep.done)
+            if _is_abnormal(timestep):
+                failed[rows] = True
+                if not getattr(self._manager, "resets_abnormal", False):
+                    self._manager.reset({env: None})
+                continue
+            over[rows], ended[rows] = True, done
+            if self._is_battle:
+                own = infos_of(timestep.info, self.seats, env, ended=done)
+                reward[rows] = np.ravel(np.asarray(timestep.reward))
+                successor[rows] = _objects(timestep.obs)
+                acts[rows] = [one is not None for one in timestep.obs]
+            else:
+                own, successor[env] = [timestep.info], timestep.obs
+                if done:
+                    own = [
+                        {**own[0], "eval_episode_return": as_number(episode_return(own[0], env))}
+                    ]
+            infos.update(zip(rows, own, strict=True))
+            if done:
+                ends[env] = list(map(numbers_in, own))
+        self.stepped = len(timesteps) - int(failed.sum()) // self.seats
+        live, reward = self._turns.complete(over, acts, ended, reward)
+        self._turns.drop(failed)
+        self._timesteps = {}
+        for row in np.flatnonzero(live).tolist():
+            timestep = timesteps[row % self.env_num]
+            if self._is_battle:
+                timestep = BaseEnvTimestep(
+                    successor[row], reward[row], bool(timestep.done), infos[row]
+                )
+            self._timesteps[row] = timestep
+        self._count(over, ended, failed, ends)
+        seen, no = {"observation": successor}, np.zeros(self.rows, dtype=bool)
+        is_failed = failed if failed.any() else None
+        return Step(seen, reward.astype(np.float32), ended, no, ended, live, is_failed)
+
+    def _count(self, over: Array, ended: Array, failed: Array, ends: Any) -> None:
+        """Count steps and episodes, but of those that have done their quota."""
+        if over.any() or failed.any():
+            self._heard = time.monotonic()
+        elif time.monotonic() - self._heard > _PATIENCE_S:
+            raise EnvError(f"no environment has stepped for {_PATIENCE_S:.0f} s; do they hang?")
+        self._counter.drop(failed)
+        no, counted = np.zeros(self.rows, dtype=bool), over & self._counter.open()
+        nothing = np.zeros(self.rows, dtype=np.float32)
+        self._counter.add(BackendStep({}, nothing, ended, no, ended, counted, ends, {}))
+        self._played += int((ended & counted).sum()) // self.seats
+
+    def take_episodes(self) -> Episodes:
+        """See `Envs.take_episodes`; those that a manager counted are taken, too: it keeps them."""
+        if hasattr(self._manager, "take_episodes"):
+            self._manager.take_episodes()
+        ended = self._counter.take()
+        return ended._replace(returns=ended.stated)
+
+    def seen(self, observation: Columns) -> list[Any]:
+        """See `View.seen`."""
+        seen: list[Any] = observation["observation"].tolist()
+        return seen
+
+    def columns(self, actions: Sequence[Any]) -> Columns:
+        """See `View.columns`."""
+        return {"action": _objects(actions)}
+
+    def timesteps(self, _step: Step) -> dict[int, BaseEnvTimestep]:
+        """See `View.timesteps`; of one player they are the environment's own."""
+        return self._timesteps
+
+    def _rows_of(self, env: int) -> list[int]:
+        return list(range(env, self.rows, self.env_num))
+
+    def _new_turns(self) -> Turns:
+        return Turns(self.rows, takes_turns=self.seats > 1, dtype=np.float64)
+
+
+class DictManager:
+    """One of our managers in DI-engine's form.
+
+    Args:
+        manager: ours.
+    """
+
+    resets_abnormal = True
+    """An environment whose step was abnormal has begun a new episode by itself."""
+
+    def __init__(self, manager: EnvManager) -> None:
+        self.manager, self.env_num = manager, manager.env_num
+        self._view: RowView | None = None
+        self._random: RandomActor | None = None
+
+    @property
+    def closed(self) -> bool:
+        """True if the environments are not running."""
+        return self.manager.closed
+
+    @property
+    def done(self) -> bool:
+        """True if every environment has done its number of episodes."""
+        return self.manager.done
+
+    @property
+    def observation_space(self) -> Any:
+        """Gymnasium's space of one observation; of battles a list with one for each player."""
+        return self._of_players(self.manager.facts.observation_space)
+
+    @property
+    def action_space(self) -> Any:
+        """Gymnasium's space of one action; of battles a list with one for each player."""
+        return self._of_players(self.manager.facts.action_space)
+
+    def launch(self, reset_param: ResetParam | None = None) -> None:
+        """Create the environments and reset them; see `EnvManager.launch`."""
+        self.manager.launch(reset_param)
+        self._view = RowView(self.manager)
+
+    def reset(self, reset_param: ResetParam | None = None) -> None:
+        """Reset environments, and drop their unfinished episodes; see `EnvManager.reset`."""
+        self.manager.reset(reset_param)
+
+    def seed(
+        self, seed: int | Sequence[int] | Mapping[int, int], dynamic_seed: bool | None = None
+    ) -> None:
+        """Seed the environments; takes effect at the next reset. See `SeedStreams.seed`."""
+        self.manager.seeds.seed(seed, dynamic_seed)
+        self._random = None
+
+    def close(self) -> None:
+        """Close the environments. Idempotent."""
+        self.manager.close()
+
+    @property
+    def ready_obs(self) -> dict[int, Any]:
+        """The observation of each environment that waits for an action.
+
+        Raises:
+            EnvError: the environments are not running.
+        """
+        manager, ready = self.manager, self.manager.ready
+        rows = np.flatnonzero(ready).tolist()
+        seen = zip(rows, self._values().seen(take_rows(manager.observation, ready)), strict=True)
+        if manager.seats == 1:
+            return dict(seen)
+        found: dict[int, Any] = {}
+        for row, own in seen:
+            env, seat = row % self.env_num, row // self.env_num
+            found.setdefault(env, [None] * manager.seats)[seat] = own
+        return dict(sorted(found.items()))
+
+    def step(self, actions: Mapping[int, Any]) -> dict[int, BaseEnvTimestep]:
+        """Step the environments that wait; all of them need an action.
+
+        Discrete actions count from 0, whatever the environment's start is.
+
+        Raises:
+            EnvError: an action is missing, or names an environment that does not exist; or one
+                failed too often.
+        """
+        manager, ready, view = self.manager, self.manager.ready, self._values()
+        rows = np.flatnonzero(ready).tolist()
+        envs = sorted({row % self.env_num for row in rows})
+        self._check(actions, envs)
+        seats, env_num = manager.seats, self.env_num
+        chosen = [actions[row % env_num] for row in rows]
+        if seats > 1:
+            chosen = [own[row // env_num] for row, own in zip(rows, chosen, strict=True)]
+        columns: Columns = {}
+        if rows:
+            for name, column in view.columns(chosen).items():
+                columns[name] = np.zeros((len(ready), *column.shape[1:]), column.dtype)
+                columns[name][rows] = column
+        step = manager.step(columns)
+        made = view.timesteps(step)
+        if seats == 1:
+            failed = [] if step.failed is None else np.flatnonzero(step.failed & ready).tolist()
+            return {**made, **{env: self._abnormal(env) for env in failed}}
+        return self._joint(step, made, envs)
+
+    def _joint(
+        self, step: Step, made: Mapping[int, BaseEnvTimestep], envs: Sequence[int]
+    ) -> dict[int, BaseEnvTimestep]:
+        """The timesteps of battles: lists, one element a player."""
+        manager, found = self.manager, {}
+        seats, env_num, after = manager.seats, self.env_num, self.ready_obs
+        for env in envs:
+            rows = [seat * env_num + env for seat in range(seats)]
+            if step.failed is not None and step.failed[env]:
+                if env in after:
+                    nothing, info = np.zeros(seats, dtype=np.float32), {"abnormal": True}
+                    found[env] = BaseEnvTimestep(after[env], nothing, False, [info] * seats)
+                continue
+            done = bool(step.ended[env])
+            seen = [made[row].obs if row in made else None for row in rows]
+            infos = [dict(own) for own in manager.infos[env]]
+            found[env] = BaseEnvTimestep(
+                seen if done else after.get(env, seen),
+                step.reward[rows] * step.live[rows],
+                done,
+                infos,
+            )
+        return found
+
+    def _abnormal(self, env: int) -> BaseEnvTimestep:
+        row = {name: column[[env]] for name, column in self.manager.observation.items()}
+        return BaseEnvTimestep(self._values().seen(row)[0], 0.0, False, {"abnormal": True})
+
+    def random_action(self) -> dict[int, Any]:
+        """A random legal action, by the manager's seed, for each environment that waits."""
+        manager, ready, view = self.manager, self.manager.ready, self._values()
+        if self._random is None:
+            seed = np.random.SeedSequence(manager.seeds.actions())
+            self._random = RandomActor(manager.spaces, seed)
+        rows = np.flatnonzero(ready).tolist()
+        drawn = self._random.act(take_rows(manager.observation, ready), {})
+        values = [view.action(drawn, place) for place in range(len(rows))]
+        if manager.seats == 1:
+            return dict(zip(rows, values, strict=True))
+        found: dict[int, Any] = {}
+        for row, value in zip(rows, values, strict=True):
+            env, seat = row % self.env_num, row // self.env_num
+            found.setdefault(env, [None] * manager.seats)[seat] = value
+        return dict(sorted(found.items()))
+
+    def take_episodes(self) -> Episodes:
+        """The episodes that ended since the last call."""
+        return self.manager.take_episodes()
+
+    def ready_imgs(self, render_mode: str = "rgb_array") -> list[Array]:
+        """A picture of each environment, uint8 [height, width, 3].
+
+        Raises:
+            EnvError: the environments draw none.
+        """
+        if render_mode != "rgb_array":
+            raise EnvError(f"pictures are 'rgb_array', not {render_mode!r}")
+        return self.manager.pictures()
+
+    def enable_save_figure(self, env_id: int, figure_path: str) -> None:
+        """Have an environment save what it draws under a path.
+
+        Raises:
+            EnvError: it has no method ``enable_save_figure``.
+        """
+        if not self.manager.call(env_id, "enable_save_figure", figure_path)[0]:
+            raise EnvError(
+                f"environment {env_id} has no enable_save_figure(path); take its pictures with "
+                "ready_imgs() instead"
+            )
+
+    def reward_shaping(self, env_id: int, transitions: list[Any]) -> list[Any]:
+        """What the environment's ``reward_shaping`` makes of transitions, if it has one."""
+        has_it, shaped = self.manager.call(env_id, "reward_shaping", transitions)
+        return shaped if has_it else transitions
+
+    def _values(self) -> RowView:
+        if self._view is None:
+            self._view = RowView(self.manager)
+        return self._view
+
+    def _of_players(self, space: Any) -> Any:
+        return space if self.manager.seats == 1 else [space] * self.manager.seats
+
+    def _check(self, actions: Mapping[int, Any], envs: Sequence[int]) -> None:
+        missing, unknown = set(envs) - actions.keys(), actions.keys() - set(range(self.env_num))
+        if missing:
+            raise EnvError(f"environments {sorted(missing)} wait for an action")
+        if unknown:
+            raise EnvError(f"there are no environments {sorted(unknown)}, only {self.env_num}")
+
+
+# ---------------------------------------------------------------------- what foreign ones may mean
+
+
+def _other_players(env: int, seats: int, players: int) -> EnvError:
+    return EnvError(
+        f"environment {env} has observations for {seats} players, and there are {players} policies"
+    )
+
+
+def _is_abnormal(timestep: Any) -> bool:
+    """True if the environment failed in this step: its ``obs`` is the next episode's first one."""
+    info = timestep.info
+    infos = [info] if isinstance(info, Mapping) else info  # one for each player
+    return any(one.get("abnormal", False) for one in infos)
+
+
+def _objects(values: Iterable[Any]) -> Array:
+    """Values as a column of Python objects."""
+    values = list(values)
+    column = np.empty(len(values), dtype=object)
+    for row, value in enumerate(values):
+        column[row] = value
+    return column
+
+
+def to_arrays(tree: Any) -> Any:
+    """Torch tensors of a nested mapping, list or tuple as numpy arrays; other values stay."""
+    if isinstance(tree, _ARRAYS):  # at once: it is asked for every action
+        return tree
+    if hasattr(tree, "detach"):
+        return tree.detach().cpu().numpy()
+    if isinstance(tree, Mapping):
+        return {key: to_arrays(value) for key, value in tree.items()}
+    if isinstance(tree, list | tuple) and not hasattr(tree, "_fields"):
+        return type(tree)(to_arrays(value) for value in tree)
+    return tree
+
+
+def as_number(value: Any) -> float:
+    """A number, or the one element of an array, a tensor or a list.
+
+    Raises:
+        EnvError: it is not one number.
+    """
+    try:
+        return float(value.item() if hasattr(value, "item") else np.asarray(value).item())
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise EnvError(f"the return of an episode must be one number, not {value!r}") from error
+
+
+def episode_return(info: Mapping[str, Any], env: int) -> Any:
+    """The return that an environment reports: a number, or one for each player.
+
+    Raises:
+        EnvError: it reports none.
+    """
+    try:
+        return info["eval_episode_return"]
+    except KeyError:
+        raise EnvError(
+            f"environment {env} ended an episode without info['eval_episode_return'], the return "
+            f"that it is judged by; its info has {sorted(map(str, info))}"
+        ) from None
+
+
+def infos_of(info: Any, players: int, env: int, *, ended: bool) -> list[dict[str, Any]]:
+    """Info of each player; at an episode's end its ``eval_episode_return`` is its own, a float.
+
+    Args:
+        info: a sequence, one a player; or one for all, whose ``eval_episode_return`` is a list.
+        players: how many.
+        env: the environment, for messages.
+        ended: whether the episode ended.
+
+    Raises:
+        EnvError: it is something else.
+    """
+    shared = isinstance(info, Mapping)
+    each: list[dict[str, Any]] = [dict(info)] * players if shared else list(info)
+    if not ended:
+        return each
+    if shared:
+        returns = to_arrays(episode_return(info, env))
+    else:
+        returns = [episode_return(one, env) for one in info]
+    if getattr(returns, "shape", None) == () or not hasattr(returns, "__len__"):
+        returns = [returns]
+    if len(returns) != players:
+        raise EnvError(
+            f"environment {env} ended an episode of {players} players with {len(returns)} returns "
+            "in info['eval_episode_return']; each player needs its own"
+        )
+    return [
+        {**one, "eval_episode_return": as_number(number)}
+        for one, number in zip(each, returns, strict=True)
+    ]

@@ -1,0 +1,406 @@
+"""Policies of dicts, DI-engine's form, as ones of columns.
+
+A policy of DI-engine's contract (`CollectMode`, `EvalMode`) takes ``{env_id: observation}`` and
+returns ``{env_id: {"action": ...}}``; it makes transitions by ``process_transition`` and training
+samples by ``get_train_sample``, and learns from lists of samples. `columnar_policy` wraps it once
+into one that acts and learns by columns, for runs; `DictActor` acts for it, `DictRecorder` has it
+make its samples.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from hpcdi.env.base import Envs
+from hpcdi.errors import PolicyError
+from hpcdi.policy.base import TrainColumns
+from hpcdi.policy.create import create_policy
+from hpcdi.roles.collector.loop import attribute_of
+from hpcdi.store.builder import Segment
+from hpcdi.types import (
+    ITEM_DTYPE,
+    Array,
+    Columns,
+    Games,
+    Step,
+    Transition,
+)
+from hpcdi.utils.nested import (
+    to_tensors,
+)
+from hpcdi.worker.dict_envs import View, open_envs, to_arrays
+from hpcdi.worker.dict_samples import columns_of
+from hpcdi.worker.learner.loading import samples
+
+# ---------------------------------------------------------- a policy of dicts as one of columns
+
+
+def columnar_policy(
+    cfg: Any, enable_field: Sequence[str] | None = None, *, seed: Any = None
+) -> Any:
+    """Returns the policy that ``cfg.type`` names; one of dicts as one of columns.
+
+    See `create_policy`.
+    """
+    policy: Any = create_policy(cfg, enable_field, seed=seed)
+    return policy if attribute_of(policy, "columnar", False) else PolicyOfDicts(policy)
+
+
+def columnar_actor(mode: Any) -> Any:
+    """Returns what acts for a policy's mode by columns; None: it wants dicts."""
+    actor = attribute_of(mode, "columnar", None)
+    return actor if hasattr(actor, "act") else None
+
+
+class PolicyOfDicts:
+    """A policy of dicts, whose modes act and learn by columns.
+
+    Args:
+        policy: has DI-engine's modes.
+    """
+
+    def __init__(self, policy: Any) -> None:
+        self._policy = policy
+
+    @property
+    def collect_mode(self) -> Any:
+        """It acts by its attribute ``columnar``, which brings a recorder of its own."""
+        mode = self._policy.collect_mode
+        return _Mode(mode, {"columnar": DictActor([mode], to_tensors)})
+
+    @property
+    def eval_mode(self) -> Any:
+        """See `collect_mode`."""
+        mode = self._policy.eval_mode
+        return _Mode(mode, {"columnar": DictActor([mode], to_tensors)})
+
+    @property
+    def learn_mode(self) -> Any:
+        """Its batches stay on the CPU: a policy of dicts moves its samples itself."""
+        mode = self._policy.learn_mode
+
+        def forward(columns: Mapping[str, Any], **kwargs: Any) -> Any:
+            return mode.forward(samples(columns), **kwargs)
+
+        return _Mode(mode, {"columnar": True, "device": "cpu"}, forward)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._policy, name)
+
+
+class _Mode:
+    """A mode of a policy, with some attributes, and maybe a method, of its own."""
+
+    def __init__(self, mode: Any, attributes: Mapping[str, Any], forward: Any = None) -> None:
+        self._mode, self._attributes = mode, dict(attributes)
+        if forward is not None:
+            self.forward = forward
+
+    def get_attribute(self, name: str) -> Any:
+        """See `Policy.get_attribute`."""
+        if name in self._attributes:
+            return self._attributes[name]
+        return self._mode.get_attribute(name)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._mode, name)
+
+
+class DictActor:
+    """What acts for policies of dicts: for one, or for several, one a player of a battle.
+
+    Args:
+        policies: modes.
+        present: converts observations and rewards before a policy gets them; None: as they are.
+        is_battle: whether they are a battle's players.
+
+    Attributes:
+        seen, outputs: by row, since its last turn.
+        view: values of the environments that it acts in; see `bind`.
+    """
+
+    view: View
+
+    def __init__(
+        self,
+        policies: Sequence[Any],
+        present: Callable[[Any], Any] | None = None,
+        *,
+        is_battle: bool = False,
+    ) -> None:
+        self.policies, self.is_battle = list(policies), is_battle
+        self._present = present
+        self.env_num = 0
+        self.seen: dict[int, Any] = {}
+        self.outputs: dict[int, Any] = {}
+
+    def bind(self, manager: Any) -> Envs:
+        """Act in the environments of a manager; returns them as the stepping loop has them."""
+        envs, self.view = open_envs(manager, len(self.policies) if self.is_battle else 0)
+        self.env_num = envs.env_num
+        return envs
+
+    def act(self, observation: Columns, setting: Any, rows: Array | None = None) -> Columns:
+        """See `ColumnarActor.act`; actions alone. `setting` may be a list, one a player.
+
+        Raises:
+            PolicyError: a policy's output lacks an environment or its action.
+        """
+        values = self.view.seen(observation)
+        numbers = range(len(values)) if rows is None else rows.tolist()
+        seen = {row: self.shown(value) for row, value in zip(numbers, values, strict=True)}
+        settings = setting if isinstance(setting, list) else [setting] * len(self.policies)
+        actions: dict[int, Any] = {}
+        for player, policy in enumerate(self.policies):
+            own = {row % self.env_num: row for row in seen if row // self.env_num == player}
+            if own:
+                given = {env: seen[row] for env, row in own.items()}
+                outputs = policy.forward(given, **(settings[player] or {}))
+                chosen = actions_of(outputs, given)
+                for env, row in own.items():
+                    self.outputs[row], actions[row] = outputs[env], chosen[env]
+        self.seen.update(seen)
+        return self.view.columns([actions[row] for row in numbers])
+
+    def train_columns(self, *_given: Any) -> TrainColumns:
+        """See `ColumnarActor.train_columns`: none, policies of dicts make samples themselves."""
+        return TrainColumns({})
+
+    def shown(self, value: Any) -> Any:
+        """Returns an observation or a reward as policies get it."""
+        return value if value is None or self._present is None else self._present(value)
+
+    def reset(self, rows: Sequence[int] | Array | None = None) -> None:
+        """New episodes begin in these rows; None: in all."""
+        if rows is None:
+            self.seen.clear()
+            self.outputs.clear()
+            for policy in self.policies:
+                policy.reset()
+            return
+        for row in rows:
+            self.policies[int(row) // self.env_num].reset([int(row) % self.env_num])
+            self.seen.pop(int(row), None)
+            self.outputs.pop(int(row), None)
+
+    def recorder(self, envs: Envs, length: int) -> DictRecorder:
+        """Returns a recorder of a parallel collector; see `policy_loop`."""
+        (policy,) = self.policies
+        piece = trajectory_length(policy, length * envs.env_num, envs.env_num)
+        has_sequences = int(attribute_of(policy, "unroll_len", 1)) > 1
+        keeps_open = math.isinf(piece) or (
+            has_sequences and not attribute_of(policy, "on_policy", False)
+        )
+        recorder = TrajectoryRecorder(
+            envs.env_num, piece, policy.get_train_sample, length, keeps_open=keeps_open
+        )
+        return DictRecorder(self, [recorder])
+
+
+def actions_of(outputs: Mapping[int, Any], envs: Iterable[int]) -> dict[int, Any]:
+    """Action for each of `envs`; tensors become arrays, also in nested actions.
+
+    Raises:
+        PolicyError: the policy's output lacks an environment or its action.
+    """
+    try:
+        return {env: to_arrays(outputs[env]["action"]) for env in envs}
+    except (KeyError, IndexError, TypeError) as error:
+        raise PolicyError(
+            f"the policy was asked about environments {sorted(envs)} and must return "
+            f"{{env_id: {{'action': ...}}}} for each; it returned {outputs!r:.200}"
+        ) from error
+
+
+def trajectory_length(policy: Any, target: int, env_num: int) -> float:
+    """Transitions that the policy makes samples of at once: an environment's share of the target.
+
+    At least its ``unroll_len``; without end, up to whole episodes, where its settings say
+    ``traj_len_inf``.
+    """
+    if getattr(attribute_of(policy, "cfg", None), "traj_len_inf", False):
+        return math.inf
+    return max(math.ceil(target / env_num), int(attribute_of(policy, "unroll_len", 1)))
+
+
+class DictRecorder:
+    """Has policies of dicts make transitions of steps, for a recorder of each.
+
+    Args:
+        actor: which has acted for them.
+        recorders: of each player's transitions; None: a player's are not kept.
+    """
+
+    def __init__(self, actor: DictActor, recorders: Sequence[TrajectoryRecorder | None]) -> None:
+        self.actor, self.of = actor, list(recorders)
+        self.mark: Callable[[int], Transition] | None = None
+        """Environment -> what is added to its transitions; None: nothing."""
+
+    def record(
+        self, _columns: Columns, _live: Array, step: Step, _games: Games | None = None
+    ) -> None:
+        """Add a step; see `Recorder.record`."""
+        actor, env_num = self.actor, self.actor.env_num
+        for row, timestep in actor.view.timesteps(step).items():
+            player, env = row // env_num, row % env_num
+            recorder = self.of[player]
+            if recorder is None:
+                continue
+            shown = timestep._replace(
+                obs=actor.shown(timestep.obs), reward=actor.shown(timestep.reward)
+            )
+            process = actor.policies[player].process_transition
+            made = process(actor.seen[row], actor.outputs[row], shown)
+            if self.mark is not None:
+                made.update(self.mark(env))
+            recorder.add(env, made, ended=bool(timestep.done))
+        failed = [] if step.failed is None else np.flatnonzero(step.failed).tolist()
+        for row in failed:
+            recorder = self.of[row // env_num]
+            if recorder is not None:
+                recorder.drop(row % env_num)
+
+    @property
+    def is_full(self) -> bool:
+        """See `Recorder.is_full`."""
+        return any(recorder is not None and recorder.is_full for recorder in self.of)
+
+    def cut(self, _next_observation: Columns, policy_version: int) -> Segment | None:
+        """See `Recorder.cut`: of a single player."""
+        recorder = self.of[0]
+        return None if recorder is None else recorder.cut(policy_version)
+
+
+class Trajectory(NamedTuple):
+    """Consecutive transitions of one episode, as the samples that a policy made of them."""
+
+    env: int
+    episode: int
+    samples: list[Transition]
+    transitions: int
+    is_whole: bool
+    """Whether its episode ended with it."""
+
+
+class TrajectoryRecorder:
+    """Records transitions of a policy of dicts, which makes samples of each finished trajectory.
+
+    A trajectory is finished when its episode ends, or when it has `length` transitions.
+
+    Args:
+        env_num: environments.
+        length: transitions of one environment; infinite: whole episodes.
+        make_samples: the policy's ``get_train_sample``.
+        rollout: transitions of one environment after which it is full; None: `length`.
+        keeps_open: unfinished trajectories go on after a cut, for samples that are sequences of
+            `length`; else a cut finishes them.
+    """
+
+    def __init__(
+        self,
+        env_num: int,
+        length: float,
+        make_samples: Callable[[list[Transition]], list[Transition]],
+        rollout: float | None = None,
+        *,
+        keeps_open: bool = False,
+    ) -> None:
+        self.length = length
+        self._keeps_open = keeps_open
+        self._make_samples = make_samples
+        self._rollout = rollout
+        self._open: list[list[Transition]] = [[] for _ in range(env_num)]
+        self._episode = [0] * env_num  # number of the running episode
+        self._finished: list[Trajectory] = []
+        self._without_samples = 0  # transitions that no cut has counted yet
+
+    @property
+    def open_transitions(self) -> int:
+        """Transitions of unfinished trajectories."""
+        return sum(map(len, self._open))
+
+    @property
+    def finished(self) -> int:
+        """Trajectories that `take` would return."""
+        return len(self._finished)
+
+    @property
+    def is_full(self) -> bool:
+        """True if it must be cut before the next step: it holds a rollout of all environments."""
+        held = sum(trajectory.transitions for trajectory in self._finished)
+        if not self._keeps_open:
+            held += self.open_transitions
+        rollout = self.length if self._rollout is None else self._rollout
+        return held >= rollout * len(self._open)
+
+    @property
+    def is_empty(self) -> bool:
+        """True if there is nothing to cut."""
+        return not self._finished and not any(self._open)
+
+    def add(self, env: int, transition: Transition, *, ended: bool) -> None:
+        """Add an environment's transition, with which its episode may have ended."""
+        self._open[env].append(transition)
+        if ended or len(self._open[env]) >= self.length:
+            self._finish(env, is_whole=ended)
+
+    def drop(self, env: int) -> None:
+        """Drop an environment's unfinished trajectory: it failed."""
+        self._open[env] = []
+        self._episode[env] += 1
+
+    def take(self, most: int | None = None) -> list[Trajectory]:
+        """Take the finished trajectories, oldest first, at most so many."""
+        taken = self._finished[:most]
+        self._finished = self._finished[len(taken) :]
+        return taken
+
+    def drop_open(self) -> None:
+        """Drop what was recorded of unfinished trajectories."""
+        for env, transitions in enumerate(self._open):
+            if transitions:
+                self.drop(env)
+
+    def finish_all(self) -> None:
+        """Finish all trajectories, however short they are."""
+        for env, transitions in enumerate(self._open):
+            if transitions:
+                self._finish(env, is_whole=False)
+
+    def cut(self, policy_version: int) -> Segment | None:
+        """Take everything, or what is finished, as a segment of samples.
+
+        Returns:
+            A row a sample, see `dict_samples`; None where there are none.
+        """
+        if not self._keeps_open:
+            self.finish_all()
+        taken = self.take()
+        cut = [trajectory for trajectory in taken if trajectory.samples]
+        steps = np.array([trajectory.transitions for trajectory in cut], dtype=np.int64)
+        self._without_samples += sum(one.transitions for one in taken) - int(steps.sum())
+        if not cut:
+            return None
+        steps[0] += self._without_samples
+        self._without_samples = 0
+        table = np.zeros(len(cut), dtype=ITEM_DTYPE)
+        table["item_len"] = [len(trajectory.samples) for trajectory in cut]
+        table["item_start"] = np.cumsum(table["item_len"]) - table["item_len"]
+        table["policy_version"] = policy_version
+        table["env_id"] = [trajectory.env for trajectory in cut]
+        table["episode_id"] = [trajectory.episode for trajectory in cut]
+        samples = [one for trajectory in cut for one in trajectory.samples]
+        ended = np.array([trajectory.is_whole for trajectory in cut])
+        return Segment(columns_of(samples), table, ended=ended, env_steps=steps)
+
+    def _finish(self, env: int, *, is_whole: bool) -> None:
+        """Make samples of an environment's trajectory, which may end with its episode."""
+        transitions, self._open[env] = self._open[env], []
+        samples, count = self._make_samples(transitions), len(transitions)
+        episode = self._episode[env] * len(self._open) + env
+        self._finished.append(Trajectory(env, episode, samples, count, is_whole))
+        self._episode[env] += is_whole
