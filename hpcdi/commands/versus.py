@@ -265,7 +265,7 @@ class Arena(Closing):
         commander = self._loaded.config.policy.other.commander
         source = name
         if isinstance(commander, OneVsOneCommanderConfig):
-            source = str(commander.league.fixed.get(name, name))
+            source = commander.league.fixed.get(name, name)
         if source == "random" or ":" in source or (self._layout.root / source).is_file():
             return source
         raise LaunchError(

@@ -339,7 +339,8 @@ def convert(value: Any, hint: Any) -> Any:
     if origin is dict or hint is dict:
         if not isinstance(value, Mapping):
             raise TypeError(f"must be a mapping, not {_type_name(value)}")
-        return dict(value)
+        element = args[1] if args else Any
+        return {key: _convert_item(key, item, element) for key, item in value.items()}
     return _convert_scalar(value, hint)
 
 
@@ -354,6 +355,13 @@ def _convert_union(value: Any, args: tuple[Any, ...]) -> Any:
             except (TypeError, ValueError) as error:
                 errors.append(str(error))
     raise TypeError("; or ".join(dict.fromkeys(errors)))
+
+
+def _convert_item(key: str, value: Any, hint: Any) -> Any:
+    try:
+        return convert(value, hint)
+    except (TypeError, ValueError) as error:
+        raise type(error)(f"{key} {error}") from error
 
 
 def _convert_sequence(value: Any, origin: Any, args: tuple[Any, ...]) -> Any:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
 
 from hpcdi.config.fields import section, setting
 from hpcdi.config.roles import SoloCommanderConfig
@@ -24,12 +23,12 @@ _TAKEN = ("latest", "best", "random")
 class LeagueConfig:
     """Settings of a league: who learns, opponents, and when a player is frozen."""
 
-    players: dict[str, Any] = setting(
+    players: dict[str, str] = setting(
         {MAIN: "main"},
         "players that learn: name -> main, main_exploiter (plays against main) or league_exploiter "
         "(against all that are frozen); first of all main: main",
     )
-    learners: dict[str, Any] = setting(
+    learners: dict[str, int] = setting(
         {},
         "learner ranks of players, by name; those that are not named here share what is left of "
         "policy.learn.learner.learner_num evenly",
@@ -63,7 +62,7 @@ class LeagueConfig:
     decay: float = setting(
         0.998, "weight of a pairing's older games, for each newer one", above=0, maximum=1.0
     )
-    fixed: dict[str, Any] = setting(
+    fixed: dict[str, str] = setting(
         {}, "players that never learn: name -> random, a policy file, or my_module:play"
     )
 
@@ -76,7 +75,7 @@ class LeagueConfig:
                 yield Problem(f"fixed.{name}", message)
             if name in self.players:
                 yield Problem(f"fixed.{name}", "is the name of a player that learns")
-            if not isinstance(source, str) or not source:
+            if not source:
                 yield Problem(f"fixed.{name}", "must name a source: 'random', a file, or a module")
 
     def _learning_problems(self) -> Iterator[Problem]:
@@ -92,7 +91,7 @@ class LeagueConfig:
             if name not in self.players:
                 names = ", ".join(self.players)
                 yield Problem(f"learners.{name}", f"no such player learns; there are {names}")
-            if type(count) is not int or count < 1:
+            if count < 1:
                 yield Problem(f"learners.{name}", f"must be a number of ranks from 1, not {count}")
 
     def share_learners(self, count: int) -> dict[str, int]:
@@ -100,7 +99,7 @@ class LeagueConfig:
         rest = [name for name in self.players if name not in self.learners]
         free = max(0, count - sum(self.learners.values()))
         shares = {n: free // len(rest) + (i < free % len(rest)) for i, n in enumerate(rest)}
-        return {name: int({**shares, **self.learners}[name]) for name in self.players}
+        return {name: {**shares, **self.learners}[name] for name in self.players}
 
 
 @dataclass(frozen=True)

@@ -107,7 +107,7 @@ class ModelConfig:
         "observations to features: mlp, nature_cnn, impala_cnn, multi (of several arrays), "
         "auto (by the space), or 'my_module:make'",
     )
-    leaf_encoders: dict[str, Any] = setting(
+    leaf_encoders: dict[str, str] = setting(
         {}, "with multi: array -> its encoder, e.g. {camera: impala_cnn}; else auto"
     )
     embedding_size: int = setting(
@@ -149,7 +149,7 @@ class ModelConfig:
                 yield Problem(slot, _unknown(name, names))
         for leaf, name in self.leaf_encoders.items():
             names = _BUILT_IN["encoder"]
-            if name not in names and not re.fullmatch(r"[\w.]+:\w+", str(name)):
+            if name not in names and not re.fullmatch(r"[\w.]+:\w+", name):
                 yield Problem(f"leaf_encoders.{leaf}", _unknown(name, names))
 
 
