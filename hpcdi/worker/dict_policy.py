@@ -33,8 +33,7 @@ from hpcdi.utils.nested import (
     to_tensors,
 )
 from hpcdi.worker.dict_envs import View, open_envs, to_arrays
-from hpcdi.worker.dict_samples import columns_of
-from hpcdi.worker.learner.loading import samples
+from hpcdi.worker.dict_samples import columns_of, weighted_samples_of
 
 # ---------------------------------------------------------- a policy of dicts as one of columns
 
@@ -84,7 +83,7 @@ class PolicyOfDicts:
         mode = self._policy.learn_mode
 
         def forward(columns: Mapping[str, Any], **kwargs: Any) -> Any:
-            return mode.forward(samples(columns), **kwargs)
+            return mode.forward(weighted_samples_of(columns), **kwargs)
 
         return _Mode(mode, {"columnar": True, "device": "cpu"}, forward)
 

@@ -44,6 +44,20 @@ def samples_of(tensors: Mapping[str, Any]) -> list[Transition]:
     return _values(unflatten(tensors))
 
 
+def weighted_samples_of(columns: Mapping[str, Any]) -> list[Transition]:
+    """Returns a batch as a list of dicts of tensors, one a sample, ``IS`` among them.
+
+    Args:
+        columns: name -> tensor [batch, ...], the importance weights ``weight`` among them.
+    """
+    tensors = {name: column for name, column in columns.items() if name != "weight"}
+    weights = columns["weight"].tolist()
+    return [
+        {**sample, "IS": weight}
+        for sample, weight in zip(samples_of(tensors), weights, strict=True)
+    ]
+
+
 def _columns(values: Sequence[Any], name: str) -> Columns:
     """Columns of equal trees, one a row."""
     first = values[0]

@@ -29,7 +29,8 @@ from fakes.serial_parts import (
     steps_of,
     story,
 )
-from hpcdi.env.base import BackendStep, EnvFacts, EnvFailure, EpisodeStart, ManagerConfig
+from hpcdi.config.env import ManagerConfig
+from hpcdi.env.base import BackendStep, EnvFacts, EnvFailure, EpisodeStart
 from hpcdi.env.create import create_env_manager, make_env_manager
 from hpcdi.env.manager import EnvManager
 from hpcdi.env.toy import CountEnv

@@ -37,5 +37,7 @@ def create_parallel_collector(
 
 def get_parallel_collector_cls(cfg: Mapping[str, Any]) -> Any:
     """The class that ``cfg.type`` names."""
-    found = core.get_parallel_collector_cls(cfg)
-    return ZerglingParallelCollector if found is core.ZerglingParallelCollector else found
+    cls = core.get_parallel_collector_cls(cfg)
+    if cls is not core.ZerglingParallelCollector:
+        return cls
+    return MarineParallelCollector if cfg["type"] == "marine" else ZerglingParallelCollector

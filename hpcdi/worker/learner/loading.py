@@ -10,9 +10,9 @@ import numpy as np
 
 from hpcdi.store.rows import transitions
 from hpcdi.transport.base import Transport
-from hpcdi.types import Columns, Transition
+from hpcdi.types import Columns
 from hpcdi.utils.nested import share_tensors
-from hpcdi.worker.dict_samples import samples_of
+from hpcdi.worker.dict_samples import weighted_samples_of
 
 
 class SampleLoader(Iterator[Any]):
@@ -66,20 +66,6 @@ def takes_columns(policy: Any) -> bool:
         return False
 
 
-def samples(columns: Mapping[str, Any]) -> list[Transition]:
-    """Returns a batch as a list of dicts of tensors, one a sample, ``IS`` among them.
-
-    Args:
-        columns: name -> tensor [batch, ...], the importance weights ``weight`` among them.
-    """
-    tensors = {name: column for name, column in columns.items() if name != "weight"}
-    weights = columns["weight"].tolist()
-    return [
-        {**sample, "IS": weight}
-        for sample, weight in zip(samples_of(tensors), weights, strict=True)
-    ]
-
-
 def batch_of_blocks(
     transport: Transport, data: Sequence[Mapping[str, Any]], *, as_columns: bool
 ) -> Any:
@@ -102,4 +88,4 @@ def batch_of_blocks(
     batch = share_tensors({**columns, "weight": weights})
     if as_columns:
         return batch
-    return [{**item, **meta} for item, meta in zip(samples(batch), metas, strict=True)]
+    return [{**item, **meta} for item, meta in zip(weighted_samples_of(batch), metas, strict=True)]
