@@ -54,7 +54,11 @@ class WorkerReady(Message):
 
 @dataclass(frozen=True)
 class BlockReady(Message):
-    """A block is published."""
+    """A block is published; or, while it is open still, what has come to it.
+
+    Where the transport lends open blocks, a block is announced piece by piece, and `BlockStored`
+    says where it lies in the end.
+    """
 
     task_id: str
     block_id: int
@@ -66,6 +70,13 @@ class BlockReady(Message):
     made_of: int = -1  # environment steps, where its rows are samples; -1: they are transitions
     games: tuple[GameCounts, ...] = ()  # that ended in it, in a league
     player: str = MAIN  # that learns from it
+    first_row: int = 0  # of the block, at which the piece begins
+    capacity: int = 0  # rows to which the block may grow; 0: it is whole
+
+    @property
+    def is_open(self) -> bool:
+        """True if it is a piece of a block that is not stored yet."""
+        return self.capacity > 0
 
     @property
     def transitions(self) -> int:
@@ -76,6 +87,15 @@ class BlockReady(Message):
     def env_steps(self) -> int:
         """Environment steps that it was made of: what the run's counters count."""
         return self.transitions if self.made_of < 0 else self.made_of
+
+
+@dataclass(frozen=True)
+class BlockStored(Message):
+    """A block that was announced piece by piece is whole, and lies in a shard."""
+
+    block_id: int
+    shard: ShardRef
+    player: str = MAIN
 
 
 @dataclass(frozen=True)

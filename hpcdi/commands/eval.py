@@ -27,8 +27,8 @@ from hpcdi.league.battle_agent import OPPONENTS, BattleAgent, Players
 from hpcdi.policy.exploration import RandomActor
 from hpcdi.roles.collector.evaluation import evaluate, quotas
 from hpcdi.roles.collector.loop import Loop, policy_loop
+from hpcdi.run.experiment import evaluation_goal
 from hpcdi.run.run_folder import short
-from hpcdi.run.serial.parts import evaluation_goal
 from hpcdi.types import Settings
 from hpcdi.utils.log import say
 from hpcdi.utils.metrics import human_count, human_return

@@ -19,7 +19,7 @@ from hpcdi.errors import CheckpointError, LaunchError
 from hpcdi.policy.base import ColumnarActor, actor_of
 from hpcdi.run.experiment import load_experiment
 from hpcdi.run.run_folder import short
-from hpcdi.run.serial.parts import set_threads
+from hpcdi.run.serial import set_threads
 from hpcdi.store.checkpoints import MANIFEST, POLICY_FILE, open_checkpoint
 from hpcdi.store.layout import RunLayout
 from hpcdi.store.policies import PolicyImage, read_policy

@@ -29,7 +29,7 @@ def main(arguments: Sequence[str]) -> int:
     add_experiment(parser, is_optional=True)
     add_run_folder(parser)
     request = request_of(parser.parse_intermixed_args(arguments))
-    from hpcdi.run.serial.run import serial
+    from hpcdi.run.serial import serial
 
     with as_yaml(request.config) as config:
         return serial(dataclasses.replace(request, config=config))

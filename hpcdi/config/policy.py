@@ -468,7 +468,7 @@ class PolicyConfig(ComponentConfig):
 
     def usual_updates(self, transitions: int) -> int:
         """Returns the updates after a number of transitions, where no setting says it."""
-        return 1 if self.on_policy else max(1, transitions // TRANSITIONS_PER_UPDATE)
+        return 1 if self.on_policy else max(1, round(transitions / TRANSITIONS_PER_UPDATE))
 
     def collect_setting(self, info: Settings) -> dict[str, Any]:  # noqa: ARG002
         """Returns what rank 0 tells collectors: keyword arguments of the policy's acting.

@@ -13,7 +13,7 @@ from hpcdi.config.env import ChildConfig, EnvConfig
 from hpcdi.config.fields import ComponentConfig, component, section, sections, setting
 from hpcdi.config.policy import PolicyConfig
 from hpcdi.config.replay import AdvancedBufferConfig
-from hpcdi.config.roles import ReturnEvaluatorConfig, SoloCommanderConfig
+from hpcdi.config.roles import SoloCommanderConfig
 from hpcdi.errors import Problem
 from hpcdi.types import Interval
 from hpcdi.utils.registry import (
@@ -322,9 +322,15 @@ def check_over_ranks(config: ExperimentConfig) -> list[Problem]:
             f"({shared}; see policy.other.commander.league)"
         )
         problems.append(Problem("policy.learn.learner.learner_num", message))
+    return problems + _check_repeats(config)
+
+
+def _check_repeats(config: ExperimentConfig) -> list[Problem]:
+    """Check that a deterministic run can repeat itself."""
+    problems: list[Problem] = []
     if config.system.deterministic:
         problems += _check_deterministic(config.policy)
-        if len(groups) > 1:
+        if len(learners_of(config)) > 1:
             why = "a deterministic run trains one player (system.deterministic)"
             problems.append(Problem("policy.other.commander.league.players", why))
         manager = config.env.manager
@@ -381,9 +387,4 @@ def check_serial(config: ExperimentConfig) -> list[Problem]:
         if part.type in ("episode", "episode_1v1", "metric"):
             message = f"`hpcdi serial` supports {supported}; {part.type!r} is for your own code"
             problems.append(Problem(f"policy.{path}.type", message))
-    n_episode = evaluator.n_episode if isinstance(evaluator, ReturnEvaluatorConfig) else None
-    env_num = config.env.evaluator_env_num
-    if n_episode is not None and n_episode < env_num:
-        message = f"must be at least env.evaluator_env_num, {env_num}, not {n_episode}"
-        problems.append(Problem("policy.eval.evaluator.n_episode", message))
-    return problems
+    return problems + _check_repeats(config)

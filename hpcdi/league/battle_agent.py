@@ -38,6 +38,13 @@ TEAM = "team"
 """Number in an episode's info: the learner's team."""
 
 
+def live_opponents(setting: Settings) -> list[str]:
+    """Returns the names of other players that learn, and that a task's setting may draw."""
+    learner = setting.get(LEARNER, "main")
+    drawn: Mapping[str, Sequence[Any]] = setting.get(OPPONENTS, {})
+    return [n for n, (share, source) in drawn.items() if share > 0 and not source and n != learner]
+
+
 class Player(Protocol):
     """What acts for a player that does not learn; a `ColumnarActor` is one."""
 

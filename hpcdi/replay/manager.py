@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from hpcdi.comm.messages import AdmitBlock, Batches, BlockAdmitted, BlockReady
+from hpcdi.comm.messages import AdmitBlock, Batches, BlockAdmitted, BlockReady, BlockStored
 from hpcdi.config.schema import ExperimentConfig
 from hpcdi.replay.index import ReplayIndex, Slots
 from hpcdi.replay.monitor import Monitor
@@ -182,6 +182,11 @@ class ReplayManager:
         self.items_admitted += self.partitions[rank].admit(admitted)
         return self.partitions[rank].orders()
 
+    def stored(self, block: BlockStored) -> None:
+        """A block that was open lies in a shard."""
+        if not any(part.stored(block) for part in self.partitions.values()):
+            self._freed.append(block.shard.path)  # its rows have gone meanwhile
+
     def serve(self, env_steps: int, collecting: Collection[int]) -> list[tuple[int, Batches]]:
         """Equally many batches for each learner; none until all have asked and all can have some.
 
@@ -287,7 +292,7 @@ def blocks_of(state: Mapping[str, Any]) -> list[str]:
     named = list(state["waiting"])
     for part in state["partitions"].values():
         named += [*(block["path"] for block in part["blocks"]), *part["waiting"]]
-    return named
+    return [path for path in named if path]  # the others are not stored yet
 
 
 def create_replay(

@@ -10,6 +10,9 @@ Life of a block::
                                │                                                       │
                                └── rows of the oldest blocks: their items leave it ◄───┘ (later)
 
+A block that is still open has rows for all that it may become; what comes to it goes the same way,
+piece by piece, until it is stored (`BlockStored`), and has a name.
+
 Messages to a learner keep their order, which makes it safe to reuse rows: a batch that names old
 rows is sent, and so gathered, before the order that overwrites them.
 
@@ -33,7 +36,14 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from hpcdi.comm.messages import AdmitBlock, Batches, BlockAdmitted, BlockReady, DataDemand
+from hpcdi.comm.messages import (
+    AdmitBlock,
+    Batches,
+    BlockAdmitted,
+    BlockReady,
+    BlockStored,
+    DataDemand,
+)
 from hpcdi.config.replay import AdvancedBufferConfig
 from hpcdi.errors import BufferContractError
 from hpcdi.replay.index import ReplayIndex
@@ -160,12 +170,23 @@ class HeldBlock:
     first_id: int = -1
     end_id: int = -1
 
+    def grow(self, piece: BlockReady) -> None:
+        """Take what has come to the block."""
+        ready, rows = self.ready, self.ready.shard.rows
+        if piece.first_row != rows:
+            raise BufferContractError(f"block {ready.block_id} was announced twice")
+        items = piece.items.copy()
+        items["item_start"] += rows
+        shard = dataclasses.replace(ready.shard, rows=rows + piece.shard.rows)
+        items = np.concatenate([ready.items, items])
+        self.ready = dataclasses.replace(ready, shard=shard, items=items, capacity=piece.capacity)
+
     def state_dict(self) -> dict[str, Any]:
-        """As a partition's state holds it."""
+        """As a partition's state holds it; without a path where it is not stored."""
         shard = self.ready.shard
         return {
             "block_id": self.ready.block_id,
-            "path": shard.path,
+            "path": "" if self.ready.is_open else shard.path,
             "rows": shard.rows,
             "crc32": shard.crc32,
             "first_row": self.first_row,
@@ -222,21 +243,40 @@ class Partition:
         if self._placer is None:
             size = self.buffer.capacity
             self._placer = make_placer(size, self._block_bytes, ready, self.rule)
-        if ready.block_id in self._held:
-            raise BufferContractError(f"block {ready.block_id} was announced twice")
-        placement = self._placer.place(ready.block_id, ready.shard.rows)
-        for block_id in placement.evicted:
-            old = self._held.pop(block_id, None)
-            if old is not None:  # it may be missing since a restart
-                self.buffer.evict(old.end_id)
-                self._freed.append(old.ready.shard.path)
-        self._held[ready.block_id] = block = HeldBlock(ready, placement.first_row)
-        return self._order(block)
+        block = self._held.get(ready.block_id)
+        if block is not None:
+            block.grow(ready)
+            self._placer.trim(ready.block_id, ready.capacity)
+        else:
+            rows = ready.capacity if ready.is_open else ready.shard.rows
+            placement = self._placer.place(ready.block_id, rows)
+            for block_id in placement.evicted:
+                self._let_go(block_id)
+            self._held[ready.block_id] = block = HeldBlock(ready, placement.first_row)
+        return self._order(ready, block.first_row + ready.first_row)
 
-    def _order(self, block: HeldBlock) -> AdmitBlock:
+    def _let_go(self, block_id: int) -> None:
+        """A block has no rows any more."""
+        old = self._held.pop(block_id, None)
+        if old is None:  # missing since a restart
+            return
+        self.buffer.evict(old.end_id)
+        if not old.ready.is_open:  # else `stored` says which one it was
+            self._freed.append(old.ready.shard.path)
+
+    def _order(self, ready: BlockReady, first_row: int) -> AdmitBlock:
         capacity = self._placer.capacity if self._placer is not None else 0
-        ready = block.ready
-        return AdmitBlock(ready.block_id, block.first_row, capacity, ready.shard, ready.sealed_at)
+        return AdmitBlock(ready.block_id, first_row, capacity, ready.shard, ready.sealed_at)
+
+    def stored(self, block: BlockStored) -> bool:
+        """A block that was open lies in a shard; returns whether it is this learner's."""
+        held = self._held.get(block.block_id)
+        if held is None:
+            return False
+        held.ready = dataclasses.replace(held.ready, shard=block.shard, capacity=0)
+        if self._placer is not None:
+            self._placer.trim(block.block_id, block.shard.rows)
+        return True
 
     def admit(self, admitted: BlockAdmitted) -> int:
         """Add a block's items to the index; returns how many (0: failed or overwritten)."""
@@ -244,16 +284,18 @@ class Partition:
         block = self._held.get(admitted.block_id)
         if block is None:
             return 0
-        if block.end_id >= 0:  # read again after a restart: its items are in the index already
-            if admitted.error:
+        if admitted.error:
+            if block.end_id >= 0:  # read again after a restart: its items are in the index
                 self.buffer.evict(block.end_id, block.first_id)
             return 0
-        if admitted.error:
-            return 0
         rows, versions = item_rows(block.ready, block.first_row, self.rule)
-        ids = self.buffer.add(len(rows), versions)
+        known = max(block.end_id, 0) - max(block.first_id, 0)
+        if known == len(rows):  # it was read again after a restart
+            return 0
+        ids = self.buffer.add(len(rows) - known, versions[known:])
         self._rows[self._slots(ids)] = rows[len(rows) - len(ids) :]
-        block.first_id, block.end_id = ids.start, ids.stop
+        block.first_id = block.first_id if known else ids.start
+        block.end_id = ids.stop
         return len(ids)
 
     def _slots(self, ids: range) -> Array:
@@ -406,7 +448,7 @@ class Partition:
                 ready, block["first_row"], block["first_id"], block["end_id"]
             )
         self.backlog.rereading.update(self._held)
-        return [self._order(block) for block in self._held.values()]
+        return [self._order(block.ready, block.first_row) for block in self._held.values()]
 
 
 class OnPolicyPartition(Partition):

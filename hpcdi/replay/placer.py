@@ -73,6 +73,13 @@ class RowPlacer:
         self._blocks.append((block_id, first, self._head))
         return Placement(first, tuple(evicted))
 
+    def trim(self, block_id: int, rows: int) -> None:
+        """A block will have no more rows than these: if it is the newest, others get the rest."""
+        if self._blocks and self._blocks[-1][0] == block_id:
+            _, first, _ = self._blocks.pop()
+            self._head = first + rows
+            self._blocks.append((block_id, first, self._head))
+
     def _evict(self, start: int, end: int) -> list[int]:
         """Drop the blocks that reach into rows [start, end); they are the oldest ones."""
         evicted = []

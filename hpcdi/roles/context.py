@@ -12,9 +12,12 @@ import numpy as np
 
 from hpcdi.comm.link import Link
 from hpcdi.comm.messages import CollectTask, StopRequest
+from hpcdi.comm.pump import LinkPump, Pump
 from hpcdi.config.schema import ExperimentConfig, communicator_of
 from hpcdi.policy.create import create_policy
 from hpcdi.store.layout import RunLayout
+from hpcdi.transport import open_transport
+from hpcdi.transport.base import Transport
 from hpcdi.types import MAIN
 
 COORDINATOR_RANK = 0
@@ -43,6 +46,9 @@ class WorkerContext:
         stop_request: returns what a signal asked for, once.
         restarts: how often the run has been resumed.
         make_policy: makes policies that act by columns and learn from them.
+        transport: that ranks of one process share; None: each opens its own.
+        make_pump: makes what carries the rank's messages, see `LinkPump`.
+        in_turns: collecting and learning take turns, in one process.
     """
 
     config: ExperimentConfig
@@ -54,6 +60,13 @@ class WorkerContext:
     stop_request: Callable[[], StopRequest | None] = lambda: None
     restarts: int = 0
     make_policy: MakePolicy = create_policy
+    transport: Transport | None = None
+    make_pump: Callable[..., Pump] = LinkPump
+    in_turns: bool = False
+
+    def open_transport(self) -> Transport:
+        """Returns this rank's end of the transport of blocks."""
+        return self.transport or open_transport(self.config.system, self.layout)
 
     @property
     def learners(self) -> tuple[int, ...]:

@@ -6,9 +6,9 @@ of its loop::
     collector    after each step of its environments        `advance(transitions)`
     learner      before each batch                          `reach(train iterations)`
     coordinator  at each turn of its loop                   `reach(seconds)`
-    serial run   at each turn of its loop                   `reach(env steps)`
 
-Faults belong to a process, which is one rank: so there is one `FAULTS` in it.
+Faults belong to a process, which is one rank: so there is one `FAULTS` in it. In `hpcdi serial` the
+collector's steps count.
 """
 
 from __future__ import annotations
@@ -41,12 +41,27 @@ class Faults:
 
     def __init__(self) -> None:
         self._armed: list[tuple[float, FaultConfig]] = []  # due at: seconds or steps
-        self._began, self._step = 0.0, 0
+        self._began, self._step, self._counts = 0.0, 0, ""
         self._requested: list[str] = []  # kinds that the role itself has to make
 
-    def arm(self, faults: Iterable[FaultConfig], rank: int, role: str, restarts: int) -> None:
-        """Take the faults for this rank in this part of the run; their clock starts."""
-        self._began, self._step = time.monotonic(), 0
+    def arm(
+        self,
+        faults: Iterable[FaultConfig],
+        rank: int,
+        role: str,
+        restarts: int,
+        counts: str | None = None,
+    ) -> None:
+        """Take the faults for this rank in this part of the run; their clock starts.
+
+        Args:
+            faults: of the experiment.
+            rank: in the world.
+            role: of the rank.
+            restarts: how often the run was resumed.
+            counts: role whose steps count, where several are in this process; None: `role`.
+        """
+        self._began, self._step, self._counts = time.monotonic(), 0, counts or role
         self._requested = []
         self._armed = [
             (float(fault.at_step or fault.after_s or 0), fault)
@@ -54,21 +69,22 @@ class Faults:
             if restarts == fault.restart and (fault.rank == rank or fault.role == role)
         ]
 
-    def advance(self, steps: int) -> None:
+    def advance(self, steps: int, role: str) -> None:
         """Count more steps; see `reach`."""
         if self._armed:
-            self.reach(self._step + steps)
+            self.reach(self._step + steps, role)
 
-    def reach(self, step: int) -> None:
+    def reach(self, step: int, role: str) -> None:
         """Inject the faults that are due.
 
         Args:
             step: steps done so far.
+            role: that did them.
 
         Raises:
             InjectedFault: one of kind "raise" is due.
         """
-        if not self._armed:
+        if not self._armed or role != self._counts:
             return
         self._step = step
         elapsed_s = time.monotonic() - self._began

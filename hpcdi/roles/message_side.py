@@ -36,7 +36,6 @@ from hpcdi.utils.timer import RoleMeter
 from hpcdi.utils.watchdog import WAITING, Watchdog
 
 _FIRST_WORD_S = 1.0
-_LOOK_S = 0.005
 _LEAVE_TIMEOUT_S = 30.0
 """The workers wait for rank 0 so much longer than it waits for them."""
 
@@ -52,11 +51,13 @@ class MessageSide(Configurable, ABC):
         pump: to the other ranks; made by subclasses, with `ask` and `listen`.
         exit_code: of the process, after `run`.
         meter: where the rank's time goes; every turn of its loop marks it.
+        is_waiting: whether the last turn found nothing to do.
     """
 
     role: ClassVar[str]
     pump: Pump
     exit_code = 0
+    is_waiting = False
 
     def __init__(self, cfg: Any = None, context: WorkerContext | None = None) -> None:
         self._cfg = self.parse_config(cfg)
@@ -91,6 +92,17 @@ class MessageSide(Configurable, ABC):
     @abstractmethod
     def run(self) -> None:
         """Run tasks until the run ends and all ranks may leave."""
+
+    @abstractmethod
+    def turn(self, now: float) -> bool:
+        """Do one thing that is there; never wait for one.
+
+        Args:
+            now: seconds of `time.monotonic`.
+
+        Returns:
+            Whether to go on; False once this rank may exit.
+        """
 
     def start(self) -> None:
         """Accept tasks.
@@ -173,12 +185,6 @@ class MessageSide(Configurable, ABC):
             wait_s(_FIRST_WORD_S)
         sys.stderr.write(f"hpcdi: rank 0 (coordinator) {why}\n")
         abort_job(EXIT_REQUEUE)
-
-    def _shut_down(self, report: Mapping[str, Any]) -> None:
-        """Send `Goodbye` and wait until rank 0 lets everybody exit; see `_may_leave`."""
-        self._say_goodbye(report)
-        while not self._may_leave(time.monotonic()):
-            wait_s(_LOOK_S)
 
     def _say_goodbye(self, report: Mapping[str, Any]) -> None:
         """Send rank 0 this rank's last message.

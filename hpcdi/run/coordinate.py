@@ -92,7 +92,7 @@ def _watched(
         now = time.monotonic()
         watchdog.look(now)
         settings.look(now)
-        FAULTS.reach(int(now - began))
+        FAULTS.reach(int(now - began), "coordinator")
         return take()
 
     return ask

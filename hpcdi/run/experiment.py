@@ -6,8 +6,11 @@ import dataclasses
 import os
 from collections.abc import Sequence
 
+import numpy as np
+
 from hpcdi.config.load import Compiled, load
 from hpcdi.config.policy import TorchPolicyConfig
+from hpcdi.config.roles import ReturnEvaluatorConfig
 from hpcdi.config.schema import ExperimentConfig, check_faults, check_over_ranks, check_serial
 from hpcdi.env.create import battle_players, get_spaces
 from hpcdi.errors import ConfigError, PolicyError, Problem
@@ -38,12 +41,12 @@ def load_experiment(
         ConfigError: something is wrong; holds all problems.
     """
     compiled = load(path, overrides)
-    players = battle_players(compiled.config.env) if over_ranks else 1
+    players = 1 if over_ranks is None else battle_players(compiled.config.env)
     if players > 1:
         compiled = load(path, [*_as_a_league(compiled.config), *overrides])
     spaces = get_spaces(compiled.config.env)
     if over_ranks is not None:
-        _check_can_run(compiled.config, path, players, over_ranks=over_ranks)
+        _check_can_train(compiled.config, path, players, over_ranks=over_ranks)
     policy = compiled.config.policy
     if not isinstance(policy, TorchPolicyConfig):
         return compiled, spaces
@@ -60,19 +63,22 @@ def load_experiment(
     ), spaces
 
 
-def _check_can_run(config: ExperimentConfig, path: str, players: int, *, over_ranks: bool) -> None:
+def _check_can_train(
+    config: ExperimentConfig, path: str, players: int, *, over_ranks: bool
+) -> None:
     problems = check_over_ranks(config) if over_ranks else check_serial(config)
-    problems += check_faults(config, os.environ)
-    if over_ranks:
-        problems += _check_league(config, players)
-    elif config.policy.other.commander.type == "one_vs_one":
-        message = (
-            f"a league is trained over ranks: hpcdi train {path}. One policy a player, in one "
-            "process: configs/tictactoe_dqn.yaml"
-        )
-        problems.append(Problem("policy.other.commander.type", message))
+    problems += [*check_faults(config, os.environ), *_check_league(config, players)]
     if problems:
         raise ConfigError(problems, path)
+
+
+def evaluation_goal(config: ExperimentConfig) -> tuple[int, float]:
+    """Returns the episodes of an evaluation in one process, and the mean return to reach."""
+    env, cfg = config.env, config.policy.eval.evaluator
+    n_episode, stop_value = env.evaluator_env_num * env.evaluator_episode_num, env.stop_value
+    if not isinstance(cfg, ReturnEvaluatorConfig):
+        return n_episode, stop_value
+    return cfg.n_episode or n_episode, stop_value if np.isinf(cfg.stop_value) else cfg.stop_value
 
 
 def _types_of(config: ExperimentConfig) -> dict[str, str]:

@@ -36,7 +36,7 @@ def work(place: RankPlace, context: WorkerContext) -> int:
         torch.optim.SGD([torch.zeros(1)])
     try:
         if place.role == "learner":
-            worker = _learner(context)
+            worker = make_learner_rank(context)
         else:
             worker = create_comm_collector(context.config.system.comm_collector, context)
         worker.run()
@@ -59,8 +59,8 @@ def work(place: RankPlace, context: WorkerContext) -> int:
     return worker.exit_code
 
 
-def _learner(context: WorkerContext) -> MessageSide:
-    """Returns the learner of this rank."""
+def make_learner_rank(context: WorkerContext) -> MessageSide:
+    """Returns the learner of a rank."""
     side, settings = context.config.system.comm_learner, context.config.policy.learn.learner
     if side.type not in ("mpi_fs", "flask_fs"):
         return create_comm_learner(side, context)

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Self
 
 import numpy as np
@@ -122,32 +123,60 @@ class Segment:
         return dataclasses.replace(self, columns=columns)
 
 
+@dataclass
+class _Contents:
+    """What was filled into a block, or into a piece of it.
+
+    Attributes:
+        items: tables of items, whose rows count from the block's first one.
+        episodes: that ended.
+        env_steps: where segments state them.
+        games: results of games that ended.
+    """
+
+    items: list[Array] = field(default_factory=list)
+    episodes: int = 0
+    env_steps: int = 0
+    games: GameTally = field(default_factory=GameTally)
+
+    def add(self, segment: Segment, placed: Array, which: slice) -> None:
+        """Add some items of a segment, as they are placed; their games are counted already."""
+        self.items.append(placed)
+        if segment.ended is not None:
+            self.episodes += int(np.count_nonzero(segment.ended[which]))
+        if segment.env_steps is not None:
+            self.env_steps += int(segment.env_steps[which].sum())
+
+
 class BlockBuilder:
     """Fills blocks from segments; an item never crosses a block.
 
     Args:
         capacity_of: rows of a full block, given the bytes of a row; see `block_rows`.
-        first_item_id: ids count up from here; unique in the run by the caller's choice.
+        item_ids: returns the next one; unique in the run by the caller's choice.
         facts: returns what is known of a block as it is sealed, beside its number of ``episodes``
             that ended, and of ``env_steps`` and ``games`` where segments state them.
         frames: columns that stack frames; each frame of an item is stored once, see `share_frames`.
+        lend: takes what has come to the open block, see `lend`; None: open blocks are nobody's.
     """
 
     def __init__(
         self,
         capacity_of: Callable[[int], int],
-        first_item_id: int,
+        item_ids: Iterator[int],
         facts: Callable[[], dict[str, Any]],
         frames: Sequence[str] = (),
+        lend: Callable[[Block, int, int], None] | None = None,
     ) -> None:
         self._capacity_of = capacity_of
         self._frames = frames
-        self._next_item_id = first_item_id
+        self._item_ids = item_ids
         self._facts = facts
+        self._lend = lend
         self._columns: Columns = {}
-        self._items: list[Array] = []
-        self._used, self._episodes, self._env_steps = 0, 0, 0
-        self._games = GameTally()
+        self._used = 0
+        self._whole, self._fresh = _Contents(), _Contents()  # the open block's; what was not lent
+        self._known: dict[str, Any] = {}  # facts of the open block, once a piece of it was lent
         self._like: Segment | None = None
         self._capacity = 0  # rows of a full block; follows from the first segment
 
@@ -173,22 +202,19 @@ class BlockBuilder:
         self._check(segment)
         items = segment.items.copy()
         stops = np.append(items["item_start"][1:], segment.rows)
-        items["item_id"] = np.arange(self._next_item_id, self._next_item_id + len(items))
-        self._next_item_id += len(items)
+        items["item_id"] = list(itertools.islice(self._item_ids, len(items)))
         first, full = 0, []
         while first < len(items):
             start = int(items["item_start"][first])
             room = start + self._capacity - self._used
             count = int(np.searchsorted(stops[first:], room, side="right"))
             if segment.games is not None:
-                count = self._count_games(segment.games[first : first + count])
+                count = self._games_that_fit(segment.games[first : first + count])
             if count:
                 stop = int(stops[first + count - 1])
-                self._take(segment, items[first : first + count], start, stop)
-                if segment.ended is not None:
-                    self._episodes += int(np.count_nonzero(segment.ended[first : first + count]))
-                if segment.env_steps is not None:
-                    self._env_steps += int(segment.env_steps[first : first + count].sum())
+                placed = self._take(segment, items[first : first + count], start, stop)
+                for contents in (self._whole, self._fresh):
+                    contents.add(segment, placed, slice(first, first + count))
                 first += count
             elif (block := self.seal()) is not None:
                 full.append(block)
@@ -198,28 +224,56 @@ class BlockBuilder:
         """The block as it is; None where it is empty."""
         if self._used == 0 or self._like is None:
             return None
-        columns = {name: column[: self._used] for name, column in self._columns.items()}
-        items = np.concatenate(self._items)
-        facts = {**self._facts(), "episodes": self._episodes}
-        if self._like.env_steps is not None:
-            facts["env_steps"] = self._env_steps
-        if self._like.games is not None:
-            facts["games"] = str(self._games)
-        self._games = GameTally()
-        self._columns, self._items = {}, []
-        self._used, self._episodes, self._env_steps = 0, 0, 0
-        return Block(columns, items, facts, self._like.views, self._like.tail_rows)
+        self.lend(is_last=True)
+        block = self._block(self._whole, 0)
+        self._columns, self._used, self._known = {}, 0, {}
+        self._whole, self._fresh = _Contents(), _Contents()
+        return block
 
-    def _count_games(self, games: Sequence[Sequence[GameCounts]]) -> int:
-        """Add the results of items, as far as they fit; returns of how many items."""
+    def lend(self, *, is_last: bool = False) -> None:
+        """Lend what has come to the open block since the last time; its rows stay as they are.
+
+        Whoever takes it gets a block of these rows and items, with the facts of the whole one; the
+        number of its first row there; and the rows to which the whole one may grow.
+
+        Args:
+            is_last: no more will come to this block.
+        """
+        if self._lend is None or not self._fresh.items:
+            return
+        first_row = int(self._fresh.items[0]["item_start"][0])
+        piece = self._block(self._fresh, first_row)
+        self._fresh = _Contents()
+        self._lend(piece, first_row, self._used if is_last else self._capacity)
+
+    def _block(self, contents: _Contents, first_row: int) -> Block:
+        """Returns what was filled from a row on."""
+        like = self._like
+        if like is None:
+            raise BufferContractError("nothing was filled yet")
+        if not self._known:
+            self._known = self._facts()
+        columns = {name: column[first_row : self._used] for name, column in self._columns.items()}
+        items = np.concatenate(contents.items)
+        items["item_start"] -= first_row
+        facts = {**self._known, "episodes": contents.episodes}
+        if like.env_steps is not None:
+            facts["env_steps"] = contents.env_steps
+        if like.games is not None:
+            facts["games"] = str(contents.games)
+        return Block(columns, items, facts, like.views, like.tail_rows)
+
+    def _games_that_fit(self, games: Sequence[Sequence[GameCounts]]) -> int:
+        """Of how many items the results fit into the open block; they are counted."""
         for count, ended in enumerate(games):
-            if not self._games.takes(ended):
+            if not self._whole.games.takes(ended):
                 return count
-            self._games.add(ended)
+            for contents in (self._whole, self._fresh):
+                contents.games.add(ended)
         return len(games)
 
-    def _take(self, segment: Segment, items: Array, start: int, end: int) -> None:
-        """Have the rows [start, end) of some items written to their place."""
+    def _take(self, segment: Segment, items: Array, start: int, end: int) -> Array:
+        """Have the rows [start, end) of some items written to their place; returns the items."""
         if not self._columns:
             self._columns = {
                 name: np.empty((self._capacity, *column.shape[1:]), dtype=column.dtype)
@@ -229,8 +283,8 @@ class BlockBuilder:
             segment.write(name, column[self._used : self._used + end - start], start)
         placed = items.copy()
         placed["item_start"] += self._used - start
-        self._items.append(placed)
         self._used += end - start
+        return placed
 
     def _check(self, segment: Segment) -> None:
         if segment.items.dtype != ITEM_DTYPE:

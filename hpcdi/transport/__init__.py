@@ -1,16 +1,23 @@
 """How blocks travel from collectors to learners.
 
 Owns: the seam (`base`) and its implementations, one module each (`files`: shards on the shared file
-system). May import: `store`, `comm`, `config` and below. Why so: rank 0 only handles references, so
-collectors and learners need nothing of a transport but `base.Transport`, and import-linter keeps
-them from `store.shards`. Another one is a module here, a line in `TRANSPORTS`, and a choice of the
-setting ``system.transport``. Whoever reads a shard as a file that lies in a folder (resume on rank
-0, `hpcdi inspect`, `load_data_fn` of the file-system learner) needs no transport.
+system; `memory`: within one process). May import: `store`, `comm`, `config` and below. Why so: rank
+0 only handles references, so collectors and learners need nothing of a transport but
+`base.Transport`, and import-linter keeps them from `store.shards`. Another one is a module here, a
+line in `TRANSPORTS`, and a choice of the setting ``system.transport``. Whoever reads a shard as a
+file that lies in a folder (resume on rank 0, `hpcdi inspect`, `load_data_fn` of the file-system
+learner) needs no transport.
 
 Way of a block::
 
     collector ──publisher.submit──► announced: ShardRef ──BlockReady──► rank 0
     rank 0 ──AdmitBlock: ShardRef──► learner ──fetch──► rows of its ring
+
+In one process an open block is lent, and announced piece by piece; a learner has its rows at once,
+and they are written behind it::
+
+    collector ──lend──► announced: a piece ──BlockReady──► rank 0 ──AdmitBlock──► learner: fetch
+    collector ──publisher.submit──► written: ShardRef ──BlockStored──► rank 0
 """
 
 from __future__ import annotations

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable
 from typing import Protocol, TypeAlias
 
@@ -10,7 +11,7 @@ from hpcdi.errors import ShardError
 from hpcdi.store.block import Block
 from hpcdi.store.disk_full import DiskPatience
 from hpcdi.store.games import parse_games
-from hpcdi.types import MAIN, Columns, ShardRef
+from hpcdi.types import MAIN, Columns, ColumnSpec, ShardRef
 
 Announce: TypeAlias = Callable[[ShardRef, Block], None]
 """Called with each block that can be fetched from now on, on a thread of the publisher's."""
@@ -42,6 +43,28 @@ def announcement(shard: ShardRef, block: Block) -> BlockReady:
         )
     except (KeyError, ValueError) as error:
         raise ShardError(shard.path, f"does not say whose it is: {error}") from error
+
+
+Lend: TypeAlias = Callable[[str, Columns], None]
+"""Takes the name of a piece of a block that is still open, and its rows, which stay as they are."""
+
+
+def announcement_of_piece(name: str, piece: Block, first_row: int, capacity: int) -> BlockReady:
+    """Returns the message that announces what has come to an open block.
+
+    Args:
+        name: under which its rows are lent.
+        piece: its rows and items.
+        first_row: of the block, at which it begins.
+        capacity: rows to which the block may grow.
+    """
+    specs = tuple(
+        ColumnSpec(column, array.dtype.str, array.shape, 0)
+        for column, array in piece.columns.items()
+    )
+    n_bytes = sum(array.nbytes for array in piece.columns.values())
+    ref = ShardRef(name, n_bytes, piece.rows, 0, specs, piece.views)
+    return dataclasses.replace(announcement(ref, piece), first_row=first_row, capacity=capacity)
 
 
 class BlockPublisher(Protocol):
@@ -89,6 +112,14 @@ class BlockPublisher(Protocol):
 
 class Transport(Protocol):
     """One rank's end: a collector publishes, a learner fetches."""
+
+    @property
+    def lend(self) -> Lend | None:
+        """Lends what has come to an open block, to be fetched once by its name.
+
+        None: a block can be fetched when it is published, not before.
+        """
+        ...
 
     def publisher(self, announce: Announce, patience: DiskPatience | None = None) -> BlockPublisher:
         """Returns a new publisher.

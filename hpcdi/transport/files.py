@@ -9,7 +9,7 @@ from hpcdi.store.block import Block
 from hpcdi.store.disk_full import DiskPatience
 from hpcdi.store.layout import RunLayout, block_name, split_name
 from hpcdi.store.shards import ShardWriter, read_block, read_shard
-from hpcdi.transport.base import Announce
+from hpcdi.transport.base import Announce, Lend
 from hpcdi.types import Columns, ShardRef
 
 
@@ -23,6 +23,11 @@ class FileTransport:
 
     def __init__(self, layout: RunLayout, storage: StorageConfig | None = None) -> None:
         self._layout, self._storage = layout, storage or StorageConfig()
+
+    @property
+    def lend(self) -> Lend | None:
+        """See `base.Transport.lend`: a file is read when it is written."""
+        return None
 
     def publisher(self, announce: Announce, patience: DiskPatience | None = None) -> ShardWriter:
         """See `base.Transport.publisher`: one thread that writes shards."""

@@ -22,7 +22,7 @@ from hpcdi.config.policy import PolicyConfig
 from hpcdi.config.roles import ParallelCollectorConfig, ZerglingCollectorConfig
 from hpcdi.env.create import create_env_manager
 from hpcdi.errors import CommError, ConfigError, PolicyError, Problem
-from hpcdi.league.battle_agent import BattleAgent, Player, Players, in_turn
+from hpcdi.league.battle_agent import BattleAgent, Player, Players, in_turn, live_opponents
 from hpcdi.policy.base import ColumnarActor, Policy, actor_of
 from hpcdi.policy.create import create_policy
 from hpcdi.policy.exploration import RandomActor
@@ -64,16 +64,22 @@ class CollectorPort(Protocol):
         """True while collectors are to wait for learners."""
         return False
 
+    def awaits_policy(self, path: str) -> bool:  # noqa: ARG002
+        """Returns whether the answer to a request for a player's newest policy is under way."""
+        return False
+
     @abstractmethod
     def get_policy_update_info(
         self, path: str, have_version: int = -1, *, newest: bool = False
     ) -> dict[str, Any] | None:
         """Returns ``{"model": state dict, "iter": version}`` newer than `have_version`, else None.
 
+        It never waits.
+
         Args:
             path: name of the player whose policy it is.
             have_version: -1: none.
-            newest: wait for the learner's current policy; else it never waits.
+            newest: ask for the learner's current policy; it is on its way while `awaits_policy`.
         """
         ...
 
@@ -325,6 +331,7 @@ class ZerglingParallelCollector(BaseParallelCollector):
         self._env_manager.launch()
         self._env_num = self._env_manager.env_num
         settings = policy.get_attribute("cfg")
+        self._agent: BattleAgent | None = None
         self._loop = self._make_loop(settings, seed)
         self._version = -1
         self._acted: tuple[Columns, Columns] = ({}, {})  # observation and outputs of this step
@@ -360,7 +367,8 @@ class ZerglingParallelCollector(BaseParallelCollector):
         if hasattr(actor, "bind"):  # it is of dicts, and acts for one player
             raise PolicyError(f"the policy {self._policy!r} knows no columns: it plays no battles")
         recorder = Recorder(envs, length, actor, keeps_games=True) if length else None
-        return Loop(envs, self._battle_agent(actor, seed), recorder)
+        self._agent = self._battle_agent(actor, seed)
+        return Loop(envs, self._agent, recorder)
 
     def _battle_agent(self, actor: ColumnarActor, seed: np.random.SeedSequence) -> BattleAgent:
         manager = self._env_manager
@@ -390,21 +398,28 @@ class ZerglingParallelCollector(BaseParallelCollector):
         )
 
     def _live(self, mode: str, seed: np.random.SeedSequence, name: str) -> Player:
-        """Returns what acts for another player that learns; waits for its first policy."""
+        """Returns what acts for another player that learns, by the newest policy that has come."""
         if name not in self._opponents:
             policy = self._make_policy(self._given["policy"], [mode], seed=seed.spawn(1)[0])
             acting = getattr(policy, f"{mode}_mode")
             self._opponents[name] = (acting, actor_of(acting), -1)
         acting, actor, version = self._opponents[name]
-        while self.port is not None:
+        if self.port is not None:
             info = self.port.get_policy_update_info(name, version, newest=version < 0)
             if info is not None:
                 acting.load_state_dict({"model": info["model"]})
-                self._opponents[name] = (acting, actor, version := int(info["iter"]))
-            if version >= 0 or self._end_flag:
-                break
+                self._opponents[name] = (acting, actor, int(info["iter"]))
         player: Player = actor
         return player
+
+    def _opponents_may_act(self) -> bool:
+        """Returns whether each other player that learns, and may be drawn, has a first policy."""
+        if self._agent is None or self.port is None:
+            return True
+        for name in live_opponents(self.task.setting):
+            if self._opponents.get(name, (None, None, -1))[2] < 0:
+                self._agent.players.live(name)
+        return all(self._opponents[name][2] >= 0 for name in live_opponents(self.task.setting))
 
     @property
     def policy_version(self) -> int:
@@ -439,7 +454,7 @@ class ZerglingParallelCollector(BaseParallelCollector):
         if not self._is_current:
             self._update_policy()
         is_paused = self.port is not None and not self.evaluates and self.port.is_paused
-        if self._is_current and not is_paused:
+        if self._is_current and not is_paused and self._opponents_may_act():
             return True
         self._mark("wait")
         return False
@@ -458,7 +473,7 @@ class ZerglingParallelCollector(BaseParallelCollector):
     def _process_timestep(self, timestep: Step) -> None:
         transitions = self._loop.record(*self._acted, timestep)
         self.task.env_steps += transitions
-        FAULTS.advance(transitions)
+        FAULTS.advance(transitions, "collector")
         if FAULTS.requests("env_hang"):
             hang_environment(self._env_manager.child_pids)
         if self._loop.must_cut:
@@ -521,7 +536,8 @@ class ZerglingParallelCollector(BaseParallelCollector):
             if info is not None:
                 self._version = int(info["iter"])
                 self._policy.load_state_dict({"model": info["model"]})
-            may_act = self._version >= 0 and self._gate.may_act(self._version, now)
+            is_answered = not (newest and self.port.awaits_policy(self.task.player))
+            may_act = self._version >= 0 and is_answered and self._gate.may_act(self._version, now)
             self._is_current = may_act and (
                 lockstep is None or self._version == lockstep.policy_version
             )

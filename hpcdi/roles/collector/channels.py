@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-import threading
+import dataclasses
+import itertools
 import time
+from collections import defaultdict
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from hpcdi.comm.messages import BlockReady, PolicyRequest, PolicyUpdate
+from hpcdi.comm.messages import BlockReady, BlockStored, PolicyRequest, PolicyUpdate
 from hpcdi.config.schema import ExperimentConfig, learners_of
 from hpcdi.errors import CommError
 from hpcdi.store.block import Block, block_rows
@@ -16,7 +18,7 @@ from hpcdi.store.disk_full import DiskPatience
 from hpcdi.store.layout import RunLayout
 from hpcdi.store.policies import PolicyImage
 from hpcdi.transport import open_transport
-from hpcdi.transport.base import announcement
+from hpcdi.transport.base import Transport, announcement, announcement_of_piece
 from hpcdi.types import BLOCK_ID_BITS, MAIN, RESTART_NUMBERS, ShardRef, number_of
 from hpcdi.utils.lifetime import Closing
 
@@ -29,11 +31,15 @@ one before, so that learning begins early."""
 class DataPublisher(Closing):
     """Packs segments into blocks, writes these to shards and announces them.
 
+    Where the transport lends open blocks, they are announced piece by piece, see `flush`, and again
+    when they are stored; on-policy they are not stored: nobody would read them.
+
     Args:
         config: the experiment.
         layout: the run folder.
         rank: of this collector.
-        announce: called with each published block's announcement, on the writer's thread.
+        announce: called with each announcement; of what is written, on the writer's thread.
+        transport: takes the blocks; None: the one that the experiment names.
         restarts: how often the run was resumed.
         patience: with a full disk; None: a full disk is an error.
     """
@@ -43,15 +49,18 @@ class DataPublisher(Closing):
         config: ExperimentConfig,
         layout: RunLayout,
         rank: int,
-        announce: Callable[[BlockReady], None],
+        announce: Callable[[BlockReady | BlockStored], None],
         *,
+        transport: Transport | None = None,
         restarts: int = 0,
         patience: DiskPatience | None = None,
     ) -> None:
         storage, policy = config.system.storage, config.policy
         learners = max(learners_of(config).values())
         partition_size = policy.other.replay_buffer.replay_buffer_size // learners
-        self._layout, self._announce = layout, announce
+        transport = transport or open_transport(config.system, layout)
+        self._layout, self._announce, self._lend = layout, announce, transport.lend
+        self._is_stored = self._lend is None or not policy.on_policy
         # on-policy a rollout is one block, sent at once: the learner waits for it
         self._seal_s = 0.0 if policy.on_policy else storage.seal_seconds
         first_id = (rank << BLOCK_ID_BITS) + restarts * RESTART_NUMBERS
@@ -60,22 +69,34 @@ class DataPublisher(Closing):
         }  # fmt: skip
         self._blocks, self._opened = 0, 0.0
         rollout_rows = 2 * policy.collect.n_sample * config.env.collector_env_num
-        self._builder = BlockBuilder(
-            lambda row_bytes: (
-                rollout_rows
-                if policy.on_policy
-                else block_rows(storage.block_bytes, row_bytes, partition_size)
-            ),
-            first_id,
-            self._facts,
-            # on-policy rows are learnt from once: sharing their frames would not pay
-            () if policy.on_policy else policy.other.replay_buffer.frames,
-        )
-        self._writer = open_transport(config.system, layout).publisher(self._published, patience)
+        item_ids = itertools.count(first_id)
+
+        def new_builder() -> BlockBuilder:
+            return BlockBuilder(
+                lambda row_bytes: (
+                    rollout_rows
+                    if policy.on_policy
+                    else block_rows(storage.block_bytes, row_bytes, partition_size)
+                ),
+                item_ids,
+                self._facts,
+                # on-policy rows are learnt from once: sharing their frames would not pay
+                () if policy.on_policy else policy.other.replay_buffer.frames,
+                None if self._lend is None else self._announce_piece,
+            )
+
+        self._builders = defaultdict[str, BlockBuilder](new_builder)  # by player
+        self._builder = self._builders[MAIN]
+        self._writer = transport.publisher(self._published, patience)
 
     def begin(self, task_id: str, player: str = MAIN) -> None:
-        """Begin another task, of a player; rows of the one before are published."""
-        self.seal()
+        """Begin another task, of a player; rows of the one before are published.
+
+        Blocks that are lent stay open, one of each player.
+        """
+        if self._lend is None:
+            self.seal()
+        self._builder = self._builders[player]
         self._about["task_id"] = task_id
         self._about.pop("player", None)
         if player != MAIN:
@@ -99,20 +120,33 @@ class DataPublisher(Closing):
             self.seal()
 
     def seal(self) -> None:
-        """Publish the open block as it is."""
+        """Publish the present player's open block as it is."""
         block = self._builder.seal()
         if block is not None:
             self._submit(block)
 
     def flush(self) -> None:
-        """Publish everything, and wait until it is announced."""
-        self.seal()
+        """Have everything announced; waits for the disk where open blocks cannot be lent."""
+        if self._lend is None:
+            self.store()
+        else:
+            self._builder.lend()
+
+    def store(self) -> None:
+        """Publish everything, and wait until it is on disk."""
+        self._seal_all()
         self._writer.flush()
 
     def close(self) -> None:
         """Publish everything. Idempotent."""
-        self.seal()
+        self._seal_all()
         self._writer.close()
+
+    def _seal_all(self) -> None:
+        for builder in self._builders.values():
+            block = builder.seal()
+            if block is not None:
+                self._submit(block)
 
     def report(self) -> dict[str, Any]:
         """Counts of published and lost blocks, for the goodbye."""
@@ -124,17 +158,29 @@ class DataPublisher(Closing):
         }
 
     def _submit(self, block: Block) -> None:
+        if not self._is_stored:
+            return
         number = number_of(block.facts["block_id"])
         self._writer.submit(self._layout.shard_path(block.facts["collector_rank"], number), block)
 
     def _facts(self) -> dict[str, Any]:
-        """Attributes of a block that is being sealed; takes the next block number."""
+        """Attributes of a block that is sealed, or lent; takes the next block number."""
         self._blocks += 1
         block_id = self._about["block_id"] + self._blocks
         return {**self._about, "block_id": block_id, "sealed_at": time.time()}
 
     def _published(self, shard: ShardRef, block: Block) -> None:
-        self._announce(announcement(shard, block))
+        ready = announcement(shard, block)
+        is_known = self._lend is not None
+        self._announce(BlockStored(ready.block_id, shard, ready.player) if is_known else ready)
+
+    def _announce_piece(self, piece: Block, first_row: int, capacity: int) -> None:
+        if self._lend is None:
+            return
+        name = f"block {piece.facts['block_id']} from row {first_row}"
+        self._lend(name, piece.columns)
+        ready = announcement_of_piece(name, piece, first_row, capacity)
+        self._announce(dataclasses.replace(ready, sealed_at=time.time()))
 
 
 class PolicySubscriber:
@@ -148,6 +194,7 @@ class PolicySubscriber:
     Attributes:
         image: the newest policy received.
         evaluated: the policy that `newest` returned last.
+        awaits_newest: whether `newest` was called, and the answer has not been taken.
     """
 
     def __init__(
@@ -155,18 +202,17 @@ class PolicySubscriber:
     ) -> None:
         self.image: PolicyImage | None = None
         self.evaluated: PolicyImage | None = None
+        self.awaits_newest = False
         self._ask, self._every_s = ask, every_s
         self._learners = list(learners)
         self._asked: PolicyRequest | None = None
-        self._answered_at = float("-inf")
-        self._answer = threading.Event()
+        self._answered_at, self._patient_until = float("-inf"), 0.0
 
     def take(self, update: PolicyUpdate) -> None:
         """Handle an answer (on the communication thread)."""
         if update.data.size:
             self.image = PolicyImage(update.version, update.data.tobytes())
         self._answered_at, self._asked = time.monotonic(), None
-        self._answer.set()
 
     def newer_than(self, version: int) -> PolicyImage | None:
         """Returns the newest policy if newer than `version`; requests the next one when due."""
@@ -175,28 +221,31 @@ class PolicySubscriber:
         image = self.image
         return image if image is not None and image.version > version else None
 
-    def newest(self, give_up: Callable[[], bool]) -> PolicyImage | None:
-        """Returns the learner's current policy; waits for the answer.
-
-        Args:
-            give_up: whether to stop waiting.
+    def newest(self) -> PolicyImage | None:
+        """Returns the learner's current policy; None while the answer has not come: call again.
 
         Raises:
             CommError: the learner does not answer.
         """
-        deadline = time.monotonic() + _NEWEST_PATIENCE_S
-        self._request(at_once=True)  # replaces a pending request
-        while self._asked is not None and not give_up():
-            if time.monotonic() > deadline:
+        if not self.awaits_newest:
+            self.awaits_newest = True
+            self._patient_until = time.monotonic() + _NEWEST_PATIENCE_S
+            self._request(at_once=True)  # replaces a pending request
+        if self._asked is not None:
+            if time.monotonic() > self._patient_until:
                 raise CommError(
                     f"the learner has not sent its policy within {_NEWEST_PATIENCE_S:.0f} s"
                 )
-            self._answer.wait(0.05)
+            return None
+        self.awaits_newest = False
         self.evaluated = image = self.image  # once: the next may come at any moment
         return image
 
+    def give_up(self) -> None:
+        """Await the answer to `newest` no longer."""
+        self.awaits_newest = False
+
     def _request(self, *, at_once: bool) -> None:
-        self._answer.clear()
         have = self.image.version if self.image is not None else -1
         self._asked = request = PolicyRequest(have, at_once)
         self._ask(self._learners[0], request)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 from collections import Counter, deque
 from collections.abc import Callable, Mapping
 from functools import partial
@@ -10,6 +11,7 @@ from typing import Any
 
 from hpcdi.comm.messages import (
     BlockReady,
+    BlockStored,
     CloseTask,
     CollectPause,
     CollectSetting,
@@ -20,7 +22,6 @@ from hpcdi.comm.messages import (
     StopRequest,
     TaskReturned,
 )
-from hpcdi.comm.pump import LinkPump
 from hpcdi.config.compat import component_class
 from hpcdi.config.fields import to_mapping
 from hpcdi.config.roles import CommCollectorConfig
@@ -40,10 +41,15 @@ from hpcdi.store.checkpoints import BEST_CHECKPOINT, POLICY_FILE, save_checkpoin
 from hpcdi.store.disk_full import DiskPatience
 from hpcdi.store.policies import PolicyImage, publish_policy
 from hpcdi.types import MAIN
+from hpcdi.utils.backoff import wait_s
 from hpcdi.utils.log import LOGGER
 from hpcdi.utils.registry import COMM_COLLECTOR_REGISTRY
 
 _CLOSED_KEPT = 64
+_WAIT_S = 0.2
+"""From one look for a task to the next."""
+_LOOK_S = 0.002
+"""From one look for what a step waits for, or for rank 0's last message, to the next."""
 
 
 class BaseCommCollector(MessageSide, CollectorPort):
@@ -93,12 +99,14 @@ class MPIFileSystemCollector(BaseCommCollector):
         self._is_paused = self._is_stopping = False
         self._closed: dict[str, None] = {}  # tasks that are to end: perhaps not here yet
         self._task = CollectTask("", eval_flag=False, setting={})
+        self._collecting: BaseParallelCollector | None = None  # while the task is under way
+        self._arrived: list[CollectTask] = []
         self._patience = DiskPatience(
             place.config.system.storage.disk_patience_s,
             self._ask_to_end,
-            lambda: self.meter.mark("disk"),  # a rank that waits for space does not hang
+            self._look_while_disk_is_full,
         )
-        self._announced: deque[Message] = deque(maxlen=8)
+        self._announced: deque[BlockReady | BlockStored] = deque(maxlen=8)
         handlers: dict[type, Callable[[int, Any], None]] = {
             **self._handlers(),
             PolicyUpdate: lambda rank, message: self._subscriber_to(rank).take(message),
@@ -107,7 +115,7 @@ class MPIFileSystemCollector(BaseCommCollector):
             CloseTask: lambda _rank, message: self._close_task(message),
             Stop: lambda _rank, _message: self._stop(),
         }
-        self.pump = LinkPump(place.link, handlers, self.ask, self.listen)
+        self.pump = place.make_pump(place.link, handlers, self.ask, self.listen)
         config = place.config
         on_policy = config.policy.on_policy  # each rollout needs the newest
         every_s = 0.0 if on_policy else config.policy.collect.collector.update_policy_second
@@ -119,22 +127,39 @@ class MPIFileSystemCollector(BaseCommCollector):
         }
         self._data = DataPublisher(
             config, place.layout, place.link.rank, self._announce,
-            restarts=place.restarts, patience=self._patience,
+            transport=place.open_transport(), restarts=place.restarts, patience=self._patience,
         )  # fmt: skip
 
     # ---------------------------------------------------------------------------------------- life
 
     def run(self) -> None:
-        """Run tasks until the run ends."""
+        """Take turns until this rank may exit."""
         self.start()
-        while (task := self._next_task()) is not None:
-            try:
-                self.deal_with_collector_start(task)
-            except EnvError as error:
-                self._give_back(task, error)
-            else:
-                self.send_metadata(self._collectors[task.eval_flag].result())
-        self.close()
+        while self.turn(time.monotonic()):
+            self.wait()
+
+    def turn(self, now: float) -> bool:
+        """Do one thing, such as a step of all environments; see `MessageSide.turn`."""
+        self.pump.check()
+        self.is_waiting = True
+        if self._is_leaving:
+            return not self._may_leave(now)
+        if self._collecting is not None or self._take_task():
+            self._go_on()
+        elif self._is_stopping:
+            self._leave()
+        else:
+            self.meter.mark("wait")
+        return True
+
+    def wait(self) -> None:
+        """Return as soon as there is something to do, or after some milliseconds."""
+        if not self.is_waiting:
+            return
+        if self._is_leaving or self._collecting is not None:
+            wait_s(_LOOK_S)
+        elif not (self._arrived or self._is_stopping):
+            self._receive(_WAIT_S)
 
     def start(self) -> None:
         """Report to the coordinator that this rank is ready."""
@@ -145,12 +170,20 @@ class MPIFileSystemCollector(BaseCommCollector):
         """Publish open data, say goodbye, wait until all ranks may leave. Idempotent."""
         if self._end_flag:
             return
+        self._leave()
+        while not self._may_leave(time.monotonic()):
+            wait_s(_LOOK_S)
+
+    def store(self) -> None:
+        """Write to disk what was announced, and is not written yet."""
+        self._data.store()
+
+    def release(self) -> None:
+        """Publish open data, and close the environments; nobody is told. Idempotent."""
         super().close()
         for eval_flag in list(self._collectors):
             self._discard(eval_flag)
         self._data.close()
-        report = {**self.meter.report(), **self._data.report(), **self._health}
-        self._shut_down(report)
 
     # ------------------------------------------------------------------------------ called by tasks
 
@@ -161,20 +194,9 @@ class MPIFileSystemCollector(BaseCommCollector):
     def deal_with_collector_start(self, task_info: CollectTask | Mapping[str, Any]) -> None:
         """Run a task; returns when it has ended."""
         task = task_info if isinstance(task_info, CollectTask) else task_message(task_info)
-        self._task = task
-        self._data.begin(task.task_id, task.player)
-        if task.lockstep is not None and task.lockstep.begins_anew and not self._is_stopping:
-            self._discard(task.eval_flag)
-        collector = self._collector_for(task.eval_flag)
-        collector.begin(
-            CollectorTask(task.task_id, task.setting, lockstep=task.lockstep, player=task.player)
-        )
-        if not self._is_stopping and task.task_id not in self._closed:
-            collector.start()
-        if task.lockstep is not None:  # rank 0 waits for all data, then for the result
-            self._data.flush()
-        if task.eval_flag:
-            self._publish_if_best(task)
+        collector = self._begin(task)
+        collector.start()
+        self._end_task(collector)
 
     def deal_with_collector_data(self) -> dict[str, Any]:
         """Oldest announcement not fetched yet, of the last eight; empty where there is none."""
@@ -199,11 +221,15 @@ class MPIFileSystemCollector(BaseCommCollector):
     ) -> dict[str, Any] | None:
         """See `CollectorPort.get_policy_update_info`; policies come by message."""
         policies = self._policies.get(path, self._policies[MAIN])
-        image = policies.newest(self._gives_up) if newest else policies.newer_than(have_version)
+        image = policies.newest() if newest else policies.newer_than(have_version)
         if image is None or image.version <= have_version:
             self.pump.check()
             return None
         return {"model": image.state_dict(), "iter": image.version}
+
+    def awaits_policy(self, path: str) -> bool:
+        """See `CollectorPort.awaits_policy`."""
+        return self._policies.get(path, self._policies[MAIN]).awaits_newest
 
     @property
     def is_paused(self) -> bool:
@@ -222,14 +248,66 @@ class MPIFileSystemCollector(BaseCommCollector):
 
     # ----------------------------------------------------------------------------------- internals
 
-    def _next_task(self) -> CollectTask | None:
-        while not self._is_stopping:
-            arrived = self.pump.receive(0.2)
-            self.meter.mark("wait")
-            for _, message in arrived:
-                if isinstance(message, CollectTask):
-                    return message
-        return None
+    def _receive(self, timeout_s: float) -> None:
+        arrived = (message for _, message in self.pump.receive(timeout_s))
+        self._arrived += [message for message in arrived if isinstance(message, CollectTask)]
+
+    def _take_task(self) -> bool:
+        """Begin the next task; returns whether there is one."""
+        self._receive(0.0)
+        if not self._arrived or self._is_stopping:
+            return False
+        task = self._arrived.pop(0)
+        try:
+            self._collecting = self._begin(task)
+        except EnvError as error:
+            self._give_back(task, error)
+        return self._collecting is not None
+
+    def _begin(self, task: CollectTask) -> BaseParallelCollector:
+        """Have a collector begin a task."""
+        self._task = task
+        self._data.begin(task.task_id, task.player)
+        if task.lockstep is not None and task.lockstep.begins_anew and not self._is_stopping:
+            self._discard(task.eval_flag)
+        collector = self._collector_for(task.eval_flag)
+        collector.begin(
+            CollectorTask(task.task_id, task.setting, lockstep=task.lockstep, player=task.player)
+        )
+        for policies in self._policies.values():
+            policies.give_up()
+        if self._is_stopping or task.task_id in self._closed:
+            collector.stop()
+        return collector
+
+    def _go_on(self) -> None:
+        """Make the next step of the task under way, or end it."""
+        collector = self._collecting
+        if collector is None:
+            return
+        try:
+            is_on = collector.turn()
+            self.is_waiting = is_on and collector.is_waiting
+            if is_on:
+                return
+            self._end_task(collector)
+        except EnvError as error:
+            self._give_back(self._task, error)
+        else:
+            self.send_metadata(collector.result())
+        self._collecting = None
+
+    def _end_task(self, collector: BaseParallelCollector) -> None:
+        """Hand out what the task has made."""
+        if self._task.lockstep is not None:  # rank 0 waits for all data, then for the result
+            self._data.flush()
+        if self._task.eval_flag:
+            self._publish_if_best(self._task, collector)
+
+    def _leave(self) -> None:
+        """Publish open data, and tell rank 0 that this rank is done."""
+        self.release()
+        self._say_goodbye({**self.meter.report(), **self._data.report(), **self._health})
 
     def _give_back(self, task: CollectTask, error: EnvError) -> None:
         """No environments are left here: publish the data and return the task to rank 0."""
@@ -264,25 +342,28 @@ class MPIFileSystemCollector(BaseCommCollector):
             self.meter.mark("start")
         return self._collectors[eval_flag]
 
-    def _gives_up(self) -> bool:
-        """Returns whether to stop waiting for a policy; raises errors of the other thread."""
-        self.meter.mark("wait")
-        self.pump.check()
-        return self._is_stopping or self._task.task_id in self._closed
+    def _look_while_disk_is_full(self) -> None:
+        """A rank that waits for space does not hang, and hears signals."""
+        self.meter.mark("disk")
+        request = self._place.stop_request()
+        if request is not None:
+            self.pump.send(COORDINATOR_RANK, request)
+            self._patience.hurry()
 
     def _subscriber_to(self, rank: int) -> PolicySubscriber:
         """Returns the one that a learner's policies are for."""
         groups = self._place.groups.items()
         return next(self._policies[group] for group, ranks in groups if rank in ranks)
 
-    def _announce(self, ready: BlockReady) -> None:
-        if FAULTS.requests("torn_shard"):
+    def _announce(self, ready: BlockReady | BlockStored) -> None:
+        is_open = isinstance(ready, BlockReady) and ready.is_open
+        if not is_open and FAULTS.requests("torn_shard"):
             tear(self._place.layout.inside(ready.shard.path), ready.shard)
         self._announced.append(ready)
         self.pump.send(COORDINATOR_RANK, ready)
 
-    def _publish_if_best(self, task: CollectTask) -> None:
-        result = self._collectors[True].result()
+    def _publish_if_best(self, task: CollectTask, collector: BaseParallelCollector) -> None:
+        result = collector.result()
         image = self._policies[task.player].evaluated
         if image is None or not result.is_evaluation:
             return

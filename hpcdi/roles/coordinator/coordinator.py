@@ -10,7 +10,15 @@ from typing import Any, TypeAlias
 
 from hpcdi.comm.failure import kill_frozen
 from hpcdi.comm.link import Link
-from hpcdi.comm.messages import BlockReady, Heartbeat, KillFrozen, Message, RankLost, TakeSnapshot
+from hpcdi.comm.messages import (
+    BlockReady,
+    BlockStored,
+    Heartbeat,
+    KillFrozen,
+    Message,
+    RankLost,
+    TakeSnapshot,
+)
 from hpcdi.config.schema import ExperimentConfig
 from hpcdi.roles.context import HEARTBEAT_S
 from hpcdi.roles.coordinator.commander import Commander
@@ -46,6 +54,7 @@ class Coordinator(Closing):
         workers: ranks that take part; None: all others of the link's world.
         make_commander: makes the commander.
         in_turns: collecting and learning take turns, in one process.
+        store: called before a snapshot is taken; writes to disk what was announced, and is not.
         is_terminal: whether a person watches the progress line.
     """
 
@@ -58,9 +67,10 @@ class Coordinator(Closing):
         *,
         make_commander: MakeCommander = Commander,
         in_turns: bool = False,
+        store: Callable[[], None] = lambda: None,
         is_terminal: bool = False,
     ) -> None:
-        self._link, self._layout = link, layout
+        self._link, self._layout, self._store = link, layout, store
         self._view = RunView(config, layout, is_terminal=is_terminal)
         self._keeper: SnapshotKeeper | None = None
         if layout is not None:
@@ -87,15 +97,20 @@ class Coordinator(Closing):
 
     # ---------------------------------------------------------------------------------------- life
 
-    def run(self, ask: Callable[[], Message | None] = lambda: None) -> Outcome:
+    def run(
+        self,
+        ask: Callable[[], Message | None] = lambda: None,
+        wait: Callable[[], None] | None = None,
+    ) -> Outcome:
         """Take turns until the run is over.
 
         Args:
             ask: called before each turn; returns what a signal or a user asks for, once.
+            wait: called after each turn; None: `wait` of this object.
         """
         self.begin()
         while self.turn(time.monotonic(), ask()):
-            self.wait()
+            (wait or self.wait)()
         return self.end()
 
     def begin(self) -> None:
@@ -209,8 +224,9 @@ class Coordinator(Closing):
         self._orders += scheduler.handle(message, rank, now)
 
     def _observe(self, rank: int, message: Message | Notice) -> None:
-        if isinstance(message, BlockReady) and self._keeper is not None:
-            self._keeper.published(message.shard.path)
+        match message:
+            case BlockStored() | BlockReady(capacity=0) if self._keeper is not None:
+                self._keeper.published(message.shard.path)
         self._view.observe(rank, message)
 
     def _send_orders(self) -> None:
@@ -227,6 +243,9 @@ class Coordinator(Closing):
         """Take rank 0's part of a snapshot, before the first learner is ordered to take its own."""
         if self._keeper is None or self._keeper.has_begun(order.name):
             return
+        self._store()
+        for rank, message in self._link.receive(0.0):
+            self._handle(message, rank, time.monotonic())
         groups = self._scheduler.groups
         facts = {"env_steps": groups.env_steps, "learners": sorted(groups.partitions)}
         lost = [of_agent(n, "") for n, group in enumerate(groups) if not group.learners.size]

@@ -17,6 +17,7 @@ from hpcdi.comm.messages import (
     BeginAnew,
     BlockAdmitted,
     BlockReady,
+    BlockStored,
     CollectPause,
     CollectProgress,
     CollectResult,
@@ -237,6 +238,8 @@ class Scheduler(RunState):
                 return self._on_task_returned(message, worker, now)
             case BlockReady():
                 return self._on_block_ready(message, now)
+            case BlockStored():
+                self.groups.of(message).replay.stored(message)
             case BlockAdmitted():
                 return self._on_block_admitted(message, rank, now)
             case DataDemand():

@@ -20,6 +20,7 @@ from hpcdi.comm.failure import headline
 from hpcdi.comm.messages import (
     BlockAdmitted,
     BlockReady,
+    BlockStored,
     Goodbye,
     LearnResult,
     Message,
@@ -135,7 +136,7 @@ class RunRecord:
     def observe(self, rank: int, message: Message | Notice) -> None:
         """Take a message or a notice."""
         match message:
-            case BlockReady():
+            case BlockStored() | BlockReady(capacity=0):
                 self.flow.blocks += 1
                 self.flow.data_bytes += message.shard.n_bytes
             case BlockAdmitted() if message.error:

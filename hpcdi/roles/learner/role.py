@@ -28,7 +28,6 @@ from hpcdi.comm.messages import (
     Stop,
     TakeSnapshot,
 )
-from hpcdi.comm.pump import LinkPump, Pump
 from hpcdi.errors import GroupBrokenError
 from hpcdi.policy.base import LearnMode
 from hpcdi.roles.context import COORDINATOR_RANK, WorkerContext
@@ -47,7 +46,6 @@ from hpcdi.roles.learner.publisher import PolicyFile, PolicyPublisher
 from hpcdi.roles.learner.training import Batch, Training
 from hpcdi.roles.message_side import MessageSide
 from hpcdi.store.checkpoints import POLICY_FILE, of_agent
-from hpcdi.transport import open_transport
 from hpcdi.utils.backoff import wait_s
 from hpcdi.utils.log import LOGGER
 
@@ -95,7 +93,6 @@ class Learner(MessageSide):
         context: this rank's place in a run.
         training: makes what updates the policy.
         policy: makes the policy.
-        pump: makes what carries its messages, see `LinkPump`.
     """
 
     role = "learner"
@@ -106,7 +103,6 @@ class Learner(MessageSide):
         *,
         training: MakeTraining = make_training,
         policy: Callable[[WorkerContext], LearnMode] = make_policy,
-        pump: Callable[..., Pump] = LinkPump,
     ) -> None:
         self._group = Membership(  # before the clocks of the base start: others may come late
             context, lambda rank, message: self.pump.send(rank, message), self._is_ending
@@ -123,7 +119,7 @@ class Learner(MessageSide):
         self._publisher = PolicyPublisher(
             lambda rank, update: self.pump.send(rank, update), self._policy_file()
         )
-        self.pump = pump(context.link, self._handlers(), self.ask, self.listen)
+        self.pump = context.make_pump(context.link, self._handlers(), self.ask, self.listen)
         self._snapshots = SnapshotPartWriter(
             context.layout, lambda part: self.pump.send(COORDINATOR_RANK, part), context.group
         )
@@ -175,15 +171,17 @@ class Learner(MessageSide):
         """
         self.pump.check()
         if self._is_leaving:
+            self.is_waiting = True
             if not self._may_leave(now):
                 return True
             self._feed.stage.close()  # nothing is gathered any more
             return False
         if self._learning is not None:
-            FAULTS.reach(self._learning.train_iter)
+            FAULTS.reach(self._learning.train_iter, self.role)
             if self._group.is_stale:
                 self._regroup(self._learning)
         order = self._take_order()
+        self.is_waiting = order is None
         if order is not None:
             self._carry_out(order, now)
         elif self._is_over:
@@ -218,17 +216,18 @@ class Learner(MessageSide):
 
     def _make_feed(self, context: WorkerContext) -> Feed:
         config = context.config
+        is_in_turns = context.in_turns or config.system.deterministic
         # on-policy, a batch is all that the present policy collected: no prefetching
         size, ahead = config.policy.learn.batch_size, config.system.prefetch
         # (where staleness is corrected, the next one is gathered meanwhile)
         if config.policy.on_policy:
             size, ahead = 0, 1 + config.policy.CORRECTS_STALENESS
         return Feed(
-            open_transport(config.system, context.layout),
+            context.open_transport(),
             lambda message: self.pump.send(COORDINATOR_RANK, message),
             self._orders.put,
             batch_size=size,
-            prefetch=1 if config.system.deterministic else ahead,  # as many at a time, each time
+            prefetch=1 if is_in_turns else ahead,  # as many at a time, each time
             sequence=config.policy.sequence.length,
         )
 

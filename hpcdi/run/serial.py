@@ -1,0 +1,277 @@
+"""`hpcdi serial`: the roles of a run in one process, where they take turns.
+
+They are those of a run over ranks, with a link, a pump and a transport of their own: messages are
+handed over as they are, and a learner reads the rows of blocks that are still open. Collecting and
+learning take turns (`LockstepPlan`).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import os
+import platform
+import sys
+import time
+import traceback
+from collections.abc import Callable
+from functools import partial
+
+from hpcdi.comm.link import LocalWorld
+from hpcdi.comm.messages import StopRequest
+from hpcdi.comm.pump import LocalPump
+from hpcdi.config.league import OneVsOneCommanderConfig
+from hpcdi.config.load import show_notes
+from hpcdi.config.schema import ExperimentConfig, learners_of
+from hpcdi.errors import EXIT_DONE, EXIT_FAILED, HpcdiError, StoreError
+from hpcdi.policy.spaces import image_axes
+from hpcdi.roles.collector.mpi_fs_collector import MPIFileSystemCollector
+from hpcdi.roles.context import WorkerContext, role_seed
+from hpcdi.roles.coordinator.coordinator import Coordinator
+from hpcdi.roles.coordinator.scheduler import Outcome
+from hpcdi.roles.fault import FAULTS
+from hpcdi.roles.message_side import MessageSide
+from hpcdi.run import resume, run_folder
+from hpcdi.run.experiment import evaluation_goal, load_experiment
+from hpcdi.run.placement import RankPlace
+from hpcdi.run.private_folder import own_temporary_folder
+from hpcdi.run.request import RunRequest
+from hpcdi.run.run_lock import RunLock
+from hpcdi.run.signals import SignalFlag
+from hpcdi.run.work import make_learner_rank
+from hpcdi.store.atomic import stay_in
+from hpcdi.store.disk_full import or_warn
+from hpcdi.store.layout import RunLayout
+from hpcdi.transport.memory import MemoryTransport
+from hpcdi.types import Spaces
+from hpcdi.utils.backoff import wait_s
+from hpcdi.utils.lifetime import Closing
+from hpcdi.utils.log import LOGGER, close_log, open_log, say
+from hpcdi.worker.coordinator import create_parallel_commander
+from hpcdi.worker.dict_policy import columnar_policy
+
+_MOMENT_S = 0.05
+"""So long a role may go on before the others have their turns, and signals are heard."""
+_REST_S = 0.001
+"""Rest where no role has anything to do, such as while environments step in other processes."""
+
+
+def serial(request: RunRequest) -> int:
+    """Train in this process; returns the exit code.
+
+    Raises:
+        ConfigError: the experiment is wrong. LaunchError: the run folder cannot be used.
+        PolicyError: there is no GPU, and policy.cuda is true.
+    """
+    source = resume.config_of(request)
+    compiled, spaces = load_experiment(source, request.overrides, over_ranks=False)
+    config = compiled.config
+    from hpcdi.policy.networks import learner_device  # late: torch takes a second to import
+
+    set_threads(spaces)
+    learner_device(cuda=config.policy.cuda)  # raises where there is none, before a folder is made
+    show_notes(compiled.notes)
+    mode = resume.start_mode(request, config, os.environ)
+    layout = RunLayout(resume.folder_of(request, mode, config.exp_name))
+    if mode is resume.StartMode.DONE:
+        sys.stdout.write(f"hpcdi: {resume.done_line(layout.root)}\n")
+        return EXIT_DONE
+    with own_temporary_folder(), RunLock(layout):
+        stay_in(layout.root)
+        placement = [RankPlace(platform.node(), pid=os.getpid(), role="serial")]
+        restarts = resume.take(layout, mode, config, placement, mpi="none")
+        flag = SignalFlag("shutting down; press Ctrl-C again to end at once")
+        flag.install()
+        open_log(layout.log_file(0), 0, "serial", restarts)
+        try:
+            again = f", restart {restarts}" if restarts else ""
+            title = f"one process with {config.env.collector_env_num} environments{again}"
+            for line in run_folder.opening(f"{config.exp_name}, {title}", layout):
+                say(line)
+            return _train(config, layout, restarts, flag.take)
+        finally:
+            close_log()
+
+
+def _train(
+    config: ExperimentConfig,
+    layout: RunLayout,
+    restarts: int,
+    take_stop: Callable[[], StopRequest | None],
+) -> int:
+    """Have the roles play the run, say how it ended; returns the exit code."""
+    FAULTS.arm(config.fault, 0, "serial", restarts, counts="collector")
+    settings = resume.NewSettings(layout, config)
+
+    def ask() -> StopRequest | None:
+        settings.look(time.monotonic())
+        return take_stop()
+
+    run: LocalRun | None = None
+    has_begun = False
+    try:
+        resumed = resume.read_newest(layout, repeats=config.system.deterministic)
+        with LocalRun(config, layout, restarts, take_stop) as run:
+            if resumed is not None:
+                run.coordinator.resume(resumed)
+                say(f"  resumed      {resumed}")
+            has_begun = True
+            outcome = run.play(ask)
+    except BaseException as error:
+        if isinstance(error, StoreError) and not has_begun:  # the run is what it was
+            run_folder.leave(layout)
+            raise
+        LOGGER.info("the run failed", exc_info=True)
+        if not isinstance(error, HpcdiError):
+            traceback.print_exc()
+        code = error.exit_code if isinstance(error, HpcdiError) else EXIT_FAILED
+        outcome = Outcome("failed", f"{type(error).__name__}: {error}", code)
+    settings.look(time.monotonic(), at_once=True)
+    figures = run.coordinator.figures() if run is not None else {}
+    end = partial(run_folder.end, layout, outcome.state, outcome.reason, outcome.exit_code, figures)
+    or_warn("end of the run", end)
+    stream = sys.stdout if outcome.exit_code == EXIT_DONE else sys.stderr
+    summary = run.coordinator.summary() if run is not None else []
+    for line in run_folder.closing("hpcdi serial", outcome, summary, layout):
+        stream.write(line + "\n")
+    stream.flush()
+    return outcome.exit_code
+
+
+class LocalRun(Closing):
+    """All roles of a run in this process: rank 0, a learner for each group, one collector.
+
+    Args:
+        config: the experiment.
+        layout: the run folder.
+        restarts: how often the run was resumed: random numbers are others each time.
+        take_stop: returns, once, what a signal asked for; called while the disk is full, too.
+    """
+
+    def __init__(
+        self,
+        config: ExperimentConfig,
+        layout: RunLayout,
+        restarts: int = 0,
+        take_stop: Callable[[], StopRequest | None] = lambda: None,
+    ) -> None:
+        config = within_a_process(config)
+        groups = {name: (rank,) for rank, name in enumerate(learners_of(config), 1)}
+        self._world = LocalWorld(2 + len(groups), encodes=False)
+        transport = MemoryTransport(layout, config.system.storage)
+
+        def context(rank: int, role: str) -> WorkerContext:
+            return WorkerContext(
+                config,
+                layout,
+                self._world.link(rank),
+                role_seed(config.seed, role, rank, 0 if config.system.deterministic else restarts),
+                groups,
+                stop_request=take_stop,
+                restarts=restarts,
+                make_policy=columnar_policy,
+                transport=transport,
+                make_pump=LocalPump,
+                in_turns=True,
+            )
+
+        self.coordinator = Coordinator(
+            config,
+            self._world.link(0),
+            layout,
+            make_commander=create_parallel_commander,
+            in_turns=True,
+            store=lambda: self.collector.store(),
+            is_terminal=os.isatty(1),
+        )
+        try:
+            learners = [make_learner_rank(context(rank, "learner")) for (rank,) in groups.values()]
+            self.collector = MPIFileSystemCollector(
+                config.system.comm_collector, context(self._world.size - 1, "collector")
+            )
+        except BaseException:
+            self.coordinator.close()
+            raise
+        self._workers: list[MessageSide] = [*learners, self.collector]
+        self._playing = list(self._workers)
+
+    def play(self, ask: Callable[[], StopRequest | None] = lambda: None) -> Outcome:
+        """Have the roles take turns until the run is over; returns how it ended.
+
+        Args:
+            ask: returns what a signal asks for, once.
+        """
+        for worker in self._workers:
+            worker.start()
+        outcome = self.coordinator.run(ask, self._turn)
+        while self._playing:
+            self._turn()
+        return outcome
+
+    def _turn(self) -> None:
+        """Have each role but rank 0 go on while it has something to do, for a moment."""
+        has_rested = True
+        for worker in list(self._playing):
+            until = time.monotonic() + _MOMENT_S
+            while worker.turn(now := time.monotonic()):
+                if worker.is_waiting:
+                    break
+                has_rested = False
+                if now > until:
+                    break
+            else:
+                self._playing.remove(worker)
+        if has_rested and not any(self._world.inboxes):
+            wait_s(_REST_S)
+
+    def close(self) -> None:
+        """Publish what was collected, and close everything. Idempotent."""
+        self.collector.release()
+        for worker in self._workers:
+            worker.close()
+        self.coordinator.close()
+
+
+def within_a_process(config: ExperimentConfig) -> ExperimentConfig:
+    """Returns an experiment as roles of one process play it.
+
+    Each group has one learner, no role can be silent while it has its turn, and what the settings
+    of a serial evaluator say of episodes and of the goal holds.
+    """
+    policy, env, system = config.policy, config.env, config.system
+    commander = policy.other.commander
+    players = 1
+    if isinstance(commander, OneVsOneCommanderConfig):
+        players = len(commander.league.players)
+        league = dataclasses.replace(commander.league, learners={})
+        commander = dataclasses.replace(commander, league=league)
+    n_episode, stop_value = evaluation_goal(config)
+    learner = dataclasses.replace(policy.learn.learner, learner_num=players)
+    learn = dataclasses.replace(policy.learn, learner=learner)
+    other = dataclasses.replace(policy.other, commander=commander)
+    return dataclasses.replace(
+        config,
+        policy=dataclasses.replace(policy, learn=learn, other=other),
+        env=dataclasses.replace(
+            env,
+            stop_value=stop_value,
+            evaluator_episode_num=math.ceil(n_episode / env.evaluator_env_num),
+        ),
+        system=dataclasses.replace(
+            system,
+            survival=dataclasses.replace(system.survival, worker_timeout_s=math.inf),
+            coordinator=dataclasses.replace(system.coordinator, stop_timeout_s=math.inf),
+        ),
+    )
+
+
+def set_threads(spaces: Spaces) -> None:
+    """Let torch compute images by several threads; small networks are fastest by one.
+
+    Does nothing where the user has chosen: ``OMP_NUM_THREADS``.
+    """
+    import torch
+
+    if "OMP_NUM_THREADS" not in os.environ:
+        is_image = any(image_axes(leaf) is not None for leaf in spaces.observation)
+        torch.set_num_threads(min(len(os.sched_getaffinity(0)), 8) if is_image else 1)
