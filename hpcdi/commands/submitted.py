@@ -23,15 +23,6 @@ class JobFailedError(HpcdiError):
     """A submitted run did not end well; the job must not look as if it had."""
 
 
-def run_script(path: str) -> int:
-    """Run a batch script in the process that Slurm has started; returns its exit code, 0.
-
-    Raises:
-        JobFailedError: it is another one.
-    """
-    return _run(["bash", path])
-
-
 def run_here(run_dir: str, ranks: int, option: str) -> int:
     """Train on this host; returns the exit code, 0.
 
