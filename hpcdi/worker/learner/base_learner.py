@@ -250,8 +250,18 @@ class BaseLearner(Configurable, Training):
 
     def offer_policy(self, *, force: bool) -> None:
         """Publish the policy if a collector waits for it, or in any case with `force`."""
-        if self._port is not None and (force or self._port.wants_policy(self.train_iter)):
-            self._port.send_policy(self.policy.state_dict())
+        if self._port is None:
+            wants = "send_policy" in vars(self)  # a method that it was given, see `BaseCommLearner`
+        else:
+            wants = force or self._port.wants_policy(self.train_iter)
+        if wants:
+            model = self.policy.state_dict()["model"]
+            self.send_policy({"model": model, "iter": self.train_iter})
+
+    def send_policy(self, state_dict: Mapping[str, Any]) -> None:
+        """Publish a policy: ``model``, name -> tensor, and ``iter``, its train iteration."""
+        if self._port is not None:
+            self._port.send_policy(state_dict)
 
     def send_learn_info(self, learn_info: Mapping[str, Any]) -> None:
         """Report progress."""
