@@ -9,6 +9,7 @@ hpcdi/worker/README.md, "What differs", and nowhere else: `DIFFERENCES` has a pr
 from __future__ import annotations
 
 import importlib
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -377,3 +378,103 @@ def test_an_error_of_a_learner_is_raised_where_its_coordinator_calls() -> None:
         learner.deal_with_get_data()
         with pytest.raises(Exception, match="none/a: cannot be read"):
             learner.deal_with_learner_learn([{"data_id": "a"}] * 4)
+
+
+# ---------------------------------------------------------------------- coordinator.coordinator
+
+FORM = {"type": "fakes.ding_form:Policy", "model": {"obs_shape": 3, "action_shape": 2}}
+
+
+def compiled() -> dict[str, Any]:
+    """As DI-engine's compile_config_parallel makes it, with a policy that needs no DI-engine."""
+    worker = {"type": "flask_fs", "host": "0.0.0.0", "port": 1, "path_data": "./x/data",
+              "path_policy": "./x/policy"}  # fmt: skip
+    policy = {
+        **FORM, "cuda": False, "multi_gpu": False, "on_policy": False, "priority": True,
+        "bp_update_sync": True, "traj_len_inf": False, "cfg_type": "DQNCommandModePolicyDict",
+        "learn": {"learner": {"type": "base", "learner_num": 1, "send_policy_freq": 1,
+                              "cfg_type": "BaseLearnerDict", "train_iterations": 1000},
+                  "batch_size": 4, "rate": 0.1, "ignore_done": False},
+        "collect": {"collector": {"type": "zergling", "collector_num": 2, "compressor": "lz4"},
+                    "n_sample": 16, "unroll_len": 1, "env_num": 8},
+        "eval": {"evaluator": {"eval_freq": 50}, "env_num": 5},
+        "other": {"replay_buffer": {"type": "advanced", "replay_buffer_size": 100,
+                                    "cfg_type": "AdvancedReplayBufferDict", "deepcopy": False},
+                  "eps": {"type": "exp", "start": 0.95, "end": 0.1, "decay": 10000},
+                  "commander": {"type": "solo", "collector_task_space": 2, "eval_interval": 5,
+                                "learner_task_space": 1, "path_policy": "./x/policy",
+                                "import_names": ["ding.worker.coordinator"]}},
+    }  # fmt: skip
+    env = {"type": "fakes.ding_form:Env", "manager": {"type": "base", "cfg_type": "Dict"},
+           "stop_value": 195, "n_evaluator_episode": 4, "collector_env_num": 8, "length": 7,
+           "collector_episode_num": 2, "evaluator_env_num": 5,
+           "evaluator_episode_num": 1}  # fmt: skip
+    coordinator = {
+        "host": "0.0.0.0", "port": 1, "cfg_type": "CoordinatorDict", "collector_task_timeout": 30,
+        "learner_task_timeout": 600, "operator_server": {},
+        "learner": {"learner0": ["learner0", "0.0.0.0", 2]},
+        "collector": {"collector0": ["collector0", "0.0.0.0", 3]},
+    }  # fmt: skip
+    learner = {**worker, "multi_gpu": False, "gpu_num": 1, "aggregator": False}
+    system = {"coordinator": coordinator, "collector0": worker, "learner0": learner}
+    return {"main": {"exp_name": "x", "env": env, "policy": policy}, "system": system, "seed": 0}
+
+
+def finished(**said: Any) -> dict[str, Any]:
+    returns = [100.0] * 5
+    return {"eval_flag": True, "reward_raw": returns, "reward": returns, "step_count": 100,
+            "avg_step_per_episode": 20, "train_iter": 3, **said}  # fmt: skip
+
+
+def test_task_state() -> None:
+    documented("coordinator.coordinator", "Coordinator", "TaskState")
+    state = ding.TaskState("task")
+    assert state.task_id == "task"
+    assert abs(state.start_time - time.time()) < 5
+
+
+@pytest.mark.parametrize("given", [compiled(), EasyDict(compiled())], ids=["dict", "EasyDict"])
+def test_coordinator(given: Any) -> None:
+    with ding.Coordinator(given) as coordinator:
+        assert coordinator.system_shutdown_flag is False
+        assert coordinator.start() is None
+        tasks = ("collect", "buffer")
+        for number in range(16):
+            data = {"data_id": f"d{number}", "unroll_len": 1, "priority": 1.0}
+            assert coordinator.deal_with_collector_send_data(*tasks, f"d{number}", data) is None
+        assert coordinator.deal_with_learner_get_data("learn", "none", 8, 0) is None, "no such one"
+        drawn = coordinator.deal_with_learner_get_data("learn", "buffer", 8, 0)
+        assert drawn is not None
+        assert len(drawn) == 8
+        assert drawn[0].keys() >= {"data_id", "replay_unique_id", "replay_buffer_idx", "priority"}
+        names = ("replay_unique_id", "replay_buffer_idx")
+        priorities = {name: [one[name] for one in drawn] for name in names} | {
+            "priority": [9.0] * 8
+        }
+        info = {"learner_step": 1, "priority_info": priorities, "learner_done": False}
+        assert coordinator.deal_with_learner_send_info("learn", "buffer", info) is None
+        again = coordinator.deal_with_learner_get_data("learn", "buffer", 16, 1)
+        assert max(one["priority"] for one in again or ()) == pytest.approx(9.0)
+        coordinator.deal_with_learner_send_info("learn", "buffer", {"learner_step": 2})
+        coordinator.deal_with_increase_collector()
+        coordinator.deal_with_decrease_collector()
+        assert coordinator.info("a line") is coordinator.error("a line") is None
+        assert coordinator.load_state_dict({}) is None
+        assert coordinator.deal_with_learner_get_data("learn", "buffer", 8, 1) is not None
+        coordinator.load_state_dict(coordinator.state_dict())
+        done = {"task_id": "learn", "buffer_id": "buffer", "learner_cfg": {}}
+        assert coordinator.deal_with_learner_finish_task("learn", done) is None
+        assert coordinator.deal_with_learner_get_data("learn", "buffer", 8, 1) is None, "closed"
+    coordinator.close()
+    coordinator.__del__()
+    assert coordinator.system_shutdown_flag is True
+
+
+def test_coordinator_ends_with_the_goal() -> None:
+    with ding.Coordinator(compiled()) as coordinator:
+        coordinator.deal_with_collector_finish_task("a", finished())
+        assert coordinator.system_shutdown_flag is False
+        assert coordinator.deal_with_collector_judge_finish("a", {"collector_done": True}) is True
+        assert coordinator.deal_with_learner_judge_finish("b", {"learner_done": False}) is False
+        coordinator.deal_with_collector_finish_task("b", finished(reward_raw=[200.0] * 5))
+        assert coordinator.system_shutdown_flag is True

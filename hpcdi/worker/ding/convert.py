@@ -6,11 +6,14 @@ run itself must know becomes hpcdi's settings; notes say what was renamed, round
 
 from __future__ import annotations
 
+import dataclasses
 import math
+import re
 from collections.abc import Iterable, Mapping
 from typing import Any
 
 from hpcdi.errors import ConfigError, Problem
+from hpcdi.utils.registry import PARALLEL_COMMANDER_REGISTRY
 
 _POLICY_MODULE, _ENV_MODULE = "hpcdi.worker.ding.policy", "hpcdi.worker.ding.env"
 _MANAGERS = {"base": "base", "subprocess": "subprocess", "async_subprocess": "subprocess"}
@@ -57,6 +60,43 @@ def converted(
     experiment["env"] = _env(main["env"], create, notes)
     experiment["policy"] = _policy(main, create, policy, experiment["env"], notes)
     return experiment, notes
+
+
+_ADDRESSES = re.compile(r"(learner|collector)\d*")
+"""Sections of a compiled system that say where its workers listen."""
+
+
+def is_compiled(system: Mapping[str, Any]) -> bool:
+    """Returns whether a system is one that DI-engine's ``compile_config_parallel`` has made."""
+    sections = {*system, *system.get("coordinator", {})}
+    return any(_ADDRESSES.fullmatch(name) for name in sections)
+
+
+def compiled(main: Mapping[str, Any], system: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns the experiment of a configuration that ``compile_config_parallel`` has made.
+
+    Args:
+        main: its ``main``, of a solo or naive commander.
+        system: its ``system``, whose addresses mean nothing among MPI ranks.
+
+    Raises:
+        ConfigError: see `converted`.
+    """
+    env, policy = main["env"], main["policy"]
+    create = {name: {"type": part.get("type")} for name, part in (("env", env), ("policy", policy))}
+    experiment, _ = converted(main, create, policy)
+    given = policy["other"].get("commander", {})
+    kind = given.get("type", "solo")
+    known = {field.name for field in dataclasses.fields(PARALLEL_COMMANDER_REGISTRY.settings(kind))}
+    settings = {key: given[key] for key in known & given.keys() if key != "import_names"}
+    experiment["policy"].setdefault("other", {})["commander"] = {**settings, "type": kind}
+    number = policy["collect"].get("collector", {}).get("collector_num")
+    if number is not None:
+        experiment["policy"]["collect"]["collector"] = {"collector_num": number}
+    rest = {key: value for key, value in system.items() if not _ADDRESSES.fullmatch(key)}
+    rank_0 = rest.get("coordinator", {})
+    rest["coordinator"] = {k: v for k, v in rank_0.items() if not _ADDRESSES.fullmatch(k)}
+    return {**experiment, "system": rest}
 
 
 def _check(main: Mapping[str, Any], create: Mapping[str, Any]) -> None:
