@@ -17,8 +17,9 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from hpcdi.config.load import holds_modules
+from hpcdi.config.modules import holds_modules
 from hpcdi.errors import ConfigError, Problem
+from hpcdi.utils.python import python_command
 from hpcdi.worker.ding.convert import converted
 from hpcdi.worker.ding.library import policy_settings
 
@@ -36,7 +37,7 @@ def read(path: Path) -> tuple[dict[str, Any], list[str]]:
     """
     if not path.is_file():
         raise ConfigError([Problem("", f"there is no file {str(path)!r}")], str(path))
-    command = [sys.executable, "-m", "hpcdi.worker.ding.reader", str(path)]
+    command = python_command("hpcdi.worker.ding.reader", str(path))
     paths = os.pathsep.join(filter(None, sys.path))  # the same modules are found there
     try:
         done = subprocess.run(  # noqa: S603 (our own command line)
