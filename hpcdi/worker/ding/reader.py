@@ -20,7 +20,7 @@ from typing import Any
 from hpcdi.config.modules import holds_modules
 from hpcdi.errors import ConfigError, Problem
 from hpcdi.utils.python import python_command
-from hpcdi.worker.ding.convert import converted
+from hpcdi.worker.ding.convert import converted, problems_of
 from hpcdi.worker.ding.library import policy_settings
 
 _PATIENCE_S = 300.0
@@ -72,7 +72,8 @@ def _run(path: Path) -> dict[str, Any]:
     found: dict[str, Any] = {}
     for name in _NAMES:
         found[name] = _plain(defined[name], name, problems)
-    if not problems and all("policy" in found[name] for name in _NAMES):
+    problems += [(p.path, p.message) for p in problems_of(*(found[name] for name in _NAMES))]
+    if not problems:
         given = {**found["create_config"]["policy"], **found["main_config"]["policy"]}
         try:
             found["policy"] = _plain(policy_settings(given), "policy", problems)
