@@ -2,7 +2,11 @@
 
 import sys
 
-from hpcdi.cli import main
+from hpcdi.utils.python import leave_present_folder
+
+leave_present_folder()  # before anything else is imported
+
+from hpcdi.cli import main  # noqa: E402
 
 if __name__ == "__main__":
     sys.exit(main())

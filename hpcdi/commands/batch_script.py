@@ -72,7 +72,8 @@ do :; done
 _START = {
     "srun": """\
 code=0
-srun --mpi={mpi} --kill-on-bad-exit=1 "${PYTHON[@]}" -m hpcdi train "$@" --run-dir "$RUN" || code=$?
+srun --mpi={mpi} --export=ALL --kill-on-bad-exit=1 \\
+    "${PYTHON[@]}" -m hpcdi train "$@" --run-dir "$RUN" || code=$?
 """,
     "mpirun": _BESIDE_SHELL.replace(
         "{command}", '"${PYTHON[@]}" -m hpcdi train "$@" -n "$SLURM_NTASKS" --run-dir "$RUN"'
@@ -80,9 +81,30 @@ srun --mpi={mpi} --kill-on-bad-exit=1 "${PYTHON[@]}" -m hpcdi train "$@" --run-d
 }
 
 _LIMITS = """\
+# Slurm's commands, without variables of this job or of another that change what they do.
+slurm() (
+    for name in ${!SLURM_@} ${!SQUEUE_@} ${!SBATCH_@}; do
+        case $name in
+            SLURM_CONF* | SLURM_JWT | *_CLUSTERS) ;;
+            SBATCH_ACCOUNT | SBATCH_PARTITION | SBATCH_QOS | SBATCH_RESERVATION | SBATCH_WCKEY) ;;
+            *) unset "$name" ;;
+        esac
+    done
+    exec "$@"
+)
+# This job alone: an array's last task has the number of the whole array as SLURM_JOB_ID, and a job
+# that was submitted within an array has the variables of that one.
+JOB=${SLURM_ARRAY_JOB_ID:+${SLURM_ARRAY_JOB_ID}_$SLURM_ARRAY_TASK_ID}
+JOB=${JOB:-$SLURM_JOB_ID}
+says=$(slurm scontrol show job --oneliner "$SLURM_JOB_ID" 2>/dev/null |
+    grep "^JobId=$SLURM_JOB_ID " || true)
+if [ -n "$says" ] && [[ "$says" != *" ArrayTaskId="* ]]; then
+    JOB=$SLURM_JOB_ID
+    unset SLURM_ARRAY_JOB_ID SLURM_ARRAY_TASK_ID
+fi
 # Slurm 22.05 to 23.02 do not pass this on to srun; before 23.02 the job does not know its end time.
 export SRUN_CPUS_PER_TASK=${SLURM_CPUS_PER_TASK:-1}
-end=$(squeue --noheader --jobs="$SLURM_JOB_ID" --format=%e 2>/dev/null | sed -n 1p || true)
+end=$(slurm squeue --noheader --jobs="$JOB" --format=%e 2>/dev/null | sed -n 1p || true)
 if end=$(date -d "${end:-unknown}" +%s 2>/dev/null); then export SLURM_JOB_END_TIME=$end; fi
 
 """
@@ -99,7 +121,7 @@ if [ "$(cat "$RUN/run.json" 2>/dev/null || true)" = "$before" ]; then
     echo "hpcdi: the run has not begun (exit code $code)" >&2
     case $code in 1 | 2) exit "$code" ;; esac  # the user's error: it has been named above
     # on a full disk nothing is counted: the job is requeued until there is room
-    { mkdir -p "$RUN/submit" && echo "job $SLURM_JOB_ID: exit code $code" >> "$vain"; } || true
+    { mkdir -p "$RUN/submit" && echo "job $JOB: exit code $code" >> "$vain"; } || true
     if [ "$({ wc -l < "$vain"; } 2>/dev/null || echo 0)" -gt 3 ]; then
         echo "hpcdi: it did not begin four times in a row, and is not started again" >&2
         rm "$vain"
@@ -110,8 +132,8 @@ else
     rm -f "$vain"
 fi
 case $said in
-    vain) echo "hpcdi: a rank or node was lost; job $SLURM_JOB_ID will start the run again" ;;
-    85) echo "hpcdi: the run was stopped; job $SLURM_JOB_ID will resume it" ;;
+    vain) echo "hpcdi: a rank or node was lost; job $JOB will start the run again" ;;
+    85) echo "hpcdi: the run was stopped; job $JOB will resume it" ;;
     "") echo "hpcdi: the run ended without a verdict (exit code $code): a rank or node was lost" ;;
     *) exit "$said" ;;
 esac
@@ -120,15 +142,16 @@ esac
 _AGAIN = """\
 # Requeue, unless Slurm itself is ending this job (scancel, time limit) or requeues it.
 job() {
-    scontrol show job --oneliner "$SLURM_JOB_ID" |
+    slurm scontrol show job --oneliner "$JOB" |
         sed -n '1s/.* JobState=\\([A-Z_]*\\) .* Requeue=\\([01]\\) .*/\\1 \\2/p'
 }
-if [ "$(job)" = "RUNNING 1" ] && scontrol requeue "$SLURM_JOB_ID"; then
+if [ "$(job)" = "RUNNING 1" ] && slurm scontrol requeue "$JOB"; then
     sleep 60  # until Slurm ends this script
 elif [[ $(job) == RUNNING* ]]; then  # it may not be requeued: another job resumes the run
-    next=$(HPCDI_RUN=$RUN sbatch --parsable --dependency="afterany:$SLURM_JOB_ID" \\
-        ${SLURM_ARRAY_TASK_ID:+--array="$SLURM_ARRAY_TASK_ID"} "$0" "$@")
-    next=${next%%;*}${SLURM_ARRAY_TASK_ID:+_$SLURM_ARRAY_TASK_ID}
+    task=${SLURM_ARRAY_JOB_ID:+$SLURM_ARRAY_TASK_ID}
+    next=$(HPCDI_RUN=$RUN slurm sbatch --parsable --dependency="afterany:$JOB" \\
+        ${task:+--array="$task"} "$0" "$@")
+    next=$(grep -oE '^[0-9]+' <<<"$next" | sed -n '$p')${task:+_$task}
     echo "hpcdi: job $next will resume it: this one may not be requeued"
     echo "{\\"job\\": {\\"SLURM_JOB_ID\\": \\"$next\\"}}" > "$RUN/next_job.json"
 fi
@@ -139,7 +162,7 @@ _PACKED = f"""\
 {_LIMITS}\
 {_BESIDE_SHELL.replace("{command}", '"${PYTHON[@]}" -m hpcdi sweep resume "$RUN" --pack "$@"')}\
 if [ "$code" != 85 ]; then exit "$code"; fi
-echo "hpcdi: the sweep was stopped; job $SLURM_JOB_ID will resume it"
+echo "hpcdi: the sweep was stopped; job $JOB will resume it"
 
 {_AGAIN}"""
 
@@ -159,9 +182,9 @@ def slurm_options(job: BatchJob) -> dict[str, str]:
     slurm = job.slurm
     # with srun all ranks get the signal; it would kill mpirun's daemons, so the shell passes it on
     receiver = "B:" if slurm.launcher == "mpirun" else ""
-    output = str(job.submit_dir / "slurm-%j.out")
+    output = f"{_literal(job.submit_dir)}/slurm-%j.out"
     if job.array:
-        output = str(job.folder / "output/slurm-%A_%a.out")
+        output = f"{_literal(job.folder)}/output/slurm-%A_%a.out"
     elif job.arguments:
         output = "slurm-%j.out"  # where it is submitted: that folder exists
     options = {
@@ -187,6 +210,11 @@ def slurm_options(job: BatchJob) -> dict[str, str]:
         name, _, value = text.removeprefix("--").partition("=")
         chosen[name] = value
     return chosen
+
+
+def _literal(folder: Path) -> str:
+    """Returns a folder for sbatch's --output, in which a % begins a variable."""
+    return str(folder).replace("%", "%%")
 
 
 def script_text(job: BatchJob) -> str:

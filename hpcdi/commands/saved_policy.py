@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import pwd
-import re
 import stat
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -13,7 +12,8 @@ from typing import Any
 
 import numpy as np
 
-from hpcdi.config.load import holds_modules, read_mapping, show_notes
+from hpcdi.config.load import read_mapping, show_notes
+from hpcdi.config.modules import holds_modules, modules_beside, named_code, present_folder
 from hpcdi.config.schema import ExperimentConfig
 from hpcdi.errors import CheckpointError, LaunchError
 from hpcdi.policy.base import ColumnarActor, actor_of
@@ -27,7 +27,6 @@ from hpcdi.types import Spaces
 from hpcdi.worker.dict_policy import columnar_policy
 
 _SUFFIX = ".safetensors"
-_MODULE_AND_NAME = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_][\w.-]*")
 _NAMES = "a run folder, a checkpoint's folder or a policy's .safetensors file"
 
 
@@ -195,10 +194,11 @@ def _check_trusted(config_file: Path) -> None:
     Raises:
         LaunchError: it does.
     """
-    writer = _other_writer(config_file)
+    writer, settings = _other_writer(config_file), read_mapping(config_file)
     if not writer:
+        _check_modules(config_file, settings)
         return
-    names = sorted(set(_imported(read_mapping(config_file))))
+    names = sorted(set(named_code(settings)))
     if holds_modules(config_file.absolute().parent):
         names.append(f"modules in {short(config_file.absolute().parent)}")
     if names:
@@ -207,6 +207,24 @@ def _check_trusted(config_file: Path) -> None:
             f"run as you: {', '.join(names)}. Read it; if you trust it, add --trust, or name the "
             "experiment that you trust by --config FILE"
         )
+
+
+def _check_modules(config_file: Path, settings: Mapping[str, Any]) -> None:
+    """Check that modules which a configuration names are not of somebody else.
+
+    Raises:
+        LaunchError: one lies in a folder in which somebody else may write.
+    """
+    folders = [config_file.absolute().parent, *present_folder()]
+    for folder, modules in modules_beside(settings, folders).items():
+        for module in modules:
+            writer = _other_writer(module)
+            if writer:
+                raise LaunchError(
+                    f"{short(config_file)} names a module that is found in {short(folder)}, and "
+                    f"{short(module)} may have been written by {writer}. It would run as you: if "
+                    "you trust it, add --trust, or go to another folder"
+                )
 
 
 def _other_writer(file: Path) -> str:
@@ -225,23 +243,6 @@ def _name_of(user: int) -> str:
         return pwd.getpwuid(user).pw_name
     except KeyError:
         return str(user)
-
-
-def _imported(tree: Any, key: str = "") -> Iterator[str]:
-    """Yields what a configuration imports: `import_names`, ``module:name`` anywhere, and folders.
-
-    Those of `import_path` are searched for any module that is not installed, an optional one too.
-    """
-    if isinstance(tree, Mapping):
-        for name, value in tree.items():
-            yield from _imported(value, str(name))
-    elif isinstance(tree, list | tuple):
-        for value in tree:
-            yield from _imported(value, key)
-    elif isinstance(tree, str) and (
-        key in ("import_names", "import_path") or _MODULE_AND_NAME.fullmatch(tree)
-    ):
-        yield tree
 
 
 def _home_of(file: Path) -> Path:

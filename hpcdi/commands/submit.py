@@ -2,7 +2,8 @@
 
 A job is the path of its run folder and nothing else: the configuration, the versions and the script
 lie in it. A job that starts again runs the same script, which resumes from the newest snapshot;
-there is no pickle of a state that could be older than that. Only here submitit is known.
+there is no pickle of a state that could be older than that. submitit, known only here, starts the
+jobs of --local.
 """
 
 from __future__ import annotations
@@ -14,7 +15,6 @@ import importlib.metadata
 import math
 import os
 import re
-import shlex
 import shutil
 import subprocess
 import sys
@@ -34,11 +34,11 @@ from hpcdi.commands.options import (
     print_lines,
     request_of,
 )
-from hpcdi.commands.submitted import run_here, run_script
+from hpcdi.commands.submitted import run_here
 from hpcdi.config.load import dump
 from hpcdi.config.schema import SlurmConfig
 from hpcdi.errors import EXIT_DONE, EXIT_FAILED, LaunchError
-from hpcdi.run import resume, run_folder, run_lock
+from hpcdi.run import resume, run_folder, run_lock, slurm_queue
 from hpcdi.run.experiment import load_experiment
 from hpcdi.run.placement import check_world, default_world_size
 from hpcdi.run.request import RunRequest
@@ -364,7 +364,7 @@ def check_job(job: BatchJob) -> None:
     Raises:
         LaunchError: Slurm refuses it, the job is too long, or there is no Slurm here.
     """
-    ask_slurm(["sbatch", "--test-only"], script_text(job))
+    ask_slurm(["sbatch", "--test-only", *command_line(job)], script_text(job), job)
     problem = time_problem(job.slurm, ask_slurm(["scontrol", "--oneliner", "show", "partition"]))
     if problem:
         raise LaunchError(problem)
@@ -394,12 +394,13 @@ def time_problem(slurm: SlurmConfig, partitions: str) -> str:
     )
 
 
-def ask_slurm(command: Sequence[str], script: str = "") -> str:
+def ask_slurm(command: Sequence[str], script: str = "", job: BatchJob | None = None) -> str:
     """Returns the output of one of Slurm's commands.
 
     Args:
         command: and its arguments.
         script: for its standard input.
+        job: that is submitted: variables for which it has options of its own are not passed on.
 
     Raises:
         LaunchError: it is not there, fails or does not answer.
@@ -417,6 +418,7 @@ def ask_slurm(command: Sequence[str], script: str = "") -> str:
             capture_output=True,
             text=True,
             timeout=_SLURM_LIMIT_S,
+            env=_environment(job),
             check=False,
         )
     except subprocess.TimeoutExpired:
@@ -432,38 +434,55 @@ def ask_slurm(command: Sequence[str], script: str = "") -> str:
     return done.stdout
 
 
+def _environment(job: BatchJob | None) -> dict[str, str]:
+    """Returns the environment of a command of Slurm, whose jobs inherit it."""
+    options = set() if job is None else slurm_options(job).keys()
+    stated = {f"SBATCH_{name.upper()}" for name in options}
+    variables = slurm_queue.slurm_variables(os.environ)
+    return {name: value for name, value in variables.items() if name not in stated}
+
+
 def to_slurm(job: BatchJob) -> str:
-    """Submit a job's script by submitit; returns the job id.
+    """Submit a job's script; returns the job id.
 
     Raises:
         LaunchError: Slurm refuses it.
     """
-    from submitit import AutoExecutor
-    from submitit.core.utils import FailedJobError
-
-    # `exec`: the shell's place is taken, so that signals to it reach the script
-    executor = AutoExecutor(
-        job.submit_dir / _PICKLES,
-        cluster="slurm",
-        slurm_python=f"exec {shlex.quote(sys.executable)}",
-    )
-    options = {name: value or True for name, value in slurm_options(job).items()}
-    del options["job-name"]  # submitit has its own word for it
-    executor.update_parameters(
-        name=job.name,
-        timeout_min=max(1, int(seconds_of(job.slurm.time) / 60)),
-        stderr_to_stdout=True,
-        slurm_use_srun=False,  # the script has its own
-        slurm_additional_parameters=options,
-    )
-    try:
-        number = str(executor.submit(run_script, str(job.script)).job_id)
-    except FailedJobError as error:
-        raise LaunchError(f"Slurm refuses the job: {_words(str(error))}") from error
+    number = sbatch(job)
     # how `hpcdi status` knows of it before its first start
     file = RunLayout(job.folder).submit_file
     write_json(file, {**load_json(file), "job": {"SLURM_JOB_ID": number}})
     return number
+
+
+def sbatch(job: BatchJob, *options: str) -> str:
+    """Submit a job's script as it lies in its folder; returns the job id.
+
+    Its options stand on the command line, too, where no variable and no default of the site beats
+    them.
+
+    Args:
+        job: a job that `write` has written.
+        options: more options of sbatch.
+
+    Raises:
+        LaunchError: Slurm refuses it, or does not say its number.
+    """
+    said = ask_slurm(
+        ["sbatch", "--parsable", *command_line(job), *options, str(job.script)], job=job
+    )
+    numbers = re.findall(r"^(?:Submitted batch job )?(\d+)(?:[; ].*)?$", said, flags=re.MULTILINE)
+    if not numbers:  # a site may have a sbatch of its own
+        raise LaunchError(
+            f"sbatch has taken the job, but did not say its number: {_words(said) or 'nothing'}. "
+            f"`squeue --me` shows it, as {job.name}; it runs {short(job.script)}"
+        )
+    return str(numbers[-1])
+
+
+def command_line(job: BatchJob) -> list[str]:
+    """Returns a job's options as words of a command line."""
+    return [f"--{name}{f'={value}' if value else ''}" for name, value in slurm_options(job).items()]
 
 
 def to_local(job: BatchJob) -> Any:

@@ -8,28 +8,19 @@ from __future__ import annotations
 import contextlib
 import signal
 import subprocess
-import sys
 from pathlib import Path
 from types import FrameType
 
 from hpcdi.commands.batch_script import EXPERIMENT_FILE
 from hpcdi.errors import EXIT_DONE, HpcdiError
 from hpcdi.store.layout import RunLayout
+from hpcdi.utils.python import python_command
 
 _FORWARDED = (signal.SIGUSR2, signal.SIGTERM, signal.SIGINT)
 
 
 class JobFailedError(HpcdiError):
     """A submitted run did not end well; the job must not look as if it had."""
-
-
-def run_script(path: str) -> int:
-    """Run a batch script in the process that Slurm has started; returns its exit code, 0.
-
-    Raises:
-        JobFailedError: it is another one.
-    """
-    return _run(["bash", path])
 
 
 def run_here(run_dir: str, ranks: int, option: str) -> int:
@@ -44,7 +35,7 @@ def run_here(run_dir: str, ranks: int, option: str) -> int:
         JobFailedError: it is another one.
     """
     experiment = str(RunLayout(Path(run_dir)).submit_dir / EXPERIMENT_FILE)
-    command = [sys.executable, "-m", "hpcdi", "train", experiment, "-n", str(ranks)]
+    command = python_command("hpcdi", "train", experiment, "-n", str(ranks))
     return _run([*command, option, run_dir])
 
 

@@ -14,6 +14,7 @@ from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from hpcdi.config.fields import Parser, restore, to_mapping
+from hpcdi.config.modules import modules_beside, present_folder
 from hpcdi.config.schema import ExperimentConfig, check
 from hpcdi.errors import ConfigError, Problem
 
@@ -39,24 +40,21 @@ class Compiled:
 def load(path: str | Path, overrides: Sequence[str] = ()) -> Compiled:
     """Read and check an experiment from a YAML file and ``key=value`` overrides.
 
-    Modules that it names are found in the present folder and in the file's, too.
+    Modules that it names are found in the file's folder and in the present one, too, which then
+    stand in the experiment's `system.import_path`.
 
     Raises:
         ConfigError: the file is missing or not YAML, or a setting is wrong; holds all problems.
     """
     mapping = read_mapping(path, overrides)
-    _make_importable([str(Path.cwd())])
-    folder = Path(path).absolute().parent
-    if holds_modules(folder):
+    folders = modules_beside(mapping, [Path(path).absolute().parent, *present_folder()])
+    if folders:
         system = dict(mapping.get("system") or {})
-        system["import_path"] = [*(system.get("import_path") or ()), str(folder)]
+        listed = system.get("import_path") or ()
+        added = [str(folder) for folder in folders if str(folder) not in listed]
+        system["import_path"] = [*listed, *added]
         mapping["system"] = system
     return compile_config(mapping, source=str(path))
-
-
-def holds_modules(folder: Path) -> bool:
-    """Returns whether Python modules lie in a folder: beside a configuration they are found."""
-    return any(folder.glob("*.py")) or any(folder.glob("*/__init__.py"))
 
 
 def read_mapping(path: str | Path, overrides: Sequence[str] = ()) -> dict[str, Any]:

@@ -26,6 +26,7 @@ from typing import Any
 from hpcdi.env.base import EnvFailure, EnvFn
 from hpcdi.env.in_process import Command, LocalWorker, SharedArrays
 from hpcdi.errors import EnvError
+from hpcdi.utils.python import SAFE_PATH_VARIABLE
 
 _LAUNCHER = ("OMPI_", "PMI_", "PMIX_", "PRTE_")
 _DUMPS = reduction.ForkingPickler.dumps
@@ -33,6 +34,7 @@ _OK = bytes(_DUMPS(("ok", None)))
 _RESETTING = bytes(_DUMPS(("resetting", None)))
 _PRELOAD = ["__main__", "hpcdi.env.child_process", "hpcdi.env.gymnasium"]
 _START_S = 60.0  # beside the time of a reset, for a process to start and import its modules
+_OURS = "hpcdi"
 _EXIT_S = 1.0  # for a process whose pipe has closed to exit
 
 
@@ -43,6 +45,8 @@ def child_main(connection: Connection, make: EnvFn, is_battle: bool) -> None:
         signal.signal(number, signal.SIG_IGN)
     for name in _launcher_variables():
         del os.environ[name]
+    if os.environ.get(SAFE_PATH_VARIABLE) == _OURS:  # not for what an environment starts
+        del os.environ[SAFE_PATH_VARIABLE]
     worker = LocalWorker(
         make, is_battle=is_battle, on_reset=lambda: connection.send_bytes(_RESETTING)
     )
@@ -87,13 +91,20 @@ def _launcher_variables() -> list[str]:
 
 
 @contextlib.contextmanager
-def _without_launcher() -> Iterator[None]:
-    """A child that took itself for a rank of this job would join or end it."""
+def _variables_of_a_child() -> Iterator[None]:
+    """A child that took itself for a rank of this job would join or end it.
+
+    Nor does it search the present folder first, which a new Python does.
+    """
     hidden = {name: os.environ.pop(name) for name in _launcher_variables()}
+    is_safe = SAFE_PATH_VARIABLE in os.environ
+    os.environ.setdefault(SAFE_PATH_VARIABLE, _OURS)
     try:
         yield
     finally:
         os.environ.update(hidden)
+        if not is_safe:
+            del os.environ[SAFE_PATH_VARIABLE]
 
 
 _WORKERS: weakref.WeakSet[ChildWorker] = weakref.WeakSet()
@@ -228,7 +239,7 @@ class ChildWorker:
         )
         self._context.set_forkserver_preload(_PRELOAD)
         try:
-            with _without_launcher():
+            with _variables_of_a_child():
                 process.start()
         except (AttributeError, TypeError, pickle.PicklingError) as error:
             connection.close()

@@ -52,6 +52,7 @@ from hpcdi.store.atomic import sweep_temporary
 from hpcdi.store.disk_full import or_warn
 from hpcdi.store.layout import RunLayout
 from hpcdi.utils.processes import stat_of
+from hpcdi.utils.python import python_command
 
 _PR_SET_PDEATHSIG = 1
 _SESSION_VARIABLE = "PRTE_MCA_prte_local_tmpdir_base"
@@ -88,7 +89,7 @@ def train(request: RunRequest) -> int:
     show_notes(compiled.notes)
     command = [
         *mpirun_command(ranks, may_die=_may_die(config.system), exports=[EXPERIMENT_VARIABLE]),
-        *(sys.executable, "-m", "hpcdi", "train"),
+        *python_command("hpcdi", "train"),
         *filter(None, [request.config]),
         "--run-dir" if request.resume is None else "--resume",
         str(path),

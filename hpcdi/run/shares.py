@@ -27,6 +27,7 @@ from typing import TypeVar
 from hpcdi.errors import LaunchError
 from hpcdi.run.environment import allocation, visible_gpus
 from hpcdi.run.signals import END_VARIABLE
+from hpcdi.utils.python import python_command
 
 T = TypeVar("T")
 
@@ -59,7 +60,7 @@ class Share:
             "--cpu-bind=none",
             "--mpi=none",
         ]
-        taking = [sys.executable, "-m", "hpcdi.run.shares", f"{self.number}/{self.of}"]
+        taking = python_command("hpcdi.run.shares", f"{self.number}/{self.of}")
         return [*(step if self.host else []), *taking, *job]
 
     def environment(self, variables: Mapping[str, str]) -> dict[str, str]:

@@ -6,16 +6,23 @@ until some minutes after its end (MinJobAge).
 
 from __future__ import annotations
 
+import os
 import re
 import shutil
 import subprocess
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 LIMIT_S = 10.0
 GONE = "UNKNOWN"
 """State of a job that Slurm does not know, or no longer."""
+
+_PREFIXES = ("SLURM_", "SBATCH_", "SQUEUE_", "SACCT_", "SCONTROL_", "SINFO_", "SRUN_", "SALLOC_")
+_OF_THE_CLUSTER = ("SLURM_CONF", "SLURM_CONF_SERVER", "SLURM_JWT")
+_CLUSTERS = "_CLUSTERS"
+OF_THE_USER = ("ACCOUNT", "PARTITION", "QOS", "RESERVATION", "WCKEY")
+"""Of the variables ``SBATCH_...``, those that say who submits and where, not what a job is."""
 
 _IS_ON = frozenset({"RUNNING", "COMPLETING", "SUSPENDED", "STOPPED", "SIGNALING", "STAGE_OUT"})
 _WAITS = frozenset(
@@ -65,6 +72,33 @@ class QueueJob:
     def has_failed(self) -> bool:
         """True if it is known to have ended, other than in order or by `scancel`."""
         return not (self.is_on or self.waits) and self.state not in {*_IN_ORDER, GONE}
+
+
+def is_foreign(name: str) -> bool:
+    """Returns whether a variable of Slurm changes what its commands do, or is of another job.
+
+    Variables that name the cluster, and the user's account or partition (`OF_THE_USER`), are not.
+    """
+    if not name.startswith(_PREFIXES) or name in _OF_THE_CLUSTER or name.endswith(_CLUSTERS):
+        return False
+    return name not in {f"SBATCH_{known}" for known in OF_THE_USER}
+
+
+def set_for_slurm(variables: Mapping[str, str]) -> list[str]:
+    """Returns names of variables that `is_foreign`, but for those that Slurm gives a job."""
+    names = sorted(filter(is_foreign, variables))
+    if "SLURM_JOB_ID" not in variables:
+        return names
+    return [n for n in names if not n.startswith(("SLURM_", "SRUN_CPUS")) or n.endswith("_FORMAT")]
+
+
+def slurm_variables(variables: Mapping[str, str]) -> dict[str, str]:
+    """Returns the environment for Slurm's commands: without variables that `is_foreign`.
+
+    With another job's variables sbatch fails (SLURM_MEM_PER_CPU beside --mem) or passes them on;
+    SBATCH_TIMELIMIT beats a script's own; SLURM_TIME_FORMAT changes what a time looks like.
+    """
+    return {name: value for name, value in variables.items() if not is_foreign(name)}
 
 
 def is_job_id(text: str) -> bool:
@@ -163,6 +197,7 @@ def _run(*command: str) -> tuple[bool, str]:
             capture_output=True,
             text=True,
             timeout=LIMIT_S,
+            env=slurm_variables(os.environ),
             check=False,
         )
     except (OSError, subprocess.TimeoutExpired):

@@ -20,7 +20,7 @@ from hpcdi.run.placement import RankPlace
 from hpcdi.utils.log import LOGGER
 from hpcdi.worker.dict_policy import columnar_policy
 from hpcdi.worker.learner.base_learner import make_learner
-from hpcdi.worker.learner.comm.mpi_fs_learner import create_comm_learner
+from hpcdi.worker.learner.comm import create_comm_learner
 
 
 def work(place: RankPlace, context: WorkerContext) -> int:

@@ -25,6 +25,10 @@ from hpcdi.utils.nested import flatten, parse_json, unflatten
 
 KIND = "hpcdi-state"
 """What the HDF5 attribute ``format`` says."""
+_HICKLE = (
+    "was written by hickle, which may run what it reads: call hickle.load yourself, where you "
+    "trust the file, and give what it returns to load_state_dict"
+)
 
 
 def save_state(
@@ -80,6 +84,8 @@ def read_state(path: str | Path) -> tuple[str, int, dict[str, Any]]:
     try:
         with h5py.File(path, "r", locking=False) as file:
             attributes = read_attributes(file)
+            if "HICKLE_VERSION" in attributes:
+                raise SnapshotError(path, _HICKLE)
             if attributes.get("format") != KIND:
                 raise SnapshotError(path, "is an HDF5 file, but not saved state of hpcdi")
             text = bytes(dataset_of(file, "text")[()])

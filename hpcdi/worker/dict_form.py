@@ -210,6 +210,11 @@ def columns_of_samples(samples: Sequence[Transition], default_discount: float) -
     }
     one = np.ones(len(samples))
     columns["weight"] = columns.pop("IS", columns.get("weight", one)).astype(np.float32)
+    for name in ("n_step_return", "action"):  # DI-engine's environments have one of each as [1]
+        column = columns.get(name)
+        is_number = name != "action" or (column is not None and column.dtype.kind in "iu")
+        if column is not None and is_number and column.shape[1:] == (1,):
+            columns[name] = column[:, 0]
     if "n_step_return" in columns:
         columns["n_step_return"] = columns["n_step_return"].astype(np.float32)
     if "done" in columns:

@@ -34,7 +34,9 @@ from hpcdi.roles.coordinator.workers import Worker
 from hpcdi.store.block import Block
 from hpcdi.store.layout import RunLayout
 from hpcdi.transport import open_transport
-from hpcdi.types import ITEM_DTYPE, Columns
+from hpcdi.types import ITEM_DTYPE
+from hpcdi.utils.nested import stack_columns
+from hpcdi.worker.slave import Slave, TaskFail
 
 __all__ = [
     "CommCoordinator",
@@ -63,10 +65,8 @@ OLD_PATHS = {
     "collector.battle_episode_serial_collector": "hpcdi.worker.collector.serial_collectors",
     "collector.battle_interaction_serial_evaluator": "hpcdi.worker.collector.evaluation",
     "collector.battle_sample_serial_collector": "hpcdi.worker.collector.serial_collectors",
-    "collector.comm.base_comm_collector": f"{_COLLECTOR}.mpi_fs_collector",
-    "collector.comm.flask_fs_collector": f"{_COLLECTOR}.mpi_fs_collector",
     "collector.comm.mpi_fs_collector": f"{_COLLECTOR}.mpi_fs_collector",
-    "collector.comm.slave": f"{_COLLECTOR}.mpi_fs_collector",
+    "collector.comm.slave": "hpcdi.worker.collector.comm.flask_fs_collector",
     "collector.comm.utils": _HERE,
     "collector.episode_serial_collector": "hpcdi.worker.collector.serial_collectors",
     "collector.interaction_serial_evaluator": "hpcdi.worker.collector.evaluation",
@@ -80,8 +80,6 @@ OLD_PATHS = {
     "coordinator.operator_server": _HERE,
     "coordinator.resource_manager": _HERE,
     "coordinator.solo_parallel_commander": f"{_COORDINATOR}.commanders",
-    "learner.comm.base_comm_learner": "hpcdi.worker.learner.comm.mpi_fs_learner",
-    "learner.comm.flask_fs_learner": "hpcdi.worker.learner.comm.mpi_fs_learner",
     "learner.comm.utils": _HERE,
     "replay_buffer.elastic_buffer": "hpcdi.worker.replay_buffer.naive_buffer",
     "replay_buffer.sequence_buffer": "hpcdi.worker.replay_buffer.naive_buffer",
@@ -186,7 +184,7 @@ _TASKS = {
 """Name of a task dict -> what is called with it."""
 
 
-class LearnerAggregatorSlave:
+class LearnerAggregatorSlave(Slave):
     """Translates the task dicts of DI-engine's callers into calls of an aggregator.
 
     Args:
@@ -197,19 +195,20 @@ class LearnerAggregatorSlave:
     def __init__(
         self, *_args: Any, callback_fn: Mapping[str, Callable[..., Any]], **_kwargs: Any
     ) -> None:
+        super().__init__()
         self._callback_fn = callback_fn
 
     def _process_task(self, task: Mapping[str, Any]) -> Any:
         """Do a task: ``resource``, or ``learner_*_task`` of ``start, get_data, learn``.
 
         Raises:
-            CommError: the task is of another name.
+            TaskFail: the task is of another name.
         """
         name = task.get("name")
         if name == "resource":
             return self._callback_fn["deal_with_get_resource"]()
         if name not in _TASKS:
-            raise CommError(f"a learner aggregator knows no task {name!r}")
+            raise self._unknown(task, "learner aggregator")
         return self._callback_fn[_TASKS[name]](task)
 
 
@@ -336,7 +335,7 @@ _NAIVE_BATCHES = 6
 _MARKS = ("replay_unique_id", "replay_buffer_idx", "priority")
 
 
-class NaiveLearner:
+class NaiveLearner(Slave):
     """Asks for batches of two, returns their priorities as they are, and ends after six of them.
 
     Args:
@@ -345,36 +344,37 @@ class NaiveLearner:
     """
 
     def __init__(self, *_args: Any, prefix: str = "", **_kwargs: Any) -> None:
+        super().__init__()
         self._prefix = prefix
-        self._names: dict[str, str] = {}
+        self._task: dict[str, Any] = {}
         self._count = 0
 
     def _process_task(self, task: Mapping[str, Any]) -> dict[str, Any]:
         """Do task ``resource``, or ``learner_*_task`` of ``start, get_data, learn, close``.
 
         Raises:
-            CommError: the task has another name, comes before a start, or has no data.
+            TaskFail: the task has another name, comes before a start, or has no data.
         """
         name = task.get("name")
         if name == "resource":
             return {"gpu": 0, "cpu": 1}
         if name == "learner_start_task":
-            self._names = {key: task["task_info"][key] for key in ("task_id", "buffer_id")}
+            self._task = {key: task["task_info"][key] for key in ("task_id", "buffer_id")}
             self._count = 0
             return {"message": "learner task has started"}
-        if not self._names:
-            raise CommError(f"a naive learner cannot do {name!r} before it is started")
+        if not self._task:
+            raise TaskFail(None, f"a naive learner cannot do {name!r} before it is started")
         if name == "learner_get_data_task":
-            return {**self._names, "batch_size": 2, "cur_learner_iter": 1}
+            return {**self._task, "batch_size": 2, "cur_learner_iter": 1}
         if name == "learner_learn_task" and task.get("data"):
             self._count += 1
             marks = {key: [item[key] for item in task["data"]] for key in _MARKS}
             info = {"learner_step": self._count, "priority_info": marks}
             info["learner_done"] = self._count >= _NAIVE_BATCHES
-            return {**self._names, "info": info}
+            return {**self._task, "info": info}
         if name == "learner_close_task":
-            return dict(self._names)
-        raise CommError(f"a naive learner cannot do {name!r} now")
+            return dict(self._task)
+        raise TaskFail({"message": "task name error"}, f"a naive learner cannot do {name!r} now")
 
 
 # --------------------------------------------------------------------------------------- collectors
@@ -384,7 +384,7 @@ _NAIVE_FILES = 20
 _NAIVE_STEPS = 16
 
 
-class NaiveCollector:
+class NaiveCollector(Slave):
     """Publishes twenty shards of random steps, one a data task, then reports that it is done.
 
     Args:
@@ -394,6 +394,7 @@ class NaiveCollector:
     """
 
     def __init__(self, layout: Any = None, *_args: Any, prefix: str = "", seed: int = 0) -> None:
+        super().__init__()
         layout = layout if isinstance(layout, RunLayout) else RunLayout(Path.cwd())
         self._transport, self._prefix = open_transport(SystemConfig(), layout), prefix
         self._rng = np.random.default_rng(seed)
@@ -404,7 +405,7 @@ class NaiveCollector:
         """Run task ``resource, collector_start_task, collector_data_task, collector_close_task``.
 
         Raises:
-            CommError: the task has another name, or comes before a start.
+            TaskFail: the task has another name, or comes before a start.
         """
         name = task.get("name")
         if name == "resource":
@@ -417,7 +418,7 @@ class NaiveCollector:
         if name == "collector_close_task" and self._task:
             self._task = {}
             return {"collector_done": True, "step_count": self._count * _NAIVE_STEPS}
-        raise CommError(f"a naive collector cannot do {name!r} now")
+        raise TaskFail({"message": "task name error"}, f"a naive collector cannot do {name!r} now")
 
     def _next_data(self) -> dict[str, Any]:
         names = {key: self._task[key] for key in ("task_id", "buffer_id")}
@@ -426,21 +427,23 @@ class NaiveCollector:
         self._count += 1
         path = f"data/naive/{self._prefix}{self._task['task_id']}/{self._count:06d}.h5"
         publisher = self._transport.publisher(lambda _shard, _block: None)
-        publisher.submit(path, self._get_timestep())
+        items = np.zeros(1, dtype=ITEM_DTYPE)
+        items["item_len"] = _NAIVE_STEPS
+        publisher.submit(path, Block(stack_columns(self._get_timestep()), items))
         publisher.close()
         return {"collector_done": False, "data_id": path, "unroll_len": _NAIVE_STEPS, **names}
 
-    def _get_timestep(self) -> Block:
-        """Random steps of one environment, as one item."""
-        items = np.zeros(1, dtype=ITEM_DTYPE)
-        items["item_len"] = _NAIVE_STEPS
-        columns: Columns = {
-            "obs": self._rng.random((_NAIVE_STEPS, 4), dtype=np.float32),
-            "action": self._rng.integers(0, 2, _NAIVE_STEPS),
-            "reward": self._rng.random(_NAIVE_STEPS, dtype=np.float32),
-            "done": np.zeros(_NAIVE_STEPS, dtype=bool),
-        }
-        return Block(columns, items)
+    def _get_timestep(self) -> list[dict[str, Any]]:
+        """Random steps of one environment, sixteen."""
+        return [
+            {
+                "obs": self._rng.random(4, dtype=np.float32),
+                "action": self._rng.integers(0, 2),
+                "reward": self._rng.random(dtype=np.float32),
+                "done": np.False_,
+            }
+            for _ in range(_NAIVE_STEPS)
+        ]
 
 
 # ----------------------------------------------------------------------------------- replay buffers

@@ -8,7 +8,7 @@ from pathlib import Path
 import h5py
 import numpy as np
 import pytest
-from jobs import CARTPOLE, TESTS, Running
+from jobs import CARTPOLE, QUICK, TESTS, Running, max_train_iter
 
 from hpcdi.cli import main
 from hpcdi.store.policies import read_policy
@@ -81,3 +81,16 @@ def test_what_cannot_be_run_is_refused_before_anything_starts(
         assert main(["train", config, *wrong, "--run-dir", str(run_dir)]) == 2
         assert said in capfd.readouterr().err
         assert not run_dir.exists()
+
+
+def test_modules_in_the_present_folder_are_not_imported(
+    start: Start, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Neither by the launcher nor by ranks and their children, in place of installed ones."""
+    for module in ("isal", "random", "numba"):
+        (tmp_path / f"{module}.py").write_text(f"raise RuntimeError('{module}.py was imported')")
+    monkeypatch.chdir(tmp_path)
+    job = start(CARTPOLE, *QUICK, "env.manager.type=subprocess", max_train_iter(3))
+    ended = job.wait()
+    assert "was imported" not in ended.said
+    ended.check(0, "done")

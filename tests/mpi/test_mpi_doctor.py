@@ -163,9 +163,9 @@ def test_all_checks_find_this_machine_and_leave_nothing(world: World, shared_pat
         assert report.rows == {}
         return
     assert list(report.rows) == [
-        "launcher", "mpi", "software", "rank death", "transport", "messages", "gloo", "nccl",
-        "folder", "hdf5 locks", "disk", "sharing", "cores", "threads", "memory", "shm", "limits",
-        "clocks", "gpus", "packages",
+        "launcher", "mpi", "slurm", "software", "rank death", "transport", "messages", "gloo",
+        "nccl", "folder", "hdf5 locks", "disk", "sharing", "cores", "threads", "memory", "shm",
+        "limits", "clocks", "gpus", "packages",
     ]  # fmt: skip
     errors = {name: row for name, row in report.rows.items() if "could not be judged" in row.found}
     assert not errors

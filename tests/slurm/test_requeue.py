@@ -8,6 +8,8 @@ from pathlib import Path
 import pytest
 from slurm_jobs import CARTPOLE, ROOT, Cluster, Job, check_gone_on, solved_after
 
+from hpcdi.commands.batch_script import slurm_body
+
 pytestmark = pytest.mark.slurm
 
 SCRIPT = ROOT / "slurm" / "train_cpu.sbatch"
@@ -114,3 +116,44 @@ def test_a_time_limit(limited: Job) -> None:
     assert "the time limit is near" in said
     assert f"the run was stopped; job {limited.number} will resume it" in said
     assert f"Slurm job {limited.number} on node[3-4], restarted 1 x" in said
+
+
+def test_a_task_of_an_array_that_is_requeued_leaves_its_siblings_alone(
+    cluster: Cluster, tmp_path: Path
+) -> None:
+    """Three tasks: one is done before, one runs on, the last one (the array's own number) stops."""
+    log, script = tmp_path / "log", tmp_path / "array.sbatch"
+    script.write_text(f"""\
+#!/bin/bash
+#SBATCH --array=0-2
+#SBATCH --ntasks=1
+#SBATCH --requeue
+#SBATCH --open-mode=append
+#SBATCH --time=10
+set -eo pipefail
+PYTHON=(python)
+RUN={tmp_path}/run$SLURM_ARRAY_TASK_ID
+srun() {{  # in place of a run
+    local task=$SLURM_ARRAY_TASK_ID code=0
+    echo "$task starts, restart ${{SLURM_RESTART_COUNT:-0}}" >> {log}
+    trap "echo $task is ended >> {log}; exit 1" TERM
+    case $task in
+        1) until grep -q "2 starts, restart 1" {log}; do sleep 0.5; done ;;
+        2) if [ "${{SLURM_RESTART_COUNT:-0}}" = 0 ]; then
+               until grep -q "1 starts" {log} && grep -q "0 is done" {log}; do sleep 0.5; done
+               sleep 3 # until task 0 has left
+               code=85
+           fi ;;
+    esac
+    [ $code = 85 ] || echo "$task is done" >> {log}
+    printf '{{\\n  "exit_code": %d\\n}}\\n' $code > "$RUN/run.json"
+    return $code
+}}
+{slurm_body("srun")}""")
+    job = cluster.sbatch(tmp_path, script, HPCDI_RUN="")
+    cluster.array_states(job, {"0": "COMPLETED", "1": "COMPLETED", "2": "COMPLETED"})
+    said = log.read_text().splitlines()
+    assert sorted(set(said) - {"2 is ended"}) == [
+        "0 is done", "0 starts, restart 0", "1 is done", "1 starts, restart 0", "2 is done",
+        "2 starts, restart 0", "2 starts, restart 1",
+    ], job.read()  # fmt: skip

@@ -14,8 +14,8 @@ from hpcdi.roles.collector.mpi_fs_collector import task_message
 from hpcdi.store.layout import RunLayout
 from hpcdi.transport.files import load_block
 from hpcdi.types import ITEM_DTYPE
-from hpcdi.worker.collector.comm import CollectorSlave
-from hpcdi.worker.names import NaiveCollector
+from hpcdi.worker.collector.comm import CollectorSlave, NaiveCollector
+from hpcdi.worker.slave import TaskFail
 
 TASK_INFO = {
     "task_id": "task",
@@ -29,7 +29,7 @@ class Callbacks:
     """What a message side offers to its slave; keeps what it was called with."""
 
     def __init__(self) -> None:
-        self.started: list[CollectTask] = []
+        self.started: list[dict[str, Any]] = []
 
     def table(self) -> dict[str, Any]:
         return {
@@ -47,16 +47,22 @@ def test_each_task_calls_its_callback() -> None:
     assert do({"name": "resource"}) == {"gpu": 1, "cpu": 2}
     started = do({"name": "collector_start_task", "task_info": TASK_INFO})
     assert started == {"message": "collector task has started"}
-    assert callbacks.started == [CollectTask("task", eval_flag=True, setting={"eps": 0.1})]
-    assert do({"name": "collector_data_task"}) == {"buffer_id": "buffer", "data_id": "a"}
+    assert callbacks.started == [TASK_INFO]
+    data = do({"name": "collector_data_task"})
+    assert data == {"task_id": "task", "buffer_id": "buffer", "data_id": "a"}
     assert do({"name": "collector_close_task"}) == {"collector_done": True}
 
 
 @pytest.mark.parametrize("task", [{"name": "learner_start_task"}, {"name": None}, {}])
 def test_an_unknown_task(task: dict[str, Any]) -> None:
     slave = CollectorSlave(callback_fn=Callbacks().table())
-    with pytest.raises(CommError, match=f"a collector knows no task {task.get('name')!r}"):
+    with pytest.raises(TaskFail, match=f"a collector knows no task {task.get('name')!r}"):
         slave._process_task(task)
+
+
+def test_a_task_dict_as_a_message() -> None:
+    message = CollectTask("task", eval_flag=True, setting={"eps": 0.1})
+    assert task_message(TASK_INFO) == message
 
 
 def test_a_task_dict_needs_only_its_id() -> None:

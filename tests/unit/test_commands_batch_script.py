@@ -113,3 +113,81 @@ def test_scripts_are_sound(script: Path) -> None:
         pytest.skip("no shellcheck: apt-get install shellcheck")
     done = subprocess.run(["shellcheck", script], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout
+
+
+STAND_INS = {  # of Slurm's commands: what they are asked goes to $ASKED
+    "scontrol": """\
+        case $1 in show)
+            echo "JobId=90 ArrayJobId=90 ArrayTaskId=2 JobState=RUNNING Reason=x Requeue=$MAY x=0"
+            echo "JobId=91 ArrayJobId=90 ArrayTaskId=0 JobState=COMPLETED Reason=x Requeue=1 x=0"
+            echo "JobId=95 JobName=x JobState=RUNNING Reason=None Requeue=$MAY Restarts=0" ;;
+        esac""",
+    "sbatch": "env | grep -E '^(SLURM|SBATCH|HPCDI)_' | sort >> $ASKED; echo Welcome!; echo 99",
+    "squeue": "[ -z $SLURM_TIME_FORMAT ] && date -d '2 hours' +%FT%T || echo 12:00",
+    "srun": """\
+        env | grep -E '^SLURM_(ARRAY|JOB_END)' >> $ASKED
+        while [ $# -gt 0 ]; do [ "$1" != --run-dir ] || run=$2; shift; done
+        printf '{\\n  "exit_code": 85\\n}\\n' > "$run/run.json"; exit 85""",
+    "sleep": "",
+}
+_BODIES = [*(s for s in SCRIPTS if s.name != "smoke.sbatch"), GOLDEN / "small.sbatch"]
+
+
+def asked_by(script: Path, folder: Path, **variables: str) -> list[str]:
+    """Runs a script whose run is stopped; returns what Slurm's commands were asked."""
+    for name, body in STAND_INS.items():
+        (folder / name).write_text(f'#!/bin/bash\necho "{name} $*" >> "$ASKED"\n{body}\n')
+        (folder / name).chmod(0o755)
+    text = script.read_text().replace(str(RUN), str(folder / "run"))
+    (folder / "job.sbatch").write_text(text)
+    environment = {
+        "PATH": f"{folder}:{os.environ['PATH']}", "ASKED": str(folder / "asked"),
+        "HPCDI_RUN": str(folder / "run"), "SLURM_TIME_FORMAT": "%H:%M", "SBATCH_TIMELIMIT": "3",
+        "SLURM_MEM_PER_CPU": "100", "SBATCH_ACCOUNT": "ab12", **variables,
+    }  # fmt: skip
+    done = subprocess.run(
+        ["bash", folder / "job.sbatch", "x.yaml"], env=environment, cwd=folder, check=False,
+        capture_output=True, text=True,
+    )  # fmt: skip
+    assert done.returncode == 85, done.stderr
+    return (folder / "asked").read_text().splitlines()
+
+
+TASK = {"SLURM_JOB_ID": "90", "SLURM_ARRAY_JOB_ID": "90", "SLURM_ARRAY_TASK_ID": "2"}
+
+
+@pytest.mark.parametrize("script", _BODIES, ids=lambda path: path.name)
+def test_a_task_of_an_array_names_itself_alone(script: Path, tmp_path: Path) -> None:
+    """The last task's SLURM_JOB_ID is the number of the whole array."""
+    asked = asked_by(script, tmp_path, **TASK, MAY="1")
+    assert "scontrol requeue 90_2" in asked
+    assert any(line.startswith("squeue") and "--jobs=90_2 " in line for line in asked)
+    assert not any(line.startswith("sbatch") for line in asked)
+
+
+@pytest.mark.parametrize("script", _BODIES, ids=lambda path: path.name)
+def test_a_task_that_may_not_be_requeued_is_followed_by_itself_alone(
+    script: Path, tmp_path: Path
+) -> None:
+    asked = asked_by(script, tmp_path, **TASK, MAY="0")
+    (line,) = [line for line in asked if line.startswith("sbatch ")]
+    assert "--dependency=afterany:90_2 --array=2 " in line
+    inherited = asked[asked.index(line) + 1 :]
+    assert [v for v in inherited if v.startswith(("SLURM_", "SBATCH_"))] == ["SBATCH_ACCOUNT=ab12"]
+    assert (tmp_path / "run/next_job.json").read_text().count('"99_2"') == 1
+
+
+@pytest.mark.parametrize("script", _BODIES, ids=lambda path: path.name)
+def test_a_job_that_was_submitted_within_an_array_is_none(script: Path, tmp_path: Path) -> None:
+    """Such a job inherits the variables of the task in which sbatch was typed."""
+    asked = asked_by(script, tmp_path, **{**TASK, "SLURM_JOB_ID": "95"}, MAY="1")
+    assert "scontrol requeue 95" in asked
+    assert not any("90_2" in line for line in asked)
+    if script.name != "sweep_array.sbatch":
+        assert not any(line.startswith("SLURM_ARRAY") for line in asked)
+
+
+def test_a_folder_with_a_percent_sign_is_none_of_sbatchs_variables() -> None:
+    for array, name in (("", "submit/slurm-%j.out"), ("0-3", "output/slurm-%A_%a.out")):
+        job = BatchJob("x", Path("/scratch/lr 50%u"), SMALL, "python", array=array)
+        assert slurm_options(job)["output"] == f"/scratch/lr 50%%u/{name}"

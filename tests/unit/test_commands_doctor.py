@@ -584,13 +584,19 @@ def test_a_kernels_list_of_cores(listing: str, count: int) -> None:
 # ------------------------------------------------------------------------------- all checks at once
 
 
+def test_variables_that_change_what_slurm_does_are_named() -> None:
+    finding = together(checks.check_slurm(Facts(slurm_variables=("SBATCH_TIMELIMIT",))))
+    assert (finding.status, "set: SBATCH_TIMELIMIT" in finding.found) == (WARN, True)
+    assert together(checks.check_slurm(Facts())).status == OK
+
+
 def test_a_probe_that_failed_is_a_row_with_its_ranks_and_advice() -> None:
     known = differing(cluster(4, versions=VERSIONS), 1, 2, errors={"gpus": "no driver"})
     rows = dict(checks.findings(known, 1, cuda=False))
     assert rows["gpus"].found == "ranks 1-2 (node01): no driver"
     assert (rows["gpus"].status, "nvidia-smi" in rows["gpus"].advice) == (FAIL, True)
-    assert list(rows)[:3] == ["mpi", "software", "rank death"]
-    assert len(rows) == 19
+    assert list(rows)[:3] == ["mpi", "slurm", "software"]
+    assert len(rows) == 20
 
 
 def test_checks_that_make_no_sense_after_a_failed_probe_are_left_out() -> None:

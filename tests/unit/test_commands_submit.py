@@ -16,6 +16,7 @@ from hpcdi.commands.submit import (
     main,
     prepare,
     resolved,
+    sbatch,
     time_problem,
     with_delay,
     write,
@@ -196,7 +197,7 @@ def test_print_shows_the_script_and_writes_nothing(
     assert "#SBATCH --ntasks-per-node=2\n" in text
     assert "#SBATCH --exclusive\n" in text
     assert "module load cuda\nmodule load gcc/12\nexport A='b, c'\n" in text
-    assert "srun --mpi=pmi2 --kill-on-bad-exit=1" in text
+    assert "srun --mpi=pmi2 --export=ALL --kill-on-bad-exit=1" in text
     assert f"{tmp_path}/runs/cartpole_dqn/2" in text
     # it runs as it is: what it names is there
     assert "#SBATCH --output=slurm-%j.out\n" in text
@@ -220,3 +221,65 @@ def test_a_run_is_gone_on_with(
     assert 'train "$@" --resume "$RUN"' in text
     assert f"RUN={run}\n" in text
     assert "\nset -- env.stop_value=475 system.auto_resume=true\n" in text
+
+
+def plant_slurm(folder: Path, monkeypatch: pytest.MonkeyPatch, says: str) -> Path:
+    """A stand-in for sbatch that notes its arguments and variables, and says something."""
+    noted = folder / "noted"
+    (folder / "sbatch").write_text(
+        f"#!/bin/bash\nprintf '%s\\n' \"$@\" > {noted}\n"
+        f"env | grep -E '^(SLURM|SBATCH)_' | sort >> {noted}\ncat <<'END'\n{says}\nEND\n"
+    )
+    (folder / "sbatch").chmod(0o755)
+    monkeypatch.setenv("PATH", f"{folder}:/usr/bin:/bin")
+    return noted
+
+
+def test_variables_of_another_job_and_of_the_user_do_not_change_the_job(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    noted = plant_slurm(tmp_path, monkeypatch, "4712")
+    for name, value in {
+        "SBATCH_TIMELIMIT": "3", "SBATCH_NO_REQUEUE": "1", "SBATCH_EXPORT": "NONE",
+        "SLURM_JOB_ID": "99", "SLURM_MEM_PER_CPU": "100", "SLURM_ARRAY_JOB_ID": "98",
+        "SLURM_TIME_FORMAT": "%H:%M", "SBATCH_PARTITION": "slow", "SBATCH_ACCOUNT": "ab12",
+        "SLURM_CONF": "/etc/slurm/slurm.conf",
+    }.items():  # fmt: skip
+        monkeypatch.setenv(name, value)
+    job, experiment = prepare(asked(tmp_path / "run", "slurm.partition=gpu", "slurm.time='60'"))
+    write(job, experiment)
+    assert sbatch(job) == "4712"
+    lines = noted.read_text().splitlines()
+    options, variables = (
+        lines[: lines.index(str(job.script))],
+        lines[lines.index(str(job.script)) :],
+    )
+    assert {"--requeue", "--time=60", "--partition=gpu"} <= set(options)
+    assert variables[1:] == ["SBATCH_ACCOUNT=ab12", "SLURM_CONF=/etc/slurm/slurm.conf"]
+
+
+@pytest.mark.parametrize(
+    "says",
+    [
+        "4712",
+        "4712;cluster1",
+        "Submitted batch job 4712",
+        "*** Maintenance on 2026-12-01: 2 days\n4712\n",
+        "4712\nYou have 17 core hours left.",
+    ],
+)
+def test_the_number_of_a_job_is_found_in_what_a_site_says(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, says: str
+) -> None:
+    plant_slurm(tmp_path, monkeypatch, says)
+    job, _ = prepare(asked(tmp_path / "run"))
+    assert sbatch(job) == "4712"
+
+
+def test_a_site_that_does_not_say_the_number(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    plant_slurm(tmp_path, monkeypatch, "your job is in good hands")
+    job, _ = prepare(asked(tmp_path / "run"))
+    with pytest.raises(LaunchError, match=r"your job is in good hands.*squeue --me"):
+        sbatch(job)

@@ -48,7 +48,7 @@ def test_a_configuration_becomes_an_experiment(form: tuple[dict[str, Any], list[
     assert (policy.collect.n_sample, policy.collect.unroll_len) == (2, SEQUENCE)
     assert (policy.learn.batch_size, policy.learn.update_per_collect) == (4, 2), "its default"
     assert policy.learn.learner.hook["log_show_after_iter"] == 7
-    assert policy.eval.evaluator.eval_freq == 3
+    assert policy.eval.every == "3 iterations", "over ranks too"
     buffer = policy.other.replay_buffer
     assert (buffer.type, buffer.replay_buffer_size, buffer.max_use) == ("advanced", 128, 9)
     assert policy.ding["model"] == {"obs_shape": 3, "action_shape": 2}
@@ -80,6 +80,46 @@ def test_what_hpcdi_has_no_run_for_is_refused() -> None:
     ]  # fmt: skip
 
 
+WITH_ENVS = {"collector_env_num": 1, "evaluator_env_num": 1}
+
+
+@pytest.mark.parametrize(
+    ("kind", "main_config", "path", "words"),
+    [
+        (kind, {"env": {}, "policy": {"collect": {"data_type": "hdf5"}}},
+         "create_config.policy.type", f"'{kind}' learns from a data set alone")
+        for kind in ("bc", "cql", "discrete_cql", "td3_bc", "dt", "edac", "ibc")
+    ] + [
+        ("dqfd_command", {}, "create_config.policy.type", "'dqfd' learns from an expert"),
+        ("sql", {"env": WITH_ENVS, "policy": {"collect": {"model_path": "expert.pth"}}},
+         "main_config.policy.collect.model_path", "an offline or imitation algorithm needs it"),
+        ("sac", {"env": WITH_ENVS, "policy": {}, "reward_model": {"type": "gail"}},
+         "main_config.reward_model", "hpcdi has no run with it"),
+        ("ppo_offpolicy", {"env": WITH_ENVS, "policy": {}, "reward_model": {"type": "trex"}},
+         "main_config.reward_model", "hpcdi has no run with it"),
+    ],
+)  # fmt: skip
+def test_offline_and_imitation_are_refused_by_name(
+    kind: str, main_config: dict[str, Any], path: str, words: str
+) -> None:
+    """In one sentence: a run would train them online, or as plain DQN."""
+    create = {"env": {"type": "any"}, "policy": {"type": kind}}
+    with pytest.raises(ConfigError) as caught:
+        convert.converted(main_config, create, {})
+    (problem,) = caught.value.problems
+    assert problem.path == path
+    assert words in problem.message
+
+
+def test_nothing_of_it_is_imported_before_it_is_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "x_dt_config.py"
+    file.write_text("main_config = {}\ncreate_config = {'policy': {'type': 'dt'}}\n")
+    assert main(["train", str(file), "-n", "4"]) == 2
+    assert "'dt' learns from a data set alone" in capsys.readouterr().err
+
+
 def test_settings_of_the_policy_itself_are_refused_beside_it(
     form: tuple[dict[str, Any], list[str]],
 ) -> None:
@@ -98,7 +138,9 @@ def test_settings_of_the_policy_itself_are_refused_beside_it(
         ("main_config = {}", "create_config: is required"),
         ("main_config, create_config = {'a': print}, {}", "main_config.a: is <built-in function"),
         (
-            "main_config, create_config = {'policy': {}}, {'policy': {'type': 'no_module:A'}}",
+            "main_config, create_config = {'env': {'collector_env_num': 1, "
+            "'evaluator_env_num': 1}, 'policy': {}}, "
+            "{'env': {'type': 'any'}, 'policy': {'type': 'no_module:A'}}",
             "no_module cannot be imported",
         ),
         ("1 / 0", "could not be run as Python"),

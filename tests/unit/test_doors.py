@@ -19,8 +19,8 @@ from fakes.sockets import listening
 from hpcdi.cli import main
 from hpcdi.comm import group
 from hpcdi.comm.group import Meeting, dist_finalize, dist_init
-from hpcdi.commands import saved_policy
 from hpcdi.config.load import dump, read_mapping
+from hpcdi.config.modules import named_code
 from hpcdi.errors import CommError
 from hpcdi.run import loopback
 from hpcdi.run.environment import all_ranks_are_here
@@ -365,4 +365,39 @@ def test_all_ways_to_name_code_are_known() -> None:
         "policy": {"model": {"type": "mine:make", "device": "cuda:0", "url": "http://x/y"}},
         "note": "a: b", "time": "12:00:00",
     }  # fmt: skip
-    assert sorted(saved_policy._imported(tree)) == ["a", "b.c", "evil.module:Env-v0", "mine:make"]
+    assert sorted(named_code(tree)) == ["a", "b.c", "evil.module:Env-v0", "mine:make"]
+
+
+def test_a_module_of_somebody_else_in_the_present_folder_is_asked_for(
+    foreign: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    """The run is one's own, and names a module that is not installed."""
+    monkeypatch.setattr(sys, "path", [p for p in sys.path if p != str(tmp_path)])
+    monkeypatch.setattr(os, "geteuid", lambda: foreign.stat().st_uid)
+    present = tmp_path / "present"
+    present.mkdir()
+    (present / "evil_module.py").write_text(MODULE)
+    (present / "evil_module.py").chmod(0o666)
+    monkeypatch.chdir(present)
+    assert main(["eval", str(foreign)]) == 2
+    said = capsys.readouterr().err
+    assert "evil_module.py" in said
+    assert "may have been written by" in said
+    with pytest.raises(RuntimeError, match="it was imported"):
+        main(["eval", str(foreign), "--trust"])
+
+
+def test_a_foreign_run_names_its_module_in_front_of_a_namespace(
+    foreign: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    monkeypatch.chdir(tmp_path)
+    config = read_mapping(foreign / "config.yaml")
+    config["env"] |= {"import_names": [], "env_id": "evil_module:ns/X-v0"}
+    (foreign / "config.yaml").write_text(dump(config))
+    for path in (foreign, foreign / "config.yaml"):
+        path.chmod(path.stat().st_mode | 0o002)
+    assert main(["eval", str(foreign)]) == 2
+    assert "evil_module:ns/X-v0" in capsys.readouterr().err
+    assert "evil_module" not in sys.modules

@@ -9,7 +9,16 @@ from pathlib import Path
 
 import pytest
 
-from hpcdi.run.slurm_queue import GONE, QueueJob, ask, ask_all, is_job_id, parse_scontrol
+from hpcdi.run.slurm_queue import (
+    GONE,
+    QueueJob,
+    ask,
+    ask_all,
+    is_job_id,
+    parse_scontrol,
+    set_for_slurm,
+    slurm_variables,
+)
 
 # said by Slurm 22.05
 RUNNING = (
@@ -112,3 +121,13 @@ def test_many_jobs_are_asked_for_at_once(monkeypatch: pytest.MonkeyPatch, tmp_pa
     assert ask_all([]) == {}
     program(tmp_path, "squeue", "sys.exit('Unable to contact slurm controller')")
     assert ask_all(["7_0"]) == {}
+
+
+def test_variables_that_change_what_slurm_does_are_named() -> None:
+    user = {"SBATCH_TIMELIMIT": "3", "SQUEUE_FORMAT": "%i", "SBATCH_ACCOUNT": "a", "HOME": "/"}
+    assert set_for_slurm(user) == ["SBATCH_TIMELIMIT", "SQUEUE_FORMAT"]
+    job = {**user, "SLURM_JOB_ID": "7", "SLURM_NTASKS": "4", "SRUN_CPUS_PER_TASK": "1"}
+    assert set_for_slurm(job) == ["SBATCH_TIMELIMIT", "SQUEUE_FORMAT"]
+    odd = {**job, "SLURM_TIME_FORMAT": "%H:%M"}
+    assert "SLURM_TIME_FORMAT" in set_for_slurm(odd)
+    assert set(slurm_variables(job)) == {"SBATCH_ACCOUNT", "HOME"}

@@ -271,7 +271,7 @@ def test_identity_and_log(caplog: pytest.LogCaptureFixture) -> None:
     plain = learner()
     assert (plain.rank, plain.world_size) == (0, 1)
     assert (plain.exp_name, plain.instance_name) == ("default_experiment", "learner")
-    assert plain.tb_logger is None
+    assert made.tb_logger is None, "the first of a group keeps the log"
     with caplog.at_level("DEBUG", logger=plain.logger.name):
         plain.info("a")
         plain.debug("b")

@@ -9,19 +9,19 @@ import numpy as np
 import pytest
 
 from fakes.store import write_shard
-from hpcdi.comm.messages import LearnTask
-from hpcdi.errors import CommError, ShardError
+from hpcdi.errors import ShardError
 from hpcdi.store.block import Block
 from hpcdi.store.layout import RunLayout
 from hpcdi.types import ITEM_DTYPE, ShardRef
 from hpcdi.worker.learner.comm import LearnerSlave, MPIFileSystemLearner
+from hpcdi.worker.slave import TaskFail
 
 
 class Callbacks:
     """What a message side offers to its slave; keeps what it was called with."""
 
     def __init__(self) -> None:
-        self.started: list[LearnTask] = []
+        self.started: list[dict[str, Any]] = []
         self.closed = 0
 
     def close(self) -> None:
@@ -44,18 +44,21 @@ def test_each_task_calls_its_callback() -> None:
     info = {"task_id": "t", "policy_id": "p", "buffer_id": "b", "learner_cfg": {}}
     started = do({"name": "learner_start_task", "task_info": info})
     assert started == {"message": "learner task has started"}
-    assert callbacks.started == [LearnTask("t")]
-    assert do({"name": "learner_get_data_task"}) == {"buffer_id": "b", "batch_size": 4}
-    assert do({"name": "learner_learn_task", "data": [1, 2]}) == {"info": {"learner_step": 2}}
-    assert do({"name": "learner_close_task"}) == {"message": "learner task has ended"}
+    assert callbacks.started == [info]
+    names = {"task_id": "t", "buffer_id": "b"}
+    assert do({"name": "learner_get_data_task"}) == {**names, "batch_size": 4}
+    learnt = do({"name": "learner_learn_task", "data": [1, 2]})
+    assert learnt == {**names, "info": {"learner_step": 2}}
+    assert do({"name": "learner_close_task"}) == names
     assert callbacks.closed == 1
 
 
 @pytest.mark.parametrize("task", [{"name": "collector_start_task"}, {"name": None}, {}])
 def test_an_unknown_task(task: dict[str, Any]) -> None:
     slave = LearnerSlave(callback_fn=Callbacks().table())
-    with pytest.raises(CommError, match=f"a learner knows no task {task.get('name')!r}"):
+    with pytest.raises(TaskFail, match=f"a learner knows no task {task.get('name')!r}") as failed:
         slave._process_task(task)
+    assert failed.value.result == {"message": "task name error"}
 
 
 # ------------------------------------------------------------------------------------ load_data_fn

@@ -218,7 +218,6 @@ LEFT_OUT: dict[str, str] = {
         for name in ("_join_thread", "_start_thread", "_setup_logger", "_setup_timer")
     },
     "collector.base_parallel_collector:TickMonitor": "a learner has one; the rank's meter has ours",
-    "FlaskFileSystemLearner.__del__": "it would wait for the others in the middle of a failure",
     "ZerglingParallelCollector.default_config.compressor": "shards are written as they are",
     "ZerglingParallelCollector.default_config.print_freq": "rank 0 shows the progress of all",
     "MarineParallelCollector.default_config.compressor": "shards are written as they are",
@@ -358,11 +357,11 @@ def test_defaults_are_what_they_were() -> None:
     assert not wrong, "\n".join(wrong)
 
 
-def test_old_names_of_the_file_system_workers() -> None:
-    """They spoke HTTP; what speaks MPI in their place goes by both names."""
+def test_file_system_workers_in_a_run_speak_mpi() -> None:
+    """In a program of the caller's own they are what the seeds say, see test_seeds.py."""
     worker = hpcdi.worker
-    assert worker.FlaskFileSystemCollector is worker.MPIFileSystemCollector
-    assert worker.FlaskFileSystemLearner is worker.MPIFileSystemLearner
+    assert issubclass(worker.MPIFileSystemCollector, worker.BaseCommCollector)
+    assert issubclass(worker.MPIFileSystemLearner, worker.BaseCommLearner)
     assert registry.COMM_COLLECTOR_REGISTRY.get("flask_fs") is worker.MPIFileSystemCollector
     assert registry.COMM_LEARNER_REGISTRY.get("flask_fs") is worker.MPIFileSystemLearner
 

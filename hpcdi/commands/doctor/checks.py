@@ -88,6 +88,7 @@ def findings(facts: Sequence[Facts], learners: int, *, cuda: bool) -> Iterator[t
     nccl = [one.nccl for one in facts]
     rows = [  # name, probe, check
         ("mpi", "mpi", check_mpi(facts)),
+        ("slurm", "slurm", check_slurm(first)),
         ("software", "software", check_software(facts)),
         (
             "rank death",
@@ -164,6 +165,19 @@ def check_launcher(facts: Sequence[Facts], launched: LaunchEnvironment) -> Itera
             "hpcdi train take the right one where no launcher is before them"
         )
         yield Finding(FAIL, found, advice)
+
+
+def check_slurm(first: Facts) -> Iterator[Finding]:
+    """Names variables that change what Slurm's commands do."""
+    if not first.slurm_variables:
+        yield Finding(OK, "no variable changes what sbatch, srun and squeue do")
+        return
+    yield Finding(
+        WARN,
+        f"set: {', '.join(first.slurm_variables)}",
+        "hpcdi submit ignores these; scripts that you submit yourself get them, and they beat the "
+        "scripts' own options: unset them",
+    )
 
 
 def check_mpi(facts: Sequence[Facts]) -> Iterator[Finding]:

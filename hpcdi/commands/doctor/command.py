@@ -18,6 +18,7 @@ from hpcdi.commands.options import make_parser, print_lines
 from hpcdi.errors import EXIT_DONE, EXIT_FAILED, LaunchError
 from hpcdi.run.environment import LaunchEnvironment, detect, is_first, limit_threads
 from hpcdi.run.local import is_outside_allocation, mpi_folders, mpirun_command, rank_environment
+from hpcdi.utils.python import python_command
 
 DEFAULT_RANKS = 3
 _PARENT_VARIABLE = "HPCDI_DOCTOR_PARENT"
@@ -78,7 +79,7 @@ def main(arguments: Sequence[str]) -> int:
         )
     words = [options.folder] * (options.folder is not None)
     words += ["--cuda"] * options.cuda + ["--json"] * options.json
-    return _start_here([*mpirun_command(ranks), sys.executable, "-m", "hpcdi", "doctor", *words])
+    return _start_here([*mpirun_command(ranks), *python_command("hpcdi", "doctor"), *words])
 
 
 def _start_here(command: list[str]) -> int:

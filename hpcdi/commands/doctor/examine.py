@@ -176,6 +176,7 @@ class Probes:
         self.run("software", facts.software)
         self.run("rank death", lambda: {"ulfm": probe.fault_tolerance()})
         self.run("transport", lambda: facts.transport(self._variables))
+        self.run("slurm", lambda: facts.slurm(self._variables))
         self.run("cores", lambda: facts.cores(self._variables))
         self.run("memory", facts.memory)
         self.run("limits", facts.limits)

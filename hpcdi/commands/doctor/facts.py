@@ -20,6 +20,7 @@ from hpcdi.commands.quotas import Quota, mount_of, quotas_of
 from hpcdi.errors import StoreError
 from hpcdi.run.environment import thread_variables
 from hpcdi.run.run_folder import git_commit, versions
+from hpcdi.run.slurm_queue import set_for_slurm
 from hpcdi.store import probe
 
 OPTIONAL_PACKAGES = (
@@ -84,6 +85,7 @@ class Facts:
         commit: of the checkout that hpcdi is imported from; empty: no checkout.
         versions: package -> version, Python's among them.
         transport_variables: variables of the user that choose MPI's transport.
+        slurm_variables: variables that change what Slurm's commands do, see `set_for_slurm`.
         cores: that this rank may run on.
         usable_cores: cores of the host that the job may use.
         threads: thread variables of the user.
@@ -115,6 +117,7 @@ class Facts:
     commit: str = ""
     versions: Mapping[str, str] = field(default_factory=dict)
     transport_variables: Mapping[str, str] = field(default_factory=dict)
+    slurm_variables: tuple[str, ...] = ()
     cores: tuple[int, ...] = (0,)
     usable_cores: int = 1
     threads: Mapping[str, str] = field(default_factory=dict)
@@ -243,6 +246,11 @@ def transport(variables: Mapping[str, str]) -> dict[str, dict[str, str]]:
     """Returns ``transport_variables``."""
     chosen = {k: v for k, v in variables.items() if k.startswith(_TRANSPORT_VARIABLES)}
     return {"transport_variables": chosen}
+
+
+def slurm(variables: Mapping[str, str]) -> dict[str, tuple[str, ...]]:
+    """Returns ``slurm_variables``."""
+    return {"slurm_variables": tuple(set_for_slurm(variables))}
 
 
 def folder(path: Path, scratch: Path) -> dict[str, Folder]:

@@ -28,6 +28,7 @@ from hpcdi.run.signals import end_of, preempt_signals
 from hpcdi.store.layout import RunLayout
 from hpcdi.utils.backoff import wait_s
 from hpcdi.utils.metrics import human_time
+from hpcdi.utils.python import python_command
 
 _LOOK_S = 0.1
 _SIGNALS = {signal.SIGINT: EXIT_INTERRUPTED, signal.SIGTERM: EXIT_TERMINATED}
@@ -44,10 +45,7 @@ def command_of(sweep: Sweep, index: int) -> list[str]:
     # of a population, also a run that is done is resumed, to its next mark
     is_resumed = sweep.population is not None and has_snapshot(RunLayout(run_dir))
     return [
-        sys.executable,
-        "-m",
-        "hpcdi",
-        what,
+        *python_command("hpcdi", what),
         str(sweep.experiment(index)),
         "--resume" if is_resumed else "--run-dir",
         str(run_dir),

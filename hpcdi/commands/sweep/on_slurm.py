@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from hpcdi.commands.batch_script import BatchJob, script_text
-from hpcdi.commands.submit import ask_slurm, check_job, resolved
+from hpcdi.commands.submit import check_job, resolved, sbatch
 from hpcdi.commands.sweep.runs import Sweep
 from hpcdi.config.load import load
 from hpcdi.config.schema import SlurmConfig
@@ -77,8 +77,11 @@ def check(sweep: Sweep, job: BatchJob) -> None:
 
 def command_to_submit(sweep: Sweep, indices: Sequence[int], job: BatchJob) -> list[str]:
     """Returns sbatch's command line for some runs of a sweep."""
-    array = [] if job.packed is not None else [f"--array={array_of(indices, sweep.parallel)}"]
-    return ["sbatch", *array, str(short(job.script))]
+    return ["sbatch", *_array(sweep, indices, job), str(short(job.script))]
+
+
+def _array(sweep: Sweep, indices: Sequence[int], job: BatchJob) -> list[str]:
+    return [] if job.packed is not None else [f"--array={array_of(indices, sweep.parallel)}"]
 
 
 def submit(sweep: Sweep, indices: Sequence[int], job: BatchJob) -> str:
@@ -89,8 +92,7 @@ def submit(sweep: Sweep, indices: Sequence[int], job: BatchJob) -> str:
     """
     with or_refuse(str(job.script)):
         write_text(job.script, script_text(job))
-    sbatch, *rest = command_to_submit(sweep, indices, job)
-    number = ask_slurm([sbatch, "--parsable", *rest]).strip().split(";")[0]
+    number = sbatch(job, *_array(sweep, indices, job))
     if job.packed is not None:
         replace(sweep, job=number).save()
     else:

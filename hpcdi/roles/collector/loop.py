@@ -225,7 +225,7 @@ def attribute_of(policy: Any, name: str, default: Any) -> Any:
     get = getattr(policy, "get_attribute", None)
     try:
         return default if get is None else get(name)
-    except (NotImplementedError, AttributeError):
+    except (NotImplementedError, AttributeError, KeyError):
         return default
 
 

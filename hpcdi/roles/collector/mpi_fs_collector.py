@@ -25,7 +25,7 @@ from hpcdi.comm.messages import (
 from hpcdi.config.compat import component_class
 from hpcdi.config.fields import to_mapping
 from hpcdi.config.roles import CommCollectorConfig
-from hpcdi.errors import EXIT_REQUEUE, CommError, EnvError
+from hpcdi.errors import EXIT_REQUEUE, EnvError
 from hpcdi.roles.collector.base_parallel_collector import (
     BaseParallelCollector,
     CollectorPort,
@@ -52,31 +52,7 @@ _LOOK_S = 0.002
 """From one look for what a step waits for, or for rank 0's last message, to the next."""
 
 
-class BaseCommCollector(MessageSide, CollectorPort):
-    """Stands between a parallel collector and the other ranks.
-
-    Args:
-        cfg: settings, a mapping or an instance of `Config`.
-        context: this rank's place in a run.
-    """
-
-    role = "collector"
-
-    @property
-    def collector_uid(self) -> str:
-        """Name of this collector, unique on its host."""
-        return self._uid
-
-    def _create_collector(self, task_info: Mapping[str, Any]) -> BaseParallelCollector:
-        """A parallel collector of ``task_info["collector_cfg"]``; this object is its port."""
-        cfg = task_info["collector_cfg"]
-        settings = to_mapping(cfg["collector"]) if "collector" in cfg else {}
-        rest = {key: value for key, value in cfg.items() if key != "collector"}
-        by = {} if self._context is None else {"make_policy": self._context.make_policy}
-        return create_parallel_collector({**settings, **rest, **by}, self)
-
-
-class MPIFileSystemCollector(BaseCommCollector):
+class MPIFileSystemCollector(MessageSide, CollectorPort):
     """Receives tasks, runs them by a parallel collector, publishes the data.
 
     The two parallel collectors (collecting, evaluating) live as long as the rank, so that their
@@ -88,6 +64,7 @@ class MPIFileSystemCollector(BaseCommCollector):
     """
 
     Config = CommCollectorConfig
+    role = "collector"
 
     def __init__(self, cfg: Any = None, context: WorkerContext | None = None) -> None:
         super().__init__(cfg, context)
@@ -246,7 +223,20 @@ class MPIFileSystemCollector(BaseCommCollector):
         self.pump.check()
         self.pump.send(COORDINATOR_RANK, metadata)
 
+    @property
+    def collector_uid(self) -> str:
+        """Name of this collector, unique on its host."""
+        return self._uid
+
     # ----------------------------------------------------------------------------------- internals
+
+    def _create_collector(self, task_info: Mapping[str, Any]) -> BaseParallelCollector:
+        """A parallel collector of ``task_info["collector_cfg"]``; this object is its port."""
+        cfg = task_info["collector_cfg"]
+        settings = to_mapping(cfg["collector"]) if "collector" in cfg else {}
+        rest = {key: value for key, value in cfg.items() if key != "collector"}
+        by = {} if self._context is None else {"make_policy": self._context.make_policy}
+        return create_parallel_collector({**settings, **rest, **by}, self)
 
     def _receive(self, timeout_s: float) -> None:
         arrived = (message for _, message in self.pump.receive(timeout_s))
@@ -419,51 +409,14 @@ class MPIFileSystemCollector(BaseCommCollector):
             collector.stop()
 
 
-FlaskFileSystemCollector = MPIFileSystemCollector
-
-
-def create_comm_collector(cfg: Any, context: WorkerContext | None = None) -> BaseCommCollector:
+def create_comm_collector(cfg: Any, context: WorkerContext) -> MPIFileSystemCollector:
     """Make the message side that ``cfg.type`` names.
 
     Raises:
         UnknownTypeError: no comm collector has that type.
     """
-    collector: BaseCommCollector = component_class(COMM_COLLECTOR_REGISTRY, cfg)(cfg, context)
+    collector: MPIFileSystemCollector = component_class(COMM_COLLECTOR_REGISTRY, cfg)(cfg, context)
     return collector
-
-
-class CollectorSlave:
-    """Translates DI-engine's task dicts to calls of the message side.
-
-    Args:
-        callback_fn: ``deal_with_resource, deal_with_collector_start, deal_with_collector_data,
-            deal_with_collector_close``.
-    """
-
-    def __init__(self, *_args: Any, callback_fn: Mapping[str, Callable[..., Any]], **_kwargs: Any):
-        self._callback_fn = callback_fn
-        self._buffer_id: dict[str, str] = {}  # the caller's name of the task's buffer
-
-    def _process_task(self, task: Mapping[str, Any]) -> dict[str, Any]:
-        """Run task ``resource, collector_start_task, collector_data_task, collector_close_task``.
-
-        Raises:
-            CommError: the task has another name.
-        """
-        name = task.get("name")
-        if name == "resource":
-            return dict(self._callback_fn["deal_with_resource"]())
-        if name == "collector_start_task":
-            info = task["task_info"]
-            self._buffer_id = {key: info[key] for key in ("buffer_id",) if key in info}
-            self._callback_fn["deal_with_collector_start"](task_message(info))
-            return {"message": "collector task has started"}
-        if name == "collector_data_task":
-            data = self._callback_fn["deal_with_collector_data"]()
-            return {**self._buffer_id, **data} if data else {}
-        if name == "collector_close_task":
-            return dict(self._callback_fn["deal_with_collector_close"]())
-        raise CommError(f"a collector knows no task {name!r}")
 
 
 def task_message(info: Mapping[str, Any]) -> CollectTask:

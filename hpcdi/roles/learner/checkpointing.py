@@ -353,7 +353,7 @@ def copied(tree: Any) -> Any:
 def _type_of(policy: Any) -> str:
     try:
         return str(policy.get_attribute("cfg").type)
-    except (AttributeError, NotImplementedError):
+    except (AttributeError, NotImplementedError, KeyError):
         return type(policy).__name__
 
 

@@ -1,18 +1,18 @@
 """Collectors and evaluators of `ding.worker`."""
 
 from hpcdi.roles.collector.base_parallel_collector import BaseParallelCollector
-from hpcdi.roles.collector.mpi_fs_collector import (
-    BaseCommCollector,
-    FlaskFileSystemCollector,
-    MPIFileSystemCollector,
-    create_comm_collector,
-)
 from hpcdi.worker.collector.base_serial_collector import (
     ISerialCollector,
     create_serial_collector,
     get_serial_collector_cls,
 )
 from hpcdi.worker.collector.caches import to_tensor_transitions
+from hpcdi.worker.collector.comm import (
+    BaseCommCollector,
+    FlaskFileSystemCollector,
+    MPIFileSystemCollector,
+    create_comm_collector,
+)
 from hpcdi.worker.collector.evaluation import (
     BattleInteractionSerialEvaluator,
     InteractionSerialEvaluator,

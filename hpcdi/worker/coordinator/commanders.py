@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections import defaultdict
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -28,6 +29,14 @@ class BaseCommander(Configurable, Commander):
     """
 
     Config: ClassVar[type] = CommanderConfig
+
+    def get_collector_task(self, now: float | None = None) -> CollectTask | None:
+        """See `Commander.get_collector_task`; without a time it is the present one."""
+        return super().get_collector_task(time.monotonic() if now is None else now)
+
+    def get_learner_task(self, now: float | None = None) -> LearnTask | None:
+        """See `Commander.get_learner_task`; without a time it is the present one."""
+        return super().get_learner_task(time.monotonic() if now is None else now)
 
     def judge_collector_finish(self, task_id: str, info: Mapping[str, Any]) -> bool:  # noqa: ARG002
         """Returns whether a collector's message means that its task has ended."""
@@ -69,7 +78,7 @@ class NaiveCommander(BaseCommander):
         self._learner_tasks = self._learner_tasks_ended = 0
         self.learner_info: defaultdict[str, list[Mapping[str, Any]]] = defaultdict(list)
 
-    def get_collector_task(self, now: float = 0.0) -> CollectTask | None:  # noqa: ARG002
+    def get_collector_task(self, now: float | None = None) -> CollectTask | None:  # noqa: ARG002
         """A collect task, while there is room."""
         under_way, space = self._collector_tasks - self._collector_tasks_ended, self._space
         if space is not None and under_way >= space:
@@ -77,7 +86,7 @@ class NaiveCommander(BaseCommander):
         self._collector_tasks += 1
         return CollectTask(f"collector_task_id{self._collector_tasks}", eval_flag=False, setting={})
 
-    def get_learner_task(self, now: float = 0.0) -> LearnTask | None:  # noqa: ARG002
+    def get_learner_task(self, now: float | None = None) -> LearnTask | None:  # noqa: ARG002
         """A learner task, while none is under way."""
         if self._learner_tasks > self._learner_tasks_ended:
             return None

@@ -28,6 +28,7 @@ from hpcdi.utils.log import LOGGER
 from hpcdi.utils.registry import BUFFER_REGISTRY
 from hpcdi.utils.threads import BackgroundThread
 from hpcdi.worker.coordinator.commanders import BaseCommander, create_parallel_commander
+from hpcdi.worker.ding.convert import compiled, is_compiled
 from hpcdi.worker.replay_buffer.advanced_buffer import AdvancedReplayBuffer
 
 
@@ -195,7 +196,12 @@ class Coordinator(RunCoordinator, Configurable):
             return {**super().state_dict(), "tasks": tasks, "items": self._items.state_dict()}
 
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
-        """Restore a `state_dict`, except for blocks that learners must read again first."""
+        """Restore a `state_dict`, except for blocks that learners must read again first.
+
+        An empty one, DI-engine's, changes nothing.
+        """
+        if not state_dict:
+            return
         with self._lock:
             super().load_state_dict(state_dict)
             self._restore_items(state_dict)
@@ -311,6 +317,9 @@ class Coordinator(RunCoordinator, Configurable):
 def as_experiment(cfg: Any) -> ExperimentConfig:
     """The experiment itself, or compiled from DI-engine's mapping with ``main`` and ``system``.
 
+    What DI-engine's ``compile_config_parallel`` returns is taken as it is: its policy and
+    environment are DI-engine's, and its addresses mean nothing.
+
     Raises:
         ConfigError: with every problem of the mapping.
     """
@@ -323,6 +332,9 @@ def as_experiment(cfg: Any) -> ExperimentConfig:
         known = "unknown key; known here: main, seed, system"
         raise ConfigError([Problem(str(key), known) for key in odd], source)
     main = dict(mapping.pop("main", {}))
+    if is_compiled(mapping.get("system", {})):
+        mapping |= compiled(main, mapping["system"])
+        main = {}
     config = compile_config({**main, **mapping}, source).config
     problems = check_over_ranks(config)
     if problems:

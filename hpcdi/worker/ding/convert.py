@@ -6,11 +6,14 @@ run itself must know becomes hpcdi's settings; notes say what was renamed, round
 
 from __future__ import annotations
 
+import dataclasses
 import math
-from collections.abc import Iterable, Mapping
+import re
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from hpcdi.errors import ConfigError, Problem
+from hpcdi.utils.registry import PARALLEL_COMMANDER_REGISTRY
 
 _POLICY_MODULE, _ENV_MODULE = "hpcdi.worker.ding.policy", "hpcdi.worker.ding.env"
 _MANAGERS = {"base": "base", "subprocess": "subprocess", "async_subprocess": "subprocess"}
@@ -25,6 +28,23 @@ _BUFFER_KEYS = (
 _HOOKS = (
     "load_ckpt_before_run", "log_show_after_iter", "save_ckpt_after_iter", "save_ckpt_after_run",
 )  # fmt: skip
+_EVAL_FREQ = 1000
+"""Iterations from one evaluation to the next, where a configuration does not say."""
+_OWN_PROGRAM = "hpcdi has no run with it; use your own program and ours"
+_OFFLINE = "learns from a data set alone, without environments: hpcdi has no such run yet"
+_IMITATION = "learns from an expert beside its environments: hpcdi has no such run yet"
+_NO_RUN = {
+    **dict.fromkeys(
+        ("bc", "bcq", "cql", "discrete_cql", "cql_discrete", "dt", "edac", "ibc", "il", "iql",
+         "pc_bfs", "pd", "qgpo", "td3_bc"), _OFFLINE,
+    ),
+    **dict.fromkeys(("dqfd", "r2d3", "sqil", "sqil_sac"), _IMITATION),
+    **dict.fromkeys(("ngu", "dreamer"), "has an entry of its own in DI-engine"),
+    "td3_vae": "is trained in two phases by an entry of its own in DI-engine",
+}  # fmt: skip
+"""Type of a policy, without ``_command``, that a run would train as something else -> why."""
+_EXPERT_KEYS = ("data_path", "data_type", "expert_data_path", "model_path")
+"""Of ``policy.collect``: where a data set, or the policy of an expert, lies."""
 _CREATE_KEYS = frozenset((
     "env", "env_manager", "policy", "collector", "replay_buffer", "evaluator", "learner",
 ))  # fmt: skip
@@ -43,7 +63,9 @@ def converted(
     Raises:
         ConfigError: it is of a kind that hpcdi has no run for; holds all problems.
     """
-    _check(main, create)
+    problems = list(problems_of(main, create))
+    if problems:
+        raise ConfigError(problems, "DI-engine's configuration")
     notes: list[str] = []
     experiment: dict[str, Any] = {}
     if "exp_name" in main:
@@ -52,35 +74,89 @@ def converted(
             notes.append(f"exp_name {main['exp_name']!r} is now {experiment['exp_name']!r}")
     if "seed" in main:
         experiment["seed"] = main["seed"]
-    for key in sorted(main.keys() - {"exp_name", "seed", "env", "policy"}):
-        notes.append(f"{key} is dropped: hpcdi has no such section")
     experiment["env"] = _env(main["env"], create, notes)
     experiment["policy"] = _policy(main, create, policy, experiment["env"], notes)
     return experiment, notes
 
 
-def _check(main: Mapping[str, Any], create: Mapping[str, Any]) -> None:
-    problems = [
-        Problem(f"create_config.{key}", "hpcdi has no run with it; use your own program and ours")
-        for key in sorted(create.keys() - _CREATE_KEYS)
-    ]
-    for whole, name, keys in (
-        (main, "main_config", ("env", "policy")),
-        (create, "create_config", ("env", "policy")),
+_ADDRESSES = re.compile(r"(learner|collector)\d*")
+"""Sections of a compiled system that say where its workers listen."""
+
+
+def is_compiled(system: Mapping[str, Any]) -> bool:
+    """Returns whether a system is one that DI-engine's ``compile_config_parallel`` has made."""
+    sections = {*system, *system.get("coordinator", {})}
+    return any(_ADDRESSES.fullmatch(name) for name in sections)
+
+
+def compiled(main: Mapping[str, Any], system: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns the experiment of a configuration that ``compile_config_parallel`` has made.
+
+    Args:
+        main: its ``main``, of a solo or naive commander.
+        system: its ``system``, whose addresses mean nothing among MPI ranks.
+
+    Raises:
+        ConfigError: see `converted`.
+    """
+    env, policy = main["env"], main["policy"]
+    create = {name: {"type": part.get("type")} for name, part in (("env", env), ("policy", policy))}
+    experiment, _ = converted(main, create, policy)
+    given = policy["other"].get("commander", {})
+    kind = given.get("type", "solo")
+    known = {field.name for field in dataclasses.fields(PARALLEL_COMMANDER_REGISTRY.settings(kind))}
+    settings = {key: given[key] for key in known & given.keys() if key != "import_names"}
+    experiment["policy"].setdefault("other", {})["commander"] = {**settings, "type": kind}
+    number = policy["collect"].get("collector", {}).get("collector_num")
+    if number is not None:
+        experiment["policy"]["collect"]["collector"] = {"collector_num": number}
+    rest = {key: value for key, value in system.items() if not _ADDRESSES.fullmatch(key)}
+    rank_0 = rest.get("coordinator", {})
+    rest["coordinator"] = {k: v for k, v in rank_0.items() if not _ADDRESSES.fullmatch(k)}
+    return {**experiment, "system": rest}
+
+
+def problems_of(main: Mapping[str, Any], create: Mapping[str, Any]) -> Iterator[Problem]:
+    """Yields why hpcdi has no run for a configuration; nothing where it has one.
+
+    Neither DI-engine nor anything that it needs is imported.
+
+    Args:
+        main: ``main_config``.
+        create: ``create_config``.
+    """
+    kind = str(create.get("policy", {}).get("type") or "").removesuffix("_command")
+    if kind.lower() in _NO_RUN:  # the rest of it fits no run either
+        yield Problem("create_config.policy.type", f"{kind!r} {_NO_RUN[kind.lower()]}")
+        return
+    collect = main.get("policy", {}).get("collect", {})
+    for key in filter(collect.get, _EXPERT_KEYS):
+        message = f"{collect[key]!r:.60}: an offline or imitation algorithm needs it"
+        yield Problem(f"main_config.policy.collect.{key}", f"{message}; {_OWN_PROGRAM}")
+    for name, keys in (
+        ("create_config", create.keys() - _CREATE_KEYS),
+        ("main_config", main.keys() - {"exp_name", "seed", "env", "policy"}),
     ):
-        problems += [Problem(f"{name}.{key}", "is required") for key in keys if key not in whole]
-    for part in ("env", "policy"):
-        if part in create and not create[part].get("type"):
-            problems.append(Problem(f"create_config.{part}.type", "is required"))
-    for key in ("collector_env_num", "evaluator_env_num"):
-        if "env" in main and key not in main["env"]:
-            problems.append(Problem(f"main_config.env.{key}", "is required"))
-    kind = create.get("collector", {}).get("type", "sample")
-    if kind != "sample":
-        message = f"hpcdi runs collectors of samples, not {kind!r}; that one is for your own code"
-        problems.append(Problem("create_config.collector.type", message))
-    if problems:
-        raise ConfigError(problems, "DI-engine's configuration")
+        yield from (Problem(f"{name}.{key}", _OWN_PROGRAM) for key in sorted(keys))
+    yield from _missing(main, create)
+    collector = create.get("collector", {}).get("type", "sample")
+    if collector != "sample":
+        message = f"hpcdi runs collectors of samples, not {collector!r}"
+        yield Problem("create_config.collector.type", f"{message}; that one is for your own code")
+
+
+def _missing(main: Mapping[str, Any], create: Mapping[str, Any]) -> Iterator[Problem]:
+    """Yields what is required and not there."""
+    paths = [
+        *((name, whole, key) for name, whole in (("main_config", main), ("create_config", create))
+          for key in ("env", "policy")),
+        *((f"create_config.{part}", create[part], "type") for part in ("env", "policy")
+          if part in create),
+        *(("main_config.env", main["env"], f"{role}_env_num") for role in ("collector", "evaluator")
+          if "env" in main),
+    ]  # fmt: skip
+    yield from (Problem(f"{name}.{key}", "is required") for name, whole, key in paths
+                if whole.get(key) in (None, ""))  # fmt: skip
 
 
 def _env(env: Mapping[str, Any], create: Mapping[str, Any], notes: list[str]) -> dict[str, Any]:
@@ -153,9 +229,8 @@ def _policy(
     )
     if hooks:
         result["learn"]["learner"] = {"hook": hooks}
-    freq = policy.get("eval", {}).get("evaluator", {}).get("eval_freq")
-    if freq is not None:
-        result["eval"] = {"evaluator": {"eval_freq": int(freq)}}
+    freq = policy.get("eval", {}).get("evaluator", {}).get("eval_freq", _EVAL_FREQ)
+    result["eval"] = {"every": f"{int(freq)} iterations"}
     if not on_policy:
         buffer = policy.get("other", {}).get("replay_buffer", {})
         kept = _known(buffer, _BUFFER_KEYS, "policy.other.replay_buffer", notes)

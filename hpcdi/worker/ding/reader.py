@@ -17,9 +17,10 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from hpcdi.config.load import holds_modules
+from hpcdi.config.modules import holds_modules
 from hpcdi.errors import ConfigError, Problem
-from hpcdi.worker.ding.convert import converted
+from hpcdi.utils.python import python_command
+from hpcdi.worker.ding.convert import converted, problems_of
 from hpcdi.worker.ding.library import policy_settings
 
 _PATIENCE_S = 300.0
@@ -36,7 +37,7 @@ def read(path: Path) -> tuple[dict[str, Any], list[str]]:
     """
     if not path.is_file():
         raise ConfigError([Problem("", f"there is no file {str(path)!r}")], str(path))
-    command = [sys.executable, "-m", "hpcdi.worker.ding.reader", str(path)]
+    command = python_command("hpcdi.worker.ding.reader", str(path))
     paths = os.pathsep.join(filter(None, sys.path))  # the same modules are found there
     try:
         done = subprocess.run(  # noqa: S603 (our own command line)
@@ -71,7 +72,8 @@ def _run(path: Path) -> dict[str, Any]:
     found: dict[str, Any] = {}
     for name in _NAMES:
         found[name] = _plain(defined[name], name, problems)
-    if not problems and all("policy" in found[name] for name in _NAMES):
+    problems += [(p.path, p.message) for p in problems_of(*(found[name] for name in _NAMES))]
+    if not problems:
         given = {**found["create_config"]["policy"], **found["main_config"]["policy"]}
         try:
             found["policy"] = _plain(policy_settings(given), "policy", problems)

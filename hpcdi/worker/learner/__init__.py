@@ -1,7 +1,7 @@
 """Learners and hooks of `ding.worker`."""
 
 from hpcdi.worker.learner.base_learner import BaseLearner, create_learner
-from hpcdi.worker.learner.comm.mpi_fs_learner import (
+from hpcdi.worker.learner.comm import (
     BaseCommLearner,
     FlaskFileSystemLearner,
     MPIFileSystemLearner,

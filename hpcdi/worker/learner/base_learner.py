@@ -12,7 +12,7 @@ from abc import abstractmethod
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
@@ -39,9 +39,13 @@ from hpcdi.worker.learner.learner_hook import (
     POSITIONS,
     LearnerHook,
     LogPolicyHook,
+    SaveCkptHook,
     build_learner_hook_by_cfg,
 )
 from hpcdi.worker.learner.loading import SampleLoader
+
+if TYPE_CHECKING:
+    from hpcdi.utils.curves import TensorBoardWriter
 
 
 class LearnerPort(Protocol):
@@ -132,6 +136,8 @@ class BaseLearner(Configurable, Training):
         self.scalars = LogBuffer(lambda: self._latest)
         self._port = port
         self._loader: SampleLoader | None = None
+        self._own_writer: TensorBoardWriter | None = None
+        self._is_saving = False  # its hook calls `save_checkpoint` back
         if config.log_policy:
             self.register_hook(LogPolicyHook())
 
@@ -232,10 +238,19 @@ class BaseLearner(Configurable, Training):
         self._loader = SampleLoader(lambda: get_data(size), self._cfg.dataloader.num_workers)
 
     def close(self) -> None:
-        """Close the loader and the hooks. Idempotent."""
+        """Close the loader and the hooks; flush the TensorBoard writer. Idempotent.
+
+        A writer that it was given is its owner's to close; one that it made is closed.
+        """
         if self._loader is not None:
             self._loader.close()
         super().close()
+        if self._own_writer is not None:
+            self._own_writer.close()
+        elif self.curves is not None:
+            flush = getattr(self.curves, "flush", None)
+            if flush is not None:
+                flush()
 
     # ------------------------------------------------------------------------------------- hooks
 
@@ -250,8 +265,18 @@ class BaseLearner(Configurable, Training):
 
     def offer_policy(self, *, force: bool) -> None:
         """Publish the policy if a collector waits for it, or in any case with `force`."""
-        if self._port is not None and (force or self._port.wants_policy(self.train_iter)):
-            self._port.send_policy(self.policy.state_dict())
+        if self._port is None:
+            wants = "send_policy" in vars(self)  # a method that it was given, see `BaseCommLearner`
+        else:
+            wants = force or self._port.wants_policy(self.train_iter)
+        if wants:
+            model = self.policy.state_dict()["model"]
+            self.send_policy({"model": model, "iter": self.train_iter})
+
+    def send_policy(self, state_dict: Mapping[str, Any]) -> None:
+        """Publish a policy: ``model``, name -> tensor, and ``iter``, its train iteration."""
+        if self._port is not None:
+            self._port.send_policy(state_dict)
 
     def send_learn_info(self, learn_info: Mapping[str, Any]) -> None:
         """Report progress."""
@@ -265,7 +290,10 @@ class BaseLearner(Configurable, Training):
     # ------------------------------------------------------------------------------- checkpoints
 
     def save_checkpoint(self, ckpt_name: str | None = None) -> None:
-        """See `Training.save_checkpoint`.
+        """Write a checkpoint, by the hook ``save_ckpt_after_run`` if the user has one of his own.
+
+        Such a hook is called with the learner, whose attribute `ckpt_name` is the name; if it calls
+        this method, the checkpoint is written as without it, see `Training.save_checkpoint`.
 
         With ``ckpt_format: pth.tar`` there is a file beside the folder, e.g. ``ckpt_best.pth.tar``,
         as DI-engine writes it: the policy's state, ``last_iter`` and ``last_step``.
@@ -275,6 +303,14 @@ class BaseLearner(Configurable, Training):
         """
         self._check_policy()
         name = ckpt_name if ckpt_name is not None else self.ckpt_name
+        own = [hook for hook in self._hooks_at("after_run") if hook.name == "save_ckpt_after_run"]
+        if own and type(own[0]) is not SaveCkptHook and not self._is_saving:
+            self.ckpt_name, self._is_saving = name, True
+            try:
+                own[0](self)
+            finally:
+                self.ckpt_name, self._is_saving = None, False
+            return
         super().save_checkpoint(name)
         if self.rank == 0 and self._cfg.ckpt_format == "pth.tar":
             self._save_as_file(checkpoint_name(name, self.train_iter))
@@ -352,7 +388,17 @@ class BaseLearner(Configurable, Training):
 
     @property
     def tb_logger(self) -> CurveWriter | None:
-        """Takes curves."""
+        """Takes curves; None on learners of a group that keep no log.
+
+        Where the learner was given none, it is made when it is first asked for, in the folder
+        ``<exp_name>/log/<instance_name>``, and takes the learner's curves from then on.
+        """
+        keeps_log = self.rank == 0 or not self._cfg.only_monitor_rank0
+        if self.curves is None and keeps_log:
+            from hpcdi.utils.curves import TensorBoardWriter
+
+            self._own_writer = TensorBoardWriter(f"{self.exp_name}/log/{self.name}")
+            self.curves = self._own_writer
         return self.curves
 
     @property

@@ -365,9 +365,9 @@ def build_learner_hook_by_cfg(cfg: Mapping[str, Any]) -> Hooks:
 
 
 def _around(key: str, callback: Callback) -> LearnerHook:
-    """Returns the hook of a callback, at the position with which its key ends."""
+    """Returns the hook of a callback, named by its key, at the position with which that ends."""
     position = next(position for position in POSITIONS if key.endswith(position))
-    return _HOOK_TYPES[type(callback)](position=position, callback=callback)
+    return _HOOK_TYPES[type(callback)](key, position=position, callback=callback)
 
 
 def _simplified(key: str, value: Any) -> LearnerHook | None:

@@ -62,7 +62,7 @@ def takes_columns(policy: Any) -> bool:
     """Returns whether a learn mode takes tensors by column."""
     try:
         return bool(policy.get_attribute("columnar"))
-    except (NotImplementedError, AttributeError):
+    except (NotImplementedError, AttributeError, KeyError):
         return False
 
 

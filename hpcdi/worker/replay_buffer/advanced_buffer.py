@@ -199,6 +199,11 @@ class AdvancedReplayBuffer(RingBuffer):
         return self._ring.first
 
     @property
+    def alpha(self) -> float:
+        """Exponent of the priorities: 0 draws uniformly."""
+        return self._cfg.exponents()[0]
+
+    @property
     def beta(self) -> float:
         """Exponent of the importance weights now; rises to 1 over `anneal_step` draws."""
         return self._index.beta

@@ -199,6 +199,7 @@ class RingBuffer(IBuffer, Closing):
         with self._lock:
             self._ring.forget(self._ring.pushed)
             self._begin(self._new_ring(self._ring.pushed))
+            self._remove_used()
 
     def close(self) -> None:
         """Report the last traffic and drop everything. Idempotent."""
@@ -296,7 +297,7 @@ class RingBuffer(IBuffer, Closing):
         """Become the buffer of a file.
 
         Raises:
-            SnapshotError: it is missing, torn, or of another kind of buffer or schema.
+            SnapshotError: it is missing, torn, of another kind of buffer or schema, or hickle's.
         """
         state = load_state(file_name, self.kind, STATE_VERSION)
         with self._lock:

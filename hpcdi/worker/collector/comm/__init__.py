@@ -1,17 +1,18 @@
 """The message side of collectors of `ding.worker`."""
 
-from hpcdi.roles.collector.mpi_fs_collector import (
+from hpcdi.roles.collector.mpi_fs_collector import MPIFileSystemCollector
+from hpcdi.worker.collector.comm.base_comm_collector import (
     BaseCommCollector,
-    CollectorSlave,
-    FlaskFileSystemCollector,
-    MPIFileSystemCollector,
     create_comm_collector,
 )
+from hpcdi.worker.collector.comm.flask_fs_collector import CollectorSlave, FlaskFileSystemCollector
+from hpcdi.worker.names import NaiveCollector
 
 __all__ = [
     "BaseCommCollector",
     "CollectorSlave",
     "FlaskFileSystemCollector",
     "MPIFileSystemCollector",
+    "NaiveCollector",
     "create_comm_collector",
 ]

@@ -1,0 +1,242 @@
+"""DI-engine's base class of what stands between a collector and whoever takes its data."""
+
+from __future__ import annotations
+
+import itertools
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from hpcdi.comm.messages import CollectProgress, Message
+from hpcdi.config.compat import ConfigDict, component_class
+from hpcdi.config.fields import ComponentConfig, to_mapping
+from hpcdi.errors import CommError, ConfigError, Problem
+from hpcdi.policy.create import create_policy
+from hpcdi.roles.collector.base_parallel_collector import (
+    BaseParallelCollector,
+    CollectorPort,
+    CollectorTask,
+)
+from hpcdi.roles.collector.mpi_fs_collector import MPIFileSystemCollector
+from hpcdi.roles.context import WorkerContext, get_task_uid
+from hpcdi.store.builder import Segment
+from hpcdi.types import Array
+from hpcdi.utils.nested import share_tensors
+from hpcdi.utils.registry import COMM_COLLECTOR_REGISTRY
+from hpcdi.utils.timer import RoleMeter
+from hpcdi.worker.collector.parallel_collectors import create_parallel_collector
+from hpcdi.worker.dict_policy import PolicyOfDicts
+from hpcdi.worker.dict_samples import samples_of
+
+
+@dataclass(frozen=True)
+class _ForPrograms(ComponentConfig):
+    """What a run over ranks says of a class that has no loop of its own."""
+
+    def problems(self) -> Iterator[Problem]:
+        """There is one, always."""
+        said = f"{self.type!r} is for programs of your own; derive it from MPIFileSystemCollector"
+        yield Problem("type", f"{said} to have it on a rank of a run")
+
+
+class BaseCommCollector(ABC):
+    """Stands between a collector and whoever gives it policies and takes its data.
+
+    It is for programs of a user's own, which call it; a rank of a run is a
+    `MPIFileSystemCollector`.
+
+    Args:
+        cfg: settings, which are also attributes; any keys.
+    """
+
+    Config: ClassVar[type] = _ForPrograms
+    _SENT: ClassVar[tuple[str, ...]] = ("send_metadata", "send_stepdata", "get_policy_update_info")
+
+    def __init__(self, cfg: Any) -> None:
+        self._cfg = ConfigDict(to_mapping(cfg if cfg is not None else {}))
+        self._collector_uid = get_task_uid()
+        self._end_flag = True
+
+    @abstractmethod
+    def get_policy_update_info(self, path: str) -> Any:
+        """Returns ``{"model": name -> tensor, "iter": its train iteration}``; None: there is none.
+
+        Args:
+            path: of the policy, the task's ``policy_update_path``.
+        """
+
+    @abstractmethod
+    def send_metadata(self, metadata: Any) -> None:
+        """Announce a sample, or the end of the task.
+
+        Args:
+            metadata: of a sample ``data_id`` (the path of its step data), ``unroll_split_begin``
+                (its number there), ``unroll_len, policy_iter, env_id, priority``; of the end
+                ``collector_done``; of both ``cur_episode, cur_sample, cur_step``, numbers so far.
+        """
+
+    @abstractmethod
+    def send_stepdata(self, path: str, stepdata: Any) -> None:
+        """Store the samples of a trajectory.
+
+        Args:
+            path: where, for whoever reads them.
+            stepdata: a list of dicts, as the policy's ``get_train_sample`` made them, of tensors.
+        """
+
+    def start(self) -> None:
+        """Accept tasks."""
+        self._end_flag = False
+
+    def close(self) -> None:
+        """Accept no more tasks. Idempotent."""
+        self._end_flag = True
+
+    @property
+    def collector_uid(self) -> str:
+        """Name of this collector, unique on its host."""
+        return self._collector_uid
+
+    def _create_collector(self, task_info: Mapping[str, Any]) -> BaseParallelCollector:
+        """Returns the collector of a task: with its policy, and the methods of this.
+
+        The collector's ``send_metadata, send_stepdata`` and ``get_policy_update_info`` are those of
+        this object, and what it calls.
+
+        Args:
+            task_info: ``collector_cfg``, of which ``type, env, collect_setting, eval_flag`` and
+                ``policy_update_path`` are read beside the collector's own settings; ``policy``
+                (default: that in ``collector_cfg``).
+
+        Raises:
+            UnknownTypeError: there is no such collector or policy. ConfigError: a setting is wrong.
+        """
+        cfg = to_mapping(task_info["collector_cfg"])
+        policy = task_info.get("policy", cfg.get("policy"))
+        missing = [name for name, one in (("env", cfg.get("env")), ("policy", policy)) if not one]
+        if missing:
+            problems = [Problem(name, "is required") for name in missing]
+            raise ConfigError(problems, "the collector's task")
+        port = DictPort(str(cfg.get("policy_update_path", "")))
+        collector = create_parallel_collector(
+            {"type": "zergling", **cfg, "policy": policy, "make_policy": _of_dicts}, port
+        )
+        for name in self._SENT:
+            setattr(collector, name, getattr(self, name))
+        port.collector = collector
+        collector.begin(
+            CollectorTask(str(task_info.get("task_id", "")), cfg.get("collect_setting", {}))
+        )
+        return collector
+
+
+def _of_dicts(*args: Any, **kwargs: Any) -> PolicyOfDicts:
+    """Makes a policy whose data are DI-engine's samples, dicts."""
+    return PolicyOfDicts(create_policy(*args, **kwargs))
+
+
+class DictPort(CollectorPort):
+    """A parallel collector's port that calls DI-engine's methods on the collector itself.
+
+    Args:
+        policy_path: of the policy, see `BaseCommCollector.get_policy_update_info`.
+
+    Attributes:
+        collector: has ``send_metadata, send_stepdata, get_policy_update_info``.
+        meter: see `CollectorPort`.
+    """
+
+    collector: Any
+
+    def __init__(self, policy_path: str) -> None:
+        self.meter = RoleMeter("collector")
+        self._policy_path = policy_path
+        self._numbers = itertools.count()
+        self._counts = {"cur_episode": 0, "cur_sample": 0, "cur_step": 0}
+
+    @property
+    def is_paused(self) -> bool:
+        """See `CollectorPort.is_paused`."""
+        is_full: Callable[[], bool] | None = getattr(self.collector, "is_full", None)
+        return is_full is not None and is_full()
+
+    def get_policy_update_info(
+        self,
+        path: str,  # noqa: ARG002 (a player's name; these tasks have one)
+        have_version: int = -1,
+        *,
+        newest: bool = False,  # noqa: ARG002 (what it gets is the newest)
+    ) -> dict[str, Any] | None:
+        """See `CollectorPort.get_policy_update_info`; where there is none, the collector's own."""
+        info = self.collector.get_policy_update_info(self._policy_path)
+        if info is None and have_version < 0:
+            return {"model": self.collector.policy.state_dict()["model"], "iter": 0}
+        if info is None or int(info["iter"]) <= have_version:
+            return None
+        return {"model": info["model"], "iter": int(info["iter"])}
+
+    def send_stepdata(self, path: str, stepdata: Segment) -> None:
+        """Send the samples of each trajectory, then the metadata of each sample."""
+        samples = samples_of(share_tensors(dict(stepdata.columns)))
+        steps = stepdata.env_steps
+        for number, item in enumerate(stepdata.items):
+            first, length = int(item["item_start"]), int(item["item_len"])
+            data_id = f"{path or 'task'}_env_{int(item['env_id'])}_{next(self._numbers)}"
+            trajectory = samples[first : first + length]
+            self._counts["cur_step"] += length if steps is None else int(steps[number])
+            if stepdata.ended is not None:
+                self._counts["cur_episode"] += int(stepdata.ended[number])
+            self.collector.send_stepdata(data_id, trajectory)
+            for place in range(length):
+                self._counts["cur_sample"] += 1
+                self._announce(data_id, place, item, trajectory)
+
+    def send_metadata(self, metadata: Message) -> None:
+        """Send the end of the task; the collector's other reports are in its samples' metadata."""
+        if isinstance(metadata, CollectProgress) and self.collector.env_manager.done:
+            self.collector.send_metadata({"collector_done": True, **self._counts})
+
+    def _announce(
+        self, data_id: str, place: int, item: Array, trajectory: Sequence[Mapping[str, Any]]
+    ) -> None:
+        self.collector.send_metadata(
+            {
+                "data_id": data_id,
+                "unroll_split_begin": place,
+                "unroll_len": 1,
+                "env_id": int(item["env_id"]),
+                "policy_iter": int(item["policy_version"]),
+                "priority": float(trajectory[place].get("priority", 1.0)),
+                "eval_flag": False,
+                "collector_done": False,
+                **self._counts,
+            }
+        )
+
+
+BaseCommCollector.register(MPIFileSystemCollector)
+
+
+def create_comm_collector(cfg: Any, context: WorkerContext | None = None) -> Any:
+    """Returns the message side that ``cfg.type`` names.
+
+    Args:
+        cfg: ``type``, modules to import first in ``import_names``, and its settings.
+        context: a rank's place in a run; None: it is for a program of the caller's own.
+
+    Raises:
+        UnknownTypeError: no comm collector has that type (it is a KeyError).
+        CommError: it is made without a place in a run, and needs one.
+    """
+    from hpcdi.worker.collector.comm.flask_fs_collector import FlaskFileSystemCollector
+
+    made = component_class(COMM_COLLECTOR_REGISTRY, cfg)
+    if context is not None:
+        return made(cfg, context)
+    if made is MPIFileSystemCollector and ConfigDict(to_mapping(cfg)).type == "mpi_fs":
+        raise CommError(
+            "a comm collector of type mpi_fs needs its place in a run (context=): `hpcdi train` "
+            "makes one on each rank; flask_fs is for programs of your own"
+        )
+    return (FlaskFileSystemCollector if made is MPIFileSystemCollector else made)(cfg)

@@ -1,0 +1,199 @@
+"""DI-engine's message side of a collector: task dicts at the door, files for data and policies."""
+
+from __future__ import annotations
+
+import os
+import queue
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from hpcdi.errors import CommError
+from hpcdi.roles.collector.base_parallel_collector import BaseParallelCollector
+from hpcdi.store.atomic import temporary_beside
+from hpcdi.store.checkpoints import save_tensors
+from hpcdi.store.policies import read_policy
+from hpcdi.utils.lifetime import Closing
+from hpcdi.utils.threads import BackgroundThread
+from hpcdi.worker.collector.comm.base_comm_collector import BaseCommCollector
+from hpcdi.worker.slave import Slave
+
+_LOOK_S = 0.1
+"""From one look at whether the collector is still at work to the next."""
+_WAITING = 1024
+"""Metadata that nobody has fetched, at which the collector waits."""
+
+
+class CollectorSlave(Slave):
+    """Hands a coordinator's task dicts to the message side of a collector.
+
+    Args:
+        *args: an address, which means nothing here.
+        callback_fn: ``deal_with_resource, deal_with_collector_start, deal_with_collector_data,
+            deal_with_collector_close``.
+        **kwargs: see `Slave`.
+    """
+
+    def __init__(
+        self, *args: Any, callback_fn: Mapping[str, Callable[..., Any]], **kwargs: Any
+    ) -> None:
+        super().__init__(*args, **kwargs)
+        self._callback_fn = callback_fn
+
+    def _process_task(self, task: Mapping[str, Any]) -> dict[str, Any]:
+        """Do task ``resource, collector_start_task, collector_data_task, collector_close_task``.
+
+        Data name the task and its buffer.
+
+        Raises:
+            TaskFail: the task is of another name.
+        """
+        name, call = task.get("name"), self._callback_fn
+        if name == "resource":
+            return dict(call["deal_with_resource"]())
+        if name == "collector_start_task":
+            self._task_info = task["task_info"]
+            call["deal_with_collector_start"](self._task_info)
+            return {"message": "collector task has started"}
+        if name == "collector_data_task":
+            data = call["deal_with_collector_data"]()
+            return {**self._names(), **data} if data else {}
+        if name == "collector_close_task":
+            return dict(call["deal_with_collector_close"]())
+        raise self._unknown(task, "collector")
+
+
+class FlaskFileSystemCollector(BaseCommCollector, Closing):
+    """A collector on a thread of this process, whose coordinator is the caller.
+
+    `deal_with_collector_start`, then `deal_with_collector_data` for the metadata of each sample, in
+    turn, until one says ``collector_done``; then `deal_with_collector_close`. A `CollectorSlave`
+    with this object's callbacks is its attribute ``slave``.
+
+    Args:
+        cfg: ``path_data`` and ``path_policy``, folders of samples and of policies (default: the
+            present one). Its ``host`` and ``port`` mean nothing here.
+    """
+
+    def __init__(self, cfg: Any) -> None:
+        super().__init__(cfg)
+        self._path_data = Path(self._cfg.get("path_data", "."))
+        self._path_policy = Path(self._cfg.get("path_policy", "."))
+        self._metadata: queue.SimpleQueue[Any] = queue.SimpleQueue()
+        self._collector: BaseParallelCollector | None = None
+        self._thread: BackgroundThread | None = None
+        self.slave = CollectorSlave(callback_fn={
+            "deal_with_resource": self.deal_with_resource,
+            "deal_with_collector_start": self.deal_with_collector_start,
+            "deal_with_collector_data": self.deal_with_collector_data,
+            "deal_with_collector_close": self.deal_with_collector_close,
+        })  # fmt: skip
+
+    def close(self) -> None:
+        """End the task, if one is under way. Idempotent."""
+        self.deal_with_collector_close()
+        super().close()
+
+    # ---------------------------------------------------------------- called by the coordinator
+
+    def deal_with_resource(self) -> dict[str, int]:
+        """Returns the numbers of GPUs and cores of this process."""
+        import torch
+
+        return {"gpu": torch.cuda.device_count(), "cpu": len(os.sched_getaffinity(0))}
+
+    def deal_with_collector_start(self, task_info: Mapping[str, Any]) -> None:
+        """Make a collector of a task, and start it on a thread.
+
+        Args:
+            task_info: see `_create_collector`.
+
+        Raises:
+            CommError: a task is under way.
+        """
+        if self._thread is not None:
+            raise CommError("the collector's last task has not been closed")
+        self._metadata = queue.SimpleQueue()
+        self._collector = collector = self._create_collector(task_info)
+        setattr(collector, "is_full", lambda: self._metadata.qsize() >= _WAITING)  # noqa: B010
+        self._thread = BackgroundThread(collector.start, "collector")
+
+    def deal_with_collector_data(self) -> dict[str, Any]:
+        """Returns the oldest metadata not fetched yet; waits for some while the collector works.
+
+        Empty where there are none and none will come.
+        """
+        while True:
+            is_at_work = self._thread is not None and self._thread.is_alive
+            try:
+                return dict(self._metadata.get(timeout=_LOOK_S if is_at_work else 0.0))
+            except queue.Empty:
+                if not is_at_work:
+                    if self._thread is not None:
+                        self._thread.check()
+                    return {}
+
+    def deal_with_collector_close(self) -> dict[str, Any]:
+        """End the task; returns its result, see `get_finish_info`; empty without a task."""
+        thread, self._thread = self._thread, None
+        collector, self._collector = self._collector, None
+        if thread is None or collector is None:
+            return {}
+        collector.stop()
+        thread.join()
+        info = collector.get_finish_info()
+        collector.close()
+        thread.check()
+        return info
+
+    # -------------------------------------------------------------------- called by the collector
+
+    def get_policy_update_info(self, path: str) -> dict[str, Any] | None:
+        """Returns ``{"model", "iter"}`` of a policy's file; None: there is none yet.
+
+        Args:
+            path: below ``path_policy``.
+
+        Raises:
+            PolicyFileError: it is torn, or no policy of ours.
+        """
+        file = self._path_policy / path
+        if not path or not file.exists():
+            return None
+        image = read_policy(file)
+        return {"model": image.state_dict(), "iter": image.version}
+
+    def send_stepdata(self, path: str, stepdata: Sequence[Any]) -> None:
+        """Write samples to a file, whole or not at all.
+
+        Args:
+            path: below ``path_data``.
+            stepdata: dicts of tensors, arrays and numbers.
+        """
+        file = self._path_data / path
+        file.parent.mkdir(parents=True, exist_ok=True)
+        aside = temporary_beside(file)
+        try:
+            save_tensors(aside, _plain(list(stepdata)))
+            aside.replace(file)
+        finally:
+            aside.unlink(missing_ok=True)
+
+    def send_metadata(self, metadata: Mapping[str, Any]) -> None:
+        """Queue metadata for `deal_with_collector_data`."""
+        self._metadata.put(metadata)
+
+
+def _plain(tree: Any) -> Any:
+    """The same values with tensors for arrays: files of samples hold nothing else."""
+    if isinstance(tree, Mapping):
+        return {key: _plain(value) for key, value in tree.items()}
+    if isinstance(tree, list | tuple):
+        return [_plain(value) for value in tree]
+    if isinstance(tree, np.ndarray | np.generic):
+        import torch
+
+        return torch.as_tensor(tree)
+    return tree
