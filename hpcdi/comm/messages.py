@@ -2,7 +2,7 @@
 
 Who sends which::
 
-    collector ──► coordinator   WorkerReady BlockReady CollectProgress CollectResult
+    collector ──► coordinator   WorkerReady BlockReady BlockStored CollectProgress CollectResult
                                 TaskReturned
     learner   ──► coordinator   WorkerReady BlockAdmitted DataDemand LearnInfo LearnResult
                                 SnapshotPart

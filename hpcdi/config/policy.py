@@ -410,7 +410,7 @@ class PolicyConfig(ComponentConfig):
     priority_IS_weight: bool = setting(False, "weigh samples against the bias of priorities")
     discount_factor: float = setting(0.97, "discount of one step", minimum=0, maximum=1)
     random_collect_size: int = setting(
-        0, "transitions that a serial run makes at random before it begins to learn", minimum=0
+        0, "transitions that are made at random before learning begins", minimum=0
     )
     nstep: int = setting(
         1, "steps of reward before the value is bootstrapped", minimum=1, maximum=1000

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 
@@ -121,6 +122,31 @@ def uniform_legal(legal: Array, rng: np.random.Generator) -> Array:
     """Draws one of the legal actions of each row, int64; `legal`: bool [rows, actions]."""
     chosen: Array = np.where(legal, rng.random(legal.shape), -1.0).argmax(axis=1)
     return chosen
+
+
+RANDOM = "random"
+"""Key of a task's setting: true while actions are drawn at random, before learning begins."""
+
+
+class RandomFirst:
+    """Acts at random while a task's setting says so (`RANDOM`), then as another actor does.
+
+    Args:
+        actor: a `ColumnarActor`.
+        random: acts at random.
+    """
+
+    def __init__(self, actor: Any, random: RandomActor) -> None:
+        self._actor, self._random = actor, random
+
+    def act(self, observation: Columns, setting: Settings, rows: Array | None = None) -> Columns:
+        """See `ColumnarActor.act`."""
+        actor = self._random if setting.get(RANDOM) else self._actor
+        columns: Columns = actor.act(observation, setting, rows)
+        return columns
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._actor, name)
 
 
 class RandomActor:

@@ -17,6 +17,9 @@ import traceback
 from collections.abc import Callable
 from functools import partial
 
+import numpy as np
+import torch
+
 from hpcdi.comm.link import LocalWorld
 from hpcdi.comm.messages import StopRequest
 from hpcdi.comm.pump import LocalPump
@@ -24,9 +27,10 @@ from hpcdi.config.league import OneVsOneCommanderConfig
 from hpcdi.config.load import show_notes
 from hpcdi.config.schema import ExperimentConfig, learners_of
 from hpcdi.errors import EXIT_DONE, EXIT_FAILED, HpcdiError, StoreError
+from hpcdi.policy.networks import learner_device
 from hpcdi.policy.spaces import image_axes
 from hpcdi.roles.collector.mpi_fs_collector import MPIFileSystemCollector
-from hpcdi.roles.context import WorkerContext, role_seed
+from hpcdi.roles.context import ROLES, WorkerContext, role_seed
 from hpcdi.roles.coordinator.coordinator import Coordinator
 from hpcdi.roles.coordinator.scheduler import Outcome
 from hpcdi.roles.fault import FAULTS
@@ -66,8 +70,6 @@ def serial(request: RunRequest) -> int:
     source = resume.config_of(request)
     compiled, spaces = load_experiment(source, request.overrides, over_ranks=False)
     config = compiled.config
-    from hpcdi.policy.networks import learner_device  # late: torch takes a second to import
-
     set_threads(spaces)
     learner_device(cuda=config.policy.cuda)  # raises where there is none, before a folder is made
     show_notes(compiled.notes)
@@ -108,17 +110,16 @@ def _train(
         return take_stop()
 
     run: LocalRun | None = None
-    has_begun = False
     try:
         resumed = resume.read_newest(layout, repeats=config.system.deterministic)
         with LocalRun(config, layout, restarts, take_stop) as run:
             if resumed is not None:
                 run.coordinator.resume(resumed)
                 say(f"  resumed      {resumed}")
-            has_begun = True
             outcome = run.play(ask)
     except BaseException as error:
-        if isinstance(error, StoreError) and not has_begun:  # the run is what it was
+        has_begun = run is not None and run.has_begun
+        if restarts and isinstance(error, StoreError) and not has_begun:  # it is what it was
             run_folder.leave(layout)
             raise
         LOGGER.info("the run failed", exc_info=True)
@@ -146,6 +147,10 @@ class LocalRun(Closing):
         layout: the run folder.
         restarts: how often the run was resumed: random numbers are others each time.
         take_stop: returns, once, what a signal asked for; called while the disk is full, too.
+
+    Attributes:
+        coordinator, learners, collector: its roles; learners by group.
+        has_begun: whether anything was collected; until then a resumed run is what it was.
     """
 
     def __init__(
@@ -155,7 +160,9 @@ class LocalRun(Closing):
         restarts: int = 0,
         take_stop: Callable[[], StopRequest | None] = lambda: None,
     ) -> None:
-        config = within_a_process(config)
+        config, self.has_begun = within_a_process(config), False
+        seeds = np.random.SeedSequence(config.seed, spawn_key=(len(ROLES), 0, restarts))
+        torch.manual_seed(int(seeds.generate_state(1)[0]))  # some policies draw from torch
         groups = {name: (rank,) for rank, name in enumerate(learners_of(config), 1)}
         self._world = LocalWorld(2 + len(groups), encodes=False)
         transport = MemoryTransport(layout, config.system.storage)
@@ -185,14 +192,16 @@ class LocalRun(Closing):
             is_terminal=os.isatty(1),
         )
         try:
-            learners = [make_learner_rank(context(rank, "learner")) for (rank,) in groups.values()]
+            self.learners = [
+                make_learner_rank(context(rank, "learner")) for (rank,) in groups.values()
+            ]
             self.collector = MPIFileSystemCollector(
                 config.system.comm_collector, context(self._world.size - 1, "collector")
             )
         except BaseException:
             self.coordinator.close()
             raise
-        self._workers: list[MessageSide] = [*learners, self.collector]
+        self._workers: list[MessageSide] = [*self.learners, self.collector]
         self._playing = list(self._workers)
 
     def play(self, ask: Callable[[], StopRequest | None] = lambda: None) -> Outcome:
@@ -217,6 +226,7 @@ class LocalRun(Closing):
                 if worker.is_waiting:
                     break
                 has_rested = False
+                self.has_begun |= worker is self.collector
                 if now > until:
                     break
             else:
@@ -270,8 +280,6 @@ def set_threads(spaces: Spaces) -> None:
 
     Does nothing where the user has chosen: ``OMP_NUM_THREADS``.
     """
-    import torch
-
     if "OMP_NUM_THREADS" not in os.environ:
         is_image = any(image_axes(leaf) is not None for leaf in spaces.observation)
         torch.set_num_threads(min(len(os.sched_getaffinity(0)), 8) if is_image else 1)

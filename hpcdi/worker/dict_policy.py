@@ -19,6 +19,7 @@ from hpcdi.env.base import Envs
 from hpcdi.errors import PolicyError
 from hpcdi.policy.base import TrainColumns
 from hpcdi.policy.create import create_policy
+from hpcdi.policy.exploration import RANDOM
 from hpcdi.roles.collector.loop import attribute_of
 from hpcdi.store.builder import Segment
 from hpcdi.types import (
@@ -33,6 +34,7 @@ from hpcdi.utils.nested import (
     to_tensors,
 )
 from hpcdi.worker.dict_envs import View, open_envs, to_arrays
+from hpcdi.worker.dict_form import RandomPolicy
 from hpcdi.worker.dict_samples import columns_of, weighted_samples_of
 
 # ---------------------------------------------------------- a policy of dicts as one of columns
@@ -134,6 +136,8 @@ class DictActor:
         self.policies, self.is_battle = list(policies), is_battle
         self._present = present
         self.env_num = 0
+        self._spaces: Any = None
+        self._random: RandomPolicy | None = None
         self.seen: dict[int, Any] = {}
         self.outputs: dict[int, Any] = {}
 
@@ -141,7 +145,17 @@ class DictActor:
         """Act in the environments of a manager; returns them as the stepping loop has them."""
         envs, self.view = open_envs(manager, len(self.policies) if self.is_battle else 0)
         self.env_num = envs.env_num
+        self._spaces = getattr(manager, "spaces", None)
         return envs
+
+    def _random_policy(self, policy: Any) -> RandomPolicy:
+        """Returns what acts at random in place of a policy, by torch's seed as others do."""
+        import torch
+
+        if self._random is None:
+            seed = np.random.SeedSequence(torch.initial_seed())
+            self._random = RandomPolicy(self._spaces, policy, seed)
+        return self._random
 
     def act(self, observation: Columns, setting: Any, rows: Array | None = None) -> Columns:
         """See `ColumnarActor.act`; actions alone. `setting` may be a list, one a player.
@@ -158,7 +172,9 @@ class DictActor:
             own = {row % self.env_num: row for row in seen if row // self.env_num == player}
             if own:
                 given = {env: seen[row] for env, row in own.items()}
-                outputs = policy.forward(given, **(settings[player] or {}))
+                is_random = (settings[player] or {}).get(RANDOM)
+                acting = self._random_policy(policy) if is_random else policy
+                outputs = acting.forward(given, **(settings[player] or {}))
                 chosen = actions_of(outputs, given)
                 for env, row in own.items():
                     self.outputs[row], actions[row] = outputs[env], chosen[env]

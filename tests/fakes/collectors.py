@@ -123,6 +123,9 @@ class Port:
         self.after_segment: Callable[[], None] = lambda: None
         self.is_paused = False
 
+    def awaits_policy(self, path: str) -> bool:
+        return False
+
     def get_policy_update_info(
         self, path: str, have_version: int = -1, *, newest: bool = False
     ) -> dict[str, Any] | None:

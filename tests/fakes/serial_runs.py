@@ -9,12 +9,13 @@ from typing import Any
 
 import torch
 
+from hpcdi.comm.messages import StopRequest
 from hpcdi.policy.create import create_policy
+from hpcdi.run import serial as serial_module
 from hpcdi.run.experiment import load_experiment
 from hpcdi.run.request import RunRequest
 from hpcdi.run.resume import read_newest
-from hpcdi.run.serial import run as serial_module
-from hpcdi.run.serial.run import SerialRun
+from hpcdi.run.serial import LocalRun
 from hpcdi.store.layout import RunLayout
 from hpcdi.store.policies import PolicyImage, publish_policy
 
@@ -32,6 +33,8 @@ PPO = (
     "policy.learn.epoch_per_collect=2",
 )  # fmt: skip
 LIMIT = "policy.other.commander"
+FOREIGN = str(ROOT / "tests" / "fakes" / "foreign_policy.yaml")
+LEAGUE = "tictactoe_exploiter", (*DQN, "policy.learn.replay_ratio=null")
 BATTLE = "tictactoe_dqn", (*DQN, "policy.nstep=1", "policy.learn.update_per_collect=2")
 
 
@@ -52,24 +55,30 @@ def serial(
 
 
 @contextmanager
-def serial_run(root: Path, name: str, *overrides: str, restarts: int = 0) -> Iterator[SerialRun]:
-    config, spaces = config_of(name, *overrides)
-    with SerialRun(config, spaces, RunLayout(root), restarts) as run:
+def serial_run(
+    root: Path,
+    name: str,
+    *overrides: str,
+    restarts: int = 0,
+    take_stop: Callable[[], StopRequest | None] = lambda: None,
+) -> Iterator[LocalRun]:
+    config, _ = config_of(name, *overrides)
+    with LocalRun(config, RunLayout(root), restarts, take_stop) as run:
         yield run
 
 
-def train(run: SerialRun) -> str:
+def train(run: LocalRun) -> str:
     """Train to the end; returns the reason."""
-    outcome = run.train()
+    outcome = run.play()
     assert (outcome.state, outcome.exit_code) == ("done", 0)
     return outcome.reason
 
 
-def resume(run: SerialRun) -> str:
+def resume(run: LocalRun, root: Path, *, repeats: bool = False) -> str:
     """Go on from the newest snapshot; returns what is said of it."""
-    resumed = read_newest(run._layout)
+    resumed = read_newest(RunLayout(root), repeats=repeats)
     assert resumed is not None
-    run.resume(resumed)
+    run.coordinator.resume(resumed)
     return str(resumed)
 
 

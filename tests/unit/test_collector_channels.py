@@ -202,10 +202,6 @@ def test_a_file_system_that_refuses_names_the_file(tmp_path: Path) -> None:
 # -------------------------------------------------------------------------------- PolicySubscriber
 
 
-def never() -> bool:
-    return False
-
-
 def test_in_a_dead_learners_place_another_is_asked_what_it_did_not_answer() -> None:
     learner = Learner()
     learner.policies.newer_than(-1)
@@ -252,7 +248,7 @@ def test_newest_asks_at_once_even_while_another_request_waits() -> None:
     learner = Learner(every_s=FOREVER_S)
     learner.policies.newer_than(-1)
     learner.on_request = lambda _request: learner.policies.take(policy_update(7))
-    image = learner.policies.newest(never)
+    image = learner.policies.newest()
     assert image is not None
     assert image.version == 7
     assert learner.requests == [PolicyRequest(-1), PolicyRequest(-1, at_once=True)]
@@ -265,29 +261,47 @@ def test_newest_where_the_learner_has_nothing_newer() -> None:
     learner.on_request = lambda request: learner.policies.take(
         policy_update(7, size=0 if request.have_version == 7 else 3)
     )
-    first, again = learner.policies.newest(never), learner.policies.newest(never)
+    first, again = learner.policies.newest(), learner.policies.newest()
     assert first is not None
     assert again is first
     assert learner.requests[-1] == PolicyRequest(7, at_once=True)
 
 
-def test_newest_can_be_given_up() -> None:
+def test_newest_never_waits() -> None:
     learner = Learner()
-    assert learner.policies.newest(lambda: True) is None
+    assert learner.policies.newest() is None
+    assert learner.policies.awaits_newest
+    assert learner.policies.newest() is None
+    assert learner.requests == [PolicyRequest(-1, at_once=True)]
     assert learner.policies.evaluated is None
+    learner.policies.take(policy_update(7))
+    image = learner.policies.newest()
+    assert image is not None
+    assert image.version == 7
+    assert not learner.policies.awaits_newest
+
+
+def test_newest_can_be_given_up() -> None:
+    """Whoever asks again later does not get the answer to an old question."""
+    learner = Learner()
+    assert learner.policies.newest() is None
+    learner.policies.give_up()
+    learner.policies.take(policy_update(7))
+    assert learner.policies.newest() is None
+    assert len(learner.requests) == 2
 
 
 def test_a_learner_that_does_not_answer_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(channels, "_NEWEST_PATIENCE_S", 0.0)
     with pytest.raises(CommError, match="the learner has not sent its policy within 0 s"):
-        Learner().policies.newest(never)
+        Learner().policies.newest()
 
 
 def test_what_was_evaluated_stays_while_newer_policies_come() -> None:
     learner = Learner()
     answers: list[Any] = [policy_update(7)]
     learner.on_request = lambda _request: learner.policies.take(answers.pop(0))
-    learner.policies.newest(never)
+    learner.policies.newest()
     answers.append(policy_update(8))
     learner.policies.newer_than(7)
     assert learner.policies.evaluated is not None

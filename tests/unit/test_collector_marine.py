@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections import Counter, defaultdict
 from collections.abc import Iterator
 from pathlib import Path
@@ -348,7 +349,7 @@ def test_a_policy_of_dicts_is_refused() -> None:
 
 
 def test_blocks_hold_all_results_and_records_of_equal_length() -> None:
-    builder = BlockBuilder(lambda _bytes: 1000, 0, dict)
+    builder = BlockBuilder(lambda _bytes: 1000, itertools.count(), dict)
     items = np.zeros(40, dtype=ITEM_DTYPE)
     items["item_start"], items["item_len"] = np.arange(40), 1
     given: list[tuple[GameCounts, ...]] = [

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from pathlib import Path
 from typing import Any
@@ -580,7 +581,7 @@ def test_a_learner_asks_for_one_batch_of_everything(
 ) -> None:
     policy = policy or {"learn": {"batch_size": 64}}
     script = Script(tmp_path, experiment(policy=policy, system={"prefetch": 9}), LEARNER)
-    learner = LearnerRole(script.context, pump=LocalPump)
+    learner = LearnerRole(dataclasses.replace(script.context, make_pump=LocalPump))
     script.tell(LearnTask("task"))
     learner.turn(0.0)
     script.look()

@@ -141,7 +141,7 @@ def updates(rounds: int, **policy: Any) -> list[int]:
 
 def test_in_turns_there_are_so_many_updates_after_each_round() -> None:
     assert updates(3, learn={"update_per_collect": 7}) == [7, 7, 7]
-    assert updates(2, type="r2d2") == [1, 1], "one for 64 transitions"
+    assert updates(2, type="r2d2") == [2, 2], "one for 64 transitions, to the nearest"
     assert updates(2, type="sac", learn={"replay_ratio": None}) == [100, 100], "one for each"
     assert updates(2, type="ppo") == [1, 1], "all that there is"
     given = {"learn": {"update_per_collect": 2}, "random_collect_size": 150}

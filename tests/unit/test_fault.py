@@ -48,8 +48,8 @@ def raises(**given: Any) -> FaultConfig:
 
 def test_there_are_none_by_default() -> None:
     assert compile_config({"env": {"env_id": "CartPole-v1"}}).config.fault == ()
-    FAULTS.advance(10**9)
-    FAULTS.reach(10**9)
+    FAULTS.advance(10**9, "learner")
+    FAULTS.reach(10**9, "learner")
 
 
 def test_a_run_without_any_can_be_given_one(tmp_path: Path) -> None:
@@ -144,19 +144,29 @@ def test_who_cannot_have_them_is_told() -> None:
 )
 def test_they_strike_those_that_are_named(fault: dict[str, Any], strikes: bool) -> None:
     faults = armed(raises(at_step=10, **fault))
-    faults.advance(9)
+    faults.advance(9, "collector")
     if strikes:
         with pytest.raises(InjectedFault, match="injected fault, at step 12"):
-            faults.advance(3)
-    faults.advance(10**6)
+            faults.advance(3, "collector")
+    faults.advance(10**6, "collector")
 
 
 def test_after_a_restart_only_those_of_the_restart() -> None:
     one, other = raises(rank=2, at_step=1), raises(rank=2, at_step=5, restart=2)
     faults = armed(one, other, restarts=2)
-    faults.reach(4)
+    faults.reach(4, "collector")
     with pytest.raises(InjectedFault):
-        faults.reach(5)
+        faults.reach(5, "collector")
+
+
+def test_only_steps_of_the_role_count() -> None:
+    """Where roles share a process, those of one of them."""
+    faults = Faults()
+    faults.arm([raises(role="serial", at_step=5)], 0, "serial", 0, counts="collector")
+    faults.reach(10**9, "learner")
+    faults.reach(10**9, "coordinator")
+    with pytest.raises(InjectedFault, match="at step 6"):
+        faults.advance(6, "collector")
 
 
 def test_again_and_again() -> None:
@@ -164,7 +174,7 @@ def test_again_and_again() -> None:
     struck = []
     for step in range(31):
         try:
-            faults.reach(step)
+            faults.reach(step, "collector")
         except InjectedFault:
             struck.append(step)
     assert struck == [10, 15, 20, 25, 30]
@@ -175,17 +185,17 @@ def test_by_the_clock(caplog: pytest.LogCaptureFixture, monkeypatch: pytest.Monk
     monkeypatch.setattr(fault, "time", SimpleNamespace(monotonic=lambda: now[0]))
     faults = armed(raises(rank=2, after_s=5.0))
     now[0] += 4.9
-    faults.reach(10**9)
+    faults.reach(10**9, "collector")
     now[0] += 0.1
     with caplog.at_level("WARNING", "hpcdi"), pytest.raises(InjectedFault):
-        faults.reach(0)
+        faults.reach(0, "collector")
     assert "injected fault: raise" in caplog.text
 
 
 def test_what_the_role_makes_itself_is_owed_once() -> None:
     faults = armed(FaultConfig("torn_shard", rank=2, at_step=1))
     assert not faults.requests("torn_shard")
-    faults.advance(1)
+    faults.advance(1, "collector")
     assert not faults.requests("env_hang")
     assert faults.requests("torn_shard")
     assert not faults.requests("torn_shard")
@@ -193,12 +203,12 @@ def test_what_the_role_makes_itself_is_owed_once() -> None:
 
 def test_a_hang_can_end() -> None:
     began = time.monotonic()
-    armed(FaultConfig("hang", rank=2, at_step=1, seconds=0.2)).advance(1)
+    armed(FaultConfig("hang", rank=2, at_step=1, seconds=0.2)).advance(1, "collector")
     assert time.monotonic() - began >= 0.2
 
 
 def test_writes_find_no_room_for_a_while(tmp_path: Path) -> None:
-    armed(FaultConfig("enospc", rank=2, at_step=0, seconds=3600)).reach(0)
+    armed(FaultConfig("enospc", rank=2, at_step=0, seconds=3600)).reach(0, "collector")
     with pytest.raises(OSError, match="No space left on device") as caught:
         write_text(tmp_path / "x", "x")
     assert caught.value.errno == errno.ENOSPC
@@ -214,7 +224,7 @@ from hpcdi.roles.fault import FAULTS
 FAULTS.arm([FaultConfig("kill", rank=1, at_step=3)], 1, "learner", 0)
 for step in range(5):
     print(step, flush=True)
-    FAULTS.reach(step)
+    FAULTS.reach(step, "learner")
 """
 
 

@@ -102,9 +102,14 @@ class Stepped:
         self.layout = RunLayout(root)
         groups = {group: (LEARNER,)} if group == MAIN else {MAIN: (9,), group: (LEARNER,)}
         context = WorkerContext(
-            config, self.layout, self.world.link(LEARNER), np.random.SeedSequence(0), groups
+            config,
+            self.layout,
+            self.world.link(LEARNER),
+            np.random.SeedSequence(0),
+            groups,
+            make_pump=LocalPump,
         )
-        self.learner = Learner(context, training=training, pump=LocalPump)
+        self.learner = Learner(context, training=training)
         self.log: list[Message] = []  # all that came to rank 0
         self.policies: list[PolicyUpdate] = []  # that came to the collector
         self.served = 0

@@ -68,10 +68,10 @@ def test_a_network_of_ones_own(tmp_path: Path, name: str) -> None:
         tmp_path, config, *few, *settings, f"policy.model.{slot}", f"{LIMIT}.max_train_iter=2"
     ) as run:
         train(run)
-        (agent,) = run.pipeline.parts.agents
-        kinds = {type(module).__name__ for module in agent.policy.get_attribute("model").modules()}
+        (learner,) = run.learners
+        kinds = {type(m).__name__ for m in learner.policy.get_attribute("model").modules()}
         assert kinds & {"Own", "Encoder"}
-        assert run.pipeline.evaluations
+        assert run.coordinator.groups.main.evaluations
 
 
 MISFITS = """

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 from pathlib import Path
 from typing import Any
 
@@ -42,7 +43,9 @@ def make_segment(
 
 def make_builder(capacity: int) -> BlockBuilder:
     numbers = iter(range(10_000))
-    return BlockBuilder(lambda row_bytes: capacity, FIRST_ID, lambda: {"number": next(numbers)})
+    return BlockBuilder(
+        lambda row_bytes: capacity, itertools.count(FIRST_ID), lambda: {"number": next(numbers)}
+    )
 
 
 def put(builder: BlockBuilder, segment: Segment) -> list[Block]:
@@ -145,7 +148,7 @@ def test_the_capacity_follows_from_the_bytes_of_a_row() -> None:
         asked.append(row_bytes)
         return 3
 
-    builder = BlockBuilder(capacity_of, 0, dict)
+    builder = BlockBuilder(capacity_of, itertools.count(), dict)
     for _ in range(3):
         put(builder, make_segment([3]))
     assert asked == [16]  # int64 and two float32; asked once
@@ -245,7 +248,7 @@ def test_stacks_in_a_ring_are_those_that_were_collected(
         palette = rng.integers(0, 256, (colours, 2, 3), np.uint8)
         tail_rows = 1 if form == "view" else 0
         blocks, segments = [], []
-        builder = BlockBuilder(lambda row_bytes: 40, 0, dict, names)
+        builder = BlockBuilder(lambda row_bytes: 40, itertools.count(), dict, names)
         for k, lengths in enumerate(parts):
             columns = stacks_of(lengths, tail_rows, palette, kind, seed + k)
             rows = len(columns["observation"])

@@ -21,9 +21,9 @@ from hpcdi.commands.sweep.runs import PAUSED, Population, Sweep, keep, look, mak
 from hpcdi.config.load import load
 from hpcdi.errors import CheckpointError, LaunchError
 from hpcdi.roles.learner.checkpointing import with_policy_of
+from hpcdi.run import serial as serial_module
 from hpcdi.run.request import RunRequest
 from hpcdi.run.resume import newest_snapshot
-from hpcdi.run.serial import run as serial_module
 from hpcdi.store.checkpoints import load_tensors, open_checkpoint
 from hpcdi.store.layout import RunLayout
 from hpcdi.store.policies import read_policy

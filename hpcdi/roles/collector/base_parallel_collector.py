@@ -25,7 +25,7 @@ from hpcdi.errors import CommError, ConfigError, PolicyError, Problem
 from hpcdi.league.battle_agent import BattleAgent, Player, Players, in_turn, live_opponents
 from hpcdi.policy.base import ColumnarActor, Policy, actor_of
 from hpcdi.policy.create import create_policy
-from hpcdi.policy.exploration import RandomActor
+from hpcdi.policy.exploration import RandomActor, RandomFirst
 from hpcdi.roles.collector.loop import Loop, policy_loop
 from hpcdi.roles.collector.recorder import Recorder
 from hpcdi.roles.context import MakePolicy
@@ -362,6 +362,8 @@ class ZerglingParallelCollector(BaseParallelCollector):
             said = "'marine' is for environments of several players; use 'zergling'"
             raise ConfigError([Problem("policy.collect.collector.type", said)])
         length = 0 if self.evaluates else settings.collect.n_sample
+        if length and settings.random_collect_size and not hasattr(actor, "bind"):
+            actor = RandomFirst(actor, RandomActor(envs.spaces, seed.spawn(1)[0]))
         if envs.seats < 2:
             return policy_loop(envs, actor, length)
         if hasattr(actor, "bind"):  # it is of dicts, and acts for one player

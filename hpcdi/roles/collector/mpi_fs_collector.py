@@ -300,7 +300,13 @@ class MPIFileSystemCollector(MessageSide, CollectorPort):
         self._say_goodbye({**self.meter.report(), **self._data.report(), **self._health})
 
     def _give_back(self, task: CollectTask, error: EnvError) -> None:
-        """No environments are left here: publish the data and return the task to rank 0."""
+        """No environments are left here: publish the data and return the task to rank 0.
+
+        Raises:
+            EnvError: it is the only collector that there will be, in one process.
+        """
+        if self._place.in_turns:
+            raise error
         LOGGER.info("no environments are left, the task is returned", exc_info=error)
         self._data.seal()
         self._discard(task.eval_flag)

@@ -19,6 +19,7 @@ from hpcdi.config.roles import SoloCommanderConfig
 from hpcdi.config.schema import ExperimentConfig
 from hpcdi.league.league import League
 from hpcdi.policy.create import create_policy
+from hpcdi.policy.exploration import RANDOM
 from hpcdi.roles.context import get_task_uid
 from hpcdi.roles.coordinator.groups import Group, Groups
 from hpcdi.types import Settings
@@ -73,6 +74,7 @@ class Commander:
             self.league = League(settings.league, settings.evaluate_against, config.seed)
         self._limits = RunLimits.of(config)
         self._stop_value = float(config.env.stop_value)
+        self._random_steps = config.policy.random_collect_size
         self._policy = create_policy(config.policy, ["command"]).command_mode
         self._tasks: dict[str, CollectTask] = {}
         self._space: int | None = settings.collector_task_space
@@ -169,6 +171,8 @@ class Commander:
             "learner_step": group.train_iter,
         }
         setting: Settings = self._policy.get_setting_collect(counters)
+        if counters["envstep"] < self._random_steps and not group.train_iter:
+            setting = {**setting, RANDOM: True}
         if self.league is None:
             return setting
         return {**setting, **self.league.matchmaking(group.name)}

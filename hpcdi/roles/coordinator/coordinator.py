@@ -180,6 +180,11 @@ class Coordinator(Closing):
         return {rank: workers[rank].role for rank in workers.silent}
 
     @property
+    def groups(self) -> Groups:
+        """Records of the groups that learn."""
+        return self._scheduler.groups
+
+    @property
     def lost(self) -> dict[int, str]:
         """Role of each rank that has died while the run went on."""
         return self._scheduler.workers.lost

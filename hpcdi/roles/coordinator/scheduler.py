@@ -43,6 +43,7 @@ from hpcdi.comm.messages import (
 )
 from hpcdi.errors import EXIT_DONE, EXIT_FAILED, EXIT_REQUEUE, WorkerSilentError, state_after
 from hpcdi.league.league import League
+from hpcdi.policy.exploration import RANDOM
 from hpcdi.roles.context import COORDINATOR_RANK
 from hpcdi.roles.coordinator.commander import Commander
 from hpcdi.roles.coordinator.groups import Group, Groups
@@ -492,7 +493,8 @@ class Scheduler(RunState):
         if task.eval_flag or task.lockstep is not None:
             return []
         setting = dict(self.commander.get_setting_collect(self.groups.of(task)))
-        return [Order(worker.rank, CollectSetting(message.task_id, setting))] if setting else []
+        is_news = setting or RANDOM in task.setting
+        return [Order(worker.rank, CollectSetting(message.task_id, setting))] if is_news else []
 
     def _on_collect_result(self, message: CollectResult, now: float) -> list[Order]:
         reached = self.commander.finish_collector_task(message.task_id, message)

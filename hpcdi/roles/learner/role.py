@@ -208,6 +208,11 @@ class Learner(MessageSide):
         return {"gpu": int(bool(is_cuda)), "cpu": len(os.sched_getaffinity(0))}
 
     @property
+    def policy(self) -> LearnMode | None:
+        """The learn mode of its latest task; None before the first."""
+        return self._training.policy if self._training is not None else None
+
+    @property
     def train_iter(self) -> int:
         """Iterations that are done."""
         return self._training.train_iter if self._training is not None else 0

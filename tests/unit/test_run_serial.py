@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import platform
+import shutil
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -19,31 +20,32 @@ import torch
 from fakes.serial_runs import (
     BATTLE,
     DQN,
+    FOREIGN,
+    LEAGUE,
     LIMIT,
     PPO,
     ROOT,
-    config_of,
     resume,
     serial,
     serial_run,
     train,
 )
 from hpcdi.cli import main
-from hpcdi.comm.messages import BlockAdmitted, StopRequest
+from hpcdi.comm.messages import StopRequest
 from hpcdi.config.load import load
 from hpcdi.errors import ConfigError, LaunchError
-from hpcdi.replay.manager import create_replay
-from hpcdi.roles.coordinator.scheduler import Outcome
+from hpcdi.roles.coordinator.groups import Group
+from hpcdi.roles.coordinator.snapshots import resume_from
 from hpcdi.roles.fault import tear
 from hpcdi.run.resume import read_newest
-from hpcdi.run.serial.run import SerialRun
+from hpcdi.run.serial import LocalRun
 from hpcdi.store.checkpoints import checkpoint_names, newest_checkpoint, open_checkpoint
 from hpcdi.store.inspect import inspect
 from hpcdi.store.layout import RunLayout
 from hpcdi.store.policies import read_policy
-from hpcdi.store.rows import RowStore
+from hpcdi.store.rows import transitions
 from hpcdi.store.shards import survey
-from hpcdi.transport import open_transport
+from hpcdi.transport.files import load_block
 
 pytest.importorskip("pettingzoo")
 pytestmark = [
@@ -56,6 +58,8 @@ RUNS = {
     "dqn": ("cartpole_dqn", (*DQN, "policy.priority=true")),
     "ppo": ("cartpole_ppo", PPO),
     "battle": BATTLE,
+    "league": LEAGUE,
+    "dicts": (FOREIGN, ()),
 }
 ALL_RUNS = pytest.mark.parametrize(("name", "overrides"), RUNS.values(), ids=RUNS.keys())
 
@@ -95,20 +99,25 @@ def same(one: Any, other: Any) -> bool:
     return bool(one == other)
 
 
-def state_of(run: SerialRun) -> dict[str, Any]:
+def state_of(run: LocalRun) -> dict[str, Any]:
     """All that a run has come to."""
-    pipeline = run.pipeline
+    groups = run.coordinator.groups
     return {
-        "agents": [agent.policy.state_dict() for agent in pipeline.parts.agents],
-        "iterations": [agent.learner.train_iter for agent in pipeline.parts.agents],
-        "buffers": [
-            {} if run._config.policy.on_policy else agent.buffer.state_dict()
-            for agent in pipeline.parts.agents
-        ],
-        "env_steps": pipeline.env_steps,
-        "best": pipeline.parts.evaluator.best,
+        "policies": [learner.policy.state_dict() for learner in run.learners],  # type: ignore[attr-defined]
+        "groups": {
+            group.name: (
+                group.env_steps, group.episodes, group.train_iter, group.best,
+                [part.buffer.state_dict() for part in group.replay.partitions.values()],
+            )
+            for group in groups
+        },
         "torch": torch.get_rng_state(),
-    }
+    }  # fmt: skip
+
+
+def run_of(run: LocalRun) -> Group:
+    """The record of the main group."""
+    return run.coordinator.groups.main
 
 
 # ------------------------------------------------------------------------------- what a run leaves
@@ -139,7 +148,7 @@ def test_a_run_folder(go: Callable[..., Any], capfd: pytest.CaptureFixture[str])
     for said in ("ckpt_final: checkpoint at train iteration", "snapshot at train iteration 5"):
         assert told.count(said) == 1
     assert "samples drawn per transition" in out
-    assert {path.parent.parent.name for path in run_dir.rglob("data/*/*/*.h5")} == {"rank00000"}
+    assert {path.parent.parent.name for path in run_dir.rglob("data/*/*/*.h5")} == {"rank00002"}
     shards = [b for p in run_dir.rglob("data/*/*/*.h5") for _, b in survey(p, p.name).blocks]
     assert facts["figures"]["env_steps"] == sum(block.transitions for block in shards)
     assert facts["figures"]["episodes"] == sum(block.facts["episodes"] for block in shards)
@@ -159,25 +168,21 @@ HOOK = "policy.learn.learner.hook"
 
 
 def test_checkpoints_of_learners_stand_apart_from_snapshots(tmp_path: Path) -> None:
-    """In a battle each learner has its own; the best one is the first's, who is judged."""
-    name, overrides = RUNS["battle"]
+    """In a league each group has its own; the best one is the main group's, which is judged."""
+    name, overrides = RUNS["league"]
     more = (f"{HOOK}.save_ckpt_after_iter=2", "policy.learn.learner.keep_checkpoints=2")
     with serial_run(tmp_path, name, *overrides, f"{LIMIT}.max_train_iter=8", *more) as run:
         train(run)
-        count = run.pipeline.train_iter
-    last = [f"iteration_{number:09d}" for number in (count - 2, count)]
-    assert checkpoint_names(tmp_path / "checkpoints") == ["ckpt_best", "ckpt_final", *last]
-    assert checkpoint_names(tmp_path / "checkpoints1") == ["ckpt_final", *last]
-    assert iterations(tmp_path) == [0, count]
-    finals = [
-        read_policy(tmp_path / folder / "ckpt_final" / "policy.safetensors")
-        for folder in ("checkpoints", "checkpoints1")
-    ]
-    assert [final.version for final in finals] == [count, count]
-    assert not same(finals[0].state_dict(), finals[1].state_dict())
-    assert same(
-        finals[0].state_dict(), read_policy(tmp_path / "policies/latest.safetensors").state_dict()
-    )
+        main, other = (learner.train_iter for learner in run.learners)  # type: ignore[attr-defined]
+    for folder, count, best in (("checkpoints", main, ["ckpt_best"]), ("checkpoints1", other, [])):
+        last = [f"iteration_{number:09d}" for number in range(2, count + 1, 2)][-2:]
+        assert checkpoint_names(tmp_path / folder) == [*best, "ckpt_final", *last]
+        final = read_policy(tmp_path / folder / "ckpt_final" / "policy.safetensors")
+        assert final.version == count > 0
+    assert iterations(tmp_path)[-1] == main
+    final = read_policy(tmp_path / "checkpoints" / "ckpt_final" / "policy.safetensors")
+    newest = read_policy(tmp_path / "policies" / "latest.safetensors")
+    assert same(final.state_dict(), newest.state_dict())
 
 
 def test_a_run_begins_with_a_checkpoint_and_its_restart_does_not(tmp_path: Path) -> None:
@@ -186,19 +191,16 @@ def test_a_run_begins_with_a_checkpoint_and_its_restart_does_not(tmp_path: Path)
     with serial_run(first, name, *overrides, FIVE) as run:
         train(run)
     load = f"{HOOK}.load_ckpt_before_run={first / 'checkpoints' / 'ckpt_final'}"
-    settings = (load, "seed=9", "policy.eval.every=null", f"{LIMIT}.max_train_iter=7")
+    settings = (load, "seed=9", f"{LIMIT}.max_train_iter=7")
     with serial_run(second, name, *overrides, *settings) as run:
         train(run)
-        evaluations = run.pipeline.evaluations
-        assert run.pipeline.train_iter == 7
-        before = state_of(run)
-    assert evaluations[0].policy_version == 5, "it is the loaded policy that is evaluated first"
+        assert run_of(run).train_iter == 7
+        assert run_of(run).env_steps < 5 * 64, "two updates were enough"
     more = f"{LIMIT}.max_train_iter=8"
     with serial_run(second, name, *overrides, load, "seed=9", more, restarts=1) as run:
-        resume(run)
-        assert same(before, state_of(run))
+        resume(run, second)
         train(run)
-        assert run.pipeline.train_iter == 8
+        assert run_of(run).train_iter == 8
 
 
 def test_a_checkpoint_that_is_not_there_is_told_before_a_folder_is_made(tmp_path: Path) -> None:
@@ -230,31 +232,38 @@ def test_the_same_seed_is_the_same_run(
 ) -> None:
     states = []
     for number, seed in enumerate((3, 3, 4)):
+        torch.rand(number)  # foreign policies take torch's own random numbers
         with serial_run(
             tmp_path / str(number), name, *overrides, FIVE, f"seed={seed}"
         ) as run:  # fmt: skip
             train(run)
-            states.append({**state_of(run), "evaluations": run.figures()["evaluations"]})
+            evaluations = run.coordinator.figures()["evaluations"]
+            for evaluation in evaluations:
+                del evaluation["took_s"]
+            states.append({**state_of(run), "evaluations": evaluations})
     assert same(states[0], states[1])
-    assert not same(states[0]["agents"], states[2]["agents"])
-    paths = [tmp_path / str(number) / "policies" / "latest.safetensors" for number in range(3)]
-    first, again, other = (read_policy(path).state_dict() for path in paths)
-    assert same(first, again)
-    assert not same(first, other)
+    assert not same(states[0]["policies"], states[2]["policies"])
 
 
-def test_the_same_seed_is_the_same_run_of_a_foreign_policy(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """It takes torch's own random numbers, as others do."""
-    foreign, states = str(ROOT / "tests" / "fakes" / "foreign_policy.yaml"), []
-    for number, seed in enumerate((3, 3, 4)):
-        torch.rand(number)
-        with serial_run(tmp_path / str(number), foreign, FIVE, f"seed={seed}") as run:
-            train(run)
-            states.append(state_of(run)["agents"])
-    assert same(states[0], states[1])
-    assert not same(states[0], states[2])
+def test_a_deterministic_run_repeats_what_came_after_a_snapshot(tmp_path: Path) -> None:
+    name, overrides = RUNS["dqn"]
+    settings = ("system.deterministic=true", "system.snapshot_rounds=3", "system.keep_snapshots=9")
+    settings = (*overrides, *settings, f"{LIMIT}.max_train_iter=11")
+    with serial_run(tmp_path, name, *settings) as run:
+        train(run)
+        whole = state_of(run)
+    newest = checkpoint_names(tmp_path / "snapshots")[-2:]
+    for lost in newest:
+        shutil.rmtree(tmp_path / "snapshots" / lost)
+    torch.manual_seed(99)
+    with serial_run(tmp_path, name, *settings, restarts=1) as run:
+        said = resume(run, tmp_path, repeats=True)
+        assert newest[0] > said
+        assert run_of(run).train_iter < 9
+        train(run)
+        again = state_of(run)
+    assert same(whole["policies"], again["policies"])
+    assert same(whole["groups"]["main"][:3], again["groups"]["main"][:3])
 
 
 # ------------------------------------------------------------------------------------------ resume
@@ -265,114 +274,82 @@ def test_a_run_goes_on_where_it_was(tmp_path: Path, name: str, overrides: tuple[
     with serial_run(tmp_path, name, *overrides, FIVE) as run:
         train(run)
         before = state_of(run)
-    assert before["iterations"][0] >= 5
     torch.manual_seed(99)
-    more = f"{LIMIT}.max_train_iter=8"
-    with serial_run(tmp_path, name, *overrides, more, restarts=1) as run:
-        assert not same(before, state_of(run))
-        said = resume(run)
-        assert same(before, state_of(run))
-        assert said.startswith("snapshot_000002: env step ")
+    with serial_run(tmp_path, name, *overrides, FIVE, restarts=1) as run:
+        said = resume(run, tmp_path)
+        assert said.startswith("snapshot_00000")
+        assert train(run).startswith("max_train_iter reached: ")
+        assert same(before, state_of(run)), "it has reached its limit already"
+    with serial_run(tmp_path, name, *overrides, f"{LIMIT}.max_train_iter=8", restarts=2) as run:
+        resume(run, tmp_path)
         assert train(run).startswith("max_train_iter reached: ")
         after = state_of(run)
+        assert run_of(run).train_iter >= 8
     shown = json.loads((tmp_path / "status.json").read_text())
     assert shown["phase"] == "finished"
-    assert ("buffer" in shown) is (name != "cartpole_ppo")
-    assert after["iterations"][0] >= 8
-    assert after["env_steps"] > before["env_steps"]
-    assert not same(before["agents"], after["agents"])
+    assert after["groups"]["main"][0] > before["groups"]["main"][0]
+    assert not same(before["policies"], after["policies"])
 
 
-def items_of(buffer: Any) -> dict[str, Any]:
-    """Columns of all items, priorities and policy versions, the oldest item first."""
-    return {**buffer._ring.store.read_columns(buffer._ring.slots()), **marks_of(buffer)}
-
-
-def marks_of(index: Any) -> dict[str, Any]:
-    state = index.state_dict()
-    ids = np.arange(state["ring"]["ids"]["first"], state["ring"]["ids"]["pushed"])
-    return {**{name: state["index"][name] for name in ("mass", "made_at")}, "ids": ids}
-
-
-def test_serial_and_train_read_each_other_s_buffer(tmp_path: Path) -> None:
-    """The same transitions, ids and priorities, from the shards that a snapshot names."""
-    small = "policy.other.replay_buffer.replay_buffer_size=300"  # the oldest items are gone
-    blocks = "system.storage.block_bytes=4096"
-    more = ("policy.priority=true", small, blocks, f"{LIMIT}.max_train_iter=12")
-    with serial_run(tmp_path, "cartpole_dqn", *DQN, *more) as run:
+def test_what_was_published_after_a_snapshot_counts(tmp_path: Path) -> None:
+    with serial_run(tmp_path, "cartpole_dqn", *DQN, FIVE) as run:
         train(run)
-        before = items_of(run.pipeline.parts.agents[0].buffer)
-        config = run._config
-    assert len(before["ids"]) == 300
-    assert before["ids"][0] > 0
-    resumed = read_newest(RunLayout(tmp_path))
-    assert resumed is not None
-
-    over_ranks = create_replay(config)
-    over_ranks.load_state_dict(resumed.state["groups"]["main"]["replay"], resumed.published)
-    transport, ring = open_transport(config.system, RunLayout(tmp_path)), None
-    for rank, order in over_ranks.open(1):
-        ring = ring or RowStore(order.ring_rows, views=order.shard.views)
-        ring.write(order.first_row, transport.fetch(order.shard))
-        over_ranks.admit(rank, BlockAdmitted(order.block_id, 0.0))
-    assert ring is not None
-    partition = over_ranks.partitions[1]
-    there = marks_of(partition.buffer)
-    there |= ring.gather(partition.state_dict()["rows"].astype(np.int64))
-    assert {name for name in before if not same(before[name], there[name])} == set()
-
-    state = over_ranks.state_dict()
-    with serial_run(tmp_path, "cartpole_dqn", *DQN, *more, restarts=1) as run:
-        run.pipeline.parts.replay.load_state_dict(state, resumed.published)
-        assert same(before, items_of(run.pipeline.parts.agents[0].buffer))
-
-    slow = create_replay(config)  # its learner has read the first shard alone
-    orders = slow.open(1)
-    for ready in resumed.published.values():
-        orders += slow.assign(ready)
-    slow.admit(1, BlockAdmitted(orders[0][1].block_id, 0.0))
-    with serial_run(tmp_path, "cartpole_dqn", *DQN, *more, restarts=1) as run:
-        run.pipeline.parts.replay.load_state_dict(slow.state_dict(), resumed.published)
-        items = run.pipeline.parts.replay.figures().items
-        assert items == 300, "unread shards are as good as new"
+        steps = run_of(run).env_steps
+    shutil.rmtree(tmp_path / "snapshots" / checkpoint_names(tmp_path / "snapshots")[-1])
+    with serial_run(tmp_path, "cartpole_dqn", *DQN, FIVE, restarts=1) as run:
+        said = resume(run, tmp_path)
+        assert f"{steps} transitions published after it are taken, too" in said
+        assert run_of(run).env_steps == steps
 
 
-def test_blocks_that_are_torn_cost_their_items_and_later_ones_are_counted(tmp_path: Path) -> None:
+def test_blocks_that_are_torn_cost_their_items(tmp_path: Path) -> None:
     small = ("system.storage.block_bytes=4096",)
     with serial_run(tmp_path, "cartpole_dqn", *DQN, *small, FIVE) as run:
         train(run)
-        before = items_of(run.pipeline.parts.agents[0].buffer)
-        steps = run.pipeline.env_steps
-        run.pipeline.parts.data.collect(5, [{"eps": 1.0}])
-        run.pipeline.parts.replay.flush()  # killed before the next snapshot
-        later = run.pipeline.env_steps - steps
+        steps = run_of(run).env_steps
     resumed = read_newest(RunLayout(tmp_path))
     assert resumed is not None
-    assert resumed.later == later > 0
     blocks = resumed.state["groups"]["main"]["replay"]["partitions"]["rank1"]["blocks"]
+    assert sum(block["end_id"] - block["first_id"] for block in blocks) == steps
     lost = sorted(blocks, key=lambda block: block["first_id"])[1]
+    lost_items = lost["end_id"] - lost["first_id"]
     tear(RunLayout(tmp_path).inside(lost["path"]), resumed.published[lost["path"]].shard)
     with serial_run(tmp_path, "cartpole_dqn", *DQN, *small, FIVE, restarts=1) as run:
-        resume(run)
-        assert run.pipeline.env_steps == steps + later
-        buffer = run.pipeline.parts.agents[0].buffer
-        assert buffer.count() == len(before["ids"]) + later - (lost["end_id"] - lost["first_id"])
-        sample = buffer.sample_batch(50, 5)
-        assert sample is not None, buffer.blocked
-        drawn = sample.drawn.unique_ids
-        assert not ((drawn >= lost["first_id"]) & (drawn < lost["end_id"])).any()
+        assert "1 blocks are missing or damaged" in resume(run, tmp_path)
+        assert run_of(run).env_steps == steps
+        train(run)
+        (part,) = run_of(run).replay.partitions.values()
+        assert part.buffer.count() == run_of(run).env_steps - lost_items
+
+
+def test_data_that_a_snapshot_names_are_on_disk(tmp_path: Path) -> None:
+    """Also what was learnt from while its block was open: killed then, nothing is missing."""
+    settings = (*DQN, f"{LIMIT}.max_train_iter=12", "system.snapshot_s=1e-9")
+    with serial_run(tmp_path, "cartpole_dqn", *settings, "system.keep_snapshots=99") as run:
+        train(run)
+    layout = RunLayout(tmp_path)
+    names = checkpoint_names(layout.snapshots_dir)
+    assert len(names) > 3
+    for name in names[1:]:
+        snapshot = open_checkpoint(layout.snapshots_dir / name)
+        resumed = resume_from(layout, snapshot)
+        (part,) = resumed.state["groups"]["main"]["replay"]["partitions"].values()
+        held = sum(block["end_id"] - block["first_id"] for block in part["blocks"])
+        assert held == snapshot.facts["env_steps"]
+        assert all(block["path"] in resumed.published for block in part["blocks"])
 
 
 def test_a_restart_meets_other_random_numbers(tmp_path: Path) -> None:
     """Else it would collect again what it has collected before."""
     seen = []
-    for restarts in (0, 1, 1):
-        name, overrides = RUNS["dqn"]
-        with serial_run(tmp_path / str(len(seen)), name, *overrides, restarts=restarts) as run:
-            run.pipeline.parts.data.collect(0, [{"eps": 1.0}])
-            buffer = run.pipeline.parts.agents[0].buffer
-            seen.append(buffer.state_dict()["columns"] if "columns" in buffer.state_dict()
-                        else buffer.state_dict())  # fmt: skip
+    name, overrides = RUNS["dqn"]
+    for number, restarts in enumerate((0, 1, 1)):
+        one = (f"{LIMIT}.max_env_step=64", "policy.eval.every=null")
+        with serial_run(tmp_path / str(number), name, *overrides, *one, restarts=restarts) as run:
+            train(run)
+        shards = sorted((tmp_path / str(number)).rglob("data/*/*/*.h5"))
+        blocks = [block for path in shards for block in [load_block(path)]]
+        seen.append([block.columns["observation"] for block in blocks])
     assert same(seen[1], seen[2])
     assert not same(seen[0], seen[1])
 
@@ -382,14 +359,14 @@ def test_a_torn_checkpoint_is_passed_over(tmp_path: Path) -> None:
     with serial_run(tmp_path, name, *overrides, FIVE) as run:
         train(run)
     with serial_run(tmp_path, name, *overrides, f"{LIMIT}.max_train_iter=9", restarts=1) as run:
-        resume(run)
+        resume(run, tmp_path)
         train(run)
     assert iterations(tmp_path) == [5, 9]
     torn = tmp_path / "snapshots" / "snapshot_000003" / "learner.pt"
     torn.write_bytes(torn.read_bytes()[:-5])
     with serial_run(tmp_path, name, *overrides, f"{LIMIT}.max_train_iter=9", restarts=2) as run:
-        assert resume(run).startswith("snapshot_000002: ")
-        assert run.pipeline.train_iter == 5
+        assert resume(run, tmp_path).startswith("snapshot_000002: ")
+        assert run_of(run).train_iter == 5
         train(run)
     checkpoint, errors = newest_checkpoint(tmp_path / "snapshots")
     assert checkpoint is not None
@@ -512,18 +489,6 @@ def test_a_run_that_is_still_running(go: Callable[..., Any]) -> None:
     assert not (run_dir / "run.lock").exists()
 
 
-def test_the_best_policy_stays_the_best_after_a_kill(tmp_path: Path) -> None:
-    """The checkpoint that is gone on from may be older than the best policy."""
-    with serial_run(tmp_path, "cartpole_dqn", *DQN, FIVE) as run:
-        train(run)
-        run.pipeline.parts.evaluator.best = 321.0
-        run._keep_best("ckpt_best.pth.tar")
-    with serial_run(tmp_path, "cartpole_dqn", *DQN, FIVE, restarts=1) as run:
-        resume(run)
-        assert run.pipeline.parts.evaluator.best == 321.0
-        assert run.pipeline.evaluated_at == 5
-
-
 def test_a_run_whose_process_has_died(go: Callable[..., Any]) -> None:
     """Killed, it could not say so; nor can a process on another host be asked."""
     _, run_dir = go("cartpole_dqn", *DQN, FIVE)
@@ -583,20 +548,26 @@ def test_a_taken_folder(go: Callable[..., Any]) -> None:
 
 
 @pytest.mark.parametrize("random", [0, 10**6])
-def test_a_stop_leaves_a_checkpoint(tmp_path: Path, random: int) -> None:
-    """Also while it begins at random; the word comes once."""
-    config, spaces = config_of("cartpole_dqn", *DQN, f"policy.random_collect_size={random}")
-    words: list[StopRequest | None] = [None, None, StopRequest("received SIGINT", 130)]
-    with SerialRun(
-        config, spaces, RunLayout(tmp_path), 0, lambda: words.pop(0) if words else None
-    ) as run:
-        assert run.train() == Outcome("stopped", "received SIGINT", 130)
-        assert run.pipeline.train_iter == (0 if random else 2)
-        env_steps = run.pipeline.env_steps
-    with SerialRun(config, spaces, RunLayout(tmp_path), 1) as run:
-        resume(run)
-        assert run.pipeline.env_steps == env_steps
-        assert run.pipeline.parts.agents[0].buffer.count() == env_steps
+def test_a_stop_leaves_a_snapshot(tmp_path: Path, random: int) -> None:
+    """Also while it begins at random; a signal says it once."""
+    settings = (*DQN, f"policy.random_collect_size={random}")
+    with serial_run(tmp_path, "cartpole_dqn", *settings) as run:
+
+        def ask() -> StopRequest | None:
+            return StopRequest("received SIGINT", 130) if run_of(run).env_steps >= 200 else None
+
+        outcome = run.play(ask)
+        assert (outcome.state, outcome.reason, outcome.exit_code) == (
+            "stopped", "received SIGINT", 130,
+        )  # fmt: skip
+        assert (run_of(run).train_iter == 0) is bool(random)
+        env_steps = run_of(run).env_steps
+    with serial_run(tmp_path, "cartpole_dqn", *settings, restarts=1) as run:
+        resume(run, tmp_path)
+        assert run_of(run).env_steps == env_steps
+        assert run.play(lambda: StopRequest("received SIGINT", 130)).exit_code == 130
+        (part,) = run_of(run).replay.partitions.values()
+        assert part.buffer.count() >= env_steps
 
 
 class BrokenEnv(gymnasium.Env[Any, Any]):
@@ -716,3 +687,90 @@ def test_wrong_settings_are_told_before_a_folder_is_made(tmp_path: Path) -> None
     with pytest.raises(ConfigError, match="did you mean 'seed'"):
         serial(config, ("sead=1",), str(tmp_path / "run"))
     assert not (tmp_path / "run").exists()
+
+
+# ------------------------------------------------------------------------------------ how it learns
+
+
+def test_it_begins_at_random(tmp_path: Path) -> None:
+    """The policy would always do the same in the same state."""
+    greedy = (
+        "policy.other.eps.start=0",
+        "policy.random_collect_size=400",
+        "env.collector_env_num=4",
+    )
+    for name in ("cartpole_dqn", FOREIGN):
+        settings = greedy if name != FOREIGN else greedy[1:]
+        root = tmp_path / Path(name).stem
+        with serial_run(root, name, *(DQN if name != FOREIGN else ()), *settings,
+                        f"{LIMIT}.max_env_step=400", "policy.eval.every=null") as run:  # fmt: skip
+            assert train(run).startswith("max_env_step reached: ")
+        blocks = [load_block(path) for path in sorted(root.rglob("data/*/*/*.h5"))]
+        actions = np.concatenate([transitions(block)["action"] for block in blocks])
+        assert len(actions) >= 400
+        assert 0.4 < actions.mean() < 0.6
+
+
+@pytest.mark.parametrize(
+    ("every", "expected"),
+    [
+        ("policy.eval.every=4 iterations", [4, 8, 9]),
+        ("policy.eval.every=260 env_steps", [5, 9]),
+        ("policy.eval.every=1000 seconds", [9]),
+    ],
+)
+def test_one_key_says_how_often_it_is_evaluated(
+    tmp_path: Path, every: str, expected: list[int]
+) -> None:
+    """What was learnt since the last time is evaluated at the end; an iteration is 64 steps."""
+    with serial_run(tmp_path, "cartpole_dqn", *DQN, every, f"{LIMIT}.max_train_iter=9") as run:
+        train(run)
+        evaluations = run_of(run).evaluations
+    versions = [evaluation.policy_version for evaluation in evaluations]
+    assert len(versions) == len(expected)
+    assert all(abs(got - want) <= 1 for got, want in zip(versions, expected, strict=True))
+    assert versions[-1] == 9
+    assert all(evaluation.episodes == 2 for evaluation in evaluations)
+
+
+def test_the_goal_of_a_serial_evaluator_counts(tmp_path: Path) -> None:
+    more = ("policy.eval.evaluator.stop_value=1", "policy.eval.evaluator.n_episode=5")
+    with serial_run(tmp_path, "cartpole_dqn", *DQN, *more, "env.stop_value=1e9", FIVE) as run:
+        assert train(run).startswith("stop value reached")
+        assert run_of(run).evaluations[-1].episodes == 6, "the same number of each environment"
+
+
+def test_it_learns_as_often_as_it_is_told(tmp_path: Path) -> None:
+    more = "policy.learn.update_per_collect=5"
+    with serial_run(tmp_path, "cartpole_dqn", *DQN, more, f"{LIMIT}.max_train_iter=18") as run:
+        train(run)
+        assert 18 <= run_of(run).train_iter <= 20
+        assert run_of(run).env_steps < 5 * (64 + 8)
+
+
+def test_priorities_come_back_before_the_next_batch(tmp_path: Path) -> None:
+    on = ("policy.priority=true", "policy.priority_IS_weight=true")
+    with serial_run(tmp_path, "cartpole_dqn", *DQN, *on, f"{LIMIT}.max_train_iter=20") as run:
+        train(run)
+        (part,) = run_of(run).replay.partitions.values()
+        masses = part.buffer.state_dict()["index"]["mass"]
+        assert len(np.unique(masses[masses > 0])) > 100
+        assert run_of(run).priorities_stale == 0
+
+
+def test_what_is_learnt_from_once_is_not_stored(tmp_path: Path) -> None:
+    with serial_run(tmp_path, "cartpole_ppo", *PPO, f"{LIMIT}.max_train_iter=6") as run:
+        train(run)
+        assert run_of(run).train_iter == 6
+        assert run_of(run).replay.samples_drawn() == run_of(run).env_steps
+    assert not list(tmp_path.rglob("data/*/*/*.h5"))
+
+
+def test_a_small_ring_keeps_the_newest_items(tmp_path: Path) -> None:
+    """Blocks are sealed early, by age, and rows that they did not need are others'."""
+    more = ("policy.other.replay_buffer.replay_buffer_size=400", "system.storage.seal_seconds=1e-6")
+    with serial_run(tmp_path, "cartpole_dqn", *DQN, *more, f"{LIMIT}.max_env_step=2000") as run:
+        train(run)
+        (part,) = run_of(run).replay.partitions.values()
+        assert part.buffer.count() == 400
+        assert run_of(run).env_steps >= 2000
