@@ -9,8 +9,8 @@ from hpcdi.commands.convert import as_yaml
 from hpcdi.commands.options import add_experiment, add_run_folder, make_parser, request_of
 
 HELP = """\
-Train an experiment in one process: no MPI, no other ranks. The same file as for `hpcdi train`, the
-same policy, environments, replay buffer and learner; a debugger can be attached.
+Train an experiment in one process: no MPI. The same file and the same roles as for `hpcdi train`,
+which take turns: leagues, memories and snapshots included; a debugger can be attached.
 
   hpcdi serial configs/cartpole_dqn.yaml                       to the same stop value
   hpcdi serial configs/cartpole_ppo.yaml seed=3                another algorithm, another seed

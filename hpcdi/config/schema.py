@@ -13,7 +13,7 @@ from hpcdi.config.env import ChildConfig, EnvConfig
 from hpcdi.config.fields import ComponentConfig, component, section, sections, setting
 from hpcdi.config.policy import PolicyConfig
 from hpcdi.config.replay import AdvancedBufferConfig
-from hpcdi.config.roles import SoloCommanderConfig
+from hpcdi.config.roles import InteractionEvaluatorConfig, SoloCommanderConfig
 from hpcdi.errors import Problem
 from hpcdi.types import Interval
 from hpcdi.utils.registry import (
@@ -387,4 +387,7 @@ def check_serial(config: ExperimentConfig) -> list[Problem]:
         if part.type in ("episode", "episode_1v1", "metric"):
             message = f"`hpcdi serial` supports {supported}; {part.type!r} is for your own code"
             problems.append(Problem(f"policy.{path}.type", message))
+    if isinstance(evaluator, InteractionEvaluatorConfig) and evaluator.render.render_freq > 0:
+        message = "a run films no evaluations; hpcdi film RUN films its policy"
+        problems.append(Problem("policy.eval.evaluator.render.render_freq", message))
     return problems + _check_repeats(config)

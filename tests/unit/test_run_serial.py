@@ -215,11 +215,11 @@ def test_a_checkpoint_of_another_network_ends_a_run_that_begins_with_it(
 ) -> None:
     _, run_dir = go("cartpole_dqn", *DQN, FIVE)
     capfd.readouterr()
-    load = f"{HOOK}.load_ckpt_before_run={run_dir / 'checkpoints' / 'ckpt_best'}"
+    load = f"{HOOK}.load_ckpt_before_run={run_dir / 'checkpoints' / 'ckpt_final'}"
     code, other = go("cartpole_dqn", *DQN, load, "policy.model.encoder_hidden_size_list=[9]")
     err = capfd.readouterr().err
     assert code == 1
-    assert "ckpt_best: it holds a policy of type 'dqn' that does not fit" in err
+    assert "ckpt_final: it holds a policy of type 'dqn' that does not fit" in err
     assert facts_of(other)["state"] == "failed"
 
 
