@@ -40,7 +40,14 @@ from hpcdi.comm.messages import (
     WorkerFailed,
     WorkerReady,
 )
-from hpcdi.errors import EXIT_DONE, EXIT_FAILED, EXIT_REQUEUE, WorkerSilentError, state_after
+from hpcdi.errors import (
+    EXIT_DONE,
+    EXIT_FAILED,
+    EXIT_INTERRUPTED,
+    EXIT_REQUEUE,
+    WorkerSilentError,
+    state_after,
+)
 from hpcdi.league.league import League
 from hpcdi.roles.context import COORDINATOR_RANK
 from hpcdi.roles.coordinator.commander import Commander
@@ -270,7 +277,10 @@ class Scheduler(RunState):
         match message:
             case StopRequest():
                 state, code = state_after(message.exit_code), message.exit_code
-                return self.stop(Outcome(state, message.reason, code), now)
+                outcome = Outcome(state, message.reason, code)
+                if self.outcome is not None and self.outcome.exit_code == EXIT_INTERRUPTED:
+                    self.outcome = outcome  # a queue has sent SIGINT before SIGTERM
+                return self.stop(outcome, now)
             case ScaleCollectors():
                 self.want_collectors(message.count)  # the next tick starts or closes tasks
                 return []

@@ -23,7 +23,15 @@ import numpy as np
 from hpcdi.comm.messages import SnapshotPart, StopRequest
 from hpcdi.config.load import show_notes
 from hpcdi.config.schema import ExperimentConfig
-from hpcdi.errors import EXIT_DONE, EXIT_FAILED, EXIT_REQUEUE, HpcdiError, StoreError, state_after
+from hpcdi.errors import (
+    EXIT_DONE,
+    EXIT_FAILED,
+    EXIT_INTERRUPTED,
+    EXIT_REQUEUE,
+    HpcdiError,
+    StoreError,
+    state_after,
+)
 from hpcdi.roles.coordinator.groups import EvaluationClock, Group, Groups, Learners
 from hpcdi.roles.coordinator.scheduler import Outcome, Phase, RunState
 from hpcdi.roles.coordinator.snapshots import Resumed, SnapshotClock, SnapshotKeeper
@@ -207,8 +215,9 @@ class SerialRun(Closing):
         self._settings.look(time.monotonic(), at_once=True)
         if self._stopped is None:
             return Outcome("done", reason, EXIT_DONE)
+        self._ask_for_stop()  # SIGTERM may have come right after SIGINT
         code = self._stopped.exit_code
-        return Outcome(state_after(code), reason, code)
+        return Outcome(state_after(code), self._stopped.reason, code)
 
     def save(self) -> None:
         """Begin a snapshot; threads write its files while the run goes on.
@@ -323,7 +332,9 @@ class SerialRun(Closing):
     def _ask_for_stop(self) -> None:
         """Keep a signal's request; also called while the disk is full."""
         request = self._take_stop()
-        if request is not None and self._stopped is None:
+        if request is not None and (
+            self._stopped is None or self._stopped.exit_code == EXIT_INTERRUPTED
+        ):
             self._stopped = request
             self._patience.hurry()
 
