@@ -67,8 +67,7 @@ def _serve_one(connection: Connection, worker: LocalWorker) -> bool:
         value = getattr(worker, verb)(*args)
         reply = _OK if value is None else bytes(_DUMPS(("ok", value)))
     except Exception as error:  # whatever an environment raises is its failure
-        failure = EnvFailure.of(error)
-        reply = bytes(_DUMPS(("failed", (failure.cause, failure.detail))))
+        reply = bytes(_DUMPS(("failed", EnvFailure.of(error).fields)))
     connection.send_bytes(reply)
     return bool(verb != "shut")
 

@@ -18,7 +18,7 @@ from gymnasium.vector import AutoresetMode, VectorEnv
 from hpcdi.config.compat import Configurable
 from hpcdi.config.env import GymnasiumConfig
 from hpcdi.env.contract import read_spaces
-from hpcdi.env.wrappers import ActionMasks, without_reward_wrappers, wrap
+from hpcdi.env.wrappers import ActionMasks, Checked, without_reward_wrappers, wrap
 from hpcdi.errors import ConfigError, EnvError, Problem
 from hpcdi.types import Spaces
 from hpcdi.utils.registry import import_module, missing_module
@@ -77,13 +77,20 @@ class GymnasiumEnv(Configurable):
         """
         mode = None if cfg.vectorization == "auto" else cfg.vectorization
         vector_kwargs = {"autoreset_mode": _AUTORESET[cfg.autoreset]} if cfg.autoreset else None
+        wrapped = partial(cls._wrapped, cfg) if cfg.wrappers or cfg.action_mask else None
+        if mode in ("sync", "async"):
+            wrapped = partial(cls._checked, cfg)
         with _config_errors(cfg.env_id):
             return gymnasium.make_vec(
                 _class_spec(cfg.env_id) or cfg.env_id, num_envs=env_num, vectorization_mode=mode,
                 vector_kwargs=vector_kwargs,
-                wrappers=[partial(cls._wrapped, cfg)] if cfg.wrappers or cfg.action_mask else None,
+                wrappers=None if wrapped is None else [wrapped],
                 **cfg.kwargs,
             )  # fmt: skip
+
+    @classmethod
+    def _checked(cls, cfg: GymnasiumConfig, env: Any) -> Any:
+        return Checked(cls._wrapped(cfg, env))
 
     @classmethod
     def _wrapped(cls, cfg: GymnasiumConfig, env: Any) -> Any:

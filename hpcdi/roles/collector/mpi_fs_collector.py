@@ -24,7 +24,7 @@ from hpcdi.comm.pump import LinkPump
 from hpcdi.config.compat import component_class
 from hpcdi.config.fields import to_mapping
 from hpcdi.config.roles import CommCollectorConfig
-from hpcdi.errors import EXIT_REQUEUE, EnvError
+from hpcdi.errors import EXIT_REQUEUE, EnvError, EnvValueError
 from hpcdi.roles.collector.base_parallel_collector import (
     BaseParallelCollector,
     CollectorPort,
@@ -107,6 +107,8 @@ class MPIFileSystemCollector(MessageSide, CollectorPort):
         while (task := self._next_task()) is not None:
             try:
                 self.deal_with_collector_start(task)
+            except EnvValueError:  # another rank would see the same
+                raise
             except EnvError as error:
                 self._give_back(task, error)
             else:
