@@ -117,7 +117,7 @@ class PolicyError(HpcdiError):
     """A policy violates its contract."""
 
 
-class BufferContractError(HpcdiError):
+class BufferContractError(HpcdiError, AssertionError):
     """Pushed items do not match those in the buffer, or a buffer is used against its contract."""
 
 

@@ -117,12 +117,18 @@ class DictActor:
         present: converts observations and rewards before a policy gets them; None: as they are.
         is_battle: whether they are a battle's players.
 
+    A policy whose settings say ``type: dreamer_command`` has no memory of its own: it is called
+    with ``state``, the list of its outputs' last ``state``, None at first, and with ``reset``, 1
+    where an environment's episode has begun since, float32 [environments].
+
     Attributes:
         seen, outputs: by row, since its last turn.
         view: values of the environments that it acts in; see `bind`.
+        passes_state: whether such a policy is called so; not where actions are random.
     """
 
     view: View
+    passes_state = True
 
     def __init__(
         self,
@@ -136,6 +142,8 @@ class DictActor:
         self.env_num = 0
         self.seen: dict[int, Any] = {}
         self.outputs: dict[int, Any] = {}
+        self._states: dict[int, Any] = {}  # by row, of policies without a memory
+        self._begun: set[int] = set()  # rows
 
     def bind(self, manager: Any) -> Envs:
         """Act in the environments of a manager; returns them as the stepping loop has them."""
@@ -158,12 +166,26 @@ class DictActor:
             own = {row % self.env_num: row for row in seen if row // self.env_num == player}
             if own:
                 given = {env: seen[row] for env, row in own.items()}
-                outputs = policy.forward(given, **(settings[player] or {}))
+                state = self._state_of(policy, list(own.values()))
+                outputs = policy.forward(given, **(settings[player] or {}), **state)
                 chosen = actions_of(outputs, given)
                 for env, row in own.items():
                     self.outputs[row], actions[row] = outputs[env], chosen[env]
+                    if state:
+                        self._states[row] = outputs[env]["state"]
         self.seen.update(seen)
         return self.view.columns([actions[row] for row in numbers])
+
+    def _state_of(self, policy: Any, rows: Sequence[int]) -> dict[str, Any]:
+        """Returns the arguments ``state`` and ``reset`` of some rows, where a policy has them."""
+        kind = getattr(attribute_of(policy, "cfg", None), "type", "")
+        if kind != "dreamer_command" or not self.passes_state:
+            return {}
+        states = [self._states.get(row) for row in rows]
+        has_begun = np.array([row in self._begun for row in rows], np.float32)
+        self._begun -= set(rows)
+        is_first = any(state is None for state in states)
+        return {"reset": has_begun, "state": None if is_first else states}
 
     def train_columns(self, *_given: Any) -> TrainColumns:
         """See `ColumnarActor.train_columns`: none, policies of dicts make samples themselves."""
@@ -178,6 +200,8 @@ class DictActor:
         if rows is None:
             self.seen.clear()
             self.outputs.clear()
+            self._states.clear()
+            self._begun.clear()
             for policy in self.policies:
                 policy.reset()
             return
@@ -185,6 +209,7 @@ class DictActor:
             self.policies[int(row) // self.env_num].reset([int(row) % self.env_num])
             self.seen.pop(int(row), None)
             self.outputs.pop(int(row), None)
+            self._begun.add(int(row))
 
     def recorder(self, envs: Envs, length: int) -> DictRecorder:
         """Returns a recorder of a parallel collector; see `policy_loop`."""
@@ -198,6 +223,13 @@ class DictActor:
             envs.env_num, piece, policy.get_train_sample, length, keeps_open=keeps_open
         )
         return DictRecorder(self, [recorder])
+
+
+def _takes_env(process_transition: Any) -> bool:
+    """Returns whether a policy's ``process_transition`` takes the environment, as NGU's does."""
+    function = getattr(process_transition, "__func__", process_transition)
+    code = getattr(function, "__code__", None)
+    return code is not None and "env_id" in code.co_varnames[: code.co_argcount]
 
 
 def actions_of(outputs: Mapping[int, Any], envs: Iterable[int]) -> dict[int, Any]:
@@ -253,7 +285,8 @@ class DictRecorder:
                 obs=actor.shown(timestep.obs), reward=actor.shown(timestep.reward)
             )
             process = actor.policies[player].process_transition
-            made = process(actor.seen[row], actor.outputs[row], shown)
+            more = (env,) if _takes_env(process) else ()
+            made = process(actor.seen[row], actor.outputs[row], shown, *more)
             if self.mark is not None:
                 made.update(self.mark(env))
             recorder.add(env, made, ended=bool(timestep.done))
