@@ -84,7 +84,7 @@ class MPIFileSystemCollector(MessageSide, CollectorPort):
             CloseTask: lambda _rank, message: self._close_task(message),
             Stop: lambda _rank, _message: self._stop(),
         }
-        self.pump = LinkPump(place.link, handlers, self.ask, self.listen)
+        self.pump = LinkPump(place.link, handlers, self.ask, self.listen, begins=False)
         config = place.config
         on_policy = config.policy.on_policy  # each rollout needs the newest
         every_s = 0.0 if on_policy else config.policy.collect.collector.update_policy_second

@@ -123,7 +123,7 @@ class Learner(MessageSide):
         self._publisher = PolicyPublisher(
             lambda rank, update: self.pump.send(rank, update), self._policy_file()
         )
-        self.pump = pump(context.link, self._handlers(), self.ask, self.listen)
+        self.pump = pump(context.link, self._handlers(), self.ask, self.listen, begins=False)
         self._snapshots = SnapshotPartWriter(
             context.layout, lambda part: self.pump.send(COORDINATOR_RANK, part), context.group
         )
