@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
@@ -215,12 +215,15 @@ class DictActor:
         """Returns a recorder of a parallel collector; see `policy_loop`."""
         (policy,) = self.policies
         piece = trajectory_length(policy, length * envs.env_num, envs.env_num)
-        has_sequences = int(attribute_of(policy, "unroll_len", 1)) > 1
-        keeps_open = math.isinf(piece) or (
-            has_sequences and not attribute_of(policy, "on_policy", False)
-        )
+        needs_next = attribute_of(policy, "gae_lambda", None) is not None
+        is_sequence = int(attribute_of(policy, "unroll_len", 1)) > 1
+        opens: Literal["keep", "drop", "finish"] = "finish"
+        if attribute_of(policy, "on_policy", False) and not math.isinf(piece):
+            opens = "drop"
+        elif math.isinf(piece) or is_sequence or needs_next:
+            opens = "keep"
         recorder = TrajectoryRecorder(
-            envs.env_num, piece, policy.get_train_sample, length, keeps_open=keeps_open
+            envs.env_num, piece, policy.get_train_sample, length, opens=opens
         )
         return DictRecorder(self, [recorder])
 
@@ -328,8 +331,10 @@ class TrajectoryRecorder:
         length: transitions of one environment; infinite: whole episodes.
         make_samples: the policy's ``get_train_sample``.
         rollout: transitions of one environment after which it is full; None: `length`.
-        keeps_open: unfinished trajectories go on after a cut, for samples that are sequences of
-            `length`; else a cut finishes them.
+        opens: what a cut does with unfinished trajectories: "keep": they go on, for samples that
+            are sequences of `length`, or advantages, which need the value of the next transition;
+            "drop": another policy acts from there on, and they are no samples of it; "finish": they
+            are samples, however short they are, so that slow environments hold nothing back.
     """
 
     def __init__(
@@ -339,10 +344,10 @@ class TrajectoryRecorder:
         make_samples: Callable[[list[Transition]], list[Transition]],
         rollout: float | None = None,
         *,
-        keeps_open: bool = False,
+        opens: Literal["keep", "drop", "finish"] = "finish",
     ) -> None:
         self.length = length
-        self._keeps_open = keeps_open
+        self._opens = opens
         self._make_samples = make_samples
         self._rollout = rollout
         self._open: list[list[Transition]] = [[] for _ in range(env_num)]
@@ -364,7 +369,7 @@ class TrajectoryRecorder:
     def is_full(self) -> bool:
         """True if it must be cut before the next step: it holds a rollout of all environments."""
         held = sum(trajectory.transitions for trajectory in self._finished)
-        if not self._keeps_open:
+        if self._opens == "finish":
             held += self.open_transitions
         rollout = self.length if self._rollout is None else self._rollout
         return held >= rollout * len(self._open)
@@ -404,13 +409,16 @@ class TrajectoryRecorder:
                 self._finish(env, is_whole=False)
 
     def cut(self, policy_version: int) -> Segment | None:
-        """Take everything, or what is finished, as a segment of samples.
+        """Take what is finished as a segment of samples.
 
         Returns:
             A row a sample, see `dict_samples`; None where there are none.
         """
-        if not self._keeps_open:
+        if self._opens == "finish":
             self.finish_all()
+        elif self._opens == "drop":
+            self._without_samples += self.open_transitions
+            self.drop_open()
         taken = self.take()
         cut = [trajectory for trajectory in taken if trajectory.samples]
         steps = np.array([trajectory.transitions for trajectory in cut], dtype=np.int64)
