@@ -32,7 +32,7 @@ if IS_WORLD:
 def pytest_configure() -> None:
     """Rank 0 reports; the others say only what they have to say of failures, on stderr."""
     if IS_WORLD and WORLD.rank:
-        sys.stdout = Path(os.devnull).open("w")  # before the reporter takes it
+        sys.stdout = Path(os.devnull).open("w")  # noqa: SIM115 (the reporter takes it)
 
 
 def _voted(item: pytest.Item, when: str) -> Generator[None, Any, Any]:
