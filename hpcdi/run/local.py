@@ -51,6 +51,7 @@ from hpcdi.run.start_guard import START_TIMEOUT_S
 from hpcdi.store.atomic import sweep_temporary
 from hpcdi.store.disk_full import or_warn
 from hpcdi.store.layout import RunLayout
+from hpcdi.utils.console import Relay
 from hpcdi.utils.processes import stat_of
 from hpcdi.utils.python import python_command
 
@@ -224,9 +225,16 @@ class Job:
             command,
             env=rank_environment({**folders, **os.environ, **private, **(variables or {})}),
             stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
             process_group=0,
             preexec_fn=_in_mpirun,
         )
+        self._relays = []
+        for source, target in ((self._process.stdout, 1), (self._process.stderr, 2)):
+            if source is not None:
+                with source:
+                    self._relays.append(Relay(os.dup(source.fileno()), target))
         if is_outside_allocation():
             loopback.begin(self._process.pid)
         self._has_begun = False
@@ -249,10 +257,16 @@ class Job:
         if self._process.poll() is None:
             self._process.kill()
             self._process.wait()
+        self._close_relays()
+
+    def _close_relays(self) -> None:
+        for relay in self._relays:
+            relay.close()
 
     def wait(self, patience: Patience | None = None) -> int:
         """Wait for the job; returns the run's exit code, which mpirun may have changed."""
         returned = self._returned(patience or Patience())
+        self._close_relays()
         returned = 128 - returned if returned < 0 else returned  # as a shell counts signals
         run_lock.remove(RunLayout(self._path), _this_launcher())  # rank 0 may have been killed
         facts = self._facts()

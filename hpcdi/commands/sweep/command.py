@@ -263,7 +263,7 @@ def _print_plan(
     if not is_here:
         job = _job(sweep, slurm, options)
         command = shlex.join(command_to_submit(sweep, indices, job))
-        print_lines(["", command, "", script_text(job)])
+        print_lines(["", command, "", *script_text(job).splitlines(), ""])
     return EXIT_DONE
 
 
