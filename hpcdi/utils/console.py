@@ -9,18 +9,19 @@ act upon the terminal, and a line break would forge a line of ours.
 from __future__ import annotations
 
 import codecs
+import errno
 import io
 import os
 import select
 import sys
 
-from hpcdi.utils.disk import is_full
 from hpcdi.utils.threads import BackgroundThread
 
 _PLAIN = {"±": "+-", "…": "...", "→": "->"}
 _ERRORS = "hpcdi.plain"
 _LOOK_S = 0.1
 _PIECE = 1 << 16
+_FULL = (errno.ENOSPC, errno.EDQUOT)
 
 
 def escaped(text: str) -> str:
@@ -94,7 +95,7 @@ class Unfailing(io.TextIOWrapper):
             self._drop(error)
 
     def _drop(self, error: OSError) -> None:
-        if not is_full(error):  # a disk may have room again
+        if error.errno not in _FULL:  # a disk may have room again
             forget(self.fileno())
 
 
@@ -147,7 +148,7 @@ class Relay:
             except BlockingIOError:
                 select.select([], [self._target], [], _LOOK_S)
             except OSError as error:
-                self._is_gone = not is_full(error)
+                self._is_gone = error.errno not in _FULL
                 return
 
 

@@ -202,7 +202,7 @@ def _status(arguments: Sequence[str]) -> int:
     if options.csv:
         sys.stdout.write(csv_of(rows))
     elif options.json:
-        print_lines([json.dumps(rows, indent=2)])
+        print_lines(json.dumps(rows, indent=2).splitlines())
     else:
         packed = packed_job(sweep)
         again = (
