@@ -420,8 +420,12 @@ class Results:
         """
         if at.__class__ is slice:
             rows = len(self.reward)
-            with np.errstate(over="ignore"):  # infinite in float32: the manager names it
-                self.reward[at] = _of_each("reward", reward, rows)
+            numbers = _of_each("reward", reward, rows)
+            if numbers.dtype is self.reward.dtype:
+                self.reward[at] = numbers
+            else:
+                with np.errstate(over="ignore"):  # infinite in float32: the manager names it
+                    self.reward[at] = numbers
             self.terminated[at] = _are_truths("terminated", terminated, rows)
             self.truncated[at] = _are_truths("truncated", truncated, rows)
             return
@@ -430,6 +434,7 @@ class Results:
         self.truncated[at] = truth_of(truncated, "truncated")
 
 
+_BOOL = np.dtype(bool)
 _MOST = float(np.finfo(np.float32).max)
 
 
@@ -475,6 +480,9 @@ def _one(value: Any, name: str, wanted: str) -> float:
 
 def _of_each(name: str, value: Any, rows: int) -> Array:
     """Returns the numbers of several environments, one each, [rows]."""
+    if value.__class__ is np.ndarray and value.shape == (rows,) and value.dtype.kind in "fb":
+        numbers: Array = value
+        return numbers
     try:
         array = as_numbers(value)
     except ValueError as error:
@@ -489,7 +497,7 @@ def _of_each(name: str, value: Any, rows: int) -> Array:
 def _are_truths(name: str, value: Any, rows: int) -> Array:
     """Returns the truths of several environments, one each, bool [rows]."""
     array = _of_each(name, value, rows)
-    if array.dtype.kind == "b":
+    if array.dtype is _BOOL:
         return array
     is_true: Array = array == 1
     wrong = ~(is_true | (array == 0))
