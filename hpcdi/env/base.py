@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import traceback
 from collections.abc import Callable, Mapping, Sequence
 from types import TracebackType
@@ -108,10 +109,19 @@ class EnvFailure(Exception):
 
     @classmethod
     def of(cls, error: BaseException) -> EnvFailure:
-        """Returns the failure that an exception of the environment is.
+        """Returns the failure that an exception of the environment is; also sys.exit() in it.
 
         Its traceback begins where hpcdi calls the environment.
+
+        Raises:
+            BaseException: it is not the environment's but a person's: Control-C where that raises
+                KeyboardInterrupt, which it does not in a run.
         """
+        if not isinstance(error, Exception | SystemExit | KeyboardInterrupt) or (
+            isinstance(error, KeyboardInterrupt)
+            and signal.getsignal(signal.SIGINT) is signal.default_int_handler
+        ):
+            raise error
         if isinstance(error, EnvValueError):
             return cls(str(error), wrong_row=-1 if error.row is None else error.row)
         text = str(error).partition("\n")[0]

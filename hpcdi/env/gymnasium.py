@@ -154,7 +154,32 @@ def _config_errors(env_id: str) -> Iterator[None]:
         wanted = env_id.partition(":")[0]  # "module:id" has gymnasium import the module
         raise cannot_make(env_id, missing_module(wanted, error)) from error
     except TypeError as error:
-        raise ConfigError([Problem("env.kwargs", str(error))]) from error
+        if (place := place_within(error)) is None:
+            raise ConfigError([Problem("env.kwargs", str(error))]) from error
+        raise failed_in_making(env_id, error, place) from error
+    except SystemExit as error:
+        raise failed_in_making(env_id, error, place_within(error)) from error
+
+
+def place_within(error: BaseException) -> str | None:
+    """Returns the file and line in which an environment's code raised; None: its call did."""
+    trace = (error.__context__ or error).__traceback__
+    last = None
+    while trace is not None:
+        last, trace = trace, trace.tb_next
+    if last is None:
+        return None
+    module = str(last.tb_frame.f_globals.get("__name__", "")).partition(".")[0]
+    if module in ("gymnasium", "pettingzoo", "hpcdi"):
+        return None
+    return f"{last.tb_frame.f_code.co_filename}, line {last.tb_lineno}"
+
+
+def failed_in_making(env_id: str, error: BaseException, place: str | None) -> EnvError:
+    """Returns the error of an environment whose own code fails when it is made."""
+    text = str(error.__context__ or error).partition("\n")[0]
+    where = f" ({place})" if place else ""
+    return EnvError(f"{env_id!r} cannot be made: {type(error).__name__}: {text}{where}")
 
 
 _PACKAGES = {

@@ -36,6 +36,7 @@ from hpcdi.env.contract import (
 )
 from hpcdi.env.old_gym import as_gymnasium
 from hpcdi.env.pettingzoo import as_battle, space_of_players, teams_of
+from hpcdi.env.process_state import SignalGuard, seed_libraries
 from hpcdi.errors import ConfigError, EnvError, EnvValueError
 from hpcdi.types import Array, Columns
 from hpcdi.utils.lifetime import Closing
@@ -173,6 +174,7 @@ class LocalWorker:
     Args:
         make: makes the environment.
         is_battle: whether several players play in it.
+        is_alone: nothing else is in this process.
         on_reset: called when a step is over and the reset at an episode's end begins.
     """
 
@@ -181,9 +183,11 @@ class LocalWorker:
         make: EnvFn,
         *,
         is_battle: bool = False,
+        is_alone: bool = False,
         on_reset: Callable[[], None] = lambda: None,
     ) -> None:
         self._make_env, self._is_battle, self._on_reset = make, is_battle, on_reset
+        self._is_alone, self._signals = is_alone, SignalGuard()
         self._env: Any = None
         self._rows: list[int] = []  # of its players
         self._arrays: Any = None
@@ -194,10 +198,16 @@ class LocalWorker:
 
     # the commands
 
-    def make(self) -> EnvFacts:
-        """Create the environment, in place of the one there was."""
+    def make(self, seed: int | None = None) -> EnvFacts:
+        """Create the environment, in place of the one there was.
+
+        Args:
+            seed: of the libraries that have one generator for the process; None: they go on.
+        """
         self.shut()
-        made = self._make_env()
+        self._seed(seed)
+        with self._signals:
+            made = self._make_env()
         for name in ("reset", "step"):
             if not callable(getattr(made, name, None)):
                 raise EnvError(f"{made!r} is no environment: it has no {name}()")
@@ -214,12 +224,17 @@ class LocalWorker:
             seed: None: the environment's generator goes on.
             options: for its reset.
         """
-        if self._is_battle:
-            self._show(
-                slot, self._env.reset(seed=seed, **({"options": options} if options else {}))
-            )
-        else:
-            self._show(slot, [parts_of_reset(self._env.reset(seed=seed, options=options))[0]])
+        self._seed(seed)
+        with self._signals:
+            if self._is_battle:
+                first = self._env.reset(seed=seed, **({"options": options} if options else {}))
+            else:
+                first = [parts_of_reset(self._env.reset(seed=seed, options=options))[0]]
+        self._show(slot, first)
+
+    def _seed(self, seed: int | None) -> None:
+        if seed is not None:
+            seed_libraries(seed, with_torch=self._is_alone)
 
     def step(
         self, slot: int, next_seed: int | None, goes_on: bool, keeps_info: bool
@@ -247,7 +262,8 @@ class LocalWorker:
             results.acts[row] = goes_on
             if goes_on:
                 self._on_reset()
-                observation, _ = parts_of_reset(env.reset(seed=next_seed))
+                with self._signals:
+                    observation, _ = parts_of_reset(env.reset(seed=next_seed))
         seen.put(arrays.slots[slot], row, observation)
         if not (is_over or keeps_info):
             return None
@@ -276,7 +292,8 @@ class LocalWorker:
             observations = [None] * len(self._rows)
             if goes_on:
                 self._on_reset()
-                observations = env.reset(seed=next_seed)
+                with self._signals:
+                    observations = env.reset(seed=next_seed)
         self._show(slot, observations)
         if not (is_over or keeps_info):
             return None
@@ -314,7 +331,7 @@ class LocalWorker:
             self._result = getattr(self, command[0])(*command[1:])
         except ConfigError:  # no retry would help
             raise
-        except Exception as error:  # whatever an environment raises is its failure
+        except BaseException as error:  # whatever an environment raises is its failure
             self._failure = EnvFailure.of(error)
             self._failure.__cause__ = error
 
@@ -418,7 +435,9 @@ class SingleEnvs:
         """Create environments that do not exist, and reset all of `starts`."""
         for env in [env for env in starts if env in self._under_way]:
             self._finish(env)
-        made, failed = self._perform({e: ("make",) for e, s in starts.items() if not s.exists})
+        made, failed = self._perform(
+            {e: ("make", s.seed) for e, s in starts.items() if not s.exists}
+        )
         for env, facts in made.items():
             self._admit(env, facts)
         into = self._slot if self._landing is None else 0

@@ -30,7 +30,12 @@ from hpcdi.env.contract import (
     split_mask,
     truth_of,
 )
-from hpcdi.env.gymnasium import cannot_make, refuse_spaces
+from hpcdi.env.gymnasium import (
+    cannot_make,
+    failed_in_making,
+    place_within,
+    refuse_spaces,
+)
 from hpcdi.env.old_gym import space_of
 from hpcdi.env.wrappers import flat_mask
 from hpcdi.errors import ConfigError, EnvError, EnvValueError, Problem
@@ -62,7 +67,11 @@ class PettingZooEnv(Configurable):
         try:
             battle: BattleEnv = as_battle(make(**cfg.kwargs))
         except TypeError as error:
-            raise ConfigError([Problem("env.kwargs", str(error))]) from error
+            if (place := place_within(error)) is None:
+                raise ConfigError([Problem("env.kwargs", str(error))]) from error
+            raise failed_in_making(cfg.env_id, error, place) from error
+        except SystemExit as error:
+            raise failed_in_making(cfg.env_id, error, place_within(error)) from error
         except Exception as error:
             if not isinstance(error.__cause__ or error, ImportError):
                 raise

@@ -21,6 +21,7 @@ from gymnasium.vector import AutoresetMode, SyncVectorEnv, VectorEnv
 from hpcdi.env.base import BackendStep, EnvFacts, EnvFailure, EpisodeStart
 from hpcdi.env.contract import Results, Space, numbers_in, parts_of_reset, parts_of_step
 from hpcdi.env.in_process import call_method
+from hpcdi.env.process_state import SignalGuard, seed_libraries
 from hpcdi.errors import ConfigError, EnvError, EnvValueError
 from hpcdi.types import Array, Columns
 
@@ -47,6 +48,7 @@ class VectorEnvs:
         self.infos: dict[int, Any] = {}
         self._make = make
         self._env: Any = None
+        self._signals = SignalGuard()
         self._other: Columns = {}  # observations that the next step writes to
         self._results = Results({name: np.zeros(env_num, dtype) for name, dtype in Results.LAYOUT})
 
@@ -57,15 +59,19 @@ class VectorEnvs:
             EnvError: it does not say how it resets; or it cannot reset single environments, or not
                 by options. ConfigError: it cannot be made.
         """
+        seed = next(iter(starts.values())).seed
+        if seed is not None:
+            seed_libraries(seed, with_torch=False)
         try:
-            if not all(start.exists for start in starts.values()):
-                self._create()
-            self._reset(starts)
+            with self._signals:
+                if not all(start.exists for start in starts.values()):
+                    self._create()
+                self._reset(starts)
         except EnvValueError as error:
             return {0: EnvFailure.of(error)}
         except (ConfigError, EnvError):
             raise
-        except Exception as error:  # whatever an environment raises is its failure
+        except BaseException as error:  # whatever an environment raises is its failure
             return {0: EnvFailure.of(error)}
         self.acts[list(starts)] = True
         return {}
@@ -83,7 +89,7 @@ class VectorEnvs:
             return self._stepped(action, began)
         except ConfigError:
             raise
-        except Exception as error:  # whatever an environment raises is its failure
+        except BaseException as error:  # whatever an environment raises is its failure
             no, failed = np.zeros(self.env_num, dtype=bool), {0: EnvFailure.of(error)}
             nothing = no.astype(np.float32)
             return BackendStep(self.observation, nothing, no, no, no, no, {}, failed)

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import difflib
 import importlib
+import os
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -28,11 +29,13 @@ from hpcdi.env.contract import (
     parts_of_step,
     truth_of,
 )
+from hpcdi.env.process_state import seed_libraries
 from hpcdi.errors import ConfigError, EnvError, EnvValueError, Problem
 from hpcdi.types import ACTION_MASK, Array
 from hpcdi.utils.registry import missing_module
 
 Wrap = Callable[..., Any]
+_PROCESS = os.getpid()  # that has imported this module; a forked one has another number
 
 
 class ChannelsFirst(gymnasium.ObservationWrapper[Array, Any, Array]):
@@ -200,11 +203,14 @@ class Checked(gymnasium.Wrapper[Any, Any, Any, Any]):
         super().__init__(env)
         self._seen = Space.of_observations(env.observation_space, as_is=True)
         self._row = self._seen.zeros(1)
+        self._made_in = _PROCESS
 
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[Any, dict[str, Any]]:
         """Begin an episode."""
+        if seed is not None and os.getpid() != self._made_in:
+            seed_libraries(seed, with_torch=True)  # forked: all processes would draw the same
         observation, info = parts_of_reset(self.env.reset(seed=seed, options=options))
         return self._checked(observation), info
 
