@@ -214,6 +214,14 @@ class DictActor:
     def recorder(self, envs: Envs, length: int) -> DictRecorder:
         """Returns a recorder of a parallel collector; see `policy_loop`."""
         (policy,) = self.policies
+        settings = getattr(attribute_of(policy, "cfg", None), "collect", None)
+        n_episode = getattr(settings, "n_episode", None)
+        if n_episode:
+            recorder = TrajectoryRecorder(
+                envs.env_num, math.inf, policy.get_train_sample, opens="drop",
+                episodes=math.ceil(n_episode / envs.env_num),
+            )  # fmt: skip
+            return DictRecorder(self, [recorder])
         piece = trajectory_length(policy, length * envs.env_num, envs.env_num)
         needs_next = attribute_of(policy, "gae_lambda", None) is not None
         is_sequence = int(attribute_of(policy, "unroll_len", 1)) > 1
@@ -335,6 +343,9 @@ class TrajectoryRecorder:
             are sequences of `length`, or advantages, which need the value of the next transition;
             "drop": another policy acts from there on, and they are no samples of it; "finish": they
             are samples, however short they are, so that slow environments hold nothing back.
+        episodes: of each environment, after which it is full: the first that end are more often
+            short ones, so that each has its quota, and further ones are dropped; 0: it is full
+            after a rollout.
     """
 
     def __init__(
@@ -345,9 +356,10 @@ class TrajectoryRecorder:
         rollout: float | None = None,
         *,
         opens: Literal["keep", "drop", "finish"] = "finish",
+        episodes: int = 0,
     ) -> None:
         self.length = length
-        self._opens = opens
+        self._opens, self._episodes = opens, episodes
         self._make_samples = make_samples
         self._rollout = rollout
         self._open: list[list[Transition]] = [[] for _ in range(env_num)]
@@ -368,6 +380,8 @@ class TrajectoryRecorder:
     @property
     def is_full(self) -> bool:
         """True if it must be cut before the next step: it holds a rollout of all environments."""
+        if self._episodes:
+            return all(self._ended(env) >= self._episodes for env in range(len(self._open)))
         held = sum(trajectory.transitions for trajectory in self._finished)
         if self._opens == "finish":
             held += self.open_transitions
@@ -437,9 +451,17 @@ class TrajectoryRecorder:
         ended = np.array([trajectory.is_whole for trajectory in cut])
         return Segment(columns_of(samples), table, ended=ended, env_steps=steps)
 
+    def _ended(self, env: int) -> int:
+        """Returns how many finished trajectories are of an environment."""
+        return sum(trajectory.env == env for trajectory in self._finished)
+
     def _finish(self, env: int, *, is_whole: bool) -> None:
         """Make samples of an environment's trajectory, which may end with its episode."""
         transitions, self._open[env] = self._open[env], []
+        if self._episodes and self._ended(env) >= self._episodes:
+            self._without_samples += len(transitions)
+            self._episode[env] += is_whole
+            return
         samples, count = self._make_samples(transitions), len(transitions)
         episode = self._episode[env] * len(self._open) + env
         self._finished.append(Trajectory(env, episode, samples, count, is_whole))

@@ -541,6 +541,24 @@ def test_on_policy_a_cut_drops_what_is_open_and_counts_its_steps() -> None:
     assert taken.open_transitions == 0
 
 
+def test_episodes_are_as_many_of_each_environment() -> None:
+    """The first that end are more often short ones."""
+    taken = TrajectoryRecorder(
+        2, math.inf, lambda piece: [{"obs": one["obs"]} for one in piece], opens="drop", episodes=1
+    )
+    for obs in range(3):
+        assert not taken.is_full
+        record(taken, 0, obs, done=obs < 2)  # two short ones
+        record(taken, 1, 10 + obs, done=obs == 2)
+    assert taken.is_full
+    segment = taken.cut(7)
+    assert segment is not None
+    assert segment.columns["obs"].tolist() == [0, 10, 11, 12]
+    assert segment.env_steps is not None
+    assert int(segment.env_steps.sum()) == 6, "all steps are counted"
+    assert not taken.is_full
+
+
 def test_pieces_without_samples_are_left_out() -> None:
     """A policy may need more than a piece holds."""
     taken = TrajectoryRecorder(

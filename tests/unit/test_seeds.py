@@ -1109,10 +1109,12 @@ def _addresses() -> None:
 
 
 def _no_run() -> None:
-    create = {"env": {"type": "a"}, "policy": {"type": "pg"}, "collector": {"type": "episode"}}
+    create = {"env": {"type": "a"}, "policy": {"type": "bc"}}
     main = {"env": {"collector_env_num": 1, "evaluator_env_num": 1}, "policy": {}}
-    (problem,) = problems_of(main, create)
-    assert problem.path == "create_config.collector.type"
+    assert list(problems_of(main, create))
+    with_model = {"reward_model": {}, "env": {"type": "a"}, "policy": {"type": "dqn"}}
+    (problem,) = problems_of(main, with_model)
+    assert problem.path == "create_config.reward_model"
 
 
 def _league() -> None:
@@ -1138,7 +1140,7 @@ DIFFERENCES: dict[str, Callable[[], None]] = {
     "Nothing listens at `host` and `port`": _addresses,
     "A class of the base classes `BaseCommLearner` and `BaseCommCollector` is no rank": _ranks,
     "Environments in child processes are made by functions that pickle takes": _lambda,
-    "Episodes, data sets, experts and reward models have no run": _no_run,
+    "Data sets, experts, reward models and samples that are whole episodes have no run": _no_run,
     "A league has settings of its own": _league,
 }
 """What differs on purpose, as hpcdi/worker/README.md says it -> a proof that it does."""
