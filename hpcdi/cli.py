@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import os
 import sys
 from collections.abc import Sequence
 from importlib import import_module
@@ -11,6 +10,7 @@ from importlib import import_module
 from hpcdi import __version__
 from hpcdi.commands.options import EXIT_CODES
 from hpcdi.errors import EXIT_FAILED, EXIT_INTERRUPTED, EXIT_USAGE, HpcdiError
+from hpcdi.utils import console
 
 COMMANDS = (
     "train",
@@ -29,6 +29,8 @@ COMMANDS = (
     "convert",
     "doctor",
 )
+_RUNS = ("train", "serial", "sweep")
+"""Commands that what they show cannot end."""
 DESCRIPTION = """\
 Distributed reinforcement learning as one MPI program: rank 0 coordinates, some ranks learn, the
 others collect.
@@ -66,13 +68,15 @@ def main(argv: Sequence[str] | None = None) -> int:
         parser.print_help()
         return EXIT_USAGE
     command = parser.parse_args(arguments[:1]).command
+    console.prepare(is_run=command in _RUNS)
     try:
         return int(import_module(f"hpcdi.commands.{command}").main(arguments[1:]))
     except HpcdiError as error:
-        sys.stderr.write(f"hpcdi {command}: {error}\n")
+        lines = map(console.escaped, str(error).split("\n"))
+        sys.stderr.write(f"hpcdi {command}: " + "\n".join(lines) + "\n")
         return error.exit_code
     except KeyboardInterrupt:
         return EXIT_INTERRUPTED
     except BrokenPipeError:  # the reader of our output has gone
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        console.forget(sys.stdout.fileno())
         return EXIT_FAILED

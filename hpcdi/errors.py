@@ -8,6 +8,7 @@ The tree, with the exit code of a process that ends with it::
     ├── LaunchError                 2   wrong launcher, world too small, run folder in use
     ├── NoProgressError             1   a run was restarted too often without progress
     ├── EnvError                    1   an environment violates its contract
+    │   └── EnvValueError               it returned what its spaces do not have; no retry helps
     ├── PolicyError                 1   a policy violates its contract
     ├── BufferContractError         1   pushed items do not match those in the buffer
     ├── StoreError                  1   a file is torn, missing, foreign, or cannot be written
@@ -99,11 +100,24 @@ class EnvError(HpcdiError):
     """An environment violates its contract."""
 
 
+class EnvValueError(EnvError):
+    """An environment returned what its spaces, or gymnasium's API, do not have; no retry helps.
+
+    Args:
+        message: which part of it, what it is, and what it should be.
+        row: of several environments' values: whose it is; None: of all, or there is one.
+    """
+
+    def __init__(self, message: str, row: int | None = None) -> None:
+        super().__init__(message)
+        self.row = row
+
+
 class PolicyError(HpcdiError):
     """A policy violates its contract."""
 
 
-class BufferContractError(HpcdiError):
+class BufferContractError(HpcdiError, AssertionError):
     """Pushed items do not match those in the buffer, or a buffer is used against its contract."""
 
 

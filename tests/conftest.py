@@ -79,6 +79,10 @@ def _no_armed_timer() -> Iterator[None]:
     """A watchdog that nobody has closed would end the tests minutes later."""
     yield
     left_s, _ = signal.setitimer(signal.ITIMER_REAL, 0.0)
+    watchdog = sys.modules.get("hpcdi.utils.watchdog")
+    for timer in [] if watchdog is None else list(watchdog.TIMERS):
+        left_s = left_s or timer.left_s
+        timer.set(0.0)
     assert left_s == 0.0, f"a timer is armed: it ends this process in {left_s:.0f} s"
 
 

@@ -38,6 +38,10 @@ class Pump(Protocol):
     Messages without a handler wait for `receive`.
     """
 
+    def begin(self) -> None:
+        """Carry messages: the owner of the handlers is whole. Idempotent."""
+        ...
+
     def send(self, rank: int, message: Message) -> None:
         """Post a message."""
         ...
@@ -75,6 +79,7 @@ class LocalPump(Closing):
         handlers: called in `check`.
         ask: called at every turn; a message that it returns goes to rank 0.
         silence: not called: rank 0 takes turns in this process.
+        begins: of no use: nothing is carried before its owner's first turn.
     """
 
     def __init__(
@@ -83,9 +88,14 @@ class LocalPump(Closing):
         handlers: Handlers | None = None,
         ask: Callable[[], Message | None] = lambda: None,
         silence: Callable[[float], None] = lambda _silence_s: None,  # noqa: ARG002
+        *,
+        begins: bool = True,  # noqa: ARG002
     ) -> None:
         self._link, self._handlers, self._ask = link, handlers or {}, ask
         self._inbox: list[tuple[int, Message]] = []
+
+    def begin(self) -> None:
+        """See `Pump.begin`."""
 
     def send(self, rank: int, message: Message) -> None:
         """See `Pump.send`; it is delivered at once."""
@@ -120,6 +130,9 @@ class LinkPump(Closing):
         ask: called at every turn; a message that it returns goes to rank 0 (signals, heartbeats).
         silence: called at every turn with the seconds without a message of rank 0, while this
             process ran.
+        begins: whether messages are carried from now on; False: from `begin`, or another call, on:
+            the owner of the handlers is not yet whole, and a message that waits for it would find
+            it half made.
     """
 
     def __init__(
@@ -128,6 +141,8 @@ class LinkPump(Closing):
         handlers: Handlers | None = None,
         ask: Callable[[], Message | None] = lambda: None,
         silence: Callable[[float], None] = lambda _silence_s: None,
+        *,
+        begins: bool = True,
     ) -> None:
         self._link = link
         self._handlers = handlers or {}
@@ -136,18 +151,28 @@ class LinkPump(Closing):
         self._inbox: queue.SimpleQueue[tuple[int, Message] | None] = queue.SimpleQueue()
         self._closing = False
         self._unsent: list[int] = []
-        self._thread = BackgroundThread(
-            self._run, "link-pump", on_failure=lambda: self._inbox.put(None)
-        )
+        self._thread: BackgroundThread | None = None
+        if begins:
+            self.begin()
+
+    def begin(self) -> None:
+        """See `Pump.begin`."""
+        if self._thread is None and not self._closing:
+            self._thread = BackgroundThread(
+                self._run, "link-pump", on_failure=lambda: self._inbox.put(None)
+            )
 
     def send(self, rank: int, message: Message) -> None:
         """Post a message; any thread may."""
+        self.begin()
         self._outbox.append((rank, message))
         self._link.wake.set()
 
     def check(self) -> None:
         """See `Pump.check`; the thread handles what arrives, and its error is raised here."""
-        self._thread.check()
+        self.begin()
+        if self._thread is not None:
+            self._thread.check()
 
     def receive(self, timeout_s: float) -> list[tuple[int, Message]]:
         """Returns messages without a handler; waits for the first one, at most `timeout_s`.
@@ -155,6 +180,7 @@ class LinkPump(Closing):
         Raises:
             Exception: whatever ended the communication thread.
         """
+        self.begin()
         taken = []
         with contextlib.suppress(queue.Empty):
             arrived = self._inbox.get(timeout=timeout_s)
@@ -202,8 +228,8 @@ class LinkPump(Closing):
 
     @property
     def is_alive(self) -> bool:
-        """True if the communication thread runs."""
-        return self._thread.is_alive
+        """True if the communication thread runs, or is still to begin."""
+        return not self._closing if self._thread is None else self._thread.is_alive
 
     def flush(self, timeout_s: float) -> None:
         """Wait until everything that was posted has left.
@@ -226,7 +252,8 @@ class LinkPump(Closing):
         """End the thread; what has not left by then is lost. Idempotent."""
         self._closing = True
         self._link.wake.set()
-        self._thread.join()
+        if self._thread is not None:
+            self._thread.join()
 
     def _run(self) -> None:
         turn, silence_s = time.monotonic(), 0.0

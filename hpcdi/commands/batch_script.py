@@ -114,6 +114,7 @@ _VERDICT = """\
 mkdir -p "$RUN"
 before=$(cat "$RUN/run.json" 2>/dev/null || true)
 vain=$RUN/submit/starts-in-vain
+trap : USR2 TERM  # to all processes of the job: the ranks take them, and this shell goes on
 {start}\
 said=$(sed -n 's/^  "exit_code": \\([0-9]*\\),\\{0,1\\}$/\\1/p' "$RUN/run.json" 2>/dev/null || true)
 if [ "$(cat "$RUN/run.json" 2>/dev/null || true)" = "$before" ]; then

@@ -14,6 +14,7 @@ from hpcdi.store.inspect import inspect
 from hpcdi.store.layout import RunLayout
 from hpcdi.store.shards import absent
 from hpcdi.store.state_file import load_state
+from hpcdi.utils.console import escaped
 
 HELP = """\
 List what a shard, a policy, a snapshot or a whole run folder holds, checkpoints included, and
@@ -35,7 +36,7 @@ def main(arguments: Sequence[str]) -> int:
         report.errors += lost_shards(RunLayout(Path(path)))
         print_lines(report.lines)
         for error in report.errors:
-            sys.stderr.write(f"hpcdi inspect: {error}\n")
+            sys.stderr.write(f"hpcdi inspect: {escaped(error)}\n")
         is_damaged |= bool(report.errors)
     return EXIT_FAILED if is_damaged else EXIT_DONE
 

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from hpcdi.utils.console import escaped
 from hpcdi.utils.nested import parse_json
 
 _STEP_BYTES = 65_536
@@ -38,15 +39,16 @@ class LogLine:
 
     def __str__(self) -> str:
         if not self.entry:
-            return f"{'':23} rank {self.rank} (a torn line) {self.text[:_LONGEST]}"
+            return f"{'':23} rank {self.rank} (a torn line) {escaped(self.text[:_LONGEST])}"
         stamp = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(self.time))
-        level = "" if self.level == logging.INFO else f"{self.entry['level']} "
+        level = "" if self.level == logging.INFO else f"{self.entry.get('level', 'WARNING')} "
         more = {name: value for name, value in self.entry.items() if name not in _KNOWN}
         fields = f"  {_short(_plain(more)[1:-1])}" if more else ""
-        trace = "".join(f"\n    {line}" for line in str(self.traceback).splitlines())
+        trace = "".join(f"\n    {escaped(line)}" for line in str(self.traceback).splitlines())
         who = f"rank {self.rank} {self.entry.get('role', '')}"
         millis = f"{self.time % 1:.3f}"[1:]
-        return f"{stamp}{millis} {who:18} {level}{self.entry.get('message', '')}{fields}{trace}"
+        said = f"{who:18} {level}{self.entry.get('message', '')}{fields}"
+        return f"{stamp}{millis} {escaped(said)}{trace}"
 
     @property
     def traceback(self) -> str:

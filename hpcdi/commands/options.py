@@ -7,6 +7,7 @@ import sys
 from collections.abc import Callable, Iterable, Sequence
 
 from hpcdi.run.request import RunRequest
+from hpcdi.utils.console import escaped
 
 EXIT_CODES = """\
 exit codes: 0 done, 1 failed, 2 wrong configuration or command, 85 to be resumed (time limit,
@@ -138,9 +139,12 @@ def add_policy(parser: argparse.ArgumentParser) -> None:
 
 
 def print_lines(lines: Iterable[str]) -> None:
-    """Print lines and flush, so that `hpcdi.cli.main` sees a closed pipe."""
+    """Print lines and flush, so that `hpcdi.cli.main` sees a closed pipe.
+
+    Control characters, which files of others may hold, are shown escaped.
+    """
     for line in lines:
-        sys.stdout.write(line + "\n")
+        sys.stdout.write(escaped(line) + "\n")
     sys.stdout.flush()
 
 

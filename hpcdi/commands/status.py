@@ -19,6 +19,7 @@ from hpcdi.commands.options import make_parser
 from hpcdi.commands.run_state import RunStatus, find_run, status_of
 from hpcdi.run.run_folder import short
 from hpcdi.utils.backoff import wait_s
+from hpcdi.utils.console import escaped
 from hpcdi.utils.metrics import counted, human_count, human_time
 from hpcdi.utils.progress import Evaluation
 
@@ -67,9 +68,12 @@ def main(arguments: Sequence[str]) -> int:
     clear = "\x1b[H\x1b[2J" if options.watch is not None and sys.stdout.isatty() else ""
     while True:
         status = status_of(run)
-        text = (
-            json.dumps(data_of(status), indent=2) if options.json else "\n".join(lines_of(status))
+        lines = (
+            [json.dumps(data_of(status), indent=2)]
+            if options.json
+            else map(escaped, lines_of(status))
         )
+        text = "\n".join(lines)
         sys.stdout.write(f"{clear}{text}\n")
         sys.stdout.flush()
         if options.watch is None or status.is_over:

@@ -15,6 +15,7 @@ from hpcdi.commands.run_state import find_run, status_of
 from hpcdi.errors import EXIT_DONE, EXIT_FAILED, EXIT_REQUEUE, LaunchError
 from hpcdi.run import slurm_queue
 from hpcdi.utils.backoff import wait_s
+from hpcdi.utils.console import escaped
 
 HELP = """\
 Show the last lines of all ranks' logs, merged by time, from the run folder alone.
@@ -112,7 +113,7 @@ def _follow(
         lines = [line for reader in readers for line in reader.take()]
         _show(sorted(lines, key=lambda line: line.time), options)
         if code is not None:
-            sys.stderr.write(f"hpcdi tail: {why}\n")
+            sys.stderr.write(f"hpcdi tail: {escaped(why)}\n")
             return EXIT_DONE if code == EXIT_DONE else EXIT_FAILED
         if lines or is_due:
             heard = time.monotonic()

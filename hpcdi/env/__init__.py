@@ -4,9 +4,11 @@ Owns::
 
     create        builds a manager from a configuration (`create_env_manager`)
     base          the contract: timesteps, settings, and what a manager asks of its back-end
+    contract      values as rows of columns and back, checked where they are copied
     manager       the manager: episode quotas, seeds, failures and retries, the seeds' API
     in_process    back-end: single environments; those of this process
     child_process the same in child processes: time-outs, restarts
+    process_state what environments share with their process: signals, generators
     vector        back-end: one vector environment (gymnasium's own kinds, EnvPool)
     gymnasium, envpool, pettingzoo: environments by their id · seeds · toy: environments for tests
 

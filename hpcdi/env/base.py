@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import signal
 import traceback
 from collections.abc import Callable, Mapping, Sequence
 from types import TracebackType
 from typing import Any, NamedTuple, Protocol
 
+from hpcdi.errors import EnvValueError
 from hpcdi.types import Array, Columns, Episodes, Step
 
 EnvFn = Callable[[], Any]
@@ -89,18 +91,39 @@ class EnvFailure(Exception):
         cause: one line.
         detail: the traceback, where there is one.
         is_gone: whether the environment must be re-created.
+        wrong_row: not None: no retry helps, since it returned what its spaces do not have; where it
+            is a vector environment the number of the one that did, else -1.
     """
 
-    def __init__(self, cause: str, detail: str = "", is_gone: bool = False) -> None:
+    def __init__(
+        self, cause: str, detail: str = "", is_gone: bool = False, wrong_row: int | None = None
+    ) -> None:
         super().__init__(cause)
         self.cause, self.detail, self.is_gone = cause, detail, is_gone
+        self.wrong_row = wrong_row
+
+    @property
+    def fields(self) -> tuple[str, str, bool, int | None]:
+        """The arguments that make it again, in another process."""
+        return self.cause, self.detail, self.is_gone, self.wrong_row
 
     @classmethod
     def of(cls, error: BaseException) -> EnvFailure:
-        """Returns the failure that an exception of the environment is.
+        """Returns the failure that an exception of the environment is; also sys.exit() in it.
 
         Its traceback begins where hpcdi calls the environment.
+
+        Raises:
+            BaseException: it is not the environment's but a person's: Control-C where that raises
+                KeyboardInterrupt, which it does not in a run.
         """
+        if not isinstance(error, Exception | SystemExit | KeyboardInterrupt) or (
+            isinstance(error, KeyboardInterrupt)
+            and signal.getsignal(signal.SIGINT) is signal.default_int_handler
+        ):
+            raise error
+        if isinstance(error, EnvValueError):
+            return cls(str(error), wrong_row=-1 if error.row is None else error.row)
         text = str(error).partition("\n")[0]
         cause = f"{type(error).__name__}: {text}" if text else type(error).__name__
         trace = error.__traceback__

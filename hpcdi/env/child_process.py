@@ -48,7 +48,7 @@ def child_main(connection: Connection, make: EnvFn, is_battle: bool) -> None:
     if os.environ.get(SAFE_PATH_VARIABLE) == _OURS:  # not for what an environment starts
         del os.environ[SAFE_PATH_VARIABLE]
     worker = LocalWorker(
-        make, is_battle=is_battle, on_reset=lambda: connection.send_bytes(_RESETTING)
+        make, is_battle=is_battle, is_alone=True, on_reset=lambda: connection.send_bytes(_RESETTING)
     )
     with contextlib.suppress(EOFError, BrokenPipeError, ConnectionResetError):  # no parent
         while _serve_one(connection, worker):
@@ -66,9 +66,8 @@ def _serve_one(connection: Connection, worker: LocalWorker) -> bool:
     try:
         value = getattr(worker, verb)(*args)
         reply = _OK if value is None else bytes(_DUMPS(("ok", value)))
-    except Exception as error:  # whatever an environment raises is its failure
-        failure = EnvFailure.of(error)
-        reply = bytes(_DUMPS(("failed", (failure.cause, failure.detail))))
+    except BaseException as error:  # whatever an environment raises is its failure
+        reply = bytes(_DUMPS(("failed", EnvFailure.of(error).fields)))
     connection.send_bytes(reply)
     return bool(verb != "shut")
 

@@ -18,14 +18,14 @@ from __future__ import annotations
 
 import dataclasses
 import math
+import reprlib
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from gymnasium import spaces as of_gymnasium
 
-from hpcdi.errors import EnvError
+from hpcdi.errors import EnvError, EnvValueError
 from hpcdi.types import ACTION_MASK, Array, Columns, Leaf, Spaces
 
 Path = tuple[Any, ...]
@@ -119,22 +119,69 @@ def stored_dtype(dtype: Any) -> str:
     return "float32" if np.dtype(dtype) == np.float64 else str(np.dtype(dtype))
 
 
-@dataclass(frozen=True)
 class Field:
-    """One column of a space.
+    """One column of a space: checks values of one part, and copies them there.
 
-    Attributes:
+    Args:
         name: of the column.
         path: keys that lead to its value in the environment's.
-        shape, dtype: of a row.
+        leaf: shape and dtype of a row, and the values of a discrete one.
         start: the first of a discrete action's values in the environment; None: 0.
+        limits: of whole numbers, both included; None: none but those of the dtype.
+        is_mask: of legal actions; 0 and 1 of any dtype.
+
+    Attributes:
+        shape, dtype: of a row.
     """
 
-    name: str
-    path: Path
-    shape: tuple[int, ...]
-    dtype: np.dtype[Any]
-    start: Array | None = None
+    def __init__(
+        self,
+        name: str,
+        path: Path,
+        leaf: Leaf,
+        start: Array | None = None,
+        limits: tuple[Any, Any] | None = None,
+        *,
+        is_mask: bool = False,
+    ) -> None:
+        self.name, self.path, self.start = name, path, start
+        self.shape, self.dtype = leaf.shape, np.dtype(leaf.dtype)
+        self._is_mask = is_mask
+        self._limits = limits
+        if self.dtype.kind in "biu" and limits is None:
+            whole = (0, 1) if self.dtype.kind == "b" else _range_of(self.dtype)
+            self._limits = whole
+        self._is_number = not self.shape and self.dtype.kind in "iu"
+        # of the last array of one row, and of several, that needed no other look
+        self._known: dict[bool, tuple[Any, tuple[int, ...], bool]] = {}
+
+    def put(self, column: Array, at: At, value: Any) -> None:
+        """Write a value to a row, or those of several to theirs.
+
+        Raises:
+            EnvValueError: it is not as the space says.
+        """
+        is_one = at.__class__ is not slice
+        array, is_safe = value, False
+        if value.__class__ is np.ndarray:
+            dtype, shape, is_safe = self._known.get(is_one, (None, (), False))
+            if value.dtype is not dtype or value.shape != shape:
+                array, is_safe = self._fitting(value, np.shape(column[at]), is_one)
+        elif is_one and self._is_number and isinstance(value, int | np.integer):
+            low, high = self._limits or (value, value)
+            if not low <= value <= high:
+                raise self._outside(np.asarray(value), is_one=True)
+            column[at] = value
+            return
+        else:
+            array, is_safe = self._fitting(value, np.shape(column[at]), is_one)
+        if not is_safe:
+            self._check_limits(array, is_one)
+        if array.dtype is column.dtype:
+            column[at] = array
+        else:
+            with np.errstate(over="ignore"):  # infinite in float32: the manager names it
+                column[at] = array
 
     def value(self, columns: Columns, at: At, from_zero: bool) -> Any:
         """Returns a copy of its part of a row, or of several; see `Space.value`."""
@@ -142,6 +189,65 @@ class Field:
         if self.start is not None and not from_zero:
             return value + self.start
         return value.copy() if value.ndim else value
+
+    def _fitting(self, value: Any, shape: tuple[int, ...], is_one: bool) -> tuple[Array, bool]:
+        """Returns a value as an array of a shape; and whether its dtype is within the limits."""
+        try:
+            array = as_numbers(value)
+        except ValueError as error:
+            raise self._other(str(error), is_one) from error
+        is_whole = array.dtype.kind != "f"
+        if not (is_whole or self.dtype.kind == "f" or self._is_mask):
+            raise self._other(described(value), is_one)
+        is_safe = (is_whole and self._is_within(array.dtype)) or self.dtype.kind == "f"
+        if array.shape == shape:
+            if value is array:
+                self._known[is_one] = (array.dtype, shape, is_safe)
+            return array, is_safe
+        rows = 0 if is_one else 1  # an axis of several environments stays one, if there is one env
+        if array.shape[:rows] != shape[:rows] or _squeezed(array.shape[rows:]) != _squeezed(
+            shape[rows:]
+        ):
+            raise self._other(described(value), is_one)
+        return array.reshape(shape), is_safe
+
+    def _is_within(self, dtype: np.dtype[Any]) -> bool:
+        """Decides whether all values of a dtype of whole numbers are within the limits."""
+        if self._limits is None:
+            return True
+        low, high = (0, 1) if dtype.kind == "b" else _range_of(dtype)
+        return bool(np.max(self._limits[0]) <= low and high <= np.min(self._limits[1]))
+
+    def _check_limits(self, array: Array, is_one: bool) -> None:
+        low, high = self._limits or (0, 1)
+        is_right = (array >= low) & (array <= high)
+        if array.dtype.kind == "f":  # a mask
+            is_right &= (array == 0) | (array == 1)
+        if not is_right.all():
+            raise self._outside(array, is_one)
+
+    def _other(self, found: str, is_one: bool) -> EnvValueError:
+        """The error of a value of another dtype or shape."""
+        row = "" if is_one else " of each environment"
+        return EnvValueError(
+            f"{self.name}: {found}, the space says {self.dtype} {[*self.shape]}{row}: the "
+            "environment, or a wrapper, must set its space to what it returns"
+        )
+
+    def _outside(self, array: Array, is_one: bool) -> EnvValueError:
+        """The error of a value beyond the limits; names the first number."""
+        low, high = (np.broadcast_to(limit, array.shape) for limit in self._limits or (0, 1))
+        is_right = (array >= low) & (array <= high)
+        if array.dtype.kind == "f":
+            is_right &= (array == 0) | (array == 1)
+        first = tuple(np.argwhere(~is_right)[0].tolist())
+        row, place = (None, first) if is_one else (first[0], first[1:])
+        where = f"[{', '.join(map(str, place))}]" if place else ""
+        return EnvValueError(
+            f"{self.name}{where}: {array[first]}, the space says {self.dtype} from {low[first]} to "
+            f"{high[first]}: the environment, or a wrapper, must set its space to what it returns",
+            row,
+        )
 
 
 class Space:
@@ -153,30 +259,38 @@ class Space:
         fields: the columns.
     """
 
-    def __init__(self, root: str, space: Any, mask: Any = None, prefix: Path = ()) -> None:
+    def __init__(
+        self, root: str, space: Any, mask: Any = None, prefix: Path = (), *, as_is: bool = False
+    ) -> None:
         found = list(leaves_of(root, space))
         is_seen = root == "observation"
-        self.leaves = tuple(_as_stored(leaf) if is_seen else leaf for leaf, _ in found)
+        stores = is_seen and not as_is
+        self.leaves = tuple(_as_stored(leaf) if stores else leaf for leaf, _ in found)
         self.mask = 0 if mask is None else math.prod(mask.shape)
         self.fields = [
             Field(
-                leaf.column(root), (*prefix, *path), leaf.shape, np.dtype(leaf.dtype),
+                leaf.column(root), (*prefix, *path), stored,
                 None if is_seen or not leaf.starts else np.reshape(leaf.starts, leaf.shape),
+                _limits_of(pick_space(space, path), leaf, is_seen),
             )
-            for leaf, (_, path) in zip(self.leaves, found, strict=True)
+            for stored, (leaf, path) in zip(self.leaves, found, strict=True)
         ]  # fmt: skip
         if self.mask:
-            self.fields.append(Field(ACTION_MASK, (ACTION_MASK,), (self.mask,), np.dtype(bool)))
+            leaf = Leaf(ACTION_MASK, (self.mask,), "bool")
+            self.fields.append(Field(ACTION_MASK, (ACTION_MASK,), leaf, is_mask=True))
         self._by_path = {field.path: field for field in self.fields}
         self._has_starts = any(field.start is not None for field in self.fields)
         self._space = space
         self._only = self.fields[0] if len(found) == 1 and not self.fields[0].path else None
         """The one column, where a value is one array."""
-        self._dtype, self._shape = None, None  # of the last array that fitted there
 
     @classmethod
-    def of_observations(cls, space: Any) -> Space:
+    def of_observations(cls, space: Any, *, as_is: bool = False) -> Space:
         """Returns that of observations.
+
+        Args:
+            space: gymnasium's.
+            as_is: rows have its own dtypes, not those that are stored.
 
         Raises:
             EnvError: they are no arrays.
@@ -185,7 +299,8 @@ class Space:
         is_inside = (
             isinstance(space, of_gymnasium.Dict) and space.spaces.get("observation") is inner
         )
-        made = cls("observation", inner, mask, ("observation",) if is_inside else ())
+        prefix = ("observation",) if is_inside else ()
+        made = cls("observation", inner, mask, prefix, as_is=as_is)
         made._space = space
         return made
 
@@ -202,6 +317,19 @@ class Space:
         """Returns new columns with so many rows."""
         return {field.name: np.zeros((rows, *field.shape), field.dtype) for field in self.fields}
 
+    def bounds(self) -> dict[str, tuple[Array, Array, Array]]:
+        """Returns the bounds of each bounded Box of numbers, by column, and what is near."""
+        found = {}
+        for field in self.fields:
+            if field.dtype.kind != "f":
+                continue
+            space = pick_space(self._space, field.path)
+            low, high = (np.asarray(limit, np.float64) for limit in (space.low, space.high))
+            if not (np.isinf(low).all() and np.isinf(high).all()):
+                slack = 1e-5 * np.maximum(1.0, np.nan_to_num(np.maximum(-low, high), posinf=0.0))
+                found[field.name] = low, high, slack
+        return found
+
     # ---- into rows
 
     def put(self, columns: Columns, at: At, value: Any) -> None:
@@ -215,24 +343,19 @@ class Space:
             value: as the environment has it; of several rows each leaf is [rows, ...].
 
         Raises:
-            EnvError: it is not as the space says.
+            EnvValueError: it is not as the space says.
         """
         if self._only is not None:
-            column = columns[self._only.name]
-            if getattr(value, "dtype", column) is not self._dtype or value.shape != self._shape:
-                self._check(column[at], value)
-                self._dtype = getattr(value, "dtype", None)
-                self._shape = getattr(value, "shape", None)
-            column[at] = value
+            self._only.put(columns[self._only.name], at, value)
             return
         for field in self.fields:
-            column = columns[field.name]
-            given = pick(value, field.path)
-            column[at] = given if isinstance(at, slice) else np.reshape(given, field.shape)
-
-    def _check(self, place: Any, value: Any) -> None:
-        if np.shape(value) != np.shape(place) or _loses(value, place.dtype):
-            raise EnvError(other_than_space(value, np.shape(place), place.dtype))
+            try:
+                part = pick(value, field.path)
+            except (KeyError, IndexError, TypeError, ValueError) as error:
+                raise EnvValueError(
+                    f"{field.name}: is missing in {described(value)}; the space has it"
+                ) from error
+            field.put(columns[field.name], at, part)
 
     # ---- and back
 
@@ -289,15 +412,178 @@ class Results:
         self.reward, self.terminated, self.truncated, self.acts = self.of_all
 
     def put(self, at: At, reward: Any, terminated: Any, truncated: Any) -> None:
-        """Write what an environment returned of a step to its row, or of several to theirs."""
-        self.reward[at] = reward
-        self.terminated[at] = terminated
-        self.truncated[at] = truncated
+        """Write what an environment returned of a step to its row, or of several to theirs.
+
+        Raises:
+            EnvValueError: it is no number, or no truth; a reward that is none (NaN) is taken, and
+                the manager's business.
+        """
+        if at.__class__ is slice:
+            rows = len(self.reward)
+            numbers = _of_each("reward", reward, rows)
+            if numbers.dtype is self.reward.dtype:
+                self.reward[at] = numbers
+            else:
+                with np.errstate(over="ignore"):  # infinite in float32: the manager names it
+                    self.reward[at] = numbers
+            self.terminated[at] = _are_truths("terminated", terminated, rows)
+            self.truncated[at] = _are_truths("truncated", truncated, rows)
+            return
+        self.reward[at] = number_of(reward)
+        self.terminated[at] = truth_of(terminated, "terminated")
+        self.truncated[at] = truth_of(truncated, "truncated")
 
 
-def numbers_in(info: Mapping[str, Any]) -> dict[str, float]:
-    """Returns the numbers of an info, those of nested ones by '/'-joined names."""
+_BOOL = np.dtype(bool)
+_MOST = float(np.finfo(np.float32).max)
+
+
+def number_of(value: Any, name: str = "reward") -> float:
+    """Returns what means one number as one: a number, an array or tensor of one element, [1.0].
+
+    Beyond float32 it is infinite.
+
+    Raises:
+        EnvValueError: it is none.
+    """
+    if not isinstance(value, float | int | np.floating | np.integer):
+        value = _one(value, name, "one number")
+    value = float(value)
+    return (
+        value if -_MOST <= value <= _MOST or math.isnan(value) else math.copysign(math.inf, value)
+    )
+
+
+def truth_of(value: Any, name: str) -> bool:
+    """Returns what means one truth as one: see `number_of`; of numbers, 0 and 1.
+
+    Raises:
+        EnvValueError: it is none.
+    """
+    if isinstance(value, bool | np.bool_):
+        return bool(value)
+    number = _one(value, name, "True or False")
+    if number not in (0.0, 1.0):
+        raise EnvValueError(f"{name}: {described(value)}, and must be True or False")
+    return number == 1.0
+
+
+def _one(value: Any, name: str, wanted: str) -> float:
+    try:
+        array = as_numbers(value)
+    except ValueError as error:
+        raise EnvValueError(f"{name}: {error}, and must be {wanted}") from error
+    if array.size != 1:
+        raise EnvValueError(f"{name}: {described(value)}, and must be {wanted}")
+    return float(array.reshape(-1)[0])
+
+
+def _of_each(name: str, value: Any, rows: int) -> Array:
+    """Returns the numbers of several environments, one each, [rows]."""
+    if value.__class__ is np.ndarray and value.shape == (rows,) and value.dtype.kind in "fb":
+        numbers: Array = value
+        return numbers
+    try:
+        array = as_numbers(value)
+    except ValueError as error:
+        raise EnvValueError(f"{name}: {error}, and must be one of each environment") from error
+    if array.size != rows or (rows > 1 and array.shape[0] != rows):
+        raise EnvValueError(
+            f"{name}: {described(value)}, and must be one of each of {rows} environments"
+        )
+    return array.reshape(rows)
+
+
+def _are_truths(name: str, value: Any, rows: int) -> Array:
+    """Returns the truths of several environments, one each, bool [rows]."""
+    array = _of_each(name, value, rows)
+    if array.dtype is _BOOL:
+        return array
+    is_true: Array = array == 1
+    wrong = ~(is_true | (array == 0))
+    if wrong.any():
+        row = int(wrong.argmax())
+        raise EnvValueError(f"{name}: {array[row]}, and must be True or False", row)
+    return is_true
+
+
+def as_numbers(value: Any) -> Array:
+    """Returns numbers or truths as an array: arrays, numbers, tensors, lists of such.
+
+    Raises:
+        ValueError: it is something else; says what.
+    """
+    array = value
+    if not isinstance(value, np.ndarray):
+        try:
+            if hasattr(value, "detach"):  # torch's, perhaps with a gradient or on a device
+                value = value.detach().cpu().numpy()
+            array = np.asarray(value)
+        except Exception as error:  # whatever another library's arrays raise
+            raise ValueError(described(value)) from error
+    if array.dtype.kind not in "biuf":
+        raise ValueError(described(value))
+    numbers: Array = array
+    return numbers
+
+
+def described(value: Any) -> str:
+    """Returns what a value is, for messages: dtype and shape, or its type and what it shows."""
+    if value is None:
+        return "None"
+    if isinstance(value, str):
+        return f"the text {value!r}"
+    if isinstance(value, Mapping):
+        return f"a mapping of {[*map(str, value)]}"
+    array = value
+    if not hasattr(value, "dtype"):
+        try:
+            array = np.asarray(value)
+        except (ValueError, TypeError):  # e.g. lists of different lengths
+            return f"{type(value).__name__} {reprlib.repr(value)}"
+        if array.dtype.kind not in "biuf":
+            return f"{type(value).__name__} {reprlib.repr(value)}"
+        if not array.shape:
+            return f"{type(value).__name__} {value!r}"
+    return f"{array.dtype} {[*array.shape]}"
+
+
+def parts_of_step(result: Any) -> tuple[Any, Any, Any, Any, Any]:
+    """Returns what a step of gymnasium's API returned: observation, reward, two ends, info.
+
+    Raises:
+        EnvValueError: it is something else.
+    """
+    if isinstance(result, tuple | list) and len(result) == 5:
+        observation, reward, terminated, truncated, info = result
+        return observation, reward, terminated, truncated, info
+    raise EnvValueError(
+        f"step() returned {_parts(result)}, and must return observation, reward, terminated, "
+        "truncated and info"
+    )
+
+
+def parts_of_reset(result: Any) -> tuple[Any, Any]:
+    """Returns what a reset of gymnasium's API returned: observation and info.
+
+    Raises:
+        EnvValueError: it is something else.
+    """
+    if isinstance(result, tuple | list) and len(result) == 2:
+        return result[0], result[1]
+    raise EnvValueError(f"reset() returned {_parts(result)}, and must return observation and info")
+
+
+def _parts(result: Any) -> str:
+    is_tuple = isinstance(result, tuple)
+    return f"{len(result)} values" if is_tuple else described(result)
+
+
+def numbers_in(info: Any) -> dict[str, float]:
+    """Returns the numbers of an info, those of nested ones by '/'-joined names; none of no dict."""
     found: dict[str, float] = {}
+    if not isinstance(info, Mapping):
+        return found
     for name, value in info.items():
         if isinstance(value, Mapping):
             found.update({f"{name}/{below}": number for below, number in numbers_in(value).items()})
@@ -323,18 +609,39 @@ def pick(value: Any, path: Iterable[Any]) -> Any:
     return value
 
 
-def other_than_space(value: Any, shape: tuple[int, ...], dtype: Any) -> str:
-    """Returns the message of an observation that its space does not have."""
-    found = np.asarray(value)
-    return (
-        f"an observation is {found.dtype} {found.shape}, and its observation_space says {dtype} "
-        f"{shape}: the environment, or a wrapper, must set its space to what it returns"
-    )
+def pick_space(space: Any, path: Path) -> Any:
+    """Returns the part of a space at a path of keys."""
+    for key in path:
+        space = space.spaces[key]
+    return space
 
 
-def _loses(observation: Any, dtype: np.dtype[Any]) -> bool:
-    """True if numbers with fractions are given where the space has whole ones."""
-    return dtype.kind in "biu" and getattr(observation, "dtype", dtype).kind == "f"
+def _limits_of(space: Any, leaf: Leaf, is_seen: bool) -> tuple[Any, Any] | None:
+    """The limits of a part's values in rows: policies count actions from 0."""
+    if leaf.counts:
+        counts = np.reshape(np.asarray(leaf.counts, np.int64), leaf.shape)
+        first: Any = 0
+        if is_seen and leaf.starts:
+            first = np.reshape(np.asarray(leaf.starts, np.int64), leaf.shape)
+        low, high = np.broadcast_to(first, counts.shape), first + counts - 1
+    elif np.dtype(leaf.dtype).kind in "biu":
+        low, high = np.asarray(space.low), np.asarray(space.high)
+    else:
+        return None
+    if not low.size:
+        return None
+    if low.min() == low.max() and high.min() == high.max():  # one comparison for all
+        return low.min().item(), high.max().item()
+    return low, high
+
+
+def _range_of(dtype: np.dtype[Any]) -> tuple[int, int]:
+    limits = np.iinfo(dtype)
+    return int(limits.min), int(limits.max)
+
+
+def _squeezed(shape: tuple[int, ...]) -> tuple[int, ...]:
+    return tuple(size for size in shape if size != 1)
 
 
 def _built(space: Any, path: Path, leaf_at: Callable[[Path], Any]) -> Any:

@@ -16,6 +16,7 @@ from hpcdi.env.base import EnvFn
 from hpcdi.env.child_process import ChildWorker
 from hpcdi.env.in_process import LocalWorker, SingleEnvs
 from hpcdi.env.manager import EnvManager
+from hpcdi.env.process_state import SignalGuard
 from hpcdi.env.vector import VectorEnvs
 from hpcdi.errors import ConfigError, Problem
 from hpcdi.types import Spaces
@@ -107,7 +108,8 @@ def get_spaces(cfg: EnvConfig) -> Spaces:
     Raises:
         ConfigError: it cannot be made here, or its observations are not arrays.
     """
-    spaces: Spaces = get_env_cls(cfg).spaces(cfg)
+    with SignalGuard():
+        spaces: Spaces = get_env_cls(cfg).spaces(cfg)
     return spaces
 
 
@@ -118,13 +120,15 @@ def battle_players(cfg: EnvConfig) -> int:
         ConfigError: it cannot be made here.
     """
     env_cls = get_env_cls(cfg)
-    return int(env_cls.players(cfg)) if hasattr(env_cls, "players") else 1
+    with SignalGuard():
+        return int(env_cls.players(cfg)) if hasattr(env_cls, "players") else 1
 
 
 def battle_teams(cfg: EnvConfig) -> int:
     """Returns the teams of an environment; players without one are teams. See `battle_players`."""
     env_cls = get_env_cls(cfg)
-    return int(env_cls.teams(cfg)) if hasattr(env_cls, "teams") else battle_players(cfg)
+    with SignalGuard():
+        return int(env_cls.teams(cfg)) if hasattr(env_cls, "teams") else battle_players(cfg)
 
 
 def create_env_manager(

@@ -18,7 +18,7 @@ from gymnasium.vector import AutoresetMode, VectorEnv
 from hpcdi.config.compat import Configurable
 from hpcdi.config.env import GymnasiumConfig
 from hpcdi.env.contract import read_spaces
-from hpcdi.env.wrappers import ActionMasks, without_reward_wrappers, wrap
+from hpcdi.env.wrappers import ActionMasks, Checked, without_reward_wrappers, wrap
 from hpcdi.errors import ConfigError, EnvError, Problem
 from hpcdi.types import Spaces
 from hpcdi.utils.registry import import_module, missing_module
@@ -77,13 +77,20 @@ class GymnasiumEnv(Configurable):
         """
         mode = None if cfg.vectorization == "auto" else cfg.vectorization
         vector_kwargs = {"autoreset_mode": _AUTORESET[cfg.autoreset]} if cfg.autoreset else None
+        wrapped = partial(cls._wrapped, cfg) if cfg.wrappers or cfg.action_mask else None
+        if mode in ("sync", "async"):
+            wrapped = partial(cls._checked, cfg)
         with _config_errors(cfg.env_id):
             return gymnasium.make_vec(
                 _class_spec(cfg.env_id) or cfg.env_id, num_envs=env_num, vectorization_mode=mode,
                 vector_kwargs=vector_kwargs,
-                wrappers=[partial(cls._wrapped, cfg)] if cfg.wrappers or cfg.action_mask else None,
+                wrappers=None if wrapped is None else [wrapped],
                 **cfg.kwargs,
             )  # fmt: skip
+
+    @classmethod
+    def _checked(cls, cfg: GymnasiumConfig, env: Any) -> Any:
+        return Checked(cls._wrapped(cfg, env))
 
     @classmethod
     def _wrapped(cls, cfg: GymnasiumConfig, env: Any) -> Any:
@@ -147,7 +154,32 @@ def _config_errors(env_id: str) -> Iterator[None]:
         wanted = env_id.partition(":")[0]  # "module:id" has gymnasium import the module
         raise cannot_make(env_id, missing_module(wanted, error)) from error
     except TypeError as error:
-        raise ConfigError([Problem("env.kwargs", str(error))]) from error
+        if (place := place_within(error)) is None:
+            raise ConfigError([Problem("env.kwargs", str(error))]) from error
+        raise failed_in_making(env_id, error, place) from error
+    except SystemExit as error:
+        raise failed_in_making(env_id, error, place_within(error)) from error
+
+
+def place_within(error: BaseException) -> str | None:
+    """Returns the file and line in which an environment's code raised; None: its call did."""
+    trace = (error.__context__ or error).__traceback__
+    last = None
+    while trace is not None:
+        last, trace = trace, trace.tb_next
+    if last is None:
+        return None
+    module = str(last.tb_frame.f_globals.get("__name__", "")).partition(".")[0]
+    if module in ("gymnasium", "pettingzoo", "hpcdi"):
+        return None
+    return f"{last.tb_frame.f_code.co_filename}, line {last.tb_lineno}"
+
+
+def failed_in_making(env_id: str, error: BaseException, place: str | None) -> EnvError:
+    """Returns the error of an environment whose own code fails when it is made."""
+    text = str(error.__context__ or error).partition("\n")[0]
+    where = f" ({place})" if place else ""
+    return EnvError(f"{env_id!r} cannot be made: {type(error).__name__}: {text}{where}")
 
 
 _PACKAGES = {

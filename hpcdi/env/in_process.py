@@ -18,7 +18,7 @@ import math
 import mmap
 import os
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from multiprocessing.connection import wait
 from typing import Any, Protocol, Self
@@ -26,10 +26,18 @@ from typing import Any, Protocol, Self
 import numpy as np
 
 from hpcdi.env.base import BackendStep, EnvFacts, EnvFailure, EnvFn, EpisodeStart
-from hpcdi.env.contract import Results, Space, numbers_in
+from hpcdi.env.contract import (
+    Results,
+    Space,
+    numbers_in,
+    parts_of_reset,
+    parts_of_step,
+    truth_of,
+)
 from hpcdi.env.old_gym import as_gymnasium
 from hpcdi.env.pettingzoo import as_battle, space_of_players, teams_of
-from hpcdi.errors import ConfigError, EnvError
+from hpcdi.env.process_state import SignalGuard, seed_libraries
+from hpcdi.errors import ConfigError, EnvError, EnvValueError
 from hpcdi.types import Array, Columns
 from hpcdi.utils.lifetime import Closing
 
@@ -166,6 +174,7 @@ class LocalWorker:
     Args:
         make: makes the environment.
         is_battle: whether several players play in it.
+        is_alone: nothing else is in this process.
         on_reset: called when a step is over and the reset at an episode's end begins.
     """
 
@@ -174,9 +183,11 @@ class LocalWorker:
         make: EnvFn,
         *,
         is_battle: bool = False,
+        is_alone: bool = False,
         on_reset: Callable[[], None] = lambda: None,
     ) -> None:
         self._make_env, self._is_battle, self._on_reset = make, is_battle, on_reset
+        self._is_alone, self._signals = is_alone, SignalGuard()
         self._env: Any = None
         self._rows: list[int] = []  # of its players
         self._arrays: Any = None
@@ -187,10 +198,16 @@ class LocalWorker:
 
     # the commands
 
-    def make(self) -> EnvFacts:
-        """Create the environment, in place of the one there was."""
+    def make(self, seed: int | None = None) -> EnvFacts:
+        """Create the environment, in place of the one there was.
+
+        Args:
+            seed: of the libraries that have one generator for the process; None: they go on.
+        """
         self.shut()
-        made = self._make_env()
+        self._seed(seed)
+        with self._signals:
+            made = self._make_env()
         for name in ("reset", "step"):
             if not callable(getattr(made, name, None)):
                 raise EnvError(f"{made!r} is no environment: it has no {name}()")
@@ -207,12 +224,17 @@ class LocalWorker:
             seed: None: the environment's generator goes on.
             options: for its reset.
         """
-        if self._is_battle:
-            self._show(
-                slot, self._env.reset(seed=seed, **({"options": options} if options else {}))
-            )
-        else:
-            self._show(slot, [self._env.reset(seed=seed, options=options)[0]])
+        self._seed(seed)
+        with self._signals:
+            if self._is_battle:
+                first = self._env.reset(seed=seed, **({"options": options} if options else {}))
+            else:
+                first = [parts_of_reset(self._env.reset(seed=seed, options=options))[0]]
+        self._show(slot, first)
+
+    def _seed(self, seed: int | None) -> None:
+        if seed is not None:
+            seed_libraries(seed, with_torch=self._is_alone)
 
     def step(
         self, slot: int, next_seed: int | None, goes_on: bool, keeps_info: bool
@@ -231,15 +253,17 @@ class LocalWorker:
         """
         env, arrays, seen, (row,) = self._env, self._arrays, self._seen, self._rows
         action = self._acts.value(arrays.action, row)
-        observation, reward, terminated, truncated, info = env.step(action)
-        arrays.results.put(row, reward, terminated, truncated)
-        is_over = bool(terminated or truncated)
+        observation, reward, terminated, truncated, info = parts_of_step(env.step(action))
+        results = arrays.results
+        results.put(row, reward, terminated, truncated)
+        is_over = bool(results.terminated[row] or results.truncated[row])
         if is_over:
             seen.put(arrays.final, row, observation)
-            arrays.results.acts[row] = goes_on
+            results.acts[row] = goes_on
             if goes_on:
                 self._on_reset()
-                observation, _ = env.reset(seed=next_seed)
+                with self._signals:
+                    observation, _ = parts_of_reset(env.reset(seed=next_seed))
         seen.put(arrays.slots[slot], row, observation)
         if not (is_over or keeps_info):
             return None
@@ -254,18 +278,22 @@ class LocalWorker:
             self._acts.value(arrays.action, row) if results.acts[row] else None
             for row in self._rows
         ]
-        observations, rewards, is_over, infos = env.step(actions)
-        for row, reward, info in zip(self._rows, rewards, infos, strict=True):
-            is_cut = bool(is_over and info.get("truncated", False))
-            results.put(row, reward, is_over and not is_cut, is_cut)
+        observations, rewards, over, infos = env.step(actions)
+        is_over = truth_of(over, "the end of a game")
+        for seat, (reward, info) in enumerate(zip(rewards, infos, strict=True)):
+            is_cut = is_over and truth_of(info.get("truncated", False), "truncated")
+            with _of_player(seat):
+                results.put(self._rows[seat], reward, is_over and not is_cut, is_cut)
         if is_over:
-            for row, own in zip(self._rows, observations, strict=True):
+            for seat, own in enumerate(observations):
                 if own is not None:
-                    self._seen.put(arrays.final, row, own)
+                    with _of_player(seat):
+                        self._seen.put(arrays.final, self._rows[seat], own)
             observations = [None] * len(self._rows)
             if goes_on:
                 self._on_reset()
-                observations = env.reset(seed=next_seed)
+                with self._signals:
+                    observations = env.reset(seed=next_seed)
         self._show(slot, observations)
         if not (is_over or keeps_info):
             return None
@@ -274,9 +302,12 @@ class LocalWorker:
     def _show(self, slot: int, observations: Sequence[Any]) -> None:
         """Write what players see whose turn it is; others keep what they saw last."""
         slots, acts = self._arrays.slots, self._arrays.results.acts
-        for row, own in zip(self._rows, observations, strict=True):
-            acts[row] = own is not None
-            if own is None:
+        for seat, (row, own) in enumerate(zip(self._rows, observations, strict=True)):
+            acts[row] = not self._is_battle or own is not None
+            if own is not None:
+                with _of_player(seat if self._is_battle else None):
+                    self._seen.put(slots[slot], row, own)
+            elif self._is_battle:
                 for name, column in slots[slot].items():
                     column[row] = slots[1 - slot][name][row]
             else:
@@ -300,7 +331,7 @@ class LocalWorker:
             self._result = getattr(self, command[0])(*command[1:])
         except ConfigError:  # no retry would help
             raise
-        except Exception as error:  # whatever an environment raises is its failure
+        except BaseException as error:  # whatever an environment raises is its failure
             self._failure = EnvFailure.of(error)
             self._failure.__cause__ = error
 
@@ -331,6 +362,15 @@ class LocalWorker:
         """Close the environment."""
         self.shut()
         self._arrays = None
+
+
+@contextlib.contextmanager
+def _of_player(seat: int | None) -> Iterator[None]:
+    """Name the player in the error of a wrong value; None: there is but one."""
+    try:
+        yield
+    except EnvValueError as error:
+        raise error if seat is None else EnvValueError(f"player {seat}: {error}") from error
 
 
 def call_method(env: Any, name: str, args: tuple[Any, ...]) -> tuple[bool, Any]:
@@ -395,7 +435,9 @@ class SingleEnvs:
         """Create environments that do not exist, and reset all of `starts`."""
         for env in [env for env in starts if env in self._under_way]:
             self._finish(env)
-        made, failed = self._perform({e: ("make",) for e, s in starts.items() if not s.exists})
+        made, failed = self._perform(
+            {e: ("make", s.seed) for e, s in starts.items() if not s.exists}
+        )
         for env, facts in made.items():
             self._admit(env, facts)
         into = self._slot if self._landing is None else 0

@@ -35,7 +35,7 @@ from hpcdi.env.base import (
 )
 from hpcdi.env.contract import Space, read_spaces
 from hpcdi.env.seeds import SeedStreams
-from hpcdi.errors import EnvError
+from hpcdi.errors import EnvError, EnvValueError
 from hpcdi.types import ACTION_MASK, Array, Columns, Episodes, Spaces, Step
 from hpcdi.utils.backoff import wait_s
 from hpcdi.utils.lifetime import Closing
@@ -44,6 +44,7 @@ from hpcdi.utils.log import LOGGER
 ResetParam = Mapping[int, Mapping[str, Any] | None]
 """Environments to reset; each with None, or with its ``seed`` and ``options``."""
 _NO_LIMIT = np.iinfo(np.int64).max
+_LOOK_EVERY = 1_000  # steps from one look at the bounds of observations to the next
 
 
 class Turns:
@@ -224,6 +225,8 @@ class EnvManager(Closing):
         self._turns, self._episodes = Turns(0), EpisodeCounter(self.env_num, quota=episode_num)
         self._is_running = False
         self._over = np.zeros(0, dtype=bool)  # of the last step
+        self._steps = 0
+        self._bounds: dict[str, tuple[Array, Array, Array]] | None = None  # that were never left
 
     # ---- state
 
@@ -496,9 +499,11 @@ class EnvManager(Closing):
             return failed
         begun = self._rows_of(env for env in starts if env not in failed) & self._backend.acts
         wrong = self._without_choice(begun)
-        if _has_nan(self._backend.observation):
-            for row in np.flatnonzero(_nan_rows(self._backend.observation) & begun).tolist():
-                wrong[row % self.env_num] = _of_nan(row % self.env_num, "a first observation")
+        if not _are_finite(self._backend.observation):
+            for row in np.flatnonzero(_odd_rows(self._backend.observation) & begun).tolist():
+                failure = self._odd("a first observation", self._backend.observation, row)
+                wrong[row % self.env_num] = failure
+        self._warn_of_bounds(begun)
         if wrong and self._backend.fails_as_one:
             wrong = {0: next(iter(wrong.values()))}
         return failed | wrong
@@ -507,10 +512,13 @@ class EnvManager(Closing):
         """Returns the environments whose step is none: no numbers, or no legal action after it."""
         backend, failed = self._backend, self._without_choice(self._backend.acts)
         after, seen = backend.observation, step.successor
+        self._steps += 1
+        if not self._steps % _LOOK_EVERY:
+            self._warn_of_bounds(step.over)
         if (
-            math.isnan(step.reward.dot(step.reward))
-            or _has_nan(seen)
-            or (after is not seen and _has_nan(after))
+            not math.isfinite(step.reward.dot(step.reward))
+            or not _are_finite(seen)
+            or (after is not seen and not _are_finite(after))
         ):
             begun = backend.acts & (step.ended | ~step.over)
             for what, columns, rows in (
@@ -518,12 +526,55 @@ class EnvManager(Closing):
                 ("an observation", seen, step.over),
                 ("a reward", {"": step.reward}, step.over),
             ):
-                for row in np.flatnonzero(_nan_rows(columns) & rows).tolist():
+                for row in np.flatnonzero(_odd_rows(columns) & rows).tolist():
                     at = 0 if rows is begun else int(self._episodes.lengths[row]) + 1
-                    failed[row % self.env_num] = _of_nan(row % self.env_num, what, at)
+                    failed[row % self.env_num] = self._odd(what, columns, row, at)
         if failed and backend.fails_as_one:
             return {0: next(iter(failed.values()))}
         return failed
+
+    def _odd(self, what: str, columns: Columns, row: int, step: int = 0) -> EnvFailure:
+        """The failure of a row that is not finite.
+
+        Raises:
+            EnvValueError: it is an infinite reward: NaN comes by accident, and this is meant.
+        """
+        name, value = _first_odd(columns, row)
+        whose = self._name(row) + (
+            f" returned {what}" if not name else f" returned {what} ({name})"
+        )
+        found = "NaN" if math.isnan(value) else "infinite, or beyond float32"
+        place = f" in step {step} of its episode" if step else ""
+        message = f"{whose} that is {found}{place}"
+        if what == "a reward" and not math.isnan(value):
+            raise EnvValueError(f"{message}: give a finite number")
+        return EnvFailure(message)
+
+    def _name(self, row: int) -> str:
+        """What a row is: its environment, and in a battle its player."""
+        name = f"environment {row % self.env_num}"
+        return (
+            name
+            if len(self._backend.acts) == self.env_num
+            else (f"player {row // self.env_num} of {name}")
+        )
+
+    def _warn_of_bounds(self, rows: Array) -> None:
+        """Warn once of numbers of a Box, in some rows (bool), that are beyond its bounds."""
+        if self._bounds is None and self._backend.facts is not None:
+            self._bounds = Space.of_observations(self._backend.facts.observation_space).bounds()
+        for name, (low, high, slack) in (self._bounds or {}).items():
+            column = self._backend.observation[name]
+            is_out = (column < low - slack) | (column > high + slack)
+            for row in np.flatnonzero(is_out.reshape(len(column), -1).any(axis=1) & rows)[:1]:
+                del (self._bounds or {})[name]
+                LOGGER.warning(
+                    "%s: %s is from %g to %g, and its space says from %g to %g; numbers are taken "
+                    "as they are: set the space to what the environment returns",
+                    self._name(row), name, column[row].min(), column[row].max(), np.min(low),
+                    np.max(high), extra={"once": f"{name} is beyond its space"},
+                )  # fmt: skip
+                return
 
     def _without_choice(self, rows: Array) -> dict[int, EnvFailure]:
         """Environments of rows (bool) whose mask leaves a part of an action no value."""
@@ -551,14 +602,14 @@ class EnvManager(Closing):
         """
         unfinished = np.flatnonzero(self._turns.pending & failed) % self.env_num
         self._record.dropped += len(np.unique(unfinished))
-        self._episodes.drop(failed)
-        self._turns.drop(failed)
         starts: dict[int, EpisodeStart] = {}
         for env, failure in failures.items():
             if self._tolerates(env, failure, "stepping"):
                 retries = self._retries(env, EpisodeStart(exists=True), failure)
                 self._warn(env, failure, "reset" if retries[env].exists else "re-created")
                 starts |= retries
+        self._episodes.drop(failed)
+        self._turns.drop(failed)
         self._begin(starts)
 
     def _retries(
@@ -573,6 +624,8 @@ class EnvManager(Closing):
 
     def _tolerates(self, env: int, failure: EnvFailure, activity: str) -> bool:
         """Decides whether to retry a failed environment; if not, it is retired."""
+        if failure.wrong_row is not None:
+            raise EnvValueError(self._wrong_value(env, failure, activity)) from failure
         too_often = self._record.add(env, time.monotonic())
         if not too_often:
             return True
@@ -607,6 +660,17 @@ class EnvManager(Closing):
             },
         )
         return False
+
+    def _wrong_value(self, env: int, failure: EnvFailure, activity: str) -> str:
+        """The message of a failure that no retry can help."""
+        named, name = env, f"environment {env}"
+        if self._backend.fails_as_one:
+            named = max(0, failure.wrong_row or 0)
+            name = "the vector environment" if failure.wrong_row == -1 else f"environment {named}"
+        when = "at the beginning of an episode"
+        if activity == "stepping":
+            when = f"step {int(self._episodes.lengths[named]) + 1} of its episode"
+        return f"{name}, {when}: {failure.cause}"
 
     def _warn(self, env: int, failure: EnvFailure, done: str) -> None:
         once = f"an environment failed ({failure.cause})"
@@ -681,26 +745,30 @@ class EnvManager(Closing):
         return EpisodeStart(seed, param.get("options"), exists)
 
 
-def _of_nan(env: int, what: str, step: int = 0) -> EnvFailure:
-    place = f" in step {step} of its episode" if step else ""
-    return EnvFailure(f"environment {env} returned {what} that is NaN{place}")
-
-
-def _has_nan(columns: Columns) -> bool:
-    """True if a number is NaN."""
+def _are_finite(columns: Columns) -> bool:
+    """False if a number is NaN or infinite, or where that needs a closer look."""
     for column in columns.values():
         # a sum of squares finds any of them in half a microsecond
-        if column.dtype.kind == "f" and math.isnan(np.vdot(column, column)):
-            return True
-    return False
+        if column.dtype.kind == "f" and not math.isfinite(np.vdot(column, column)):
+            return False
+    return True
 
 
-def _nan_rows(columns: Columns) -> Array:
-    """Returns where a number is NaN, bool [rows]."""
+def _odd_rows(columns: Columns) -> Array:
+    """Returns where a number is NaN or infinite, bool [rows]."""
     floats = [column for column in columns.values() if column.dtype.kind == "f"]
-    found = [np.isnan(column).reshape(len(column), -1).any(axis=1) for column in floats]
+    found = [~np.isfinite(column).reshape(len(column), -1).all(axis=1) for column in floats]
     rows: Array = np.logical_or.reduce(found)
     return rows
+
+
+def _first_odd(columns: Columns, row: int) -> tuple[str, float]:
+    """Returns the column of a row's first number that is NaN or infinite, and that number."""
+    for name, column in columns.items():
+        numbers = np.ravel(column[row])
+        if column.dtype.kind == "f" and not np.isfinite(numbers).all():
+            return name.partition("/")[2], float(numbers[~np.isfinite(numbers)][0])
+    return "", math.nan
 
 
 def _text(failure: EnvFailure) -> str:

@@ -13,7 +13,8 @@ from typing import Any
 import gymnasium
 import numpy as np
 
-from hpcdi.types import Array
+from hpcdi.env.contract import number_of, parts_of_step, truth_of
+from hpcdi.errors import EnvValueError
 
 
 def as_gymnasium(env: Any) -> Any:
@@ -86,14 +87,18 @@ class OldEnv:
             return result[0], dict(result[1])
         return result, {}
 
-    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+    def step(self, action: Any) -> tuple[Any, Any, Any, Any, Any]:
         """Returns observation, reward, whether it terminated, was truncated, and the info."""
-        observation, reward, *ends, info = self._env.step(action)
-        is_over, truncated = bool(ends[0]), bool(info.get("TimeLimit.truncated", False))
-        if len(ends) == 2:
-            is_over, truncated = is_over or bool(ends[1]), bool(ends[1])
-        number: Array = np.asarray(reward, dtype=np.float32)
-        return observation, number.item(), is_over and not truncated, truncated, dict(info)
+        result = self._env.step(action)
+        if isinstance(result, tuple | list) and len(result) == 5:
+            return parts_of_step(result)  # gymnasium's API but for the seed of a reset
+        if not isinstance(result, tuple | list) or len(result) != 4:
+            raise EnvValueError("step() must return observation, reward, done and info")
+        observation, reward, over, info = result
+        is_over = truth_of(over, "done")
+        limit = info.get("TimeLimit.truncated", False) if isinstance(info, Mapping) else False
+        truncated = truth_of(limit, "TimeLimit.truncated")
+        return observation, number_of(reward), is_over and not truncated, truncated, info
 
     def _seed(self, seed: int | None) -> None:
         seeds = getattr(self._env, "seed", None)

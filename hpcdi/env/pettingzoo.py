@@ -8,6 +8,7 @@ act at once. At an episode's end every player that took part has an observation,
 from __future__ import annotations
 
 import abc
+import copy
 import importlib
 from collections.abc import Mapping, Sequence
 from functools import partial
@@ -19,10 +20,25 @@ from gymnasium import spaces
 
 from hpcdi.config.compat import Configurable
 from hpcdi.config.env import PettingZooConfig
-from hpcdi.env.contract import children_of, leaves_of, read_spaces, split_mask
-from hpcdi.env.gymnasium import cannot_make, refuse_spaces
+from hpcdi.env.contract import (
+    children_of,
+    leaves_of,
+    number_of,
+    parts_of_reset,
+    parts_of_step,
+    read_spaces,
+    split_mask,
+    truth_of,
+)
+from hpcdi.env.gymnasium import (
+    cannot_make,
+    failed_in_making,
+    place_within,
+    refuse_spaces,
+)
 from hpcdi.env.old_gym import space_of
-from hpcdi.errors import ConfigError, EnvError, Problem
+from hpcdi.env.wrappers import flat_mask
+from hpcdi.errors import ConfigError, EnvError, EnvValueError, Problem
 from hpcdi.types import ACTION_MASK, Array, Spaces
 from hpcdi.utils.registry import import_module
 
@@ -51,7 +67,11 @@ class PettingZooEnv(Configurable):
         try:
             battle: BattleEnv = as_battle(make(**cfg.kwargs))
         except TypeError as error:
-            raise ConfigError([Problem("env.kwargs", str(error))]) from error
+            if (place := place_within(error)) is None:
+                raise ConfigError([Problem("env.kwargs", str(error))]) from error
+            raise failed_in_making(cfg.env_id, error, place) from error
+        except SystemExit as error:
+            raise failed_in_making(cfg.env_id, error, place_within(error)) from error
         except Exception as error:
             if not isinstance(error.__cause__ or error, ImportError):
                 raise
@@ -185,6 +205,7 @@ class BattleEnv(abc.ABC):
         self.teams: tuple[tuple[int, ...], ...] | None = None
         self.observation_space = [env.observation_space(name) for name in self.names]
         self.action_space = [env.action_space(name) for name in self.names]
+        self._masks_in_infos = False
         self._add_masks()
         deals = getattr(getattr(env, "unwrapped", env), "deals", None)
         if deals is not None:  # see `hpcdi.env.best_response`
@@ -198,7 +219,8 @@ class BattleEnv(abc.ABC):
         counts = [sum(leaf.counts) for leaf, _ in leaves_of("action", self.action_space[0])]
         if any(mask is not None for mask in masks) or not all(counts):
             return
-        if any(ACTION_MASK in info for info in self._first_infos().values()):
+        if any(ACTION_MASK in (info or {}) for info in self._first_infos().values()):
+            self._masks_in_infos = True
             self.observation_space = [
                 spaces.Dict({"observation": space, ACTION_MASK: spaces.MultiBinary(sum(counts))})
                 for space in self.observation_space
@@ -256,6 +278,18 @@ class BattleEnv(abc.ABC):
                 wrong = "is to act and has no action" if action is None else "is not to act"
                 raise EnvError(f"player {self.names.index(name)} ({name}) {wrong}")
 
+    def _observed(self, value: Any, info: Mapping[str, Any] | None) -> Any:
+        """A copy of an observation, with its mask of actions beside it where infos have that.
+
+        The environment may write the next observation into the same arrays.
+        """
+        if not self._masks_in_infos:
+            return copy.deepcopy(value)
+        if ACTION_MASK not in (info or {}):
+            raise EnvValueError(f"an info has no {ACTION_MASK!r}; after a reset there is one")
+        mask = flat_mask((info or {})[ACTION_MASK])
+        return {"observation": copy.deepcopy(value), ACTION_MASK: mask}
+
     def _joint(self, seen: Mapping[str, Any]) -> Joint:
         return [seen.get(name) for name in self.names]
 
@@ -264,11 +298,11 @@ class ParallelBattle(BattleEnv):
     """All players act at once; those that have dropped out act no more."""
 
     def _first_infos(self) -> Mapping[str, Mapping[str, Any]]:
-        infos: Mapping[str, Mapping[str, Any]] = self._env.reset()[1]
+        infos: Mapping[str, Mapping[str, Any]] = parts_of_reset(self._env.reset())[1]
         return infos
 
     def _begin(self, seed: int | None) -> Joint:
-        observations, infos = self._env.reset(seed=seed)
+        observations, infos = parts_of_reset(self._env.reset(seed=seed))
         self._ends = {name: {"terminated": False, "truncated": False} for name in self.names}
         return self._joint(self._see(observations, infos))
 
@@ -281,19 +315,21 @@ class ParallelBattle(BattleEnv):
             for name, action in zip(self.names, actions, strict=True)
             if action is not None
         }
-        observations, paid, terminations, truncations, given_infos = self._env.step(given)
+        observations, paid, *ends, given_infos = parts_of_step(self._env.step(given))
         for i, name in enumerate(self.names):
-            rewards[i] = paid.get(name, 0.0)
+            rewards[i] = number_of(paid.get(name, 0.0), f"reward of player {i} ({name})")
             end = self._ends[name]  # one that has dropped out is not reported any more
-            end["terminated"] |= bool(terminations.get(name, False))
-            end["truncated"] |= bool(truncations.get(name, False))
-            infos[i].update(given_infos.get(name, {}), **end)
+            for key, ended in zip(end, ends, strict=True):
+                end[key] |= truth_of(ended.get(name, False), f"{key} of player {i} ({name})")
+            infos[i].update(given_infos.get(name) or {}, **end)
         seen = self._see(observations, given_infos)
+        if missing := [name for name in self._env.agents if name not in seen]:
+            raise EnvValueError(f"players {missing} are to act, and have no observation")
         playing = {name: seen[name] for name in self._env.agents}
         return self._joint(playing), not playing
 
     def _see(self, observations: Mapping[str, Any], infos: Mapping[str, Any]) -> dict[str, Any]:
-        seen = {n: observed(value, infos.get(n, {})) for n, value in observations.items()}
+        seen = {n: self._observed(value, infos.get(n)) for n, value in observations.items()}
         self._last.update(seen)
         return seen
 
@@ -338,15 +374,16 @@ class TurnBattle(BattleEnv):
         env = self._env
         for i, name in enumerate(self.names):
             if name in env.agents:
-                rewards[i] += env.rewards.get(name, 0.0)
+                of_player = f"of player {i} ({name})"
+                rewards[i] += number_of(env.rewards.get(name, 0.0), f"reward {of_player}")
                 infos[i].update(
-                    env.infos.get(name, {}),
-                    terminated=bool(env.terminations[name]),
-                    truncated=bool(env.truncations[name]),
+                    env.infos.get(name) or {},
+                    terminated=truth_of(env.terminations[name], f"terminated {of_player}"),
+                    truncated=truth_of(env.truncations[name], f"truncated {of_player}"),
                 )
 
     def _observe(self, name: str) -> Any:
-        return observed(self._env.observe(name), self._env.infos.get(name, {}))
+        return self._observed(self._env.observe(name), self._env.infos.get(name))
 
 
 class ForeignBattle:
@@ -384,8 +421,10 @@ class ForeignBattle:
         if is_one and np.size(info.get("eval_episode_return", 0)) == self.agents:
             for own, number in zip(infos, np.ravel(info["eval_episode_return"]), strict=True):
                 own["eval_episode_return"] = float(number)
-        rewards: Array = np.asarray(reward, dtype=np.float32).reshape(self.agents)
-        return list(obs), rewards, bool(done), infos
+        each = reward if np.shape(reward)[:1] == (self.agents,) else np.ravel(reward)
+        numbers = [number_of(one, f"reward of player {i}") for i, one in enumerate(each)]
+        rewards: Array = np.asarray(numbers, dtype=np.float32).reshape(self.agents)
+        return list(obs), rewards, truth_of(done, "done"), infos
 
     def close(self) -> None:
         """Close the environment."""
@@ -431,17 +470,3 @@ def as_battle(env: Any) -> Any:
     if isinstance(getattr(env, "agents", None), int):
         return env
     return ForeignBattle(env)
-
-
-def observed(value: Any, info: Mapping[str, Any]) -> Any:
-    """A copy of an observation; one with a mask of actions as ``{"observation", "action_mask"}``.
-
-    PettingZoo returns masks with the observation, or in the player's info.
-    """
-    mask = info.get("action_mask")
-    if isinstance(value, Mapping) and "action_mask" in value:
-        value, mask = value["observation"], value["action_mask"]
-    copied = np.array(value) if isinstance(value, np.ndarray | list | int | float) else value
-    if mask is None:
-        return copied
-    return {"observation": copied, "action_mask": np.array(mask, dtype=np.int8)}

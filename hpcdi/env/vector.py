@@ -19,9 +19,10 @@ import numpy as np
 from gymnasium.vector import AutoresetMode, SyncVectorEnv, VectorEnv
 
 from hpcdi.env.base import BackendStep, EnvFacts, EnvFailure, EpisodeStart
-from hpcdi.env.contract import Results, Space, numbers_in
+from hpcdi.env.contract import Results, Space, numbers_in, parts_of_reset, parts_of_step
 from hpcdi.env.in_process import call_method
-from hpcdi.errors import ConfigError, EnvError
+from hpcdi.env.process_state import SignalGuard, seed_libraries
+from hpcdi.errors import ConfigError, EnvError, EnvValueError
 from hpcdi.types import Array, Columns
 
 
@@ -47,6 +48,7 @@ class VectorEnvs:
         self.infos: dict[int, Any] = {}
         self._make = make
         self._env: Any = None
+        self._signals = SignalGuard()
         self._other: Columns = {}  # observations that the next step writes to
         self._results = Results({name: np.zeros(env_num, dtype) for name, dtype in Results.LAYOUT})
 
@@ -57,15 +59,20 @@ class VectorEnvs:
             EnvError: it does not say how it resets; or it cannot reset single environments, or not
                 by options. ConfigError: it cannot be made.
         """
+        seed = next(iter(starts.values())).seed
+        if seed is not None:
+            seed_libraries(seed, with_torch=False)
         try:
-            if not all(start.exists for start in starts.values()):
-                self._create()
-            observation = self._reset(starts)
+            with self._signals:
+                if not all(start.exists for start in starts.values()):
+                    self._create()
+                self._reset(starts)
+        except EnvValueError as error:
+            return {0: EnvFailure.of(error)}
         except (ConfigError, EnvError):
             raise
-        except Exception as error:  # whatever an environment raises is its failure
+        except BaseException as error:  # whatever an environment raises is its failure
             return {0: EnvFailure.of(error)}
-        self._seen.put(self.observation, slice(None), observation)
         self.acts[list(starts)] = True
         return {}
 
@@ -77,36 +84,53 @@ class VectorEnvs:
         goes_on: Sequence[bool],  # noqa: ARG002 (it always goes on)
     ) -> BackendStep:
         """Step all environments, also those that do not act."""
-        env, mode, results = self._env, self._mode, self._results
+        self.observation, self._other = self._other, self.observation  # those may be in use
         try:
-            given = self._acts.value(action or self._none, slice(None))
-            observation, reward, terminated, truncated, info = env.step(given)
-        except Exception as error:  # whatever an environment raises is its failure
-            self.turn_over()  # the present ones may still be in use
+            return self._stepped(action, began)
+        except ConfigError:
+            raise
+        except BaseException as error:  # whatever an environment raises is its failure
             no, failed = np.zeros(self.env_num, dtype=bool), {0: EnvFailure.of(error)}
             nothing = no.astype(np.float32)
             return BackendStep(self.observation, nothing, no, no, no, no, {}, failed)
+
+    def _stepped(self, action: Columns, began: Array) -> BackendStep:
+        """`step`, which may raise. All that the environment returns is copied before its next call.
+
+        What it returned may be its own arrays, and what it is given it may change.
+        """
+        env, mode, results = self._env, self._mode, self._results
+        given = self._acts.value(action or self._none, slice(None))
+        observation, reward, terminated, truncated, info = parts_of_step(env.step(given))
         results.put(slice(None), reward, terminated, truncated)
-        self.observation, self._other = self._other, self.observation
         self._seen.put(self.observation, slice(None), observation)
         reward, terminated = results.reward.copy(), results.terminated & began
         truncated = results.truncated & began
+        if np.count_nonzero(began) < len(began):
+            reward[~began] = 0.0
         ended, successor = terminated | truncated, self.observation
         is_over = results.terminated | results.truncated  # of environments whose episodes are done
-        if mode is AutoresetMode.NEXT_STEP:
-            self.acts = ~is_over
-        elif is_over.any():
-            successor = {name: column.copy() for name, column in self.observation.items()}
-            if mode is AutoresetMode.SAME_STEP:
-                self._put_last(successor, is_over, info)
-            else:
-                first = env.reset(options={"reset_mask": is_over})[0]
-                self._seen.put(self.observation, slice(None), first)
         is_same = mode is AutoresetMode.SAME_STEP
-        ends = {env: [numbers_in(of_env)] for env, of_env in _ends(info, ended, is_same).items()}
         if self.keeps_infos:
             self.infos = _infos(info, began & ~ended) | _ends(info, ended, is_same)
+        ends = {env: [numbers_in(of_env)] for env, of_env in _ends(info, ended, is_same).items()}
+        if mode is AutoresetMode.NEXT_STEP:
+            self.acts = ~(is_over & self.acts)  # a step that resets ends nothing
+        elif is_over.any():
+            successor = {name: column.copy() for name, column in self.observation.items()}
+            if is_same:
+                self._put_last(successor, is_over, info)
+            else:
+                first, _ = parts_of_reset(env.reset(options={"reset_mask": is_over.copy()}))
+                self._put_rows(is_over, first)
         return BackendStep(successor, reward, terminated, truncated, ended, began, ends, {})
+
+    def _put_rows(self, rows: Array, observation: Any) -> None:
+        """Write some rows (bool) of an observation of all; others stay what a step has returned."""
+        scratch = self._seen.zeros(self.env_num)
+        self._seen.put(scratch, slice(None), observation)
+        for name, column in self.observation.items():
+            column[rows] = scratch[name][rows]
 
     def turn_over(self) -> None:
         """See `Backend.turn_over`."""
@@ -152,31 +176,41 @@ class VectorEnvs:
         if not self.observation:
             self.observation, self._other = (self._seen.zeros(self.env_num) for _ in range(2))
 
-    def _reset(self, starts: Mapping[int, EpisodeStart]) -> Any:
-        """Returns observations of all environments, those of `starts` reset."""
+    def _reset(self, starts: Mapping[int, EpisodeStart]) -> None:
+        """Reset the environments of `starts`, and write their observations."""
         is_sync = isinstance(self._env, SyncVectorEnv)
         seeds = [starts[env].seed if env in starts else None for env in range(self.env_num)]
         if any(start.options for start in starts.values()):
             raise EnvError("options are not supported by gymnasium's vector environments")
         if len(starts) == self.env_num:
             # an environment that is vectorised itself has one generator for all its copies
-            return self._env.reset(seed=seeds if is_sync else seeds[0])[0]
+            result = self._env.reset(seed=seeds if is_sync else seeds[0])
+            self._seen.put(self.observation, slice(None), parts_of_reset(result)[0])
+            return
         if not is_sync and self._mode is not AutoresetMode.DISABLED:
             raise EnvError(
                 "this vector environment cannot reset single environments; set "
                 "env.manager.type: subprocess, or env.vectorization: sync"
             )
         mask = np.isin(np.arange(self.env_num), list(starts))
-        return self._env.reset(seed=seeds, options={"reset_mask": mask})[0]
+        result = self._env.reset(seed=seeds, options={"reset_mask": mask.copy()})
+        self._put_rows(mask, parts_of_reset(result)[0])
 
     def _put_last(self, successor: Columns, ended: Array, info: Mapping[str, Any]) -> None:
         """Replace observations of ended episodes by their last ones (SAME_STEP)."""
         if "final_obs" not in info:
-            raise EnvError(
+            raise EnvValueError(
                 "the environment says it resets in the same step, but its info has no 'final_obs'"
             )
         for env in np.flatnonzero(ended).tolist():
-            self._seen.put(successor, env, info["final_obs"][env])
+            self._seen.put(successor, env, _of_one(info["final_obs"], env))
+
+
+def _of_one(value: Any, env: int) -> Any:
+    """Returns one environment's of values of all: an array of them, or a mapping of arrays."""
+    if isinstance(value, Mapping):
+        return {key: _of_one(part, env) for key, part in value.items()}
+    return value[env]
 
 
 def _ends(info: Mapping[str, Any], ended: Array, is_same: bool) -> dict[int, dict[str, Any]]:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import difflib
 import importlib
+import os
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -18,12 +19,23 @@ import numpy as np
 from gymnasium import spaces
 from gymnasium import wrappers as of_gymnasium
 
-from hpcdi.env.contract import leaves_of
-from hpcdi.errors import ConfigError, EnvError, Problem
+from hpcdi.env.contract import (
+    Space,
+    as_numbers,
+    described,
+    leaves_of,
+    number_of,
+    parts_of_reset,
+    parts_of_step,
+    truth_of,
+)
+from hpcdi.env.process_state import seed_libraries
+from hpcdi.errors import ConfigError, EnvError, EnvValueError, Problem
 from hpcdi.types import ACTION_MASK, Array
 from hpcdi.utils.registry import missing_module
 
 Wrap = Callable[..., Any]
+_PROCESS = os.getpid()  # that has imported this module; a forked one has another number
 
 
 class ChannelsFirst(gymnasium.ObservationWrapper[Array, Any, Array]):
@@ -79,8 +91,8 @@ class RepeatAction(gymnasium.Wrapper[Any, Any, Any, Any]):
         total = 0.0
         for _ in range(self._times):
             observation, reward, terminated, truncated, info = self.env.step(action)
-            total += float(reward)
-            if terminated or truncated:
+            total += number_of(reward)
+            if truth_of(terminated, "terminated") or truth_of(truncated, "truncated"):
                 break
         return observation, total, terminated, truncated, info
 
@@ -144,11 +156,21 @@ class ActionMasks(gymnasium.Wrapper[Any, Any, Any, Any]):
 
 
 def flat_mask(mask: Any) -> Array:
-    """Returns a mask as int8 [entries]; it may also be a tuple with one for each component."""
+    """Returns a mask as int8 [entries]; it may also be a tuple with one for each component.
+
+    Raises:
+        EnvValueError: it is no mask.
+    """
     if isinstance(mask, tuple | list):
         return np.concatenate([flat_mask(part) for part in mask]) if mask else np.zeros(0, np.int8)
-    flat: Array = (np.ravel(mask) != 0).astype(np.int8)
-    return flat
+    try:
+        flat = np.ravel(as_numbers(mask))
+    except ValueError as error:
+        raise EnvValueError(f"{ACTION_MASK}: {error}, and must be 0 or 1 of each action") from error
+    is_legal: Array = flat == 1
+    if not (is_legal | (flat == 0)).all():
+        raise EnvValueError(f"{ACTION_MASK}: {described(flat)} has other numbers than 0 and 1")
+    return is_legal.astype(np.int8)
 
 
 class ScaleReward(gymnasium.RewardWrapper[Any, Any]):
@@ -160,7 +182,7 @@ class ScaleReward(gymnasium.RewardWrapper[Any, Any]):
 
     def reward(self, reward: Any) -> float:
         """The scaled reward."""
-        return float(reward) * self._scale
+        return number_of(reward) * self._scale
 
 
 class SignReward(gymnasium.RewardWrapper[Any, Any]):
@@ -168,7 +190,41 @@ class SignReward(gymnasium.RewardWrapper[Any, Any]):
 
     def reward(self, reward: Any) -> float:
         """The sign."""
-        return float(np.sign(reward))
+        return float(np.sign(number_of(reward)))
+
+
+class Checked(gymnasium.Wrapper[Any, Any, Any, Any]):
+    """Observations, rewards and ends as the spaces say, or an `EnvValueError`.
+
+    For environments that gymnasium steps together: its vector environments cast what they return.
+    """
+
+    def __init__(self, env: Any) -> None:
+        super().__init__(env)
+        self._seen = Space.of_observations(env.observation_space, as_is=True)
+        self._row = self._seen.zeros(1)
+        self._made_in = _PROCESS
+
+    def reset(
+        self, *, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[Any, dict[str, Any]]:
+        """Begin an episode."""
+        if seed is not None and os.getpid() != self._made_in:
+            seed_libraries(seed, with_torch=True)  # forked: all processes would draw the same
+        observation, info = parts_of_reset(self.env.reset(seed=seed, options=options))
+        return self._checked(observation), info
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, Any]:
+        """Step."""
+        observation, reward, terminated, truncated, info = parts_of_step(self.env.step(action))
+        return (
+            self._checked(observation), number_of(reward), truth_of(terminated, "terminated"),
+            truth_of(truncated, "truncated"), info,
+        )  # fmt: skip
+
+    def _checked(self, observation: Any) -> Any:
+        self._seen.put(self._row, 0, observation)
+        return self._seen.value(self._row, 0)
 
 
 WRAPPERS: dict[str, Wrap] = {

@@ -125,6 +125,10 @@ class Backlog:
         """True if nothing waits, and nothing is being read."""
         return not (self._waiting or self._unread or self.rereading)
 
+    def has(self, block_id: int) -> bool:
+        """Returns whether a block, or a piece of it, waits."""
+        return any(ready.block_id == block_id for ready in self._waiting)
+
     def add(self, ready: BlockReady) -> None:
         """Append a block; drops the oldest where there are too many rows."""
         self._waiting.append(ready)
@@ -219,6 +223,7 @@ class Partition:
         self._block_bytes = block_bytes
         self._placer: RowPlacer | None = None  # made when the first block shows the size of a row
         self._held: dict[int, HeldBlock] = {}
+        self._stored: dict[int, BlockStored] = {}  # open blocks, before the last of them has come
         self._waiting: DataDemand | None = None
         self._freed: list[str] = []
 
@@ -247,12 +252,14 @@ class Partition:
         if block is not None:
             block.grow(ready)
             self._placer.trim(ready.block_id, ready.capacity)
+            self._name(block)
         else:
             rows = ready.capacity if ready.is_open else ready.shard.rows
             placement = self._placer.place(ready.block_id, rows)
             for block_id in placement.evicted:
                 self._let_go(block_id)
             self._held[ready.block_id] = block = HeldBlock(ready, placement.first_row)
+            self._name(block)
         return self._order(ready, block.first_row + ready.first_row)
 
     def _let_go(self, block_id: int) -> None:
@@ -271,12 +278,23 @@ class Partition:
     def stored(self, block: BlockStored) -> bool:
         """A block that was open lies in a shard; returns whether it is this learner's."""
         held = self._held.get(block.block_id)
-        if held is None:
+        if held is None and not self.backlog.has(block.block_id):
             return False
-        held.ready = dataclasses.replace(held.ready, shard=block.shard, capacity=0)
-        if self._placer is not None:
-            self._placer.trim(block.block_id, block.shard.rows)
+        self._stored[block.block_id] = block
+        if held is not None:
+            self._name(held)
         return True
+
+    def _name(self, held: HeldBlock) -> None:
+        """Give an open block its name, if it is stored and all of it has come."""
+        ready = held.ready
+        stored = self._stored.get(ready.block_id)
+        if stored is None or stored.shard.rows > ready.shard.rows:
+            return
+        del self._stored[ready.block_id]
+        held.ready = dataclasses.replace(ready, shard=stored.shard, capacity=0)
+        if self._placer is not None:
+            self._placer.trim(ready.block_id, stored.shard.rows)
 
     def admit(self, admitted: BlockAdmitted) -> int:
         """Add a block's items to the index; returns how many (0: failed or overwritten)."""

@@ -48,7 +48,7 @@ class MessageSide(Configurable, ABC):
         context: this rank's place in a run; None: it works for no coordinator.
 
     Attributes:
-        pump: to the other ranks; made by subclasses, with `ask` and `listen`.
+        pump: to the other ranks; made by subclasses, with `ask` and `listen`; `start` begins it.
         exit_code: of the process, after `run`.
         meter: where the rank's time goes; every turn of its loop marks it.
         is_waiting: whether the last turn found nothing to do.
@@ -105,7 +105,7 @@ class MessageSide(Configurable, ABC):
         """
 
     def start(self) -> None:
-        """Accept tasks.
+        """Accept tasks, and hear messages from now on: everything that their handlers need is made.
 
         Raises:
             CommError: it has no place in a run.
@@ -113,6 +113,7 @@ class MessageSide(Configurable, ABC):
         if self._context is None:
             raise self._without_place()
         self._end_flag = False
+        self.pump.begin()
 
     if not TYPE_CHECKING:
 

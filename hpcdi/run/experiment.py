@@ -94,9 +94,9 @@ def _as_a_league(config: ExperimentConfig) -> list[str]:
 
 
 def _check_league(config: ExperimentConfig, players: int) -> list[Problem]:
-    """Battles over ranks need a collector and a commander of their own, and only they do."""
+    """Battles need a collector and a commander of their own, and only they do."""
     wanted = players > 1
-    needs = f"{players} players: over ranks it needs" if wanted else "one player: it cannot take"
+    needs = f"{players} players: it needs" if wanted else "one player: it cannot take"
     problems = [
         Problem(path, f"the environment has {needs} {_TYPES[path][1]!r} here")
         for path, kind in _types_of(config).items()

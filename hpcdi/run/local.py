@@ -46,11 +46,12 @@ from hpcdi.run.experiment import load_experiment
 from hpcdi.run.placement import check_world, default_world_size
 from hpcdi.run.private_folder import TEMPORARY_VARIABLE, own_folder
 from hpcdi.run.request import RunRequest
-from hpcdi.run.signals import preempt_signals
+from hpcdi.run.signals import Meaning, Signals, preempt_signals
 from hpcdi.run.start_guard import START_TIMEOUT_S
 from hpcdi.store.atomic import sweep_temporary
 from hpcdi.store.disk_full import or_warn
 from hpcdi.store.layout import RunLayout
+from hpcdi.utils.console import Relay
 from hpcdi.utils.processes import stat_of
 from hpcdi.utils.python import python_command
 
@@ -200,6 +201,9 @@ class Patience:
 class Job:
     """A running mpirun, in its own process group so that Ctrl-C reaches only this process.
 
+    SIGINT and SIGTERM are blocked in it: at one of them it would kill the ranks, where a batch
+    system sends it to all processes of a job. SIGHUP ends it.
+
     Args:
         command: mpirun's command line.
         path: the run folder.
@@ -221,13 +225,22 @@ class Job:
             command,
             env=rank_environment({**folders, **os.environ, **private, **(variables or {})}),
             stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
             process_group=0,
-            preexec_fn=_die_with_parent,
+            preexec_fn=_in_mpirun,
         )
+        self._relays = []
+        for source, target in ((self._process.stdout, 1), (self._process.stderr, 2)):
+            if source is not None:
+                with source:
+                    self._relays.append(Relay(os.dup(source.fileno()), target))
         if is_outside_allocation():
             loopback.begin(self._process.pid)
         self._has_begun = False
+        self._signals = Signals()
         self._asked: int | None = None
+        self._is_ended = False
         self._preempt = preempt_signals()
         numbers: list[int] = [signal.SIGINT, signal.SIGTERM]
         if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:  # as nohup leaves it
@@ -244,10 +257,16 @@ class Job:
         if self._process.poll() is None:
             self._process.kill()
             self._process.wait()
+        self._close_relays()
+
+    def _close_relays(self) -> None:
+        for relay in self._relays:
+            relay.close()
 
     def wait(self, patience: Patience | None = None) -> int:
         """Wait for the job; returns the run's exit code, which mpirun may have changed."""
         returned = self._returned(patience or Patience())
+        self._close_relays()
         returned = 128 - returned if returned < 0 else returned  # as a shell counts signals
         run_lock.remove(RunLayout(self._path), _this_launcher())  # rank 0 may have been killed
         facts = self._facts()
@@ -255,6 +274,8 @@ class Job:
             sweep_temporary(self._path)  # their writers have ended
         if facts.get("state") in ("done", "failed", "stopped"):
             return self._ended(int(facts["exit_code"]), returned)
+        if self._asked == signal.SIGTERM and not facts and not self._is_ended:
+            return EXIT_REQUEUE  # nothing had begun
         if self._asked is not None:
             state, reason = "stopped", "ended at once by a signal"
             exit_code = EXIT_INTERRUPTED if self._asked == signal.SIGINT else EXIT_TERMINATED
@@ -294,7 +315,7 @@ class Job:
             f"hpcdi: mpirun does not end, {now - since:.0f} s after {waits_for}; it is ended. Is "
             "the network between the hosts broken?\n"
         )
-        self._process.terminate()
+        self._process.send_signal(signal.SIGHUP)
         with contextlib.suppress(subprocess.TimeoutExpired):
             return self._process.wait(_LAST_S)
         self._process.kill()
@@ -330,7 +351,7 @@ class Job:
         return facts if facts.get("launcher") == _this_launcher() else {}
 
     def _on_signal(self, number: int, _frame: FrameType | None) -> None:
-        """Ask rank 0 to shut down; at the second signal, end mpirun.
+        """Ask rank 0 to shut down, or end mpirun, see `Signals`.
 
         A preemption signal is forwarded every time.
         """
@@ -341,17 +362,21 @@ class Job:
                 os.kill(int(coordinator["pid"]) if is_here else self._process.pid, number)
             return
         asked = signal.SIGTERM if number == signal.SIGHUP else number
-        if self._asked is None and asked == signal.SIGTERM and coordinator and not is_here:
-            self._asked = asked
-            self._process.send_signal(signal.SIGUSR2)  # means the same, and mpirun forwards it
-        elif self._asked is None and is_here:
-            self._asked = asked
+        meaning = self._signals.receive(asked, time.monotonic())
+        if meaning is Meaning.NOTHING:
+            return
+        self._asked = asked
+        if meaning is Meaning.NOW:
+            self._is_ended = True
+        elif is_here:
             with contextlib.suppress(OSError):  # rank 0 or our terminal may be gone
                 os.kill(int(coordinator["pid"]), asked)
                 sys.stderr.write("\nhpcdi: shutting down; press Ctrl-C again to end at once\n")
-        else:
-            self._asked = number
-            self._process.terminate()
+            return
+        elif asked == signal.SIGTERM and coordinator:
+            self._process.send_signal(signal.SIGUSR2)  # means the same, and mpirun forwards it
+            return
+        self._process.send_signal(signal.SIGHUP)
 
 
 def _this_launcher() -> str:
@@ -359,10 +384,15 @@ def _this_launcher() -> str:
     return f"{platform.node()}:{os.getpid()}"
 
 
-def _die_with_parent() -> None:
-    """Runs in mpirun's process: ends it when `hpcdi train` is killed (Linux)."""
+def _in_mpirun() -> None:
+    """Runs in mpirun's process: ends it when `hpcdi train` is killed (Linux), and by SIGHUP alone.
+
+    Ranks take the signals that are blocked here when they are ready for them.
+    """
+    signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT, signal.SIGTERM])
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)
     if sys.platform == "linux":
-        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGHUP)
 
 
 @contextlib.contextmanager

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
+import enum
 import faulthandler
 import math
 import os
 import re
 import signal
+import threading
 import time
 from collections.abc import Callable, Mapping
 from types import FrameType
@@ -23,6 +26,8 @@ PREEMPT_VARIABLE = "HPCDI_PREEMPT_SIGNAL"
 """Environment variable that names the batch system's preemption signal, besides USR2."""
 _ENDING = {signal.SIGINT: EXIT_INTERRUPTED, signal.SIGTERM: EXIT_TERMINATED}
 """Signals that end the process at once when they come twice, and the exit code."""
+SECOND_S = 1.0
+"""What comes sooner after the first of them is the same wish, said twice."""
 END_VARIABLE = "SLURM_JOB_END_TIME"
 _LEAST_S = 30.0
 """Seconds before the limit for publishing data and ending processes."""
@@ -50,8 +55,57 @@ def preempt_signals() -> list[signal.Signals]:
     return sorted({signal.SIGUSR2, number})
 
 
+class Meaning(enum.Enum):
+    """What a signal asks of a process, after those before it."""
+
+    STOP = "end in order"
+    REQUEUE = "end in order, as before, but so that the run is started again"
+    NOTHING = "it has been asked for"
+    NOW = "end at once"
+
+
+class Signals:
+    """What signals mean, one after the other: to `hpcdi train`, to its ranks, to a serial run.
+
+    The first one asks for an end in order. A batch system may send it to all processes of a job,
+    of which one hands it on to another, or send SIGINT and SIGTERM together: what comes within a
+    second is the same wish, and counts as SIGTERM where one of both is. A SIGINT or SIGTERM after
+    another one that is older than that ends the process at once.
+    """
+
+    def __init__(self) -> None:
+        self._asked: int | None = None
+        self._since: float | None = None  # of the first SIGINT or SIGTERM
+
+    @property
+    def asked(self) -> int | None:
+        """The signal that counts; None: there was none."""
+        return self._asked
+
+    def receive(self, number: int, now: float) -> Meaning:
+        """Returns what a signal means.
+
+        Args:
+            number: of the signal.
+            now: seconds of a clock that does not go back.
+        """
+        is_second = self._since is not None and now - self._since >= SECOND_S
+        if number in _ENDING:
+            if is_second:
+                return Meaning.NOW
+            if self._since is None:
+                self._since = now
+        if self._asked is None:
+            self._asked = number
+            return Meaning.STOP
+        if self._asked == signal.SIGINT and number != signal.SIGINT and not is_second:
+            self._asked = number
+            return Meaning.REQUEUE
+        return Meaning.NOTHING
+
+
 class SignalFlag:
-    """Keeps the first signal; a second SIGINT or SIGTERM ends the process at once.
+    """Keeps the signal that counts; see `Signals`.
 
     Args:
         hint: printed at the first signal unless empty.
@@ -59,9 +113,9 @@ class SignalFlag:
 
     def __init__(self, hint: str = "") -> None:
         self._hint = hint
-        self._received: int | None = None
-        self._taken = False
-        self._is_ending = False  # received SIGINT or SIGTERM
+        self._signals = Signals()
+        self._is_new = False
+        self._taken: list[signal.Signals] = []
 
     def install(self) -> None:
         """Handle SIGINT, SIGTERM and `preempt_signals`; SIGUSR1 prints all stacks (main thread).
@@ -69,29 +123,39 @@ class SignalFlag:
         Raises:
             LaunchError: see `preempt_signals`.
         """
-        taken = [*_ENDING, *preempt_signals()]
-        for number in taken:
-            signal.signal(number, self._handle)
-        if signal.SIGUSR1 not in taken:
+        self._taken = [*_ENDING, *preempt_signals()]
+        self._keep()
+        if signal.SIGUSR1 not in self._taken:
             faulthandler.register(signal.SIGUSR1, file=2, all_threads=True)
 
     def take(self) -> StopRequest | None:
-        """Returns the request of a signal, once; else None."""
-        if self._received is None or self._taken:
+        """Returns the request of a signal, once; else None.
+
+        A SIGTERM right after a SIGINT that has been taken is another request.
+        """
+        if threading.current_thread() is threading.main_thread():
+            self._keep()
+        is_new, self._is_new = self._is_new, False
+        if not is_new or self._signals.asked is None:
             return None
-        self._taken = True
-        number = signal.Signals(self._received)
+        number = signal.Signals(self._signals.asked)
         exit_code = EXIT_INTERRUPTED if number == signal.SIGINT else EXIT_REQUEUE
         return StopRequest(f"received {number.name}", exit_code)
 
+    def _keep(self) -> None:
+        """Handle the signals, also after an environment's library has taken or blocked them."""
+        for number in self._taken:
+            if signal.getsignal(number) != self._handle:
+                signal.signal(number, self._handle)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, self._taken)  # mpirun has some of them blocked
+
     def _handle(self, number: int, _frame: FrameType | None) -> None:
-        ends = number in _ENDING
-        if ends and self._is_ending:
+        meaning = self._signals.receive(number, time.monotonic())
+        if meaning is Meaning.NOW:
             os._exit(_ENDING[signal.Signals(number)])
-        self._is_ending |= ends
-        if self._received is None:
-            self._received = number
-            if self._hint:  # print() is not safe in signal handlers
+        self._is_new |= meaning is not Meaning.NOTHING
+        if meaning is Meaning.STOP and self._hint:  # print() is not safe in signal handlers
+            with contextlib.suppress(OSError):  # nobody reads it
                 os.write(2, f"\nhpcdi: {self._hint}\n".encode())
 
 

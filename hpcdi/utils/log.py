@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import logging
 import os
@@ -11,7 +12,7 @@ from collections import Counter
 from pathlib import Path
 from typing import Any, TextIO
 
-from hpcdi.utils.disk import AppendFile, is_full
+from hpcdi.utils.disk import AppendFile
 from hpcdi.utils.nested import jsonable
 
 LOGGER = logging.getLogger("hpcdi")
@@ -141,10 +142,7 @@ def close_log() -> None:
 
 
 def say(text: str = "", end: str = "\n") -> None:
-    """Print to standard output at once; if that is a file on a full disk, the text is dropped."""
-    try:
+    """Print to standard output at once; what cannot be written there is dropped."""
+    with contextlib.suppress(OSError):  # a full disk, a terminal that has gone
         sys.stdout.write(text + end)
         sys.stdout.flush()
-    except OSError as error:
-        if not is_full(error):
-            raise

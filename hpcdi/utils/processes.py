@@ -9,7 +9,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 MPIRUN = ("mpirun", "prterun", "prted")
-"""Open MPI's launcher and its daemons on other hosts: SIGTERM to one of them ends the job."""
+"""Open MPI's launcher and its daemons on other hosts: SIGTERM to one of them ends the job; the
+launcher may have it blocked, see `hpcdi.run.local.Job`."""
+_DAEMON = "prted"
 _LAUNCHERS = (*MPIRUN, "slurmstepd", "hydra_pmi_proxy")
 _LISTENS = "0A"
 _ANY_ADDRESS = {"00000000": "tcp", "0" * 32: "tcp6"}
@@ -111,6 +113,6 @@ def end_mpirun(launcher: int) -> bool:
     if name_of(launcher) not in MPIRUN:
         return False
     with contextlib.suppress(OSError):  # it has just ended, or belongs to another user
-        os.kill(launcher, signal.SIGTERM)
+        os.kill(launcher, signal.SIGTERM if name_of(launcher) == _DAEMON else signal.SIGHUP)
         return True
     return False

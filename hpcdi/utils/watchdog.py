@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import ctypes
 import faulthandler
 import math
+import os
 import signal
 import sys
 import threading
 import time
+import weakref
 
 _STACKS_FIRST_S = 2.0
 """Seconds before the end at which the stacks are printed."""
@@ -34,11 +37,75 @@ WAITING = Waiting()
 """The one of this process."""
 
 
+class _TimeSpec(ctypes.Structure):
+    _fields_ = (("seconds", ctypes.c_long), ("nanoseconds", ctypes.c_long))
+
+
+class _TimerSpec(ctypes.Structure):
+    _fields_ = (("interval", _TimeSpec), ("value", _TimeSpec))
+
+
+class _Event(ctypes.Structure):
+    """C's ``struct sigevent``."""
+
+    _fields_ = (
+        ("value", ctypes.c_void_p), ("signal", ctypes.c_int), ("notify", ctypes.c_int),
+        ("rest", ctypes.c_char * 48),
+    )  # fmt: skip
+
+
+class KillTimer:
+    """A timer of the kernel that ends this process by SIGKILL.
+
+    It is one of its own (POSIX's ``timer_create``): environments may use SIGALRM, ``alarm`` and
+    ``setitimer``, of which a process has only one.
+
+    Raises:
+        OSError: the kernel makes none.
+    """
+
+    _MONOTONIC, _SIGNAL = 1, 0  # CLOCK_MONOTONIC, SIGEV_SIGNAL
+
+    def __init__(self) -> None:
+        # PyDLL keeps the interpreter's lock: another thread might take it and hang with it
+        self._libc = ctypes.PyDLL(None, use_errno=True)
+        if not hasattr(self._libc, "timer_create"):  # before glibc 2.34
+            self._libc = ctypes.PyDLL("librt.so.1", use_errno=True)
+        event = _Event(signal=signal.SIGKILL, notify=self._SIGNAL)
+        self._timer = ctypes.c_void_p()
+        TIMERS.add(self)
+        self._check(
+            self._libc.timer_create(self._MONOTONIC, ctypes.byref(event), ctypes.byref(self._timer))
+        )
+
+    def set(self, seconds: float) -> None:
+        """Have the process killed after so many seconds; 0: never."""
+        whole = int(seconds)
+        spec = _TimerSpec(value=_TimeSpec(whole, int((seconds - whole) * 1e9)))
+        self._check(self._libc.timer_settime(self._timer, 0, ctypes.byref(spec), None))
+
+    @property
+    def left_s(self) -> float:
+        """Seconds until then; 0: never."""
+        spec = _TimerSpec()
+        self._check(self._libc.timer_gettime(self._timer, ctypes.byref(spec)))
+        return float(spec.value.seconds + spec.value.nanoseconds / 1e9)
+
+    def _check(self, failed: int) -> None:
+        if failed:
+            number = ctypes.get_errno()
+            raise OSError(number, os.strerror(number))
+
+
+TIMERS: weakref.WeakSet[KillTimer] = weakref.WeakSet()
+"""Those of this process."""
+
+
 class Watchdog:
     """Prints the stacks of all threads and kills the process when it makes no progress.
 
     That needs no Python code to run, which may be what hangs: faulthandler's own thread prints the
-    stacks, and the kernel's timer sends SIGALRM. A signal shows the parent that the process was
+    stacks, and a timer of the kernel sends SIGKILL. A signal shows the parent that the process was
     killed.
 
     Args:
@@ -50,6 +117,7 @@ class Watchdog:
         self._seen: object = None
         self._armed = -math.inf
         self._lock = threading.Lock()  # between `look` and `close`
+        self._timer: KillTimer | None = None
 
     def look(self, moved: object) -> None:
         """Call often, from any thread; `moved` is any value that changes with every progress."""
@@ -58,7 +126,8 @@ class Watchdog:
             if moved == self._seen or now - self._armed < _ARM_EVERY_S or math.isinf(self._limit_s):
                 return
             self._seen, self._armed = moved, now
-            signal.setitimer(signal.ITIMER_REAL, self._limit_s)
+            self._timer = self._timer or KillTimer()
+            self._timer.set(self._limit_s)
             stacks_s = max(self._limit_s - _STACKS_FIRST_S, self._limit_s / 2)
             faulthandler.dump_traceback_later(stacks_s, file=sys.__stderr__ or sys.stderr)
 
@@ -66,7 +135,12 @@ class Watchdog:
         """Disarm for good, even if `look` is called again. Idempotent."""
         with self._lock:
             self._limit_s = math.inf
-            if self._armed > -math.inf:
+            if self._timer is not None and self._armed > -math.inf:
                 self._armed = -math.inf
-                signal.setitimer(signal.ITIMER_REAL, 0.0)
+                self._timer.set(0.0)
                 faulthandler.cancel_dump_traceback_later()
+
+    @property
+    def left_s(self) -> float:
+        """Seconds until the process is killed; 0: it is not."""
+        return 0.0 if self._timer is None else self._timer.left_s

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
@@ -119,12 +119,18 @@ class DictActor:
         present: converts observations and rewards before a policy gets them; None: as they are.
         is_battle: whether they are a battle's players.
 
+    A policy whose settings say ``type: dreamer_command`` has no memory of its own: it is called
+    with ``state``, the list of its outputs' last ``state``, None at first, and with ``reset``, 1
+    where an environment's episode has begun since, float32 [environments].
+
     Attributes:
         seen, outputs: by row, since its last turn.
         view: values of the environments that it acts in; see `bind`.
+        passes_state: whether such a policy is called so; not where actions are random.
     """
 
     view: View
+    passes_state = True
 
     def __init__(
         self,
@@ -140,6 +146,8 @@ class DictActor:
         self._random: RandomPolicy | None = None
         self.seen: dict[int, Any] = {}
         self.outputs: dict[int, Any] = {}
+        self._states: dict[int, Any] = {}  # by row, of policies without a memory
+        self._begun: set[int] = set()  # rows
 
     def bind(self, manager: Any) -> Envs:
         """Act in the environments of a manager; returns them as the stepping loop has them."""
@@ -174,12 +182,26 @@ class DictActor:
                 given = {env: seen[row] for env, row in own.items()}
                 is_random = (settings[player] or {}).get(RANDOM)
                 acting = self._random_policy(policy) if is_random else policy
-                outputs = acting.forward(given, **(settings[player] or {}))
+                state = self._state_of(policy, list(own.values()))
+                outputs = acting.forward(given, **(settings[player] or {}), **state)
                 chosen = actions_of(outputs, given)
                 for env, row in own.items():
                     self.outputs[row], actions[row] = outputs[env], chosen[env]
+                    if state:
+                        self._states[row] = outputs[env]["state"]
         self.seen.update(seen)
         return self.view.columns([actions[row] for row in numbers])
+
+    def _state_of(self, policy: Any, rows: Sequence[int]) -> dict[str, Any]:
+        """Returns the arguments ``state`` and ``reset`` of some rows, where a policy has them."""
+        kind = getattr(attribute_of(policy, "cfg", None), "type", "")
+        if kind != "dreamer_command" or not self.passes_state:
+            return {}
+        states = [self._states.get(row) for row in rows]
+        has_begun = np.array([row in self._begun for row in rows], np.float32)
+        self._begun -= set(rows)
+        is_first = any(state is None for state in states)
+        return {"reset": has_begun, "state": None if is_first else states}
 
     def train_columns(self, *_given: Any) -> TrainColumns:
         """See `ColumnarActor.train_columns`: none, policies of dicts make samples themselves."""
@@ -194,6 +216,8 @@ class DictActor:
         if rows is None:
             self.seen.clear()
             self.outputs.clear()
+            self._states.clear()
+            self._begun.clear()
             for policy in self.policies:
                 policy.reset()
             return
@@ -201,19 +225,38 @@ class DictActor:
             self.policies[int(row) // self.env_num].reset([int(row) % self.env_num])
             self.seen.pop(int(row), None)
             self.outputs.pop(int(row), None)
+            self._begun.add(int(row))
 
     def recorder(self, envs: Envs, length: int) -> DictRecorder:
         """Returns a recorder of a parallel collector; see `policy_loop`."""
         (policy,) = self.policies
+        settings = getattr(attribute_of(policy, "cfg", None), "collect", None)
+        n_episode = getattr(settings, "n_episode", None)
+        if n_episode:
+            recorder = TrajectoryRecorder(
+                envs.env_num, math.inf, policy.get_train_sample, opens="drop",
+                episodes=math.ceil(n_episode / envs.env_num),
+            )  # fmt: skip
+            return DictRecorder(self, [recorder])
         piece = trajectory_length(policy, length * envs.env_num, envs.env_num)
-        has_sequences = int(attribute_of(policy, "unroll_len", 1)) > 1
-        keeps_open = math.isinf(piece) or (
-            has_sequences and not attribute_of(policy, "on_policy", False)
-        )
+        needs_next = attribute_of(policy, "gae_lambda", None) is not None
+        is_sequence = int(attribute_of(policy, "unroll_len", 1)) > 1
+        opens: Literal["keep", "drop", "finish"] = "finish"
+        if attribute_of(policy, "on_policy", False) and not math.isinf(piece):
+            opens = "drop"
+        elif math.isinf(piece) or is_sequence or needs_next:
+            opens = "keep"
         recorder = TrajectoryRecorder(
-            envs.env_num, piece, policy.get_train_sample, length, keeps_open=keeps_open
+            envs.env_num, piece, policy.get_train_sample, length, opens=opens
         )
         return DictRecorder(self, [recorder])
+
+
+def _takes_env(process_transition: Any) -> bool:
+    """Returns whether a policy's ``process_transition`` takes the environment, as NGU's does."""
+    function = getattr(process_transition, "__func__", process_transition)
+    code = getattr(function, "__code__", None)
+    return code is not None and "env_id" in code.co_varnames[: code.co_argcount]
 
 
 def actions_of(outputs: Mapping[int, Any], envs: Iterable[int]) -> dict[int, Any]:
@@ -269,7 +312,8 @@ class DictRecorder:
                 obs=actor.shown(timestep.obs), reward=actor.shown(timestep.reward)
             )
             process = actor.policies[player].process_transition
-            made = process(actor.seen[row], actor.outputs[row], shown)
+            more = (env,) if _takes_env(process) else ()
+            made = process(actor.seen[row], actor.outputs[row], shown, *more)
             if self.mark is not None:
                 made.update(self.mark(env))
             recorder.add(env, made, ended=bool(timestep.done))
@@ -311,8 +355,13 @@ class TrajectoryRecorder:
         length: transitions of one environment; infinite: whole episodes.
         make_samples: the policy's ``get_train_sample``.
         rollout: transitions of one environment after which it is full; None: `length`.
-        keeps_open: unfinished trajectories go on after a cut, for samples that are sequences of
-            `length`; else a cut finishes them.
+        opens: what a cut does with unfinished trajectories: "keep": they go on, for samples that
+            are sequences of `length`, or advantages, which need the value of the next transition;
+            "drop": another policy acts from there on, and they are no samples of it; "finish": they
+            are samples, however short they are, so that slow environments hold nothing back.
+        episodes: of each environment, after which it is full: the first that end are more often
+            short ones, so that each has its quota, and further ones are dropped; 0: it is full
+            after a rollout.
     """
 
     def __init__(
@@ -322,10 +371,11 @@ class TrajectoryRecorder:
         make_samples: Callable[[list[Transition]], list[Transition]],
         rollout: float | None = None,
         *,
-        keeps_open: bool = False,
+        opens: Literal["keep", "drop", "finish"] = "finish",
+        episodes: int = 0,
     ) -> None:
         self.length = length
-        self._keeps_open = keeps_open
+        self._opens, self._episodes = opens, episodes
         self._make_samples = make_samples
         self._rollout = rollout
         self._open: list[list[Transition]] = [[] for _ in range(env_num)]
@@ -346,8 +396,10 @@ class TrajectoryRecorder:
     @property
     def is_full(self) -> bool:
         """True if it must be cut before the next step: it holds a rollout of all environments."""
+        if self._episodes:
+            return all(self._ended(env) >= self._episodes for env in range(len(self._open)))
         held = sum(trajectory.transitions for trajectory in self._finished)
-        if not self._keeps_open:
+        if self._opens == "finish":
             held += self.open_transitions
         rollout = self.length if self._rollout is None else self._rollout
         return held >= rollout * len(self._open)
@@ -387,13 +439,16 @@ class TrajectoryRecorder:
                 self._finish(env, is_whole=False)
 
     def cut(self, policy_version: int) -> Segment | None:
-        """Take everything, or what is finished, as a segment of samples.
+        """Take what is finished as a segment of samples.
 
         Returns:
             A row a sample, see `dict_samples`; None where there are none.
         """
-        if not self._keeps_open:
+        if self._opens == "finish":
             self.finish_all()
+        elif self._opens == "drop":
+            self._without_samples += self.open_transitions
+            self.drop_open()
         taken = self.take()
         cut = [trajectory for trajectory in taken if trajectory.samples]
         steps = np.array([trajectory.transitions for trajectory in cut], dtype=np.int64)
@@ -412,9 +467,17 @@ class TrajectoryRecorder:
         ended = np.array([trajectory.is_whole for trajectory in cut])
         return Segment(columns_of(samples), table, ended=ended, env_steps=steps)
 
+    def _ended(self, env: int) -> int:
+        """Returns how many finished trajectories are of an environment."""
+        return sum(trajectory.env == env for trajectory in self._finished)
+
     def _finish(self, env: int, *, is_whole: bool) -> None:
         """Make samples of an environment's trajectory, which may end with its episode."""
         transitions, self._open[env] = self._open[env], []
+        if self._episodes and self._ended(env) >= self._episodes:
+            self._without_samples += len(transitions)
+            self._episode[env] += is_whole
+            return
         samples, count = self._make_samples(transitions), len(transitions)
         episode = self._episode[env] * len(self._open) + env
         self._finished.append(Trajectory(env, episode, samples, count, is_whole))

@@ -6,6 +6,7 @@ import json
 import os
 import signal
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 from jobs import (
@@ -41,6 +42,16 @@ def check_stopped(ended: Ended, number: int, code: int) -> None:
     )
 
 
+def processes_below(pid: int) -> list[int]:
+    """A process and all that it has started."""
+    children = [
+        int(child)
+        for task in Path(f"/proc/{pid}/task").iterdir()
+        for child in (task / "children").read_text().split()
+    ]
+    return [pid, *(each for child in children for each in processes_below(child))]
+
+
 def test_ctrl_c(start: Start) -> None:
     job = start(CARTPOLE, *ENDLESS, ONE_COLLECTOR)
     job.until_learning()
@@ -60,6 +71,18 @@ def test_term_and_two_learners_of_ranks_that_mpirun_has_started(start: Start) ->
     ranks = ended.run["figures"]["ranks"]
     assert ranks["1"]["train_iter"] == ranks["2"]["train_iter"] >= 1
     assert ended.out.count("stopped: received") == 1, "one rank speaks"
+
+
+def test_the_whole_job_gets_int_and_term_at_once(start: Start) -> None:
+    """As PBS and LSF end jobs: launcher, mpirun, ranks and their children, all of them."""
+    job = start(CARTPOLE, *ENDLESS, ONE_COLLECTOR)
+    job.until_learning()
+    tree = processes_below(job.process.pid)
+    assert len(tree) > 4
+    for number in (signal.SIGINT, signal.SIGTERM):
+        for pid in tree:
+            os.kill(pid, number)
+    check_stopped(job.wait(), signal.SIGTERM, 85)
 
 
 @pytest.mark.slow

@@ -29,6 +29,12 @@ if IS_WORLD:
     WORLD = MPI.COMM_WORLD
 
 
+def pytest_configure() -> None:
+    """Rank 0 reports; the others say only what they have to say of failures, on stderr."""
+    if IS_WORLD and WORLD.rank:
+        sys.stdout = Path(os.devnull).open("w")  # noqa: SIM115 (the reporter takes it)
+
+
 def _voted(item: pytest.Item, when: str) -> Generator[None, Any, Any]:
     """Run a part of a test, then see whether it passed on every rank."""
     error: BaseException | None = None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import time
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +31,7 @@ from hpcdi.comm.messages import (
 from hpcdi.errors import CommError, ConfigError, UnknownTypeError
 from hpcdi.policy.create import create_policy
 from hpcdi.roles.learner.publisher import PolicyFile, PolicyPublisher
+from hpcdi.roles.learner.role import Learner
 from hpcdi.store.policies import read_policy
 from hpcdi.store.shards import read_shard
 from hpcdi.types import MAIN
@@ -267,3 +269,28 @@ def test_what_cannot_be_built_says_so() -> None:
         create_comm_collector({"type": "mpi_fs"})
     with pytest.raises(UnknownTypeError, match=r"no comm collector of type 'mpi'.*did you mean"):
         create_comm_collector({"type": "mpi"})
+
+
+@pytest.mark.parametrize("rank", [COLLECTOR, LEARNER])
+def test_a_death_that_waits_while_a_role_is_made_finds_it_whole(
+    tmp_path: Path, rank: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """At each step of its constructor."""
+    script = Script(tmp_path, experiment(), rank)
+    script.tell(RankLost(), COLLECTOR if rank == LEARNER else LEARNER)
+    made: Any = MPIFileSystemCollector if rank == COLLECTOR else Learner
+    set_one = made.__setattr__
+
+    def slowly(role: Any, name: str, value: Any) -> None:
+        set_one(role, name, value)
+        time.sleep(0.01)
+
+    monkeypatch.setattr(made, "__setattr__", slowly)
+    role = made(context=script.context)
+    monkeypatch.undo()
+    role.start()
+    time.sleep(0.1)
+    role.pump.check()
+    end(role)
+    if rank == COLLECTOR:
+        role._data.close()

@@ -517,6 +517,48 @@ def test_nothing_recorded_is_nothing_cut() -> None:
     assert not taken.is_full
 
 
+def test_on_policy_a_cut_drops_what_is_open_and_counts_its_steps() -> None:
+    """As DI-engine does: of a single transition that is not the last one A2C makes no sample."""
+
+    def advantages(piece: list[Any]) -> list[Any]:
+        assert len(piece) > 1 or piece[-1]["done"]
+        return [{"obs": one["obs"]} for one in piece]
+
+    taken = TrajectoryRecorder(2, 3, advantages, opens="drop")
+    for obs in range(4):
+        assert not taken.is_full
+        record(taken, 0, obs, done=obs == 2)
+        record(taken, 1, 10 + obs, done=obs == 1)
+    assert not taken.is_full, "five steps are finished, six make a rollout"
+    record(taken, 0, 4)
+    record(taken, 1, 14)
+    assert taken.is_full
+    segment = taken.cut(7)
+    assert segment is not None
+    assert segment.columns["obs"].tolist() == [10, 11, 0, 1, 2, 12, 13, 14]
+    assert segment.env_steps is not None
+    assert segment.env_steps.tolist() == [4, 3, 3], "two of these steps were dropped"
+    assert taken.open_transitions == 0
+
+
+def test_episodes_are_as_many_of_each_environment() -> None:
+    """The first that end are more often short ones."""
+    taken = TrajectoryRecorder(
+        2, math.inf, lambda piece: [{"obs": one["obs"]} for one in piece], opens="drop", episodes=1
+    )
+    for obs in range(3):
+        assert not taken.is_full
+        record(taken, 0, obs, done=obs < 2)  # two short ones
+        record(taken, 1, 10 + obs, done=obs == 2)
+    assert taken.is_full
+    segment = taken.cut(7)
+    assert segment is not None
+    assert segment.columns["obs"].tolist() == [0, 10, 11, 12]
+    assert segment.env_steps is not None
+    assert int(segment.env_steps.sum()) == 6, "all steps are counted"
+    assert not taken.is_full
+
+
 def test_pieces_without_samples_are_left_out() -> None:
     """A policy may need more than a piece holds."""
     taken = TrajectoryRecorder(

@@ -445,3 +445,18 @@ def test_the_pause_of_a_whole_job_is_no_silence(
     start(silence=silence)
     assert ended.wait(LIMIT_S)
     assert silences[:3] == [0.5, 1.5, 2.0]
+
+
+def test_nobody_is_called_before_it_is_whole(world: LocalWorld) -> None:
+    heard: list[Message] = []
+    world.link(0).send(1, CloseTask("a"))
+    with LinkPump(
+        world.link(1), {CloseTask: lambda _rank, message: heard.append(message)}, begins=False
+    ) as pump:
+        time.sleep(3 * pump_module._TURN_S)
+        assert not heard
+        pump.begin()
+        began = time.monotonic()
+        while not heard:
+            assert time.monotonic() < began + LIMIT_S
+            time.sleep(0.01)

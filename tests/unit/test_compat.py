@@ -71,12 +71,30 @@ def test_what_hpcdi_has_no_run_for_is_refused() -> None:
     with pytest.raises(ConfigError) as caught:
         convert.converted(
             {"env": {"collector_env_num": 1}},
-            {"env": {}, "collector": {"type": "episode"}, "reward_model": {}}, {},
+            {"env": {}, "collector": {"type": "sample_1v1"}, "reward_model": {}}, {},
         )  # fmt: skip
     assert [problem.path for problem in caught.value.problems] == [
         "create_config.reward_model", "main_config.policy", "create_config.policy",
         "create_config.env.type", "main_config.env.evaluator_env_num",
         "create_config.collector.type",
+    ]  # fmt: skip
+
+
+def test_a_collector_of_episodes() -> None:
+    """Each of a policy over ranks makes that many, a share of each environment."""
+    main_config = {"env": WITH_ENVS | {"collector_env_num": 8}, "policy": {}}
+    create = {"env": {"type": "a:B"}, "policy": {"type": "a:C"}, "collector": {"type": "episode"}}
+    collect = {"n_episode": 20, "collector": {"get_train_sample": True}}
+    policy = {"on_policy": True, "learn": {}, "collect": collect}
+    experiment, notes = convert.converted(main_config, create, policy)
+    assert experiment["policy"]["collect"] == {"n_sample": 3000, "unroll_len": 1, "n_episode": 24}
+    assert any("n_episode 20" in note for note in notes)
+    with pytest.raises(ConfigError) as caught:
+        convert.converted(
+            main_config, create, {"on_policy": False, "learn": {}, "collect": {"n_episode": 1}}
+        )
+    assert [problem.path for problem in caught.value.problems] == [
+        "policy.collect.collector.get_train_sample", "create_config.collector.type",
     ]  # fmt: skip
 
 

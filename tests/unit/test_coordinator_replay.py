@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 from collections import deque
 from pathlib import Path
 
@@ -10,6 +11,7 @@ import numpy as np
 import pytest
 
 from fakes.replay import (
+    BLOCK_BYTES,
     CAPACITY,
     admitted,
     block,
@@ -20,10 +22,10 @@ from fakes.replay import (
     make_replay,
     serve,
 )
-from hpcdi.comm.messages import AdmitBlock, Batches
+from hpcdi.comm.messages import AdmitBlock, Batches, BlockReady, BlockStored
 from hpcdi.errors import BufferContractError
-from hpcdi.replay.manager import blocks_of
-from hpcdi.replay.partition import MAX_UNREAD, item_rows
+from hpcdi.replay.manager import ReplayManager, blocks_of
+from hpcdi.replay.partition import MAX_UNREAD, Partition, item_rows
 from hpcdi.replay.placer import ring_rows
 from hpcdi.store.state_file import load_state, save_state
 
@@ -376,3 +378,70 @@ def test_state_can_be_stored_and_taken_back(tmp_path: Path) -> None:
     assert right is not None
     assert left.slots.tolist() == right.slots.tolist()
     assert state["rows"].tolist() == [0, 1, 2, 3, 4]
+
+
+# --------------------------------------------------------------------------- blocks that are open
+
+
+def piece(block_id: int, lengths: list[int], first_row: int, capacity: int) -> BlockReady:
+    """What has come to an open block."""
+    ready = block(block_id, lengths, tail=0)
+    shard = dataclasses.replace(ready.shard, path=f"piece {block_id} {first_row}", crc32=0)
+    return dataclasses.replace(ready, shard=shard, first_row=first_row, capacity=capacity)
+
+
+def take(part: Partition, ready: BlockReady) -> AdmitBlock:
+    (order,) = part.offer(ready)
+    part.admit(admitted(ready.block_id))
+    return order
+
+
+def test_an_open_block_grows_where_it_lies_and_gets_its_name_when_it_is_stored() -> None:
+    part = make_partition()
+    orders = [take(part, piece(1, [3, 4], 0, 20)), take(part, piece(1, [5], 7, 20))]
+    assert [order.first_row for order in orders] == [0, 7]
+    assert part.buffer.count() == 12
+    other = take(part, piece(2, [2], 0, 20))
+    assert other.first_row == 20, "the first one keeps room for what may still come"
+    (unstored, _) = part.state_dict()["blocks"]
+    assert (unstored["path"], unstored["rows"]) == ("", 12)
+    stored = dataclasses.replace(block(1, [3, 4, 5], tail=0).shard, path="data/x.h5", crc32=9)
+    assert part.stored(BlockStored(1, stored))
+    (first, _) = part.state_dict()["blocks"]
+    assert (first["path"], first["crc32"], first["first_id"], first["end_id"]) == (
+        "data/x.h5", 9, 0, 12,
+    )  # fmt: skip
+    assert not part.stored(BlockStored(77, stored)), "it has no such block"
+
+
+def test_a_block_that_is_stored_before_its_last_piece_was_read_has_all_of_it() -> None:
+    part = make_partition()
+    take(part, piece(1, [3, 4], 0, 20))
+    stored = dataclasses.replace(block(1, [3, 4, 5], tail=0).shard, path="data/x.h5", crc32=9)
+    assert part.stored(BlockStored(1, stored))
+    take(part, piece(1, [5], 7, 12))
+    (whole,) = part.state_dict()["blocks"]
+    assert (whole["path"], whole["rows"], whole["end_id"]) == ("data/x.h5", 12, 12)
+
+
+def test_rows_that_a_sealed_block_does_not_need_are_the_next_ones() -> None:
+    part = make_partition()
+    take(part, piece(1, [3], 0, 20))
+    take(part, piece(1, [4], 3, 7))  # the last: no more will come
+    assert take(part, piece(2, [2], 0, 20)).first_row == 7
+    assert take(part, piece(3, [2], 0, 2)).first_row == 27
+
+
+def test_a_block_that_is_stored_after_its_rows_have_gone_is_free() -> None:
+    replay = ReplayManager(make_buffer, BLOCK_BYTES)
+    replay.open(1)
+    numbers = itertools.count(1)
+    for number in itertools.islice(numbers, 12):
+        for rank, order in replay.assign(piece(number, [20], 0, 20)):
+            replay.admit(rank, admitted(order.block_id))
+    assert replay.take_freed() == []
+    replay.stored(BlockStored(1, block(1, [20], tail=0).shard))
+    assert replay.take_freed() == ["data/1.h5"]
+    replay.stored(BlockStored(12, block(12, [20], tail=0).shard))
+    assert replay.take_freed() == [], "its rows are drawn"
+    assert [name for name in blocks_of(replay.state_dict()) if name] == ["data/12.h5"]

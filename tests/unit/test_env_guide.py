@@ -64,4 +64,4 @@ def test_the_library_program_runs() -> None:
 
 
 def test_it_is_short() -> None:
-    assert len(GUIDE.splitlines()) <= 130
+    assert len(GUIDE.splitlines()) <= 145

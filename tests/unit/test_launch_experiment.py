@@ -104,7 +104,7 @@ def test_everything_that_is_wrong_is_told_at_once() -> None:
     [
         ("policy.collect.serial_collector.type=episode", "'episode' is for your own code"),
         ("policy.eval.evaluator.type=metric", "'metric' is for your own code"),
-        ("policy.eval.evaluator.n_episode=3", "must be at least env.evaluator_env_num, 20, not 3"),
+        ("policy.eval.evaluator.render.render_freq=3", "hpcdi film RUN films its policy"),
     ],
 )
 def test_what_a_run_in_one_process_cannot_do_is_said_at_once(override: str, problem: str) -> None:
@@ -136,21 +136,19 @@ def test_a_key_is_not_its_own_better_spelling() -> None:
     assert "did you mean policy.model.dueling" not in str(caught.value)
 
 
-def test_battles_over_ranks_need_their_collector_and_commander() -> None:
+def test_battles_need_their_collector_and_commander() -> None:
     pytest.importorskip("pettingzoo")
     league = str(Path(CONFIG).with_name("tictactoe_league.yaml"))
     load_experiment(league, [])
     of_two = str(Path(CONFIG).with_name("tictactoe_dqn.yaml"))  # it says neither: for both modes
     policy = load_experiment(of_two, [])[0].config.policy
     assert (policy.collect.collector.type, policy.other.commander.type) == ("marine", "one_vs_one")
-    policy = load_experiment(of_two, [], over_ranks=False)[0].config.policy
-    assert policy.other.commander.type == "solo"
+    assert load_experiment(of_two, [], over_ranks=False)[0].config.policy == policy
     with pytest.raises(ConfigError) as caught:
         load_experiment(league, ["policy.collect.collector.type=zergling"])
     (problem,) = caught.value.problems
     assert problem.path == "policy.collect.collector.type"
-    assert "2 players: over ranks it needs 'marine'" in problem.message
-    with pytest.raises(ConfigError, match=r"over ranks: hpcdi train .*tictactoe_league\.yaml"):
-        load_experiment(league, [], over_ranks=False)
+    assert "2 players: it needs 'marine'" in problem.message
+    load_experiment(league, [], over_ranks=False)
     found = problems("policy.other.commander.type=one_vs_one")
     assert "one player" in found["policy.other.commander.type"]

@@ -24,6 +24,7 @@ from hpcdi.errors import EXIT_USAGE
 from hpcdi.run import local
 from hpcdi.run.environment import REFUSED
 from hpcdi.run.local import Job, Patience
+from hpcdi.run.signals import SECOND_S
 from hpcdi.store.layout import RunLayout
 
 
@@ -145,12 +146,12 @@ def test_a_mpirun_that_waits_for_nothing_is_killed(
     capfd: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Without a network to its daemons it waits for ever, and SIGTERM does not end it."""
+    """Without a network to its daemons it waits for ever, and SIGHUP does not end it."""
     for limit in ("_WATCH_S", "_LEAVE_S", "_LAST_S"):
         monkeypatch.setattr(local, limit, 0.02)
     if run is not None:
         write_run(tmp_path / "run", host=platform.node(), **run)
-    deaf = "import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN); signal.pause()"
+    deaf = "import signal; signal.signal(signal.SIGHUP, signal.SIG_IGN); signal.pause()"
     with Job([sys.executable, "-c", deaf], tmp_path / "run", {}) as job:
         assert job.wait(Patience(0.0, 0.0)) == 85
     assert said in capfd.readouterr().err
@@ -237,9 +238,33 @@ def test_the_second_signal_ends_mpirun(
 ) -> None:
     running = job(host=platform.node(), pid=coordinator.pid)
     signal.raise_signal(signal.SIGINT)
+    time.sleep(SECOND_S)
     signal.raise_signal(signal.SIGINT)
     assert running.wait() == 130
-    assert running._process.returncode == -signal.SIGTERM
+    assert running._process.returncode == -signal.SIGHUP
+
+
+@pytest.mark.parametrize("number", ["SIGINT", "SIGTERM"])
+def test_the_same_wish_said_twice_is_one(
+    tmp_path: Path, job: Callable[..., Job], coordinator: subprocess.Popen[str], number: str
+) -> None:
+    """A batch system sends SIGTERM to mpirun as well, or SIGINT before it."""
+    running = job(host=platform.node(), pid=coordinator.pid)
+    for each in (signal.Signals[number], signal.SIGTERM):
+        signal.raise_signal(each)
+        running._process.send_signal(each)
+    assert coordinator.stdout
+    assert coordinator.stdout.readline() == f"{number}\n"
+    write_run(tmp_path / "run", state="stopped", exit_code=85)
+    (tmp_path / "end").write_text("\n")
+    assert running.wait() == 85
+    assert running._process.returncode == 0
+
+
+def test_a_stop_before_there_is_a_run_is_no_error_of_its(tmp_path: Path) -> None:
+    with Job(["sleep", "1000"], tmp_path / "run", {}) as running:
+        signal.raise_signal(signal.SIGTERM)
+        assert running.wait() == 85
 
 
 def test_nohup_is_obeyed(
@@ -280,7 +305,7 @@ def test_a_second_signal_ends_mpirun_wherever_rank_0_is(job: Callable[..., Job])
     running = job(host="another host", pid=1)
     signal.raise_signal(signal.SIGINT)
     assert running.wait() == 130
-    assert running._process.returncode == -signal.SIGTERM
+    assert running._process.returncode == -signal.SIGHUP
 
 
 def test_a_signal_that_comes_when_rank_0_has_gone(

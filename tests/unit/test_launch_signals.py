@@ -6,6 +6,7 @@ import faulthandler
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from signal import SIGINT, SIGTERM, SIGUSR1, SIGUSR2
 
@@ -13,7 +14,7 @@ import pytest
 
 from hpcdi.comm.messages import StopRequest
 from hpcdi.errors import LaunchError
-from hpcdi.run.signals import SignalFlag, preempt_signals
+from hpcdi.run.signals import SECOND_S, SignalFlag, Signals, preempt_signals
 
 # It says what the flag holds whenever a line comes in; signals come while it waits for one.
 CHILD = """
@@ -76,6 +77,7 @@ def test_the_first_signal_asks_and_the_second_ends(
     assert ask(child) == "None"  # it is said once
     if second is None:
         return
+    time.sleep(SECOND_S)
     child.send_signal(second)
     assert child.wait(timeout=30) == exit_code
 
@@ -88,8 +90,68 @@ def test_a_preemption_is_not_the_first_of_two_that_end(child: subprocess.Popen[s
         child.send_signal(SIGUSR2)
     child.send_signal(SIGTERM)
     assert ask(child) == "None"
+    time.sleep(SECOND_S)
     child.send_signal(SIGTERM)
     assert child.wait(timeout=30) == 143
+
+
+def test_a_library_that_takes_the_signals_does_not_keep_them() -> None:
+    program = CHILD.replace(
+        "for line in",
+        "import signal\n"
+        "for number in (signal.SIGTERM, signal.SIGUSR2):\n"
+        "    signal.signal(number, signal.SIG_DFL)\n"
+        "signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGUSR2])\n"
+        "for line in",
+    )
+    with subprocess.Popen(
+        [sys.executable, "-c", program], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as process:
+        assert process.stdout
+        assert process.stdout.readline() == "ready\n"
+        assert ask(process) == "None"
+        process.send_signal(SIGUSR2)
+        process.send_signal(SIGTERM)
+        assert ask(process) == str(StopRequest("received SIGUSR2", 85))
+        process.kill()
+
+
+@pytest.mark.parametrize("ask_between", [True, False])
+def test_signals_that_come_together_are_one_wish(
+    child: subprocess.Popen[str], *, ask_between: bool
+) -> None:
+    """All processes of a job get SIGTERM, and hand it on; or SIGINT comes with it."""
+    child.send_signal(SIGINT)
+    if ask_between:
+        assert ask(child) == str(StopRequest("received SIGINT", 130))
+    for _ in range(3):
+        child.send_signal(SIGTERM)
+    time.sleep(0.2)
+    child.send_signal(SIGINT)
+    time.sleep(0.2)
+    assert ask(child) == str(StopRequest("received SIGTERM", 85))
+    assert ask(child) == "None"
+    time.sleep(SECOND_S)
+    child.send_signal(SIGTERM)
+    assert child.wait(timeout=30) == 143
+
+
+@pytest.mark.parametrize(
+    ("received", "meanings"),
+    [
+        ([(SIGTERM, 0.0), (SIGTERM, 0.9), (SIGTERM, 1.0)], "STOP NOTHING NOW"),
+        ([(SIGINT, 0.0), (SIGTERM, 0.001), (SIGINT, 0.002)], "STOP REQUEUE NOTHING"),
+        ([(SIGTERM, 0.0), (SIGINT, 0.001), (SIGINT, 5.0)], "STOP NOTHING NOW"),
+        ([(SIGUSR2, 0.0), (SIGTERM, 9.0), (SIGTERM, 9.5)], "STOP NOTHING NOTHING"),
+        ([(SIGINT, 0.0), (SIGUSR2, 0.5), (SIGUSR2, 5.0)], "STOP REQUEUE NOTHING"),
+        ([(SIGINT, 0.0), (SIGUSR2, 5.0)], "STOP NOTHING"),
+    ],
+)
+def test_what_signals_mean_one_after_the_other(
+    received: list[tuple[signal.Signals, float]], meanings: str
+) -> None:
+    signals = Signals()
+    assert [signals.receive(n, now).name for n, now in received] == meanings.split()
 
 
 def test_usr1_shows_what_all_threads_do(child: subprocess.Popen[str]) -> None:

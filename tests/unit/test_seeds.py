@@ -10,19 +10,26 @@ from __future__ import annotations
 
 import importlib
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
+import h5py
+import numpy as np
 import pytest
 import torch
 import torch.distributed
 
 import hpcdi.worker as ding
+from fakes.evaluator_parts import Accuracy, BattleManager, DuckPolicy, ParityPolicy
+from fakes.evaluator_parts import Manager as EvaluatorManager
+from fakes.serial_parts import Actor, Battle, Manager
 from hpcdi.config.compat import ConfigDict as EasyDict
 from hpcdi.config.load import compile_config
-from hpcdi.errors import ConfigError
-from hpcdi.utils.registry import COMM_COLLECTOR_REGISTRY, COMM_LEARNER_REGISTRY
+from hpcdi.errors import BufferContractError, CommError, ConfigError, PolicyError, SnapshotError
+from hpcdi.utils.registry import COMM_COLLECTOR_REGISTRY, COMM_LEARNER_REGISTRY, HOOK_REGISTRY
+from hpcdi.worker.collector.comm import CollectorSlave
+from hpcdi.worker.ding.convert import problems_of
 from hpcdi.worker.slave import Slave, TaskFail
 
 pytestmark = pytest.mark.usefixtures("one_torch_thread")
@@ -478,3 +485,677 @@ def test_coordinator_ends_with_the_goal() -> None:
         assert coordinator.deal_with_learner_judge_finish("b", {"learner_done": False}) is False
         coordinator.deal_with_collector_finish_task("b", finished(reward_raw=[200.0] * 5))
         assert coordinator.system_shutdown_flag is True
+
+
+# ------------------------------------------------------------------ ding.worker: serial collectors
+
+
+class Writer:
+    """A TensorBoard writer."""
+
+    def __init__(self) -> None:
+        self.tags: list[str] = []
+        self.is_closed = False
+
+    def add_scalar(self, tag: str, value: float, step: int) -> None:
+        self.tags.append(tag)
+
+    def flush(self) -> None:
+        assert not self.is_closed
+
+    def close(self) -> None:
+        self.is_closed = True
+
+
+SERIAL = ("SampleSerialCollector", "EpisodeSerialCollector")
+BATTLES = ("BattleSampleSerialCollector", "BattleEpisodeSerialCollector")
+
+
+@pytest.mark.parametrize("name", [*SERIAL, *BATTLES])
+def test_serial_collector(name: str) -> None:
+    cls: Any = getattr(ding, name)
+    is_battle, is_sample = name in BATTLES, "Sample" in name
+    assert issubclass(cls, ding.ISerialCollector)
+    cfg = cls.default_config()
+    assert cfg.cfg_type == f"{name}Dict"
+    policies = [Actor(player) for player in range(2)]
+    modes = [policy.mode for policy in policies] if is_battle else policies[0].mode
+    envs = Battle([2, 3]) if is_battle else Manager([2, 3])
+    writer = Writer()
+    collector = cls(
+        cfg, env=envs, policy=modes, tb_logger=writer, exp_name="exp", instance_name="mine"
+    )
+    assert collector.envstep == 0
+    found = collector.collect(4, train_iter=7, policy_kwargs={"eps": 0.5})
+    data, info = found if is_battle else ([found], [[]])
+    assert all(len(own) == 4 for own in data)
+    first = data[0][0] if is_sample else data[0][0][0]
+    assert first["collect_iter"] == 7
+    assert first.keys() >= {"obs", "next_obs", "action", "reward", "done"}
+    assert policies[0].settings[0] == {"eps": 0.5}
+    assert not is_battle or len(info) == 2
+    assert collector.envstep > 0
+    assert {tag.partition("/")[0] for tag in writer.tags} <= {"mine_iter", "mine_step"}
+    collector.envstep = 1000
+    assert collector.envstep == 1000
+    resets = len(policies[0].resets)
+    collector.reset_policy(None)
+    assert policies[0].resets[resets] is None
+    collector.reset_env(None)
+    others = Battle([1, 1]) if is_battle else Manager([1, 1])
+    collector.reset_env(others)
+    assert others.launches == 1
+    collector.reset(modes, others)
+    assert collector.envstep == 0
+    assert collector.close() is None
+    assert others.closed
+    assert writer.is_closed
+    collector.close()
+    collector.__del__()
+
+
+def test_sample_collector_arguments() -> None:
+    collector = ding.SampleSerialCollector({}, Manager([2, 3]), Actor(n_sample=2).mode)
+    assert len(collector.collect()) == 2, "the policy's n_sample"
+    assert len(collector.collect(3, drop_extra=False)) >= 3
+    assert len(collector.collect(3, drop_extra=True)) == 3
+    before = collector.envstep
+    collector.collect(4, random_collect=True, record_random_collect=False)
+    assert collector.envstep > before
+    seeds = torch.tensor([5, 6])
+    for given in (seeds, {0: 5, 1: 6}, [5, 6]):
+        collector.reset()
+        samples = collector.collect(4, level_seeds=given)
+        assert {(int(one["obs"][0]), int(one["seed"])) for one in samples} == {(0, 5), (1, 6)}
+
+
+def test_episode_collector_arguments() -> None:
+    envs, policy = Manager([2, 3]), Actor(n_episode=2).mode
+    episodes = ding.EpisodeSerialCollector({}, envs, policy).collect(train_iter=1)
+    assert len(episodes) == 2
+    samples = ding.EpisodeSerialCollector(
+        {"get_train_sample": True}, Manager([2, 3]), policy
+    ).collect(2)
+    assert {len(samples)} == {sum(map(len, episodes))}
+
+
+def test_ngu_gets_the_environment() -> None:
+    class NGU(Actor):
+        def process_transition(self, obs: Any, output: Any, timestep: Any, env_id: int) -> Any:  # type: ignore[override]
+            return {**super().process_transition(obs, output, timestep), "of": env_id}
+
+    samples = ding.SampleSerialCollector({}, Manager([2, 3]), NGU().mode).collect(4)
+    assert all(one["of"] == int(one["obs"][0]) for one in samples)
+
+
+def test_dreamer_gets_its_state() -> None:
+    class Dreamer(Actor):
+        def forward(self, data: Any, **setting: Any) -> Any:
+            outputs = super().forward(data, **setting)
+            return {env: {**one, "state": (env, self.calls)} for env, one in outputs.items()}
+
+    policy = Dreamer(cfg=EasyDict(type="dreamer_command"))
+    collector = ding.SampleSerialCollector({}, Manager([2, 3]), policy.mode)
+    collector.collect(6, policy_kwargs={"envstep": 0})
+    first, *rest = policy.settings
+    assert (first["state"], first["envstep"]) == (None, 0)
+    assert [given["state"] for given in rest[:2]] == [[(0, k), (1, k)] for k in (1, 2)]
+    assert [given["reset"].tolist() for given in rest[:2]] == [[0, 0], [1, 0]], "of two steps"
+    policy.settings.clear()
+    collector.collect(2, random_collect=True)
+    assert "state" not in policy.settings[0]
+
+
+def test_factories_of_collectors_and_evaluators() -> None:
+    cfg = EasyDict(type="sample", import_names=[])
+    made = ding.create_serial_collector(cfg, env=Manager([2]), policy=Actor().mode)
+    assert isinstance(made, ding.SampleSerialCollector)
+    assert ding.get_serial_collector_cls(cfg) is ding.SampleSerialCollector
+    evaluator = ding.create_serial_evaluator(EasyDict(n_episode=2, stop_value=1))
+    assert isinstance(evaluator, ding.InteractionSerialEvaluator)
+    for create in (ding.create_serial_collector, ding.create_serial_evaluator):
+        with pytest.raises(KeyError):
+            create(EasyDict(type="no_such"))
+
+
+def test_to_tensor_transitions() -> None:
+    data = [{"obs": np.zeros(2), "next_obs": np.ones(2), "done": False, "text": "a"}] * 2
+    shared = ding.to_tensor_transitions(data)
+    assert shared[0]["next_obs"] is shared[1]["obs"]
+    assert shared[1]["next_obs"].tolist() == [1, 1], "of the last it is its own"
+    apart = ding.to_tensor_transitions(data, shallow_copy_next_obs=False)
+    assert apart[0]["next_obs"].tolist() == [1, 1]
+    assert (apart[0]["obs"].dtype, apart[0]["done"], apart[0]["text"]) == (
+        torch.float32,
+        False,
+        "a",
+    )
+
+
+# ------------------------------------------------------------------------ ding.worker: evaluators
+
+
+def test_vector_eval_monitor() -> None:
+    monitor = ding.VectorEvalMonitor(env_num=2, n_episode=3)
+    assert monitor.is_finished() is False
+    for env_id, reward in ((0, 1.0), (0, torch.tensor([2.0])), (0, 9.0), (1, np.float32(3.0))):
+        monitor.update_video({env: np.full((4, 4, 3), env, np.uint8) for env in range(2)})
+        monitor.update_info(env_id, {"eval_episode_return": reward})
+        monitor.update_reward(env_id, reward)
+    assert monitor.is_finished() is True
+    assert sorted(monitor.get_episode_return()) == [1, 2, 3], "9 is one more than its quota"
+    assert (monitor.get_latest_reward(0), monitor.get_current_episode()) == (2, 3)
+    assert set(monitor.get_episode_info() or {}) >= {"eval_episode_return"}
+    assert monitor.get_video().ndim == 5
+
+
+def test_interaction_evaluator() -> None:
+    cls = ding.InteractionSerialEvaluator
+    cfg = cls.default_config()
+    cfg.update(n_episode=2, stop_value=4.0, eval_freq=10)
+    envs = EvaluatorManager([[(2, 1.0)], [(3, 5.0)]])
+    saved: list[str] = []
+    policy = DuckPolicy()
+    evaluator = cls(cfg, envs, policy, None, "exp", "evaluator")
+    assert evaluator.should_eval(0) is True
+    assert evaluator.should_eval(5) is False
+    assert evaluator.should_eval(10) is True
+    stop, info = evaluator.eval(saved.append, train_iter=1, envstep=7, n_episode=2)
+    assert stop is False
+    assert sorted(map(float, info["eval_episode_return"])) == [1, 5]
+    assert saved == ["ckpt_best.pth.tar"]
+    envs = EvaluatorManager([[(2, 6.0)], [(3, 6.0)]])
+    evaluator.reset_env(envs)
+    assert evaluator.eval(train_iter=2, force_render=False, policy_kwargs={})[0] is True
+    evaluator.reset_policy(policy)
+    evaluator.reset(policy, envs)
+    evaluator.close()
+    evaluator.__del__()
+    assert not envs.is_launched
+
+
+def test_battle_evaluator() -> None:
+    cls = ding.BattleInteractionSerialEvaluator
+    envs = BattleManager([[(2, 1.0)], [(3, 5.0)]])
+    cfg = {**cls.default_config(), "n_episode": 2, "stop_value": 2.0}
+    evaluator = cls(cfg, envs, [DuckPolicy(10), DuckPolicy(11)])
+    assert evaluator.should_eval(0) is True
+    stop, info = evaluator.eval(train_iter=3, envstep=4, n_episode=2)
+    assert stop is True
+    assert len(info) == 2, "for each policy"
+    evaluator.reset([DuckPolicy(10), DuckPolicy(11)], envs)
+    evaluator.close()
+
+
+def test_metric_evaluator_and_metric() -> None:
+    assert Accuracy().gt(1.0, None) is True, "whatever is better than nothing"
+    with pytest.raises(TypeError, match="abstract"):
+        ding.IMetric()  # type: ignore[abstract]
+    data = [(torch.arange(4), torch.arange(4) % 2)]
+    cfg = {**ding.MetricSerialEvaluator.default_config(), "stop_value": 0.5}
+    with ding.MetricSerialEvaluator(cfg, (data, Accuracy()), ParityPolicy()) as evaluator:
+        assert evaluator.should_eval(0) is True
+        stop, metric = evaluator.eval(train_iter=1, envstep=1)
+        evaluator.reset(ParityPolicy(), (data, Accuracy()))
+    assert (stop, metric["acc"]) == (True, 1.0)
+
+
+# ------------------------------------------------------------- ding.worker: parallel collectors
+
+
+@pytest.mark.parametrize("name", ["ZerglingParallelCollector", "MarineParallelCollector"])
+def test_parallel_collector(name: str) -> None:
+    cls: Any = getattr(ding, name)
+    assert issubclass(cls, ding.BaseParallelCollector)
+    with pytest.raises(TypeError, match="abstract"):
+        ding.BaseParallelCollector(EasyDict())  # type: ignore[abstract]
+    cfg = {**cls.default_config(), "env": ENV, "policy": DQN, "eval_flag": False,
+           "collect_setting": {"eps": 0.1}, "exp_name": "x", "policy_update_path": "p"}  # fmt: skip
+    if name == "MarineParallelCollector":
+        with pytest.raises(ConfigError, match="several players"):
+            cls(cfg)
+        return
+    with cls(cfg) as collector:
+        collector.info("a line")
+        collector.debug("a line")
+        collector.error("a line")
+        collector.start()
+        assert collector.get_finish_info()["step_count"] == 20
+        collector.policy, collector.env_manager = collector.policy, collector.env_manager
+    assert ding.get_parallel_collector_cls({"type": "zergling"}) is cls
+    made = ding.create_parallel_collector(cfg)
+    assert isinstance(made, ding.BaseParallelCollector)
+    made.close()
+
+
+# -------------------------------------------------------------------------- ding.worker: learner
+
+
+class LearnMode:
+    """A policy's learn mode of DI-engine's form; its settings are nowhere."""
+
+    def __init__(self) -> None:
+        self.learnt: list[Any] = []
+
+    def forward(self, data: Any, **kwargs: Any) -> dict[str, Any]:
+        self.learnt.append((len(data), kwargs))
+        return {"total_loss": 0.5, "priority": [2.0] * len(data), "[histogram]h": [1.0]}
+
+    def info(self) -> str:
+        return "a policy"
+
+    def monitor_vars(self) -> list[str]:
+        return ["total_loss"]
+
+    def reset(self) -> None:
+        """Nothing is kept."""
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"model": {"w": torch.ones(1)}, "optimizer": {}}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Nothing is kept."""
+
+    def get_attribute(self, name: str) -> Any:
+        return {"batch_size": 2, "device": "cpu"}[name]  # KeyError: nothing else is there
+
+
+def drawn() -> list[dict[str, Any]]:
+    return [{"replay_unique_id": f"b_{k}", "replay_buffer_idx": k, "obs": k} for k in range(2)]
+
+
+def test_base_learner() -> None:
+    cfg = ding.BaseLearner.default_config()
+    cfg.update(train_iterations=3)
+    policy = LearnMode()
+    learner = ding.BaseLearner(cfg, None, None, None, "exp", "mine")
+    learner.policy = policy
+    assert (learner.exp_name, learner.instance_name) == ("exp", "mine")
+    assert (learner.rank, learner.world_size) == (0, 1)
+    positions: list[str] = []
+    for position in ding.LearnerHook.positions:
+        learner.register_hook(Note(positions, "note", 10, position=position))
+    learner.train(drawn(), envstep=17, policy_kwargs={"a": 1})
+    assert policy.learnt == [(2, {"a": 1})]
+    assert positions == ["before_iter", "after_iter"]
+    assert (learner.train_iter, learner.last_iter.val, learner.collector_envstep) == (1, 1, 17)
+    assert learner.priority_info == {
+        "replay_unique_id": ["b_0", "b_1"], "replay_buffer_idx": [0, 1], "priority": [2.0, 2.0],
+    }  # fmt: skip
+    assert learner.learn_info["learner_step"] == 1
+    assert learner.learn_info["priority_info"]["priority"] == [2.0, 2.0]
+    assert learner.learn_info["learner_done"] is False
+    assert learner.log_buffer["scalar"]["total_loss"] == 0.5
+    assert learner.monitor is not None
+    learner.collector_envstep = 5
+    learner.call_hook("before_run")
+    assert positions[-1] == "before_run"
+    assert learner.info("a line") is learner.debug("a line") is None
+    learner.get_data = lambda size: [lambda: drawn()[0]] * size  # type: ignore[attr-defined]
+    learner.setup_dataloader()
+    learner.start()
+    assert learner.train_iter == 3
+    assert positions[-1] == "after_run"
+    learner.tb_logger.add_scalar("a", 1.0, 1)  # type: ignore[union-attr]
+    learner.close()
+    (events,) = Path("exp/log/mine").glob("events*")
+    assert events.stat().st_size > 60, "flushed"
+    made = ding.create_learner(EasyDict(type="base", import_names=[]), policy=policy)
+    assert isinstance(made, ding.BaseLearner)
+    with pytest.raises(KeyError):
+        ding.create_learner(EasyDict(type="no_such"))
+
+
+class Note(ding.LearnerHook):
+    """Notes where it was called."""
+
+    def __init__(self, notes: list[str] | None = None, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.notes = [] if notes is None else notes
+
+    def __call__(self, engine: Any) -> None:
+        self.notes.append(self.position)
+
+
+class Save(ding.LearnerHook):
+    """A user's own way of saving."""
+
+    names: ClassVar[list[str | None]] = []
+
+    def __init__(self, name: str, priority: float, position: str, ext_args: Any = None) -> None:
+        super().__init__(name, priority, position=position)
+
+    def __call__(self, engine: Any) -> None:
+        self.names.append(engine.ckpt_name)
+
+
+@pytest.fixture
+def _save_hook() -> Iterator[None]:
+    ding.register_learner_hook("seed_save", Save)
+    yield
+    HOOK_REGISTRY._classes.pop("seed_save")
+
+
+@pytest.mark.usefixtures("_save_hook")
+def test_save_checkpoint_calls_the_hook_save_ckpt_after_run() -> None:
+    plain = ding.BaseLearner({}, LearnMode())
+    plain.save_checkpoint("ckpt_best.pth.tar")
+    assert Path("default_experiment/ckpt/ckpt_best").is_dir()
+    own = {"name": "save_ckpt_after_run", "type": "seed_save", "priority": 5,
+           "position": "after_run", "ext_args": {}}  # fmt: skip
+    learner = ding.BaseLearner({"hook": {"save_ckpt_after_run": own}}, LearnMode(), exp_name="own")
+    learner.save_checkpoint("ckpt_best.pth.tar")
+    learner.save_checkpoint()
+    assert Save.names == ["ckpt_best.pth.tar", None]
+    assert not Path("own").exists()
+
+
+def test_hooks() -> None:
+    hook = Note(None, "mine", 20, position="after_iter")
+    assert (hook.name, hook.priority, hook.position) == ("mine", 20, "after_iter")
+    cfg = EasyDict(log_show_after_iter=7, save_ckpt_after_run=True, load_ckpt_before_run="")
+    hooks = ding.build_learner_hook_by_cfg(cfg)
+    assert sorted(hooks) == sorted(ding.LearnerHook.positions)
+    assert [one.name for one in hooks["after_iter"]] == ["log_show_after_iter"]
+    assert [one.name for one in hooks["after_run"]] == ["save_ckpt_after_run"]
+    ding.add_learner_hook(hooks, hook)
+    ding.add_learner_hook(hooks, Note(None, "first", 1, position="after_iter"))
+    names = [one.name for one in hooks["after_iter"]]
+    assert names[0] == "first", "the lower, the earlier"
+    merged = ding.merge_hooks(hooks, ding.build_learner_hook_by_cfg(EasyDict()))
+    assert [one.name for one in merged["after_iter"]] == names
+    with pytest.raises(AssertionError):
+        ding.register_learner_hook("x", dict)
+
+
+# --------------------------------------------------------------------------- ding.worker: buffers
+
+
+def item(number: int = 0, **more: Any) -> dict[str, Any]:
+    return {"obs": np.full(2, number, np.float32), "number": number, **more}
+
+
+BUFFERS = {
+    "naive": "NaiveReplayBuffer", "sequence": "SequenceReplayBuffer",
+    "episode": "EpisodeReplayBuffer", "advanced": "AdvancedReplayBuffer",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", BUFFERS)
+def test_buffer(kind: str) -> None:
+    cls: Any = getattr(ding, BUFFERS[kind])
+    assert issubclass(cls, ding.IBuffer)
+    assert ding.get_buffer_cls(EasyDict(type=kind)) is cls
+    cfg = EasyDict({**cls.default_config(), "replay_buffer_size": 8})
+    buffer = ding.create_buffer(cfg, tb_logger=None, exp_name="exp", instance_name="mine")
+    assert isinstance(buffer, cls)
+    buffer.start()
+    made = [[item(k)] for k in range(6)] if kind == "episode" else [item(k) for k in range(6)]
+    buffer.push([made[0]] if kind == "episode" else made[0], cur_collector_envstep=0)
+    assert buffer.count() == 1
+    few = (9, 2) if kind == "sequence" else (9,)
+    assert buffer.sample(*few, cur_learner_iter=0) is None, "not enough"
+    buffer.push(made[1:], 1)
+    assert (buffer.count(), buffer.push_count, buffer.replay_buffer_size) == (6, 6, 8)
+    if kind == "sequence":
+        found = buffer.sample(2, 3, 0)
+        assert [len(sequence) for sequence in found] == [3, 3]
+    elif kind == "episode":
+        assert len(buffer.sample(2, 0)) == 2
+        assert buffer.episode_len > 0
+    else:
+        assert len(buffer.sample(3, 0)) == 3
+        newest = buffer.sample(2, 0, sample_range=slice(-2, None))
+        assert {one["number"] for one in newest} == {4, 5}
+    if kind == "naive":
+        assert len(buffer.sample(50, 0, replace=True)) == 50
+        assert buffer.update({}) is None
+    state = buffer.state_dict()
+    assert {"data", "tail", "valid_count", "push_count"} <= {k for k in KEYS if k in state}
+    again = cls(cfg, exp_name="exp", instance_name="mine")
+    again.load_state_dict(state)
+    assert again.count() == 6
+    buffer.save_data("saved.h5")
+    again.clear()
+    assert again.count() == 0
+    again.load_data("saved.h5")
+    assert again.count() == 6
+    for one in (buffer, again):
+        one.close()
+        one.__del__()
+
+
+KEYS = ("data", "tail", "valid_count", "push_count", "beta", "max_priority")
+
+
+def test_advanced_buffer() -> None:
+    buffer = ding.AdvancedReplayBuffer({"alpha": 1.0, "beta": 0.5}, instance_name="mine")
+    assert (buffer.alpha, buffer.beta) == (1.0, 0.5)
+    buffer.beta = 0.75
+    assert buffer.beta == 0.75
+    buffer.push([item(k) for k in range(4)], 0)
+    (one,) = buffer.sample(1, 3) or ()
+    assert one.keys() >= {"replay_unique_id", "replay_buffer_idx", "IS", "priority", "number"}
+    info = {name: [one[name]] for name in ("replay_unique_id", "replay_buffer_idx")}
+    buffer.update({**info, "priority": [1e9]})
+    assert {found["number"] for found in buffer.sample(4, 3) or ()} == {one["number"]}
+    buffer.load_state_dict(buffer.state_dict(), deepcopy=True)
+    assert buffer.count() == 4
+
+
+@pytest.mark.parametrize("kind", ["naive", "advanced"])
+def test_used_data_are_removed(kind: str) -> None:
+    files = [Path(f"{number}.h5") for number in range(3)]
+    for file in files:
+        file.write_text("x")
+    cfg = {"type": kind, "replay_buffer_size": 2, "enable_track_used_data": True}
+    buffer: Any = ding.create_buffer(EasyDict(cfg))
+    buffer.start()
+    for number, file in enumerate(files):
+        buffer.push(item(number, data_id=str(file)), 0)
+    assert [file.exists() for file in files] == [False, True, True]
+    buffer.clear()
+    assert not any(file.exists() for file in files)
+    buffer.close()
+
+
+# ------------------------------------------------------------- ding.worker: commanders, aggregator
+
+
+def test_base_serial_commander() -> None:
+    class Command:
+        def get_setting_collect(self, info: dict[str, Any]) -> dict[str, Any]:
+            return {"eps": info["learner_step"] / info["envstep"]}
+
+    parts = (EasyDict(learn_info={"learner_step": 1}), EasyDict(envstep=4), None, None)
+    commander = ding.BaseSerialCommander({}, *parts)
+    assert commander.step() == {}
+    commander.policy = Command()
+    assert commander.step() == {"eps": 0.25}
+    assert ding.BaseSerialCommander({}, *parts, policy=commander.policy).step() == {"eps": 0.25}
+
+
+def test_create_parallel_commander() -> None:
+    main = {"env": ENV, "policy": {**DQN, "other": {"commander": {"type": "solo"}}}}
+    commander = ding.create_parallel_commander(EasyDict(main))
+    assert isinstance(commander, ding.SoloCommander)
+    assert ding.get_parallel_commander_cls(EasyDict(type="solo")) is ding.SoloCommander
+    assert commander.get_collector_task() is None, "nobody learns yet"
+
+
+def test_learner_aggregator() -> None:
+    cfg = {"master": {}, "slave": {}, "learner": {"learner0": ("learner0", "0.0.0.0", 1)}}
+    aggregator = ding.LearnerAggregator(cfg)
+    assert aggregator.start() is aggregator.close() is None
+    infos = [{"learner_step": 3, "priority_info": [1]}, {"learner_step": 3, "priority_info": [2]}]
+    assert aggregator.merge_info(infos) == {"learner_step": 3, "priority_info": [1, 2]}
+
+
+# ------------------------------------------------------------------------------------------ errors
+
+
+def test_errors_are_also_what_di_engine_raises() -> None:
+    collector = ding.SampleSerialCollector({}, Manager([2]), Actor().mode)
+    with pytest.raises(RuntimeError, match="n_sample"):
+        collector.collect()
+    with pytest.raises(AssertionError, match="no environments"):
+        ding.SampleSerialCollector({}).collect(1)
+    with pytest.raises(AssertionError, match="n_episode"):
+        ding.EpisodeSerialCollector({}, Manager([2, 2]), Actor().mode).collect(1)
+    with pytest.raises(AssertionError, match="at least two"):
+        ding.BattleSampleSerialCollector({}, Battle([2]), [Actor().mode])
+    with pytest.raises(AssertionError, match="too few"):
+        ding.VectorEvalMonitor(4, 3)
+    with pytest.raises(AssertionError, match="two or more"):
+        ding.BattleInteractionSerialEvaluator({}, None, [DuckPolicy()])
+    with pytest.raises(AssertionError, match="no policy"):
+        ding.BaseLearner({}).train([])
+    mode = LearnMode()
+    mode.forward = lambda data, **kwargs: 3  # type: ignore[method-assign, assignment, return-value]
+    with pytest.raises(TypeError, match="must return a dict"):
+        ding.BaseLearner({}, mode).train(drawn())
+    with pytest.raises(AssertionError, match="position"):
+        Note(None, "a", 1, position="sometimes")
+    with pytest.raises(AssertionError):
+        ding.AdvancedReplayBuffer({}).push([3], 0)
+
+
+# ------------------------------------------------------------------------------------- differences
+
+README = Path(__file__).parent.parent.parent / "hpcdi" / "worker" / "README.md"
+
+
+def _state_dict() -> None:
+    with ding.Coordinator(compiled()) as coordinator:
+        assert coordinator.state_dict() != {}
+
+
+def _setting() -> None:
+    with pytest.raises(ConfigError, match="unknown key"):
+        ding.BaseLearner({"no_such": 1})
+
+    class Learner(ding.BaseLearner):
+        config: ClassVar[dict[str, Any]] = {**ding.BaseLearner.config, "no_such": 1}
+
+    assert Learner({"no_such": 2})._cfg.no_such == 2
+
+
+def _items() -> None:
+    buffer = ding.NaiveReplayBuffer({})
+    buffer.push(item(), 0)
+    with pytest.raises(BufferContractError):
+        buffer.push({"other": 1}, 0)
+    np.random.seed(3)
+    buffer = ding.NaiveReplayBuffer({})
+    state = np.random.get_state()[1].tolist()  # type: ignore[index, union-attr]
+    buffer.push([item(k) for k in range(4)], 0)
+    buffer.sample(2, 0)
+    assert np.random.get_state()[1].tolist() == state  # type: ignore[index, union-attr]
+
+
+def _iterations() -> None:
+    seen: list[int] = []
+    learner = ding.BaseLearner({}, LearnMode())
+    hook = Note(None, "a", 1, position="after_iter")
+    hook.notes = EasyDict(append=lambda _position: seen.append(learner.last_iter.val))  # type: ignore[assignment]
+    learner.register_hook(hook)
+    learner.train(drawn())
+    assert seen == [1]
+
+
+def _loss() -> None:
+    mode = LearnMode()
+    mode.forward = lambda data, **kwargs: {"total_loss": float("nan")}  # type: ignore[method-assign]
+    with pytest.raises(PolicyError):
+        ding.BaseLearner({}, mode).train(drawn())
+
+
+def _hickle() -> None:
+    with h5py.File("theirs.hkl", "w") as file:
+        file.attrs["HICKLE_VERSION"] = "5.0.3"
+    with pytest.raises(SnapshotError, match=r"hickle.load .*load_state_dict"):
+        ding.NaiveReplayBuffer({}).load_data("theirs.hkl")
+    buffer = ding.NaiveReplayBuffer({})
+    data = [item(0), item(1), None]
+    buffer.load_state_dict({"data": data, "tail": 2, "valid_count": 2, "push_count": 2})
+    assert buffer.count() == 2
+
+
+def _left_out() -> None:
+    module = importlib.import_module("hpcdi.worker.coordinator.comm_coordinator")
+    with pytest.raises(CommError, match=r"use hpcdi\.worker\.Coordinator"):
+        module.CommCoordinator({}, {}, None)
+
+
+def _threads() -> None:
+    names = ("_start_thread", "_join_thread", "_setup_logger", "_setup_timer")
+    assert not any(hasattr(ding.BaseParallelCollector, name) for name in names)
+
+
+def _private() -> None:
+    assert not hasattr(ding.BaseLearner({}), "_hooks")
+
+
+def _ranks() -> None:
+    config: Any = ding.BaseCommCollector.Config(type="mine")
+    (problem,) = config.problems()
+    assert "derive it from MPIFileSystemCollector" in problem.message
+
+
+def _addresses() -> None:
+    slave = CollectorSlave("0.0.0.0", 80, callback_fn=callbacks([], "resource"))
+    slave.start()
+    assert slave._process_task({"name": "resource"}) == {"from": "resource"}
+
+
+def _no_run() -> None:
+    create = {"env": {"type": "a"}, "policy": {"type": "bc"}}
+    main = {"env": {"collector_env_num": 1, "evaluator_env_num": 1}, "policy": {}}
+    assert list(problems_of(main, create))
+    with_model = {"reward_model": {}, "env": {"type": "a"}, "policy": {"type": "dqn"}}
+    (problem,) = problems_of(main, with_model)
+    assert problem.path == "create_config.reward_model"
+
+
+def _league() -> None:
+    league = {"type": "one_vs_one", "league": {"naive_sp_player": {}}}
+    with pytest.raises(ConfigError, match="naive_sp_player: unknown key"):
+        compile_config({"env": ENV, "policy": {**DQN, "other": {"commander": league}}})
+
+
+def _lambda() -> None:
+    assert "lambda" in README.read_text(), "tests/unit/test_env_child_process.py has the error"
+
+
+DIFFERENCES: dict[str, Callable[[], None]] = {
+    "`Coordinator.state_dict()` is not empty": _state_dict,
+    "A setting that nobody knows is refused": _setting,
+    "Buffers refuse items of other keys or shapes, and draw by a generator of their own": _items,
+    "Buffers do not load files of hickle": _hickle,
+    "A hook after an iteration sees how many are done, 1 at the first": _iterations,
+    "A loss that is not finite, or priorities that are not one a sample, are errors": _loss,
+    "Private attributes are others": _private,
+    "`CommCoordinator` and `OperatorServer` cannot be made": _left_out,
+    "A parallel collector has no thread, timer and logger of its own": _threads,
+    "Nothing listens at `host` and `port`": _addresses,
+    "A class of the base classes `BaseCommLearner` and `BaseCommCollector` is no rank": _ranks,
+    "Environments in child processes are made by functions that pickle takes": _lambda,
+    "Data sets, experts, reward models and samples that are whole episodes have no run": _no_run,
+    "A league has settings of its own": _league,
+}
+"""What differs on purpose, as hpcdi/worker/README.md says it -> a proof that it does."""
+
+
+def test_the_list_of_differences_is_exact() -> None:
+    """Every line of it is proved, and whoever mends one takes it off the list."""
+    text = README.read_text().partition("## What differs")[2].partition("\n## ")[0]
+    rows = [line.split(" | ") for line in text.splitlines() if line.startswith("| ")]
+    listed = [row[0].removeprefix("| ") for row in rows[1:]]
+    assert listed == list(DIFFERENCES)
+    assert len(listed) <= 15
+    assert all(len(row) == 3 for row in rows), "what, why, what to do"
+
+
+@pytest.mark.parametrize("difference", DIFFERENCES)
+def test_a_difference_is_one(difference: str) -> None:
+    DIFFERENCES[difference]()

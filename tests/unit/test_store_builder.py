@@ -318,3 +318,44 @@ def test_env_steps_of_samples_are_a_fact_of_their_block() -> None:
     sealed = plain.seal()
     assert sealed is not None
     assert "env_steps" not in sealed.facts
+
+
+# ------------------------------------------------------------------------------------------ lending
+
+
+def test_what_comes_to_an_open_block_is_lent_once_and_the_block_is_whole_in_the_end() -> None:
+    lent: list[tuple[Block, int, int]] = []
+    numbers = itertools.count()
+    builder = BlockBuilder(
+        lambda _bytes: 20, itertools.count(), lambda: {"number": next(numbers)},
+        lend=lambda *piece: lent.append(piece),
+    )  # fmt: skip
+    made = [make_segment([3, 4], 0), make_segment([5], 7), make_segment([6, 4], 12)]
+    blocks: list[Block] = []
+    for segment in made:
+        blocks += builder.append(segment)
+        builder.lend()
+        builder.lend()  # nothing has come since
+    assert [(first, capacity) for _, first, capacity in lent] == [
+        (0, 20),
+        (7, 20),
+        (12, 18),
+        (0, 20),
+    ]
+    last = builder.seal()
+    assert last is not None
+    assert len(lent) == 4, "all of it was lent"
+    for block, number in zip([*blocks, last], (0, 1), strict=True):
+        pieces = [piece for piece, _, _ in lent if piece.facts["number"] == number]
+        assert block.facts["number"] == number
+        rows = np.concatenate([piece.columns["row"] for piece in pieces])
+        assert rows.tolist() == block.columns["row"].tolist()
+        own = np.concatenate(
+            [rows_of(piece, k) for piece in pieces for k in range(len(piece.items))]
+        )
+        whole = np.concatenate([rows_of(block, k) for k in range(len(block.items))])
+        assert own.tolist() == whole.tolist(), "items count from their piece's first row"
+        ids = np.concatenate([piece.items["item_id"] for piece in pieces])
+        assert ids.tolist() == block.items["item_id"].tolist()
+        assert sum(piece.facts["episodes"] for piece in pieces) == block.facts["episodes"]
+    assert np.shares_memory(lent[0][0].columns["row"], blocks[0].columns["row"]), "no copy"

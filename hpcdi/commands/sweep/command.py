@@ -202,7 +202,7 @@ def _status(arguments: Sequence[str]) -> int:
     if options.csv:
         sys.stdout.write(csv_of(rows))
     elif options.json:
-        print_lines([json.dumps(rows, indent=2)])
+        print_lines(json.dumps(rows, indent=2).splitlines())
     else:
         packed = packed_job(sweep)
         again = (
@@ -263,7 +263,7 @@ def _print_plan(
     if not is_here:
         job = _job(sweep, slurm, options)
         command = shlex.join(command_to_submit(sweep, indices, job))
-        print_lines(["", command, "", script_text(job)])
+        print_lines(["", command, "", *script_text(job).splitlines(), ""])
     return EXIT_DONE
 
 

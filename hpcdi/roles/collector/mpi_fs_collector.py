@@ -25,7 +25,7 @@ from hpcdi.comm.messages import (
 from hpcdi.config.compat import component_class
 from hpcdi.config.fields import to_mapping
 from hpcdi.config.roles import CommCollectorConfig
-from hpcdi.errors import EXIT_REQUEUE, EnvError
+from hpcdi.errors import EXIT_REQUEUE, EnvError, EnvValueError
 from hpcdi.roles.collector.base_parallel_collector import (
     BaseParallelCollector,
     CollectorPort,
@@ -92,7 +92,7 @@ class MPIFileSystemCollector(MessageSide, CollectorPort):
             CloseTask: lambda _rank, message: self._close_task(message),
             Stop: lambda _rank, _message: self._stop(),
         }
-        self.pump = place.make_pump(place.link, handlers, self.ask, self.listen)
+        self.pump = place.make_pump(place.link, handlers, self.ask, self.listen, begins=False)
         config = place.config
         on_policy = config.policy.on_policy  # each rollout needs the newest
         every_s = 0.0 if on_policy else config.policy.collect.collector.update_policy_second
@@ -303,9 +303,9 @@ class MPIFileSystemCollector(MessageSide, CollectorPort):
         """No environments are left here: publish the data and return the task to rank 0.
 
         Raises:
-            EnvError: it is the only collector that there will be, in one process.
+            EnvError: another rank would see the same, or there is none, in one process.
         """
-        if self._place.in_turns:
+        if self._place.in_turns or isinstance(error, EnvValueError):
             raise error
         LOGGER.info("no environments are left, the task is returned", exc_info=error)
         self._data.seal()

@@ -24,7 +24,7 @@ from collections.abc import Iterable, Mapping
 from enum import Enum
 from typing import TYPE_CHECKING, Any, Protocol
 
-from hpcdi.comm.messages import BlockReady, CloseTask, CollectTask
+from hpcdi.comm.messages import BlockReady, BlockStored, CloseTask, CollectTask
 from hpcdi.config.schema import ExperimentConfig
 from hpcdi.roles.coordinator.groups import Group
 from hpcdi.roles.coordinator.workers import Order, Worker
@@ -51,6 +51,10 @@ class Plan(Protocol):
 
     def publish(self, run: Scheduler, ready: BlockReady, now: float) -> list[Order]:
         """A block was published, and is counted."""
+        ...
+
+    def stored(self, run: Scheduler, block: BlockStored) -> None:
+        """A block that was published piece by piece lies in a shard."""
         ...
 
     def snapshot(self, run: Scheduler, now: float) -> list[Order]:
@@ -103,6 +107,10 @@ class FreePlan:
         """A learner reads it at once."""
         return [*run.admit(ready), *run.pause(), *run.end_at_limit(now)]
 
+    def stored(self, run: Scheduler, block: BlockStored) -> None:
+        """Its replay buffer knows it."""
+        run.groups.of(block).replay.stored(block)
+
     def snapshot(self, run: Scheduler, now: float) -> list[Order]:
         """By time."""
         return self.last_snapshot(run, now) if run.snapshots.is_due(now) else []
@@ -146,6 +154,7 @@ class LockstepPlan:
         self._is_first = True  # round of this process
         self._collectors: list[int] = []  # ranks that work in this round
         self._blocks: list[BlockReady] = []  # that they have published
+        self._stored: list[BlockStored] = []  # some of these, meanwhile
 
     def stamp(self, run: Scheduler, task: CollectTask) -> CollectTask:
         """A task is one rollout, or one evaluation, by the learners' present policy."""
@@ -184,6 +193,13 @@ class LockstepPlan:
         """Learners wait for the end of the collectors' turn, and so do limits."""
         self._blocks.append(ready)
         return []
+
+    def stored(self, run: Scheduler, block: BlockStored) -> None:
+        """Its replay buffer knows it; not before the pieces that this plan holds."""
+        if any(ready.block_id == block.block_id for ready in self._blocks):
+            self._stored.append(block)
+        else:
+            run.groups.of(block).replay.stored(block)
 
     def snapshot(self, run: Scheduler, now: float) -> list[Order]:  # noqa: ARG002
         """None in the middle of a round: see `_begin`."""
@@ -225,10 +241,14 @@ class LockstepPlan:
 
     def _hand_over(self, run: Scheduler) -> list[Order]:
         """All rollouts have come: the learners read them."""
-        blocks, self._blocks = sorted(self._blocks, key=lambda ready: ready.block_id), []
+        blocks, self._blocks = sorted(self._blocks, key=_order_of), []
         self._group(run).replay.ratio.begin_round(sum(ready.transitions for ready in blocks))
         self._step = RoundStep.LEARN
-        return [order for ready in blocks for order in run.admit(ready)]
+        orders = [order for ready in blocks for order in run.admit(ready)]
+        stored, self._stored = self._stored, []
+        for block in stored:
+            self.stored(run, block)
+        return orders
 
     def _draw(self, run: Scheduler) -> list[Order]:
         """The next batch, now that all have asked for one; where none is left, the round is over.
@@ -253,6 +273,10 @@ class LockstepPlan:
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Restore a `state_dict`."""
         self.rounds = int(state.get("rounds", 0))
+
+
+def _order_of(ready: BlockReady) -> tuple[int, int]:
+    return ready.block_id, ready.first_row
 
 
 def _learners_wait(run: Scheduler) -> bool:

@@ -41,7 +41,14 @@ from hpcdi.comm.messages import (
     WorkerFailed,
     WorkerReady,
 )
-from hpcdi.errors import EXIT_DONE, EXIT_FAILED, EXIT_REQUEUE, WorkerSilentError, state_after
+from hpcdi.errors import (
+    EXIT_DONE,
+    EXIT_FAILED,
+    EXIT_INTERRUPTED,
+    EXIT_REQUEUE,
+    WorkerSilentError,
+    state_after,
+)
 from hpcdi.league.league import League
 from hpcdi.policy.exploration import RANDOM
 from hpcdi.roles.context import COORDINATOR_RANK
@@ -240,7 +247,7 @@ class Scheduler(RunState):
             case BlockReady():
                 return self._on_block_ready(message, now)
             case BlockStored():
-                self.groups.of(message).replay.stored(message)
+                self._plan.stored(self, message)
             case BlockAdmitted():
                 return self._on_block_admitted(message, rank, now)
             case DataDemand():
@@ -274,7 +281,10 @@ class Scheduler(RunState):
         match message:
             case StopRequest():
                 state, code = state_after(message.exit_code), message.exit_code
-                return self.stop(Outcome(state, message.reason, code), now)
+                outcome = Outcome(state, message.reason, code)
+                if self.outcome is not None and self.outcome.exit_code == EXIT_INTERRUPTED:
+                    self.outcome = outcome  # a queue has sent SIGINT before SIGTERM
+                return self.stop(outcome, now)
             case ScaleCollectors():
                 self.want_collectors(message.count)  # the next tick starts or closes tasks
                 return []

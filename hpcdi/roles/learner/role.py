@@ -119,7 +119,9 @@ class Learner(MessageSide):
         self._publisher = PolicyPublisher(
             lambda rank, update: self.pump.send(rank, update), self._policy_file()
         )
-        self.pump = context.make_pump(context.link, self._handlers(), self.ask, self.listen)
+        self.pump = context.make_pump(
+            context.link, self._handlers(), self.ask, self.listen, begins=False
+        )
         self._snapshots = SnapshotPartWriter(
             context.layout, lambda part: self.pump.send(COORDINATOR_RANK, part), context.group
         )

@@ -234,6 +234,10 @@ class Training:
         return self.rank == 0 or not self._cfg.only_monitor_rank0
 
 
+class NoLogError(PolicyError, TypeError):
+    """What a policy's forward returned is no log."""
+
+
 def check_loss(log: Log, train_iter: int, task: str = "") -> None:
     """Check that the loss is finite.
 
@@ -243,8 +247,13 @@ def check_loss(log: Log, train_iter: int, task: str = "") -> None:
         task: of several, the one that it is of.
 
     Raises:
-        PolicyError: it is not.
+        NoLogError: it is no mapping. PolicyError: the loss is not finite.
     """
+    if not isinstance(log, Mapping):
+        raise NoLogError(
+            "the policy's forward must return a dict of scalars, or a list of such, not a "
+            f"{type(log).__name__}"
+        )
     loss = log.get("total_loss", 0.0)
     if not math.isfinite(loss):
         where = f" of {task}" if task else ""

@@ -13,7 +13,7 @@ import numpy as np
 
 from hpcdi.config.compat import Configurable, component_class
 from hpcdi.config.roles import SerialCollectorConfig
-from hpcdi.errors import ConfigError, EnvError, PolicyError, Problem
+from hpcdi.errors import EnvError, PolicyError, Problem
 from hpcdi.roles.collector.loop import Act, Loop, PolicyAgent, attribute_of
 from hpcdi.types import Array, Episodes, Transition
 from hpcdi.utils.lifetime import Closing
@@ -29,6 +29,7 @@ from hpcdi.worker.dict_policy import (
     TrajectoryRecorder,
     columnar_actor,
 )
+from hpcdi.worker.errors import NoEnvError, NoPolicyError, QuotaError, UnknownAmountError
 
 __all__ = [
     "CachePool",
@@ -193,15 +194,14 @@ class SerialCollector(Closing, ISerialCollector):
             return ()
         return self._policy if isinstance(self._policy, list) else (self._policy,)
 
-    def _begin(
-        self, setting: Any, train_iter: int, level_seeds: Mapping[int, int] | None = None
-    ) -> CollectCall:
+    def _begin(self, setting: Any, train_iter: int, level_seeds: Any = None) -> CollectCall:
         """Begin a call of `collect`, which marks transitions; the loop is made when first needed.
 
         Args:
             setting: keyword arguments of the policy; in a battle maybe a list, one a player.
             train_iter: of the policy, marked as ``collect_iter``.
-            level_seeds: by environment, marked as ``seed``.
+            level_seeds: by environment, marked as ``seed``: a mapping of some, or a sequence or a
+                tensor of all.
         """
         if self._loop is None or self._records is None:
             present = copy.deepcopy if self._cfg.deepcopy_obs else None
@@ -214,7 +214,9 @@ class SerialCollector(Closing, ISerialCollector):
             self._records = DictRecorder(actor, self._recorders())
             self._loop = Loop(envs, PolicyAgent(actor), self._records)
         mark = {"collect_iter": train_iter}
-        own = {env: {**mark, "seed": seed} for env, seed in (level_seeds or {}).items()}
+        seeds = {} if level_seeds is None else level_seeds
+        pairs = seeds.items() if isinstance(seeds, Mapping) else enumerate(seeds)
+        own = {env: {**mark, "seed": seed} for env, seed in pairs}
         self._records.mark = lambda env: own.get(env, mark)
         return CollectCall(self._env, self._loop, setting, recorders=self._records.of)
 
@@ -234,29 +236,29 @@ class SerialCollector(Closing, ISerialCollector):
         """How much to collect: the argument, or the policy's attribute of that name.
 
         Raises:
-            EnvError, PolicyError: there are no environments, or there is no policy.
-            ConfigError: the amount is unknown or below 1.
+            NoEnvError, NoPolicyError: there are no environments, or there is no policy.
+            UnknownAmountError: the amount is unknown or below 1.
         """
         if self._env is None:
-            raise EnvError("the collector has no environments; give it some by reset_env(manager)")
+            raise NoEnvError("the collector has no environments; set them by reset_env(manager)")
         if self._policy is None:
-            raise PolicyError("the collector has no policy; give it one by reset_policy(mode)")
+            raise NoPolicyError("the collector has no policy; give it one by reset_policy(mode)")
         target = given if given is not None else attribute_of(self._policies()[0], name, None)
         if target is None or target < 1:
             problem = f"must be at least 1, not {target}"
-            raise ConfigError([Problem(name, problem)], f"{type(self).__name__}.collect")
+            raise UnknownAmountError([Problem(name, problem)], f"{type(self).__name__}.collect")
         return int(target)
 
     def _episode_target(self, given: int | None) -> int:
         """How many episodes to collect; see `_target`.
 
         Raises:
-            ConfigError: fewer than there are environments: the shortest ones would be chosen.
+            QuotaError: fewer than there are environments: the shortest ones would be chosen.
         """
         target = self._target(given, "n_episode")
         if target < self._env.env_num:
             problem = f"must be at least the number of environments, {self._env.env_num}"
-            raise ConfigError([Problem("n_episode", f"{problem}, not {target}")], "collect()")
+            raise QuotaError([Problem("n_episode", f"{problem}, not {target}")], "collect()")
         return target
 
 

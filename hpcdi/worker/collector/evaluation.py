@@ -22,7 +22,7 @@ import numpy as np
 
 from hpcdi.config.compat import Configurable, component_class
 from hpcdi.config.roles import BattleEvaluatorConfig, EvaluatorConfig, InteractionEvaluatorConfig
-from hpcdi.errors import EnvError, PolicyError
+from hpcdi.errors import ConfigError, EnvError
 from hpcdi.roles.collector.evaluation import evaluate, quotas
 from hpcdi.roles.collector.loop import Loop, PolicyAgent
 from hpcdi.roles.coordinator.groups import EvaluationClock
@@ -39,6 +39,7 @@ from hpcdi.worker.collectives import group_rank, on_first_rank
 from hpcdi.worker.collector.episode_videos import NAMES, Camera, EpisodeVideos
 from hpcdi.worker.dict_envs import as_number, ours
 from hpcdi.worker.dict_policy import DictActor, columnar_actor
+from hpcdi.worker.errors import NoEnvError, NoPolicyError, QuotaError
 
 
 class ISerialEvaluator(Configurable, ABC):
@@ -124,11 +125,14 @@ class VectorEvalMonitor:
         max_video_bytes: of all pictures together; see `EpisodeVideos`.
 
     Raises:
-        ConfigError: there are fewer episodes than environments, or no environment.
+        QuotaError: there are fewer episodes than environments, or no environment.
     """
 
     def __init__(self, env_num: int, n_episode: int, *, max_video_bytes: int = 256 << 20) -> None:
-        self.quota = quotas(n_episode, env_num)
+        try:
+            self.quota = quotas(n_episode, env_num)
+        except ConfigError as error:
+            raise QuotaError(error.problems, error.source) from None
         """Episodes of each environment that count."""
         self._rewards: list[list[float]] = [[] for _ in range(env_num)]
         self._infos: list[list[Mapping[str, Any]]] = [[] for _ in range(env_num)]
@@ -372,12 +376,14 @@ class SerialEvaluator(Closing, ISerialEvaluator):
 
     def _demand_env(self) -> Any:
         if self._env is None:
-            raise EnvError(f"{self._name()} has no environment; give it one by reset_env(env)")
+            raise NoEnvError(f"{self._name()} has no environment; give it one by reset_env(env)")
         return self._env
 
     def _demand_policy(self) -> Any:
         if self._policy is None:
-            raise PolicyError(f"{self._name()} has no policy; give it one by reset_policy(policy)")
+            raise NoPolicyError(
+                f"{self._name()} has no policy; give it one by reset_policy(policy)"
+            )
         return self._policy
 
     def _name(self) -> str:
@@ -625,7 +631,7 @@ class BattleInteractionSerialEvaluator(SerialEvaluator):
             is_list = isinstance(_policy, Sequence) and not hasattr(_policy, "forward")
             policies = list(_policy) if is_list else [_policy]
             if len(policies) < 2:
-                raise PolicyError(
+                raise NoPolicyError(
                     f"{self._name()} needs a list of two or more policies, one a player, not "
                     f"{len(policies)}; InteractionSerialEvaluator plays alone"
                 )

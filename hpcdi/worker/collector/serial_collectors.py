@@ -15,7 +15,7 @@ from hpcdi.config.roles import (
     SampleCollectorConfig,
     SerialCollectorConfig,
 )
-from hpcdi.errors import EnvError, PolicyError
+from hpcdi.errors import EnvError
 from hpcdi.policy.base import actor_of
 from hpcdi.roles.collector.loop import Act, Loop, PolicyAgent, attribute_of
 from hpcdi.roles.collector.recorder import Recorder
@@ -27,6 +27,7 @@ from hpcdi.utils.nested import column_rows, concatenate_columns
 from hpcdi.worker.collector.base_serial_collector import CollectCall, SerialCollector
 from hpcdi.worker.dict_envs import by_dicts, ours
 from hpcdi.worker.dict_policy import Trajectory, TrajectoryRecorder, trajectory_length
+from hpcdi.worker.errors import NoPolicyError
 
 _MADE_AT = "collect_iter"
 
@@ -48,7 +49,7 @@ class SampleSerialCollector(SerialCollector):
         random_collect: bool = False,
         record_random_collect: bool = True,
         policy_kwargs: Settings | None = None,
-        level_seeds: Mapping[int, int] | None = None,
+        level_seeds: Mapping[int, int] | Sequence[int] | None = None,
     ) -> list[Transition]:
         """Collect training samples as the policy's ``get_train_sample`` makes them.
 
@@ -60,7 +61,8 @@ class SampleSerialCollector(SerialCollector):
                 where it has none by actions that the environments choose.
             record_random_collect: report such episodes like others; steps always count.
             policy_kwargs: for the policy's ``forward``, e.g. ``{"eps": 0.1}``.
-            level_seeds: environment -> seed of its level, marked on its samples as ``seed``.
+            level_seeds: seed of the level of each environment, by its number (a mapping, a
+                sequence or a tensor), marked on its samples as ``seed``.
 
         Raises:
             ConfigError: the number of samples is unknown.
@@ -69,6 +71,8 @@ class SampleSerialCollector(SerialCollector):
             self.reset_policy(_NoPolicy(self._env))
         target = self._target(n_sample, "n_sample")
         call = self._begin(policy_kwargs, train_iter, level_seeds)
+        if self._records is not None:
+            self._records.actor.passes_state = not random_collect
         (recorder,) = call.recorders
         share = attribute_of(self._policy, "n_sample", None) or target
         recorder.length = trajectory_length(self._policy, share, self._env.env_num)
@@ -223,7 +227,7 @@ class BattleSerialCollector(SerialCollector):
 
     def _checked_policy(self, policy: Any) -> list[Any]:
         if not isinstance(policy, list | tuple) or len(policy) < 2 or hasattr(policy, "forward"):
-            raise PolicyError(
+            raise NoPolicyError(
                 f"{type(self).__name__} takes a list of policies, one for each player, at least two"
             )
         return list(policy)

@@ -30,6 +30,8 @@ _HOOKS = (
 )  # fmt: skip
 _EVAL_FREQ = 1000
 """Iterations from one evaluation to the next, where a configuration does not say."""
+_EPISODE_STEPS = 1000
+"""Steps of an episode for which there is room in blocks and on rank 0."""
 _OWN_PROGRAM = "hpcdi has no run with it; use your own program and ours"
 _OFFLINE = "learns from a data set alone, without environments: hpcdi has no such run yet"
 _IMITATION = "learns from an expert beside its environments: hpcdi has no such run yet"
@@ -140,8 +142,8 @@ def problems_of(main: Mapping[str, Any], create: Mapping[str, Any]) -> Iterator[
         yield from (Problem(f"{name}.{key}", _OWN_PROGRAM) for key in sorted(keys))
     yield from _missing(main, create)
     collector = create.get("collector", {}).get("type", "sample")
-    if collector != "sample":
-        message = f"hpcdi runs collectors of samples, not {collector!r}"
+    if collector not in ("sample", "episode"):
+        message = f"hpcdi runs collectors of samples and of episodes, not {collector!r}"
         yield Problem("create_config.collector.type", f"{message}; that one is for your own code")
 
 
@@ -196,17 +198,18 @@ def _policy(
     notes: list[str],
 ) -> dict[str, Any]:
     learn, collect, on_policy = policy["learn"], policy["collect"], bool(policy["on_policy"])
-    wanted, env_num = (
-        int(collect.get("n_sample") or env["collector_env_num"]),
-        env["collector_env_num"],
-    )
+    of_episodes = create.get("collector", {}).get("type") == "episode"
+    if of_episodes:
+        _check_episodes(collect, on_policy)
+    env_num = env["collector_env_num"]
+    wanted = env_num if of_episodes else int(collect.get("n_sample") or env_num)
     share = max(1, math.ceil(wanted / env_num))
     if share * env_num != wanted:
         notes.append(
             f"policy.collect.n_sample {wanted} is rounded to {share * env_num}, {share} of each of "
             f"the {env_num} environments"
         )
-    elif "n_sample" in collect:
+    elif collect.get("n_sample") and not of_episodes:
         notes.append(
             f"policy.collect.n_sample {wanted} of all {env_num} environments is now {share} of each"
         )
@@ -217,11 +220,18 @@ def _policy(
         "cuda": bool(policy.get("cuda", False)),
         "on_policy": on_policy,
         "priority": bool(policy.get("priority", False)),
-        "traj_len_inf": bool(policy.get("traj_len_inf", False)),
+        "traj_len_inf": of_episodes or bool(policy.get("traj_len_inf", False)),
         "random_collect_size": _random_collect(policy, notes),
         "collect": {"n_sample": share, "unroll_len": int(collect.get("unroll_len", 1))},
         "learn": {"batch_size": int(learn.get("batch_size", 64))},
     }
+    if of_episodes:
+        each = math.ceil(int(collect["n_episode"]) / env_num)
+        result["collect"] |= {"n_episode": each * env_num, "n_sample": each * _EPISODE_STEPS}
+        notes.append(
+            f"policy.collect.n_episode {collect['n_episode']} is of each collector; there is room "
+            f"for episodes of {_EPISODE_STEPS} steps: policy.collect.n_sample / {each}"
+        )
     updates = None if on_policy else learn.get("update_per_collect")
     result["learn"]["update_per_collect"] = None if updates is None else int(updates)
     hooks = _known(
@@ -250,6 +260,27 @@ def _policy(
         notes.append("policy.multi_gpu is dropped: one learner updates a policy of DI-engine's")
     result["ding"] = {**create["policy"], **given}
     return result
+
+
+def _check_episodes(collect: Mapping[str, Any], on_policy: bool) -> None:
+    """Check that episodes come as training samples, once.
+
+    Raises:
+        ConfigError: they do not.
+    """
+    problems = []
+    if not collect.get("n_episode"):
+        problems.append(
+            Problem("policy.collect.n_episode", "is required by a collector of episodes")
+        )
+    if not collect.get("collector", {}).get("get_train_sample"):
+        message = "must be true: hpcdi has no run whose samples are whole episodes"
+        problems.append(Problem("policy.collect.collector.get_train_sample", message))
+    if not on_policy:
+        message = "hpcdi's collectors of episodes are for on-policy policies"
+        problems.append(Problem("create_config.collector.type", message))
+    if problems:
+        raise ConfigError(problems, "DI-engine's configuration")
 
 
 def _random_collect(policy: Mapping[str, Any], notes: list[str]) -> int:

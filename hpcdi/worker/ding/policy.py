@@ -27,6 +27,12 @@ class DingCollectConfig(CollectConfig):
     """How data are collected."""
 
     unroll_len: int = setting(1, "transitions that one sample holds", minimum=1, maximum=65_535)
+    n_episode: int | None = setting(
+        None,
+        "whole episodes of a collector's rollout, of all its environments; empty: n_sample says "
+        "how long it is",
+        minimum=1,
+    )
 
 
 @dataclass(frozen=True)
@@ -203,16 +209,31 @@ class DingPolicy(Policy):
         self._inner._load_state_dict_learn({**self._inner._state_dict_learn(), **state_dict})
 
     def _state_dict_collect(self) -> dict[str, Any]:
-        return _with_model(self._inner._state_dict_collect())
+        return self._state_of("collect")
 
     def _load_state_dict_collect(self, state_dict: dict[str, Any]) -> None:
-        self._inner._load_state_dict_collect(state_dict)
+        self._load("collect", state_dict)
 
     def _state_dict_eval(self) -> dict[str, Any]:
-        return _with_model(self._inner._state_dict_eval())
+        return self._state_of("eval")
 
     def _load_state_dict_eval(self, state_dict: dict[str, Any]) -> None:
-        self._inner._load_state_dict_eval(state_dict)
+        self._load("eval", state_dict)
+
+    def _state_of(self, mode: str) -> dict[str, Any]:
+        if self._acts_by_its_model(mode):
+            return {"model": self._inner._model.state_dict()}
+        return _with_model(getattr(self._inner, f"_state_dict_{mode}")())
+
+    def _load(self, mode: str, state_dict: dict[str, Any]) -> None:
+        if self._acts_by_its_model(mode):
+            self._inner._model.load_state_dict(state_dict["model"])
+        else:
+            getattr(self._inner, f"_load_state_dict_{mode}")(state_dict)
+
+    def _acts_by_its_model(self, mode: str) -> bool:
+        """Returns whether a mode has no network of its own, as PG's: DI-engine never loads it."""
+        return hasattr(self._inner, "_model") and not hasattr(self._inner, f"_{mode}_model")
 
 
 def _with_model(state: dict[str, Any]) -> dict[str, Any]:

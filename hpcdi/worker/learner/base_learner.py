@@ -35,6 +35,7 @@ from hpcdi.types import Array
 from hpcdi.utils.log import LOGGER
 from hpcdi.utils.metrics import CHART, HISTOGRAM, CountVar, CurveWriter
 from hpcdi.utils.registry import LEARNER_REGISTRY
+from hpcdi.worker.errors import NoPolicyError
 from hpcdi.worker.learner.learner_hook import (
     POSITIONS,
     LearnerHook,
@@ -416,7 +417,7 @@ class BaseLearner(Configurable, Training):
 
     def _check_policy(self) -> None:
         if self.policy is None:
-            raise PolicyError("the learner has no policy; set `learner.policy` before training")
+            raise NoPolicyError("the learner has no policy; set `learner.policy` before training")
 
     def __repr__(self) -> str:
         counts = {position: len(self._hooks_at(position)) for position in POSITIONS}

@@ -17,6 +17,7 @@ from hpcdi.roles.learner import callbacks
 from hpcdi.roles.learner.callbacks import CALLBACKS, callbacks_of
 from hpcdi.roles.learner.training import Callback, Log, Training
 from hpcdi.utils.registry import HOOK_REGISTRY
+from hpcdi.worker.errors import HookError
 
 POSITIONS = ("before_run", "after_run", "before_iter", "after_iter")
 Hooks = dict[str, list["LearnerHook"]]
@@ -50,7 +51,7 @@ class LearnerHook(Hook, Callback):
         position: one of `POSITIONS`.
 
     Raises:
-        ValueError: there is no such position.
+        HookError: there is no such position.
         TypeError: the priority is no number.
     """
 
@@ -59,7 +60,7 @@ class LearnerHook(Hook, Callback):
     def __init__(self, name: str, priority: float = 100, *, position: str, **kwargs: Any) -> None:
         super().__init__(name, priority, **kwargs)
         if position not in POSITIONS:
-            raise ValueError(f"a hook's position is one of {POSITIONS}, not {position!r}")
+            raise HookError(f"a hook's position is one of {POSITIONS}, not {position!r}")
         if isinstance(priority, bool) or not isinstance(priority, int | float):
             raise TypeError(f"a hook's priority is a number, not {priority!r}")
         self._position = position
@@ -96,7 +97,13 @@ def no_hooks() -> Hooks:
 
 
 def add_learner_hook(hooks: Hooks, hook: LearnerHook) -> None:
-    """Add a hook after those of its position with the same or a lower priority value."""
+    """Add a hook after those of its position with the same or a lower priority value.
+
+    Raises:
+        HookError: it is none.
+    """
+    if not isinstance(hook, LearnerHook):
+        raise HookError(f"{hook!r} is no LearnerHook")
     others = hooks.setdefault(hook.position, [])
     after = [k for k, other in enumerate(others) if other.priority > hook.priority]
     others.insert(after[0] if after else len(others), hook)
@@ -385,10 +392,10 @@ def find_char(s: str, flag: str, num: int, reverse: bool = False) -> int:
     """Returns where a text has a character for the `num`-th time, from its end if `reverse`; or -1.
 
     Raises:
-        ValueError: `num` is below 1.
+        HookError: `num` is below 1.
     """
     if num < 1:
-        raise ValueError(f"num must be at least 1, not {num}")
+        raise HookError(f"num must be at least 1, not {num}")
     places = [place for place, char in enumerate(s) if char == flag]
     if num > len(places):
         return -1

@@ -1,0 +1,161 @@
+"""What is shown to a person: it never ends a run, and never acts upon the terminal.
+
+`prepare` is called once, before anything is written. A run goes on where its output cannot be
+written: the terminal has gone, the reader of a pipe has left, the disk is full, or a character does
+not exist in the terminal's encoding. `escaped` is for texts out of files: an escape sequence would
+act upon the terminal, and a line break would forge a line of ours.
+"""
+
+from __future__ import annotations
+
+import codecs
+import errno
+import io
+import os
+import select
+import sys
+
+from hpcdi.utils.threads import BackgroundThread
+
+_PLAIN = {"±": "+-", "…": "...", "→": "->"}
+_ERRORS = "hpcdi.plain"
+_LOOK_S = 0.1
+_PIECE = 1 << 16
+_FULL = (errno.ENOSPC, errno.EDQUOT)
+
+
+def escaped(text: str) -> str:
+    """Returns a text of somebody else as one line without control characters."""
+    if text.isprintable():
+        return text
+    return "".join(
+        character if character.isprintable() else character.encode("unicode_escape").decode()
+        for character in text
+    )
+
+
+def prepare(*, is_run: bool) -> None:
+    """Make standard output and standard error fit to be written to.
+
+    Closed descriptors are opened on /dev/null: else the next file that is opened would be one of
+    them. Characters that the encoding lacks are written in ASCII.
+
+    Args:
+        is_run: whether errors of writing are ignored, too; other commands end at a closed pipe.
+    """
+    for descriptor in (0, 1, 2):
+        try:
+            os.fstat(descriptor)
+        except OSError:
+            os.open(os.devnull, os.O_RDWR)  # the lowest free number
+    codecs.register_error(_ERRORS, _in_ascii)
+    for name, descriptor in (("stdout", 1), ("stderr", 2)):
+        stream = getattr(sys, name)
+        if stream is None:  # Python found it closed
+            stream = open(descriptor, "w", closefd=False)  # noqa: SIM115 (until we end)
+            setattr(sys, name, stream)
+        if type(stream) is not io.TextIOWrapper:  # another one has taken it, as pytest does
+            continue
+        stream.reconfigure(errors=_ERRORS)
+        if is_run:
+            stream = Unfailing.of(stream)
+        for alias in (name, f"__{name}__"):
+            setattr(sys, alias, stream)
+
+
+class Unfailing(io.TextIOWrapper):
+    """A stream that drops what cannot be written."""
+
+    @classmethod
+    def of(cls, stream: io.TextIOWrapper) -> Unfailing:
+        """Returns it in the place of a stream, which must not be used any more."""
+        encoding, is_line_buffered = stream.encoding, stream.line_buffering
+        is_through = stream.write_through
+        return cls(
+            stream.detach(),
+            encoding=encoding,
+            errors=_ERRORS,
+            line_buffering=is_line_buffered,
+            write_through=is_through,
+        )
+
+    def write(self, text: str) -> int:
+        """Write a text, or drop it."""
+        try:
+            return super().write(text)
+        except OSError as error:
+            self._drop(error)
+        return len(text)
+
+    def flush(self) -> None:
+        """Write what is buffered, or drop it."""
+        try:
+            super().flush()
+        except OSError as error:
+            self._drop(error)
+
+    def _drop(self, error: OSError) -> None:
+        if error.errno not in _FULL:  # a disk may have room again
+            forget(self.fileno())
+
+
+def forget(descriptor: int) -> None:
+    """Let what is written to a descriptor vanish from now on."""
+    null = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(null, descriptor)
+    os.close(null)
+
+
+class Relay:
+    """Copies what a child writes to a descriptor of this process, whoever reads that.
+
+    mpirun ends the job, or its ranks' output, when it cannot write; this process does not.
+
+    Args:
+        source: end of a pipe to read from; it is closed in the end.
+        target: descriptor to write to.
+    """
+
+    def __init__(self, source: int, target: int) -> None:
+        self._source, self._target = source, target
+        self._is_over = self._is_gone = False
+        self._thread: BackgroundThread | None = BackgroundThread(self._run, f"relay-{target}")
+
+    def close(self) -> None:
+        """Copy what is there and end; processes that still hold the pipe are not waited for."""
+        if self._thread is not None:
+            self._is_over = True
+            self._thread.join()
+            self._thread = None
+            os.close(self._source)
+
+    def _run(self) -> None:
+        while True:
+            is_over = self._is_over
+            if not select.select([self._source], [], [], _LOOK_S)[0]:
+                if is_over:
+                    return
+                continue
+            piece = os.read(self._source, _PIECE)
+            if not piece:
+                return
+            self._write(piece)
+
+    def _write(self, piece: bytes) -> None:
+        while piece and not self._is_gone:
+            try:
+                piece = piece[os.write(self._target, piece) :]
+            except BlockingIOError:
+                select.select([], [self._target], [], _LOOK_S)
+            except OSError as error:
+                self._is_gone = error.errno not in _FULL
+                return
+
+
+def _in_ascii(error: UnicodeError) -> tuple[str, int]:
+    """Returns what stands for characters that an encoding lacks; see `codecs.register_error`."""
+    if not isinstance(error, UnicodeEncodeError):
+        raise error
+    text = error.object[error.start : error.end]
+    plain = "".join(_PLAIN.get(c, c.encode("ascii", "backslashreplace").decode()) for c in text)
+    return plain, error.end

@@ -1,0 +1,25 @@
+"""hpcdi's errors that are also what DI-engine raises in their place, for callers that catch it."""
+
+from __future__ import annotations
+
+from hpcdi.errors import ConfigError, EnvError, PolicyError
+
+
+class UnknownAmountError(ConfigError, RuntimeError):
+    """How much to collect is neither an argument nor an attribute of the policy."""
+
+
+class QuotaError(ConfigError, AssertionError):
+    """Too few episodes: the shortest ones would be chosen."""
+
+
+class NoEnvError(EnvError, AssertionError):
+    """There are no environments yet."""
+
+
+class NoPolicyError(PolicyError, AssertionError):
+    """There is no policy yet, or there are too few for a battle."""
+
+
+class HookError(ValueError, AssertionError):
+    """A hook has no such position, or is none."""
