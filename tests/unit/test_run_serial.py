@@ -562,6 +562,9 @@ def test_a_stop_leaves_a_snapshot(tmp_path: Path, random: int) -> None:
         )  # fmt: skip
         assert (run_of(run).train_iter == 0) is bool(random)
         env_steps = run_of(run).env_steps
+    newest, _ = newest_checkpoint(tmp_path / "snapshots")
+    assert newest is not None
+    assert newest.facts["env_steps"] == env_steps, "with the rollout that was under way"
     with serial_run(tmp_path, "cartpole_dqn", *settings, restarts=1) as run:
         resume(run, tmp_path)
         assert run_of(run).env_steps == env_steps

@@ -270,6 +270,9 @@ class BaseParallelCollector(Configurable, Closing, ABC):
     def _iter_after_hook(self) -> None:
         """Called after each step."""
 
+    def cut(self) -> None:
+        """Send what was recorded since the last time."""
+
     def _finish_task(self) -> None:
         """Called after the last step of a task."""
 
@@ -479,7 +482,7 @@ class ZerglingParallelCollector(BaseParallelCollector):
         if FAULTS.requests("env_hang"):
             hang_environment(self._env_manager.child_pids)
         if self._loop.must_cut:
-            self._cut()
+            self.cut()
             if self.task.lockstep is not None:
                 self.stop()
         self._mark("record")
@@ -489,13 +492,13 @@ class ZerglingParallelCollector(BaseParallelCollector):
         if now - self._reported_at >= PROGRESS_S:
             self._report(now)
         if not self.is_waiting and self.task.lockstep is None and self._gate.rollout_is_old(now):
-            self._cut()
+            self.cut()
 
     def _finish_task(self) -> None:
-        self._cut()
+        self.cut()
         self._report(time.monotonic())
 
-    def _cut(self) -> None:
+    def cut(self) -> None:
         """Send the rollout; the policy changes between rollouts only."""
         self._gate.cut_at = time.monotonic()
         segment = self._loop.cut(self._version)

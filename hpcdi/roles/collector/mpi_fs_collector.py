@@ -152,7 +152,9 @@ class MPIFileSystemCollector(MessageSide, CollectorPort):
             wait_s(_LOOK_S)
 
     def store(self) -> None:
-        """Write to disk what was announced, and is not written yet."""
+        """Publish what was collected, also of a rollout under way, and write it to disk."""
+        if self._collecting is not None and not self._task.eval_flag:
+            self._collecting.cut()
         self._data.store()
 
     def release(self) -> None:

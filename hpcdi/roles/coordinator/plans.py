@@ -192,7 +192,7 @@ class LockstepPlan:
     def publish(self, run: Scheduler, ready: BlockReady, now: float) -> list[Order]:  # noqa: ARG002
         """Learners wait for the end of the collectors' turn, and so do limits."""
         self._blocks.append(ready)
-        return []
+        return [] if run.is_on else self._hand_over(run)
 
     def stored(self, run: Scheduler, block: BlockStored) -> None:
         """Its replay buffer knows it; not before the pieces that this plan holds."""
@@ -207,7 +207,9 @@ class LockstepPlan:
 
     def last_snapshot(self, run: Scheduler, now: float) -> list[Order]:
         """None of a deterministic run, which could not repeat the rest of this round."""
-        return run.take_snapshot(now) if self._snapshot_rounds is None else []
+        if self._snapshot_rounds is not None:
+            return []
+        return [*self._hand_over(run), *run.take_snapshot(now)]
 
     def _begin(self, run: Scheduler, now: float) -> list[Order]:
         """An evaluation if one is due, else the next round, after a snapshot if one is due."""
