@@ -194,6 +194,8 @@ def drop_events_after(folder: str | Path, saved_at: float) -> None:
     from tensorboard.backend.event_processing.event_file_loader import RawEventFileLoader
 
     for path in sorted(Path(folder).rglob("events.out.tfevents.*")):
+        if path.is_symlink() or not path.is_file():  # none of ours
+            continue
         events = [Event.FromString(record) for record in RawEventFileLoader(str(path)).Load()]
         events_before = [e for e in events if e.wall_time <= saved_at or not e.summary.value]
         if len(events_before) == len(events):
