@@ -71,7 +71,7 @@ class EpsConfig:
 
 _BUILT_IN = {
     "type": ("",),
-    "encoder": ("", "auto", "mlp", "nature_cnn", "impala_cnn", "multi"),
+    "encoder": ("", "auto", "mlp", "nature_cnn", "impala_cnn", "small_cnn", "multi"),
     "memory": ("", "none", "lstm", "gru"),
     "head": ("", "q", "dueling_q", "actor_critic", "linear"),
 }
@@ -104,8 +104,8 @@ class ModelConfig:
     )
     encoder: str = setting(
         "auto",
-        "observations to features: mlp, nature_cnn, impala_cnn, multi (of several arrays), "
-        "auto (by the space), or 'my_module:make'",
+        "observations to features: mlp, nature_cnn, impala_cnn, small_cnn, multi (of several "
+        "arrays), auto (by the space), or 'my_module:make'",
     )
     leaf_encoders: dict[str, str] = setting(
         {}, "with multi: array -> its encoder, e.g. {camera: impala_cnn}; else auto"

@@ -44,6 +44,7 @@ from hpcdi.utils.log import LOGGER
 ResetParam = Mapping[int, Mapping[str, Any] | None]
 """Environments to reset; each with None, or with its ``seed`` and ``options``."""
 _NO_LIMIT = np.iinfo(np.int64).max
+_COARSE_FROM = 1e5  # of float64 numbers; float32 has them in steps of 0.008
 _LOOK_EVERY = 1_000  # steps from one look at the bounds of observations to the next
 
 
@@ -226,6 +227,7 @@ class EnvManager(Closing):
         self._is_running = False
         self._over = np.zeros(0, dtype=bool)  # of the last step
         self._steps = 0
+        self._coarse: list[str] = []  # columns that lose digits, if their numbers are large
         self._bounds: dict[str, tuple[Array, Array, Array]] | None = None  # that were never left
 
     # ---- state
@@ -560,9 +562,21 @@ class EnvManager(Closing):
         )
 
     def _warn_of_bounds(self, rows: Array) -> None:
-        """Warn once of numbers of a Box, in some rows (bool), that are beyond its bounds."""
+        """Warn once of numbers, in some rows (bool), that are beyond a Box's bounds, or coarse."""
         if self._bounds is None and self._backend.facts is not None:
-            self._bounds = Space.of_observations(self._backend.facts.observation_space).bounds()
+            space = Space.of_observations(self._backend.facts.observation_space)
+            self._bounds, self._coarse = space.bounds(), space.coarse()
+        for name in self._coarse:
+            most = float(np.abs(self._backend.observation[name][rows]).max(initial=0.0))
+            if most >= _COARSE_FROM and math.isfinite(most):
+                self._coarse = [other for other in self._coarse if other != name]
+                LOGGER.warning(
+                    "%s is %g, float64, and is stored as float32, in steps of %.2g: if smaller "
+                    "differences matter, subtract an origin before, by env.wrappers: [{type: "
+                    "Recenter, by: [...]}]", name, most, float(np.spacing(np.float32(most))),
+                    extra={"once": f"{name} is stored in coarse steps"},
+                )  # fmt: skip
+                break
         for name, (low, high, slack) in (self._bounds or {}).items():
             column = self._backend.observation[name]
             is_out = (column < low - slack) | (column > high + slack)
