@@ -267,7 +267,14 @@ def read_newest(layout: RunLayout, *, repeats: bool = False) -> Resumed | None:
         return None
     snapshot = newest_snapshot(layout)
     resumed = resume_from(layout, snapshot, repeats=repeats)
-    drop = partial(drop_events_after, layout.tensorboard_dir, snapshot.facts["saved_at"])
+    facts = snapshot.facts
+    drop = partial(
+        drop_events_after,
+        layout.tensorboard_dir,
+        facts["env_steps"],
+        facts["train_iter"],
+        resumed.iterations,
+    )
     or_warn("shortened curves", drop)
     return resumed
 
