@@ -87,7 +87,7 @@ def train(request: RunRequest) -> int:
     if mode is resume.StartMode.DONE:
         sys.stdout.write(f"hpcdi: {resume.done_line(path)}\n")
         return EXIT_DONE
-    show_notes(compiled.notes)
+    show_notes([*compiled.notes, *resume.changes(request, config)])
     command = [
         *mpirun_command(ranks, may_die=_may_die(config.system), exports=[EXPERIMENT_VARIABLE]),
         *python_command("hpcdi", "train"),
