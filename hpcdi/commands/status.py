@@ -139,6 +139,10 @@ def data_of(status: RunStatus) -> dict[str, Any]:
 def steps(status: RunStatus) -> list[str]:
     """Returns the commands to type next."""
     run = short(status.layout.root)
+    job = status.signs.job
+    if job is not None and job.is_held:
+        output = [f"less {short(status.job_output)}"] if status.job_output is not None else []
+        return [*output, f"scontrol release {job.job_id}"]
     if status.state == "pending":
         return [f"hpcdi status {run} --watch"]
     if not status.is_over:

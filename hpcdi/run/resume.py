@@ -87,6 +87,13 @@ def config_of(request: RunRequest) -> str:
     """
     if request.resume is not None:
         if not run_folder.read(Path(request.resume)).get("placement"):
+            layout = RunLayout(Path(request.resume))
+            if layout.submit_file.exists():
+                raise LaunchError(
+                    f"the run in {request.resume} has not begun: `hpcdi status {request.resume}` "
+                    f"says how its job is; sbatch {layout.submit_dir / 'job.sbatch'} submits "
+                    "another one"
+                )
             raise LaunchError(
                 f"{request.resume} holds no run: --resume takes the run folder of an `hpcdi train` "
                 "or `hpcdi serial`"

@@ -300,3 +300,11 @@ def test_what_changes_at_a_resume_is_listed(run: Path) -> None:
     assert by_key["policy.learn.batch_size"].endswith("in the run, 7 now")
     as_it_was = Line(None, resume=str(run))
     assert resume.changes(as_it_was, as_it_was.experiment()) == []
+
+
+def test_a_run_that_was_submitted_and_has_not_begun_is_not_called_none(tmp_path: Path) -> None:
+    layout = RunLayout(tmp_path)
+    layout.submit_dir.mkdir()
+    layout.submit_file.write_text('{"job": {"SLURM_JOB_ID": "7"}}')
+    with pytest.raises(LaunchError, match="has not begun: `hpcdi status"):
+        config_of(Line(None, resume=str(tmp_path)))
