@@ -192,6 +192,11 @@ class EvalConfig:
         "'10 seconds'; empty: as DI-engine has it, evaluator.eval_freq iterations of a serial run, "
         "other.commander.eval_interval seconds over ranks",
     )
+    max_steps: int = setting(
+        100_000,
+        "steps of an evaluated episode, after which it is cut, and counts with its return so far",
+        minimum=1,
+    )
     sample: bool = setting(
         False, "draw the evaluated actions from the policy's distribution; else the likeliest"
     )

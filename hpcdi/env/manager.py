@@ -45,6 +45,7 @@ ResetParam = Mapping[int, Mapping[str, Any] | None]
 """Environments to reset; each with None, or with its ``seed`` and ``options``."""
 _NO_LIMIT = np.iinfo(np.int64).max
 _COARSE_FROM = 1e5  # of float64 numbers; float32 has them in steps of 0.008
+_NO_END_FROM = 10_000  # steps of an environment, after which that is said
 _LOOK_EVERY = 1_000  # steps from one look at the bounds of observations to the next
 
 
@@ -209,6 +210,9 @@ class EnvManager(Closing):
     """Go on without a single environment that fails too often; set before `launch`. False: that is
     an error. The caller must cope with an environment that never waits for an action again."""
 
+    max_steps: int | None = None
+    """Steps after which an episode is cut: it ends as truncated; None: there is no limit."""
+
     def __init__(
         self,
         backend: Backend,
@@ -227,6 +231,7 @@ class EnvManager(Closing):
         self._is_running = False
         self._over = np.zeros(0, dtype=bool)  # of the last step
         self._steps = 0
+        self._no_end_from: int | None = _NO_END_FROM
         self._coarse: list[str] = []  # columns that lose digits, if their numbers are large
         self._bounds: dict[str, tuple[Array, Array, Array]] | None = None  # that were never left
 
@@ -403,6 +408,9 @@ class EnvManager(Closing):
         if failures:
             failed = self._failed_rows(failures)
             step = step._replace(over=step.over & ~failed)
+        cut = self._too_long(step) if failed is None else []
+        if cut:
+            step = self._cut(step, cut)
         live, reward = turns.complete(step.over, backend.acts, step.ended, step.reward)
         episodes.add(step)
         self._over = step.over
@@ -410,9 +418,44 @@ class EnvManager(Closing):
             self._record.good(np.flatnonzero(step.over) % self.env_num)
         if failed is not None:
             self._recover(failures, failed)
+        if cut and backend.resets_alone:
+            self._begin({env: self._start(env, {}) for env in cut if episodes.left[env] > 0})
         return Step(
             step.successor, reward, step.terminated, step.truncated, step.ended, live, failed
         )
+
+    def _too_long(self, step: BackendStep) -> list[int]:
+        """Returns environments whose episodes are to be cut; warns where none has ever ended."""
+        lengths = self._episodes.lengths
+        if step.ends:
+            self._no_end_from = None
+        elif self._no_end_from is not None and lengths[0] >= self._no_end_from:
+            self._no_end_from = None
+            LOGGER.warning(
+                "no episode has ended in %d steps: set env.kwargs: {max_episode_steps: ...}, else "
+                "returns come late or never%s", lengths[0],
+                f"; evaluations cut episodes after {self.max_steps:,} (policy.eval.max_steps)"
+                if self.max_steps else "", extra={"once": "no episode has ended"},
+            )  # fmt: skip
+        if self.max_steps is None:
+            return []
+        is_long = step.over & ~step.ended & (lengths + 1 >= self.max_steps)
+        envs: list[int] = np.unique(is_long.nonzero()[0] % self.env_num).tolist()
+        return envs
+
+    def _cut(self, step: BackendStep, envs: Sequence[int]) -> BackendStep:
+        """Returns a step in which the episodes of some environments are truncated."""
+        LOGGER.warning(
+            "an episode was cut after %d steps and counts with its return so far "
+            "(policy.eval.max_steps)", self.max_steps, extra={"once": "episodes were cut"},
+        )  # fmt: skip
+        rows = self._rows_of(envs)
+        numbers: list[dict[str, float]] = [{} for _ in range(self.seats)]
+        return step._replace(
+            successor={name: column.copy() for name, column in step.successor.items()},
+            truncated=step.truncated | rows, ended=step.ended | rows,
+            ends={**step.ends, **dict.fromkeys(envs, numbers)},
+        )  # fmt: skip
 
     @property
     def stepped(self) -> int:

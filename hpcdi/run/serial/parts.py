@@ -121,7 +121,10 @@ class PartsMaker:
         others = [self._random(policy.eval_mode) for _ in range(self._players - 1)]
         return create_serial_evaluator(
             dataclasses.replace(cfg, n_episode=n_episode, stop_value=stop_value),
-            env=create_env_manager(env, evaluate=True, is_endless=True, seed=self._next_seed()),
+            env=create_env_manager(
+                env, evaluate=True, is_endless=True, policy=self._config.policy,
+                seed=self._next_seed(),
+            ),
             policy=[policy.eval_mode, *others] if others else policy.eval_mode,
             tb_logger=self._curves, exp_name=str(self._layout.root),
         )  # fmt: skip
