@@ -316,6 +316,18 @@ def test_flask_fs_collector() -> None:
     assert Path("data", told[0]["data_id"]).is_file()
 
 
+def test_an_evaluation_by_a_flask_fs_collector() -> None:
+    env = {**ENV, "evaluator_env_num": 1, "evaluator_episode_num": 2}
+    with ding.FlaskFileSystemCollector(EasyDict(path_data="data", path_policy=".")) as collector:
+        collector.deal_with_collector_start(collector_task(eval_flag=True, env=env))
+        (told, nothing) = (collector.deal_with_collector_data() for _ in range(2))
+        info = collector.deal_with_collector_close()
+    assert (told["collector_done"], told["eval_flag"], told["cur_episode"]) == (True, True, 2)
+    assert nothing == {}
+    assert (info["eval_flag"], info["real_episode_count"], len(info["reward_raw"])) == (True, 2, 2)
+    assert not Path("data").exists()
+
+
 def test_naive_collector() -> None:
     documented("collector.comm.utils", "NaiveCollector")
     documented("collector.comm", "NaiveCollector")
