@@ -130,7 +130,8 @@ class Leaf:
         dtype: as numpy spells it.
         counts: how many values each component can have, flattened; empty: it is a Box.
         starts: the first of these values in the environment, flattened; empty: all are 0.
-        low, high: bounds of each component of a Box of actions, flattened; else empty.
+        low, high: bounds of each component of a Box of actions, flattened; of an observation of
+            bytes `high` is the largest, where that is below 255; else empty.
     """
 
     name: str = ""

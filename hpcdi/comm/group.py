@@ -51,6 +51,8 @@ _INTERFACE = "GLOO_SOCKET_IFNAME"
 _NCCL_INTERFACE = "NCCL_SOCKET_IFNAME"
 _ASK_INTERFACE = 0x8915  # SIOCGIFADDR of ioctl: the address of an interface
 _DISCARD_PORT = 9
+_RANKS_OF_MPI = ("OMPI_COMM_WORLD_RANK", "PMI_RANK", "PMIX_RANK")
+"""Variables that launchers set."""
 _set_by_us: list[str] = []  # environment variables to remove when the group is left
 _limit = timedelta(seconds=DEFAULT_TIMEOUT_S)  # of the group that was joined last
 
@@ -116,8 +118,9 @@ def dist_init(
             or where two share one, which NCCL refuses: gloo takes tensors of a GPU, by the host.
         addr: host of rank 0; needed only without MPI.
         port: port of rank 0; needed only without MPI.
-        rank: this process's rank in the group; from `group`, else the environment's RANK.
-        world_size: size of the group; from `group`, else the environment's WORLD_SIZE.
+        rank: this process's rank in the group; from `group`, else the environment's RANK, else that
+            among the ranks of MPI, which are all members then.
+        world_size: size of the group; from `group`, else the environment's WORLD_SIZE, else MPI's.
         timeout: seconds after which a collective that misses a member raises.
         group: MPI communicator of exactly the members, in rank order; or how else they meet.
 
@@ -129,6 +132,10 @@ def dist_init(
     """
     if dist.is_initialized():
         return dist.get_rank(), dist.get_world_size()
+    if group is None and rank is None and _is_started_by_mpi():
+        from mpi4py import MPI  # late: it starts MPI
+
+        group = MPI.COMM_WORLD
     meeting = group if group is None or isinstance(group, Meeting) else _meeting_over(group)
     if meeting is not None:
         rank, world_size = meeting.rank, len(meeting.hosts)
@@ -335,6 +342,11 @@ def _store_at(
     if rank == 0:
         return _serve(host, number, world_size, timeout, is_awaited=True)[0]
     return dist.TCPStore(host, number, world_size, False, timeout)
+
+
+def _is_started_by_mpi() -> bool:
+    """Returns whether this process is a rank of MPI, and nothing says that it is another's."""
+    return "RANK" not in os.environ and any(name in os.environ for name in _RANKS_OF_MPI)
 
 
 def _from_environment(name: str, argument: int | None) -> int:

@@ -221,7 +221,10 @@ def _play(
     seed: np.random.SeedSequence,
 ) -> EvalResult:
     env_cfg = dataclasses.replace(loaded.config.env, evaluator_env_num=env_num)
-    with create_env_manager(env_cfg, evaluate=True, is_endless=True, seed=seed) as envs:
+    policy = loaded.config.policy
+    with create_env_manager(
+        env_cfg, evaluate=True, is_endless=True, policy=policy, seed=seed
+    ) as envs:
         envs.launch()
         loop, setting = make_loop(envs)
         began = time.perf_counter()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 import time
@@ -10,10 +11,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from hpcdi.store.files import check_file, open_file
 from hpcdi.utils.console import escaped
 from hpcdi.utils.nested import parse_json
 
 _STEP_BYTES = 65_536
+_MOST_BYTES = 64 << 20
+"""Of a log that are read at once."""
 _KNOWN = frozenset(
     {"time", "level", "rank", "role", "host", "pid", "restart", "message", "traceback"}
 )
@@ -40,7 +44,7 @@ class LogLine:
     def __str__(self) -> str:
         if not self.entry:
             return f"{'':23} rank {self.rank} (a torn line) {escaped(self.text[:_LONGEST])}"
-        stamp = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(self.time))
+        stamp = _stamp(self.time)
         level = "" if self.level == logging.INFO else f"{self.entry.get('level', 'WARNING')} "
         more = {name: value for name, value in self.entry.items() if name not in _KNOWN}
         fields = f"  {_short(_plain(more)[1:-1])}" if more else ""
@@ -56,13 +60,21 @@ class LogLine:
         return str(self.entry.get("traceback", ""))
 
 
+def _stamp(seconds: float) -> str:
+    try:
+        return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(seconds))
+    except (OverflowError, ValueError, OSError):  # no date has so many
+        return "????-??-?? ??:??:??"
+
+
 def logs_of(folder: Path) -> dict[int, Path]:
     """Returns the log files of a run by rank."""
     logs = {}
     for path in folder.glob("rank*.jsonl"):
         number = path.stem.removeprefix("rank")
-        if number.isdigit():
-            logs[int(number)] = path
+        with contextlib.suppress(OSError):  # a pipe, or a link to elsewhere
+            if number.isdigit():
+                logs[int(number)] = check_file(path)
     return dict(sorted(logs.items()))
 
 
@@ -72,7 +84,7 @@ def parse(rank: int, lines: Iterable[bytes], after: float = 0.0) -> list[LogLine
     for line in lines:
         text = line.decode(errors="replace")
         try:
-            entry = parse_json(text)
+            entry = parse_json(text, is_file=True)
             after = float(entry["time"])
         except (ValueError, KeyError, TypeError):
             entry = {}
@@ -85,10 +97,10 @@ def last_lines(path: Path, count: int) -> tuple[list[bytes], int]:
 
     Reads only as much of the file as they need.
     """
-    with path.open("rb") as file:
+    with open_file(path) as file:
         end = begin = file.seek(0, os.SEEK_END)
         data = b""
-        while begin > 0 and data.count(b"\n") <= count:
+        while begin > 0 and data.count(b"\n") <= count and len(data) < _MOST_BYTES:
             step = min(begin, _STEP_BYTES)
             begin -= step
             file.seek(begin)
@@ -119,15 +131,15 @@ class LogReader:
     def take(self) -> list[LogLine]:
         """Returns new records; an unfinished line is left for the next call."""
         try:
-            with self._path.open("rb") as file:
+            with open_file(self._path) as file:
                 facts = os.fstat(file.fileno())
                 is_another = self._file_id not in (None, facts.st_ino)
                 if is_another or facts.st_size < self._offset:
                     self._offset = 0
                 self._file_id = facts.st_ino
                 file.seek(self._offset)
-                data = file.read()
-        except FileNotFoundError:  # it is being replaced
+                data = file.read(_MOST_BYTES)
+        except OSError:  # it is being replaced, or has been by something else
             return []
         complete, newline, _ = data.rpartition(b"\n")
         self._offset += len(complete) + len(newline)

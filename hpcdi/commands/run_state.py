@@ -18,11 +18,17 @@ from hpcdi.commands.logs import first_error, logs_of
 from hpcdi.errors import EXIT_DONE, EXIT_FAILED, EXIT_REQUEUE, LaunchError
 from hpcdi.run import run_folder, run_lock, slurm_queue
 from hpcdi.run.slurm_queue import QueueJob
-from hpcdi.store.atomic import clock_of, read_json
+from hpcdi.store.atomic import clock_of, of_types, read_json
 from hpcdi.store.layout import RunLayout
 
 QUIET_S = 30.0
 """A run writes status.json every second; after so long without it, it may hang."""
+_PROGRESS_TYPES: Mapping[str, type] = {
+    **dict.fromkeys(("limits", "players", "idle", "lost", "buffer", "collectors"), dict),
+    **dict.fromkeys(("evaluation", "best_evaluation"), dict),
+    **dict.fromkeys(("pid", "evaluations"), int),
+    "phase": str,
+}
 GOES_WELL = ("pending", "starting", "running", "done")
 
 
@@ -127,7 +133,7 @@ def find_run(name: str) -> Path:
     places = list(dict.fromkeys(places))
     for run in [*_printed_by(job), *(run for place in places for run in _runs_below(place))]:
         layout = RunLayout(run)
-        if name in jobs_of(layout, run_folder.read(run), read_json(layout.status_file)):
+        if name in jobs_of(layout, run_folder.read(run), read_progress(layout)):
             return layout.root.resolve()
     in_queue = f"Slurm says {job.state} {job.reason}" if job is not None else "no queue knows it"
     searched = " and ".join(str(place / "runs") for place in places)
@@ -151,6 +157,18 @@ def _runs_below(place: Path) -> list[Path]:
     return sorted({file.parent for file in [*begun, *waiting]}, key=os.path.getmtime, reverse=True)
 
 
+def read_progress(layout: RunLayout) -> dict[str, Any]:
+    """Returns ``status.json``, without what is damaged in it; empty where there is none."""
+    progress = of_types(read_json(layout.status_file), _PROGRESS_TYPES)
+    return {**progress, "job": texts_of(progress.get("job"))} if progress else {}
+
+
+def texts_of(value: object) -> dict[str, str]:
+    """Returns Slurm's variables as a file has them; none where it is damaged."""
+    items = value.items() if isinstance(value, dict) else ()
+    return {name: text for name, text in items if isinstance(text, str)}
+
+
 def jobs_of(layout: RunLayout, facts: Mapping[str, Any], progress: Mapping[str, Any]) -> list[str]:
     """Returns the ids of a run's jobs: that of its last start, and those that were to go on.
 
@@ -161,9 +179,9 @@ def jobs_of(layout: RunLayout, facts: Mapping[str, Any], progress: Mapping[str, 
     """
     submitted = read_json(layout.submit_file), read_json(layout.next_job_file)
     variables = (
-        facts.get("slurm", {}),
-        progress.get("job", {}),
-        *(s.get("job", {}) for s in submitted),
+        texts_of(facts.get("slurm")),
+        texts_of(progress.get("job")),
+        *(texts_of(s.get("job")) for s in submitted),
     )
     return list(dict.fromkeys(filter(None, map(_job_id, variables))))
 
@@ -198,7 +216,7 @@ def status_of(
 def _status(
     layout: RunLayout, facts: dict[str, Any], ask: Callable[[str], QueueJob | None], job_id: str
 ) -> RunStatus:
-    progress, holder = read_json(layout.status_file), run_lock.holder_of(layout)
+    progress, holder = read_progress(layout), run_lock.holder_of(layout)
     job_ids = jobs_of(layout, facts, progress)
     if job_id and job_id not in job_ids:
         job_ids.append(job_id)
@@ -327,7 +345,7 @@ def _by_queue(
 
 def _is_new_start(facts: Mapping[str, Any], signs: SignsOfLife) -> bool:
     """Returns whether the job has been started, or is to be, since run.json was written."""
-    job, recorded = signs.job, facts.get("slurm", {})
+    job, recorded = signs.job, texts_of(facts.get("slurm"))
     if job is None or not recorded:
         return False
     restarts = int(recorded.get("SLURM_RESTART_COUNT", 0) or 0)

@@ -19,7 +19,8 @@ which take turns: leagues, memories and snapshots included; a debugger can be at
 CONFIG may be one of DI-engine, in Python: see hpcdi convert.
 
 It leaves the same run folder as `hpcdi train`, shards and snapshots included: each resumes a run
-of the other. Settings that are changed with --resume hold for that time.
+of the other. Settings that are changed with --resume are listed; from the next snapshot on they are
+the run's own (config.yaml).
 """
 
 

@@ -83,15 +83,13 @@ def main(arguments: Sequence[str]) -> int:
 
 def lines_of(status: RunStatus) -> list[str]:
     """Returns the state of a run as lines for people."""
-    facts, progress = status.facts, status.progress
+    facts = status.facts
     lines = [_headline(status), _line("run folder", short(status.layout.root))]
     lines += _job(status)
-    if progress:
-        lines += [_line("progress", _progress(status)), *_returns(progress), *_waits(status)]
-    lines += [*_players(progress), *_collectors(status)]
-    if progress.get("lost"):
-        gone = [f"rank {rank} ({role})" for rank, role in progress["lost"].items()]
-        lines.append(_line("lost", f"{', '.join(gone)}: the run goes on"))
+    try:
+        lines += _counts(status)
+    except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
+        lines.append(_line("progress", f"{status.layout.status_file.name} is damaged: {error!r}"))
     snapshot, now = status.snapshot, time.time()
     if snapshot is not None:
         age = human_time(max(0.0, now - snapshot.stat().st_mtime))
@@ -102,6 +100,18 @@ def lines_of(status: RunStatus) -> list[str]:
         lines.append(_line("restarts", str(facts["restarts"])))
     lines += _error(status.error)
     return lines + [_line("next" if not i else "", step) for i, step in enumerate(steps(status))]
+
+
+def _counts(status: RunStatus) -> list[str]:
+    """Returns lines about what status.json says."""
+    progress, lines = status.progress, []
+    if progress:
+        lines += [_line("progress", _progress(status)), *_returns(progress), *_waits(status)]
+    lines += [*_players(progress), *_collectors(status)]
+    if progress.get("lost"):
+        gone = [f"rank {rank} ({role})" for rank, role in progress["lost"].items()]
+        lines.append(_line("lost", f"{', '.join(gone)}: the run goes on"))
+    return lines
 
 
 def data_of(status: RunStatus) -> dict[str, Any]:
@@ -129,6 +139,10 @@ def data_of(status: RunStatus) -> dict[str, Any]:
 def steps(status: RunStatus) -> list[str]:
     """Returns the commands to type next."""
     run = short(status.layout.root)
+    job = status.signs.job
+    if job is not None and job.is_held:
+        output = [f"less {short(status.job_output)}"] if status.job_output is not None else []
+        return [*output, f"scontrol release {job.job_id}"]
     if status.state == "pending":
         return [f"hpcdi status {run} --watch"]
     if not status.is_over:

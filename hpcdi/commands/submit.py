@@ -26,6 +26,7 @@ from typing import Any
 import hpcdi
 from hpcdi.commands import plan, status, tail
 from hpcdi.commands.batch_script import EXPERIMENT_FILE, BatchJob, script_text, slurm_options
+from hpcdi.commands.logs import last_lines
 from hpcdi.commands.options import (
     add_experiment,
     add_run_folder,
@@ -83,6 +84,7 @@ _LISTS = {"module": "modules", "setup": "setup", "option": "options"}
 _PICKLES = "submitit"
 """Folder of submitit's files: which function it calls with which path, and the result."""
 _SLURM_LIMIT_S = 30.0
+_SEARCHED = 5_000
 _NO_CLUSTER = ("configuration source", "Unable to contact slurm controller", "DNS SRV lookup")
 """Messages of Slurm's commands where they are installed, but there is no cluster."""
 _CLOCK_S = 60
@@ -309,7 +311,10 @@ def check_time(slurm: SlurmConfig) -> None:
 def last_snapshot_s(layout: RunLayout) -> float:
     """Returns how long a run's last snapshot took, by rank 0's log; 0: there is none."""
     log = layout.log_file(0)
-    lines = log.read_text(errors="replace").splitlines() if log.exists() else []
+    try:
+        lines = [line.decode(errors="replace") for line in last_lines(log, _SEARCHED)[0]]
+    except OSError:  # there is none, or it is none that is read
+        return 0.0
     for line in reversed(lines):
         if '"took_s": ' in line:
             with contextlib.suppress(

@@ -36,7 +36,13 @@ class ActorCriticModelConfig(ContinuousModelConfig):
     )
     activation: str = setting("tanh", "of the hidden layers", choices=ACTIVATIONS)
     share_encoder: bool = setting(False, "one encoder for policy and value, e.g. of images")
-    log_std_init: float = setting(0.0, "logarithm of a continuous action's deviation at first")
+    scale_actions: bool = setting(
+        True, "of a Box with bounds, the distribution's -1..1 is between them; else their own unit"
+    )
+    log_std_init: float = setting(
+        0.0,
+        "logarithm of a continuous action's deviation at first; 0: 1, half of the bounds' width",
+    )
 
     def problems(self) -> Iterator[Problem]:
         """Rules over several settings."""

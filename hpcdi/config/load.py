@@ -13,6 +13,7 @@ import yaml
 from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
+from hpcdi.config import words
 from hpcdi.config.fields import Parser, restore, to_mapping
 from hpcdi.config.modules import modules_beside, present_folder
 from hpcdi.config.schema import ExperimentConfig, check
@@ -72,11 +73,11 @@ def read_mapping(path: str | Path, overrides: Sequence[str] = ()) -> dict[str, A
         raise ConfigError([Problem("", message)], source)
     try:
         _check_size(Path(path))
-        tree: Any = OmegaConf.load(path)
+        read = words.read(Path(path).read_text(encoding="utf-8"))
+        tree: Any = OmegaConf.create({} if read is None else read)
         if not OmegaConf.is_dict(tree):
             raise ConfigError([Problem("", "the file must hold a mapping of settings")], source)
-        _check_overrides(overrides)
-        tree = OmegaConf.merge(tree, OmegaConf.from_dotlist(list(overrides)))
+        tree = OmegaConf.merge(tree, _overrides(overrides))
         resolved: Any = OmegaConf.to_container(tree, resolve=True, throw_on_missing=True)
     except UnicodeDecodeError as error:
         raise ConfigError([Problem("", f"the file is not text: {error}")], source) from error
@@ -175,20 +176,26 @@ def _check_size(path: Path) -> None:
         raise OSError(f"the file has more than {_MOST_NODES} settings")
 
 
-def _check_overrides(overrides: Sequence[str]) -> None:
-    problems = []
+def _overrides(overrides: Sequence[str]) -> Any:
+    """Returns ``key=value`` texts as a tree of settings.
+
+    Raises:
+        ConfigError: one of them is of another form, or its value is no YAML.
+    """
+    tree, problems = OmegaConf.create({}), []
     for text in overrides:
-        key, sign, _ = text.partition("=")
+        key, sign, value = text.partition("=")
         if not sign or not all(key.split(".")):
             problems.append(Problem("", f"override {text!r} is not of the form key=value"))
             continue
         try:
-            OmegaConf.from_dotlist([text])
+            OmegaConf.update(tree, key, words.read(value))
         except yaml.YAMLError as error:
             why = " ".join(str(error).split())
             problems.append(Problem("", f"the value of override {text!r} is not YAML: {why}"))
     if problems:
         raise ConfigError(problems, "the command line")
+    return tree
 
 
 def _neighbours(path: Path) -> str:

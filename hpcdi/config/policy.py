@@ -71,7 +71,7 @@ class EpsConfig:
 
 _BUILT_IN = {
     "type": ("",),
-    "encoder": ("", "auto", "mlp", "nature_cnn", "impala_cnn", "multi"),
+    "encoder": ("", "auto", "mlp", "nature_cnn", "impala_cnn", "small_cnn", "multi"),
     "memory": ("", "none", "lstm", "gru"),
     "head": ("", "q", "dueling_q", "actor_critic", "linear"),
 }
@@ -104,8 +104,8 @@ class ModelConfig:
     )
     encoder: str = setting(
         "auto",
-        "observations to features: mlp, nature_cnn, impala_cnn, multi (of several arrays), "
-        "auto (by the space), or 'my_module:make'",
+        "observations to features: mlp, nature_cnn, impala_cnn, small_cnn, multi (of several "
+        "arrays), auto (by the space), or 'my_module:make'",
     )
     leaf_encoders: dict[str, str] = setting(
         {}, "with multi: array -> its encoder, e.g. {camera: impala_cnn}; else auto"
@@ -191,6 +191,11 @@ class EvalConfig:
         "how often, over ranks and in one process: '20000 env_steps', '500 iterations' or "
         "'10 seconds'; empty: as DI-engine has it, evaluator.eval_freq iterations of a serial run, "
         "other.commander.eval_interval seconds over ranks",
+    )
+    max_steps: int = setting(
+        100_000,
+        "steps of an evaluated episode, after which it is cut, and counts with its return so far",
+        minimum=1,
     )
     sample: bool = setting(
         False, "draw the evaluated actions from the policy's distribution; else the likeliest"

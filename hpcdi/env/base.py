@@ -189,6 +189,7 @@ class Backend(Protocol):
         fails_as_one: one failing environment takes all others with it; the failure is reported as
             that of environment 0.
         wait_num: steps that a step waits for, of those under way; None: all.
+        resets_alone: whether `start` can reset some environments while others go on.
         acts: bool [rows]; who takes an action in the next step; another array after each step.
         observation: each [rows, ...]; the policy acts on it next. A step writes to other arrays,
             the step after it to these.
@@ -201,6 +202,12 @@ class Backend(Protocol):
     fails_as_one: bool
     wait_num: int | None
     acts: Array
+
+    @property
+    def resets_alone(self) -> bool:
+        """See above."""
+        ...
+
     observation: Columns
     keeps_infos: bool
     infos: dict[int, Any]

@@ -317,6 +317,15 @@ class Space:
         """Returns new columns with so many rows."""
         return {field.name: np.zeros((rows, *field.shape), field.dtype) for field in self.fields}
 
+    def coarse(self) -> list[str]:
+        """Returns the columns that the environment has as float64, and rows as float32."""
+        return [
+            field.name
+            for field in self.fields
+            if field.dtype == np.float32
+            and np.dtype(pick_space(self._space, field.path).dtype) == np.float64
+        ]
+
     def bounds(self) -> dict[str, tuple[Array, Array, Array]]:
         """Returns the bounds of each bounded Box of numbers, by column, and what is near."""
         found = {}
@@ -654,5 +663,7 @@ def _built(space: Any, path: Path, leaf_at: Callable[[Path], Any]) -> Any:
 
 
 def _as_stored(leaf: Leaf) -> Leaf:
-    """An observation's array: of the dtype that is stored, and without bounds."""
-    return dataclasses.replace(leaf, dtype=stored_dtype(leaf.dtype), low=(), high=())
+    """An observation's array: of the dtype that is stored, and with the bound of bytes alone."""
+    most = max(leaf.high, default=255.0)
+    high = (most,) if leaf.dtype == "uint8" and not leaf.counts and most < 255.0 else ()
+    return dataclasses.replace(leaf, dtype=stored_dtype(leaf.dtype), low=(), high=high)

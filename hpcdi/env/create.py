@@ -136,6 +136,7 @@ def create_env_manager(
     *,
     evaluate: bool,
     is_endless: bool = False,
+    policy: Any = None,
     seed: np.random.SeedSequence,
 ) -> EnvManager:
     """Returns a manager of the environments of one collector, or of an evaluation.
@@ -144,6 +145,7 @@ def create_env_manager(
         cfg: settings of the environment, a mapping or frozen.
         evaluate: take the number of environments and episodes of an evaluation, not a collector's.
         is_endless: the caller says when it has played enough: there is no number of episodes.
+        policy: its settings, of which ``eval.max_steps`` cuts evaluated episodes, if it has that.
         seed: spawns each environment's seed.
 
     Raises:
@@ -163,6 +165,8 @@ def create_env_manager(
     manager: EnvManager = component_class(ENV_MANAGER_REGISTRY, settings).build(
         source, settings, episode_num=limit or settings.episodes, seed=seed
     )
+    if evaluate:
+        manager.max_steps = getattr(getattr(policy, "eval", None), "max_steps", None)
     return manager
 
 

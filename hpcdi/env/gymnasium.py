@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import copy
 import dataclasses
 import importlib.util
 import re
@@ -12,7 +13,7 @@ from functools import partial
 from typing import Any
 
 import gymnasium
-from gymnasium.envs.registration import EnvSpec
+from gymnasium.envs.registration import EnvSpec, load_env_creator
 from gymnasium.vector import AutoresetMode, VectorEnv
 
 from hpcdi.config.compat import Configurable
@@ -65,7 +66,8 @@ class GymnasiumEnv(Configurable):
         """
         import_module(cfg.import_names)  # again in a child process
         with _config_errors(cfg.env_id):
-            env = gymnasium.make(_class_spec(cfg.env_id) or cfg.env_id, **cfg.kwargs)
+            spec, kwargs = _called(cfg)
+            env = gymnasium.make(spec, **kwargs)
         return cls._wrapped(cfg, env)
 
     @classmethod
@@ -81,11 +83,12 @@ class GymnasiumEnv(Configurable):
         if mode in ("sync", "async"):
             wrapped = partial(cls._checked, cfg)
         with _config_errors(cfg.env_id):
+            spec, kwargs = _called(cfg)
             return gymnasium.make_vec(
-                _class_spec(cfg.env_id) or cfg.env_id, num_envs=env_num, vectorization_mode=mode,
+                spec, num_envs=env_num, vectorization_mode=mode,
                 vector_kwargs=vector_kwargs,
                 wrappers=None if wrapped is None else [wrapped],
-                **cfg.kwargs,
+                **kwargs,
             )  # fmt: skip
 
     @classmethod
@@ -133,6 +136,24 @@ def spaces_of(env: Any, env_id: str) -> Spaces:
 def refuse_spaces(env_id: str, error: EnvError) -> ConfigError:
     """Returns the error of an environment whose spaces hpcdi cannot take."""
     return ConfigError([Problem("env.env_id", f"{env_id}: {error}")])
+
+
+_OF_MAKE = ("id", "num_envs", "vectorization_mode", "vector_kwargs", "wrappers")
+"""Names of arguments of `gymnasium.make` and `make_vec`, which an environment may have, too."""
+
+
+def _called(cfg: GymnasiumConfig) -> tuple[EnvSpec | str, dict[str, Any]]:
+    """Returns what gymnasium makes, and the keyword arguments for it."""
+    spec = _class_spec(cfg.env_id)
+    kwargs = {name: value for name, value in cfg.kwargs.items() if name not in _OF_MAKE}
+    if len(kwargs) == len(cfg.kwargs):
+        return spec or cfg.env_id, kwargs
+    spec = copy.deepcopy(spec or gymnasium.spec(cfg.env_id.rpartition(":")[2]))
+    others = {name: cfg.kwargs[name] for name in cfg.kwargs.keys() - kwargs.keys()}
+    entry: Any = spec.entry_point
+    entry = load_env_creator(entry) if isinstance(entry, str) else entry
+    spec.entry_point = partial(entry, **others)
+    return spec, kwargs
 
 
 def _class_spec(env_id: str) -> EnvSpec | None:

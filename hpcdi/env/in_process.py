@@ -408,6 +408,7 @@ class SingleEnvs:
     """
 
     fails_as_one = False
+    resets_alone = True
     keeps_infos = False
 
     def __init__(

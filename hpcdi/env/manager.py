@@ -44,6 +44,8 @@ from hpcdi.utils.log import LOGGER
 ResetParam = Mapping[int, Mapping[str, Any] | None]
 """Environments to reset; each with None, or with its ``seed`` and ``options``."""
 _NO_LIMIT = np.iinfo(np.int64).max
+_COARSE_FROM = 1e5  # of float64 numbers; float32 has them in steps of 0.008
+_NO_END_FROM = 10_000  # steps of an environment, after which that is said
 _LOOK_EVERY = 1_000  # steps from one look at the bounds of observations to the next
 
 
@@ -208,6 +210,9 @@ class EnvManager(Closing):
     """Go on without a single environment that fails too often; set before `launch`. False: that is
     an error. The caller must cope with an environment that never waits for an action again."""
 
+    max_steps: int | None = None
+    """Steps after which an episode is cut: it ends as truncated; None: there is no limit."""
+
     def __init__(
         self,
         backend: Backend,
@@ -226,6 +231,8 @@ class EnvManager(Closing):
         self._is_running = False
         self._over = np.zeros(0, dtype=bool)  # of the last step
         self._steps = 0
+        self._no_end_from: int | None = _NO_END_FROM
+        self._coarse: list[str] = []  # columns that lose digits, if their numbers are large
         self._bounds: dict[str, tuple[Array, Array, Array]] | None = None  # that were never left
 
     # ---- state
@@ -401,6 +408,9 @@ class EnvManager(Closing):
         if failures:
             failed = self._failed_rows(failures)
             step = step._replace(over=step.over & ~failed)
+        cut = self._too_long(step) if failed is None else []
+        if cut:
+            step = self._cut(step, cut)
         live, reward = turns.complete(step.over, backend.acts, step.ended, step.reward)
         episodes.add(step)
         self._over = step.over
@@ -408,9 +418,44 @@ class EnvManager(Closing):
             self._record.good(np.flatnonzero(step.over) % self.env_num)
         if failed is not None:
             self._recover(failures, failed)
+        if cut and backend.resets_alone:
+            self._begin({env: self._start(env, {}) for env in cut if episodes.left[env] > 0})
         return Step(
             step.successor, reward, step.terminated, step.truncated, step.ended, live, failed
         )
+
+    def _too_long(self, step: BackendStep) -> list[int]:
+        """Returns environments whose episodes are to be cut; warns where none has ever ended."""
+        lengths = self._episodes.lengths
+        if step.ends:
+            self._no_end_from = None
+        elif self._no_end_from is not None and lengths[0] >= self._no_end_from:
+            self._no_end_from = None
+            LOGGER.warning(
+                "no episode has ended in %d steps: set env.kwargs: {max_episode_steps: ...}, else "
+                "returns come late or never%s", lengths[0],
+                f"; evaluations cut episodes after {self.max_steps:,} (policy.eval.max_steps)"
+                if self.max_steps else "", extra={"once": "no episode has ended"},
+            )  # fmt: skip
+        if self.max_steps is None:
+            return []
+        is_long = step.over & ~step.ended & (lengths + 1 >= self.max_steps)
+        envs: list[int] = np.unique(is_long.nonzero()[0] % self.env_num).tolist()
+        return envs
+
+    def _cut(self, step: BackendStep, envs: Sequence[int]) -> BackendStep:
+        """Returns a step in which the episodes of some environments are truncated."""
+        LOGGER.warning(
+            "an episode was cut after %d steps and counts with its return so far "
+            "(policy.eval.max_steps)", self.max_steps, extra={"once": "episodes were cut"},
+        )  # fmt: skip
+        rows = self._rows_of(envs)
+        numbers: list[dict[str, float]] = [{} for _ in range(self.seats)]
+        return step._replace(
+            successor={name: column.copy() for name, column in step.successor.items()},
+            truncated=step.truncated | rows, ended=step.ended | rows,
+            ends={**step.ends, **dict.fromkeys(envs, numbers)},
+        )  # fmt: skip
 
     @property
     def stepped(self) -> int:
@@ -560,9 +605,21 @@ class EnvManager(Closing):
         )
 
     def _warn_of_bounds(self, rows: Array) -> None:
-        """Warn once of numbers of a Box, in some rows (bool), that are beyond its bounds."""
+        """Warn once of numbers, in some rows (bool), that are beyond a Box's bounds, or coarse."""
         if self._bounds is None and self._backend.facts is not None:
-            self._bounds = Space.of_observations(self._backend.facts.observation_space).bounds()
+            space = Space.of_observations(self._backend.facts.observation_space)
+            self._bounds, self._coarse = space.bounds(), space.coarse()
+        for name in self._coarse:
+            most = float(np.abs(self._backend.observation[name][rows]).max(initial=0.0))
+            if most >= _COARSE_FROM and math.isfinite(most):
+                self._coarse = [other for other in self._coarse if other != name]
+                LOGGER.warning(
+                    "%s is %g, float64, and is stored as float32, in steps of %.2g: if smaller "
+                    "differences matter, subtract an origin before, by env.wrappers: [{type: "
+                    "Recenter, by: [...]}]", name, most, float(np.spacing(np.float32(most))),
+                    extra={"once": f"{name} is stored in coarse steps"},
+                )  # fmt: skip
+                break
         for name, (low, high, slack) in (self._bounds or {}).items():
             column = self._backend.observation[name]
             is_out = (column < low - slack) | (column > high + slack)

@@ -138,6 +138,11 @@ class VectorEnvs:
             self._other[name][...] = column
         self.observation, self._other = self._other, self.observation
 
+    @property
+    def resets_alone(self) -> bool:
+        """Whether single environments can be reset."""
+        return isinstance(self._env, SyncVectorEnv) or self._mode is AutoresetMode.DISABLED
+
     def call(self, env: int, name: str, args: tuple[Any, ...]) -> tuple[bool, Any]:
         """Call an environment's method; only a `SyncVectorEnv` has single environments."""
         if not isinstance(self._env, SyncVectorEnv):

@@ -72,6 +72,48 @@ class Components(gymnasium.ObservationWrapper[Array, Any, Array]):
         return observation[self._keep]
 
 
+class AsFloats(gymnasium.ObservationWrapper[Array, Any, Array]):
+    """Whole numbers as float32, times `scale`: networks divide bytes by 255, and these not.
+
+    Args:
+        env: its observations are of a Box.
+        scale: of the numbers.
+    """
+
+    def __init__(self, env: gymnasium.Env[Array, Any], scale: float = 1.0) -> None:
+        super().__init__(env)
+        space: Any = env.observation_space
+        low, high = sorted(scale * np.stack([space.low, space.high]).astype(np.float64), key=np.sum)
+        self.observation_space = gymnasium.spaces.Box(
+            low.astype(np.float32), high.astype(np.float32), dtype=np.float32
+        )
+        self._scale = np.float32(scale)
+
+    def observation(self, observation: Array) -> Array:
+        """The numbers, scaled."""
+        return np.asarray(observation, np.float32) * self._scale
+
+
+class Recenter(gymnasium.ObservationWrapper[Array, Any, Array]):
+    """Numbers minus `by`, subtracted in float64: coordinates of a map, whose digits float32 lacks.
+
+    Args:
+        env: its observations are of a Box of float64.
+        by: one number, or one for each component.
+    """
+
+    def __init__(self, env: gymnasium.Env[Array, Any], by: float | Sequence[float]) -> None:
+        super().__init__(env)
+        space: Any = env.observation_space
+        self._by = np.asarray(by, np.float64)
+        low, high = (np.asarray(limit, np.float64) - self._by for limit in (space.low, space.high))
+        self.observation_space = gymnasium.spaces.Box(low, high, dtype=np.float64)
+
+    def observation(self, observation: Array) -> Array:
+        """The numbers, shifted."""
+        return np.asarray(observation, np.float64) - self._by
+
+
 class RepeatAction(gymnasium.Wrapper[Any, Any, Any, Any]):
     """Each action is taken several times in a row; the rewards of these steps are added up.
 
@@ -228,8 +270,10 @@ class Checked(gymnasium.Wrapper[Any, Any, Any, Any]):
 
 
 WRAPPERS: dict[str, Wrap] = {
+    "AsFloats": AsFloats,
     "ChannelsFirst": ChannelsFirst,
     "Components": Components,
+    "Recenter": Recenter,
     "RepeatAction": RepeatAction,
     "ScaleReward": ScaleReward,
     "SignReward": SignReward,

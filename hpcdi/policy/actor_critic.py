@@ -74,7 +74,8 @@ class ActorCriticPolicy(TorchPolicy):
 
     @functools.cached_property
     def _distribution(self) -> ActionDistribution:
-        return ActionDistribution(action_leaves(self._cfg.model))
+        model = self._cfg.model
+        return ActionDistribution(action_leaves(model), scales=model.scale_actions)
 
     # ---------------------------------------------------------------------------------- learning
 

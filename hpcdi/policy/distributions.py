@@ -19,6 +19,7 @@ from torch import Tensor
 from hpcdi.types import Array, Columns, Leaf
 
 _LOG_2_PI = math.log(2 * math.pi)
+_UNBOUNDED = 1e30  # bounds beyond it say that there are none
 _ILLEGAL = -1e8
 """Logit of an illegal action: its probability is 0, and so are its gradient and its ``p log p``."""
 
@@ -28,9 +29,11 @@ class ActionDistribution:
 
     Args:
         leaves: parts of an action.
+        scales: of components of Boxes with two bounds, -1..1 of the distribution is between them,
+            so that its deviation means the same whatever the unit; else it is in their units.
     """
 
-    def __init__(self, leaves: Sequence[Leaf]) -> None:
+    def __init__(self, leaves: Sequence[Leaf], *, scales: bool = True) -> None:
         self.leaves = tuple(leaves)
         self.counts = tuple(count for leaf in leaves for count in leaf.counts)
         self.logits = sum(self.counts)
@@ -45,6 +48,14 @@ class ActionDistribution:
         if boxes and all(low for low, _ in bounds):
             low, high = zip(*bounds, strict=True)
             self.bounds = np.hstack(low).astype(np.float32), np.hstack(high).astype(np.float32)
+        self._scale: tuple[Array, Array] | None = None  # middle and half of the width
+        if scales and self.bounds is not None:
+            least, most = (bound.astype(np.float64) for bound in self.bounds)
+            is_bounded = (np.maximum(-least, most) < _UNBOUNDED) & (most > least)
+            middle = np.where(is_bounded, (least + most) / 2, 0.0)
+            half = np.where(is_bounded, (most - least) / 2, 1.0)
+            if (middle != 0).any() or (half != 1).any():
+                self._scale = middle.astype(np.float32), half.astype(np.float32)
         # where the logits of each component are; filler is behind the last one
         starts = np.cumsum([0, *self.counts[:-1]]) if self.counts else np.zeros(0, np.int64)
         place = starts[:, None] + np.arange(max(self.counts, default=0))
@@ -66,8 +77,8 @@ class ActionDistribution:
         Returns:
             ``action`` [envs, ...] or, of several parts, ``action/<name>``: discrete ones from 0,
             others within their bounds; ``log_prob`` float32 [envs]; with Boxes ``raw_action``
-            float32, what was sampled of them before it was clipped: [envs, ...] of one Box, [envs,
-            means] of several parts.
+            float32, what was sampled of them before it was scaled and clipped: [envs, ...] of one
+            Box, [envs, means] of several parts.
         """
         outputs = policy[0]
         if self._is_one:
@@ -89,7 +100,8 @@ class ActionDistribution:
             log_prob = log_prob + drawn["log_prob"]
             if self._only is not None:
                 drawn["raw_action"] = raw.reshape(len(raw), *self._only.shape)
-        actions = self._actions(chosen, raw if self.bounds is None else np.clip(raw, *self.bounds))
+        box = raw if self._scale is None else self._scale[0] + self._scale[1] * raw
+        actions = self._actions(chosen, box if self.bounds is None else np.clip(box, *self.bounds))
         return {**drawn, **actions, "log_prob": log_prob}
 
     def _actions(self, chosen: Array, box: Array) -> Columns:
@@ -110,6 +122,9 @@ class ActionDistribution:
             return _masked_logits(outputs, legal).argmax(dim=1)
         chosen = self._log_probs(outputs, legal).argmax(dim=2) if self.counts else outputs[:, :0]
         box = outputs[:, self.logits :]
+        if self._scale is not None:
+            middle, half = (torch.from_numpy(part).to(box.device) for part in self._scale)
+            box = middle + half * box
         if self.bounds is not None:
             low, high = (torch.from_numpy(bound).to(box.device) for bound in self.bounds)
             box = torch.clamp(box, low, high)

@@ -69,8 +69,9 @@ _ACTIVATIONS: dict[str, type[nn.Module]] = {
 }  # fmt: skip
 _VALUE = "value_"  # before the names of the state of a memory that is the value's own
 _IMPALA_CHANNELS = (16, 32, 32)
-_SMALL_IMAGE = 12
-"""Pixels from which on bytes are taken for a picture: a grid of symbols has fewer."""
+_SMALL_IMAGE, _TINY_IMAGE = 12, 3
+"""Pixels from which on bytes are a picture for the residual network; for two convolutions."""
+_SMALL_CHANNELS = (16, 32)
 _CONV_LAYERS = ((32, 8, 4), (64, 4, 2), (64, 3, 1))  # channels, kernel, stride (Mnih et al. 2015)
 
 
@@ -138,8 +139,10 @@ def _encoder_for(leaves: Sequence[Leaf], *, is_told: bool) -> str:
         return "multi"
     if image_axes(first) is not None or (len(first.shape) == 3 and not is_told):
         return "nature_cnn"
-    is_small = first.dtype == "uint8" and image_axes(first, _SMALL_IMAGE) is not None
-    return "impala_cnn" if is_small else "mlp"
+    for name, smallest in (("impala_cnn", _SMALL_IMAGE), ("small_cnn", _TINY_IMAGE)):
+        if first.dtype == "uint8" and image_axes(first, smallest) is not None:
+            return name
+    return "mlp"
 
 
 def memory_of(features: int, model: ModelConfig) -> Any:
@@ -345,15 +348,25 @@ def _hidden(size_in: int, model: ModelConfig) -> tuple[nn.Sequential, int]:
     return layers, sizes[-1]
 
 
+def _scale_of(leaf: Leaf) -> float | None:
+    """What bytes are divided by, so that they become 0..1; None: it has none."""
+    if leaf.dtype != "uint8" or leaf.counts:
+        return None
+    return max(leaf.high, default=255.0) or 1.0
+
+
 class Vector(nn.Flatten):
-    """Numbers of any shape as a vector [batch, out_features]."""
+    """Numbers of any shape as a vector [batch, out_features]; bytes become 0..1."""
 
     def __init__(self, leaf: Leaf) -> None:
         super().__init__()
         self.out_features = math.prod(leaf.shape)
+        self._scale = _scale_of(leaf)
 
     def forward(self, values: Tensor) -> Tensor:
         """Of an array [batch, ...]."""
+        if self._scale is not None:
+            values = values / self._scale
         return values.unsqueeze(1) if values.ndim == 1 else values.flatten(1)
 
 
@@ -413,7 +426,7 @@ def _vector_of(leaf: Leaf, model: ModelConfig) -> Any:
 
 
 class Image(nn.Module):
-    """Pictures as floats [batch, channels, height, width]; bytes 0..255 become 0..1.
+    """Pictures as floats [batch, channels, height, width]; bytes become 0..1.
 
     Channels may come last; of a stack of pictures all channels are side by side.
     """
@@ -423,7 +436,7 @@ class Image(nn.Module):
         axes = image_axes(leaf, smallest=1) or tuple(range(len(leaf.shape)))
         self._axes = (0, *(axis + 1 for axis in axes))
         self._is_moved = axes != tuple(range(len(axes)))
-        self._is_bytes = leaf.dtype == "uint8"
+        self._scale = _scale_of(leaf)
 
     def forward(self, observation: Tensor) -> Tensor:
         """Of pictures [batch, ...]."""
@@ -433,7 +446,7 @@ class Image(nn.Module):
             observation = observation.flatten(1, 2)
         if self.training:  # gradients of convolutions are computed faster so, on CPUs too
             observation = observation.contiguous(memory_format=torch.channels_last)
-        return observation / 255.0 if self._is_bytes else observation
+        return observation if self._scale is None else observation / self._scale
 
 
 class NatureCNN(nn.Sequential):
@@ -453,6 +466,26 @@ class NatureCNN(nn.Sequential):
             channels = out
         layers.append(nn.Flatten())
         hidden, size = _hidden(_flat_size(layers, leaf, SMALLEST_IMAGE), model)
+        super().__init__(*layers, *hidden)
+        self.out_features = size
+
+
+class SmallCNN(nn.Sequential):
+    """Pictures of few pixels through two convolutions of 3 x 3, and the hidden layers after them.
+
+    As MinAtar's network (Young and Tian 2019), with one convolution more; no pixel is left out.
+    """
+
+    def __init__(self, model: ModelConfig) -> None:
+        leaf = _only_leaf(model)
+        image = Image(leaf)
+        channels = _channels(image, leaf)
+        layers: list[nn.Module] = [image]
+        for out in _SMALL_CHANNELS:
+            layers += [nn.Conv2d(channels, out, 3, padding=1), nn.ReLU()]
+            channels = out
+        layers.append(nn.Flatten())
+        hidden, size = _hidden(_flat_size(layers, leaf, 1), model)
         super().__init__(*layers, *hidden)
         self.out_features = size
 
@@ -754,7 +787,8 @@ def _action_size(model: ModelConfig) -> int:
 
 
 ENCODERS: dict[str, Callable[..., Any]] = {
-    "mlp": MLP, "nature_cnn": NatureCNN, "impala_cnn": ImpalaCNN, "multi": MultiEncoder,
+    "mlp": MLP, "nature_cnn": NatureCNN, "impala_cnn": ImpalaCNN, "small_cnn": SmallCNN,
+    "multi": MultiEncoder,
 }  # fmt: skip
 MEMORIES: dict[str, Callable[..., Any]] = {"none": NoMemory, "lstm": lstm, "gru": gru}
 HEADS: dict[str, Callable[..., nn.Module]] = {

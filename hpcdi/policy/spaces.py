@@ -19,6 +19,8 @@ P = TypeVar("P", bound=TorchPolicyConfig)
 
 SMALLEST_IMAGE = 36
 """Pixels that the convolutions need in height and width."""
+MOST_ONE_HOT = 50_000
+"""Values of a discrete observation beyond which it is not one-hot."""
 KINDS = {
     "discrete": "Discrete",
     "continuous": "a Box",
@@ -91,7 +93,7 @@ def needs_leaves(spaces: Spaces) -> bool:
     if len(spaces.observation) > 1 or first.name or first.counts:
         return True
     if len(first.shape) < 3 or is_board(first):
-        return False
+        return first.dtype == "uint8"
     return first.dtype != "uint8" or image_axes(first) != (0, 1, 2)
 
 
@@ -118,7 +120,7 @@ def with_spaces(cfg: P, spaces: Spaces) -> tuple[P, list[Problem]]:
         The filled settings, and the problems.
     """
     model, kind = cfg.model, spaces.action_kind
-    problems = list(_observation_problems(model, spaces))
+    problems = list(_observation_problems(cfg, spaces))
     if kind not in cfg.ACTIONS:
         takers = sorted(
             name
@@ -150,7 +152,7 @@ def with_spaces(cfg: P, spaces: Spaces) -> tuple[P, list[Problem]]:
     bounds = [[*leaf.low, *leaf.high] for leaf in spaces.action]
     if cfg.BOUNDED and not all(np.isfinite(each).all() for each in bounds):
         problems.append(Problem("type", f"{cfg.type} needs actions bounded on both sides"))
-    leaves = spaces.observation if needs_leaves(spaces) else ()
+    leaves = _as_seen(cfg, spaces) if needs_leaves(spaces) else ()
     shape = network_shape(spaces)
     filled = dataclasses.replace(model, obs_shape=shape, obs_leaves=leaves, **found)
     return dataclasses.replace(cfg, model=filled), problems
@@ -191,12 +193,31 @@ def _action_problems(model: ModelConfig, found: dict[str, Any]) -> Iterator[Prob
             yield Problem(f"model.{name}", f"is {given}, the environment's is {found.get(name)}")
 
 
-def _observation_problems(model: ModelConfig, spaces: Spaces) -> Iterator[Problem]:
+def _as_seen(cfg: TorchPolicyConfig, spaces: Spaces) -> tuple[Leaf, ...]:
+    """The arrays that a network gets: bytes that are normalised before are numbers to it."""
+    is_bytes = [leaf.dtype == "uint8" and is_normalised(leaf) for leaf in spaces.observation]
+    return tuple(
+        dataclasses.replace(leaf, dtype="float32", high=())
+        if cfg.normalize.observation and own
+        else leaf
+        for leaf, own in zip(spaces.observation, is_bytes, strict=True)
+    )
+
+
+def _observation_problems(cfg: TorchPolicyConfig, spaces: Spaces) -> Iterator[Problem]:
+    model = cfg.model
+    for leaf in spaces.observation:
+        if sum(leaf.counts) > MOST_ONE_HOT and not model.embedding_size and not model.type:
+            yield Problem(
+                "model.embedding_size",
+                f"{leaf} would be {sum(leaf.counts):,} numbers, of which {len(leaf.counts)} are 1; "
+                "set it to 32, say, and that many are learnt of each value",
+            )
     given, shape = model.obs_shape, network_shape(spaces)
     first = spaces.observation[0]
     if given is not None and (shape is None or as_shape(given) not in (shape, first.shape)):
         said = f"the environment's is {_said(spaces.observation) if shape is None else first.shape}"
         yield Problem("model.obs_shape", f"is {as_shape(given)}, {said}")
-    if model.obs_leaves and model.obs_leaves != spaces.observation:
+    if model.obs_leaves and model.obs_leaves != _as_seen(cfg, spaces):
         said = f"is {_said(model.obs_leaves)}, the environment's is {_said(spaces.observation)}"
         yield Problem("model.obs_leaves", said)

@@ -246,8 +246,13 @@ def _without_repeats(indices: Indices) -> Indices:
 
 
 def _jit(loop: Loop) -> Loop:
-    """The loop, compiled where numba is installed."""
-    return loop if njit is None else cast(Loop, njit(cache=True)(loop))
+    """The loop, compiled where numba is installed; it keeps the code where it finds a place."""
+    if njit is None:
+        return loop
+    try:
+        return cast(Loop, njit(cache=True)(loop))
+    except RuntimeError:  # packages that nobody may write to, and no home folder
+        return cast(Loop, njit(loop))
 
 
 @_jit

@@ -59,6 +59,8 @@ _PR_SET_PDEATHSIG = 1
 _SESSION_VARIABLE = "PRTE_MCA_prte_local_tmpdir_base"
 _MEMORY_VARIABLE = "OMPI_MCA_btl_sm_backing_directory"
 _SHARED_MEMORY = Path("/dev/shm")  # noqa: S108 (a folder of our own is made there)
+_LEAST_SHARED_BYTES = 64 << 20
+"""For the segments of Open MPI, some megabytes a rank: in containers /dev/shm may be smaller."""
 _ULFM_SINCE = 5
 _WATCH_S = 5.0
 _LEAVE_S = 60.0
@@ -87,7 +89,7 @@ def train(request: RunRequest) -> int:
     if mode is resume.StartMode.DONE:
         sys.stdout.write(f"hpcdi: {resume.done_line(path)}\n")
         return EXIT_DONE
-    show_notes(compiled.notes)
+    show_notes([*compiled.notes, *resume.changes(request, config)])
     command = [
         *mpirun_command(ranks, may_die=_may_die(config.system), exports=[EXPERIMENT_VARIABLE]),
         *python_command("hpcdi", "train"),
@@ -395,6 +397,14 @@ def _in_mpirun() -> None:
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGHUP)
 
 
+def _has_room(folder: Path) -> bool:
+    """Returns whether ranks can share memory in a folder; else they do so in the session's one."""
+    try:
+        return os.access(folder, os.W_OK) and shutil.disk_usage(folder).free >= _LEAST_SHARED_BYTES
+    except OSError:
+        return False
+
+
 @contextlib.contextmanager
 def mpi_folders(one_host: bool) -> Iterator[dict[str, str]]:
     """Creates folders for the files of one Open MPI job and its ranks, and removes them after it.
@@ -419,8 +429,11 @@ def mpi_folders(one_host: bool) -> Iterator[dict[str, str]]:
             variables = {_SESSION_VARIABLE: str(session)}
             if one_host:  # what ranks leave when they are killed goes with it
                 variables[TEMPORARY_VARIABLE] = str(session)
-            if one_host and os.access(_SHARED_MEMORY, os.W_OK):
-                variables[_MEMORY_VARIABLE] = str(stack.enter_context(own_folder(_SHARED_MEMORY)))
+            if one_host:
+                shared = _has_room(_SHARED_MEMORY)
+                variables[_MEMORY_VARIABLE] = str(
+                    stack.enter_context(own_folder(_SHARED_MEMORY)) if shared else session
+                )
         except OSError as error:
             raise LaunchError(
                 f"MPI has no folder for its files: {error}. Name another one with TMPDIR"

@@ -213,7 +213,7 @@ def _experiment(request: RunRequest) -> ExperimentConfig:
     from hpcdi.run.experiment import load_experiment
 
     compiled, _ = load_experiment(resume.config_of(request), request.overrides)
-    show_notes(compiled.notes)
+    show_notes([*compiled.notes, *resume.changes(request, compiled.config)])
     return compiled.config
 
 

@@ -57,10 +57,14 @@ FREE = (
 )
 """Exceptions: keys below `BINDING` that may change."""
 
+SHAPES = ("policy.type", "policy.model", "policy.normalize")
+"""Keys with other values of which no snapshot can be loaded, however they are named."""
+
 SAME = ("exp_name", "seed")
 """Keys that make it another experiment, although the snapshots would fit."""
 
 _ABSENT = "nothing"
+_OTHER_MEANING = ": what was learnt and collected so far was for the other one"
 _CHECK_EVERY_S = 1.0
 _FACTS = {"train_iter": int, "env_steps": int, "saved_at": float, "learners": list}
 """Of a snapshot's manifest, without which a run cannot be resumed from it."""
@@ -83,6 +87,13 @@ def config_of(request: RunRequest) -> str:
     """
     if request.resume is not None:
         if not run_folder.read(Path(request.resume)).get("placement"):
+            layout = RunLayout(Path(request.resume))
+            if layout.submit_file.exists():
+                raise LaunchError(
+                    f"the run in {request.resume} has not begun: `hpcdi status {request.resume}` "
+                    f"says how its job is; sbatch {layout.submit_dir / 'job.sbatch'} submits "
+                    "another one"
+                )
             raise LaunchError(
                 f"{request.resume} holds no run: --resume takes the run folder of an `hpcdi train` "
                 "or `hpcdi serial`"
@@ -104,11 +115,13 @@ def start_mode(
         variables: of the environment.
 
     Raises:
-        LaunchError: the run of the folder is to be resumed, but its configuration is another.
+        LaunchError: the run of the folder is to be resumed, but its configuration is another, or
+            its snapshots do not fit the settings that are named.
     """
     if request.resume is not None:
         if request.config is not None:
             _check_fits(request, request.resume, config)
+        _check_shapes(request.resume, config)
         return StartMode.RESUME
     auto = config.system.auto_resume
     is_wanted = "SLURM_JOB_ID" in variables if auto is None else auto
@@ -153,6 +166,36 @@ def _check_fits(request: RunRequest, path: str, config: ExperimentConfig) -> Non
             + "\n  Leave the file out to resume with the run's own configuration, or change single "
             "settings on the command line: key=value"
         )
+
+
+def _check_shapes(path: str, config: ExperimentConfig) -> None:
+    """Check that a run's snapshots can be loaded: its networks are those of the settings."""
+    if not has_snapshot(RunLayout(Path(path))):
+        return
+    differ = differences(_kept(path), to_mapping(config), SHAPES)
+    if differ:
+        raise LaunchError(
+            "\n  - ".join([f"the snapshots of {path} are of other networks:", *map(str, differ)])
+            + "\n  Leave these settings as they were, or begin a new run"
+        )
+
+
+def changes(request: RunRequest, config: ExperimentConfig) -> list[str]:
+    """Returns a line for each setting with which a run is resumed otherwise than it was begun.
+
+    Args:
+        request: the command line.
+        config: the experiment.
+    """
+    if request.resume is None:
+        return []
+    was, now = _kept(request.resume), to_mapping(config)
+    keys = {*was, *now} - {"slurm", "fault"}
+    meaning = {each.key for each in differences(was, now)}
+    return [
+        f"resumed with {each}" + _OTHER_MEANING * (each.key in meaning)
+        for each in differences(was, now, keys, free=("system.auto_resume", "system.import_path"))
+    ]
 
 
 def _check_same(layout: RunLayout, config: ExperimentConfig) -> None:
@@ -267,7 +310,14 @@ def read_newest(layout: RunLayout, *, repeats: bool = False) -> Resumed | None:
         return None
     snapshot = newest_snapshot(layout)
     resumed = resume_from(layout, snapshot, repeats=repeats)
-    drop = partial(drop_events_after, layout.tensorboard_dir, snapshot.facts["saved_at"])
+    facts = snapshot.facts
+    drop = partial(
+        drop_events_after,
+        layout.tensorboard_dir,
+        facts["env_steps"],
+        facts["train_iter"],
+        resumed.iterations,
+    )
     or_warn("shortened curves", drop)
     return resumed
 
@@ -331,21 +381,25 @@ class Difference:
 
 
 def differences(
-    was: Mapping[str, Any], now: Mapping[str, Any], keys: Collection[str] = BINDING
+    was: Mapping[str, Any],
+    now: Mapping[str, Any],
+    keys: Collection[str] = BINDING,
+    free: Collection[str] = FREE,
 ) -> list[Difference]:
-    """Returns the settings below `keys`, and not below `FREE`, that differ between two experiments.
+    """Returns the settings below `keys`, and not below `free`, that differ between two experiments.
 
     Args:
         was: the run's experiment as a nested mapping.
         now: the requested one.
         keys: dotted paths.
+        free: dotted paths of exceptions.
     """
     old, new = dict(_leaves(was)), dict(_leaves(now))
     return [
         Difference(key, old.get(key, _ABSENT), new.get(key, _ABSENT))
         for key in dict.fromkeys([*old, *new])
         if is_below(key, keys)
-        and not is_below(key, FREE)
+        and not is_below(key, free)
         and old.get(key, _ABSENT) != new.get(key, _ABSENT)
     ]
 

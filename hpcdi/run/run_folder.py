@@ -19,7 +19,14 @@ from hpcdi.config.load import dump
 from hpcdi.errors import LaunchError, NoProgressError
 from hpcdi.run import run_lock
 from hpcdi.run.environment import LAUNCHER_VARIABLE
-from hpcdi.store.atomic import load_json, read_json, write_bytes, write_json, write_text
+from hpcdi.store.atomic import (
+    load_json,
+    of_types,
+    read_json,
+    write_bytes,
+    write_json,
+    write_text,
+)
 from hpcdi.store.checkpoints import checkpoint_names
 from hpcdi.store.disk_full import or_refuse, or_warn
 from hpcdi.store.layout import RunLayout
@@ -29,6 +36,13 @@ if TYPE_CHECKING:
 
 _RESTARTS = ("restarts", "restarts_without_progress", "restarted_at")
 _RESERVED_BYTES = 1 << 16
+_TYPES: Mapping[str, type] = {
+    **dict.fromkeys(("state", "reason", "exp_name", "host", "launcher", "started", "ended"), str),
+    **dict.fromkeys(("pid", "exit_code", "restarts"), int),
+    **dict.fromkeys(("versions", "figures", "slurm"), dict),
+    "placement": list,
+}
+_PLACE_TYPES = {"rank": int, "role": str, "host": str}
 _SLURM_VARIABLES = (
     "SLURM_JOB",
     "SLURM_ARRAY_JOB_ID",
@@ -174,8 +188,12 @@ def _reserve(layout: RunLayout) -> None:
 
 
 def read(path: Path) -> dict[str, Any]:
-    """Returns ``run.json``; empty where there is none."""
-    return read_json(RunLayout(path).run_file)
+    """Returns ``run.json``, without what is damaged in it; empty where there is none."""
+    facts = of_types(read_json(RunLayout(path).run_file), _TYPES)
+    places = facts.get("placement", [])
+    if not all(isinstance(p, dict) and of_types(p, _PLACE_TYPES) == p for p in places):
+        del facts["placement"]
+    return facts
 
 
 def read_state(path: Path) -> str:

@@ -72,7 +72,7 @@ def serial(request: RunRequest) -> int:
     config = compiled.config
     set_threads(spaces)
     learner_device(cuda=config.policy.cuda)  # raises where there is none, before a folder is made
-    show_notes(compiled.notes)
+    show_notes([*compiled.notes, *resume.changes(request, config)])
     mode = resume.start_mode(request, config, os.environ)
     layout = RunLayout(resume.folder_of(request, mode, config.exp_name))
     if mode is resume.StartMode.DONE:

@@ -69,6 +69,11 @@ class QueueJob:
         return self.state in _WAITS
 
     @property
+    def is_held(self) -> bool:
+        """True if it waits until somebody releases it, such as after launches that failed."""
+        return self.waits and (self.state == "REQUEUE_HOLD" or "held" in self.reason.lower())
+
+    @property
     def has_failed(self) -> bool:
         """True if it is known to have ended, other than in order or by `scancel`."""
         return not (self.is_on or self.waits) and self.state not in {*_IN_ORDER, GONE}

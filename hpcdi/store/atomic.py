@@ -9,10 +9,11 @@ import os
 import platform
 import shutil
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import IO, Any
 
+from hpcdi.store.files import open_file
 from hpcdi.utils.nested import jsonable, parse_json
 
 TEMPORARY_MARK = ".tmp-"
@@ -146,17 +147,27 @@ def read_json(path: str | Path) -> dict[str, Any]:
         return {}
 
 
+def of_types(facts: dict[str, Any], types: Mapping[str, type]) -> dict[str, Any]:
+    """Returns facts of a file without those that are of another type than was written."""
+    return {
+        name: value
+        for name, value in facts.items()
+        if name not in types
+        or (isinstance(value, types[name]) and not (isinstance(value, bool) and types[name] is int))
+    }
+
+
 def load_json(path: str | Path) -> dict[str, Any]:
     """A JSON file's mapping.
 
     Raises:
         OSError: it cannot be read. ValueError: it holds something else, or is too large.
     """
-    with Path(path).open("rb") as file:
+    with open_file(path) as file:
         text = file.read(LARGEST_JSON_BYTES + 1)
     if len(text) > LARGEST_JSON_BYTES:
         raise ValueError(f"has more than {LARGEST_JSON_BYTES >> 20} MB")
-    value = parse_json(text)
+    value = parse_json(text, is_file=True)
     if not isinstance(value, dict):
         raise ValueError("holds JSON, but no mapping")  # noqa: TRY004 (a file, not an argument)
     return value

@@ -22,15 +22,15 @@ import io
 import json
 import os
 import shutil
-import stat
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 from hpcdi.errors import CheckpointError, StoreError
 from hpcdi.store.atomic import load_json, make_folders, temporary_beside, write_json
 from hpcdi.store.checksum import crc32_of
+from hpcdi.store.files import REFUSED, check_file, open_file
 from hpcdi.utils.nested import jsonable
 
 MANIFEST = "manifest.json"
@@ -120,8 +120,9 @@ def write_files(
     files = {}
     for file, write in writers.items():
         write(aside / file)
-        path = aside / file
-        files[file] = {"bytes": path.stat().st_size, "crc32": _crc32_of_file(path)}
+        with open_file(aside / file) as written:
+            size = os.fstat(written.fileno()).st_size
+            files[file] = {"bytes": size, "crc32": _crc32_of_file(written)}
     return files
 
 
@@ -232,7 +233,7 @@ def load_tensors(path: Path) -> Any:
     import torch
 
     try:
-        return torch.load(path, map_location="cpu", weights_only=True)
+        return torch.load(check_file(path), map_location="cpu", weights_only=True)
     except Exception as error:  # torch's reader of torn files raises almost any of them
         raise CheckpointError(path, f"cannot be read: {error}") from error
 
@@ -288,14 +289,19 @@ def _crc32_of_manifest(manifest: Mapping[str, Any]) -> int:
 
 def _is_as_written(path: Path, written: Mapping[str, int]) -> bool:
     """True if a file has the size and the checksum of the manifest."""
-    state = path.stat()  # first: neither a pipe nor an endless file is ever read
-    is_alike = stat.S_ISREG(state.st_mode) and state.st_size == written["bytes"]
-    return is_alike and _crc32_of_file(path) == written["crc32"]
+    try:
+        file = open_file(path)
+    except OSError as error:
+        if error.errno in REFUSED:
+            return False
+        raise
+    with file:
+        is_alike = os.fstat(file.fileno()).st_size == written["bytes"]
+        return is_alike and _crc32_of_file(file) == written["crc32"]
 
 
-def _crc32_of_file(path: Path) -> int:
+def _crc32_of_file(file: IO[bytes]) -> int:
     crc32 = 0
-    with path.open("rb") as file:
-        while chunk := file.read(_CHUNK):
-            crc32 = crc32_of(chunk, crc32)
+    while chunk := file.read(_CHUNK):
+        crc32 = crc32_of(chunk, crc32)
     return crc32

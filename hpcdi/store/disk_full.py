@@ -10,6 +10,7 @@ from typing import TypeVar
 
 from hpcdi.errors import LaunchError, StoreError
 from hpcdi.utils.backoff import wait_s
+from hpcdi.utils.disk import advice as space_advice
 from hpcdi.utils.disk import is_full, shortage
 from hpcdi.utils.log import LOGGER
 from hpcdi.utils.metrics import human_time
@@ -30,7 +31,7 @@ def or_warn(what: str, write: Callable[[], object]) -> bool:
     try:
         write()
     except (StoreError, OSError) as error:
-        LOGGER.warning("no %s could be written: %s. Free some space", what, _text(error))
+        LOGGER.warning("no %s could be written: %s%s", what, _text(error), space_advice(error))
         return False
     return True
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -10,14 +11,16 @@ from pathlib import Path
 import h5py
 import numpy as np
 
-from hpcdi.errors import CheckpointError, StoreError
+from hpcdi.errors import CheckpointError, ShardError, StoreError
 from hpcdi.store.atomic import TEMPORARY_MARK, load_json
 from hpcdi.store.block import Block
 from hpcdi.store.checkpoints import MANIFEST, checkpoint_names, open_checkpoint
+from hpcdi.store.files import check_file
 from hpcdi.store.hdf5 import DAMAGE, read_attributes
 from hpcdi.store.layout import RunLayout
 from hpcdi.store.policies import header, read_policy
 from hpcdi.store.shard_file import KIND as SHARD
+from hpcdi.store.shard_file import ShardReader
 from hpcdi.store.shards import read_blocks
 from hpcdi.store.state_file import KIND as SAVED_STATE
 from hpcdi.store.state_file import read_state
@@ -43,7 +46,7 @@ def inspect(path: str | Path) -> Report:
             report.lines.append(_checkpoint(path))
         elif path.is_dir():
             _run_folder(path, report)
-        elif not path.exists():
+        elif not os.path.lexists(path):
             report.errors.append(f"{path}: does not exist")
         elif path.suffix == ".safetensors":
             report.lines += _policy(path)
@@ -56,7 +59,7 @@ def inspect(path: str | Path) -> Report:
 
 def _hdf5(path: Path, report: Report) -> Iterator[str]:
     try:
-        with h5py.File(path, "r", locking=False) as file:
+        with h5py.File(check_file(path), "r", locking=False) as file:
             kind = read_attributes(file).get("format")
     except DAMAGE as error:
         raise StoreError(path, f"cannot be read as HDF5: {error}") from error
@@ -105,6 +108,11 @@ def _blocks(path: Path) -> tuple[list[Block], list[str]]:
             blocks.append(block)
         else:
             damaged.append(str(block))
+    if not damaged:
+        try:
+            ShardReader(path, path.name).check_structure()
+        except ShardError as error:
+            damaged.append(str(error))
     return blocks, damaged
 
 
@@ -143,6 +151,7 @@ def _run_folder(path: Path, report: Report) -> None:
     report.lines.append(
         f"{path}: run of {run.get('exp_name')!r}, state {run.get('state')!r}, hpcdi {of_version}"
     )
+    report.errors += _no_folders(layout)
     shards, blocks, transitions, size = 0, 0, 0, 0
     for shard in sorted(layout.data_dir.rglob("*.h5")):
         try:
@@ -159,13 +168,29 @@ def _run_folder(path: Path, report: Report) -> None:
         f"{transitions} transitions, {human_bytes(size)}, "
         + ("all checksums right" if not report.errors else f"{len(report.errors)} damaged")
     )
-    for other in sorted(path.glob("policies/*.safetensors")):
+    policies = [*path.glob("policies/*.safetensors"), *path.glob("league/*.safetensors")]
+    for other in sorted(policies):
         policy = inspect(other)
         report.lines += [f"  {line}" for line in policy.lines[:1]]
         report.errors += policy.errors
     _checkpoints(layout, report)
     leftovers = list(path.rglob(f".*{TEMPORARY_MARK}*"))
     report.lines += [f"  left over from an interrupted write: {name}" for name in leftovers]
+
+
+def _no_folders(layout: RunLayout) -> Iterator[str]:
+    """Yields a line for each folder of a run in whose place is something else."""
+    places = [
+        *(layout.data_dir, *layout.data_dir.glob("[!.]*"), *layout.data_dir.glob("rank*/[!.]*")),
+        *(layout.snapshots_dir, *layout.snapshots_dir.glob("[!.]*")),
+        *layout.root.glob("checkpoints*"),
+        *layout.root.glob("checkpoints*/[!.]*"),
+        layout.latest_policy.parent,
+        layout.log_file(0).parent,
+    ]
+    for place in places:
+        if os.path.lexists(place) and not place.is_dir():
+            yield f"{place}: is no folder, as it was"
 
 
 def _checkpoints(layout: RunLayout, report: Report) -> None:

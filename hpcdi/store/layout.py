@@ -200,7 +200,10 @@ class RunLayout:
         Raises:
             StoreError: it leads out of the run folder.
         """
-        path = (self.root / split_name(relative)[0]).resolve()
+        try:
+            path = (self.root / split_name(relative)[0]).resolve()
+        except RuntimeError as error:  # Python's own error of a link to itself
+            raise StoreError(self.root / relative, "is a link to itself") from error
         if not path.is_relative_to(self.root.resolve()):
             raise StoreError(relative, f"leads out of the run folder {self.root}")
         return path

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import functools
 import json
+import os
 import struct
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -18,9 +19,12 @@ from typing import Any, Self
 from hpcdi.errors import PolicyError, PolicyFileError
 from hpcdi.store.atomic import published
 from hpcdi.store.checksum import crc32_of, crc32_of_array
+from hpcdi.store.files import open_file
 from hpcdi.utils.nested import parse_json
 
 _LENGTH = struct.Struct("<Q")
+_LARGEST_HEADER = 100 << 20
+"""As safetensors has it."""
 _VERSION, _CHECKSUM = "policy_version", "checksum"
 
 
@@ -99,12 +103,34 @@ def read_policy(path: str | Path) -> PolicyImage:
         PolicyFileError: missing, torn, or not a policy of ours.
     """
     try:
-        data = Path(path).read_bytes()
+        with open_file(path) as file:
+            size = os.fstat(file.fileno()).st_size
+            head = file.read(_LENGTH.size)
+            if len(head) == _LENGTH.size and _LENGTH.unpack(head)[0] <= _LARGEST_HEADER:
+                head += file.read(_LENGTH.unpack(head)[0])
+            _check_size(head, size, path)
+            data = head + file.read()
     except (OSError, MemoryError) as error:
         reason = getattr(error, "strerror", None) or f"{type(error).__name__}: {error}"
         raise PolicyFileError(path, f"cannot be read: {reason}") from error
     metadata = verify(data, path)
     return PolicyImage(int(metadata[_VERSION]), data)
+
+
+def _check_size(head: bytes, size: int, path: str | Path) -> None:
+    """Check that a file has as many bytes as its header describes, before they are read.
+
+    Raises:
+        PolicyFileError: it has not; or this is no such header.
+    """
+    entries = header(head, path)
+    try:
+        tensors = (entry for name, entry in entries.items() if name != "__metadata__")
+        end = max((int(entry["data_offsets"][1]) for entry in tensors), default=0)
+    except (LookupError, TypeError, ValueError) as error:
+        raise PolicyFileError(path, f"its header is damaged: {error!r}") from error
+    if len(head) + end != size:
+        raise PolicyFileError(path, f"has {size} bytes, its header describes {len(head) + end}")
 
 
 def header(data: bytes, source: str | Path) -> dict[str, Any]:

@@ -44,9 +44,10 @@ from hpcdi.store.block import (
     row_columns,
 )
 from hpcdi.store.checksum import crc32_of
-from hpcdi.store.hdf5 import DAMAGE, other_format, read_attributes
+from hpcdi.store.files import check_file, open_descriptor, open_file
+from hpcdi.store.hdf5 import DAMAGE, dataset_of, other_format, read_attributes
 from hpcdi.store.layout import block_name
-from hpcdi.store.structure import GrowingStructure, Piece, bytes_of
+from hpcdi.store.structure import ALIGNMENT, GrowingStructure, Piece, bytes_of
 from hpcdi.types import (
     ITEM_DTYPE,
     NUMBERS,
@@ -55,6 +56,7 @@ from hpcdi.types import (
     ColumnSpec,
     RowView,
     ShardRef,
+    number_of,
 )
 from hpcdi.utils.log import LOGGER
 from hpcdi.utils.nested import parse_json
@@ -347,7 +349,7 @@ class ShardReader:
     def __init__(self, path: Path, name: str) -> None:
         self.path, self.name = path, name
         try:
-            with path.open("rb") as file:
+            with open_file(path) as file:
                 self._head, size = file.read(_HEAD_BYTES), os.fstat(file.fileno()).st_size
                 _, mark, text = self._head.partition(_MARK)
                 if not mark:
@@ -360,6 +362,91 @@ class ShardReader:
         except DAMAGE as error:
             raise ShardError(path, f"its layout cannot be read: {error}") from error
         self._size = size
+        self._check_whose()
+
+    def _check_whose(self) -> None:
+        """Check that the file holds the blocks that its place in a run folder says.
+
+        Raises:
+            ShardError: they are another collector's, or begin with another number.
+        """
+        rank, number = self.path.parent.parent.name.removeprefix("rank"), self.path.stem
+        if not (rank.isdigit() and number.isdigit()):
+            return  # it lies elsewhere
+        slot, first = next(self.records(), (0, None))
+        if slot or not isinstance(first, Record):
+            return
+        facts = first.facts
+        if not {"collector_rank", "block_id"} <= facts.keys():
+            return
+        there = facts["collector_rank"], number_of(int(facts["block_id"]))
+        if there != (int(rank), int(number)):
+            raise ShardError(
+                self.path,
+                f"is another shard's file: its first block is collector {there[0]}'s number "
+                f"{there[1]}",
+            )
+
+    def check_structure(self) -> None:
+        """Check that common tools read the same rows as hpcdi: HDF5's structure says so.
+
+        A process that was killed may have left the rows of its last block out.
+
+        Raises:
+            ShardError: they read other ones, or none.
+        """
+        try:
+            ends = [(slot + 1, *r.ends) for slot, r in self.records() if isinstance(r, Record)]
+            if self._size > self.layout.end() + ALIGNMENT:
+                raise ValueError(f"{self._size - self.layout.end()} bytes follow its last column")
+            with h5py.File(check_file(self.path), "r", locking=False) as file:
+                attributes = read_attributes(file)
+                expected = {
+                    "format": KIND,
+                    "schema_version": FORMAT,
+                    "tail_rows": self.layout.tail_rows,
+                    "views": json.dumps([dataclasses.asdict(v) for v in self.layout.views]),
+                }
+                for name, value in expected.items():
+                    if attributes.get(name) != value:
+                        raise ValueError(f"its attribute {name} is {attributes.get(name)!r}")
+                lengths = self._lengths_in(file)
+        except DAMAGE as error:
+            raise ShardError(self.path, f"common tools do not read it: {error}") from error
+        if ends and not any(lengths.items() <= self.layout.lengths(*e).items() for e in ends):
+            raise ShardError(self.path, f"common tools read other rows of it: {lengths}")
+
+    def _lengths_in(self, file: h5py.File) -> dict[str, int]:
+        """Lengths of all arrays by HDF5's structure.
+
+        Raises:
+            LookupError, OSError, TypeError, ValueError: one is not where, or what, it should be.
+        """
+        head, _, _ = self._head.partition(_MARK)
+        places = {
+            _LAYOUT: (len(head), None, ()),
+            _TABLE: (self.layout.table, None, ()),
+            **{s.name: (s.offset, np.dtype(s.dtype), s.shape[1:]) for s in self.layout.columns},
+        }
+        names: list[str] = []
+        file.visititems(lambda name, item: names.append(name) if _is_dataset(item) else None)
+        if sorted(names) != sorted(places):
+            raise ValueError(f"it holds {sorted(set(names) ^ set(places))}")
+        lengths = {}
+        for name, (offset, dtype, shape) in places.items():
+            dataset = dataset_of(file, name)
+            how = dataset.id.get_create_plist()
+            if dtype is not None and (dataset.dtype, dataset.shape[1:]) != (dtype, shape):
+                raise ValueError(f"{name!r} is of another type or shape")
+            if how.get_nfilters():
+                raise ValueError(f"{name!r} is filtered")
+            if how.get_layout() == h5py.h5d.CHUNKED and dataset.size:
+                piece = dataset.id.get_chunk_info(0)
+                if dataset.id.get_num_chunks() != 1 or piece.byte_offset != offset:
+                    raise ValueError(f"{name!r} lies elsewhere")
+            if dataset.nbytes or not dataset.shape[0]:  # others have their full length
+                lengths[name] = dataset.shape[0]
+        return lengths
 
     def records(self) -> Iterator[tuple[int, Record | ShardError]]:
         """Yields the number of each block, and its record, or why it has none that is whole."""
@@ -455,6 +542,10 @@ class ShardReader:
             os.close(file)
 
 
+def _is_dataset(item: object) -> bool:
+    return isinstance(item, h5py.Dataset)
+
+
 def _why_no_layout(path: Path) -> str:
     """What a file without a layout is, by its HDF5 attributes.
 
@@ -462,7 +553,7 @@ def _why_no_layout(path: Path) -> str:
         OSError: it cannot be read.
     """
     try:
-        with h5py.File(path, "r", locking=False) as file:
+        with h5py.File(check_file(path), "r", locking=False) as file:
             attributes = read_attributes(file)
     except DAMAGE as error:
         return f"cannot be read as HDF5: {error}"
@@ -482,7 +573,7 @@ def read_ranges(path: Path, specs: Sequence[ColumnSpec]) -> Columns:
     room = (-(-_n_bytes(spec) // _ALIGNMENT) * _ALIGNMENT for spec in specs)
     starts = list(itertools.accumulate(room, initial=0))
     buffer, arrays = np.empty(starts[-1], np.uint8), {}
-    file = os.open(path, os.O_RDONLY)
+    file = open_descriptor(path)
     try:
         for spec, start in zip(specs, starts, strict=False):
             part = buffer[start : start + _n_bytes(spec)]

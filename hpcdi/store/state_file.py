@@ -19,6 +19,7 @@ from hpcdi import __version__
 from hpcdi.errors import SnapshotError
 from hpcdi.store.atomic import published
 from hpcdi.store.checksum import crc32_of, crc32_of_array
+from hpcdi.store.files import check_file
 from hpcdi.store.hdf5 import DAMAGE, dataset_of, other_format, read_attributes
 from hpcdi.store.structure import write_arrays
 from hpcdi.utils.nested import flatten, parse_json, unflatten
@@ -82,7 +83,7 @@ def read_state(path: str | Path) -> tuple[str, int, dict[str, Any]]:
         SnapshotError: missing, torn, or not a state file.
     """
     try:
-        with h5py.File(path, "r", locking=False) as file:
+        with h5py.File(check_file(path), "r", locking=False) as file:
             attributes = read_attributes(file)
             if "HICKLE_VERSION" in attributes:
                 raise SnapshotError(path, _HICKLE)

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from hpcdi.errors import StoreError
-from hpcdi.store.atomic import write_json
+from hpcdi.store.atomic import read_json, write_json
 from hpcdi.utils.log import LOGGER
 from hpcdi.utils.progress import Evaluation, Status, best_of
 
@@ -31,6 +31,9 @@ _JOB_VARIABLES = (
     "PBS_JOBID",
     "LSB_JOBID",
 )
+
+
+_EVALUATIONS = ("evaluations", "evaluation", "best_evaluation")
 
 
 def job_of(variables: Mapping[str, str]) -> dict[str, str]:
@@ -57,6 +60,8 @@ class StatusFile:
             "started_at": time.time(),
             "limits": {"env_steps": limits[0], "train_iter": limits[1], "stop_value": stop_value},
         }
+        earlier = read_json(path)  # of a run that is resumed: it may end before it is evaluated
+        self._earlier = {name: earlier[name] for name in _EVALUATIONS if earlier.get(name)}
         self._due = float("-inf")
         self._is_warned = False
 
@@ -106,5 +111,6 @@ class StatusFile:
             "evaluations": len(evaluations),
             "evaluation": vars(evaluations[-1]) if evaluations else None,
             "best_evaluation": vars(best) if best is not None else None,
+            **({} if evaluations else self._earlier),
             **status.facts,
         }

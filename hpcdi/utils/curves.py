@@ -6,6 +6,7 @@ import io
 import itertools
 import os
 import platform
+import re
 import time
 from collections.abc import Mapping, Sequence
 from functools import partial
@@ -33,6 +34,10 @@ from hpcdi.utils.video import encode_gif, side_by_side
 _BINS = 30
 _BUFFERED_EVENTS = 1000
 _FILE_NUMBERS = itertools.count()
+
+
+_OF_ITERATIONS = re.compile(r"(?:(?P<player>.+)_)?[a-z]+_iter/")
+"""Tags of curves over train iterations, of another player than the main one under its name."""
 
 
 class TensorBoardWriter(Closing):
@@ -182,20 +187,41 @@ class TensorBoardWriter(Closing):
         self._file.add(data.getvalue())
 
 
-def drop_events_after(folder: str | Path, saved_at: float) -> None:
+def drop_events_after(
+    folder: str | Path, env_steps: int, train_iter: int, iterations: Mapping[str, int] | None = None
+) -> None:
     """Remove points that were drawn after a checkpoint: the resumed run draws them again.
 
-    TensorBoard's own purge compares steps of one axis; the curves here have two.
+    Steps tell, not times, which jump where the clocks of two hosts differ. A curve has environment
+    steps, or train iterations (its tag says ``_iter/``); TensorBoard's own purge knows one axis.
 
     Args:
         folder: of the event files.
-        saved_at: when the checkpoint was taken, seconds since the epoch.
+        env_steps: of the checkpoint.
+        train_iter: of it.
+        iterations: name of a player -> train iterations, for curves that begin with it.
     """
     from tensorboard.backend.event_processing.event_file_loader import RawEventFileLoader
 
+    at_the_limit: set[str] = set()  # tags: the checkpoint's own points were drawn before it
+
+    def is_before(event: Event) -> bool:
+        for value in event.summary.value:
+            of_player = _OF_ITERATIONS.match(value.tag)
+            limit = env_steps
+            if of_player is not None:
+                limit = (iterations or {}).get(of_player["player"] or "", train_iter)
+            if event.step > limit or (event.step == limit and value.tag in at_the_limit):
+                return False
+            if event.step == limit:
+                at_the_limit.add(value.tag)
+        return True
+
     for path in sorted(Path(folder).rglob("events.out.tfevents.*")):
+        if path.is_symlink() or not path.is_file():  # none of ours
+            continue
         events = [Event.FromString(record) for record in RawEventFileLoader(str(path)).Load()]
-        events_before = [e for e in events if e.wall_time <= saved_at or not e.summary.value]
+        events_before = list(filter(is_before, events))
         if len(events_before) == len(events):
             continue
         aside = path.with_name(f".{path.name}.tmp-{os.getpid()}")

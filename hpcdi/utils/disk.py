@@ -22,6 +22,15 @@ def is_full(error: BaseException) -> bool:
     return _full_errno(error) is not None
 
 
+def advice(error: BaseException | str) -> str:
+    """Returns what to do after a failed write, as the end of a message; empty: space is no help."""
+    if isinstance(error, str):
+        is_short = any(os.strerror(number) in error for number in _FULL)
+    else:
+        is_short = is_full(error)
+    return ". Free some space" if is_short else ""
+
+
 def shortage(path: str | Path, error: BaseException) -> str:
     """Describes what is used up where `path` could not be written: quota, inodes or bytes."""
     folder = next(p for p in (Path(path).absolute(), *Path(path).absolute().parents) if p.exists())

@@ -184,16 +184,29 @@ def column_objection(columns: Columns, like: Columns) -> str | None:
     return None
 
 
-def parse_json(text: str | bytes) -> Any:
+def parse_json(text: str | bytes, *, is_file: bool = False) -> Any:
     """Returns the value of a JSON text.
 
+    Args:
+        text: UTF-8.
+        is_file: refuse numbers that are not finite, which `jsonable` never writes.
+
     Raises:
-        ValueError: it is no JSON, or nested deeper than Python reads.
+        ValueError: it is no JSON, nested deeper than Python reads, or such a number is in it.
     """
     try:
+        if is_file:
+            return json.loads(text, parse_constant=_finite, parse_float=_finite)
         return json.loads(text)
     except RecursionError:
         raise ValueError("its JSON is nested too deeply") from None
+
+
+def _finite(text: str) -> float:
+    number = float(text)
+    if not math.isfinite(number):
+        raise ValueError(f"holds the number {text}")
+    return number
 
 
 def jsonable(value: Any) -> Any:

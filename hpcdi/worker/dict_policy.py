@@ -398,7 +398,10 @@ class TrajectoryRecorder:
         """True if it must be cut before the next step: it holds a rollout of all environments."""
         if self._episodes:
             return all(self._ended(env) >= self._episodes for env in range(len(self._open)))
-        held = sum(trajectory.transitions for trajectory in self._finished)
+        if self._opens == "drop":  # as DI-engine counts: of a piece, not all may become samples
+            held = sum(len(trajectory.samples) for trajectory in self._finished)
+        else:
+            held = sum(trajectory.transitions for trajectory in self._finished)
         if self._opens == "finish":
             held += self.open_transitions
         rollout = self.length if self._rollout is None else self._rollout

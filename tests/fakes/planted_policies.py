@@ -61,12 +61,12 @@ class PlantedCollector(DQNPolicy):
 
     _acted = 0
 
-    def act(self, observation: Any, setting: Any) -> Any:
+    def act(self, observation: Any, setting: Any, rows: Any = None) -> Any:
         """Fail after some actions."""
         self._acted += 1
         if self._acted == 100:
             raise RuntimeError("planted in the collector")
-        return super().act(observation, setting)
+        return super().act(observation, setting, rows)
 
 
 @POLICY_REGISTRY.register("planted_run")

@@ -99,6 +99,15 @@ def test_the_members_average_and_share_among_themselves(
     group.Free()
 
 
+def test_all_ranks_of_mpi_are_members_where_nothing_else_is_said(world: World) -> None:
+    """As a comm learner of DI-engine's documents calls it, with ``multi_gpu``."""
+    assert dist_init() == (world.rank, world.size)
+    x = torch.tensor([float(world.rank)])
+    allreduce(x)
+    assert x.item() == (world.size - 1) / 2
+    dist_finalize()
+
+
 def test_a_group_can_be_left_and_formed_anew_by_others(world: World) -> None:
     """So that learners can go on when one has gone."""
     for members in ((0, 1, 2), (1, 2), (1, 2, 3)):

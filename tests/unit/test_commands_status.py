@@ -19,6 +19,7 @@ from hpcdi.commands.status import lines_of
 from hpcdi.errors import LaunchError
 from hpcdi.run import run_folder
 from hpcdi.run.run_lock import this_process
+from hpcdi.run.slurm_queue import QueueJob
 from hpcdi.store.layout import RunLayout
 
 PLACEMENT = [{"rank": r, "role": role, "host": "node1"} for r, role in enumerate(("c", "l", "k"))]
@@ -234,3 +235,20 @@ def test_escape_sequences_of_files_are_shown_escaped(
     assert "owned" in said or command == "inspect"
     assert not [c for c in said if c != "\n" and not c.isprintable()]
     assert not [line for line in said.splitlines() if line.startswith("  next         curl")]
+
+
+@pytest.mark.parametrize(
+    ("state", "reason", "is_held"),
+    [
+        ("PENDING", "launch failed requeued held", True), ("PENDING", "JobHeldUser", True),
+        ("REQUEUE_HOLD", "", True), ("PENDING", "Priority", False),
+    ],
+)  # fmt: skip
+def test_a_job_that_is_held_is_to_be_released(
+    tmp_path: Path, state: str, reason: str, is_held: bool
+) -> None:
+    layout = RunLayout(tmp_path)
+    layout.submit_dir.mkdir()
+    layout.submit_file.write_text('{"job": {"SLURM_JOB_ID": "7"}}')
+    status = status_of(tmp_path, lambda job: QueueJob(job, state, reason))
+    assert ("scontrol release 7" in lines_of(status)[-1]) == is_held

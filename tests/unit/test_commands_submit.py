@@ -164,7 +164,7 @@ def test_what_a_run_has_left_is_never_discarded(tmp_path: Path) -> None:
         (["slurm.nodes=0"], "slurm.nodes: must be at least 1, not 0"),
         (["--nodes", "many"], "slurm.nodes: must be an integer, not 'many'"),
         (["--launcher", "ssh"], "slurm.launcher: must be one of 'srun', 'mpirun', not 'ssh'"),
-        (["slurm.time=12:00:00"], "slurm.time: must be a string"),
+        (["slurm.time=12"], "slurm.time: must be a string"),
         (["--time", "noon"], "'noon' is not a duration"),
         (["--time", "2:00"], "slurm.time: 2:00 is too short: the run is signalled 120 s before"),
         (["--time", "3:59"], "Ask for at least 4 minutes, or lower slurm.signal_delay_s"),

@@ -174,6 +174,17 @@ def test_a_wrong_file_says_why(
     assert ("ZeroDivisionError" in err) is ("/ 0" in text)
 
 
+def test_a_module_that_cannot_be_imported_any_more(tmp_path: Path, capfd: Any) -> None:
+    """As environments of another version of their library."""
+    (tmp_path / "moved.py").write_text("raise ImportError('it is in its own package now')")
+    (tmp_path / "wrong.py").write_text(
+        "main_config = {'env': {'collector_env_num': 1, 'evaluator_env_num': 1}, 'policy': {}}\n"
+        "create_config = {'env': {'type': 'any'}, 'policy': {'type': 'moved:A'}}"
+    )
+    assert main(["convert", str(tmp_path / "wrong.py")]) == 2
+    assert "moved cannot be imported: it is in its own package now" in capfd.readouterr().err
+
+
 def test_other_commands_name_the_way(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["submit", str(FORM), "--print"]) == 2
     assert f"hpcdi convert {FORM} -o FILE.yaml" in capsys.readouterr().err

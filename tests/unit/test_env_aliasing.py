@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import logging
+from functools import partial
 from typing import Any
 
 import numpy as np
 import pytest
 
-from fakes.env_managers import MODES
+from fakes.env_managers import MODES, running, steps_of
 from fakes.odd_values import FORMS, KINDS, tape_manager
+from hpcdi.env import manager
+from hpcdi.env.toy import CountEnv
 from hpcdi.policy.base import TrainColumns
 from hpcdi.roles.collector.loop import policy_loop
 from hpcdi.types import Array, Columns
@@ -74,3 +78,45 @@ def test_every_kind_of_one_player_gives_the_same(form: str) -> None:
         taken[kind] = [columns[name][first : first + count + 1].tolist() for name in names]
         taken[kind] += [columns["terminated"][first : first + count].tolist()]
     assert all(value == taken["single"] for value in taken.values())
+
+
+@pytest.mark.parametrize("kind", [kind for kind in KINDS if kind != "child"])
+def test_an_episode_that_is_too_long_is_cut_by_name(
+    kind: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It counts with its return so far; what can be reset alone begins another one."""
+    with tape_manager(kind, "bare", False) as envs, caplog.at_level(logging.WARNING, "hpcdi"):
+        envs.max_steps = 2
+        envs.launch()
+        envs.reset(quota=2)
+        actor, ended = Drawing(False), []
+        for _ in range(20):
+            if envs.done:
+                break
+            step = envs.step(actor.act(envs.observation, {}))
+            if step.ended.any():
+                assert (step.truncated & ~step.terminated)[step.ended].all()
+                assert step.successor["observation"][step.ended][:, 1].tolist() == [2, 2] or (
+                    kind in ("parallel", "turns", "next_step", "same_step")
+                )
+                ended.append(envs.take_episodes())
+        assert envs.done
+        assert all((each.lengths == 2).all() for each in ended)
+        counts = np.bincount(np.concatenate([each.rows for each in ended]) % 2)
+        assert (counts == 2 * envs.seats).all()
+    assert "an episode was cut after 2 steps" in caplog.text
+
+
+def test_where_no_episode_ends_that_is_said_once(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(manager, "_NO_END_FROM", 3)
+    with (
+        caplog.at_level(logging.WARNING, "hpcdi"),
+        running("pool", [partial(CountEnv, 99)]) as envs,
+    ):
+        steps_of(envs, 9)
+    assert [each.message for each in caplog.records] == [
+        "no episode has ended in 3 steps: set env.kwargs: {max_episode_steps: ...}, else returns "
+        "come late or never"
+    ]

@@ -15,6 +15,7 @@ from fakes.spaces import simple_spaces
 from hpcdi.env.contract import stored_dtype
 from hpcdi.env.create import create_env_manager, get_env_cls, get_spaces
 from hpcdi.env.gymnasium import GymnasiumEnv, cannot_make
+from hpcdi.env.toy import CountEnv
 from hpcdi.errors import ConfigError
 from hpcdi.types import Array
 
@@ -241,3 +242,24 @@ class TestCountEnv:
         assert len(self.walk(2, fail_at=3)) == 2
         with pytest.raises(RuntimeError, match="planted failure at step 3"):
             self.walk(3, fail_at=3)
+
+
+class Named(CountEnv):
+    """Has arguments that gymnasium.make has, too."""
+
+    def __init__(self, id: str, wrappers: int = 0, length: int = 3) -> None:
+        super().__init__(length)
+        self.named = (id, wrappers)
+
+
+@pytest.mark.parametrize("vectorization", ["auto", "sync"])
+def test_arguments_may_be_called_as_those_of_gymnasium_s_make(vectorization: str) -> None:
+    cfg = {
+        "type": "gymnasium", "env_id": f"{__name__}:Named", "vectorization": vectorization,
+        "kwargs": {"id": "line 1", "wrappers": 2, "max_episode_steps": 2}, "collector_env_num": 2,
+    }  # fmt: skip
+    with create_env_manager(cfg, evaluate=False, seed=np.random.SeedSequence(0)) as envs:
+        envs.launch()
+        backend: Any = envs._backend
+        env = backend.workers[0]._env if vectorization == "auto" else backend._env.envs[0]
+        assert env.unwrapped.named == ("line 1", 2)

@@ -256,3 +256,17 @@ def test_another_number_of_results(kind: str, method: str, result: Any, said: st
             EnvError, match=said.replace("(", r"\(").replace(")", r"\)").replace("[", r"\[")
         ):
             envs.step({"action": np.zeros(2, np.int64)}) if method == "step" else envs.reset()
+
+
+def test_large_float64_numbers_are_said_to_lose_digits(caplog: pytest.LogCaptureFixture) -> None:
+    task = Task("dict", at=0)
+    task.space = spaces.Box(-np.inf, np.inf, (2,), np.float64)
+    task.odd = np.array([5_400_000.1, 0.0])
+    with manager_of("single", task) as envs, caplog.at_level(logging.WARNING, "hpcdi"):
+        envs.launch()
+        envs.reset()
+    assert (
+        "observation/a is 5.4e+06, float64, and is stored as float32, in steps of 0.5"
+        in caplog.text
+    )
+    assert len(caplog.records) == 1

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import platform
+import shutil
 import signal
 import subprocess
 import sys
@@ -184,3 +185,15 @@ def test_no_room_for_them_is_said(monkeypatch: pytest.MonkeyPatch, tmp_path: Pat
         mpi_folders(one_host=True),
     ):
         pass
+
+
+def test_ranks_share_memory_elsewhere_where_there_is_too_little_room(
+    places: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A container may have 16 MB of /dev/shm, with which no rank starts, however often."""
+    temporary, memory = places
+    usage = shutil.disk_usage(memory)._replace(free=16 << 20)
+    monkeypatch.setattr(local.shutil, "disk_usage", lambda _folder: usage)
+    with mpi_folders(one_host=True) as folders:
+        assert Path(folders["OMPI_MCA_btl_sm_backing_directory"]).is_relative_to(temporary)
+        assert not list(memory.iterdir())

@@ -266,3 +266,45 @@ def test_torn_snapshots_are_never_wiped(run: Path) -> None:
     with pytest.raises(CheckpointError, match="no whole snapshot"):
         take(line, StartMode.RESUME)
     assert RunLayout(run).run_file.read_bytes() == before
+
+
+@pytest.mark.parametrize(
+    "override",
+    [
+        "policy.model.encoder_hidden_size_list=[64]", "policy.normalize.observation=true",
+    ],
+)  # fmt: skip
+def test_other_networks_are_refused_by_name_before_a_file_is_touched(
+    run: Path, override: str
+) -> None:
+    reach(run, 10, 100)
+    before = {path: path.read_bytes() for path in run.rglob("*") if path.is_file()}
+    with pytest.raises(LaunchError, match="are of other networks") as caught:
+        Line(None, (override,), resume=str(run)).mode()
+    assert f"\n  - {override.partition('=')[0]}" in str(caught.value)
+    assert {path: path.read_bytes() for path in run.rglob("*") if path.is_file()} == before
+
+
+def test_what_changes_at_a_resume_is_listed(run: Path) -> None:
+    reach(run, 10, 100)
+    overrides = (
+        "policy.discount_factor=0.9", "env.env_id=Acrobot-v1", "policy.learn.batch_size=7",
+        "slurm.time='5'",
+    )  # fmt: skip
+    line = Line(None, overrides, resume=str(run))
+    listed = resume.changes(line, line.experiment())
+    assert len(listed) == 3
+    by_key = {text.split()[2].rstrip(":"): text for text in listed}
+    assert "for the other one" in by_key["policy.discount_factor"]
+    assert "CartPole-v1 in the run, Acrobot-v1 now" in by_key["env.env_id"]
+    assert by_key["policy.learn.batch_size"].endswith("in the run, 7 now")
+    as_it_was = Line(None, resume=str(run))
+    assert resume.changes(as_it_was, as_it_was.experiment()) == []
+
+
+def test_a_run_that_was_submitted_and_has_not_begun_is_not_called_none(tmp_path: Path) -> None:
+    layout = RunLayout(tmp_path)
+    layout.submit_dir.mkdir()
+    layout.submit_file.write_text('{"job": {"SLURM_JOB_ID": "7"}}')
+    with pytest.raises(LaunchError, match="has not begun: `hpcdi status"):
+        config_of(Line(None, resume=str(tmp_path)))

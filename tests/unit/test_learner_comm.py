@@ -66,10 +66,11 @@ def test_a_learner_of_its_own_with_it_as_its_port(script: Script) -> None:
     end(worker)
 
 
-def test_a_task_that_is_started_by_hand_ends_with_the_run(script: Script) -> None:
+@pytest.mark.parametrize("task", [LearnTask("task"), {"task_id": "task", "buffer_id": "b"}])
+def test_a_task_that_is_started_by_hand_ends_with_the_run(script: Script, task: Any) -> None:
     worker = MPIFileSystemLearner({}, script.context)
     script.tell(Stop("enough"))
-    worker.deal_with_learner_start(LearnTask("task"))
+    worker.deal_with_learner_start(task)
     assert isinstance(worker._training, BaseLearner)
     end(worker)
 

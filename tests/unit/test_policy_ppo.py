@@ -130,7 +130,7 @@ def test_continuous_actions_are_normal_and_the_environments_are_within_bounds() 
     mean, deviation = normal.loc[0], normal.scale[0]
     np.testing.assert_allclose(raw.mean(axis=0), mean, atol=0.05)
     np.testing.assert_allclose(raw.std(axis=0), deviation, rtol=0.03)
-    assert np.array_equal(action, np.clip(raw, [-0.5, -2.0], [0.5, 2.0]).astype(np.float32))
+    assert np.array_equal(action, np.clip(raw, -1.0, 1.0) * np.float32([0.5, 2.0]))
     assert (raw != action).any()
     assert (raw.dtype, action.dtype, action.shape) == (np.float32, np.float32, (40_000, 2))
 
@@ -165,7 +165,7 @@ def test_evaluating_takes_the_mode_of_the_distribution(model: dict[str, Any]) ->
     outputs = actor(built, "eval").act({"observation": OBSERVATION}, {})
     modes = distribution(built, OBSERVATION).mode
     if model is CONTINUOUS:
-        modes = modes.clamp(torch.tensor([-0.5, -2.0]), torch.tensor([0.5, 2.0]))
+        modes = modes.clamp(-1, 1) * torch.tensor([0.5, 2.0])
     np.testing.assert_allclose(outputs["action"], modes, rtol=1e-4, atol=1e-5)
     assert outputs.keys() == {"action"}
 

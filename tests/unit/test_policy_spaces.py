@@ -40,7 +40,9 @@ def model_of(*leaves: Leaf, **settings: Any) -> ModelConfig:
         (Leaf("", (3, 40, 40), "uint8"), "NatureCNN"),
         (Leaf("", (40, 40, 3), "uint8"), "NatureCNN"),
         (Leaf("", (4, 40, 40, 3), "uint8"), "NatureCNN"), (Leaf("", (40, 40, 1)), "NatureCNN"),
-        (Leaf("", (16, 16, 3), "uint8"), "ImpalaCNN"), (Leaf("", (7, 7, 3), "uint8"), "MLP"),
+        (Leaf("", (16, 16, 3), "uint8"), "ImpalaCNN"), (Leaf("", (7, 7, 3), "uint8"), "SmallCNN"),
+        (Leaf("", (8, 8, 3), "uint8"), "SmallCNN"), (Leaf("", (1, 3, 5), "uint8"), "SmallCNN"),
+        (Leaf("", (16,), "uint8"), "MLP"), (Leaf("", (9, 9), "uint8"), "MLP"),
         (Leaf("", (5,), "int64"), "MLP"), (Leaf("", (), "int64", (7,)), "MLP"),
         (Leaf("", (), "int64", (2,)), "MLP"), (Leaf("", ()), "MLP"),
         (Leaf("a", (5,)), "MultiEncoder"),
@@ -155,7 +157,9 @@ def test_a_joint_probability_is_that_of_torchs_parts() -> None:
     torch.testing.assert_close(entropy, known)
     assert (
         action["steer"]
-        == batch["raw_action"].clamp(torch.tensor([-1.0, -2]), torch.tensor([1.0, 2]))
+        == (torch.tensor([1.0, 2]) * batch["raw_action"]).clamp(
+            torch.tensor([-1.0, -2]), torch.tensor([1.0, 2])
+        )
     ).all()
     best = made.greedy(policy)
     assert best["slots"][:, 1].equal(parts[2].argmax(dim=1))
@@ -200,10 +204,67 @@ def test_one_discrete_action_is_drawn_as_likely_as_it_is() -> None:
 
 
 def test_a_box_of_integers_gets_integers() -> None:
-    made = ActionDistribution((Leaf("", (2,), "int64", low=(0.0, 0.0), high=(9.0, 9.0)),))
+    leaf = Leaf("", (2,), "int64", low=(0.0, 0.0), high=(9.0, 9.0))
+    made = ActionDistribution((leaf,), scales=False)
     mean, log_std = np.array([[3.7, 20.0]], np.float32), np.full(2, -math.inf, np.float32)
     columns = made.sample([mean, log_std], np.random.default_rng(0))
     assert columns["action"].tolist() == [[4.0, 9.0]]
+
+
+@pytest.mark.parametrize("bound", [0.001, 1.0, 20.0, 2000.0])
+def test_actions_mean_the_same_in_every_unit(bound: float) -> None:
+    """-1..1 of the distribution is between the bounds; a side without one stays in its unit."""
+    low, high = (-bound, 0.0, -math.inf), (bound, 2 * bound, 3.4e38)
+    leaf = Leaf("", (3,), "float32", low=low, high=high)
+    mean, log_std = np.array([[0.5, -0.5, 7.0]], np.float32), np.full(3, -math.inf, np.float32)
+    acted = ActionDistribution((leaf,)).sample([mean, log_std], np.random.default_rng(0))
+    wanted = [[0.5 * bound, 0.5 * bound, 7.0]]
+    np.testing.assert_allclose(acted["action"], wanted, rtol=1e-6)
+    assert acted["raw_action"].tolist() == mean.tolist()
+    greedy = ActionDistribution((leaf,)).greedy([torch.from_numpy(mean), torch.zeros(3)])
+    np.testing.assert_allclose(greedy, wanted, rtol=1e-6)
+
+
+@pytest.mark.parametrize("shape", [(8, 8, 3), (16, 16, 3), (40, 40, 3), (16,), (9, 9), (7, 7, 20)])
+@pytest.mark.parametrize("name", ["", "ram"])
+def test_bytes_are_never_fed_raw(shape: tuple[int, ...], name: str) -> None:
+    """Of 0..255 they are divided by 255, of another bound by that: as floats from 0 to 1."""
+    for high, most in (((), 255), ((4.0,), 4)):
+        leaf = Leaf(name, shape, "uint8", high=high)
+        bytes_ = torch.randint(0, most + 1, (3, *shape)).float()
+        as_bytes = encoder_of(model_of(leaf)).eval()
+        kind: dict[str, Any] = {} if name and type_of(leaf) == "mlp" else {"encoder": type_of(leaf)}
+        if name and kind:
+            kind = {"leaf_encoders": {name: type_of(leaf)}}
+        as_floats = encoder_of(model_of(Leaf(name, shape), **kind)).eval()
+        as_floats.load_state_dict(as_bytes.state_dict())
+        seen = [{name: each} if name else each for each in (bytes_, bytes_ / most)]
+        torch.testing.assert_close(as_bytes(seen[0]), as_floats(seen[1]))
+
+
+def type_of(leaf: Leaf) -> str:
+    kinds = {"SmallCNN": "small_cnn", "ImpalaCNN": "impala_cnn", "NatureCNN": "nature_cnn"}
+    alone = encoder_of(model_of(Leaf("", leaf.shape, "uint8")))
+    return kinds.get(type(alone).__name__, "mlp")
+
+
+@pytest.mark.parametrize("is_normalised", [True, False])
+def test_bytes_of_a_vector_are_normalised_or_scaled(is_normalised: bool) -> None:
+    settings = {"type": "ppo", "normalize": {"observation": is_normalised}}
+    spaces = Spaces((Leaf("", (16,), "uint8"),), (Leaf("", (), "int64", (2,)),))
+    filled, problems = with_spaces(get_policy_cls(settings).parse_config(settings), spaces)
+    assert problems == []
+    (leaf,) = filled.model.obs_leaves
+    assert leaf.dtype == ("float32" if is_normalised else "uint8")
+    assert with_spaces(filled, spaces) == (filled, []), "of a run that is resumed"
+
+
+def test_a_discrete_observation_of_very_many_values_says_what_to_set() -> None:
+    spaces = Spaces((Leaf("", (), "int64", (2_000_000,)),), (Leaf("", (), "int64", (2,)),))
+    for size, count in ((0, 1), (8, 0)):
+        settings = {"type": "dqn", "model": {"embedding_size": size}}
+        _, problems = with_spaces(get_policy_cls(settings).parse_config(settings), spaces)
+        assert [each.path for each in problems] == ["model.embedding_size"] * count
 
 
 # --------------------------------------------------------------------------------------- whole runs

@@ -158,7 +158,7 @@ KINDS = [
     Kind("sweep.json", make_sweep, lambda p: sweep_runs.read(p.parent)),
     Kind("config.yaml", lambda p: p.write_bytes(CONFIG.read_bytes()) and None, load),
     Kind("rank00000.jsonl", make_log, read_log),
-    Kind("events", make_curves, lambda p: drop_events_after(p.parent, 0.0)),
+    Kind("events", make_curves, lambda p: drop_events_after(p.parent, -1, -1)),
 ]  # fmt: skip
 ALL_KINDS = pytest.mark.parametrize("kind", KINDS, ids=[kind.name for kind in KINDS])
 

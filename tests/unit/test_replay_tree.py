@@ -158,3 +158,17 @@ def test_without_numba_numpy_does_it() -> None:
     )
     assert ran.stdout.strip() == "PriorityTree"
     assert isinstance(new_tree(5), CompiledTree)
+
+
+def test_loops_are_compiled_where_there_is_no_place_for_numbas_cache(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Packages that nobody may write to, and no home folder."""
+
+    def njit(*loops: object, cache: bool = False) -> object:
+        if cache:
+            raise RuntimeError("cannot cache function 'x': no locator available for file 'x.py'")
+        return ("compiled", *loops)
+
+    monkeypatch.setattr(priority_tree, "njit", njit)
+    assert priority_tree._jit(len) == ("compiled", len)

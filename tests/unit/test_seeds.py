@@ -9,6 +9,7 @@ hpcdi/worker/README.md, "What differs", and nowhere else: `DIFFERENCES` has a pr
 from __future__ import annotations
 
 import importlib
+import inspect
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -26,7 +27,15 @@ from fakes.evaluator_parts import Manager as EvaluatorManager
 from fakes.serial_parts import Actor, Battle, Manager
 from hpcdi.config.compat import ConfigDict as EasyDict
 from hpcdi.config.load import compile_config
-from hpcdi.errors import BufferContractError, CommError, ConfigError, PolicyError, SnapshotError
+from hpcdi.env.create import make_env_manager
+from hpcdi.errors import (
+    BufferContractError,
+    CommError,
+    ConfigError,
+    EnvError,
+    PolicyError,
+    SnapshotError,
+)
 from hpcdi.utils.registry import COMM_COLLECTOR_REGISTRY, COMM_LEARNER_REGISTRY, HOOK_REGISTRY
 from hpcdi.worker.collector.comm import CollectorSlave
 from hpcdi.worker.ding.convert import problems_of
@@ -305,6 +314,18 @@ def test_flask_fs_collector() -> None:
         info = collector.deal_with_collector_close()
     assert info["step_count"] == len(told) - 1 == 20
     assert Path("data", told[0]["data_id"]).is_file()
+
+
+def test_an_evaluation_by_a_flask_fs_collector() -> None:
+    env = {**ENV, "evaluator_env_num": 1, "evaluator_episode_num": 2}
+    with ding.FlaskFileSystemCollector(EasyDict(path_data="data", path_policy=".")) as collector:
+        collector.deal_with_collector_start(collector_task(eval_flag=True, env=env))
+        (told, nothing) = (collector.deal_with_collector_data() for _ in range(2))
+        info = collector.deal_with_collector_close()
+    assert (told["collector_done"], told["eval_flag"], told["cur_episode"]) == (True, True, 2)
+    assert nothing == {}
+    assert (info["eval_flag"], info["real_episode_count"], len(info["reward_raw"])) == (True, 2, 2)
+    assert not Path("data").exists()
 
 
 def test_naive_collector() -> None:
@@ -1102,6 +1123,11 @@ def _ranks() -> None:
     assert "derive it from MPIFileSystemCollector" in problem.message
 
 
+def _path() -> None:
+    parameters = inspect.signature(ding.BaseCommCollector.send_stepdata).parameters
+    assert list(parameters) == ["self", "path", "stepdata"]
+
+
 def _addresses() -> None:
     slave = CollectorSlave("0.0.0.0", 80, callback_fn=callbacks([], "resource"))
     slave.start()
@@ -1124,7 +1150,10 @@ def _league() -> None:
 
 
 def _lambda() -> None:
-    assert "lambda" in README.read_text(), "tests/unit/test_env_child_process.py has the error"
+    cfg = {"type": "subprocess", "start_method": "spawn"}
+    manager = make_env_manager(cfg, [lambda: None], seed=0)  # type: ignore[arg-type,return-value]
+    with pytest.raises(EnvError, match="no lambda"):
+        manager.launch()
 
 
 DIFFERENCES: dict[str, Callable[[], None]] = {
@@ -1139,6 +1168,7 @@ DIFFERENCES: dict[str, Callable[[], None]] = {
     "A parallel collector has no thread, timer and logger of its own": _threads,
     "Nothing listens at `host` and `port`": _addresses,
     "A class of the base classes `BaseCommLearner` and `BaseCommCollector` is no rank": _ranks,
+    "`BaseCommCollector.send_stepdata` takes `path` before `stepdata`": _path,
     "Environments in child processes are made by functions that pickle takes": _lambda,
     "Data sets, experts, reward models and samples that are whole episodes have no run": _no_run,
     "A league has settings of its own": _league,
@@ -1156,6 +1186,7 @@ def test_the_list_of_differences_is_exact() -> None:
     assert all(len(row) == 3 for row in rows), "what, why, what to do"
 
 
+@pytest.mark.usefixtures("env_helpers")
 @pytest.mark.parametrize("difference", DIFFERENCES)
 def test_a_difference_is_one(difference: str) -> None:
     DIFFERENCES[difference]()

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
+from typing import Any
 
+import h5py
 import numpy as np
 import pytest
 import torch
@@ -15,8 +18,9 @@ from hpcdi.store.checkpoints import save_checkpoint
 from hpcdi.store.inspect import inspect
 from hpcdi.store.layout import RunLayout
 from hpcdi.store.policies import PolicyImage, publish_policy
+from hpcdi.store.shards import Appender, survey
 from hpcdi.store.state_file import save_state
-from hpcdi.types import ITEM_DTYPE, RowView
+from hpcdi.types import BLOCK_ID_BITS, ITEM_DTYPE, RowView
 
 
 def make_block(rows: int = 4, items: int = 2) -> Block:
@@ -188,3 +192,105 @@ def test_a_folder_that_is_no_run(tmp_path: Path) -> None:
 def test_nothing_there(tmp_path: Path) -> None:
     path = tmp_path / "x.h5"
     assert inspect(path).errors == [f"{path}: does not exist"]
+
+
+def shard_of_blocks(root: Path, rank: int = 2, number: int = 1) -> Path:
+    """A shard of three blocks, in a run folder."""
+    layout = RunLayout(root)
+    items = np.ones(2, dtype=ITEM_DTYPE)
+    items["item_start"], items["item_len"] = [0, 3], [3, 2]
+    appender = Appender(layout, 1 << 16, fsync=False)
+    name = f"data/rank{rank:05d}/20261126T00/{number:06d}.h5"
+    for count in range(3):
+        columns = {
+            "observation": np.full((6, 3), count, np.float32),
+            "action": np.arange(6, dtype=np.int64),
+            "flag": np.zeros(6, bool),
+        }
+        block_id = (rank << BLOCK_ID_BITS) + number + count
+        facts = {"collector_rank": rank, "block_id": block_id}
+        appender.write(name, Block(columns, items, facts, (), 1))
+    return layout.root / name
+
+
+def seen_by_tools(path: Path) -> dict[str, Any] | None:
+    """What h5py reads; None: it cannot."""
+    try:
+        with h5py.File(path, "r", locking=False) as file:
+            return {k: file[k][()].tolist() for k in file if isinstance(file[k], h5py.Dataset)}
+    except Exception:  # h5py raises almost any error for damaged files
+        return None
+
+
+def test_what_common_tools_read_otherwise_is_damage(tmp_path: Path) -> None:
+    """One bit at a time, everywhere in the structure, and in what it holds."""
+    path = shard_of_blocks(tmp_path)
+    assert not inspect(path).errors
+    whole, right = path.read_bytes(), seen_by_tools(path)
+    assert right is not None
+    random = np.random.default_rng(0)
+    filled = np.flatnonzero(np.frombuffer(whole, np.uint8))
+    places = [*random.integers(0, 2048, 150), *random.choice(filled, 150)]
+    blind = []
+    for place in map(int, places):
+        with path.open("r+b") as file:
+            file.seek(place)
+            file.write(bytes([whole[place] ^ (1 << int(random.integers(8)))]))
+        if seen_by_tools(path) != right and not inspect(path).errors:
+            blind.append(place)
+        with path.open("r+b") as file:
+            file.seek(place)
+            file.write(whole[place : place + 1])
+    assert not blind
+
+
+@pytest.mark.parametrize("how", ["link", "another", "longer", "filtered", "more", "swapped"])
+def test_a_shard_that_was_changed_is_named(tmp_path: Path, how: str) -> None:
+    path = shard_of_blocks(tmp_path)
+    if how == "longer":
+        with path.open("ab") as file:
+            file.write(bytes(1000))
+    elif how == "swapped":
+        shutil.copy(shard_of_blocks(tmp_path, rank=3), path)
+    else:
+        with h5py.File(path, "r+") as file:
+            rows = file["action"][:]
+            if how == "more":
+                file["added"] = rows
+            else:
+                del file["action"]
+            if how == "link":
+                file["action"] = h5py.SoftLink("/flag")
+            elif how == "another":
+                file["action"] = rows + 1
+            elif how == "filtered":
+                file.create_dataset("action", data=rows, compression="gzip")
+    assert inspect(path).errors
+
+
+def test_a_shard_in_the_place_of_another_is_not_taken(tmp_path: Path) -> None:
+    for number, rank in ((1, 2), (9, 2), (1, 4)):
+        path = shard_of_blocks(tmp_path / "run", rank, number)
+        assert not survey(path, "x").damaged
+    other = shard_of_blocks(tmp_path / "run", 5, 1)
+    for place in (other, path.with_name("000007.h5")):
+        shutil.copy(path, place)
+        (problem,) = survey(place, "x").damaged
+        assert "is another shard's file" in str(problem)
+
+
+def test_files_in_the_place_of_folders_are_named(tmp_path: Path) -> None:
+    RunLayout(tmp_path).run_file.write_text("{}")
+    assert not inspect(tmp_path).errors
+    for place in ("data", "policies", "log", "snapshots"):
+        (tmp_path / place).write_text("")
+    assert len(inspect(tmp_path).errors) == 4
+
+
+def test_bytes_after_a_policy_are_named(tmp_path: Path) -> None:
+    image = PolicyImage.of({"w": torch.ones(3)}, 7)
+    path = tmp_path / "a.safetensors"
+    path.write_bytes(image.data)
+    assert not inspect(path).errors
+    path.write_bytes(image.data + bytes(1000))
+    assert "its header describes" in inspect(path).errors[0]

@@ -81,3 +81,15 @@ def test_a_file_that_cannot_be_written_is_told_once_and_ends_nothing(
 def test_of_the_environment_only_the_job_is_told() -> None:
     variables = {"SLURM_JOB_ID": "12", "SLURM_RESTART_COUNT": "1", "SLURM_CONF": "x", "HOME": "y"}
     assert job_of(variables) == {"SLURM_JOB_ID": "12", "SLURM_RESTART_COUNT": "1"}
+
+
+def test_a_run_that_is_resumed_and_ends_at_once_keeps_its_evaluation(tmp_path: Path) -> None:
+    path = tmp_path / "status.json"
+    first = StatusFile(path, (INF, INF), 195.0)
+    first.refresh(status, [evaluation(20.0), evaluation(200.0)], 0.0)
+    again = StatusFile(path, (INF, INF), 195.0)
+    again.refresh(status, [], 0.0)
+    assert read(path)["best_evaluation"]["mean"] == 200.0
+    assert (read(path)["evaluation"]["mean"], read(path)["evaluations"]) == (200.0, 2)
+    again.refresh(status, [evaluation(30.0)], 0.0, at_once=True)
+    assert read(path)["evaluation"]["mean"] == 30.0

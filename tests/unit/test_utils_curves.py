@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import threading
-import time
 from pathlib import Path
 
 import numpy as np
+import pytest
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 from tensorboard.plugins.custom_scalar.layout_pb2 import Layout
 
@@ -67,7 +67,6 @@ def test_going_on_from_a_checkpoint_drops_what_was_drawn_after_it(tmp_path: Path
     for step in range(6):
         first.add_scalar("learner_iter/loss", 100.0 + step, step)
         first.add_scalar("learner_step/loss", 100.0 + step, 64 * step)
-    saved_at = time.time()
     for step in range(5, 10):  # the checkpoint's own iteration, too
         first.add_scalar("learner_iter/loss", 0.0, step)
         first.add_scalar("learner_step/loss", 0.0, 64 * step)
@@ -77,7 +76,7 @@ def test_going_on_from_a_checkpoint_drops_what_was_drawn_after_it(tmp_path: Path
     with file.open("ab") as torn:
         torn.write(b"torn")
     second = TensorBoardWriter(tmp_path)
-    drop_events_after(tmp_path, saved_at)
+    drop_events_after(tmp_path, 64 * 5, 5)
     second.add_scalar("learner_iter/loss", 206.0, 6)
     second.close()
     kept = [(step, 100.0 + step) for step in range(6)]
@@ -92,3 +91,26 @@ def test_closing_a_writer_twice_is_fine_and_leaves_no_thread(tmp_path: Path) -> 
     writer.close()
     writer.close()
     assert threading.active_count() == before
+
+
+def test_a_clock_that_was_set_back_costs_no_points(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The second job's host may be hours behind the first one's, or ahead."""
+    for hours in (0, -2, 2):
+        monkeypatch.setattr("time.time", lambda hours=hours: 1.8e9 + 3600 * hours)
+        writer = TensorBoardWriter(tmp_path)
+        first = {0: 0, -2: 4, 2: 8}[hours]
+        for step in range(first, first + 6):
+            writer.add_scalar("learner_iter/loss", step, step)
+            writer.add_scalar("bot_learner_iter/loss", step, step + 100)
+            writer.add_scalar("perf/rate", step, 64 * step)
+        writer.close()
+        last = first + 3
+        drop_events_after(tmp_path, 64 * last, last, {"bot": last + 100, "main": last})
+    steps = list(range(12))
+    assert sorted(step for step, _ in curve(tmp_path, "learner_iter/loss")) == steps
+    assert sorted(step for step, _ in curve(tmp_path, "perf/rate")) == [64 * s for s in steps]
+    assert sorted(step for step, _ in curve(tmp_path, "bot_learner_iter/loss")) == [
+        step + 100 for step in steps
+    ]

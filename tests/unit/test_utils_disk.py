@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import errno
 import os
 from pathlib import Path
 
 import pytest
 
 from fakes.small_disk import assert_full, mounted
-from hpcdi.utils.disk import reserve_space
+from hpcdi.utils.disk import advice, reserve_space
 
 
 def test_the_room_is_there_and_what_was_written_stays(tmp_path: Path) -> None:
@@ -44,3 +45,10 @@ def test_no_bytes_need_no_room(tmp_path: Path) -> None:
     with (tmp_path / "file").open("wb") as file:
         reserve_space(file.fileno(), 0)
     assert (tmp_path / "file").read_bytes() == b""
+
+
+def test_space_is_advised_only_where_it_is_short() -> None:
+    assert advice(OSError(errno.ENOSPC, "x")) == ". Free some space"
+    assert advice(f"/x: {os.strerror(errno.ENOSPC)}") == ". Free some space"
+    assert advice(FileNotFoundError(errno.ENOENT, "the run folder has been moved")) == ""
+    assert advice("the run folder has been moved") == ""

@@ -2,7 +2,7 @@
 
     python tests/upstream/entry.py {ding,hpcdi} ENTRY CONFIG ENV_STEPS EVAL_FREQ [--own-draws SEED]
 
-ENTRY is "serial" or "onpolicy"; CONFIG a module below `dizoo` that holds `main_config` and
+ENTRY is "serial", "onpolicy" or "ngu"; CONFIG a module below `dizoo` that holds `main_config` and
 `create_config`; EVAL_FREQ takes the place of the configuration's, unless it is 0. Our buffers draw
 as DI-engine's do, unless `--own-draws` says that they are measured.
 """
@@ -25,8 +25,13 @@ sys.path.insert(0, str(Path(__file__).parent))
 
 import stubs
 
-ENTRIES = {"serial": "serial_entry", "onpolicy": "serial_entry_onpolicy"}
-FUNCTIONS = {"serial": "serial_pipeline", "onpolicy": "serial_pipeline_onpolicy"}
+ENTRIES = {
+    "serial": "serial_entry", "onpolicy": "serial_entry_onpolicy", "ngu": "serial_entry_ngu"
+}  # fmt: skip
+FUNCTIONS = {
+    "serial": "serial_pipeline", "onpolicy": "serial_pipeline_onpolicy",
+    "ngu": "serial_pipeline_ngu",
+}  # fmt: skip
 
 
 def entry_of(worker: str, name: str) -> ModuleType:
@@ -87,8 +92,10 @@ def run(
     rows: list[dict[str, Any]] = []
     noted(importlib.import_module(worker).InteractionSerialEvaluator, rows)
     settings = importlib.import_module(f"dizoo.{config}")
+    policy = settings.main_config.policy
+    policy.cuda = policy.cuda and torch.cuda.is_available()
     if eval_freq:
-        settings.main_config.policy.eval.evaluator.eval_freq = eval_freq
+        policy.eval.evaluator = {**policy.eval.get("evaluator", {}), "eval_freq": eval_freq}
     create = settings.create_config
     if worker.startswith("hpcdi") and seed is None:
         from hpcdi.worker.replay_buffer import base_buffer

@@ -49,6 +49,7 @@ from hpcdi.store.layout import RunLayout
 from hpcdi.store.status import StatusFile
 from hpcdi.types import ScalarWriter
 from hpcdi.utils.curves import TensorBoardWriter
+from hpcdi.utils.disk import advice
 from hpcdi.utils.log import LOGGER
 from hpcdi.utils.metrics import (
     Curves,
@@ -219,7 +220,8 @@ class RunRecord:
         """A snapshot is whole, or could not be written."""
         snapshot = result.snapshot.name
         if result.error:
-            LOGGER.warning("%s could not be written: %s. Free some space", snapshot, result.error)
+            text = str(result.error)
+            LOGGER.warning("%s could not be written: %s%s", snapshot, text, advice(text))
             return
         LOGGER.info("snapshot", extra={"snapshot": {"name": snapshot, **result.figures}})
         for name, value in result.figures.items():

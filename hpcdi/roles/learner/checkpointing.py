@@ -40,6 +40,7 @@ from hpcdi.store.checkpoints import (
 from hpcdi.store.layout import RunLayout
 from hpcdi.store.policies import PolicyImage, publish_policy, read_policy
 from hpcdi.types import MAIN
+from hpcdi.utils.disk import advice
 from hpcdi.utils.lifetime import Closing
 from hpcdi.utils.log import LOGGER
 from hpcdi.utils.threads import JobThread
@@ -118,7 +119,7 @@ def save_learner(learner: Trained, name: str, keep: int) -> Path | None:
             replace=True,
         )
     except (StoreError, OSError) as error:
-        LOGGER.warning("no checkpoint could be written: %s. Free some space", error)
+        LOGGER.warning("no checkpoint could be written: %s%s", error, advice(error))
         return None
 
 

@@ -106,7 +106,7 @@ def _imported(module: str, path: str) -> Any:
     _name_old_types()
     try:
         return importlib.import_module(module)
-    except ModuleNotFoundError as error:
+    except ImportError as error:  # of a module that is missing, or of another version
         message = f"{module} cannot be imported: {error}"
         if str(error.name).partition(".")[0] in ("ding", "dizoo"):
             message += "; it needs DI-engine: pip install DI-engine"

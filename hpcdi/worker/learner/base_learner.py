@@ -32,6 +32,7 @@ from hpcdi.roles.learner.training import Batch, Log, Training, check_loss, retur
 from hpcdi.store.atomic import temporary_beside
 from hpcdi.store.checkpoints import load_tensors, save_tensors
 from hpcdi.types import Array
+from hpcdi.utils.disk import advice
 from hpcdi.utils.log import LOGGER
 from hpcdi.utils.metrics import CHART, HISTOGRAM, CountVar, CurveWriter
 from hpcdi.utils.registry import LEARNER_REGISTRY
@@ -337,7 +338,7 @@ class BaseLearner(Configurable, Training):
             aside.replace(path)
         except OSError as error:
             aside.unlink(missing_ok=True)
-            LOGGER.warning("%s could not be written: %s. Free some space", path, error)
+            LOGGER.warning("%s could not be written: %s%s", path, error, advice(error))
 
     def _load_file(self, path: Path, *, is_whole: bool) -> None:
         """Load a ``.pth.tar`` file: a policy's state and counters, or the weights alone."""

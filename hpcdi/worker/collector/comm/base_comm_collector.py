@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from hpcdi.comm.messages import CollectProgress, Message
+from hpcdi.comm.messages import Message
 from hpcdi.config.compat import ConfigDict, component_class
 from hpcdi.config.fields import ComponentConfig, to_mapping
 from hpcdi.errors import CommError, ConfigError, Problem
@@ -125,9 +125,15 @@ class BaseCommCollector(ABC):
         for name in self._SENT:
             setattr(collector, name, getattr(self, name))
         port.collector = collector
-        collector.begin(
-            CollectorTask(str(task_info.get("task_id", "")), cfg.get("collect_setting", {}))
-        )
+        start = collector.start
+
+        def start_and_finish() -> None:
+            start()
+            port.finish()
+
+        setattr(collector, "start", start_and_finish)  # noqa: B010 (as the others)
+        setting = {} if cfg.get("eval_flag") else cfg.get("collect_setting", {})
+        collector.begin(CollectorTask(str(task_info.get("task_id", "")), setting))
         return collector
 
 
@@ -193,9 +199,17 @@ class DictPort(CollectorPort):
                 self._announce(data_id, place, item, trajectory)
 
     def send_metadata(self, metadata: Message) -> None:
-        """Send the end of the task; the collector's other reports are in its samples' metadata."""
-        if isinstance(metadata, CollectProgress) and self.collector.env_manager.done:
-            self.collector.send_metadata({"collector_done": True, **self._counts})
+        """Nothing is sent: what a collector reports is in its samples' metadata, see `finish`."""
+
+    def finish(self) -> None:
+        """Announce the end of the task, unless it was stopped before."""
+        collector, task = self.collector, self.collector.task
+        if collector.env_manager is None or not collector.env_manager.done:
+            return
+        if collector.evaluates:
+            self._counts |= {"cur_episode": task.episodes, "cur_step": task.env_steps}
+        done = {"collector_done": True, "eval_flag": collector.evaluates}
+        self.collector.send_metadata({**done, **self._counts})
 
     def _announce(
         self, data_id: str, place: int, item: Array, trajectory: Sequence[Mapping[str, Any]]

@@ -1,0 +1,70 @@
+"""Plain words of YAML as its version 1.2 reads them, and not as 1.1 does, which PyYAML knows.
+
+``NO``, ``off`` and ``yes`` are texts (1.1: truths), ``12:30:00`` is one (1.1: 45,000), ``0123`` is
+123 (1.1: 83). Underscores in numbers stay, as in ``1_000_000``; a key that comes twice is an error.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Hashable
+from typing import Any
+
+import yaml
+
+_WORDS = {
+    "bool": (r"true|True|TRUE|false|False|FALSE", "tTfF"),
+    "int": (r"[-+]?[0-9][0-9_]*|0x[0-9a-fA-F_]+|0b[01_]+", "-+0123456789"),
+    "float": (
+        r"[-+]?(?:\.[0-9][0-9_]*|[0-9][0-9_]*(?:\.[0-9_]*)?)(?:[eE][-+]?[0-9]+)?"
+        r"|[-+]?\.(?:inf|Inf|INF)|\.(?:nan|NaN|NAN)",
+        "-+0123456789.",
+    ),
+    "null": (r"~|null|Null|NULL|", ["~", "n", "N", ""]),
+    "merge": (r"<<", "<"),
+}
+
+
+class Loader(yaml.SafeLoader):
+    """Reads YAML by `_WORDS`."""
+
+    yaml_implicit_resolvers: dict[str, list[Any]] = {}  # noqa: RUF012 (PyYAML's own way)
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Hashable, Any]:
+        """A mapping.
+
+        Raises:
+            yaml.constructor.ConstructorError: a key comes twice.
+        """
+        seen = set()
+        for key, _ in node.value:
+            text = (key.tag, key.value) if isinstance(key, yaml.ScalarNode) else None
+            if text in seen and key.value != "<<":
+                raise yaml.constructor.ConstructorError(
+                    "while constructing a mapping", node.start_mark,
+                    f"found duplicate key {key.value}", key.start_mark,
+                )  # fmt: skip
+            seen.add(text)
+        return super().construct_mapping(node, deep)
+
+
+def _whole_number(loader: Loader, node: yaml.ScalarNode) -> int:
+    text = loader.construct_scalar(node).replace("_", "")
+    base = {"0x": 16, "0b": 2}.get(text[:2], 10)
+    return int(text[2:] if base != 10 else text, base)
+
+
+for _name, (_words, _first) in _WORDS.items():
+    Loader.add_implicit_resolver(
+        f"tag:yaml.org,2002:{_name}", re.compile(rf"^(?:{_words})$"), list(_first)
+    )
+Loader.add_constructor("tag:yaml.org,2002:int", _whole_number)
+
+
+def read(text: str) -> Any:
+    """Returns what a YAML text says.
+
+    Raises:
+        yaml.YAMLError: it is none.
+    """
+    return yaml.load(text, Loader)  # noqa: S506 (a SafeLoader)

@@ -1,0 +1,78 @@
+"""The one way to open a file of a run folder to read it.
+
+Anybody who may write into a run folder can put something else in a file's place: a pipe, which
+holds a reader for ever; a device, which never ends; a link to a file of somebody else's; a file
+with a hole of a petabyte. Such a file is refused before a byte of it is read.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import stat
+from pathlib import Path
+from typing import IO
+
+LARGEST_BYTES = 1 << 40
+"""Of any file that is read: shards have 64 MB, policies of large networks some gigabytes."""
+REFUSED = frozenset({errno.ELOOP, errno.EISDIR, errno.EINVAL, errno.EFBIG})
+"""Errors of files that are there, but are none that is read."""
+_FLAGS = os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
+
+
+def open_descriptor(path: str | Path, largest_bytes: int = LARGEST_BYTES) -> int:
+    """Returns a descriptor to read a regular file; the caller closes it.
+
+    A link is followed within its own folder only; folders may be links.
+
+    Raises:
+        OSError: there is no such file, it is none that may be read, or it is too large.
+    """
+    _check_link(Path(path))
+    descriptor = os.open(path, _FLAGS)  # a pipe without a writer does not block it
+    try:
+        _check(os.fstat(descriptor), path, largest_bytes)
+    except OSError:
+        os.close(descriptor)
+        raise
+    return descriptor
+
+
+def open_file(path: str | Path, largest_bytes: int = LARGEST_BYTES) -> IO[bytes]:
+    """Returns a regular file, opened to be read; see `open_descriptor`.
+
+    Raises:
+        OSError: as `open_descriptor`.
+    """
+    return os.fdopen(open_descriptor(path, largest_bytes), "rb")
+
+
+def check_file(path: str | Path, largest_bytes: int = LARGEST_BYTES) -> Path:
+    """Returns the path of a file that a library may open by its name; see `open_descriptor`.
+
+    Raises:
+        OSError: as `open_descriptor`.
+    """
+    _check_link(Path(path))
+    _check(os.stat(path), path, largest_bytes)  # noqa: PTH116 (one call for texts and paths)
+    return Path(path)
+
+
+def _check_link(path: Path) -> None:
+    if not path.is_symlink():
+        return
+    try:
+        is_inside = path.resolve(strict=True).is_relative_to(path.parent.resolve())
+    except RuntimeError:  # Python's own error of a link to itself
+        raise OSError(errno.ELOOP, os.strerror(errno.ELOOP), str(path)) from None
+    if not is_inside:
+        raise OSError(errno.ELOOP, "is a link to a file elsewhere, which is not read", str(path))
+
+
+def _check(state: os.stat_result, path: str | Path, largest_bytes: int) -> None:
+    if stat.S_ISDIR(state.st_mode):
+        raise OSError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
+    if not stat.S_ISREG(state.st_mode):
+        raise OSError(errno.EINVAL, "is no regular file, and is not read", str(path))
+    if state.st_size > largest_bytes:
+        raise OSError(errno.EFBIG, f"has {state.st_size} bytes: too many", str(path))
