@@ -399,7 +399,7 @@ def test_the_command_goes_on(go: Callable[..., Any], capfd: pytest.CaptureFixtur
     capfd.readouterr()
     assert main(["serial", "--resume", str(run_dir), f"{LIMIT}.max_train_iter=8"]) == 0
     out, err = capfd.readouterr()
-    assert err == ""
+    assert err == f"hpcdi: note: resumed with {LIMIT}.max_train_iter: 5.0 in the run, 8.0 now\n"
     for said in (", restart 1", "resumed      snapshot_000002: env step", "8 train iter"):
         assert said in out, said
     after = facts_of(run_dir)
@@ -524,10 +524,10 @@ def test_a_checkpoint_of_another_network_is_refused(
     before = facts_of(run_dir)
     capfd.readouterr()
     other = "policy.model.encoder_hidden_size_list=[9]"
-    assert main(["serial", "--resume", str(run_dir), other]) == 1
+    assert main(["serial", "--resume", str(run_dir), other]) == 2
     err = capfd.readouterr().err
-    assert "snapshots/snapshot_000002" in err
-    assert "does not fit the present one" in err
+    assert f"the snapshots of {run_dir} are of other networks" in err
+    assert "encoder_hidden_size_list" in err
     assert "Traceback" not in err
     assert facts_of(run_dir) == before
     more = f"{LIMIT}.max_train_iter=6"
