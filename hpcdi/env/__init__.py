@@ -8,6 +8,7 @@ Owns::
     manager       the manager: episode quotas, seeds, failures and retries, the seeds' API
     in_process    back-end: single environments; those of this process
     child_process the same in child processes: time-outs, restarts
+    numbering     numbers of environments, for ports, folders and licences
     process_state what environments share with their process: signals, generators
     vector        back-end: one vector environment (gymnasium's own kinds, EnvPool)
     gymnasium, envpool, pettingzoo: environments by their id · seeds · toy: environments for tests

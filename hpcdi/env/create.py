@@ -16,6 +16,7 @@ from hpcdi.env.base import EnvFn
 from hpcdi.env.child_process import ChildWorker
 from hpcdi.env.in_process import LocalWorker, SingleEnvs
 from hpcdi.env.manager import EnvManager
+from hpcdi.env.numbering import make_numbered
 from hpcdi.env.process_state import SignalGuard
 from hpcdi.env.vector import VectorEnvs
 from hpcdi.errors import ConfigError, Problem
@@ -137,6 +138,7 @@ def create_env_manager(
     evaluate: bool,
     is_endless: bool = False,
     policy: Any = None,
+    number: int = 0,
     seed: np.random.SeedSequence,
 ) -> EnvManager:
     """Returns a manager of the environments of one collector, or of an evaluation.
@@ -146,6 +148,7 @@ def create_env_manager(
         evaluate: take the number of environments and episodes of an evaluation, not a collector's.
         is_endless: the caller says when it has played enough: there is no number of episodes.
         policy: its settings, of which ``eval.max_steps`` cuts evaluated episodes, if it has that.
+        number: of the collector among those of the run; see `hpcdi.env.numbering`.
         seed: spawns each environment's seed.
 
     Raises:
@@ -161,7 +164,9 @@ def create_env_manager(
     env_num = config.evaluator_env_num if evaluate else config.collector_env_num
     episodes = config.evaluator_episode_num if evaluate else config.collector_episode_num
     limit = None if is_endless else episodes
-    source = _source(env_cls, config, env_num)
+    first = number * (config.collector_env_num + config.evaluator_env_num)
+    first += config.collector_env_num if evaluate else 0
+    source = _source(env_cls, config, range(first, first + env_num))
     manager: EnvManager = component_class(ENV_MANAGER_REGISTRY, settings).build(
         source, settings, episode_num=limit or settings.episodes, seed=seed
     )
@@ -202,11 +207,11 @@ def make_env_manager(
     return manager
 
 
-def _source(env_cls: Any, config: EnvConfig, env_num: int) -> Source:
-    """Returns the environments that a configuration names."""
+def _source(env_cls: Any, config: EnvConfig, numbers: Sequence[int]) -> Source:
+    """Returns the environments that a configuration names, which have these numbers."""
     in_children = isinstance(config.manager, ChildConfig)
     make = partial(env_cls.make_single, config) if hasattr(env_cls, "make_single") else env_cls
-    env_fns = [make] * env_num
+    env_fns = [partial(make_numbered, make, number) for number in numbers]
     if hasattr(env_cls, "players"):
         return Source(env_fns, is_battle=True)
     if in_children and getattr(config, "vectorization", "auto") != "auto":
@@ -214,4 +219,4 @@ def _source(env_cls: Any, config: EnvConfig, env_num: int) -> Source:
         raise ConfigError([Problem("env.vectorization", message)])
     if in_children or not env_cls.has_vector(config):
         return Source(env_fns)
-    return Source(env_fns, partial(env_cls.make_vector, config, env_num))
+    return Source(env_fns, partial(env_cls.make_vector, config, len(numbers)))

@@ -19,6 +19,7 @@ from gymnasium.vector import AutoresetMode, VectorEnv
 from hpcdi.config.compat import Configurable
 from hpcdi.config.env import GymnasiumConfig
 from hpcdi.env.contract import read_spaces
+from hpcdi.env.numbering import is_numbered, numbered
 from hpcdi.env.wrappers import ActionMasks, Checked, without_reward_wrappers, wrap
 from hpcdi.errors import ConfigError, EnvError, Problem
 from hpcdi.types import Spaces
@@ -50,8 +51,11 @@ class GymnasiumEnv(Configurable):
             ConfigError: gymnasium does not know the id, or a package that it needs is missing.
         """
         if cfg.vectorization != "auto":
+            if is_numbered(cfg.kwargs):
+                message = "must be 'auto' where env.kwargs have '{index}': each is made by itself"
+                raise ConfigError([Problem("env.vectorization", message)])
             return True
-        if cfg.wrappers or cfg.action_mask:
+        if cfg.wrappers or cfg.action_mask or is_numbered(cfg.kwargs):
             return False
         with _config_errors(cfg.env_id):
             spec = _class_spec(cfg.env_id) or gymnasium.spec(cfg.env_id.rpartition(":")[2])
@@ -144,12 +148,12 @@ _OF_MAKE = ("id", "num_envs", "vectorization_mode", "vector_kwargs", "wrappers")
 
 def _called(cfg: GymnasiumConfig) -> tuple[EnvSpec | str, dict[str, Any]]:
     """Returns what gymnasium makes, and the keyword arguments for it."""
-    spec = _class_spec(cfg.env_id)
-    kwargs = {name: value for name, value in cfg.kwargs.items() if name not in _OF_MAKE}
-    if len(kwargs) == len(cfg.kwargs):
+    spec, given = _class_spec(cfg.env_id), numbered(cfg.kwargs)
+    kwargs = {name: value for name, value in given.items() if name not in _OF_MAKE}
+    if len(kwargs) == len(given):
         return spec or cfg.env_id, kwargs
     spec = copy.deepcopy(spec or gymnasium.spec(cfg.env_id.rpartition(":")[2]))
-    others = {name: cfg.kwargs[name] for name in cfg.kwargs.keys() - kwargs.keys()}
+    others = {name: given[name] for name in given.keys() - kwargs.keys()}
     entry: Any = spec.entry_point
     entry = load_env_creator(entry) if isinstance(entry, str) else entry
     spec.entry_point = partial(entry, **others)

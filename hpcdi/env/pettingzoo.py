@@ -36,6 +36,7 @@ from hpcdi.env.gymnasium import (
     place_within,
     refuse_spaces,
 )
+from hpcdi.env.numbering import numbered
 from hpcdi.env.old_gym import space_of
 from hpcdi.env.wrappers import flat_mask
 from hpcdi.errors import ConfigError, EnvError, EnvValueError, Problem
@@ -65,7 +66,7 @@ class PettingZooEnv(Configurable):
         import_module(cfg.import_names)
         make = _maker(cfg.env_id, cfg.api)
         try:
-            battle: BattleEnv = as_battle(make(**cfg.kwargs))
+            battle: BattleEnv = as_battle(make(**numbered(cfg.kwargs)))
         except TypeError as error:
             if (place := place_within(error)) is None:
                 raise ConfigError([Problem("env.kwargs", str(error))]) from error

@@ -258,7 +258,7 @@ def take(
         run_folder.end(layout, "failed", str(error), error.exit_code, figures)
         raise
     if mode is StartMode.RESUME:
-        with or_refuse(f"the run folder {layout.root}", "Free some space and try again"):
+        with or_refuse(f"the run folder {layout.root}", if_full="Free some space and try again"):
             run_folder.reopen(layout, restarts, places)
     else:
         for folder in layout.results:

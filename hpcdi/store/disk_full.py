@@ -37,12 +37,13 @@ def or_warn(what: str, write: Callable[[], object]) -> bool:
 
 
 @contextlib.contextmanager
-def or_refuse(what: str, advice: str = "") -> Iterator[None]:
+def or_refuse(what: str, advice: str = "", if_full: str = "") -> Iterator[None]:
     """A block that writes something that a command cannot do without.
 
     Args:
         what: its name in the message.
         advice: what to do, a sentence of the message.
+        if_full: the same, where space is short.
 
     Raises:
         LaunchError: in place of an `OSError` of the block.
@@ -51,6 +52,7 @@ def or_refuse(what: str, advice: str = "") -> Iterator[None]:
         yield
     except OSError as error:
         reason = f"{what} cannot be written: {error.strerror or error}"
+        advice = if_full if if_full and is_full(error) else advice
         raise LaunchError(f"{reason}. {advice}" if advice else reason) from error
 
 

@@ -22,11 +22,11 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 
 from fakes.small_disk import SmallDisk, assert_full, mounted
 from fakes.store import write_shard
-from hpcdi.errors import CheckpointError, ShardError, SnapshotError
+from hpcdi.errors import CheckpointError, LaunchError, ShardError, SnapshotError
 from hpcdi.roles.learner.publisher import PolicyFile
 from hpcdi.store.block import Block
 from hpcdi.store.checkpoints import newest_checkpoint, save_checkpoint, save_tensors
-from hpcdi.store.disk_full import DiskPatience, or_warn
+from hpcdi.store.disk_full import DiskPatience, or_refuse, or_warn
 from hpcdi.store.layout import RunLayout
 from hpcdi.store.policies import PolicyImage, publish_policy, read_policy
 from hpcdi.store.shards import ShardWriter, read_block
@@ -329,3 +329,10 @@ def test_what_is_printed_into_a_file_on_a_full_disk_is_not_an_error(
         monkeypatch.undo()
     assert told == 3
     assert (disk.root / "out.txt").stat().st_size == 0
+
+
+def test_space_is_no_advice_where_a_folder_has_been_moved() -> None:
+    for number, advised in ((errno.ENOSPC, True), (errno.ENOENT, False)):
+        with pytest.raises(LaunchError) as caught, or_refuse("it", if_full="Free some space"):
+            raise OSError(number, os.strerror(number))
+        assert ("Free some space" in str(caught.value)) == advised

@@ -23,6 +23,7 @@ CARTPOLE, PENDULUM = (f"classic_control/{name}/config/{name}" for name in ("cart
 FILES = [
     f"{CARTPOLE}_dqn_config.py", f"{CARTPOLE}_ppo_config.py", f"{CARTPOLE}_r2d2_config.py",
     f"{CARTPOLE}_impala_config.py", f"{PENDULUM}_sac_config.py",
+    f"{CARTPOLE}_a2c_config.py", f"{CARTPOLE}_pg_config.py", f"{CARTPOLE}_c51_config.py",
 ]  # fmt: skip
 LIMIT = "policy.other.commander.max_train_iter"
 
@@ -53,7 +54,7 @@ def test_it_runs_in_one_process(tmp_path: Path, file: str) -> None:
     assert facts["figures"]["train_iter"] >= 60
 
 
-@pytest.mark.parametrize("file", [FILES[1], FILES[2], FILES[3]], ids=lambda name: Path(name).stem)
+@pytest.mark.parametrize("file", [*FILES[1:4], *FILES[5:7]], ids=lambda name: Path(name).stem)
 def test_it_runs_over_ranks(tmp_path: Path, file: str) -> None:
     facts = run(tmp_path, "train", file, "-n", "4", f"{LIMIT}=20")
     assert facts["figures"]["train_iter"] >= 20

@@ -328,7 +328,11 @@ class ZerglingParallelCollector(BaseParallelCollector):
             policy.set_attribute("collector", self._given["number"])
         self._policy = getattr(policy, f"{mode}_mode")
         self._env_manager = create_env_manager(
-            self._given["env"], evaluate=self.evaluates, policy=self._given["policy"], seed=env_seed
+            self._given["env"],
+            evaluate=self.evaluates,
+            policy=self._given["policy"],
+            number=self._given.get("number", (0, 1))[0],
+            seed=env_seed,
         )
         self._env_manager.retires = True
         self._env_manager.launch()

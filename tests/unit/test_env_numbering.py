@@ -1,0 +1,76 @@
+"""Numbers of environments: unique in a run, in arguments and in a variable while one is made."""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+import gymnasium
+import numpy as np
+import pytest
+from gymnasium import spaces
+
+from hpcdi.env.create import create_env_manager, get_env_cls, get_spaces
+from hpcdi.env.numbering import ENV_INDEX, is_numbered, numbered
+from hpcdi.errors import ConfigError
+
+pytestmark = pytest.mark.usefixtures("env_helpers")
+
+
+class Port(gymnasium.Env[Any, Any]):
+    """Observes its port, the variable when it was made, and the number in its folder's name."""
+
+    observation_space = spaces.Box(0, 1e6, (3,), np.float32)
+    action_space = spaces.Discrete(2)
+
+    def __init__(self, port: int, options: dict[str, Any]) -> None:
+        folder = options["folders"][0]
+        assert isinstance(port, int)
+        numbers = [port, int(os.environ.get(ENV_INDEX, "0")), int(folder.removeprefix("run-"))]
+        self._seen = np.array(numbers, np.float32)
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
+        return self._seen, {}
+
+    def step(self, action: Any) -> Any:
+        return self._seen, 0.0, False, False, {}
+
+
+CFG = {
+    "type": "gymnasium", "env_id": f"{__name__}:Port", "collector_env_num": 2,
+    "evaluator_env_num": 3,
+    "kwargs": {"port": "{index + 5005}", "options": {"folders": ["run-{index}"]}},
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", ["base", "subprocess"])
+def test_each_environment_of_a_run_has_a_number_of_its_own(kind: str) -> None:
+    seen = []
+    for number, evaluate in ((0, False), (0, True), (1, False), (1, True)):
+        if kind == "subprocess" and evaluate:
+            continue
+        cfg = {**CFG, "manager": {"type": kind}}
+        seed = np.random.SeedSequence(0)
+        with create_env_manager(cfg, evaluate=evaluate, number=number, seed=seed) as envs:
+            envs.launch()
+            seen += envs.observation["observation"].tolist()
+    numbers = [0, 1, 5, 6] if kind == "subprocess" else list(range(10))
+    assert seen == [[5005 + index, index, index] for index in numbers]
+    assert ENV_INDEX not in os.environ
+
+
+def test_spaces_are_those_of_the_first() -> None:
+    assert get_spaces(get_env_cls(CFG).parse_config(CFG)).observation[0].shape == (3,)
+
+
+def test_what_gymnasium_makes_together_cannot_be_numbered() -> None:
+    cfg = {**CFG, "vectorization": "sync"}
+    with pytest.raises(ConfigError, match=r"env.vectorization.*must be 'auto'"):
+        create_env_manager(cfg, evaluate=False, seed=np.random.SeedSequence(0))
+
+
+def test_other_texts_stay_as_they_are() -> None:
+    kwargs = {"a": "index", "b": ["{x}", 1, None], "c": {"d": True}}
+    assert numbered(kwargs) == kwargs
+    assert not is_numbered(kwargs)
+    assert numbered("x{index}-{ index+1 }") == "x0-1"
