@@ -53,7 +53,7 @@ from hpcdi.league.league import League
 from hpcdi.policy.exploration import RANDOM
 from hpcdi.roles.context import COORDINATOR_RANK
 from hpcdi.roles.coordinator.commander import Commander
-from hpcdi.roles.coordinator.groups import Group, Groups
+from hpcdi.roles.coordinator.groups import Group
 from hpcdi.roles.coordinator.plans import FreePlan, Plan, close_orders
 from hpcdi.roles.coordinator.snapshots import Resumed, SnapshotClock
 from hpcdi.roles.coordinator.workers import (
@@ -108,80 +108,7 @@ class Outcome:
         return dataclasses.replace(self, state=state, reason=reason, exit_code=EXIT_REQUEUE)
 
 
-class RunState:
-    """A run as it stands: over ranks, or of one process, which has no workers.
-
-    Args:
-        groups: that learn.
-        snapshots: of the run.
-        workers: the other ranks.
-
-    Attributes:
-        phase: of the run.
-        outcome: how the run ended; None: it has not.
-        collectors_wanted: collectors that should work; None: all.
-        announced: number of the last block that each collector has announced, by its rank, also
-            of ranks that a resumed run has no more.
-    """
-
-    def __init__(self, groups: Groups, snapshots: SnapshotClock, workers: Workers) -> None:
-        self.groups, self.snapshots, self.workers = groups, snapshots, workers
-        self.outcome: Outcome | None = None
-        self.collectors_wanted: int | None = None
-        self.announced: dict[int, int] = {}
-        self.phase = Phase.STARTING if workers.silent else Phase.RUNNING
-
-    @property
-    def is_on(self) -> bool:
-        """True if the run goes on: tasks are given out."""
-        return self.phase in (Phase.STARTING, Phase.RUNNING)
-
-    @property
-    def finished(self) -> bool:
-        """True if everybody has gone, or has had long enough to go."""
-        return self.phase is Phase.FINISHED
-
-    @property
-    def collectors(self) -> dict[str, int | None]:
-        """How many collectors may work at a time, how many can work, and how many are wanted."""
-        available = len(self.workers.collectors)
-        space = self._collector_space()
-        working = available if space is None else min(space, available)
-        return {"working": working, "there": available, "wanted": self.collectors_wanted}
-
-    @property
-    def league(self) -> League | None:
-        """Who plays whom, where the run is a league."""
-        return None
-
-    def _collector_space(self) -> int | None:
-        """Collectors that may work at a time; None: all."""
-        return None
-
-    def note_block(self, ready: BlockReady) -> None:
-        """A collector has announced a block, or it was found: it is not looked for again."""
-        rank, number = collector_of(ready.block_id), number_of(ready.block_id)
-        self.announced[rank] = max(number, self.announced.get(rank, 0))
-
-    def state_dict(self) -> dict[str, Any]:
-        """State for a snapshot: plain data and arrays."""
-        announced = {str(rank): number for rank, number in self.announced.items()}
-        return {"announced": announced, "groups": self.groups.state_dict()}
-
-    def load_state_dict(
-        self, state: Mapping[str, Any], published: Mapping[str, BlockReady] | None = None
-    ) -> None:
-        """Restore a `state_dict`.
-
-        Args:
-            state: a `state_dict`.
-            published: the blocks that exist, by name, oldest first; None: they come later.
-        """
-        self.announced = {int(rank): number for rank, number in state["announced"].items()}
-        self.groups.load_state_dict(state["groups"], published)
-
-
-class Scheduler(RunState):
+class Scheduler:
     """Decides what each rank does.
 
     Args:
@@ -190,6 +117,14 @@ class Scheduler(RunState):
         workers: ranks that must report before the run can go on.
         plan: whose turn it is; None: everybody works freely.
         observe: called with each message before it is handled, and with each notice.
+
+    Attributes:
+        groups, snapshots, workers: see above.
+        phase: of the run.
+        outcome: how the run ended; None: it has not.
+        collectors_wanted: collectors that should work; None: all.
+        announced: number of the last block that each collector has announced, by its rank, also
+            of ranks that a resumed run has no more.
     """
 
     patience_s = 0.05
@@ -203,9 +138,12 @@ class Scheduler(RunState):
         plan: Plan | None = None,
         observe: Callable[[int, Message | Notice], None] = lambda _rank, _message: None,
     ) -> None:
-        super().__init__(commander.groups, snapshots, workers)
-        self.commander = commander
+        self.commander, self.groups = commander, commander.groups
+        self.snapshots, self.workers = snapshots, workers
+        self.outcome: Outcome | None = None
         self.collectors_wanted = commander.collector_task_space
+        self.announced: dict[int, int] = {}
+        self.phase = Phase.STARTING if workers.silent else Phase.RUNNING
         self._plan: Plan = plan if plan is not None else FreePlan()
         self._observe = observe
         self._deadline = float("inf")
@@ -327,6 +265,16 @@ class Scheduler(RunState):
         return orders + self._plan.snapshot(self, now)
 
     # ---------------------------------------------------------------------------- start and end
+
+    @property
+    def is_on(self) -> bool:
+        """True if the run goes on: tasks are given out."""
+        return self.phase in (Phase.STARTING, Phase.RUNNING)
+
+    @property
+    def finished(self) -> bool:
+        """True if everybody has gone, or has had long enough to go."""
+        return self.phase is Phase.FINISHED
 
     @property
     def goes_on(self) -> bool:
@@ -549,11 +497,15 @@ class Scheduler(RunState):
 
     @property
     def league(self) -> League | None:
-        """See `RunState`."""
+        """Who plays whom, where the run is a league."""
         return self.commander.league
 
-    def _collector_space(self) -> int | None:
-        return self.commander.collector_task_space
+    @property
+    def collectors(self) -> dict[str, int | None]:
+        """How many collectors may work at a time, how many can work, and how many are wanted."""
+        available, space = len(self.workers.collectors), self.commander.collector_task_space
+        working = available if space is None else min(space, available)
+        return {"working": working, "there": available, "wanted": self.collectors_wanted}
 
     def want_collectors(self, count: int) -> None:
         """Let so many collectors work from now on, as far as there are; at least those needed."""
@@ -649,7 +601,8 @@ class Scheduler(RunState):
     def count_block(self, ready: BlockReady) -> None:
         """Count what is published: nothing else is there after a restart."""
         group = self.groups.of(ready)
-        self.note_block(ready)
+        rank, number = collector_of(ready.block_id), number_of(ready.block_id)
+        self.announced[rank] = max(number, self.announced.get(rank, 0))  # not looked for again
         group.count(ready)
         self.commander.count_block(ready)
         self.commander.update_progress(group)
@@ -666,15 +619,25 @@ class Scheduler(RunState):
     # ------------------------------------------------------------------------------------- state
 
     def state_dict(self) -> dict[str, Any]:
-        """See `RunState`; with the plan's state, and the league's where there is one."""
-        plan, commander = self._plan.state_dict(), self.commander.state_dict()
-        return {**super().state_dict(), "plan": plan, "commander": commander}
+        """State for a snapshot: plain data and arrays."""
+        return {
+            "announced": {str(rank): number for rank, number in self.announced.items()},
+            "groups": self.groups.state_dict(),
+            "plan": self._plan.state_dict(),
+            "commander": self.commander.state_dict(),
+        }
 
     def load_state_dict(
         self, state: Mapping[str, Any], published: Mapping[str, BlockReady] | None = None
     ) -> None:
-        """See `RunState`."""
-        super().load_state_dict(state, published)
+        """Restore a `state_dict`.
+
+        Args:
+            state: a `state_dict`.
+            published: the blocks that exist, by name, oldest first; None: they come later.
+        """
+        self.announced = {int(rank): number for rank, number in state["announced"].items()}
+        self.groups.load_state_dict(state["groups"], published)
         self._plan.load_state_dict(state["plan"])
         self.commander.load_state_dict(state["commander"])
 

@@ -10,7 +10,7 @@ import dataclasses
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -35,7 +35,7 @@ from hpcdi.replay.manager import ReplayFigures
 from hpcdi.roles.context import COORDINATOR_RANK
 from hpcdi.roles.coordinator.commander import RunLimits
 from hpcdi.roles.coordinator.groups import Group, Groups
-from hpcdi.roles.coordinator.scheduler import Phase, RunState
+from hpcdi.roles.coordinator.scheduler import Phase, Scheduler
 from hpcdi.roles.coordinator.snapshots import SnapshotResult
 from hpcdi.roles.coordinator.workers import (
     ComesBack,
@@ -107,28 +107,20 @@ class RunRecord:
 
     Args:
         writer: takes the curves; None: none are written.
-        returns: returns those of the last episodes, where the parts of a run in this process count
-            them and write their own curves.
     """
 
-    def __init__(
-        self, writer: ScalarWriter | None, returns: Callable[[], list[float]] | None = None
-    ) -> None:
+    def __init__(self, writer: ScalarWriter | None) -> None:
         self.flow = DataFlow()
-        self._writer, self._returns = writer, returns
+        self._writer = writer
         self._written = float("-inf")
         self._evaluations: dict[str, int] = {}  # of each group, whose curves are written
-
-    def returns_of(self, group: Group) -> list[float]:
-        """Returns of a group's last episodes that were collected."""
-        return group.returns if self._returns is None else self._returns()
 
     def add_scalar(self, tag: str, value: float, global_step: int) -> None:
         """Add a point to a curve, as long as curves are written."""
         if self._writer is not None:
             self._writer.add_scalar(tag, value, global_step)
 
-    def close(self, run: RunState | None) -> None:
+    def close(self, run: Scheduler | None) -> None:
         """Write what learners have sent last; later messages are only counted."""
         if run is not None:
             self.write_learners(run.groups)
@@ -149,7 +141,7 @@ class RunRecord:
             case _:
                 self._log_life(rank, message)
 
-    def look(self, run: RunState, now: float) -> None:
+    def look(self, run: Scheduler, now: float) -> None:
         """Write the curves that are due, at the end all of them."""
         groups, env_steps = run.groups, run.groups.env_steps
         train_iter = groups.main.train_iter
@@ -188,7 +180,7 @@ class RunRecord:
 
     def _write_evaluations(self, groups: Groups) -> None:
         """Write and log the evaluations that have come since the last look."""
-        for group in groups if self._returns is None else ():
+        for group in groups:
             for evaluation in group.evaluations[self._evaluations.get(group.name, 0) :]:
                 values = {
                     "reward_mean": evaluation.mean,
@@ -227,7 +219,7 @@ class RunRecord:
         for name, value in result.figures.items():
             self.add_scalar(f"perf/snapshot_{name}", value, env_steps)
 
-    def _scalars(self, run: RunState) -> dict[str, float]:
+    def _scalars(self, run: Scheduler) -> dict[str, float]:
         figures = run.groups.replay_figures()
         scalars = {
             "perf/env_steps_per_s": self.flow.env_steps.per_second(),
@@ -298,8 +290,6 @@ class RunView:
         config: the experiment.
         layout: the run folder; None: keep numbers, write and show nothing.
         is_terminal: whether a person watches the progress line.
-        role: of this rank, in the summary.
-        returns: see `RunRecord`.
     """
 
     def __init__(
@@ -308,13 +298,11 @@ class RunView:
         layout: RunLayout | None,
         *,
         is_terminal: bool,
-        role: str = "coordinator",
-        returns: Callable[[], list[float]] | None = None,
     ) -> None:
-        self.meter = RoleMeter(role)
+        self.meter = RoleMeter("coordinator")
         self._started = time.monotonic()
         self._writer = TensorBoardWriter(layout.tensorboard_dir) if layout is not None else None
-        self._record = RunRecord(self._writer, returns)
+        self._record = RunRecord(self._writer)
         self._line: StatusLine | None = None
         self._file: StatusFile | None = None
         self._phase: Phase | None = None  # that status.json says
@@ -345,7 +333,7 @@ class RunView:
         """Take a message that the scheduler is about to handle, or a notice."""
         self._record.observe(rank, message)
 
-    def look(self, run: RunState) -> None:
+    def look(self, run: Scheduler) -> None:
         """Write and show what is due of a run, as it is now."""
         now = time.monotonic()
         self._record.look(run, now)
@@ -365,17 +353,17 @@ class RunView:
             )
         self._show_failure(run)
 
-    def snapshot(self, result: SnapshotResult, run: RunState) -> None:
+    def snapshot(self, result: SnapshotResult, run: Scheduler) -> None:
         """A snapshot has ended."""
         self._record.snapshot(result, run.groups.env_steps)
         if self._line is not None and result.is_worth_a_line:
             self._line.say(str(result))
 
-    def summary(self, run: RunState) -> list[str]:
+    def summary(self, run: Scheduler) -> list[str]:
         """Closing lines for people."""
         return summary(run, self._record, time.monotonic() - self._started, self.meter.report())
 
-    def figures(self, run: RunState) -> dict[str, Any]:
+    def figures(self, run: Scheduler) -> dict[str, Any]:
         """Closing figures for programs: plain data."""
         groups, replay, flow = run.groups, run.groups.replay_figures(), self._record.flow
         return {
@@ -404,14 +392,14 @@ class RunView:
             },
         }
 
-    def close(self, run: RunState | None = None) -> None:
+    def close(self, run: Scheduler | None = None) -> None:
         """Write out curves, with what learners have sent last. Idempotent."""
         if self._writer is not None:
             self._record.close(run)
             self._writer.close()
             self._writer = None
 
-    def _show_failure(self, run: RunState) -> None:
+    def _show_failure(self, run: Scheduler) -> None:
         outcome = run.outcome
         if outcome is not None and outcome.failure is not None and not self._is_failure_shown:
             self._is_failure_shown = True
@@ -421,13 +409,13 @@ class RunView:
             sys.stderr.flush()
 
 
-def staleness(run: RunState) -> int:
+def staleness(run: Scheduler) -> int:
     """Train iterations by which the oldest acting policy is behind the main group's learners."""
     acting = run.workers.policy_versions.values()
     return max(0, run.groups.main.train_iter - min(acting)) if acting else 0
 
 
-def status_of(run: RunState, record: RunRecord) -> Status:
+def status_of(run: Scheduler, record: RunRecord) -> Status:
     """How a run stands, for the progress line and the status file."""
     groups, replay, flow = run.groups, run.groups.replay_figures(), record.flow
     before = list[str]()
@@ -443,14 +431,14 @@ def status_of(run: RunState, record: RunRecord) -> Status:
     return Status(
         (groups.env_steps, flow.env_steps.per_second()),
         (main.train_iter, flow.train_iters.per_second()),
-        record.returns_of(main),
+        main.returns,
         main.evaluations[-1].mean if main.evaluations else None,
         (before, after),
-        _facts(run, record, replay),
+        _facts(run, replay),
     )
 
 
-def _facts(run: RunState, record: RunRecord, replay: ReplayFigures) -> dict[str, Any]:
+def _facts(run: Scheduler, replay: ReplayFigures) -> dict[str, Any]:
     """Further entries of the status file."""
     outcome = run.outcome
     facts: dict[str, Any] = {
@@ -466,9 +454,7 @@ def _facts(run: RunState, record: RunRecord, replay: ReplayFigures) -> dict[str,
         "collectors": run.collectors,
     }
     if run.groups.others:
-        facts["players"] = {
-            group.name: _facts_of(group, run, record) for group in run.groups.others
-        }
+        facts["players"] = {group.name: _facts_of(group, run) for group in run.groups.others}
     if replay.capacity:
         blocked = run.groups.blocked
         facts["buffer"] = {"held": replay.items, "capacity": replay.capacity, "blocked": blocked}
@@ -478,9 +464,9 @@ def _facts(run: RunState, record: RunRecord, replay: ReplayFigures) -> dict[str,
     return facts
 
 
-def _facts_of(group: Group, run: RunState, record: RunRecord) -> dict[str, Any]:
+def _facts_of(group: Group, run: Scheduler) -> dict[str, Any]:
     """How a group stands that learns beside the main one."""
-    returns = record.returns_of(group)
+    returns = group.returns
     return {
         "learners": group.learners.ranks,
         "collectors": len(run.workers.collecting(group)),
@@ -491,7 +477,7 @@ def _facts_of(group: Group, run: RunState, record: RunRecord) -> dict[str, Any]:
 
 
 def summary(
-    run: RunState, record: RunRecord, elapsed_s: float, report: dict[str, Any]
+    run: Scheduler, record: RunRecord, elapsed_s: float, report: dict[str, Any]
 ) -> list[str]:
     """Closing lines: what was done, how fast, and who waited."""
     groups, replay, flow = run.groups, run.groups.replay_figures(), record.flow
