@@ -54,7 +54,7 @@ class Film(Closing):
             env = dataclasses.replace(env, kwargs={**env.kwargs, "render_mode": "rgb_array"})
         self._env: EnvManager | None = None
         try:
-            self._env = create_env_manager(env, evaluate=True, seed=seed)
+            self._env = create_env_manager(env, evaluate=True, policy=config.policy, seed=seed)
             self._env.launch()
             self._env.pictures()
         except Exception as error:  # whatever a foreign renderer raises

@@ -240,7 +240,7 @@ class Arena(Closing):
         envs, films, loops, self._acts = self._loaded.seed.spawn(4)
         if is_filmed:
             self._film = Film(config, films)
-        self._manager = create_env_manager(env, evaluate=True, seed=envs)
+        self._manager = create_env_manager(env, evaluate=True, policy=config.policy, seed=envs)
         self._manager.launch()
         draws, random, scripts = loops.spawn(3)
         self._random = RandomActor(self._loaded.spaces, random)
