@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence, Sized
+from collections.abc import Mapping, Sequence, Sized
 from typing import Any, ClassVar
 
 import numpy as np
@@ -211,36 +211,6 @@ class AdvancedReplayBuffer(RingBuffer):
     @beta.setter
     def beta(self, value: float) -> None:
         self._index.beta = value
-
-    def index_state(self) -> dict[str, Any]:
-        """A `state_dict` without the items; see `load_state_with`."""
-        with self._lock:
-            return self._index.state_dict()
-
-    def load_state_with(
-        self, state: Mapping[str, Any], pieces: Iterable[Mapping[str, Any]]
-    ) -> None:
-        """Become the buffer of an `index_state`, with the items' own columns, the oldest first.
-
-        Args:
-            state: as `index_state` returned it.
-            pieces: columns [m, ...] of consecutive items; together of all of them.
-
-        Raises:
-            BufferContractError: it was of another capacity, or has more or fewer items; then the
-                buffer stays as it is.
-        """
-        with self._lock:
-            self._check_capacity(state)
-            ids = state["ring"]["ids"]
-            ring = self._new_ring(int(ids["first"]))
-            for columns in pieces:
-                ring.extend_columns(columns)
-            if (ring.first, ring.pushed) != (ids["first"], ids["pushed"]):
-                raise BufferContractError(
-                    f"columns of {len(ring)} items were given for {ids['pushed'] - ids['first']}"
-                )
-            self._become(ring, state)
 
     def _about_items(self) -> dict[str, Any]:
         return self._index.state_dict()
