@@ -11,7 +11,6 @@ from pathlib import Path
 MPIRUN = ("mpirun", "prterun", "prted")
 """Open MPI's launcher and its daemons on other hosts: SIGTERM to one of them ends the job; the
 launcher may have it blocked, see `hpcdi.run.local.Job`."""
-_DAEMON = "prted"
 _LAUNCHERS = (*MPIRUN, "slurmstepd", "hydra_pmi_proxy")
 _LISTENS = "0A"
 _ANY_ADDRESS = {"00000000": "tcp", "0" * 32: "tcp6"}
@@ -112,7 +111,19 @@ def end_mpirun(launcher: int) -> bool:
     """
     if name_of(launcher) not in MPIRUN:
         return False
+    # that of `hpcdi train` has SIGTERM blocked, so that a batch system's is the ranks' alone
+    number = signal.SIGHUP if _is_blocked(launcher, signal.SIGTERM) else signal.SIGTERM
     with contextlib.suppress(OSError):  # it has just ended, or belongs to another user
-        os.kill(launcher, signal.SIGTERM if name_of(launcher) == _DAEMON else signal.SIGHUP)
+        os.kill(launcher, number)
         return True
     return False
+
+
+def _is_blocked(pid: int, number: int) -> bool:
+    """Returns whether a process has a signal blocked, as far as the kernel says."""
+    try:
+        lines = Path(f"/proc/{pid}/status").read_text().splitlines()
+    except OSError:
+        return False
+    masks = [int(line.split()[1], 16) for line in lines if line.startswith("SigBlk:")]
+    return any(mask >> (number - 1) & 1 for mask in masks)

@@ -91,6 +91,15 @@ def test_it_is_the_environment_s_failure_with_its_text(
         assert f"{word}: licence lost" in said + caplog.text
 
 
+@pytest.fixture
+def _as_at_a_terminal() -> Iterator[None]:
+    """There Control-C raises; in a shell's background nobody hears it."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+@pytest.mark.usefixtures("_as_at_a_terminal")
 def test_a_person_s_interrupt_goes_through() -> None:
     with (
         pytest.raises(KeyboardInterrupt),

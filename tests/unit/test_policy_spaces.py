@@ -359,7 +359,7 @@ def test_ppo_solves_what_needs_a_dict_and_masks(tmp_path: Path, memory: str) -> 
         "policy.collect.n_sample=32", "policy.learn.batch_size=128",
         "policy.learn.epoch_per_collect=4", "policy.learn.learning_rate=0.003",
         "policy.learn.entropy_weight=0.01", "policy.eval.every=10 iterations",
-        "policy.other.commander.max_env_step=60000",
+        "policy.other.commander.max_env_step=60000", "seed=1",
     )  # fmt: skip
     with serial_run(tmp_path, "cartpole_ppo", *settings) as run:
         assert "stop value reached" in train(run)
