@@ -20,6 +20,7 @@ from __future__ import annotations
 import copy
 import dataclasses
 import difflib
+import functools
 import math
 import types
 import typing
@@ -160,7 +161,7 @@ def restore(cls: type[T], mapping: Mapping[str, Any]) -> T:
 
     Modules that they name in `import_names` are imported.
     """
-    hints = typing.get_type_hints(cls)
+    hints = _hints_of(cls)
     values: dict[str, Any] = {}
     for spec in dataclasses.fields(cls):  # type: ignore[arg-type]
         value, meta = mapping[spec.name], spec.metadata
@@ -174,6 +175,11 @@ def restore(cls: type[T], mapping: Mapping[str, Any]) -> T:
         else:
             values[spec.name] = convert(value, hints[spec.name])
     return cls(**values)
+
+
+@functools.cache
+def _hints_of(cls: type) -> dict[str, Any]:
+    return typing.get_type_hints(cls)
 
 
 class Parser:
@@ -197,7 +203,7 @@ class Parser:
         if not isinstance(mapping, Mapping):
             self._add(path, f"must be a mapping of settings, not {_type_name(mapping)}")
             mapping = {}
-        hints = typing.get_type_hints(cls)
+        hints = _hints_of(cls)
         specs = {f.name: f for f in dataclasses.fields(cls)}
         # an omitted part is parsed like an empty one, so that its rules are checked
         omitted = [n for n, f in specs.items() if n not in mapping and f.metadata.keys() & _PARTS]

@@ -220,7 +220,11 @@ class Scheduler:
             case StopRequest():
                 state, code = state_after(message.exit_code), message.exit_code
                 outcome = Outcome(state, message.reason, code)
-                if self.outcome is not None and self.outcome.exit_code == EXIT_INTERRUPTED:
+                if (
+                    not self.finished
+                    and self.outcome is not None
+                    and self.outcome.exit_code == EXIT_INTERRUPTED
+                ):
                     self.outcome = outcome  # a queue has sent SIGINT before SIGTERM
                 return self.stop(outcome, now)
             case ScaleCollectors():
