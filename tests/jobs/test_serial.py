@@ -76,12 +76,13 @@ def test_ppo_learns(serial: Callable[..., Any]) -> None:
     facts = serial(PPO, "env.stop_value=150")
     assert facts["reason"].startswith("stop value")
     figures = facts["figures"]
-    assert figures["train_iter"] * 64 * 8 <= figures["env_steps"] < 100_000
+    # a rollout is 64 steps of 8 environments; those that begin an episode make no transition
+    assert 0.9 * figures["train_iter"] * 64 * 8 <= figures["env_steps"] < 100_000
     assert figures["evaluations"][-1]["mean"] >= 150
 
 
 @pytest.mark.slow
-def test_two_policies_learn_a_game_against_each_other(serial: Callable[..., Any]) -> None:
+def test_a_policy_learns_a_game_against_itself(serial: Callable[..., Any]) -> None:
     """A mean of 0.95 is at least 95 wins of 100 games: a draw is 0, a loss -1."""
     facts = serial(CONFIGS / "tictactoe_dqn.yaml", "policy.eval.every=250 iterations")
     assert facts["reason"].startswith("stop value")
