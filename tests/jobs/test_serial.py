@@ -83,12 +83,13 @@ def test_ppo_learns(serial: Callable[..., Any]) -> None:
 
 @pytest.mark.slow
 def test_a_policy_learns_a_game_against_itself(serial: Callable[..., Any]) -> None:
-    """A mean of 0.95 is at least 95 wins of 100 games: a draw is 0, a loss -1."""
-    facts = serial(CONFIGS / "tictactoe_dqn.yaml", "policy.eval.every=250 iterations")
+    """A mean of 0.9 is at least 90 wins of 100 games: a draw is 0, a loss -1."""
+    more = ("policy.eval.every=250 iterations", "env.stop_value=0.9")
+    facts = serial(CONFIGS / "tictactoe_dqn.yaml", *more)
     assert facts["reason"].startswith("stop value")
     first, *_, last = facts["figures"]["evaluations"]
     assert first["mean"] < last["mean"]
-    assert (last["episodes"], last["mean"] >= 0.95) == (200, True)
+    assert (last["episodes"], last["mean"] >= 0.9) == (200, True)
 
 
 def test_a_run_that_is_killed_goes_on_and_ctrl_c_ends_it_in_order(
