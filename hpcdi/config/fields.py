@@ -26,7 +26,7 @@ import types
 import typing
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import MISSING, dataclass, field
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 from hpcdi.errors import ConfigError, Problem, UnknownTypeError
 from hpcdi.utils.registry import Registry, import_module
@@ -161,7 +161,7 @@ def restore(cls: type[T], mapping: Mapping[str, Any]) -> T:
 
     Modules that they name in `import_names` are imported.
     """
-    hints = _hints_of(cls)
+    hints = _hints_of(cast("type", cls))
     values: dict[str, Any] = {}
     for spec in dataclasses.fields(cls):  # type: ignore[arg-type]
         value, meta = mapping[spec.name], spec.metadata
