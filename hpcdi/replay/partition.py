@@ -31,7 +31,7 @@ from __future__ import annotations
 import dataclasses
 from collections import deque
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
 import numpy as np
@@ -167,12 +167,18 @@ class Backlog:
 
 @dataclass
 class HeldBlock:
-    """A block that has rows: where, and the unique ids of its items once they are in the index."""
+    """A block that has rows: where, and the unique ids of its items once they are in the index.
+
+    Attributes:
+        unread: what its learner was ordered to read, in order, each with its first row in the ring:
+            the block, or what came to it while it was open.
+    """
 
     ready: BlockReady
     first_row: int
     first_id: int = -1
     end_id: int = -1
+    unread: deque[tuple[BlockReady, int]] = field(default_factory=deque)
 
     def grow(self, piece: BlockReady) -> None:
         """Take what has come to the block."""
@@ -260,7 +266,9 @@ class Partition:
                 self._let_go(block_id)
             self._held[ready.block_id] = block = HeldBlock(ready, placement.first_row)
             self._name(block)
-        return self._order(ready, block.first_row + ready.first_row)
+        first_row = block.first_row + ready.first_row
+        block.unread.append((ready, first_row))
+        return self._order(ready, first_row)
 
     def _let_go(self, block_id: int) -> None:
         """A block has no rows any more."""
@@ -302,17 +310,17 @@ class Partition:
         block = self._held.get(admitted.block_id)
         if block is None:
             return 0
-        if admitted.error:
-            if block.end_id >= 0:  # read again after a restart: its items are in the index
+        if not block.unread:  # read again after a restart: its items are in the index already
+            if admitted.error:
                 self.buffer.evict(block.end_id, block.first_id)
             return 0
-        rows, versions = item_rows(block.ready, block.first_row, self.rule)
-        known = max(block.end_id, 0) - max(block.first_id, 0)
-        if known == len(rows):  # it was read again after a restart
+        ready, first_row = block.unread.popleft()
+        if admitted.error:
             return 0
-        ids = self.buffer.add(len(rows) - known, versions[known:])
+        rows, versions = item_rows(ready, first_row, self.rule)
+        ids = self.buffer.add(len(rows), versions)
         self._rows[self._slots(ids)] = rows[len(rows) - len(ids) :]
-        block.first_id = block.first_id if known else ids.start
+        block.first_id = ids.start if block.end_id < 0 else block.first_id
         block.end_id = ids.stop
         return len(ids)
 
