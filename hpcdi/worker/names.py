@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import dataclasses
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from importlib import import_module
 from pathlib import Path
 from typing import Any, ClassVar
@@ -191,12 +191,6 @@ class LearnerAggregatorSlave(Slave):
         callback_fn: ``deal_with_get_resource, deal_with_learner_start, deal_with_get_data,
             deal_with_learn``.
     """
-
-    def __init__(
-        self, *_args: Any, callback_fn: Mapping[str, Callable[..., Any]], **_kwargs: Any
-    ) -> None:
-        super().__init__()
-        self._callback_fn = callback_fn
 
     def _process_task(self, task: Mapping[str, Any]) -> Any:
         """Do a task: ``resource``, or ``learner_*_task`` of ``start, get_data, learn``.

@@ -6,7 +6,7 @@ There they listened at an address; here whoever plays the master calls `Slave._p
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from hpcdi.errors import CommError
@@ -30,10 +30,17 @@ class Slave(ABC):
 
     Args:
         *_args: an address, which means nothing here.
-        **_kwargs: the same, by name.
+        callback_fn: functions that it hands tasks to, by name; None: it does them itself.
+        **_kwargs: the address, by name.
     """
 
-    def __init__(self, *_args: Any, **_kwargs: Any) -> None:
+    def __init__(
+        self,
+        *_args: Any,
+        callback_fn: Mapping[str, Callable[..., Any]] | None = None,
+        **_kwargs: Any,
+    ) -> None:
+        self._callback_fn = callback_fn or {}
         self._task_info: Mapping[str, Any] = {}  # of the last task that was started
         self.is_open = False
         """Whether it has been started, and not closed."""

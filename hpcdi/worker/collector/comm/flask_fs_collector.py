@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import queue
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -35,12 +35,6 @@ class CollectorSlave(Slave):
             deal_with_collector_close``.
         **kwargs: see `Slave`.
     """
-
-    def __init__(
-        self, *args: Any, callback_fn: Mapping[str, Callable[..., Any]], **kwargs: Any
-    ) -> None:
-        super().__init__(*args, **kwargs)
-        self._callback_fn = callback_fn
 
     def _process_task(self, task: Mapping[str, Any]) -> dict[str, Any]:
         """Do task ``resource, collector_start_task, collector_data_task, collector_close_task``.

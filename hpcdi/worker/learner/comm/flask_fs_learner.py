@@ -36,12 +36,6 @@ class LearnerSlave(Slave):
         **kwargs: see `Slave`.
     """
 
-    def __init__(
-        self, *args: Any, callback_fn: Mapping[str, Callable[..., Any]], **kwargs: Any
-    ) -> None:
-        super().__init__(*args, **kwargs)
-        self._callback_fn = callback_fn
-
     def _process_task(self, task: Mapping[str, Any]) -> dict[str, Any]:
         """Do a task: ``resource``, or ``learner_*_task`` of ``start, get_data, learn, close``.
 
