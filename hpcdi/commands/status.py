@@ -285,10 +285,10 @@ def _waits(status: RunStatus) -> list[str]:
 
 
 def _collectors(status: RunStatus) -> list[str]:
-    """Returns a line about the collectors, unless all work."""
+    """Returns a line about the collectors; none where all work, or where they are no ranks."""
     ranks = sum(place.get("role") == "collector" for place in status.facts.get("placement", []))
     counts = status.progress.get("collectors")
-    if counts is None or status.is_over or counts["working"] == ranks:
+    if counts is None or not ranks or status.is_over or counts["working"] == ranks:
         return []
     waiting = counts["there"] - counts["working"]
     parts = [f"{counts['working']} of {ranks} work"]
