@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import importlib
 import math
 from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
@@ -12,13 +11,12 @@ import torch
 from torch import Tensor, nn
 
 from hpcdi.comm.gradients import GradientSync, share_state
-from hpcdi.config.policy import LearnConfig, StepConfig
+from hpcdi.config.policy import StepConfig
 from hpcdi.errors import PolicyError
-from hpcdi.policy import memories
+from hpcdi.policy import memories, optimizers
 
 Network = TypeVar("Network", bound=nn.Module)
 
-_FUSED = ("Adam", "AdamW", "SGD")  # have a fused form on every device
 _DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16}
 
 
@@ -57,29 +55,6 @@ def mean_share(values: Tensor, count: float) -> Tensor:
     Shares of all parts add up to the mean; that of no values is 0.
     """
     return values.mean() if len(values) == count else values.sum() / count
-
-
-def make_optimizer(network: nn.Module, settings: LearnConfig) -> torch.optim.Optimizer:
-    """The optimizer that ``settings.optimizer`` names, of the network's parameters.
-
-    Raises:
-        PolicyError: there is none of this name, or it does not take these arguments.
-    """
-    given = dict(settings.optimizer)
-    path = str(given.pop("type", "Adam"))
-    module, _, name = path.rpartition(":")
-    if path in _FUSED and "foreach" not in given:
-        given.setdefault("fused", True)
-    try:
-        make = getattr(importlib.import_module(module or "torch.optim"), name)
-        optimizer: torch.optim.Optimizer = make(
-            network.parameters(), lr=settings.learning_rate, **given
-        )
-    except (ImportError, AttributeError, TypeError, ValueError) as error:
-        raise PolicyError(
-            f"policy.learn.optimizer: {path} cannot be made of {given or 'no arguments'}: {error}"
-        ) from error
-    return optimizer
 
 
 def follow(target: nn.Module, network: nn.Module, share: float) -> None:
@@ -228,7 +203,7 @@ class GradientStep:
         if measured or self._limit < math.inf:
             norm = nn.utils.clip_grad_norm_(self._parameters, self._limit)
         if self._scaler is None:
-            self.optimizer.step()
+            optimizers.step(self.optimizer)
             return norm
         scale = self._scaler.get_scale()
         self._scaler.step(self.optimizer)

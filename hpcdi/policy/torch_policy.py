@@ -28,7 +28,7 @@ from torch import Tensor, nn
 from hpcdi.comm import group
 from hpcdi.config.policy import LearnConfig, ReplayPolicyConfig, TorchPolicyConfig, no_memory
 from hpcdi.errors import PolicyError
-from hpcdi.policy import gradient_step, memories, networks, normalization
+from hpcdi.policy import gradient_step, memories, networks, normalization, optimizers
 from hpcdi.policy.base import CollectMode, EvalMode, LearnMode, Policy, TrainColumns
 from hpcdi.policy.returns import n_step_columns
 from hpcdi.policy.spaces import action_leaves, obs_leaves
@@ -101,7 +101,7 @@ class TorchPolicy(Policy):
 
     def make_optimizer(self, network: nn.Module) -> torch.optim.Optimizer:
         """Of the network's parameters, as configured."""
-        return gradient_step.make_optimizer(network, self._cfg.learn)
+        return optimizers.make_optimizer(network, self._cfg.learn)
 
     def prepare_acting(self) -> None:
         """Build what `act` needs beside the network; called in collectors and evaluators."""
@@ -325,7 +325,7 @@ class TorchPolicy(Policy):
         if cfg.has_own_network:
             cls(cfg, ["collect"])
         if cfg.has_own_optimizer:
-            gradient_step.make_optimizer(torch.nn.Linear(1, 1), cfg.learn)
+            optimizers.make_optimizer(torch.nn.Linear(1, 1), cfg.learn)
 
     def _use(self, network: nn.Module) -> None:
         """Compute by a network; what it may lack is looked up here, not in each step."""

@@ -31,9 +31,6 @@ def work(place: RankPlace, context: WorkerContext) -> int:
         device = place.gpus.index(place.gpu)
         if device < torch.cuda.device_count():  # else the policy says why not
             torch.cuda.set_device(device)
-    if place.role == "learner":
-        # the first optimizer imports torch's compiler: a watchdog would take that for a hang
-        torch.optim.SGD([torch.zeros(1)])
     try:
         if place.role == "learner":
             worker = make_learner_rank(context)

@@ -451,9 +451,10 @@ class ShardReader:
     def records(self) -> Iterator[tuple[int, Record | ShardError]]:
         """Yields the number of each block, and its record, or why it has none that is whole."""
         n_bytes = self.layout.slot_bytes
+        empty = bytes(n_bytes)  # most slots are: to compare is far quicker than to strip
         for slot in range(self.layout.slots):
-            text = self._table[slot * n_bytes : (slot + 1) * n_bytes].rstrip(b"\0")
-            if text:
+            written = self._table[slot * n_bytes : (slot + 1) * n_bytes]
+            if written != empty and (text := written.rstrip(b"\0")):
                 yield slot, self._record(slot, text)
 
     def _record(self, slot: int, text: bytes) -> Record | ShardError:

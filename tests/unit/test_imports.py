@@ -75,3 +75,17 @@ def test_an_editable_install_wins_over_a_clone_beside_the_script(tmp_path: Path)
         [sys.executable, "-ES", script], capture_output=True, text=True, check=True
     )
     assert ran.stdout.strip() == str(clone / "hpcdi" / "__init__.py")
+
+
+def test_a_learner_needs_no_compiler() -> None:
+    """Torch's takes a second to import, at the first step of its own optimizers."""
+    code = """import torch
+from hpcdi.config.policy import LearnConfig
+from hpcdi.policy import optimizers
+network = torch.nn.Linear(2, 1)
+optimizer = optimizers.make_optimizer(network, LearnConfig())
+network(torch.ones(1, 2)).sum().backward()
+optimizers.step(optimizer)
+optimizer.zero_grad()
+optimizer.load_state_dict(optimizer.state_dict())"""
+    assert "torch._dynamo" not in modules_after(code)
