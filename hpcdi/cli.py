@@ -16,6 +16,7 @@ COMMANDS = (
     "train",
     "serial",
     "plan",
+    "rehearse",
     "submit",
     "sweep",
     "status",
@@ -37,6 +38,7 @@ others collect.
 
   hpcdi doctor                                check this machine, its MPI and its file system
   hpcdi plan configs/cartpole_dqn.yaml        what a run would take of this machine
+  hpcdi rehearse configs/cartpole_dqn.yaml    play its environments for a minute: what will go wrong
   hpcdi train configs/cartpole_dqn.yaml       train, with 4 ranks
   hpcdi serial configs/cartpole_dqn.yaml      train in one process
   hpcdi submit configs/cartpole_dqn.yaml      train as a Slurm job

@@ -134,7 +134,7 @@ def main(arguments: Sequence[str]) -> int:
         say(f"{saved}\n  config       {short(saved.config_file)}")
         say(f"  playing      {n_episode} episodes in {env_num} of {env}")
     env_seed, film_seed, players_seed = loaded.seed.spawn(3)
-    make_loop = partial(_loop, loaded, players_seed)
+    make_loop = partial(loop_of, loaded, players_seed)
     with ExitStack() as stack:
         film = None
         if given.video is not None:
@@ -194,7 +194,7 @@ def _sizes(loaded: LoadedPolicy, asked: int | None) -> tuple[int, int]:
     return min(loaded.config.env.evaluator_env_num, n_episode), n_episode
 
 
-def _loop(
+def loop_of(
     loaded: LoadedPolicy, seed: np.random.SeedSequence, envs: EnvManager
 ) -> tuple[Loop, Settings]:
     """Returns who plays in environments; in a battle the others act at random, as in training."""

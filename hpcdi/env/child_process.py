@@ -90,7 +90,7 @@ def _launcher_variables() -> list[str]:
 
 
 @contextlib.contextmanager
-def _variables_of_a_child() -> Iterator[None]:
+def variables_of_a_child() -> Iterator[None]:
     """A child that took itself for a rank of this job would join or end it.
 
     Nor does it search the present folder first, which a new Python does.
@@ -238,7 +238,7 @@ class ChildWorker:
         )
         self._context.set_forkserver_preload(_PRELOAD)
         try:
-            with _variables_of_a_child():
+            with variables_of_a_child():
                 process.start()
         except (AttributeError, TypeError, pickle.PicklingError) as error:
             connection.close()

@@ -207,11 +207,17 @@ def make_env_manager(
     return manager
 
 
+def single_env_fns(config: EnvConfig, numbers: Sequence[int]) -> list[EnvFn]:
+    """Returns what makes single environments of a configuration, which have these numbers."""
+    env_cls = get_env_cls(config)
+    make = partial(env_cls.make_single, config) if hasattr(env_cls, "make_single") else env_cls
+    return [partial(make_numbered, make, number) for number in numbers]
+
+
 def _source(env_cls: Any, config: EnvConfig, numbers: Sequence[int]) -> Source:
     """Returns the environments that a configuration names, which have these numbers."""
     in_children = isinstance(config.manager, ChildConfig)
-    make = partial(env_cls.make_single, config) if hasattr(env_cls, "make_single") else env_cls
-    env_fns = [partial(make_numbered, make, number) for number in numbers]
+    env_fns = single_env_fns(config, numbers)
     if hasattr(env_cls, "players"):
         return Source(env_fns, is_battle=True)
     if in_children and getattr(config, "vectorization", "auto") != "auto":

@@ -68,6 +68,11 @@ class SignalGuard:
             )  # fmt: skip
 
 
+def handlers_of_signals() -> dict[str, tuple[Any, bytes]]:
+    """Returns what the process does at each signal that is guarded, by Python and in C."""
+    return {each.name: (signal.getsignal(each), _action_of(each)[_HANDLER]) for each in _GUARDED}
+
+
 def _action_of(number: int) -> bytes:
     """What the process does at a signal, as C says it."""
     action = ctypes.create_string_buffer(_ACTION_BYTES)

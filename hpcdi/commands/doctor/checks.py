@@ -10,13 +10,13 @@ import os
 import stat
 from collections import Counter
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
 from hpcdi.comm.probe import GroupSpeed
 from hpcdi.commands.doctor.facts import Facts, Folder
+from hpcdi.commands.findings import FAIL, GRAVITY, OK, WARN, Finding, together
 from hpcdi.commands.quotas import Quota
 from hpcdi.config.load import load
 from hpcdi.errors import HpcdiError
@@ -28,8 +28,6 @@ from hpcdi.utils.metrics import counted, human_bytes, human_count, ranges
 T = TypeVar("T")
 H = TypeVar("H", bound=Hashable)
 
-OK, WARN, FAIL = "ok", "warn", "FAIL"
-_GRAVITY = (OK, WARN, FAIL)
 _NAMED = 3
 _SMALLEST_WORLD = 3
 _SLOW_LATENCY_S = 1e-3
@@ -57,21 +55,6 @@ _ADVICE = {
 """Probe -> what to do where it fails."""
 _NEEDS = {"disk": ("folder",), "sharing": ("folder", "disk")}
 """Probe -> probes without which it makes no sense."""
-
-
-@dataclass(frozen=True)
-class Finding:
-    """The result of a check.
-
-    Attributes:
-        status: "ok", "warn" or "FAIL".
-        found: facts; empty: another finding of the check has them.
-        advice: what to do; empty where nothing is to be done.
-    """
-
-    status: str
-    found: str
-    advice: str = ""
 
 
 def findings(facts: Sequence[Facts], learners: int, *, cuda: bool) -> Iterator[tuple[str, Finding]]:
@@ -593,19 +576,9 @@ def check_packages(present: Mapping[str, bool]) -> Iterator[Finding]:
 # ----------------------------------------------------------------------- findings and their wording
 
 
-def together(parts: Iterable[Finding]) -> Finding:
-    """Returns several findings as one: the gravest status, everything that was found."""
-    findings = list(parts)
-    return Finding(
-        max((part.status for part in findings), key=_GRAVITY.index),
-        "; ".join(dict.fromkeys(part.found for part in findings if part.found)),
-        ". ".join(dict.fromkeys(part.advice for part in findings if part.advice)),
-    )
-
-
 def over_hosts(parts: Mapping[str, Finding]) -> Finding:
     """Returns findings by host as one: the gravest hosts are named, the others are counted."""
-    gravest = max((part.status for part in parts.values()), key=_GRAVITY.index)
+    gravest = max((part.status for part in parts.values()), key=GRAVITY.index)
     grave = {host: part for host, part in parts.items() if part.status == gravest}
     by_text: dict[str, list[str]] = {}
     for host, part in grave.items():

@@ -137,9 +137,10 @@ def _rank(options: argparse.Namespace, launched: LaunchEnvironment, target: Path
     start_s, transports = start_mpi()
     faulthandler.cancel_dump_traceback_later()
     from hpcdi.comm.world import library_version, open_world, thread_level
-    from hpcdi.commands.doctor.checks import FAIL, Finding, check_launcher, together
-    from hpcdi.commands.doctor.examine import ResultTable, examine
+    from hpcdi.commands.doctor.checks import check_launcher
+    from hpcdi.commands.doctor.examine import examine
     from hpcdi.commands.doctor.facts import Facts
+    from hpcdi.commands.findings import FAIL, Finding, ResultTable, together
 
     report = ResultTable(
         is_json=options.json, last_word=_LAST_WORD * (_PARENT_VARIABLE in os.environ)

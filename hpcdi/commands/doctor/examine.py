@@ -5,17 +5,13 @@ Nobody blocks in MPI without a limit: a rank that does not come is a finding, no
 
 from __future__ import annotations
 
-import json
 import math
 import shutil
 import sys
-import textwrap
 import threading
 import time
-from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -24,13 +20,12 @@ from hpcdi.comm.failure import abort_job
 from hpcdi.comm.probe import GroupSpeed
 from hpcdi.comm.world import World, gather_and_answer
 from hpcdi.commands.doctor import checks, facts
-from hpcdi.commands.doctor.checks import FAIL, WARN, Finding, ranks_of, ranks_text, together
+from hpcdi.commands.doctor.checks import ranks_of, ranks_text
 from hpcdi.commands.doctor.facts import Facts
-from hpcdi.commands.options import print_lines
-from hpcdi.errors import EXIT_DONE, EXIT_FAILED
+from hpcdi.commands.findings import FAIL, Finding, ResultTable, together
+from hpcdi.errors import EXIT_FAILED
 from hpcdi.run.environment import LaunchEnvironment
 from hpcdi.store.atomic import temporary_beside
-from hpcdi.utils.metrics import counted
 from hpcdi.utils.threads import BackgroundThread
 
 T = TypeVar("T")
@@ -43,7 +38,6 @@ _OTHERS_LIMIT_S = 300.0
 """Ranks other than 0 wait longer: rank 0 is to name the rank that hangs, and to end the job."""
 _GROUP_TIMEOUT_S = 20.0
 _LOOK_S = 0.1
-_WIDTH, _NAME_WIDTH, _STATUS_WIDTH = 100, 13, 6
 
 
 def examine(
@@ -264,59 +258,3 @@ class Watch:
             if now > prints_at and noticed is not step:
                 noticed = step
                 self._say(f"{name!r} takes {now - begun:.0f} s, waiting for {self._waits_for}")
-
-
-class ResultTable:
-    """Rows of findings, printed as they come, or as one JSON object at the end.
-
-    Args:
-        is_json: print JSON.
-        last_word: printed with the exit code at the very end, for the parent process; empty: none.
-    """
-
-    def __init__(self, *, is_json: bool, last_word: str = "") -> None:
-        self.rows: dict[str, Finding] = {}
-        self._is_json, self._last_word = is_json, last_word
-
-    def add(self, name: str, finding: Finding) -> None:
-        """Add a row, and print it."""
-        is_first = not self.rows
-        self.rows[name] = finding
-        if self._is_json:
-            return
-        if is_first:
-            title = f"{'check':<{_NAME_WIDTH}} {'result':<{_STATUS_WIDTH}} what was found"
-            print_lines([f"{title}, -> what to do", "-" * _WIDTH])
-        head = f"{name:<{_NAME_WIDTH}} {finding.status:<{_STATUS_WIDTH}} "
-        indent = " " * len(head)
-        print_lines(_wrapped(finding.found, head, indent))
-        if finding.advice:
-            print_lines(_wrapped(finding.advice, indent + "-> ", indent + "   "))
-
-    def finish(self) -> int:
-        """Print the verdict; returns the exit code."""
-        counts = Counter(finding.status for finding in self.rows.values())
-        is_fit = not counts[FAIL]
-        code = EXIT_DONE if is_fit else EXIT_FAILED
-        if self._is_json:
-            rows = [{"name": name, **asdict(finding)} for name, finding in self.rows.items()]
-            print_lines([json.dumps({"checks": rows, "ok": is_fit})])
-        else:
-            failed = [name for name, finding in self.rows.items() if finding.status == FAIL]
-            verdict = "fit to run" if is_fit else f"NOT fit to run: {', '.join(failed)} failed"
-            warnings = f"; {counted(counts[WARN], 'warning')}"
-            print_lines(["", verdict + warnings * (counts[WARN] > 0 or not is_fit)])
-        if self._last_word:
-            print_lines([f"{self._last_word}{code}"])
-        return code
-
-
-def _wrapped(text: str, first: str, later: str) -> list[str]:
-    return textwrap.wrap(
-        text,
-        _WIDTH,
-        initial_indent=first,
-        subsequent_indent=later,
-        break_long_words=True,
-        break_on_hyphens=False,
-    ) or [first.rstrip()]

@@ -1,0 +1,180 @@
+"""One environment, made and stepped by a manager of its own, and watched closely."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from hpcdi.commands.rehearse.apart import Tell
+from hpcdi.commands.rehearse.facts import Alone
+from hpcdi.commands.rehearse.output import Output, warnings_in
+from hpcdi.commands.rehearse.watched import watched
+from hpcdi.config.env import EnvConfig
+from hpcdi.env.contract import Space
+from hpcdi.env.create import get_env_cls, single_env_fns
+from hpcdi.env.in_process import LocalWorker, SingleEnvs
+from hpcdi.env.manager import EnvManager
+from hpcdi.policy.exploration import RandomActor
+from hpcdi.roles.collector.loop import policy_loop
+from hpcdi.types import Array, Columns, Leaf, Spaces
+from hpcdi.utils.nested import under
+
+_SAMPLE_STEPS, _SAMPLE_S = 25, 1.0
+"""Between two samples of memory, whichever comes first."""
+_TRACE_STEPS = 100
+_SEEN_AT_ONCE = 256
+_PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
+
+
+@dataclasses.dataclass(frozen=True)
+class Budget:
+    """How long a stage plays: until one of them is spent."""
+
+    steps: int
+    seconds: float
+
+
+def look(
+    facts: Alone, config: EnvConfig, budget: Budget, seed: int, *, tell: Tell = lambda _: None
+) -> None:
+    """Play one environment at random; fills `facts`.
+
+    Args:
+        facts: empty ones.
+        config: of the environment.
+        budget: of random play.
+        seed: of everything.
+        tell: called before what may take long.
+    """
+    make = single_env_fns(config, [0])[0]
+    is_battle = hasattr(get_env_cls(config), "players")
+    worker = LocalWorker(
+        watched(make, facts.habits, is_battle=is_battle), is_battle=is_battle, is_alone=True
+    )
+    seeds = np.random.SeedSequence(seed)
+    envs = EnvManager(SingleEnvs([worker]), config.manager, seed=seeds)
+
+    def now(doing: str) -> None:
+        facts.doing = doing
+        tell(facts)
+
+    with Output() as output, warnings_in(facts.warnings), envs:
+        try:
+            now("making and resetting the first environment")
+            envs.launch()
+            facts.lines_made = output.lines()
+            facts.limit = getattr(envs.call(0, "get_wrapper_attr", "spec")[1], "max_episode_steps",
+                                  None)  # fmt: skip
+            now("playing at random")
+            _play(facts, envs, budget, seeds.spawn(1)[0])
+            facts.lines_played = output.lines() - facts.lines_made
+            now("playing two episodes of one seed")
+            facts.repeats = _difference([_trace(envs, seed) for _ in range(2)])
+            now("making a second environment in the same process")
+            facts.another = _another(make, is_battle=is_battle)
+        finally:
+            facts.failures = envs.failures
+            facts.printed = output.line(facts.lines_made if facts.lines_played else 0)
+
+
+def _play(facts: Alone, envs: EnvManager, budget: Budget, seed: np.random.SeedSequence) -> None:
+    """Play at random until the budget is spent."""
+    spaces = envs.spaces
+    loop = policy_loop(envs, RandomActor(_bounded(spaces), seed))
+    bounds = Space.of_observations(envs.facts.observation_space).bounds()
+    deadline = time.monotonic() + budget.seconds
+    next_sample, next_s = 0, 0.0
+    seen: list[Columns] = []
+    rewards: list[Array] = []
+    while facts.steps < budget.steps and (now := time.monotonic()) < deadline:
+        if facts.steps >= next_sample or now >= next_s:
+            facts.memory.add(facts.steps, _resident_bytes())
+            next_sample, next_s = facts.steps + _SAMPLE_STEPS, now + _SAMPLE_S
+        acting = envs.ready
+        seen.append({name: column[acting] for name, column in envs.observation.items()})
+        loop.once({})
+        step = loop.latest
+        facts.steps += 1
+        rewards.append(step.reward[step.live])
+        if len(seen) == _SEEN_AT_ONCE:
+            facts.see(seen, rewards)
+            seen, rewards = [], []
+        facts.running = facts.running + 1 if not step.ended.any() else 0
+        if step.ended.any():
+            episodes = loop.take_episodes()
+            facts.lengths += episodes.lengths.tolist()
+            facts.returns += episodes.stated.tolist()
+    facts.see(seen, rewards)
+    for name, (low, high, slack) in bounds.items():
+        numbers = facts.numbers.get(name)
+        if numbers is None or not numbers.count:
+            continue
+        is_below, is_above = (
+            numbers.low < np.ravel(low - slack),
+            numbers.high > np.ravel(high + slack),
+        )
+        if (is_below | is_above).any():
+            facts.outside[name] = float(np.min(low)), float(np.max(high))
+
+
+def _bounded(spaces: Spaces) -> Spaces:
+    """Returns spaces in which actions without bounds are from -1 to 1."""
+
+    def bounded(leaf: Leaf) -> Leaf:
+        size = int(np.prod(leaf.shape))
+        if leaf.counts or (leaf.low and np.isfinite([*leaf.low, *leaf.high]).all()):
+            return leaf
+        return dataclasses.replace(leaf, low=(-1.0,) * size, high=(1.0,) * size)
+
+    return dataclasses.replace(spaces, action=tuple(map(bounded, spaces.action)))
+
+
+def _trace(envs: EnvManager, seed: int) -> list[tuple[Columns, bytes]]:
+    """Returns what some steps by the same actions lead to, from a seed: observations, results."""
+    envs.seeds.seed(seed, dynamic_seed=None)
+    envs.reset()
+    actor = RandomActor(_bounded(envs.spaces), np.random.SeedSequence(seed))
+    trace = [(_seen(envs), b"")]
+    for _ in range(_TRACE_STEPS):
+        step = envs.step(under(actor.act(envs.observation, {}), "action"))
+        results = (step.reward, step.terminated, step.truncated)
+        trace.append((_seen(envs), b"".join(each.tobytes() for each in results)))
+    envs.take_episodes()
+    return trace
+
+
+def _seen(envs: EnvManager) -> Columns:
+    """Copies of what those see who act next."""
+    return {name: column[envs.ready] for name, column in envs.observation.items()}
+
+
+def _difference(traces: list[Any]) -> str:
+    """Returns where two traces differ first; "": nowhere."""
+    for number, ((seen, results), (again, others)) in enumerate(zip(*traces, strict=True)):
+        for name, column in seen.items():
+            if not np.array_equal(column, again[name], equal_nan=column.dtype.kind == "f"):
+                return f"{name} after {number} steps"
+        if results != others:
+            return f"rewards or ends in step {number}"
+    return ""
+
+
+def _another(make: Any, *, is_battle: bool) -> str:
+    """Returns why a second environment cannot be made and reset here; "": it can."""
+    second = LocalWorker(make, is_battle=is_battle, is_alone=True)
+    envs = EnvManager(SingleEnvs([second]), seed=np.random.SeedSequence(1))
+    try:
+        with envs:
+            envs.launch()
+    except Exception as error:  # whatever a second simulator raises
+        return str(error).partition("\n")[0]
+    return ""
+
+
+def _resident_bytes() -> int:
+    return int(Path("/proc/self/statm").read_text().split()[1]) * _PAGE_BYTES

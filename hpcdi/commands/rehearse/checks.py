@@ -1,0 +1,425 @@
+"""The checks of `hpcdi rehearse`: pure functions of what was measured, in the order of rows."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+
+from hpcdi.commands.findings import FAIL, OK, WARN, Finding, together
+from hpcdi.commands.plan import memory_of, row_size
+from hpcdi.commands.rehearse.facts import Alone, AsARun, Times
+from hpcdi.config.env import ChildConfig
+from hpcdi.config.policy import TorchPolicyConfig
+from hpcdi.config.schema import ExperimentConfig
+from hpcdi.run.placement import learner_count, working_collectors
+from hpcdi.types import Spaces
+from hpcdi.utils.metrics import counted, human_bytes, human_count, human_time
+
+_MANY_STEPS = 2_000
+"""Without an end: fewer say nothing."""
+_SLOW_RESET_S, _MOST_OF_TIME = 0.05, 0.5
+_LONG_EVALUATION_S = 900.0
+_FEW_LINES = 20
+_LARGE, _LARGE_RETURN, _SMALL = 1e3, 1e5, 1e-4
+_APART = 1e4
+"""Largest deviation of a component by the smallest: what networks no longer see."""
+_COARSE = 1e5
+_FULL = 0.9
+"""Of a host's memory: what data may take."""
+_NORMALIZE = "policy.normalize.{}=true"
+
+
+@dataclass(frozen=True)
+class Facts:
+    """All that is known when the rehearsal is judged.
+
+    Attributes:
+        config, spaces: the experiment, checked.
+        ranks: of the run that is planned.
+        alone: of one environment; None: there are no single ones.
+        run: of all of a collector.
+        memory_bytes: that this host has free; 0: unknown.
+    """
+
+    config: ExperimentConfig
+    spaces: Spaces
+    ranks: int
+    alone: Alone | None
+    run: AsARun
+    memory_bytes: int = 0
+
+
+def findings(facts: Facts) -> Iterator[tuple[str, Finding]]:
+    """Yields the rows, name and finding, of what was measured."""
+    alone, run, config, spaces = facts.alone, facts.run, facts.config, facts.spaces
+    rows = [("spaces", check_spaces(config, spaces))]
+    if alone is not None:
+        rows += [
+            ("values", check_values(alone)),
+            ("speed", check_speed(alone, config)),
+            ("episodes", check_episodes(alone, config)),
+            ("observations", check_observations(alone, config, spaces)),
+            ("rewards", check_rewards(alone, config)),
+            ("arrays", check_arrays(alone)),
+            ("seeds", check_seeds(alone, config)),
+            ("memory", check_memory(alone, run)),
+            ("output", check_output(alone)),
+            ("signals", check_signals(alone)),
+            ("one process", check_another(alone, config)),
+        ]
+    rows += [
+        ("as a run", check_run(run, alone)),
+        ("evaluation", check_evaluation(run, alone, config)),
+        ("data", check_data(facts)),
+    ]
+    for name, parts in rows:
+        if found := list(parts):  # nothing, where the environment did not come so far
+            yield name, together(found)
+
+
+# ------------------------------------------------------------------------------------------- values
+
+
+def check_spaces(config: ExperimentConfig, spaces: Spaces) -> Iterator[Finding]:
+    """Says what is observed, done and stored."""
+    seen, acts = (", ".join(map(str, leaves)) for leaves in (spaces.observation, spaces.action))
+    mask = ", masks of legal actions" * spaces.is_masked
+    stored = f"a stored transition has {human_bytes(row_size(config, spaces))}"
+    yield Finding(OK, f"observations {seen}{mask}; actions {acts}; {stored}")
+
+
+def check_values(alone: Alone) -> Iterator[Finding]:
+    """Judges whether values are as the spaces say, and numbers."""
+    if alone.trouble:
+        yield Finding(FAIL, alone.trouble, _advice_on(alone.trouble))
+    if alone.failures:
+        said = next((text for text in alone.warnings if " failed (" in text), "it failed")
+        times = counted(alone.failures, "time")
+        yield Finding(
+            FAIL,
+            f"{times} in {alone.steps:,} steps: {said}",
+            "each time a run drops the episode: repair it",
+        )
+    for name, (low, high) in alone.outside.items():
+        seen = alone.numbers[name]
+        yield Finding(
+            WARN,
+            f"{name} is from {seen.low.min():g} to {seen.high.max():g}, and its space says from "
+            f"{low:g} to {high:g}",
+            "set the space to what the environment returns",
+        )
+    if not (alone.trouble or alone.failures or alone.outside):
+        yield Finding(OK, f"as the spaces say, in {alone.steps:,} steps")
+
+
+def _advice_on(trouble: str) -> str:
+    if "was not over" in trouble or "exited" in trouble or "killed" in trouble:
+        return (
+            "it hangs or ends its process: env.manager: {type: subprocess, step_timeout: 60, "
+            "reset_timeout: 60} lets a run go on without it"
+        )
+    return "repair it, or wrap it (env.wrappers)"
+
+
+def check_arrays(alone: Alone) -> Iterator[Finding]:
+    """Says whether what was returned changes later."""
+    if alone.habits.reuses_arrays:
+        yield Finding(
+            WARN,
+            "observations change after they were returned: arrays are reused",
+            "hpcdi copies them at once; so must wrappers and code of yours that keep them",
+        )
+    else:
+        yield Finding(OK, "observations stay as they were returned")
+
+
+# --------------------------------------------------------------------------------------------- time
+
+
+def check_speed(alone: Alone, config: ExperimentConfig) -> Iterator[Finding]:
+    """Judges the times of making, resets and steps."""
+    habits = alone.habits
+    if not alone.steps:
+        return
+    each = [("made", habits.made), ("reset", habits.resets), ("stepped", habits.steps)]
+    texts = [f"{name} in {_brief(times.mean_s)}{_most(times)}" for name, times in each]
+    per_s = 1 / habits.steps.mean_s if habits.steps.total_s else 0.0
+    yield Finding(OK, f"{', '.join(texts)}: {human_count(per_s)} steps/s of one")
+    share = habits.resets.total_s / max(1e-9, habits.resets.total_s + habits.steps.total_s)
+    if habits.resets.mean_s >= _SLOW_RESET_S and share > _MOST_OF_TIME:
+        yield Finding(
+            WARN,
+            f"resets take {100 * share:.0f}% of the time",
+            "others wait meanwhile: env.manager: {type: subprocess, wait_num: ...}, longer episodes"
+            if not isinstance(config.env.manager, ChildConfig) or not config.env.manager.wait_num
+            else "",
+        )
+    manager, survival = config.env.manager, config.system.survival
+    for name, times, limit_s in (
+        ("env.manager.reset_timeout", habits.resets, manager.reset_timeout),
+        ("env.manager.step_timeout", habits.steps, manager.step_timeout),
+        ("system.survival.worker_timeout_s", habits.resets, survival.worker_timeout_s),
+        ("system.survival.worker_timeout_s", habits.steps, survival.worker_timeout_s),
+    ):
+        if limit_s is not None and times.most_s >= limit_s:
+            found = f"{times.most_s:.1f} s in one call, and {name} is {limit_s:g}"
+            yield Finding(FAIL, found, f"raise {name}")
+
+
+def _most(times: Times) -> str:
+    is_uneven = times.most_s > 10 * times.mean_s and times.most_s > _SLOW_RESET_S
+    return f" (up to {_brief(times.most_s)})" * is_uneven
+
+
+def _brief(seconds: float) -> str:
+    """Formats a duration, also a short one."""
+    if seconds >= 60:
+        return human_time(seconds)
+    for unit, factor in (("s", 1.0), ("ms", 1e3)):
+        if seconds * factor >= 1:
+            return f"{seconds * factor:.3g} {unit}"
+    return f"{seconds * 1e6:.0f} µs"
+
+
+def check_episodes(alone: Alone, config: ExperimentConfig) -> Iterator[Finding]:
+    """Judges whether episodes end."""
+    if alone.lengths:
+        lengths, returns = np.array(alone.lengths), np.array(alone.returns)
+        yield Finding(
+            OK,
+            f"{len(lengths)} at random: {lengths.mean():.1f} steps ({lengths.min()} to "
+            f"{lengths.max()}), return {returns.mean():.4g} ({returns.min():.4g} to "
+            f"{returns.max():.4g})",
+        )
+        return
+    if not alone.steps:
+        return
+    limit = f", and it is cut at {alone.limit:,}" if alone.limit else ""
+    found = f"none has ended in {alone.running:,} steps{limit}"
+    is_late = alone.running >= _MANY_STEPS and not (alone.limit or 0) > alone.running
+    advice = (
+        "set env.kwargs: {max_episode_steps: ...}; evaluations cut episodes at "
+        f"{config.policy.eval.max_steps:,} (policy.eval.max_steps)"
+    )
+    yield Finding(FAIL, found, advice) if is_late else Finding(OK, found)
+
+
+def check_evaluation(
+    run: AsARun, alone: Alone | None, config: ExperimentConfig
+) -> Iterator[Finding]:
+    """Says how long an evaluation takes."""
+    if not run.wanted:
+        return
+    mean = f", mean return {np.mean(run.returns):.4g}" if run.returns else ""
+    if run.played >= run.wanted:
+        took = _brief(run.evaluated_s)
+        yield Finding(OK, f"{run.wanted} episodes of the fresh policy in {took}{mean}")
+        return
+    length = float(np.mean(alone.lengths)) if alone and alone.lengths else np.inf
+    per_s = run.evaluated_steps / max(1e-9, run.evaluated_s)
+    by_length = length * run.wanted / max(1e-9, per_s)
+    in_all_s = run.evaluated_s * run.wanted / run.played if run.played else by_length
+    found = f"{run.played} of {run.wanted} episodes of the fresh policy in "
+    found += _brief(run.evaluated_s) + mean
+    if in_all_s < _LONG_EVALUATION_S:
+        yield Finding(OK, f"{found}: all would take about {_brief(in_all_s)}")
+        return
+    yield Finding(
+        WARN,
+        f"{found}: all would take {'too long to say' if np.isinf(in_all_s) else _brief(in_all_s)}",
+        "fewer episodes (env.evaluator_episode_num), a limit (policy.eval.max_steps: "
+        f"{config.policy.eval.max_steps:,}), or evaluate seldom (policy.eval.every)",
+    )
+
+
+def check_run(run: AsARun, alone: Alone | None) -> Iterator[Finding]:
+    """Says how all environments of a collector do together."""
+    if run.trouble:
+        yield Finding(FAIL, f"{run.trouble} ({run.doing})", _advice_on(run.trouble))
+    if run.steps:
+        yield Finding(
+            OK,
+            f"{counted(run.env_num, 'environment')} made in {_brief(run.launch_s)}, "
+            f"{human_count(run.steps / max(1e-9, run.step_s))} steps/s by the fresh policy",
+        )
+    said = [] if alone is None else alone.warnings
+    others = [text for text in run.warnings if not any(_is_like(text, one) for one in said)]
+    if run.failures and not (alone and alone.failures):
+        yield Finding(FAIL, f"{counted(run.failures, 'failure')}", "repair it")
+    known = ("no episode has ended", "is beyond its space", "takes SIG", "cut after", " failed (")
+    for text in others:
+        if not any(each in text for each in known) or alone is None:
+            yield Finding(WARN, text)
+
+
+def _is_like(text: str, other: str) -> bool:
+    return text.partition(" ")[0] == other.partition(" ")[0]
+
+
+# -------------------------------------------------------------------------------------------- scale
+
+
+def check_observations(alone: Alone, config: ExperimentConfig, spaces: Spaces) -> Iterator[Finding]:
+    """Judges the scale of observations."""
+    policy = config.policy
+    is_normalised = isinstance(policy, TorchPolicyConfig) and policy.normalize.observation
+    floats = [
+        leaf.column("observation")
+        for leaf in spaces.observation
+        if np.dtype(leaf.dtype).kind == "f"
+    ]
+    for name, seen in alone.numbers.items():
+        if not seen.count:
+            continue
+        deviation = seen.deviation
+        found = f"{name} from {seen.low.min():.4g} to {seen.high.max():.4g}"
+        if name not in floats or is_normalised:
+            yield Finding(OK, found)
+            continue
+        moving = deviation[deviation > 0]
+        if not moving.size:
+            yield Finding(WARN, f"{found}: it never changes", "is it what the policy should see?")
+        elif seen.most >= _LARGE or moving.max() / moving.min() > _APART:
+            spread = f", deviations from {moving.min():.2g} to {moving.max():.2g}"
+            yield Finding(
+                WARN,
+                found + spread,
+                f"{_NORMALIZE.format('observation')}, or scale it by a wrapper",
+            )
+        else:
+            yield Finding(OK, found)
+        if seen.most >= _COARSE and any("stored as float32" in text for text in alone.warnings):
+            yield Finding(
+                WARN,
+                f"{name} is float64 and stored as float32, in steps of "
+                f"{np.spacing(np.float32(seen.most)):.2g}",
+                "env.wrappers: [{type: Recenter, by: [...]}]",
+            )
+
+
+def check_rewards(alone: Alone, config: ExperimentConfig) -> Iterator[Finding]:
+    """Judges the scale of rewards."""
+    seen, policy = alone.reward, config.policy
+    if not seen.count:
+        return
+    found = f"from {seen.low[0]:.4g} to {seen.high[0]:.4g}"
+    most = max((abs(value) for value in alone.returns), default=0.0)
+    is_normalised = isinstance(policy, TorchPolicyConfig) and policy.normalize.reward
+    if not seen.most:
+        yield Finding(OK, "0 in all steps: random play does not find one")
+    elif not is_normalised and (seen.most >= _LARGE or most >= _LARGE_RETURN):
+        scale = f"env.wrappers: [{{type: ScaleReward, scale: {1 / seen.most:.1g}}}]"
+        ways = f"{_NORMALIZE.format('reward')}, or {scale}"
+        yield Finding(WARN, f"{found}, returns up to {most:.4g}", ways)
+    elif not is_normalised and seen.most <= _SMALL:
+        yield Finding(WARN, f"{found}: tiny", _NORMALIZE.format("reward"))
+    else:
+        yield Finding(OK, found)
+
+
+# ------------------------------------------------------------------------------- its process
+
+
+def check_seeds(alone: Alone, config: ExperimentConfig) -> Iterator[Finding]:
+    """Judges whether seeds repeat episodes."""
+    if alone.repeats is None:
+        return
+    if alone.repeats:
+        status = FAIL if config.system.deterministic else WARN
+        yield Finding(
+            status,
+            f"equal seeds do not repeat: {alone.repeats}",
+            "draw from self.np_random, which reset(seed=...) makes",
+        )
+    generators = sorted(alone.habits.generators)
+    if generators:
+        yield Finding(
+            WARN,
+            f"it draws from {', '.join(generators)}, of which a process has one: environments in "
+            "it share it",
+            "draw from self.np_random; env.manager.type=subprocess gives each one its own",
+        )
+    if not alone.repeats and not generators:
+        yield Finding(OK, "equal seeds repeat")
+
+
+def check_memory(alone: Alone, run: AsARun) -> Iterator[Finding]:
+    """Judges whether memory grows."""
+    slope = alone.memory.slope
+    if not slope:
+        yield Finding(OK, f"does not grow in {alone.steps:,} steps")
+        return
+    per_s = run.steps / run.step_s if run.step_s else 1 / max(1e-9, alone.habits.steps.mean_s)
+    an_hour = slope * per_s * 3600
+    yield Finding(
+        FAIL,
+        f"grows by {human_bytes(slope)} a step, {human_bytes(an_hour)} an hour in each collector "
+        f"({human_count(per_s)} steps/s)",
+        "a leak: repair it",
+    )
+
+
+def check_output(alone: Alone) -> Iterator[Finding]:
+    """Judges what is printed."""
+    if alone.lines_played >= _FEW_LINES:
+        yield Finding(
+            WARN,
+            f"{counted(alone.lines_played, 'line')} in {alone.steps:,} steps: {alone.printed!r}",
+            "every rank prints so: have it be quiet",
+        )
+    elif alone.lines_made:
+        yield Finding(OK, f"{counted(alone.lines_made, 'line')} when made: {alone.printed!r}")
+    else:
+        yield Finding(OK, "prints nothing")
+
+
+def check_signals(alone: Alone) -> Iterator[Finding]:
+    """Says which signals and timers are taken."""
+    habits = alone.habits
+    if habits.signals:
+        yield Finding(
+            WARN,
+            f"takes {', '.join(sorted(habits.signals))}",
+            "a run puts its handlers back after each make and reset; child processes "
+            "(env.manager.type=subprocess) keep them apart",
+        )
+    if habits.timers:
+        yield Finding(OK, f"uses {', '.join(sorted(habits.timers))}, which are its own")
+    if not habits.signals and not habits.timers:
+        yield Finding(OK, "takes none")
+
+
+def check_another(alone: Alone, config: ExperimentConfig) -> Iterator[Finding]:
+    """Judges whether a process can have several."""
+    if alone.another is None:
+        return
+    if not alone.another:
+        yield Finding(OK, "has room for a second environment")
+    elif isinstance(config.env.manager, ChildConfig):
+        yield Finding(OK, f"has room for one ({alone.another}), and each has its own")
+    else:
+        found = f"has no room for a second environment: {alone.another}"
+        yield Finding(FAIL, found, "env.manager.type=subprocess")
+
+
+def check_data(facts: Facts) -> Iterator[Finding]:
+    """Judges the replay buffer against this host's memory."""
+    row_bytes = row_size(facts.config, facts.spaces)
+    learner = memory_of("learner", facts.config, row_bytes)
+    others = working_collectors(facts.ranks, facts.config) * (
+        memory_of("collector", facts.config, row_bytes) + facts.run.memory_bytes
+    )
+    found = (
+        f"{human_bytes(learner)} in each learner, {human_bytes(others)} in "
+        f"{working_collectors(facts.ranks, facts.config)} collectors, "
+        f"{human_bytes(facts.memory_bytes)} are free here"
+    )
+    needed = learner * learner_count(facts.config) + others
+    if facts.memory_bytes and needed > _FULL * facts.memory_bytes:
+        advice = "a smaller policy.other.replay_buffer.replay_buffer_size, fewer ranks, more hosts"
+        is_learners = learner > _FULL * facts.memory_bytes
+        yield Finding(FAIL if is_learners else WARN, found, advice)
+    else:
+        yield Finding(OK, found)

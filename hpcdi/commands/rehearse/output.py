@@ -1,0 +1,82 @@
+"""What environments print, and what a run would warn of, kept from the terminal."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import sys
+import tempfile
+from collections.abc import Iterator
+from typing import Any, Self
+
+from hpcdi.utils.log import LOGGER
+
+_SHOWN = 200  # characters of a line
+
+
+class Output:
+    """``with Output() as output:`` what is printed, by Python or in C, goes to a file."""
+
+    def __enter__(self) -> Self:
+        self._stack = contextlib.ExitStack()
+        self._file: Any = self._stack.enter_context(tempfile.TemporaryFile())
+        for stream in (sys.stdout, sys.stderr):
+            stream.flush()
+        for number in (1, 2):
+            saved = os.dup(number)
+            os.dup2(self._file.fileno(), number)
+            self._stack.callback(_put_back, saved, number)
+        text = self._stack.enter_context(
+            open(os.dup(self._file.fileno()), "w", buffering=1, errors="replace")  # noqa: PTH123
+        )
+        self._stack.enter_context(contextlib.redirect_stdout(text))
+        self._stack.enter_context(contextlib.redirect_stderr(text))
+        return self
+
+    def __exit__(self, *_error: object) -> None:
+        self._stack.close()
+
+    def lines(self) -> int:
+        """Returns how many lines were printed so far."""
+        return self._text().count(b"\n")
+
+    def line(self, number: int) -> str:
+        """Returns one of them; "": there is none."""
+        lines = self._text().split(b"\n")[number:]
+        return next((one.decode(errors="replace")[:_SHOWN] for one in lines if one.strip()), "")
+
+    def _text(self) -> bytes:
+        sys.stdout.flush()
+        descriptor = self._file.fileno()
+        return os.pread(descriptor, os.fstat(descriptor).st_size, 0)
+
+
+def _put_back(saved: int, number: int) -> None:
+    os.dup2(saved, number)
+    os.close(saved)
+
+
+class _Collected(logging.Handler):
+    def __init__(self, texts: list[str]) -> None:
+        super().__init__(logging.WARNING)
+        self._texts, self._kinds = texts, set[str]()
+
+    def emit(self, record: logging.LogRecord) -> None:
+        kind = str(getattr(record, "once", record.getMessage()))
+        if kind not in self._kinds:
+            self._kinds.add(kind)
+            self._texts.append(record.getMessage())
+
+
+@contextlib.contextmanager
+def warnings_in(texts: list[str]) -> Iterator[None]:
+    """Adds warnings of hpcdi to `texts`, of like ones the first, in place of showing them."""
+    handler, propagates = _Collected(texts), LOGGER.propagate
+    LOGGER.addHandler(handler)
+    LOGGER.propagate = False
+    try:
+        yield
+    finally:
+        LOGGER.removeHandler(handler)
+        LOGGER.propagate = propagates

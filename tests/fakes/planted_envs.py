@@ -1,0 +1,173 @@
+"""Environments with one defect each, for the rehearsal to find; beside them one without."""
+
+from __future__ import annotations
+
+import signal
+import sys
+import time
+from typing import Any, ClassVar
+
+import gymnasium
+import numpy as np
+from gymnasium import spaces
+
+
+class Right(gymnasium.Env[Any, Any]):
+    """The cue, 0 or 1, is the action that pays 1; ten steps an episode. Nothing is wrong."""
+
+    def __init__(self, length: int = 10) -> None:
+        self.length = length
+        self.observation_space: Any = spaces.Box(0.0, 1.0, (2,), np.float32)
+        self.action_space = spaces.Discrete(2)
+
+    def draw(self) -> int:
+        return int(self.np_random.integers(2))
+
+    def observe(self) -> Any:
+        return np.eye(2, dtype=np.float32)[self.cue]
+
+    def pay(self, action: Any) -> float:
+        return float(int(action) == self.cue)
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
+        super().reset(seed=seed)
+        self.t, self.cue = 0, self.draw()
+        return self.observe(), {}
+
+    def step(self, action: Any) -> Any:
+        reward = self.pay(action)
+        self.t += 1
+        self.cue = self.draw()
+        return self.observe(), reward, self.t >= self.length, False, {}
+
+
+class SilentCast(Right):
+    """Bytes by its space, fractions in its steps."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        camera = spaces.Box(0, 255, (2, 2), np.uint8)
+        self.observation_space = spaces.Dict(camera=camera, cue=spaces.Discrete(2))
+
+    def observe(self) -> Any:
+        whole = np.zeros((2, 2), np.uint8)
+        return {"camera": whole if self.t < 3 else whole + 0.9, "cue": self.cue}
+
+
+class ReusedArrays(Right):
+    """One array for all observations."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._array = np.zeros(2, np.float32)
+
+    def observe(self) -> Any:
+        self._array[:] = super().observe()
+        return self._array
+
+
+class Endless(Right):
+    """No episode ends."""
+
+    def __init__(self) -> None:
+        super().__init__(length=sys.maxsize)
+
+
+class Leak(Right):
+    """Keeps what nobody needs."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._kept: list[bytearray] = []
+
+    def step(self, action: Any) -> Any:
+        self._kept.append(bytearray(8_000))
+        return super().step(action)
+
+
+class SlowReset(Right):
+    """A simulator that starts anew for each episode."""
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
+        time.sleep(0.06)
+        return super().reset(seed=seed)
+
+
+class GlobalRandom(Right):
+    """Draws from the generator of the process."""
+
+    def draw(self) -> int:
+        return int(np.random.randint(2))
+
+
+class Printing(Right):
+    """Says what it does."""
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
+        print("an episode begins")
+        return super().reset(seed=seed)
+
+
+class LargeRewards(Right):
+    """Pays in millions."""
+
+    def pay(self, action: Any) -> float:
+        return 1e6 * super().pay(action)
+
+
+class RareNaN(Right):
+    """Something divides by zero, once in 5,000 steps."""
+
+    steps: ClassVar[int] = 0
+
+    def observe(self) -> Any:
+        RareNaN.steps += 1
+        return super().observe() * (np.float32("nan") if not RareNaN.steps % 5_000 else 1.0)
+
+
+class TakenSignal(Right):
+    """A library of its installs handlers."""
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
+        signal.signal(signal.SIGUSR2, lambda *_: None)
+        return super().reset(seed=seed)
+
+
+class OnlyOne(Right):
+    """There can be one in a process."""
+
+    lives: ClassVar[bool] = False
+
+    def __init__(self) -> None:
+        super().__init__()
+        if OnlyOne.lives:
+            raise RuntimeError("the simulator is initialised already")
+        OnlyOne.lives = True
+
+    def close(self) -> None:
+        OnlyOne.lives = False
+
+
+class OtherEachTime(Right):
+    """Does not heed its seed."""
+
+    def draw(self) -> int:
+        return time.perf_counter_ns() // 100 % 2
+
+
+class BeyondItsSpace(Right):
+    """Observations beyond the bounds of their space."""
+
+    def observe(self) -> Any:
+        return 3 * super().observe()
+
+
+class LargeObservations(Right):
+    """Metres beside degrees: one component a million times the other."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.observation_space = spaces.Box(-np.inf, np.inf, (2,), np.float32)
+
+    def observe(self) -> Any:
+        return super().observe() * np.array([1e6, 1.0], np.float32)

@@ -1,0 +1,152 @@
+"""The rehearsal: what is wrong with an environment is found, and nothing is invented."""
+
+from __future__ import annotations
+
+import json
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from hpcdi import cli
+from hpcdi.commands.findings import FAIL, OK, WARN, Finding
+from hpcdi.commands.rehearse.alone import Budget, look
+from hpcdi.commands.rehearse.apart import apart, run_stage
+from hpcdi.commands.rehearse.as_a_run import play
+from hpcdi.commands.rehearse.checks import Facts, findings
+from hpcdi.commands.rehearse.facts import Alone, AsARun, Memory, Stage
+from hpcdi.run.experiment import load_experiment
+
+ROOT = Path(__file__).parent.parent.parent
+pytestmark = pytest.mark.filterwarnings("ignore:.*WARN:UserWarning")  # gymnasium's own checks
+PPO, DQN = str(ROOT / "configs/cartpole_ppo.yaml"), str(ROOT / "configs/cartpole_dqn.yaml")
+# class -> row, grade, and what is said
+PLANTED = {
+    "SilentCast": ("values", FAIL, "observation/camera: float64 [2, 2], the space says uint8"),
+    "ReusedArrays": ("arrays", WARN, "arrays are reused"),
+    "Endless": ("episodes", FAIL, "none has ended in 2,000 steps"),
+    "Leak": ("memory", FAIL, "KiB a step"),
+    "SlowReset": ("speed", WARN, "of the time"),
+    "GlobalRandom": ("seeds", WARN, "draws from np.random"),
+    "Printing": ("output", WARN, "'an episode begins'"),
+    "LargeRewards": ("rewards", WARN, "from 0 to 1e+06"),
+    "RareNaN": ("values", FAIL, "1 time in 5,100 steps: environment 0 failed"),
+    "TakenSignal": ("signals", WARN, "takes SIGUSR2"),
+    "OnlyOne": ("one process", FAIL, "the simulator is initialised already"),
+    "OtherEachTime": ("seeds", WARN, "equal seeds do not repeat"),
+    "BeyondItsSpace": ("values", WARN, "from 0 to 3, and its space says from 0 to 1"),
+    "LargeObservations": ("observations", WARN, "observation from 0 to 1e+06"),
+}  # fmt: skip
+
+
+@pytest.fixture(autouse=True)
+def _same_signals() -> Iterator[None]:
+    before = signal.getsignal(signal.SIGUSR2)
+    yield
+    signal.signal(signal.SIGUSR2, before)
+
+
+def rehearsed(env_id: str, *, steps: int = 600) -> dict[str, Finding]:
+    """The rows that one environment alone leads to."""
+    compiled, spaces = load_experiment(PPO, [f"env.env_id={env_id}", "env.import_names=[]"])
+    alone = Alone()
+    run_stage(look, alone, compiled.config.env, Budget(steps, 20.0), 0)
+    return dict(findings(Facts(compiled.config, spaces, 4, alone, AsARun())))
+
+
+@pytest.mark.parametrize("name", PLANTED)
+def test_a_planted_defect_is_found_and_no_other(name: str) -> None:
+    row, grade, said = PLANTED[name]
+    limits = {
+        "RareNaN": {"steps": 5_100},
+        "SlowReset": {"steps": 50},
+        "Endless": {"steps": 2_000},
+    }.get(name, {})
+    rows = rehearsed(f"fakes.planted_envs:{name}", **limits)
+    assert said in rows[row].found
+    assert rows[row].status == grade
+    assert rows[row].advice
+    assert {other: f for other, f in rows.items() if f.status != OK and other != row} == {}
+
+
+@pytest.mark.parametrize("env_id", ["fakes.planted_envs:Right", "CartPole-v1", "Pendulum-v1"])
+def test_nothing_is_invented(env_id: str) -> None:
+    rows = rehearsed(env_id, steps=1_000)
+    assert {name: f for name, f in rows.items() if f.status != OK} == {}
+    assert "values" in rows
+    assert "at random" in rows["episodes"].found
+
+
+def test_memory_that_is_filled_once_is_no_leak() -> None:
+    cache, leak, still = Memory(), Memory(), Memory()
+    for sample in range(60):
+        cache.add(100 * sample, 10**8 + min(sample, 25) * 10**6)
+        leak.add(100 * sample, 10**8 + sample * 10**5)
+        still.add(100 * sample, 10**8 + sample % 7 * 1_000)
+    assert (cache.slope, still.slope) == (0.0, 0.0)
+    assert leak.slope == pytest.approx(1_000)
+
+
+def test_a_collector_and_its_evaluation_are_played_as_a_run() -> None:
+    compiled, spaces = load_experiment(DQN, [])
+    run = AsARun()
+    run_stage(play, run, compiled.config, spaces, Budget(400, 5.0))
+    assert not run.trouble
+    assert (run.env_num, run.steps, run.played) == (8, 400, 20)
+    rows = dict(findings(Facts(compiled.config, spaces, 4, None, run, memory_bytes=1 << 40)))
+    assert "8 environments" in rows["as a run"].found
+    assert "20 episodes of the fresh policy" in rows["evaluation"].found
+    assert {finding.status for finding in rows.values()} == {OK}
+
+
+def test_a_buffer_that_does_not_fit_is_said_with_numbers() -> None:
+    config = load_experiment(DQN, ["policy.other.replay_buffer.replay_buffer_size=100000000"])
+    facts = Facts(config[0].config, config[1], 4, None, AsARun(), memory_bytes=1 << 30)
+    row = dict(findings(facts))["data"]
+    assert row.status == FAIL
+    assert "1.0 GiB are free here" in row.found
+    assert "replay_buffer_size" in row.advice
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("env_helpers")
+def test_a_process_that_ends_or_hangs_is_named() -> None:
+    exits = apart(_ends, Stage(), 3, limit_s=60.0)
+    assert exits.trouble == "its process exited with code 3 while counting"
+    assert "was not over after 2 s" in apart(_ends, Stage(), None, limit_s=2.0).trouble
+
+
+def _ends(facts: Stage, code: int | None, *, tell: object) -> None:
+    import os
+    import time
+
+    facts.doing = "counting"
+    tell(facts)  # type: ignore[operator]
+    if code is None:
+        time.sleep(60)
+    os._exit(code or 0)
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("env_helpers")
+def test_the_command_says_all_problems_at_once_and_then_the_plan(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    words = ["rehearse", PPO, "env.env_id=fakes.planted_envs:Endless", "-n", "6"]
+    words += ["--steps", "2500", "--seconds", "30", "policy.eval.max_steps=50"]
+    assert cli.main(words) == 2
+    shown = capsys.readouterr().out
+    assert "none has ended in 2,500 steps" in shown
+    assert "6 ranks" in shown
+    assert shown.rstrip().splitlines()[-1].startswith("NOT fit to run: episodes failed")
+    assert cli.main(["rehearse", DQN, "--steps", "500", "--seconds", "6", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["ok"] is True
+
+
+def test_numbers_leave_out_what_is_none() -> None:
+    alone = Alone()
+    alone.see([{"observation": np.array([[1.0], [np.nan]])}], [np.array([2.0])])
+    assert alone.numbers["observation"].most == 1.0
+    assert alone.reward.most == 2.0
