@@ -36,11 +36,14 @@ class KuhnPoker:
     def __init__(self, *, says_deals: bool = True) -> None:
         if says_deals:
             self.deals = 6
+        self._later_deals = np.random.default_rng()
 
     def reset(self, seed: int | None = None) -> list[Any]:
         """Deal; returns the observation of each player that is to act."""
         if seed is None:
-            seed = int(np.random.default_rng().integers(6))
+            seed = int(self._later_deals.integers(6))
+        else:
+            self._later_deals = np.random.default_rng(seed)
         self._cards = list(itertools.permutations(range(3), 2))[seed % 6]
         self._history = ""
         return self._seen()
