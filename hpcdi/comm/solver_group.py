@@ -1,0 +1,447 @@
+"""A solver's group of ranks, as its collector sees it: an environment that is an MPI program.
+
+The collector and the group have a communicator of their own, the pair, in which the collector is
+rank 0; it is made by these ranks alone. The collector never blocks for them: messages are tested
+for, deaths are looked for, and what takes too long is killed by its process number. Life of a
+group::
+
+    expected ──hello of all ranks──► ready ◄──order / answer──► busy
+        │                              │                          │
+        └──────── a rank dies, or `give_up` ───► lost ◄───────────┘     ended: its program has
+
+A group that is lost never comes back: its ranks are killed, and spare ranks, of another group, take
+its place. All MPI calls are made by one thread at a time; where others make calls too, MPI's level
+of threads must be MULTIPLE.
+
+Importing this starts MPI.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import platform
+import signal
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from enum import Enum
+
+import numpy as np
+from mpi4py import MPI
+
+from hpcdi.comm.doorbell import Doorbell, Ringer
+from hpcdi.comm.failure import ranks_may_die
+from hpcdi.comm.solver_protocol import (
+    ANSWER_TAG,
+    ASSIGN_TAG,
+    ORDER_TAG,
+    WORLD_TAG,
+    Kind,
+    Sizes,
+    SolverLost,
+    SolverMessage,
+    SolverPlace,
+    pack,
+    room_for,
+    unpack,
+)
+from hpcdi.errors import CommError, EnvError
+from hpcdi.types import Array
+
+_RANK_DIED = {
+    getattr(MPI, name)
+    for name in ("ERR_PROC_FAILED", "ERR_PROC_FAILED_PENDING", "ERR_REVOKED", "ERR_IN_STATUS")
+    if hasattr(MPI, name)
+}
+
+
+class State(Enum):
+    """Of a group; see the module's docstring."""
+
+    EXPECTED = "expected"
+    READY = "ready"
+    BUSY = "busy"
+    ENDED = "ended"
+    LOST = "lost"
+
+
+@dataclass(frozen=True)
+class Peer:
+    """A rank of the group, by its hello.
+
+    Attributes:
+        rank: of MPI_COMM_WORLD.
+        host, pid: its node and process.
+        ringer: its doorbell; None: it is on another node.
+    """
+
+    rank: int
+    host: str
+    pid: int
+    ringer: Ringer | None
+
+
+Kill = Callable[[int, str, int], None]
+"""Has a process of another node killed: world rank, host, process number."""
+
+
+def _no_kill(_rank: int, _host: str, _pid: int) -> None:
+    """Nobody can: what hangs there is left alone."""
+
+
+class SolverGroup:
+    """The ranks of one environment; see the module's docstring.
+
+    Args:
+        place: which ranks they are; this process is its collector.
+        sizes: those of the experiment's configuration.
+        bell: this process's doorbell; None: it never sleeps but by naps.
+        kill: for processes of other nodes.
+
+    Attributes:
+        state: see the module's docstring.
+        reason: why it is lost, or has ended.
+    """
+
+    def __init__(
+        self, place: SolverPlace, sizes: Sizes, bell: Doorbell | None = None, kill: Kill = _no_kill
+    ) -> None:
+        self.place, self.sizes = place, sizes
+        self.state, self.reason = State.EXPECTED, ""
+        self.peers: dict[int, Peer] = {}
+        self._world, self._bell, self._kill = MPI.COMM_WORLD, bell, kill
+        self._pair: MPI.Intracomm | None = None
+        self._sending: list[MPI.Request] = []
+        self._held: list[Array] = []  # what is on its way
+        self._number = 0
+        self._hellos = {
+            rank: Receiving(self._world, rank, WORLD_TAG, 0, is_single=True) for rank in place.ranks
+        }
+        self._answering: Receiving | None = None
+        self._message: SolverMessage | None = None
+
+    @property
+    def rings(self) -> bool:
+        """True if all its ranks are on this node, and can be woken."""
+        return self._bell is not None and all(peer.ringer for peer in self.peers.values())
+
+    @property
+    def pair(self) -> MPI.Intracomm:
+        """The communicator of this process, its rank 0, and the group.
+
+        Raises:
+            SolverLost: there is none.
+        """
+        if self._pair is None:
+            raise SolverLost(self.reason or "it has not begun")
+        return self._pair
+
+    # ---- beginning
+
+    def meet(self) -> bool:
+        """Take hellos; when all ranks have said theirs, make the pair. Returns whether it is made.
+
+        Raises:
+            EnvError: the program has other sizes than the configuration.
+            SolverLost: the group is.
+        """
+        if self.state is not State.EXPECTED:
+            self._check()
+            return True
+        with self._losing():
+            for rank, receiving in list(self._hellos.items()):
+                if (hello := receiving.take()) is not None:
+                    self.peers[rank] = self._peer(rank, hello)
+                    del self._hellos[rank]
+            if self._hellos:
+                return False
+            self._go()
+        return True
+
+    def _peer(self, rank: int, hello: SolverMessage) -> Peer:
+        lines = hello.lines
+        for what in ("observations", "actions"):
+            own, wanted = int(lines[what]), getattr(self.sizes, what)
+            if own >= 0 and wanted >= 0 and own != wanted:
+                # it says so, too
+                self._send(self._world, rank, WORLD_TAG, self._go_message(self.sizes))
+                raise EnvError(
+                    f"environment {self.place.environment}: its program has {own} {what} (rank "
+                    f"{rank}, process {lines['pid']} on {lines['host']}), and the experiment's "
+                    f"configuration says {wanted}"
+                )
+        is_here = lines["host"] == platform.node()
+        ringer = Ringer.of(lines["bell"], lines["inode"]) if is_here else None
+        return Peer(rank, lines["host"], int(lines["pid"]), ringer)
+
+    def _go_message(self, sizes: Sizes) -> SolverMessage:
+        lines = {
+            "observations": str(sizes.observations), "actions": str(sizes.actions),
+            "from_group": str(int(_has_dead(self._world))), "rings": "0",
+        }  # fmt: skip
+        return SolverMessage(Kind.GO, lines=lines)
+
+    def _go(self) -> None:
+        """Tell all ranks how, and make the pair with them."""
+        go = self._go_message(self.sizes)
+        for rank, peer in self.peers.items():
+            bell = self._bell.lines() if self._bell and peer.ringer else {}
+            rings = {"rings": str(int(peer.ringer is not None))}
+            told = SolverMessage(Kind.GO, lines={**go.lines, **rings, **bell})
+            self._send(self._world, rank, WORLD_TAG, told)
+            if peer.ringer is not None:
+                peer.ringer.ring()
+        members, tag = [self.place.collector, *self.place.ranks], 2 * self.place.environment + 1
+        from_group = go.lines["from_group"] == "1"
+        self._pair = communicator(self._world, members, tag, from_group=from_group)
+        self._answering = Receiving(self._pair, 1, ANSWER_TAG, self.sizes.observations)
+        self.state = State.READY
+
+    # ---- orders and answers
+
+    def order(self, message: SolverMessage) -> None:
+        """Send a reset or a step to all ranks.
+
+        Raises:
+            SolverLost: the group is.
+        """
+        self._check()
+        self._number += 1
+        numbered = SolverMessage(
+            message.kind, self._number, message.seed, message.values, lines=message.lines
+        )
+        with self._losing():
+            self._tell(numbered)
+        self.state = State.BUSY
+
+    def has_news(self) -> bool:
+        """Returns whether `take` returns, or raises, at once; a group that is expected has none."""
+        if self._message is not None or self.state is not State.BUSY or self._answering is None:
+            return True
+        try:  # no context manager: this is called in a loop that does not sleep
+            self._message = self._answering.take()
+        except MPI.Exception as error:
+            self._died(error)
+            return True
+        return self._message is not None
+
+    def take(self) -> SolverMessage:
+        """Returns the answer to the last order.
+
+        Raises:
+            SolverLost: a rank has died, or the program has ended.
+            CommError: there is no answer yet, or it is to another order.
+        """
+        if self.state in (State.LOST, State.ENDED):
+            raise SolverLost(self.reason)
+        if not self.has_news() or self._message is None:
+            self._check()
+            raise CommError(f"environment {self.place.environment} has not answered")
+        message, self._message = self._message, None
+        if message.kind is Kind.BYE:
+            self.state, self.reason = State.ENDED, "its program has ended"
+            raise SolverLost(self.reason)
+        if message.number != self._number:
+            raise CommError(
+                f"environment {self.place.environment} answers order {message.number}, and was "
+                f"given order {self._number}"
+            )
+        self.state = State.READY
+        return message
+
+    def look_for_deaths(self) -> None:
+        """Notice ranks that have died; `has_news` is true then. Needs ULFM."""
+        if self.state in (State.LOST, State.ENDED) or not ranks_may_die():
+            return
+        if dead := self._dead_members():
+            self._lose(f"rank {dead[0]} has died", dead)
+
+    # ---- ends
+
+    def give_up(self, reason: str) -> None:
+        """Kill all its ranks: the group is lost."""
+        if self.state is not State.LOST:
+            self._lose(reason, [])
+
+    def release(self) -> None:
+        """Tell the ranks that nothing more is wanted; their program ends. Idempotent."""
+        if self.state in (State.READY, State.BUSY, State.ENDED) and self._pair is not None:
+            with contextlib.suppress(SolverLost), self._losing():
+                self._tell(SolverMessage(Kind.END))
+                if self._answering is not None:
+                    self._answering.cancel()
+            self.state, self.reason = State.LOST, "it was released"
+
+    def is_flushed(self) -> bool:
+        """Returns whether all that was sent has left."""
+        with contextlib.suppress(MPI.Exception):
+            return bool(MPI.Request.Testall(self._sending))
+        return True  # to the dead
+
+    def _check(self) -> None:
+        if self.state in (State.LOST, State.ENDED, State.EXPECTED):
+            raise SolverLost(self.reason or "it has not begun")
+
+    @contextlib.contextmanager
+    def _losing(self) -> Iterator[None]:
+        """A rank's death, within, makes the group a lost one."""
+        try:
+            yield
+        except MPI.Exception as error:
+            self._died(error)
+            raise SolverLost(self.reason) from error
+
+    def _died(self, error: MPI.Exception) -> None:
+        """Lose the group by an error of MPI.
+
+        Raises:
+            MPI.Exception: it has another cause than a dead rank.
+        """
+        if error.Get_error_class() not in _RANK_DIED:
+            raise error
+        dead = self._dead_members()
+        self._lose(f"rank {dead[0]} has died" if dead else "a rank of it has died", dead)
+
+    def _dead_members(self) -> list[int]:
+        """World ranks of its members that have died."""
+        if self._pair is None:
+            return [rank for rank in _dead(self._world) if rank in self.place.ranks]
+        return [self.place.ranks[rank - 1] for rank in _dead(self._pair) if rank > 0]
+
+    def _lose(self, reason: str, dead: Sequence[int]) -> None:
+        """Kill what is left of the group."""
+        self.state, self.reason = State.LOST, reason
+        if self._pair is not None:  # those that wait for an order end by themselves, on any node
+            told = SolverMessage(Kind.ABANDON, lines={"reason": reason})
+            for number, rank in enumerate(self.place.ranks, 1):
+                if rank not in dead:
+                    with contextlib.suppress(MPI.Exception):
+                        self._send(self._pair, number, ORDER_TAG, told)
+        for rank, peer in self.peers.items():
+            if rank in dead:
+                continue
+            if peer.ringer is None:
+                self._kill(rank, peer.host, peer.pid)
+            else:
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(peer.pid, signal.SIGKILL)
+
+    # ---- bytes
+
+    def _tell(self, message: SolverMessage) -> None:
+        """Send a message to all ranks, then wake them."""
+        MPI.Request.Waitall(self._sending)  # orders, which were answered
+        self._sending, self._held = [], []
+        packed = pack(message)
+        self._held.append(packed)
+        pair = self.pair
+        for number in range(1, 1 + len(self.place.ranks)):
+            self._sending.append(pair.Isend([packed, MPI.BYTE], number, ORDER_TAG))
+        for peer in self.peers.values():
+            if peer.ringer is not None:
+                peer.ringer.ring()
+
+    def _send(self, comm: MPI.Intracomm, rank: int, tag: int, message: SolverMessage) -> None:
+        packed = pack(message)
+        self._held.append(packed)
+        self._sending.append(comm.Isend([packed, MPI.BYTE], rank, tag))
+
+
+class Receiving:
+    """A receive that is posted; of one message, or always anew.
+
+    Args:
+        comm: from where.
+        rank: the sender.
+        tag: of its messages.
+        values: the most numbers in one.
+        is_single: there comes only one.
+    """
+
+    def __init__(
+        self, comm: MPI.Intracomm, rank: int, tag: int, values: int, *, is_single: bool = False
+    ) -> None:
+        self._buffer = np.empty(room_for(values), np.uint8)
+        self._from, self._is_single = (comm, rank, tag), is_single
+        self._request = self._posted()
+
+    def _posted(self) -> MPI.Request:
+        comm, rank, tag = self._from
+        return comm.Irecv([self._buffer, MPI.BYTE], rank, tag)
+
+    def take(self) -> SolverMessage | None:
+        """Returns the message that has come, if one has."""
+        if not self._request.Test():
+            return None
+        message = unpack(self._buffer)
+        if not self._is_single:
+            self._request = self._posted()
+        return message
+
+    def cancel(self) -> None:
+        """Expect no more."""
+        if self._request != MPI.REQUEST_NULL:
+            self._request.Cancel()
+            self._request.Wait()
+
+
+def assign(spare: SolverPlace, environment: int, collector: int) -> SolverPlace:
+    """Make spare ranks an environment's, of some collector; returns their place.
+
+    Called by the rank that is their `assigner`.
+    """
+    place = SolverPlace(environment, spare.ranks, collector)
+    _tell_spares(spare, place.assignment())
+    return place
+
+
+def dismiss(spare: SolverPlace) -> None:
+    """Tell spare ranks that nobody needs them any more: their programs end."""
+    _tell_spares(spare, SolverMessage(Kind.END))
+
+
+def _tell_spares(spare: SolverPlace, message: SolverMessage) -> None:
+    packed = pack(message)
+    sending = [MPI.COMM_WORLD.Isend([packed, MPI.BYTE], rank, ASSIGN_TAG) for rank in spare.ranks]
+    MPI.Request.Waitall(sending)  # short, so that they leave at once
+
+
+def communicator(
+    world: MPI.Intracomm, ranks: Iterable[int], tag: int, *, from_group: bool
+) -> MPI.Intracomm:
+    """Returns a communicator of some ranks of the world; only these call it.
+
+    Args:
+        world: all ranks of the job.
+        ranks: in the order of the communicator.
+        tag: the same on all, and another one for each communicator that is made at the same time.
+        from_group: without the world: after a death nothing else works.
+    """
+    ranks = list(ranks)
+    whole = world.Get_group()
+    group = whole.Incl(ranks)
+    try:
+        if from_group:
+            return MPI.Intracomm.Create_from_group(
+                group, f"hpcdi:{tag}:{ranks[-1]}", errhandler=MPI.ERRORS_RETURN
+            )
+        made = world.Create_group(group, tag)
+        made.Set_errhandler(MPI.ERRORS_RETURN)
+        return made
+    finally:
+        group.Free()
+        whole.Free()
+
+
+def _dead(comm: MPI.Intracomm) -> list[int]:
+    """Ranks of a communicator that have died."""
+    failed, own = comm.Get_failed(), comm.Get_group()
+    try:
+        return sorted(MPI.Group.Translate_ranks(failed, list(range(failed.Get_size())), own))
+    finally:
+        failed.Free()
+        own.Free()
+
+
+def _has_dead(comm: MPI.Intracomm) -> bool:
+    return ranks_may_die() and bool(_dead(comm))

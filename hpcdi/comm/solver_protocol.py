@@ -1,0 +1,254 @@
+"""Messages between a collector and the ranks of a solver, an environment that is an MPI program.
+
+A message is one buffer: a head of 64 bytes, then doubles, then a text of lines ``name=value``.
+``hpcdi/env/mpi/native/hpcdi.c`` has the same. Who says what::
+
+    ASSIGN       coordinator -> spare ranks    over the world: whose environment they become
+    HELLO        rank -> collector             over the world: process, host, doorbell, sizes
+    GO           collector -> rank             over the world: how to make the communicators
+    RESET, STEP  collector -> all ranks        over the pair (collector and group), numbered
+    OBSERVATION  the group's rank 0 -> coll.   the answer, with the order's number
+    BYE          the group's rank 0 -> coll.   its program ends
+    ABANDON      collector -> all ranks        they end by SIGKILL
+    END          collector -> all ranks        the job is over, or needs this group no more
+"""
+
+from __future__ import annotations
+
+import contextlib
+import struct
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from enum import IntEnum
+from typing import Self
+
+import numpy as np
+
+from hpcdi.errors import CommError, LaunchError
+from hpcdi.types import Array
+
+PROTOCOL = 1
+TEXT_BYTES = 4096
+"""Room for the text of a message."""
+WORLD_TAG, ASSIGN_TAG = 18500, 18501
+ORDER_TAG, ANSWER_TAG = 1, 2
+_MAGIC = 0x53435048  # "HPCS"
+_HEAD = struct.Struct("=IHHqqdBB6xqq8x")
+"""Magic number, version, kind; number, seed, reward, terminated, truncated; values, text."""
+HEAD_BYTES = _HEAD.size
+_PREFIX = "HPCDI_SOLVER_"
+_NOTHING = np.empty(0)
+
+
+class Kind(IntEnum):
+    """What a message is; see the module's docstring."""
+
+    HELLO = 1
+    GO = 2
+    RESET = 3
+    STEP = 4
+    OBSERVATION = 5
+    END = 6
+    BYE = 7
+    ABANDON = 8
+    ASSIGN = 9
+
+
+class SolverLost(Exception):
+    """A group is lost: a rank of it died, it was given up, or its program ended."""
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """Numbers in an observation and in an action; -1: a program that has none."""
+
+    observations: int = -1
+    actions: int = -1
+
+
+@dataclass(frozen=True)
+class SolverMessage:
+    """A message.
+
+    Attributes:
+        kind: what it is.
+        number: of the order that it is, or answers.
+        seed: of a reset.
+        values: float64 [n]; an action, or an observation.
+        reward, terminated, truncated: of an observation, what the step led to.
+        lines: its text: name -> value.
+    """
+
+    kind: Kind
+    number: int = 0
+    seed: int = 0
+    values: Array = field(default_factory=lambda: _NOTHING)
+    reward: float = 0.0
+    terminated: bool = False
+    truncated: bool = False
+    lines: Mapping[str, str] = field(default_factory=dict)
+
+    def numbers(self) -> dict[str, float]:
+        """Returns the lines that are numbers."""
+        found = {}
+        for name, value in self.lines.items():
+            with contextlib.suppress(ValueError):
+                found[name] = float(value)
+        return found
+
+
+def room_for(values: int) -> int:
+    """Returns the bytes of the largest message with so many values."""
+    return HEAD_BYTES + 8 * max(values, 0) + TEXT_BYTES
+
+
+def pack(message: SolverMessage) -> Array:
+    """Returns a message's bytes, uint8 [n].
+
+    Raises:
+        CommError: its text is too long, or a line of it is no line.
+    """
+    text = b""
+    if message.lines:
+        text = "".join(f"{name}={value}\n" for name, value in message.lines.items()).encode()
+        if lines_of(text) != message.lines:
+            raise CommError(f"a message to a solver cannot carry the lines {dict(message.lines)}")
+        if len(text) >= TEXT_BYTES:
+            raise CommError(
+                f"a message to a solver has a text of {len(text)} bytes, and room for "
+                f"{TEXT_BYTES - 1}"
+            )
+    values = np.ascontiguousarray(message.values, np.float64)
+    end = HEAD_BYTES + values.nbytes
+    packed = np.empty(end + len(text), np.uint8)
+    _HEAD.pack_into(
+        packed.data, 0, _MAGIC, PROTOCOL, message.kind, message.number, message.seed, message.reward,
+        message.terminated, message.truncated, values.size, len(text),
+    )  # fmt: skip
+    packed[HEAD_BYTES:end] = values.reshape(-1).view(np.uint8)
+    packed[end:] = np.frombuffer(text, np.uint8)
+    return packed
+
+
+def unpack(received: Array) -> SolverMessage:
+    """Returns the message of some bytes; its values are a copy.
+
+    Args:
+        received: uint8 [n], at least as long as the message.
+
+    Raises:
+        CommError: it is none, of another version, or torn.
+    """
+    if len(received) < HEAD_BYTES:
+        raise CommError(f"a solver's message has {len(received)} bytes, and its head alone 64")
+    magic, version, kind, number, seed, reward, terminated, truncated, count, size = (
+        _HEAD.unpack_from(received.data)
+    )
+    if magic != _MAGIC or version != PROTOCOL:
+        raise CommError(
+            f"a solver speaks version {version} of hpcdi's protocol, and this is version "
+            f"{PROTOCOL}: compile it with the hpcdi.c of this hpcdi"
+        )
+    end = HEAD_BYTES + 8 * count
+    if count < 0 or size < 0 or end + size > len(received):
+        raise CommError(f"a solver's message of {len(received)} bytes claims to have {end + size}")
+    try:
+        known = Kind(kind)
+    except ValueError as error:
+        raise CommError(f"a solver sends a message of kind {kind}, which there is not") from error
+    return SolverMessage(
+        known, number, seed, received[HEAD_BYTES:end].view(np.float64).copy(), reward,
+        bool(terminated), bool(truncated),
+        lines_of(received[end : end + size].tobytes()) if size else {},
+    )  # fmt: skip
+
+
+def lines_of(text: bytes) -> dict[str, str]:
+    """Returns the lines ``name=value`` of a text."""
+    split = (line.partition("=") for line in text.decode(errors="replace").split("\n"))
+    return {name: value for name, sign, value in split if sign}
+
+
+# ------------------------------------------------------------------------------- who is a solver
+
+
+@dataclass(frozen=True)
+class SolverPlace:
+    """A group of ranks that is one environment, told to them by variables of their environment.
+
+    Attributes:
+        environment: its number in the job, from 0.
+        ranks: of MPI_COMM_WORLD, in the group's order.
+        collector: the rank that has it.
+        assigner: of spare ranks: the rank that says whose they become, see `Kind.ASSIGN`.
+    """
+
+    environment: int
+    ranks: tuple[int, ...]
+    collector: int = 0
+    assigner: int | None = None
+
+    def variables(self) -> dict[str, str]:
+        """Returns the variables of the environment of each of its ranks."""
+        named = {
+            "RANKS": ranks_text(self.ranks),
+            "ENVIRONMENT": str(self.environment),
+            "COLLECTOR": str(self.collector),
+        }
+        if self.assigner is not None:
+            named["ASSIGNER"] = str(self.assigner)
+        return {_PREFIX + name: value for name, value in named.items()}
+
+    @classmethod
+    def of(cls, variables: Mapping[str, str]) -> Self:
+        """Returns the place that variables tell.
+
+        Raises:
+            LaunchError: they tell none.
+        """
+        named = {
+            name.removeprefix(_PREFIX): value
+            for name, value in variables.items()
+            if name.startswith(_PREFIX)
+        }
+        try:
+            assigner = int(named["ASSIGNER"]) if "ASSIGNER" in named else None
+            return cls(
+                int(named["ENVIRONMENT"]), ranks_of(named["RANKS"]), int(named["COLLECTOR"]),
+                assigner,
+            )  # fmt: skip
+        except (KeyError, ValueError) as error:
+            raise LaunchError(
+                f"this process is no rank of a solver: {_PREFIX}* in its environment are {named}"
+            ) from error
+
+    def assignment(self) -> SolverMessage:
+        """Returns the message that makes spare ranks this one."""
+        return SolverMessage(Kind.ASSIGN, lines={
+            "environment": str(self.environment), "collector": str(self.collector),
+            "ranks": ranks_text(self.ranks),
+        })  # fmt: skip
+
+
+def ranks_text(ranks: Iterable[int]) -> str:
+    """Returns ranks as text: ``3-5,8``."""
+    parts: list[list[int]] = []
+    for rank in ranks:
+        if parts and rank == parts[-1][1] + 1:
+            parts[-1][1] = rank
+        else:
+            parts.append([rank, rank])
+    return ",".join(str(a) if a == b else f"{a}-{b}" for a, b in parts)
+
+
+def ranks_of(text: str) -> tuple[int, ...]:
+    """Returns the ranks of a text of `ranks_text`.
+
+    Raises:
+        ValueError: it is none.
+    """
+    found: list[int] = []
+    for part in filter(None, text.split(",")):
+        first, _, last = part.partition("-")
+        found += range(int(first), int(last or first) + 1)
+    return tuple(found)

@@ -1,0 +1,188 @@
+"""One rank of a solver in Python: an environment that is an MPI program; see `solver_protocol`.
+
+``hpcdi/env/mpi/native/hpcdi.c`` is the same for compiled ones. Importing this starts MPI.
+"""
+
+from __future__ import annotations
+
+import os
+import platform
+from collections.abc import Mapping
+from typing import NoReturn, Self
+
+from mpi4py import MPI
+
+from hpcdi.comm.doorbell import Doorbell, Ringer, Waiting
+from hpcdi.comm.failure import die_alone, leave_job
+from hpcdi.comm.solver_group import Receiving, communicator
+from hpcdi.comm.solver_protocol import (
+    ANSWER_TAG,
+    ASSIGN_TAG,
+    ORDER_TAG,
+    WORLD_TAG,
+    Kind,
+    Sizes,
+    SolverMessage,
+    SolverPlace,
+    pack,
+    ranks_of,
+)
+from hpcdi.errors import EXIT_DONE, EnvError
+from hpcdi.types import Array
+from hpcdi.utils.backoff import PROBES
+
+
+class SolverComm(MPI.Intracomm):
+    """The communicator of a solver's ranks."""
+
+    def Abort(self, errorcode: int = 0) -> NoReturn:
+        """End this rank so that hpcdi sees it: MPI's own call may end the job, or nothing."""
+        die(f"it calls Abort with code {errorcode}")
+
+
+class SolverRank:
+    """One rank of a solver's group.
+
+    Args:
+        place: which ranks the group has.
+        sizes: numbers in its observations and actions.
+        bell: this process's.
+
+    Attributes:
+        environment: its number in the job.
+        comm: of the group's ranks alone.
+    """
+
+    def __init__(self, place: SolverPlace, sizes: Sizes, bell: Doorbell) -> None:
+        self._world, self._bell, self._rings = MPI.COMM_WORLD, bell, True
+        self._sending = MPI.REQUEST_NULL
+        self._held: Array | None = None
+        self._number, self._is_over = 0, False
+        self.environment = place.environment
+        self._send(self._world, place.collector, WORLD_TAG, SolverMessage(Kind.HELLO, lines={
+            "pid": str(os.getpid()), "host": platform.node(), **bell.lines(),
+            "observations": str(sizes.observations), "actions": str(sizes.actions),
+        }))  # fmt: skip
+        go = self._wait(Receiving(self._world, place.collector, WORLD_TAG, 0, is_single=True)).lines
+        _check_sizes(go, observations=sizes.observations, actions=sizes.actions)
+        self._rings = go["rings"] == "1"
+        self._collector = Ringer.of(go["bell"], go["inode"]) if "bell" in go else None
+        from_group, tag = go["from_group"] == "1", 2 * place.environment
+        pair = [place.collector, *place.ranks]
+        self._pair = communicator(self._world, pair, tag + 1, from_group=from_group)
+        own = communicator(self._world, place.ranks, tag + 2, from_group=from_group)
+        self.comm = SolverComm(own)
+        self._orders = Receiving(self._pair, 0, ORDER_TAG, sizes.actions)
+
+    @classmethod
+    def join(cls, place: SolverPlace, sizes: Sizes) -> Self | None:
+        """Join the collector, when it is ready; as a spare rank, when that is needed.
+
+        Returns:
+            None: this spare rank was never needed.
+
+        Raises:
+            EnvError: the collector expects other sizes.
+        """
+        bell = Doorbell()
+        if place.assigner is not None:
+            receiving = Receiving(MPI.COMM_WORLD, place.assigner, ASSIGN_TAG, 0, is_single=True)
+            message = _wait(receiving, Waiting(bell))
+            if message.kind is not Kind.ASSIGN:
+                return None
+            told = message.lines
+            ranks, collector = ranks_of(told["ranks"]), int(told["collector"])
+            place = SolverPlace(int(told["environment"]), ranks, collector)
+        return cls(place, sizes, bell)
+
+    def receive(self) -> SolverMessage:
+        """Wait, on all ranks, for the next order: RESET, STEP or END.
+
+        Raises:
+            EnvError: the collector has given the group up.
+        """
+        message = self._wait(self._orders)
+        self._number = message.number
+        if message.kind is Kind.END:
+            self._is_over = True
+            self._orders.cancel()
+        if message.kind is Kind.ABANDON:
+            raise EnvError(f"hpcdi gives this group up: {message.lines.get('reason')}")
+        return message
+
+    def answer(
+        self,
+        observation: Array,
+        reward: float = 0.0,
+        *,
+        terminated: bool = False,
+        truncated: bool = False,
+        numbers: Mapping[str, float] | None = None,
+    ) -> None:
+        """Answer the order; called by the group's rank 0 alone.
+
+        Args:
+            observation: float64 [n].
+            reward: of the step.
+            terminated: the task has ended.
+            truncated: the episode was cut.
+            numbers: of its info.
+        """
+        lines = {name: repr(float(value)) for name, value in (numbers or {}).items()}
+        self._send(self._pair, 0, ANSWER_TAG, SolverMessage(
+            Kind.OBSERVATION, self._number, 0, observation, reward, terminated, truncated, lines
+        ))  # fmt: skip
+
+    def leave(self) -> int:
+        """End this rank in order; returns the exit code. Its program needs no order any more."""
+        if not self._is_over:
+            if self.comm.Get_rank() == 0:
+                self._send(self._pair, 0, ANSWER_TAG, SolverMessage(Kind.BYE))
+            while self._wait(self._orders).kind is not Kind.END:
+                pass
+            self._orders.cancel()
+        return leave_job(EXIT_DONE)
+
+    def _send(self, comm: MPI.Intracomm, rank: int, tag: int, message: SolverMessage) -> None:
+        self._sending.Wait()  # of the last message, which was received
+        self._held = pack(message)
+        self._sending = comm.Isend([self._held, MPI.BYTE], rank, tag)
+        if tag == ANSWER_TAG and self._collector is not None:
+            self._collector.ring()
+
+    def _wait(self, receiving: Receiving) -> SolverMessage:
+        """Wait for a message, with little use of the core."""
+        waiting = Waiting(self._bell)
+        while (message := _probe(receiving)) is None:
+            # a large answer that is on its way needs more turns of MPI's progress
+            waiting.pause(rings=self._rings and self._sending.Test())
+        self._bell.hear()
+        return message
+
+
+def _wait(receiving: Receiving, waiting: Waiting) -> SolverMessage:
+    while (message := _probe(receiving)) is None:
+        waiting.pause(rings=False)
+    return message
+
+
+def _probe(receiving: Receiving) -> SolverMessage | None:
+    for _ in range(PROBES):
+        if (message := receiving.take()) is not None:
+            return message
+    return None
+
+
+def _check_sizes(go: Mapping[str, str], **own: int) -> None:
+    for what, size in own.items():
+        if int(go[what]) not in (-1, size):
+            raise EnvError(
+                f"this solver has {size} {what}, and the experiment's configuration says {go[what]}"
+            )
+
+
+def die(why: str) -> NoReturn:
+    """Say why on standard error, then end this rank by a signal: so the others see its death."""
+    os.write(2, f"hpcdi: this rank of a solver ends: {why}\n".encode())
+    die_alone()
+    raise AssertionError("not reached")

@@ -1,0 +1,153 @@
+"""A solver in Python: a class whose methods all ranks of its group call.
+
+::
+
+    class Heat:
+        observation_space = gymnasium.spaces.Box(-np.inf, np.inf, (8,))
+        action_space = gymnasium.spaces.Box(-1, 1, (2,))
+
+        def reset(self, seed, comm):            # seed: from 0; with env.states: reset(..., state)
+            ...
+            return observation, {}
+
+        def step(self, action, comm):           # action: the same on all ranks
+            ...
+            return observation, reward, terminated, truncated, {"energy": ...}
+
+`comm` is an mpi4py communicator of this solver's ranks; a library that takes one takes it, too.
+What rank 0 returns counts. Where the class says ``assembled = True``, the observation is a vector
+that all ranks return parts of, in the order of ranks; rewards are summed, and an episode ends where
+a rank says so. An exception on any rank ends the group: the others may wait for that rank.
+"""
+
+from __future__ import annotations
+
+import sys
+import traceback
+from typing import Any, Protocol
+
+import numpy as np
+from gymnasium.spaces import Space
+
+from hpcdi.comm.solver_protocol import Kind, Sizes, SolverMessage, SolverPlace
+from hpcdi.env.mpi.vectors import Vectors
+from hpcdi.errors import EXIT_DONE, EnvError
+from hpcdi.types import Array
+from hpcdi.utils.registry import import_module
+
+
+class PythonSolver(Protocol):
+    """The class; see the module's docstring."""
+
+    observation_space: Space[Any]
+    action_space: Space[Any]
+
+    def reset(self, seed: int, comm: Any) -> tuple[Any, dict[str, Any]]:
+        """Begin an episode; returns the first observation, and an info."""
+        ...
+
+    def step(self, action: Any, comm: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        """Act; returns observation, reward, terminated, truncated, and an info."""
+        ...
+
+
+def find_class(path: str) -> Any:
+    """Returns the class that ``module:Class`` names.
+
+    Raises:
+        ConfigError: the module is not installed.
+        EnvError: it has no such class, or that has not what a solver needs.
+    """
+    module, _, name = path.partition(":")
+    import_module(module)
+    found = getattr(sys.modules[module], name, None)
+    if found is None:
+        raise EnvError(f"module {module!r} has no class {name!r}")
+    needed = ("observation_space", "action_space", "reset", "step")
+    if missing := [each for each in needed if not hasattr(found, each)]:
+        raise EnvError(f"{path} is no solver: it has no {', '.join(missing)}")
+    return found
+
+
+def serve(place: SolverPlace, solver: PythonSolver) -> int:
+    """Do what the collector orders, until it needs no more; returns the exit code.
+
+    Starts MPI. Any error of the solver ends the process by a signal, so that hpcdi sees its death.
+
+    Args:
+        place: whose rank this is.
+        solver: what acts.
+    """
+    from hpcdi.comm.failure import leave_job
+    from hpcdi.comm.solver_rank import SolverRank, die
+
+    try:
+        seen, acts = Vectors(solver.observation_space), Vectors(solver.action_space)
+        rank = SolverRank.join(place, Sizes(seen.size, acts.size))
+        if rank is None:
+            return leave_job(EXIT_DONE)
+        answering = _Answering(rank, solver, seen, acts)
+        while (order := rank.receive()).kind is not Kind.END:
+            answering.do(order)
+        if hasattr(solver, "close"):
+            solver.close()
+        return rank.leave()
+    except BaseException as error:  # whatever it is, also sys.exit
+        traceback.print_exc()
+        die(f"{type(error).__name__}: {error}")
+
+
+class _Answering:
+    """Does orders, on one rank."""
+
+    def __init__(self, rank: Any, solver: PythonSolver, seen: Vectors, acts: Vectors) -> None:
+        self._rank, self._solver, self._seen, self._acts = rank, solver, seen, acts
+        self._is_first = rank.comm.Get_rank() == 0
+        self._is_assembled = bool(getattr(solver, "assembled", False))
+
+    def do(self, order: SolverMessage) -> None:
+        """Reset or step, and answer."""
+        comm = self._rank.comm
+        if order.kind is Kind.RESET:
+            state = order.lines.get("state")
+            given = {} if state is None else {"state": state}
+            observation, info = self._solver.reset(order.seed, comm, **given)
+            made = observation, 0.0, False, False, info
+        else:
+            made = self._solver.step(self._acts.value(order.values), comm)
+        self._answer(*made)
+
+    def _answer(
+        self, observation: Any, reward: float, terminated: bool, truncated: bool, info: Any
+    ) -> None:
+        if self._is_assembled:
+            part = np.ravel(np.asarray(observation, np.float64))
+            parts = self._rank.comm.gather((part, reward, terminated, truncated))
+            if self._is_first:
+                observations, rewards, terminations, truncations = zip(*parts, strict=True)
+                observation, reward = np.concatenate(observations), float(sum(rewards))
+                terminated, truncated = any(terminations), any(truncations)
+        if self._is_first:
+            self._rank.answer(
+                self._vector(observation), float(reward), terminated=bool(terminated),
+                truncated=bool(truncated), numbers=_numbers(info),
+            )  # fmt: skip
+
+    def _vector(self, observation: Any) -> Array:
+        if not self._is_assembled:
+            return self._seen.flat(observation)
+        if observation.size != self._seen.size:
+            raise EnvError(
+                f"the parts of an observation have {observation.size} numbers together, and "
+                f"observation_space has {self._seen.size}"
+            )
+        whole: Array = observation
+        return whole
+
+
+def _numbers(info: Any) -> dict[str, float]:
+    return {
+        str(name): float(value)
+        for name, value in (info or {}).items()
+        if isinstance(value, int | float | np.number | np.bool_)
+    }

@@ -1,0 +1,348 @@
+"""Environments that are MPI programs, as a collector steps them: asked, and answering later.
+
+Several of them work at the same time::
+
+    for solver, action in ...: solver.ask_step(action, next_seed)
+    wait(solvers, len(solvers))
+    for solver in solvers: solver.answer()
+
+A solver outlives its group: when a rank of that dies, hangs, or its program ends, `answer` raises
+an `EnvFailure`, and `begin` gives it the next spare ranks, where there are any.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from enum import Enum
+from pathlib import Path
+from typing import Protocol
+
+import numpy as np
+
+from hpcdi.comm.doorbell import Doorbell, Waiting
+from hpcdi.comm.solver_protocol import Kind, SolverLost, SolverMessage
+from hpcdi.env.base import EnvFailure
+from hpcdi.errors import EnvError
+from hpcdi.types import Array
+from hpcdi.utils.backoff import PROBES
+
+_LOOK_S = 20e-3
+"""From one look for deaths to the next."""
+_LAST_LINES = 10
+_LAST_BYTES = 4096
+
+
+class Group(Protocol):
+    """The ranks; see `hpcdi.comm.solver_group.SolverGroup`."""
+
+    @property
+    def rings(self) -> bool:
+        """True if all ranks can ring this process's doorbell."""
+        ...
+
+    def meet(self) -> bool:
+        """Returns whether all ranks have come, and it can be given orders."""
+        ...
+
+    def order(self, message: SolverMessage) -> None:
+        """Give an order."""
+        ...
+
+    def has_news(self) -> bool:
+        """Returns whether `take` returns, or raises, at once."""
+        ...
+
+    def take(self) -> SolverMessage:
+        """Returns the answer, or raises `SolverLost`."""
+        ...
+
+    def look_for_deaths(self) -> None:
+        """Notice ranks that have died."""
+        ...
+
+    def give_up(self, reason: str) -> None:
+        """Kill it."""
+        ...
+
+    def release(self) -> None:
+        """Let it end in order."""
+        ...
+
+
+@dataclass(frozen=True)
+class Limits:
+    """Seconds that things may take; None: any number.
+
+    Attributes:
+        start_s: until all ranks have come; also added to the first reset, and to the first step
+            after it: a program may build its tables, or compile, then.
+        reset_s: of a reset.
+        step_s: of a step.
+    """
+
+    start_s: float | None = 300.0
+    reset_s: float | None = None
+    step_s: float | None = None
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What an order has led to.
+
+    Attributes:
+        observation: float64 [n]; of a step that ended the episode, its last one.
+        first: of the next episode, where one ended and a seed for it was given; else None.
+        reward: of the step.
+        terminated: the task has ended.
+        truncated: the episode was cut.
+        numbers: of its info.
+    """
+
+    observation: Array
+    first: Array | None = None
+    reward: float = 0.0
+    terminated: bool = False
+    truncated: bool = False
+    numbers: dict[str, float] = field(default_factory=dict)
+
+
+class _Phase(Enum):
+    """What is waited for."""
+
+    NOTHING = "nothing"
+    START = "start"
+    RESET = "reset"
+    STEP = "step"
+
+
+class Solver:
+    """One environment; it does one order after the other.
+
+    Args:
+        group: its ranks.
+        limits: how long things may take.
+        folder_of: the folder of a group, with its logs; None: it is not known.
+        next_group: returns spare ranks that take the place of lost ones; None: there are none.
+        states: paths of initial states, one of which is chosen by each reset's seed.
+        may_die: whether the job survives the death of a rank (ULFM).
+        bell: this process's; None: it sleeps by naps.
+    """
+
+    def __init__(
+        self,
+        group: Group,
+        limits: Limits,
+        *,
+        folder_of: Callable[[Group], Path | None] = lambda _: None,
+        next_group: Callable[[], Group | None] = lambda: None,
+        states: Sequence[str] = (),
+        may_die: bool = False,
+        bell: Doorbell | None = None,
+    ) -> None:
+        self.group = group
+        self._limits, self._folder_of, self._next_group = limits, folder_of, next_group
+        self._states, self._may_die, self._bell = states, may_die, bell
+        self._is_lost = False
+        self._phase, self._since, self._allowed_s = _Phase.NOTHING, 0.0, math.inf
+        self._is_fresh = True  # no step of this group is over
+        self._seed = 0
+        self._next_seed: int | None = None
+        self._ended: Answer | None = None  # a step that ended an episode, while it resets
+        self._found: Answer | None = None
+        self._failure: EnvFailure | None = None
+
+    # ---- orders
+
+    def begin(self) -> None:
+        """Have ranks: those that there are, or spare ones where those are lost.
+
+        Raises:
+            EnvFailure: there are no spare ranks.
+        """
+        if not self._is_lost:
+            return
+        group = self._next_group()
+        if group is None:
+            raise EnvFailure("its ranks are lost, and there are no spare ranks", is_gone=True)
+        self.group, self._is_lost, self._is_fresh = group, False, True
+
+    def ask_reset(self, seed: int) -> None:
+        """Begin an episode; a failure shows in `answer`.
+
+        Args:
+            seed: from 0.
+        """
+        self._seed, self._ended, self._found, self._failure = seed, None, None, None
+        self._enter(_Phase.START, self._limits.start_s)
+
+    def ask_step(self, action: Array, next_seed: int | None = None) -> None:
+        """Act; a failure shows in `answer`.
+
+        Args:
+            action: float64 [n].
+            next_seed: of the episode that begins at once where one ends; None: none begins.
+        """
+        self._next_seed, self._ended, self._found, self._failure = next_seed, None, None, None
+        self._enter(_Phase.STEP, self._limits.step_s)
+        self._order(SolverMessage(Kind.STEP, values=action))
+
+    @property
+    def left_s(self) -> float:
+        """Seconds until what is waited for takes too long; infinite: never."""
+        return max(0.0, self._since + self._allowed_s - time.monotonic())
+
+    @property
+    def rings(self) -> bool:
+        """True if a doorbell says when there is an answer."""
+        return self._phase in (_Phase.RESET, _Phase.STEP) and self.group.rings
+
+    def has_answer(self) -> bool:
+        """Returns whether `answer` returns, or raises, at once."""
+        if not self._is_settled():
+            try:
+                self._go_on()
+            except SolverLost as error:
+                self._lose(str(error))
+            if self.left_s == 0.0 and not self._is_settled():
+                self._hang()
+        return self._is_settled()
+
+    def _is_settled(self) -> bool:
+        return self._found is not None or self._failure is not None
+
+    def answer(self) -> Answer:
+        """Wait for the answer, and return it.
+
+        Raises:
+            EnvFailure: the ranks are lost; or they have hung, and were killed.
+            EnvError: the same, where a job does not survive that; or the program does not fit.
+        """
+        wait([self], 1, self._bell)
+        self._phase = _Phase.NOTHING
+        if self._failure is not None:
+            failure, self._failure = self._failure, None
+            if not self._may_die:
+                raise EnvError(f"{failure.cause}\n{failure.detail}".rstrip()) from failure
+            raise failure
+        if self._found is None:
+            raise EnvError("a solver has no answer")
+        found, self._found = self._found, None
+        return found
+
+    def look_for_deaths(self) -> None:
+        """Notice ranks that have died."""
+        self.group.look_for_deaths()
+
+    def close(self) -> None:
+        """Let the program end. Idempotent."""
+        self.group.release()
+
+    # ---- what comes
+
+    def _enter(self, phase: _Phase, allowed_s: float | None) -> None:
+        if self._is_fresh and phase is not _Phase.START and allowed_s is not None:
+            allowed_s += self._limits.start_s or math.inf
+        self._phase, self._since = phase, time.monotonic()
+        self._allowed_s = math.inf if allowed_s is None else allowed_s
+
+    def _go_on(self) -> None:
+        """Take what has come, and do what follows.
+
+        Raises:
+            SolverLost: the ranks are.
+        """
+        if self._phase is _Phase.START:
+            if self.group.meet():
+                self._enter(_Phase.RESET, self._limits.reset_s)
+                self._reset(self._seed)
+        elif self._phase is not _Phase.NOTHING and self.group.has_news():
+            self._take(self.group.take())
+
+    def _reset(self, seed: int) -> None:
+        lines = {}
+        if self._states:
+            chosen = np.random.default_rng(seed).integers(len(self._states))
+            lines["state"] = self._states[int(chosen)]
+        self._order(SolverMessage(Kind.RESET, seed=seed, lines=lines))
+
+    def _order(self, message: SolverMessage) -> None:
+        try:
+            self.group.order(message)
+        except SolverLost as error:
+            self._lose(str(error))
+
+    def _take(self, message: SolverMessage) -> None:
+        answer = Answer(
+            message.values, None, message.reward, message.terminated, message.truncated,
+            message.numbers(),
+        )  # fmt: skip
+        if self._phase is _Phase.STEP:
+            self._is_fresh = False
+            if (answer.terminated or answer.truncated) and self._next_seed is not None:
+                self._ended = answer
+                self._enter(_Phase.RESET, self._limits.reset_s)
+                self._reset(self._next_seed)
+                return
+        elif (ended := self._ended) is not None:
+            answer = Answer(
+                ended.observation, answer.observation, ended.reward, ended.terminated,
+                ended.truncated, ended.numbers,
+            )  # fmt: skip
+        self._found = answer
+
+    def _hang(self) -> None:
+        what = "its start" if self._phase is _Phase.START else f"a {self._phase.value}"
+        reason = f"{what} took longer than {self._allowed_s:g} s"
+        self.group.give_up(reason)
+        self._lose(reason)
+
+    def _lose(self, reason: str) -> None:
+        self._is_lost = True
+        self._failure = EnvFailure(reason, self._last_words(), is_gone=True)
+
+    def _last_words(self) -> str:
+        """Returns the ends of the ranks' logs."""
+        folder = self._folder_of(self.group)
+        if folder is None:
+            return ""
+        words = [(path, _end_of(path)) for path in sorted(folder.glob("rank*.log"))]
+        return "\n".join(f"{path}:\n{text}" for path, text in words if text)
+
+
+def _end_of(path: Path) -> str:
+    try:
+        with path.open("rb") as file:
+            size = file.seek(0, 2)
+            file.seek(max(0, size - _LAST_BYTES))
+            text = file.read().decode(errors="replace")
+    except OSError:
+        return ""
+    return "\n".join(text.splitlines()[-_LAST_LINES:])
+
+
+def wait(solvers: Sequence[Solver], wanted: int, bell: Doorbell | None = None) -> list[Solver]:
+    """Wait until so many solvers have an answer, or more; returns those.
+
+    Args:
+        solvers: that were asked something.
+        wanted: how many are waited for, at most as many as there are.
+        bell: this process's; None: it never sleeps but by naps.
+    """
+    waiting, looked = Waiting(bell), time.monotonic()
+    while True:
+        for _ in range(PROBES):
+            found = [solver for solver in solvers if solver.has_answer()]
+            if len(found) >= wanted:
+                if bell is not None:
+                    bell.hear()
+                return found
+        others = [solver for solver in solvers if solver not in found]
+        if time.monotonic() - looked > _LOOK_S:
+            looked = time.monotonic()
+            for solver in others:
+                solver.look_for_deaths()
+        rings = all(solver.rings for solver in others)
+        waiting.pause(rings=rings, at_most_s=min(solver.left_s for solver in others))

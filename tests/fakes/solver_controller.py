@@ -1,0 +1,100 @@
+"""What the controller of a `solver_job` does: stands in for a collector."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from hpcdi.comm import solver_group
+from hpcdi.comm.doorbell import Doorbell
+from hpcdi.comm.failure import ranks_may_die
+from hpcdi.comm.solver_protocol import Sizes, SolverPlace
+from hpcdi.env.base import EnvFailure
+from hpcdi.env.mpi.solvers import Limits, Solver, wait
+from hpcdi.errors import EnvError
+
+
+class Controller:
+    """Has the environments of a job; its public methods are what a SPEC can ask for."""
+
+    def __init__(
+        self, places: list[SolverPlace], sizes: Sizes, folder: Path, spec: dict[str, Any]
+    ) -> None:
+        self._spec, self._folder, self._sizes = spec, folder, sizes
+        self._bell = None if spec.get("naps") else Doorbell()
+        self._spares = [place for place in places if place.assigner is not None]
+        limits = Limits(**spec.get("limits", {}))
+        self.solvers = [
+            Solver(
+                self._group(place), limits, folder_of=lambda group: self._folder_of[group],
+                next_group=self._next_group, states=spec.get("states", ()),
+                may_die=ranks_may_die(), bell=self._bell,
+            )
+            for place in places if place.assigner is None
+        ]  # fmt: skip
+
+    def _group(self, place: SolverPlace, folder: int | None = None) -> Any:
+        group = solver_group.SolverGroup(place, self._sizes, self._bell)
+        number = place.environment if folder is None else folder
+        self._folder_of = {**getattr(self, "_folder_of", {}), group: self._folder / f"env{number}"}
+        return group
+
+    def _next_group(self) -> Any:
+        if not self._spares:
+            return None
+        spare = self._spares.pop(0)
+        lost = next(n for n, s in enumerate(self.solvers) if s._is_lost)
+        return self._group(solver_group.assign(spare, lost, 0), spare.environment)
+
+    def close(self) -> None:
+        """Let all programs end, and this process."""
+        for spare in self._spares:
+            solver_group.dismiss(spare)
+        for solver in self.solvers:
+            solver.close()
+
+    # ---- what it can be asked for
+
+    def steps(self) -> dict[str, Any]:
+        """Step all environments together."""
+        began = time.monotonic()
+        for number, solver in enumerate(self.solvers):
+            solver.ask_reset(100 + number)
+        firsts = [solver.answer() for solver in self.solvers]
+        begun_s = time.monotonic() - began
+        seen, times = [[first.observation.tolist()] for first in firsts], []
+        rewards: list[list[float]] = [[] for _ in firsts]
+        for step in range(self._spec["steps"]):
+            then = time.perf_counter()
+            for number, solver in enumerate(self.solvers):
+                solver.ask_step(np.array([step, number], float), 1000 + step)
+            wait(self.solvers, len(self.solvers), self._bell)
+            answers = [solver.answer() for solver in self.solvers]
+            times.append(time.perf_counter() - then)
+            for number, answer in enumerate(answers):
+                seen[number].append(answer.observation.tolist())
+                rewards[number].append(answer.reward)
+                if answer.first is not None:
+                    seen[number].append(answer.first.tolist())
+        return {
+            "seen": seen, "rewards": rewards, "begun_s": begun_s,
+            "p50_us": 1e6 * float(np.median(times)), "numbers": answers[0].numbers,
+        }  # fmt: skip
+
+    def ends(self) -> dict[str, Any]:
+        """Let unmodified programs run to their ends."""
+        reasons = []
+        for solver in self.solvers:
+            solver.ask_reset(0)
+        for solver in self.solvers:
+            try:
+                solver.answer()
+                reasons.append("it answers")
+            except EnvFailure as failure:
+                reasons.append(failure.cause)
+            except EnvError as error:
+                reasons.append(str(error).partition("\n")[0])
+        return {"reasons": reasons}
