@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from pathlib import Path
 from typing import Any
@@ -83,6 +84,71 @@ class Controller:
             "seen": seen, "rewards": rewards, "begun_s": begun_s,
             "p50_us": 1e6 * float(np.median(times)), "numbers": answers[0].numbers,
         }  # fmt: skip
+
+    def faults(self) -> dict[str, Any]:
+        """Step all environments; one of them fails, of itself or by what the SPEC's fault says.
+
+        Then it has spare ranks, if there are any, and goes on.
+        """
+        fault, failures, seen = self._spec.get("fault", {}), [], []
+        done = [0] * len(self.solvers)
+        for number, solver in enumerate(self.solvers):
+            solver.ask_reset(number)
+        for solver in self.solvers:
+            solver.answer()
+        struck_s = time.monotonic()
+        for step in range(self._spec["steps"]):
+            live = [n for n, s in enumerate(self.solvers) if not s._is_lost]
+            if step == fault.get("at"):
+                peers = list(self.solvers[fault["environment"]].group.peers.values())
+                os.kill(peers[fault["rank"]].pid, fault["signal"])
+            for number in live:
+                self.solvers[number].ask_step(np.array([1.0, 0.0]), step)
+            asked_s = time.monotonic()
+            if not failures:
+                struck_s = asked_s
+            for number in live:
+                solver = self.solvers[number]
+                try:
+                    answer = solver.answer()
+                    done[number] += 1
+                    if not np.isfinite(answer.observation).all():
+                        failures.append([number, "NaN", time.monotonic() - struck_s, ""])
+                        solver.ask_reset(step)
+                        solver.answer()
+                except (EnvFailure, EnvError) as failure:
+                    cause = getattr(failure, "cause", str(failure))
+                    detail = getattr(failure, "detail", "")
+                    failures.append([number, cause, time.monotonic() - struck_s, detail])
+                    try:
+                        solver.begin()
+                        solver.ask_reset(step)
+                        seen = solver.answer().observation.tolist()
+                    except (EnvFailure, EnvError) as error:
+                        failures.append([number, str(error), time.monotonic() - struck_s, ""])
+        return {"failures": failures, "done": done, "again": seen}
+
+    def feedback(self) -> dict[str, Any]:
+        """Episodes with actions of minus the observation, times the SPEC's gain; their returns."""
+        gain, size = self._spec["gain"], self._sizes.actions
+        returns, times = [], []
+        for episode in range(self._spec["episodes"]):
+            for number, solver in enumerate(self.solvers):
+                solver.ask_reset(1000 * episode + number)
+            seen = [solver.answer().observation for solver in self.solvers]
+            totals, over, infos = [0.0] * len(seen), False, []
+            while not over:
+                then = time.perf_counter()
+                for solver, observation in zip(self.solvers, seen, strict=True):
+                    solver.ask_step(-gain * observation[:size])
+                answers = [solver.answer() for solver in self.solvers]
+                times.append(time.perf_counter() - then)
+                seen = [answer.observation for answer in answers]
+                infos.append(answers[0].numbers)
+                totals = [t + a.reward for t, a in zip(totals, answers, strict=True)]
+                over = answers[0].truncated or answers[0].terminated
+            returns.append(totals)
+        return {"returns": returns, "step_ms": 1e3 * float(np.mean(times)), "infos": infos[-3:]}
 
     def ends(self) -> dict[str, Any]:
         """Let unmodified programs run to their ends."""

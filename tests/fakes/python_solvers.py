@@ -1,0 +1,94 @@
+"""Solvers in Python for `solver_job`."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from typing import Any
+
+import numpy as np
+from gymnasium import spaces
+
+
+class Counter:
+    """Of nothing: {sum of actions, step, seed, ranks}, as ``solvers/counter.c``.
+
+    Args:
+        at: the step at which something goes wrong; -1: none.
+        how: what.
+        culprit: the rank of the group where it does.
+        length: steps of an episode.
+        index: number of the environment, as text.
+    """
+
+    observation_space = spaces.Box(-np.inf, np.inf, (4,))
+    action_space = spaces.Box(-1e9, 1e9, (2,))
+
+    def __init__(
+        self, at: int = -1, how: str = "", culprit: int = 0, length: int = 1_000_000,
+        index: str = "",
+    ) -> None:  # fmt: skip
+        self._at, self._how, self._culprit, self._length = at, how, culprit, length
+        self._sum, self._steps, self._seed = 0.0, 0, 0
+        print(f"environment {index}", flush=True)
+
+    def reset(self, seed: int, comm: Any, state: str = "") -> Any:
+        """Begin an episode."""
+        self._sum, self._steps, self._seed = 0.0, 0, seed
+        print(f"episode {seed} {state}", flush=True)
+        return self._seen(comm), {}
+
+    def step(self, action: Any, comm: Any) -> Any:
+        """Add up."""
+        self._steps += 1
+        if self._steps == self._at and comm.Get_rank() == self._culprit:
+            self._go_wrong(comm)
+        self._sum += comm.allreduce(float(action.sum()) / comm.Get_size())
+        return self._seen(comm), -self._steps, False, self._steps >= self._length, {
+            "steps": self._steps, "text": "no number",
+        }  # fmt: skip
+
+    def _seen(self, comm: Any) -> Any:
+        return np.array([self._sum, self._steps, self._seed, comm.Get_size()])
+
+    def _go_wrong(self, comm: Any) -> None:
+        if self._how == "raise":
+            raise RuntimeError("the grid is torn")
+        if self._how == "abort":
+            comm.Abort(3)
+        elif self._how == "exit":
+            raise SystemExit(5)
+        elif self._how == "kill":
+            os.kill(os.getpid(), signal.SIGKILL)
+        elif self._how == "hang":
+            time.sleep(3600)
+
+
+class Parts(Counter):
+    """The same, with the observation assembled from all ranks: two numbers of each."""
+
+    assembled = True
+
+    def _seen(self, comm: Any) -> Any:
+        return np.array([comm.Get_rank(), self._steps])
+
+
+class Controlled:
+    """Discrete and nested spaces."""
+
+    observation_space = spaces.Dict(
+        {"speed": spaces.Box(-1, 1, (2, 2), np.float32), "gear": spaces.Discrete(5, start=-1)}
+    )
+    action_space = spaces.Dict(
+        {"gear": spaces.Discrete(5, start=-1), "jets": spaces.Box(-1, 1, (2,))}
+    )
+
+    def reset(self, seed: int, comm: Any) -> Any:
+        """Begin an episode."""
+        return {"speed": np.zeros((2, 2)), "gear": -1}, {}
+
+    def step(self, action: Any, comm: Any) -> Any:
+        """Shift."""
+        speed = np.full((2, 2), action["jets"].sum())
+        return {"speed": speed, "gear": action["gear"]}, 1.0, False, False, {}
