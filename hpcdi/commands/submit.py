@@ -41,10 +41,10 @@ from hpcdi.config.schema import SlurmConfig
 from hpcdi.errors import EXIT_DONE, EXIT_FAILED, LaunchError
 from hpcdi.run import resume, run_folder, run_lock, slurm_queue
 from hpcdi.run.experiment import load_experiment
-from hpcdi.run.placement import check_world, default_world_size
 from hpcdi.run.request import RunRequest
 from hpcdi.run.run_folder import read, short
 from hpcdi.run.signals import seconds_of
+from hpcdi.run.solver_ranks import default_ranks, plan_ranks
 from hpcdi.store.atomic import load_json, write_json, write_text
 from hpcdi.store.disk_full import or_refuse
 from hpcdi.store.layout import RunLayout
@@ -235,9 +235,9 @@ def prepare(request: RunRequest) -> tuple[BatchJob, dict[str, Any]]:
     """
     compiled, spaces = load_experiment(resume.config_of(request), request.overrides)
     config = compiled.config
-    slurm = resolved(config.slurm, default_world_size(config))
+    slurm = resolved(config.slurm, default_ranks(config))
     ranks = slurm.nodes * slurm.ntasks_per_node
-    check_world(ranks, config)
+    plan_ranks(ranks, config)
     files = plan.forecast_of_files(config, plan.row_size(config, spaces), ranks)
     sys.stderr.write(f"hpcdi: {files}\n" if files.startswith("warning") else "")
     if request.resume is not None:

@@ -65,15 +65,9 @@ class ManagerConfig(ComponentConfig):
 
 
 @dataclass(frozen=True)
-class ChildConfig(ManagerConfig):
-    """Settings of managers that keep each environment in a child process."""
+class OverlappingConfig(ManagerConfig):
+    """Settings of managers whose environments step at the same time, in processes of their own."""
 
-    type: str = "subprocess"
-    start_method: str = setting(
-        "forkserver",
-        "how child processes start: forkserver is quicker, spawn shares nothing at all",
-        choices=("forkserver", "spawn"),
-    )
     wait_num: int | None = setting(
         None,
         "environments whose steps a collector waits for: the policy acts for them while slower "
@@ -84,6 +78,18 @@ class ChildConfig(ManagerConfig):
     def problems(self) -> Iterator[Problem]:
         """Allows time-outs."""
         return iter(())
+
+
+@dataclass(frozen=True)
+class ChildConfig(OverlappingConfig):
+    """Settings of managers that keep each environment in a child process."""
+
+    type: str = "subprocess"
+    start_method: str = setting(
+        "forkserver",
+        "how child processes start: forkserver is quicker, spawn shares nothing at all",
+        choices=("forkserver", "spawn"),
+    )
 
 
 @dataclass(frozen=True)

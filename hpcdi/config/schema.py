@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
-from hpcdi.config.env import ChildConfig, EnvConfig
+from hpcdi.config.env import EnvConfig, OverlappingConfig
 from hpcdi.config.fields import ComponentConfig, component, section, sections, setting
 from hpcdi.config.policy import PolicyConfig
 from hpcdi.config.replay import AdvancedBufferConfig
@@ -334,7 +334,7 @@ def _check_repeats(config: ExperimentConfig) -> list[Problem]:
             why = "a deterministic run trains one player (system.deterministic)"
             problems.append(Problem("policy.other.commander.league.players", why))
         manager = config.env.manager
-        if isinstance(manager, ChildConfig) and manager.wait_num is not None:
+        if isinstance(manager, OverlappingConfig) and manager.wait_num is not None:
             why = "who is waited for depends on the clock (system.deterministic)"
             problems.append(Problem("env.manager.wait_num", why))
     return problems

@@ -208,6 +208,11 @@ class Backend(Protocol):
         """See above."""
         ...
 
+    @property
+    def is_taken(self) -> bool:
+        """Whether others have begun episodes in these environments: the running ones are gone."""
+        ...
+
     observation: Columns
     keeps_infos: bool
     infos: dict[int, Any]

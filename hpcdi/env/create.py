@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from hpcdi.config.compat import Configurable, component_class
-from hpcdi.config.env import ChildConfig, EnvConfig, ManagerConfig
+from hpcdi.config.env import ChildConfig, EnvConfig, ManagerConfig, OverlappingConfig
 from hpcdi.env.base import EnvFn
 from hpcdi.env.child_process import ChildWorker
 from hpcdi.env.in_process import LocalWorker, SingleEnvs
@@ -159,7 +159,7 @@ def create_env_manager(
     if evaluate and hasattr(env_cls, "for_evaluation"):
         config = env_cls.for_evaluation(config)
     settings: ManagerConfig = config.manager
-    if evaluate and isinstance(settings, ChildConfig):  # each has its number of episodes to do
+    if evaluate and isinstance(settings, OverlappingConfig):  # each has a quota of episodes
         settings = dataclasses.replace(settings, wait_num=None)
     env_num = config.evaluator_env_num if evaluate else config.collector_env_num
     episodes = config.evaluator_episode_num if evaluate else config.collector_episode_num

@@ -432,6 +432,11 @@ class SingleEnvs:
         self._slot = 0  # number of the set that is acted on next
         self._under_way: dict[int, None] = {}  # whose step is
 
+    @property
+    def is_taken(self) -> bool:
+        """See `Backend.is_taken`."""
+        return False
+
     def start(self, starts: Mapping[int, EpisodeStart]) -> dict[int, EnvFailure]:
         """Create environments that do not exist, and reset all of `starts`."""
         for env in [env for env in starts if env in self._under_way]:
@@ -470,7 +475,7 @@ class SingleEnvs:
         for env in range(self.env_num) if all_begin else _envs_of(began, self.env_num):
             self.workers[env].ask((verb, into, seeds[env], goes_on[env], self.keeps_infos))
             self._under_way[env] = None
-        answered = list(self._under_way) if self.wait_num is None else self._answered()
+        answered = self._answered()
         ends, failed = self._take(answered)
         is_of_all = len(answered) == self.env_num and not failed
         over = self._all if is_of_all else self._rows_of(e for e in answered if e not in failed)
@@ -524,7 +529,9 @@ class SingleEnvs:
         self._show(np.zeros(len(self.acts), dtype=bool))
 
     def _answered(self) -> list[int]:
-        """Wait until enough of the steps under way are over; returns whose."""
+        """Wait until enough of the steps under way are over; returns whose. All: `_take` waits."""
+        if self.wait_num is None:
+            return list(self._under_way)
         workers: dict[int, Any] = {env: self.workers[env] for env in self._under_way}
         wanted = min(self.wait_num or 0, len(workers))
         while True:

@@ -300,6 +300,11 @@ class EnvManager(Closing):
         """Steps that a step waits for, of those under way; None: all, and none goes on after it."""
         return self._backend.wait_num
 
+    @property
+    def is_taken(self) -> bool:
+        """See `Backend.is_taken`; `reset` takes them back."""
+        return self._backend.is_taken
+
     # ---- life
 
     def launch(self, reset_param: ResetParam | None = None) -> None:

@@ -38,6 +38,7 @@ class VectorEnvs:
 
     fails_as_one = True
     wait_num: int | None = None
+    is_taken = False
     keeps_infos = False
 
     def __init__(self, make: Callable[[], VectorEnv[Any, Any, Any]], env_num: int) -> None:

@@ -18,6 +18,7 @@ from hpcdi.run import resume, run_folder, run_lock
 from hpcdi.run.environment import TERMINAL_VARIABLE, allocation
 from hpcdi.run.placement import RankPlace, learner_count, table, working_collectors
 from hpcdi.run.signals import Request, ScaleFile, TimeLimit
+from hpcdi.run.solver_ranks import lines_of, plan_ranks, world_of
 from hpcdi.store.atomic import sweep_temporary
 from hpcdi.store.disk_full import or_warn
 from hpcdi.store.layout import RunLayout
@@ -121,7 +122,12 @@ def _opening(context: WorkerContext, placement: Sequence[RankPlace]) -> list[str
         f"of {config.env.collector_env_num} environments{waiting}"
         f"{f', restart {context.restarts}' if context.restarts else ''}"
     )
-    return [*run_folder.opening(title, context.layout), *_where(placement)]
+    plan = plan_ranks(world_of(size, config), config)
+    return [
+        *run_folder.opening(title, context.layout),
+        *_where(placement),
+        *lines_of(plan, context.layout),
+    ]
 
 
 def _where(placement: Sequence[RankPlace]) -> list[str]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import os
 from collections.abc import Sequence
+from pathlib import Path
 
 import numpy as np
 
@@ -13,6 +14,7 @@ from hpcdi.config.policy import TorchPolicyConfig
 from hpcdi.config.roles import ReturnEvaluatorConfig
 from hpcdi.config.schema import ExperimentConfig, check_faults, check_over_ranks, check_serial
 from hpcdi.env.create import battle_players, get_spaces
+from hpcdi.env.mpi.launch import located
 from hpcdi.errors import ConfigError, PolicyError, Problem
 from hpcdi.policy.create import get_policy_cls
 from hpcdi.policy.spaces import with_spaces
@@ -44,7 +46,9 @@ def load_experiment(
     players = 1 if over_ranks is None else battle_players(compiled.config.env)
     if players > 1:
         compiled = load(path, [*_as_a_league(compiled.config), *overrides])
-    spaces = get_spaces(compiled.config.env)
+    env = located(compiled.config.env, Path(path).parent)
+    compiled = dataclasses.replace(compiled, config=dataclasses.replace(compiled.config, env=env))
+    spaces = get_spaces(env)
     if over_ranks is not None:
         _check_can_train(compiled.config, path, players, over_ranks=over_ranks)
     policy = compiled.config.policy

@@ -22,7 +22,9 @@ from types import FrameType
 from typing import Any
 
 from hpcdi.config.load import show_notes
+from hpcdi.config.mpi_env import MpiEnvConfig
 from hpcdi.config.schema import SystemConfig
+from hpcdi.env.mpi.launch import Program
 from hpcdi.errors import (
     EXIT_DONE,
     EXIT_FAILED,
@@ -43,10 +45,10 @@ from hpcdi.run.environment import (
     hand_over,
 )
 from hpcdi.run.experiment import load_experiment
-from hpcdi.run.placement import check_world, default_world_size
 from hpcdi.run.private_folder import TEMPORARY_VARIABLE, own_folder
 from hpcdi.run.request import RunRequest
 from hpcdi.run.signals import Meaning, Signals, preempt_signals
+from hpcdi.run.solver_ranks import default_ranks, plan_ranks, world_of
 from hpcdi.run.start_guard import START_TIMEOUT_S
 from hpcdi.store.atomic import sweep_temporary
 from hpcdi.store.disk_full import or_warn
@@ -81,9 +83,12 @@ def train(request: RunRequest) -> int:
     config = compiled.config
     ranks = request.ranks
     if ranks is None and request.resume is not None:
-        ranks = resume.ranks_of(request.resume)
-    ranks = default_world_size(config) if ranks is None else ranks
-    check_world(ranks, config)
+        own = resume.ranks_of(request.resume)
+        ranks = None if own is None else world_of(own, config)
+    ranks = default_ranks(config) if ranks is None else ranks
+    plan_ranks(ranks, config)
+    if isinstance(config.env, MpiEnvConfig):
+        Program.of(config.env).prepare()  # what does not compile is said before anything starts
     mode = resume.start_mode(request, config, os.environ)
     path = resume.folder_of(request, mode, config.exp_name)
     if mode is resume.StartMode.DONE:

@@ -25,6 +25,7 @@ from hpcdi.run.environment import (
     LaunchEnvironment,
     all_ranks_are_here,
     check_world_size,
+    is_first,
     job_component,
     take_handed_over,
     thread_variables,
@@ -45,6 +46,17 @@ from hpcdi.run.private_folder import own_temporary_folder
 from hpcdi.run.request import RunRequest
 from hpcdi.run.run_lock import RunLock
 from hpcdi.run.signals import SignalFlag
+from hpcdi.run.solver_ranks import (
+    RankPlan,
+    become_one,
+    expect_solvers,
+    experiment_of,
+    has_solvers,
+    is_solver,
+    let_solvers_end,
+    plan_ranks,
+    world_of,
+)
 from hpcdi.run.start_guard import START_TIMEOUT_S, StartGuard
 
 if TYPE_CHECKING:
@@ -102,12 +114,47 @@ def run_rank(
         os.environ.setdefault(*WITHOUT_NETWORK)
     sys.setswitchinterval(_SWITCH_INTERVAL_S)
     handed_over = take_handed_over(os.environ)
-    guard.limit(_start_timeout_s(request, handed_over))
+    settings = _settings(request, handed_over)
+    guard.limit(_start_timeout_s(settings))
+    plan = None
+    try:
+        if has_solvers(settings):
+            config = experiment_of(request, handed_over)
+            plan = plan_ranks(launched.tasks, config)
+            if is_solver(plan):
+                guard.over()
+                return become_one(plan, request, config)
+    except HpcdiError as error:
+        if plan is not None or is_first(os.environ):  # else all ranks say the same
+            sys.stderr.write(f"hpcdi: {error}\n")
+        return error.exit_code
+    return _run_own(request, launched, guard, Own(flag, handed_over, plan, chosen_by_user))
+
+
+@dataclass(frozen=True)
+class Own:
+    """What one of hpcdi's own ranks has before MPI starts.
+
+    Attributes:
+        flag: what signals ask for.
+        handed_over: the experiment, where this job's launcher has checked it.
+        plan: which ranks are solvers'; None: none is.
+        chosen_by_user: see `limit_threads`.
+    """
+
+    flag: SignalFlag
+    handed_over: Mapping[str, Any] | None
+    plan: RankPlan | None
+    chosen_by_user: set[str]
+
+
+def _run_own(request: RunRequest, launched: LaunchEnvironment, guard: StartGuard, own: Own) -> int:
+    """`run_rank` from MPI's start on."""
     from hpcdi.comm.failure import abort_job, describe, headline, leave_job
     from hpcdi.comm.world import open_world
 
     try:
-        world = open_world()
+        world = open_world(None if own.plan is None else own.plan.own)
         check_world_size(launched, world.size)
     except HpcdiError as error:  # the ranks cannot talk to each other: one prints it
         if os.environ.get("SLURM_PROCID", "0") == "0":
@@ -119,12 +166,14 @@ def run_rank(
     try:
         with ExitStack() as stack:
             stack.enter_context(own_temporary_folder())
-            start = _begin(request, handed_over, world, stack)
+            if own.plan is not None:
+                stack.callback(let_solvers_end, own.plan, world.rank)
+            start = _begin(request, own.handed_over, world, stack)
             if start.error:
                 guard.over()
                 exit_code = _refuse(start) if world.rank == 0 else EXIT_DONE
             else:
-                exit_code = _play(start, world, flag, guard, chosen_by_user)
+                exit_code = _play(start, world, own.flag, guard, own.chosen_by_user)
         return leave_job(exit_code)
     except BaseException as error:  # any error must end the whole job, with its traceback
         failure = describe(error, "starting")
@@ -141,12 +190,19 @@ def _refuse(start: RunStart) -> int:
     return REFUSED if is_ours and start.exit_code == EXIT_FAILED else start.exit_code
 
 
-def _start_timeout_s(request: RunRequest, handed_over: Mapping[str, Any] | None) -> float:
-    """Returns how long the start may take; rank 0 says later what is wrong with the settings."""
+def _settings(request: RunRequest, handed_over: Mapping[str, Any] | None) -> Mapping[str, Any]:
+    """Returns the settings unchecked: rank 0 says later what is wrong with them."""
     try:
-        settings = handed_over or read_mapping(resume.config_of(request), request.overrides)
+        return handed_over or read_mapping(resume.config_of(request), request.overrides)
+    except HpcdiError:
+        return {}
+
+
+def _start_timeout_s(settings: Mapping[str, Any]) -> float:
+    """Returns how long the start may take."""
+    try:
         return float(settings["system"]["coordinator"]["start_timeout_s"])
-    except (HpcdiError, KeyError, TypeError, ValueError):
+    except (KeyError, TypeError, ValueError):
         return START_TIMEOUT_S
 
 
@@ -191,10 +247,11 @@ def _prepare(
         ends_at = end_of(request.time_limit, os.environ, time.time())
         config = _experiment(request) if handed_over is None else restore_config(handed_over)
         placement = tuple(placement_of(places, config))
-        if request.ranks not in (None, len(placement)):
+        ranks = world_of(len(placement), config)
+        if request.ranks not in (None, ranks):
             raise LaunchError(
-                f"-n {request.ranks} was given, but the launcher has started {len(placement)} "
-                "ranks; set the number of ranks there"
+                f"-n {request.ranks} was given, but the launcher has started {ranks} ranks; set "
+                "the number of ranks there"
             )
         mode = resume.start_mode(request, config, os.environ)
         path = resume.folder_of(request, mode, config.exp_name)
@@ -263,6 +320,7 @@ def _play(
         else:
             from hpcdi.run.work import work  # with it torch
 
+            expect_solvers(config, len(start.placement), world.rank, layout)
             exit_code = work(place, context)
     finally:
         close_log()

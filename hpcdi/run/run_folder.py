@@ -104,7 +104,8 @@ def check_free(path: Path) -> None:
             f"the run folder {path} holds another run (state {read_state(path)!r}); nothing was "
             "changed. Choose another --run-dir, or leave it out to get a new one"
         )
-    if entries - {layout.submit_dir.name}:  # of a job that is to fill it
+    # of a job that is to fill it, and of its solvers, which begin before it
+    if entries - {layout.submit_dir.name, layout.solvers_dir.name}:
         raise LaunchError(
             f"the run folder {path} is not empty and holds no run; nothing was changed. Choose "
             "another --run-dir"

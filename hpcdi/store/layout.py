@@ -23,6 +23,8 @@
         profile/rank0.json                   where a learner's time goes, where that was asked for
         videos/iter_..._seed_0.mp4           films, where they were asked for
         log/rank00002.jsonl                  each rank's log
+        solvers/env00003/                    working folder of an environment that is an MPI
+                                             program; rank00000.log, ...: what its ranks print
         tb/events.out.tfevents...            TensorBoard, written by rank 0
 """
 
@@ -169,6 +171,15 @@ class RunLayout:
     def log_file(self, rank: int) -> Path:
         """JSONL log of one rank."""
         return self.root / "log" / f"rank{rank:05d}.jsonl"
+
+    @property
+    def solvers_dir(self) -> Path:
+        """Folders of environments that are MPI programs."""
+        return self.root / "solvers"
+
+    def solver_dir(self, environment: int) -> Path:
+        """Working folder of one of them, by its number in the run."""
+        return self.solvers_dir / f"env{environment:05d}"
 
     def shard_path(self, rank: int, number: int, now: float | None = None) -> str:
         """Path of the shard that a collector begins with a block of this number.

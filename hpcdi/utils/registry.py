@@ -158,6 +158,7 @@ ENV_REGISTRY = Registry(
         "pettingzoo": BuiltIn(
             "hpcdi.env.pettingzoo:PettingZooEnv", "hpcdi.config.env:PettingZooConfig"
         ),
+        "mpi": BuiltIn("hpcdi.env.mpi.environment:MpiEnv", "hpcdi.config.mpi_env:MpiEnvConfig"),
         "ding": BuiltIn("hpcdi.worker.ding.env:DingEnv"),
     },
 )
@@ -169,6 +170,9 @@ ENV_MANAGER_REGISTRY = Registry(
         "gym": _IN_PROCESS,
         "subprocess": BuiltIn(
             "hpcdi.env.create:SubprocessEnvManager", "hpcdi.config.env:ChildConfig"
+        ),
+        "mpi": BuiltIn(
+            "hpcdi.env.mpi.manager:SolverEnvManager", "hpcdi.config.mpi_env:SolverManagerConfig"
         ),
     },
 )

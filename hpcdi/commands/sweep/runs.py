@@ -232,7 +232,7 @@ def make(
             numbers of ranks.
     """
     from hpcdi.run.experiment import load_experiment
-    from hpcdi.run.placement import check_world, default_world_size
+    from hpcdi.run.solver_ranks import default_ranks, plan_ranks
 
     shared, several = grid(settings)
     load_experiment(config, [*shared, *several[0]], over_ranks=not serial)
@@ -242,9 +242,9 @@ def make(
         settings_of_run = ["system.auto_resume=true", *shared, *overrides]
         compiled = load(config, settings_of_run)
         experiments.append(compiled.to_mapping())
-        needed = default_world_size(compiled.config) if ranks is None else ranks
+        needed = default_ranks(compiled.config) if ranks is None else ranks
         if not serial:
-            check_world(needed, compiled.config)
+            plan_ranks(needed, compiled.config)
         worlds.add(needed)
     if len(worlds) > 1 and not serial:
         raise LaunchError(

@@ -6,7 +6,10 @@ the rank is read from the variables that launchers set.
 
 from __future__ import annotations
 
+import dataclasses
 import os
+import shutil
+import signal
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -14,20 +17,14 @@ from pathlib import Path
 from typing import Any
 
 from hpcdi.comm.solver_protocol import SolverPlace
+from hpcdi.config.env import EnvConfig
+from hpcdi.config.mpi_env import SOURCES, MpiEnvConfig
 from hpcdi.env.mpi import build
+from hpcdi.env.numbering import ENV_INDEX, numbered
 from hpcdi.errors import LaunchError
 
-_RANK_VARIABLES = ("OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK", "SLURM_PROCID")
-"""Of Open MPI, PMIx (srun --mpi=pmix), MPICH and Slurm, the more exact first."""
-_SOURCES = (".c", ".cpp", ".cc", ".cxx", ".f90", ".F90", ".f", ".F")
-
-
-def rank_of(variables: Mapping[str, str] = os.environ) -> int | None:
-    """Returns this process's rank in the job, without MPI; None: no launcher says."""
-    for name in _RANK_VARIABLES:
-        if variables.get(name, "").isdigit():
-            return int(variables[name])
-    return None
+_IGNORED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
+"""What launchers and batch systems send to all processes of a job: the collector ends a solver."""
 
 
 @dataclass(frozen=True)
@@ -56,6 +53,13 @@ class Program:
     has_collector: bool = False
     appnum: int | None = None
 
+    @classmethod
+    def of(cls, cfg: MpiEnvConfig) -> Program:
+        """Returns what the ranks of an experiment's environments run."""
+        if cfg.is_class:
+            return cls((), cfg.env_id, cfg.kwargs, (), cfg.variables)
+        return cls((cfg.env_id, *cfg.arguments), "", {}, cfg.flags, cfg.variables)
+
     def prepare(self) -> Program:
         """Returns it with its source compiled, and checked as far as a process alone can.
 
@@ -65,8 +69,12 @@ class Program:
         if self.python:
             return self
         program = Path(self.command[0])
-        if program.suffix in _SOURCES:
+        if program.suffix in SOURCES:
+            if not program.is_file():
+                raise LaunchError(f"env.env_id: there is no source {program}")
             program = build.compiled([program.absolute()], self.flags)
+        elif shutil.which(program) is None:
+            raise LaunchError(f"env.env_id: there is no program {program} that can be run")
         if self.is_unmodified:
             build.check_program(program)
             build.preload_library()
@@ -74,6 +82,16 @@ class Program:
             (str(program), *self.command[1:]), "", {}, (), self.variables, self.is_unmodified,
             self.has_collector, self.appnum,
         )  # fmt: skip
+
+
+def located(cfg: EnvConfig, folder: Path) -> EnvConfig:
+    """Returns the settings with the whole path of the program, which may lie in a folder."""
+    if not isinstance(cfg, MpiEnvConfig) or cfg.is_class:
+        return cfg
+    for place in (Path(cfg.env_id), folder / cfg.env_id):
+        if place.is_file():
+            return dataclasses.replace(cfg, env_id=str(place.absolute()))
+    return cfg
 
 
 def log_path(folder: Path, number: int) -> Path:
@@ -99,21 +117,22 @@ def become_solver(place: SolverPlace, program: Program, folder: Path, rank: int)
         raise LaunchError("this process has started MPI, and cannot become a solver any more")
     program = program.prepare()
     folder.mkdir(parents=True, exist_ok=True)
-    words = {"index": str(place.environment), "folder": str(folder)}
-    variables = {**place.variables(), **program.variables}
+    os.environ.update({**place.variables(), **program.variables})
+    os.environ[ENV_INDEX] = str(place.environment)
+    for number in _IGNORED:  # also what it execs ignores them
+        signal.signal(number, signal.SIG_IGN)
     if program.python:
         from hpcdi.env.mpi.python_solver import find_class, serve
 
-        make = find_class(program.python)  # it may lie in the present folder
-        os.environ.update(variables)
+        kwargs = _filled(program.kwargs, folder)
         _move_to(folder, place.ranks.index(rank))
-        return serve(place, make(**{k: _filled(v, words) for k, v in program.kwargs.items()}))
-    variables |= _preloading(program)
-    command = [_filled(word, words) for word in program.command]
+        return serve(place, lambda: find_class(program.python)(**kwargs))
+    os.environ.update(_preloading(program))
+    command = [str(_filled(word, folder)) for word in program.command]
     command[0] = str(Path(command[0]).absolute()) if "/" in command[0] else command[0]
     _move_to(folder, place.ranks.index(rank))
     try:
-        os.execvpe(command[0], command, {**os.environ, **variables})  # noqa: S606 (no shell)
+        os.execvp(command[0], command)  # noqa: S606 (no shell)
     except OSError as error:
         raise LaunchError(f"{command[0]} cannot be run: {error.strerror}") from error
 
@@ -141,9 +160,10 @@ def _move_to(folder: Path, number: int) -> None:
     os.chdir(folder)
 
 
-def _filled(value: Any, words: Mapping[str, str]) -> Any:
-    """Returns a text with ``{index}`` and ``{folder}`` replaced; other values as they are."""
+def _filled(value: Any, folder: Path) -> Any:
+    """Returns values with ``{index}`` and ``{folder}`` in their texts replaced."""
+    if isinstance(value, Mapping):
+        return {key: _filled(part, folder) for key, part in value.items()}
     if isinstance(value, str):
-        for name, word in words.items():
-            value = value.replace(f"{{{name}}}", word)
-    return value
+        return numbered(value.replace("{folder}", str(folder)))
+    return numbered(value)

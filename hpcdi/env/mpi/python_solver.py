@@ -24,13 +24,16 @@ from __future__ import annotations
 
 import sys
 import traceback
+from collections.abc import Callable
 from typing import Any, Protocol
 
 import numpy as np
-from gymnasium.spaces import Space
+from gymnasium import spaces
 
+from hpcdi.comm.importing import without_starting_mpi
 from hpcdi.comm.solver_protocol import Kind, Sizes, SolverMessage, SolverPlace
-from hpcdi.env.mpi.vectors import Vectors
+from hpcdi.env.contract import Space
+from hpcdi.env.mpi.vectors import put_vector, size_of, vector_of
 from hpcdi.errors import EXIT_DONE, EnvError
 from hpcdi.types import Array
 from hpcdi.utils.registry import import_module
@@ -39,8 +42,8 @@ from hpcdi.utils.registry import import_module
 class PythonSolver(Protocol):
     """The class; see the module's docstring."""
 
-    observation_space: Space[Any]
-    action_space: Space[Any]
+    observation_space: spaces.Space[Any]
+    action_space: spaces.Space[Any]
 
     def reset(self, seed: int, comm: Any) -> tuple[Any, dict[str, Any]]:
         """Begin an episode; returns the first observation, and an info."""
@@ -59,39 +62,42 @@ def find_class(path: str) -> Any:
         EnvError: it has no such class, or that has not what a solver needs.
     """
     module, _, name = path.partition(":")
-    import_module(module)
+    with without_starting_mpi():  # a launcher looks at it, too
+        import_module(module)
     found = getattr(sys.modules[module], name, None)
     if found is None:
         raise EnvError(f"module {module!r} has no class {name!r}")
-    needed = ("observation_space", "action_space", "reset", "step")
+    needed = ("reset", "step")
     if missing := [each for each in needed if not hasattr(found, each)]:
         raise EnvError(f"{path} is no solver: it has no {', '.join(missing)}")
     return found
 
 
-def serve(place: SolverPlace, solver: PythonSolver) -> int:
+def serve(place: SolverPlace, make: Callable[[], PythonSolver]) -> int:
     """Do what the collector orders, until it needs no more; returns the exit code.
 
     Starts MPI. Any error of the solver ends the process by a signal, so that hpcdi sees its death.
 
     Args:
         place: whose rank this is.
-        solver: what acts.
+        make: makes what acts, when MPI has started.
     """
     from hpcdi.comm.failure import leave_job
-    from hpcdi.comm.solver_rank import SolverRank, die
+    from hpcdi.comm.solver_rank import NotNeeded, SolverRank, die
 
     try:
-        seen, acts = Vectors(solver.observation_space), Vectors(solver.action_space)
-        rank = SolverRank.join(place, Sizes(seen.size, acts.size))
-        if rank is None:
-            return leave_job(EXIT_DONE)
+        solver = make()
+        seen = Space.of_observations(solver.observation_space)
+        acts = Space.of_actions(solver.action_space)
+        rank = SolverRank.join(place, Sizes(size_of(seen), size_of(acts)))
         answering = _Answering(rank, solver, seen, acts)
         while (order := rank.receive()).kind is not Kind.END:
             answering.do(order)
         if hasattr(solver, "close"):
             solver.close()
         return rank.leave()
+    except NotNeeded:
+        return leave_job(EXIT_DONE)
     except BaseException as error:  # whatever it is, also sys.exit
         traceback.print_exc()
         die(f"{type(error).__name__}: {error}")
@@ -100,8 +106,9 @@ def serve(place: SolverPlace, solver: PythonSolver) -> int:
 class _Answering:
     """Does orders, on one rank."""
 
-    def __init__(self, rank: Any, solver: PythonSolver, seen: Vectors, acts: Vectors) -> None:
+    def __init__(self, rank: Any, solver: PythonSolver, seen: Space, acts: Space) -> None:
         self._rank, self._solver, self._seen, self._acts = rank, solver, seen, acts
+        self._observation, self._action = seen.zeros(1), acts.zeros(1)
         self._is_first = rank.comm.Get_rank() == 0
         self._is_assembled = bool(getattr(solver, "assembled", False))
 
@@ -114,7 +121,8 @@ class _Answering:
             observation, info = self._solver.reset(order.seed, comm, **given)
             made = observation, 0.0, False, False, info
         else:
-            made = self._solver.step(self._acts.value(order.values), comm)
+            put_vector(self._acts, self._action, 0, order.values)
+            made = self._solver.step(self._acts.value(self._action, 0), comm)
         self._answer(*made)
 
     def _answer(
@@ -135,11 +143,12 @@ class _Answering:
 
     def _vector(self, observation: Any) -> Array:
         if not self._is_assembled:
-            return self._seen.flat(observation)
-        if observation.size != self._seen.size:
+            self._seen.put(self._observation, 0, observation)
+            return vector_of(self._seen, self._observation, 0)
+        if observation.size != size_of(self._seen):
             raise EnvError(
                 f"the parts of an observation have {observation.size} numbers together, and "
-                f"observation_space has {self._seen.size}"
+                f"observation_space has {size_of(self._seen)}"
             )
         whole: Array = observation
         return whole

@@ -7,7 +7,8 @@ Several of them work at the same time::
     for solver in solvers: solver.answer()
 
 A solver outlives its group: when a rank of that dies, hangs, or its program ends, `answer` raises
-an `EnvFailure`, and `begin` gives it the next spare ranks, where there are any.
+an `EnvFailure`, and `begin` gives it the next spare ranks, where there are any. Where a job
+does not survive the death of a rank, it raises a `CommError`: the run ends, and resumes.
 """
 
 from __future__ import annotations
@@ -25,9 +26,11 @@ import numpy as np
 from hpcdi.comm.doorbell import Doorbell, Waiting
 from hpcdi.comm.solver_protocol import Kind, SolverLost, SolverMessage
 from hpcdi.env.base import EnvFailure
-from hpcdi.errors import EnvError
+from hpcdi.errors import CommError, EnvError
 from hpcdi.types import Array
 from hpcdi.utils.backoff import PROBES
+from hpcdi.utils.log import LOGGER
+from hpcdi.utils.watchdog import WAITING
 
 _LOOK_S = 20e-3
 """From one look for deaths to the next."""
@@ -41,6 +44,11 @@ class Group(Protocol):
     @property
     def rings(self) -> bool:
         """True if all ranks can ring this process's doorbell."""
+        ...
+
+    @property
+    def is_busy(self) -> bool:
+        """True from an order to the end of `take`."""
         ...
 
     def meet(self) -> bool:
@@ -69,6 +77,10 @@ class Group(Protocol):
 
     def release(self) -> None:
         """Let it end in order."""
+        ...
+
+    def is_flushed(self) -> bool:
+        """Returns whether all that it was sent has left."""
         ...
 
 
@@ -129,6 +141,9 @@ class Solver:
         states: paths of initial states, one of which is chosen by each reset's seed.
         may_die: whether the job survives the death of a rank (ULFM).
         bell: this process's; None: it sleeps by naps.
+
+    Attributes:
+        user: whoever has begun the running episode: collecting and evaluating share solvers.
     """
 
     def __init__(
@@ -145,7 +160,8 @@ class Solver:
         self.group = group
         self._limits, self._folder_of, self._next_group = limits, folder_of, next_group
         self._states, self._may_die, self._bell = states, may_die, bell
-        self._is_lost = False
+        self.user: object = None
+        self.is_lost = False
         self._phase, self._since, self._allowed_s = _Phase.NOTHING, 0.0, math.inf
         self._is_fresh = True  # no step of this group is over
         self._seed = 0
@@ -162,12 +178,12 @@ class Solver:
         Raises:
             EnvFailure: there are no spare ranks.
         """
-        if not self._is_lost:
+        if not self.is_lost:
             return
         group = self._next_group()
         if group is None:
             raise EnvFailure("its ranks are lost, and there are no spare ranks", is_gone=True)
-        self.group, self._is_lost, self._is_fresh = group, False, True
+        self.group, self.is_lost, self._is_fresh = group, False, True
 
     def ask_reset(self, seed: int) -> None:
         """Begin an episode; a failure shows in `answer`.
@@ -218,14 +234,15 @@ class Solver:
 
         Raises:
             EnvFailure: the ranks are lost; or they have hung, and were killed.
-            EnvError: the same, where a job does not survive that; or the program does not fit.
+            CommError: the same, where a job does not survive that.
+            EnvError: the program does not fit.
         """
         wait([self], 1, self._bell)
         self._phase = _Phase.NOTHING
         if self._failure is not None:
             failure, self._failure = self._failure, None
             if not self._may_die:
-                raise EnvError(f"{failure.cause}\n{failure.detail}".rstrip()) from failure
+                raise CommError(f"{failure.cause}\n{failure.detail}".rstrip()) from failure
             raise failure
         if self._found is None:
             raise EnvError("a solver has no answer")
@@ -254,7 +271,10 @@ class Solver:
         Raises:
             SolverLost: the ranks are.
         """
-        if self._phase is _Phase.START:
+        if self._phase is _Phase.START and self.group.is_busy:
+            if self.group.has_news():  # the end of a step that nobody waits for any more
+                self.group.take()
+        elif self._phase is _Phase.START:
             if self.group.meet():
                 self._enter(_Phase.RESET, self._limits.reset_s)
                 self._reset(self._seed)
@@ -296,11 +316,13 @@ class Solver:
     def _hang(self) -> None:
         what = "its start" if self._phase is _Phase.START else f"a {self._phase.value}"
         reason = f"{what} took longer than {self._allowed_s:g} s"
+        if not self._may_die:  # the launcher ends the job as soon as a rank is killed
+            LOGGER.error("a solver hangs: %s\n%s", reason, self._last_words())
         self.group.give_up(reason)
         self._lose(reason)
 
     def _lose(self, reason: str) -> None:
-        self._is_lost = True
+        self.is_lost = True
         self._failure = EnvFailure(reason, self._last_words(), is_gone=True)
 
     def _last_words(self) -> str:
@@ -332,17 +354,18 @@ def wait(solvers: Sequence[Solver], wanted: int, bell: Doorbell | None = None) -
         bell: this process's; None: it never sleeps but by naps.
     """
     waiting, looked = Waiting(bell), time.monotonic()
-    while True:
-        for _ in range(PROBES):
-            found = [solver for solver in solvers if solver.has_answer()]
-            if len(found) >= wanted:
-                if bell is not None:
-                    bell.hear()
-                return found
-        others = [solver for solver in solvers if solver not in found]
-        if time.monotonic() - looked > _LOOK_S:
-            looked = time.monotonic()
-            for solver in others:
-                solver.look_for_deaths()
-        rings = all(solver.rings for solver in others)
-        waiting.pause(rings=rings, at_most_s=min(solver.left_s for solver in others))
+    with WAITING:  # they have time-outs of their own
+        while True:
+            for _ in range(PROBES):
+                answered = [solver for solver in solvers if solver.has_answer()]
+                if len(answered) >= wanted:
+                    if bell is not None:
+                        bell.hear()
+                    return answered
+            others = [solver for solver in solvers if solver not in answered]
+            if time.monotonic() - looked > _LOOK_S:
+                looked = time.monotonic()
+                for solver in others:
+                    solver.look_for_deaths()
+            rings = all(solver.rings for solver in others)
+            waiting.pause(rings=rings, at_most_s=min(solver.left_s for solver in others))

@@ -349,7 +349,8 @@ class ZerglingParallelCollector(BaseParallelCollector):
     def begin(self, task: CollectorTask) -> None:
         """Set the task that `start` runs.
 
-        An evaluation begins with new episodes; collecting continues where the last task ended.
+        An evaluation begins with new episodes; collecting continues where the last task ended,
+        unless an evaluation has had the same environments since.
         """
         is_other = task.player != self.task.player and self._version >= 0
         super().begin(task)
@@ -358,7 +359,7 @@ class ZerglingParallelCollector(BaseParallelCollector):
         if is_other:
             self._version = -1
             self._gate.change_over()
-        if self.evaluates or is_other:
+        if self.evaluates or is_other or self._env_manager.is_taken:
             self._loop.begin()
         self._env_manager.restart_count()
 

@@ -424,16 +424,20 @@ static MPI_Comm communicator(const int *members, int count, int tag, int from_gr
     return made;
 }
 
-/* A spare rank waits until it is needed; where it never was, its program ends here. */
-static void await_assignment(int assigner, char *members, size_t room)
+/* Wait for the word that this rank is needed; where it says the contrary, the program ends here. */
+static void await(int rank, int tag)
 {
-    expect(&self.order, MPI_COMM_WORLD, assigner, ASSIGN_TAG, 0);
-    Head *head = receive(&self.order);
-    if (head->kind != ASSIGN) {
+    expect(&self.order, MPI_COMM_WORLD, rank, tag, 0);
+    if (receive(&self.order)->kind == END) {
         self.has_left = 1;
         finalize();
         exit(0);
     }
+}
+
+static void await_assignment(int assigner, char *members, size_t room)
+{
+    await(assigner, ASSIGN_TAG);
     self.collector = number_of(text_of(&self.order), "collector", -1);
     self.environment = number_of(text_of(&self.order), "environment", -1);
     snprintf(members, room, "%s", line_of(text_of(&self.order), "ranks"));
@@ -486,8 +490,7 @@ int hpcdi_connect(int observations, int actions)
         await_assignment(assigner, members, sizeof members);
     }
     say_hello(observations, actions);
-    expect(&self.order, MPI_COMM_WORLD, self.collector, WORLD_TAG, 0);
-    receive(&self.order);
+    await(self.collector, WORLD_TAG);
     const char *go = text_of(&self.order);
     check_size(go, "observations", observations);
     check_size(go, "actions", actions);

@@ -1,0 +1,161 @@
+"""The manager ``type: mpi``: solvers as the back-end of an environment manager."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from hpcdi.config.env import ManagerConfig
+from hpcdi.config.mpi_env import SolverManagerConfig
+from hpcdi.env.base import EnvFacts, EnvFailure
+from hpcdi.env.contract import Space, numbers_in
+from hpcdi.env.create import BaseEnvManager, Source
+from hpcdi.env.in_process import Command, SharedArrays, SingleEnvs
+from hpcdi.env.mpi.pool import SOLVERS
+from hpcdi.env.mpi.solvers import Solver, wait
+from hpcdi.env.mpi.vectors import put_vector, vector_of
+
+
+class SolverEnvManager(BaseEnvManager):
+    """Each environment a group of ranks; all of them step at the same time."""
+
+    Config = SolverManagerConfig
+
+    @classmethod
+    def single_envs(cls, source: Source, settings: ManagerConfig) -> SingleEnvs:
+        """Returns a back-end of this collector's solvers.
+
+        Raises:
+            ConfigError: this process has none.
+        """
+        wait_num = getattr(settings, "wait_num", None)
+        return SolverEnvs(SOLVERS.take(len(source.env_fns)), SOLVERS.facts, wait_num)
+
+
+class SolverEnvs(SingleEnvs):
+    """Back-end of solvers.
+
+    Args:
+        solvers: the environments.
+        facts: of each.
+        wait_num: steps that are waited for; None: all.
+    """
+
+    def __init__(
+        self, solvers: Sequence[Solver], facts: EnvFacts, wait_num: int | None = None
+    ) -> None:
+        self._solvers = [SolverWorker(solver, facts) for solver in solvers]
+        super().__init__(self._solvers, wait_num=wait_num)
+
+    @property
+    def is_taken(self) -> bool:
+        """See `Backend.is_taken`."""
+        return any(worker.is_taken for worker in self._solvers)
+
+    def _answered(self) -> list[int]:
+        """Wait until enough of the steps under way are over; returns whose."""
+        under_way = {self._solvers[env].solver: env for env in self._under_way}
+        wanted = len(under_way) if self.wait_num is None else min(self.wait_num, len(under_way))
+        return [under_way[solver] for solver in wait(list(under_way), wanted, SOLVERS.bell)]
+
+
+class SolverWorker:
+    """One solver as an environment; see `hpcdi.env.in_process.EnvWorker`.
+
+    Args:
+        solver: the environment.
+        facts: its spaces.
+    """
+
+    def __init__(self, solver: Solver, facts: EnvFacts) -> None:
+        self.solver, self._facts = solver, facts
+        self._seen = Space.of_observations(facts.observation_space)
+        self._acts = Space.of_actions(facts.action_space)
+        self._arrays: Any = None
+        self._row = 0
+        self._asked: Command = ("",)
+        self._seeds = np.random.default_rng(0)  # of later episodes
+        self._failure: EnvFailure | None = None
+
+    @property
+    def is_taken(self) -> bool:
+        """Whether another worker has begun the episode that its solver is in."""
+        return self.solver.user not in (None, self)
+
+    def ask(self, command: Command) -> None:
+        """Begin a command; a failure shows in `answer`."""
+        verb, *args = self._asked = command
+        try:
+            if verb == "make":
+                self.solver.begin()
+            elif verb == "reset":
+                _, seed, _ = args
+                if seed is not None:
+                    self._seeds = np.random.default_rng(seed)
+                self.solver.user = self
+                self.solver.ask_reset(self._next_seed() if seed is None else seed)
+            elif verb == "step":
+                _, next_seed, goes_on, _ = args
+                seed = self._next_seed() if next_seed is None else next_seed
+                action = vector_of(self._acts, self._arrays.action, self._row)
+                self.solver.ask_step(action, seed if goes_on else None)
+        except EnvFailure as failure:
+            self._failure = failure
+
+    def answer(self) -> Any:
+        """Wait for the command's result; see `EnvWorker.answer`."""
+        if self._failure is not None:
+            failure, self._failure = self._failure, None
+            raise failure
+        verb, *args = self._asked
+        if verb == "make":
+            return self._facts
+        if verb == "call":
+            return False, None
+        if verb == "reset":
+            put_vector(
+                self._seen, self._arrays.slots[args[0]], self._row, self.solver.answer().observation
+            )
+            self._arrays.results.acts[self._row] = True
+        return self._stepped(*args) if verb == "step" else None
+
+    def _stepped(
+        self, slot: int, _next_seed: int | None, goes_on: bool, keeps_info: bool
+    ) -> tuple[list[dict[str, float]], Any] | None:
+        """Write what a step has led to; returns what `LocalWorker.step` does."""
+        answer, arrays, row = self.solver.answer(), self._arrays, self._row
+        arrays.results.put(row, answer.reward, answer.terminated, answer.truncated)
+        observation, is_over = answer.observation, answer.terminated or answer.truncated
+        if is_over:
+            put_vector(self._seen, arrays.final, row, observation)
+            arrays.results.acts[row] = goes_on
+            observation = observation if answer.first is None else answer.first
+        put_vector(self._seen, arrays.slots[slot], row, observation)
+        if not (is_over or keeps_info):
+            return None
+        return [numbers_in(answer.numbers)] if is_over else [], answer.numbers
+
+    def _next_seed(self) -> int:
+        return int(self._seeds.integers(2**31))
+
+    @property
+    def left_s(self) -> float:
+        """Seconds until the command takes too long."""
+        return self.solver.left_s if self._asked[0] in ("reset", "step") else math.inf
+
+    def attach(self, arrays: SharedArrays, env: int) -> None:
+        """Use the row of an environment."""
+        self._arrays, self._row = arrays, env
+
+    def retire(self) -> None:
+        """Its ranks wait until the job ends."""
+
+    def begin_close(self) -> None:
+        """The solver goes on."""
+
+    def close(self, _patience_s: float) -> None:
+        """Forget the arrays: the solver is the pool's."""
+        self._arrays = None

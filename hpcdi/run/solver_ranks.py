@@ -1,0 +1,231 @@
+"""Ranks that are no worker's but a solver's: environments that are MPI programs (``type: mpi``).
+
+The first ranks of a job are hpcdi's own: coordinator, learners, collectors. After them come the
+groups of the first collector, those of the second one, and so on; of each first its environments,
+then its spare groups. So every rank knows before MPI starts what it is, from its number alone::
+
+    0 coordinator | 1 learner | 2, 3 collectors | 4-5, 6-7 groups of 2: of rank 2's, of rank 3's
+
+A rank of a group becomes its program (`become_one`) and never returns; hpcdi's own ranks have a
+world of their own (`comm.world.open_world`).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from hpcdi.comm.solver_protocol import SolverPlace, ranks_text
+from hpcdi.config.load import load, restore_config
+from hpcdi.config.mpi_env import MpiEnvConfig
+from hpcdi.config.schema import ExperimentConfig
+from hpcdi.env.mpi.launch import Program, become_solver, located
+from hpcdi.errors import LaunchError
+from hpcdi.run import resume
+from hpcdi.run.environment import rank_of
+from hpcdi.run.placement import check_world, default_world_size, learner_count
+from hpcdi.run.request import RunRequest
+from hpcdi.store.layout import RunLayout
+from hpcdi.utils.metrics import counted
+
+
+@dataclass(frozen=True)
+class RankPlan:
+    """Which ranks are hpcdi's own, and which are solvers'.
+
+    Attributes:
+        own: number of the first ones, which are hpcdi's.
+        groups: of the others, in the order of ranks.
+    """
+
+    own: int
+    groups: tuple[SolverPlace, ...] = ()
+
+    @property
+    def world(self) -> int:
+        """Number of all ranks."""
+        return self.own + sum(len(group.ranks) for group in self.groups)
+
+    def of_collector(self, rank: int) -> list[SolverPlace]:
+        """Returns a collector's groups."""
+        return [group for group in self.groups if group.collector == rank]
+
+    def place_of(self, rank: int) -> SolverPlace | None:
+        """Returns the group of a rank; None: it is hpcdi's own."""
+        return next((group for group in self.groups if rank in group.ranks), None)
+
+
+def world_of(own: int, config: ExperimentConfig) -> int:
+    """Returns the number of all ranks of a run with so many of hpcdi's own."""
+    return own + max(0, own - 1 - learner_count(config)) * _beside_collector(config)
+
+
+def default_ranks(config: ExperimentConfig) -> int:
+    """Returns the number of all ranks that an experiment asks for."""
+    return world_of(default_world_size(config), config)
+
+
+def _beside_collector(config: ExperimentConfig) -> int:
+    """Returns the solvers' ranks of each collector."""
+    env = config.env
+    if not isinstance(env, MpiEnvConfig):
+        return 0
+    return (env.collector_env_num + env.spares) * env.ranks
+
+
+def plan_ranks(world: int, config: ExperimentConfig) -> RankPlan:
+    """Returns what each rank of a world is.
+
+    Raises:
+        LaunchError: the experiment does not fit the world.
+    """
+    env, learners = config.env, learner_count(config)
+    beside = _beside_collector(config)
+    if not isinstance(env, MpiEnvConfig):
+        check_world(world, config)
+        return RankPlan(world)
+    collectors, rest = divmod(world - 1 - learners, 1 + beside)
+    if rest or collectors < 1:
+        fits = [world_of(1 + learners + n, config) for n in (collectors, collectors + 1) if n > 0]
+        each = counted(env.collector_env_num, "group") + (
+            f" and {counted(env.spares, 'spare one')}" if env.spares else ""
+        )
+        raise LaunchError(
+            f"a world of {counted(world, 'rank')} cannot be divided: 1 coordinator, "
+            f"{counted(learners, 'learner')}, and for each collector {each} of "
+            f"{counted(env.ranks, 'rank')} (env.ranks); start it with -n "
+            f"{' or '.join(map(str, fits))}"
+        )
+    own = 1 + learners + collectors
+    check_world(own, config)
+    groups: list[SolverPlace] = []
+    for number in range(collectors):
+        for index in range(env.collector_env_num + env.spares):
+            first = own + number * beside + index * env.ranks
+            is_spare = index >= env.collector_env_num
+            collector = 1 + learners + number
+            groups.append(
+                SolverPlace(
+                    collectors * env.collector_env_num
+                    + number * env.spares + index - env.collector_env_num
+                    if is_spare else number * env.collector_env_num + index,
+                    tuple(range(first, first + env.ranks)),
+                    collector,
+                    collector if is_spare else None,
+                )
+            )  # fmt: skip
+    return RankPlan(own, tuple(groups))
+
+
+# ------------------------------------------------------------------------------ before MPI starts
+
+
+def has_solvers(settings: Mapping[str, Any]) -> bool:
+    """Returns whether an experiment's settings, which nobody has checked, name solvers."""
+    env = settings.get("env")
+    return isinstance(env, Mapping) and env.get("type") == "mpi"
+
+
+def experiment_of(request: RunRequest, handed_over: Mapping[str, Any] | None) -> ExperimentConfig:
+    """Returns the experiment.
+
+    Raises:
+        ConfigError, LaunchError: there is none.
+    """
+    if handed_over is not None:
+        return restore_config(handed_over)
+    file = resume.config_of(request)
+    config = load(file, request.overrides).config
+    return dataclasses.replace(config, env=located(config.env, Path(file).parent))
+
+
+def is_solver(plan: RankPlan) -> bool:
+    """Returns whether this process is a solver's rank.
+
+    Raises:
+        LaunchError: its launcher does not say which rank it is.
+    """
+    return plan.place_of(_rank()) is not None
+
+
+def _rank() -> int:
+    rank = rank_of(os.environ)
+    if rank == "?":
+        raise LaunchError(
+            "environments of type 'mpi' need a launcher that tells each process its rank before "
+            "MPI starts: mpirun of Open MPI or MPICH, or srun"
+        )
+    return int(rank)
+
+
+def become_one(plan: RankPlan, request: RunRequest, config: ExperimentConfig) -> int:
+    """Turn this process into the solver's rank that it is.
+
+    Returns:
+        The exit code of a solver in Python; one that is another program is not returned from.
+
+    Raises:
+        LaunchError: its program cannot be run; or the run folder is not known yet.
+    """
+    rank, env = _rank(), config.env
+    place, folder = plan.place_of(rank), request.resume or request.run_dir
+    if place is None or not isinstance(env, MpiEnvConfig):
+        raise LaunchError(f"rank {rank} is no solver's")
+    if folder is None:
+        raise LaunchError(
+            "environments of type 'mpi' need to know their folder before the run begins: name the "
+            "run folder by --run-dir"
+        )
+    own = RunLayout(Path(folder).absolute()).solver_dir(place.environment)
+    return become_solver(place, Program.of(env), own, rank)
+
+
+# -------------------------------------------------------------------------------------- collectors
+
+
+def expect_solvers(config: ExperimentConfig, own: int, rank: int, layout: RunLayout) -> None:
+    """Have a collector expect its groups; nothing on other ranks.
+
+    Args:
+        config: the experiment.
+        own: number of hpcdi's own ranks.
+        rank: this one.
+        layout: the run folder.
+    """
+    groups = plan_ranks(world_of(own, config), config).of_collector(rank)
+    if groups and isinstance(config.env, MpiEnvConfig):
+        from hpcdi.env.mpi.pool import SOLVERS
+
+        folders = {g.environment: layout.solver_dir(g.environment) for g in groups}
+        SOLVERS.open(config.env, groups, folders)
+
+
+def let_solvers_end(plan: RankPlan, rank: int) -> None:
+    """Have a collector's groups end, also where it has never expected them."""
+    from hpcdi.env.mpi.pool import SOLVERS
+
+    if groups := plan.of_collector(rank):
+        SOLVERS.close(groups)
+
+
+# --------------------------------------------------------------------------------------- for people
+
+
+def lines_of(plan: RankPlan, layout: RunLayout | None = None) -> list[str]:
+    """Returns a line for each collector's groups, and where their output is."""
+    lines = []
+    for collector in dict.fromkeys(group.collector for group in plan.groups):
+        own = plan.of_collector(collector)
+        parts = [
+            f"{ranks_text(group.ranks)} "
+            + ("(spare)" if group.assigner is not None else f"(environment {group.environment})")
+            for group in own
+        ]
+        lines.append(f"  solvers      of rank {collector}: ranks {', '.join(parts)}")
+    if lines and layout is not None:
+        lines.append(f"               they print to files in {layout.solvers_dir}")
+    return lines
