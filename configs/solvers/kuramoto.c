@@ -1,4 +1,4 @@
-/* The Kuramoto-Sivashinsky equation on a ring, on 1, 2, 3, 4 or 6 ranks:
+/* The Kuramoto-Sivashinsky equation on a ring, on 1, 2 or 4 ranks:
  *
  *     u_t + u u_x + u_xx + u_xxxx = sum_j a_j exp(-(x - x_j)^2 / (2 WIDTH^2)),   x in [0, 22)
  *
@@ -18,9 +18,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { POINTS = 48, JETS = 8, STEPS_PER_ACTION = 50, STEPS_PER_EPISODE = 200, WARM_UP = 4000 };
+enum { POINTS = 32, JETS = 8, STEPS_PER_ACTION = 10, STEPS_PER_EPISODE = 200, WARM_UP = 1000 };
 enum { HALO = 8, ROOM = POINTS + 2 * HALO }; /* two points for each stage of a step */
-static const double LENGTH = 22.0, DT = 0.005, WIDTH = 0.8;
+static const double LENGTH = 22.0, DT = 0.025, WIDTH = 0.8;
 
 static int rank, ranks, points, left, right;
 static MPI_Comm comm;

@@ -8,9 +8,9 @@ program kuramoto
     use hpcdi
     implicit none
 
-    integer, parameter :: N_POINTS = 48, JETS = 8, HALO = 8
-    integer, parameter :: STEPS_PER_ACTION = 50, STEPS_PER_EPISODE = 200, WARM_UP = 4000
-    real(dp), parameter :: LENGTH = 22, DT = 0.005_dp, WIDTH = 0.8_dp, H = LENGTH / N_POINTS
+    integer, parameter :: N_POINTS = 32, JETS = 8, HALO = 8
+    integer, parameter :: STEPS_PER_ACTION = 10, STEPS_PER_EPISODE = 200, WARM_UP = 1000
+    real(dp), parameter :: LENGTH = 22, DT = 0.025_dp, WIDTH = 0.8_dp, H = LENGTH / N_POINTS
     real(dp), parameter :: TWO_PI = 6.283185307179586_dp
 
     type(MPI_Comm) :: comm

@@ -11,8 +11,10 @@ Owns::
     numbering     numbers of environments, for ports, folders and licences
     process_state what environments share with their process: signals, generators
     vector        back-end: one vector environment (gymnasium's own kinds, EnvPool)
+    mpi           environments that are MPI programs: groups of ranks (guide: `MPI.md`)
     gymnasium, envpool, pettingzoo: environments by their id · seeds · toy: environments for tests
 
-May import: `config`, `utils`, `types`, `errors`. Why so: autoreset modes, the two kinds of episode
-end and the ways of seeding are known in here and nowhere else. `README.md`: bring your own.
+May import: `comm` (in `mpi` alone), `config`, `utils`, `types`, `errors`. Why so: autoreset modes,
+the two kinds of episode end and the ways of seeding are known in here and nowhere else.
+`README.md`: bring your own.
 """

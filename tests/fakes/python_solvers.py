@@ -18,17 +18,19 @@ class Counter:
         at: the step at which something goes wrong; -1: none.
         how: what.
         culprit: the rank of the group where it does.
+        only: the environment where it does; -1: in all.
         length: steps of an episode.
-        index: number of the environment, as text.
+        index: number of the environment.
     """
 
     observation_space = spaces.Box(-np.inf, np.inf, (4,))
-    action_space = spaces.Box(-1e9, 1e9, (2,))
+    action_space = spaces.Box(-1, 1, (2,))
 
     def __init__(
         self, at: int = -1, how: str = "", culprit: int = 0, length: int = 1_000_000,
-        index: str = "",
+        index: int = -1, only: int = -1,
     ) -> None:  # fmt: skip
+        how = how if only in (-1, index) else ""
         self._at, self._how, self._culprit, self._length = at, how, culprit, length
         self._sum, self._steps, self._seed = 0.0, 0, 0
         print(f"environment {index}", flush=True)

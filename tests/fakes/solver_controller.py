@@ -15,7 +15,7 @@ from hpcdi.comm.failure import ranks_may_die
 from hpcdi.comm.solver_protocol import Sizes, SolverPlace
 from hpcdi.env.base import EnvFailure
 from hpcdi.env.mpi.solvers import Limits, Solver, wait
-from hpcdi.errors import EnvError
+from hpcdi.errors import CommError
 
 
 class Controller:
@@ -47,7 +47,7 @@ class Controller:
         if not self._spares:
             return None
         spare = self._spares.pop(0)
-        lost = next(n for n, s in enumerate(self.solvers) if s._is_lost)
+        lost = next(n for n, s in enumerate(self.solvers) if s.is_lost)
         return self._group(solver_group.assign(spare, lost, 0), spare.environment)
 
     def close(self) -> None:
@@ -86,69 +86,48 @@ class Controller:
         }  # fmt: skip
 
     def faults(self) -> dict[str, Any]:
-        """Step all environments; one of them fails, of itself or by what the SPEC's fault says.
+        """Step all environments; the SPEC's fault, or their own arguments, have some of them fail.
 
-        Then it has spare ranks, if there are any, and goes on.
+        Those have spare ranks then, as long as there are any.
         """
-        fault, failures, seen = self._spec.get("fault", {}), [], []
-        done = [0] * len(self.solvers)
+        failures, done = [], [0] * len(self.solvers)
         for number, solver in enumerate(self.solvers):
             solver.ask_reset(number)
         for solver in self.solvers:
             solver.answer()
-        struck_s = time.monotonic()
         for step in range(self._spec["steps"]):
-            live = [n for n, s in enumerate(self.solvers) if not s._is_lost]
-            if step == fault.get("at"):
-                peers = list(self.solvers[fault["environment"]].group.peers.values())
-                os.kill(peers[fault["rank"]].pid, fault["signal"])
+            self._strike(step)
+            live = [number for number, solver in enumerate(self.solvers) if not solver.is_lost]
+            asked_s = time.monotonic()
             for number in live:
                 self.solvers[number].ask_step(np.array([1.0, 0.0]), step)
-            asked_s = time.monotonic()
-            if not failures:
-                struck_s = asked_s
             for number in live:
-                solver = self.solvers[number]
                 try:
-                    answer = solver.answer()
+                    answer = self.solvers[number].answer()
                     done[number] += 1
                     if not np.isfinite(answer.observation).all():
-                        failures.append([number, "NaN", time.monotonic() - struck_s, ""])
-                        solver.ask_reset(step)
-                        solver.answer()
-                except (EnvFailure, EnvError) as failure:
-                    cause = getattr(failure, "cause", str(failure))
-                    detail = getattr(failure, "detail", "")
-                    failures.append([number, cause, time.monotonic() - struck_s, detail])
-                    try:
-                        solver.begin()
-                        solver.ask_reset(step)
-                        seen = solver.answer().observation.tolist()
-                    except (EnvFailure, EnvError) as error:
-                        failures.append([number, str(error), time.monotonic() - struck_s, ""])
-        return {"failures": failures, "done": done, "again": seen}
+                        failures.append([number, "NaN", time.monotonic() - asked_s, ""])
+                except (EnvFailure, CommError) as failure:
+                    cause, detail = getattr(failure, "cause", str(failure)), str(failure)
+                    detail = getattr(failure, "detail", detail)
+                    failures.append([number, cause, time.monotonic() - asked_s, detail])
+        again = [self._again(n) for n, solver in enumerate(self.solvers) if solver.is_lost]
+        return {"failures": failures, "done": done, "again": again}
 
-    def feedback(self) -> dict[str, Any]:
-        """Episodes with actions of minus the observation, times the SPEC's gain; their returns."""
-        gain, size = self._spec["gain"], self._sizes.actions
-        returns, times = [], []
-        for episode in range(self._spec["episodes"]):
-            for number, solver in enumerate(self.solvers):
-                solver.ask_reset(1000 * episode + number)
-            seen = [solver.answer().observation for solver in self.solvers]
-            totals, over, infos = [0.0] * len(seen), False, []
-            while not over:
-                then = time.perf_counter()
-                for solver, observation in zip(self.solvers, seen, strict=True):
-                    solver.ask_step(-gain * observation[:size])
-                answers = [solver.answer() for solver in self.solvers]
-                times.append(time.perf_counter() - then)
-                seen = [answer.observation for answer in answers]
-                infos.append(answers[0].numbers)
-                totals = [t + a.reward for t, a in zip(totals, answers, strict=True)]
-                over = answers[0].truncated or answers[0].terminated
-            returns.append(totals)
-        return {"returns": returns, "step_ms": 1e3 * float(np.mean(times)), "infos": infos[-3:]}
+    def _strike(self, step: int) -> None:
+        for fault in self._spec.get("faults", ()):
+            if step == fault["at"]:
+                peers = list(self.solvers[fault["environment"]].group.peers.values())
+                os.kill(peers[fault["rank"]].pid, fault["signal"])
+
+    def _again(self, number: int) -> Any:
+        """Returns a first observation on spare ranks, or why there is none."""
+        try:
+            self.solvers[number].begin()
+            self.solvers[number].ask_reset(1000)
+            return self.solvers[number].answer().observation.tolist()
+        except (EnvFailure, CommError) as failure:
+            return str(failure)
 
     def ends(self) -> dict[str, Any]:
         """Let unmodified programs run to their ends."""
@@ -161,6 +140,6 @@ class Controller:
                 reasons.append("it answers")
             except EnvFailure as failure:
                 reasons.append(failure.cause)
-            except EnvError as error:
+            except CommError as error:
                 reasons.append(str(error).partition("\n")[0])
         return {"reasons": reasons}

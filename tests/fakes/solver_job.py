@@ -15,7 +15,8 @@ from pathlib import Path
 from typing import Any
 
 from hpcdi.comm.solver_protocol import Sizes, SolverPlace
-from hpcdi.env.mpi.launch import Program, become_solver, rank_of
+from hpcdi.env.mpi.launch import Program, become_solver
+from hpcdi.run.environment import rank_of
 
 SPARE_FROM = 1000
 """Environments' numbers of spare ranks until they are needed."""
@@ -24,7 +25,7 @@ SPARE_FROM = 1000
 def main() -> int:
     """Be a rank of the job."""
     spec = json.loads(Path(sys.argv[1]).read_text())
-    folder, rank = Path(spec["folder"]), rank_of(os.environ)
+    folder, rank = Path(spec["folder"]), int(rank_of(os.environ))
     places, programs = _places(spec)
     for place, program in zip(places, programs, strict=True):
         if rank in place.ranks:

@@ -34,7 +34,7 @@ from hpcdi.utils.watchdog import WAITING
 
 _LOOK_S = 20e-3
 """From one look for deaths to the next."""
-_LAST_LINES = 10
+_LAST_LINES = 20
 _LAST_BYTES = 4096
 
 

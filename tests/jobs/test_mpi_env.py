@@ -1,0 +1,122 @@
+"""Environments that are MPI programs: as `hpcdi train` runs them, and their groups alone."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import h5py
+import numpy as np
+import pytest
+from jobs import PYTHONPATH, ROOT, TESTS, Running, logged
+
+from fakes.patience import stretched
+from hpcdi.env.mpi import build
+from hpcdi.run.local import mpi_folders, mpirun_command, rank_environment
+
+pytestmark = pytest.mark.job
+Start = Callable[..., Running]
+
+needs_compiler = pytest.mark.skipif(
+    shutil.which("cc") is None, reason="NO C COMPILER: compiled solvers are not tested here"
+)
+COUNTER = f"{TESTS}/fakes/solvers/counter.c"
+UNMODIFIED = ROOT / "configs" / "solvers" / "unmodified.c"
+
+
+def job(folder: Path, *programs: dict[str, Any], may_die: bool = True, **spec: Any) -> Any:
+    """Have a controller do what the SPEC says with groups of ranks; returns its result."""
+    file = folder / "spec.json"
+    file.write_text(json.dumps({"folder": str(folder), "programs": programs, **spec}))
+    ranks = 1 + sum(program["ranks"] for program in programs)
+    with mpi_folders(True) as folders:
+        done = subprocess.run(
+            [*mpirun_command(ranks, may_die=may_die), sys.executable, "-m", "fakes.solver_job",
+             str(file)],
+            env={**rank_environment({**os.environ, **folders}), **PYTHONPATH},
+            capture_output=True, text=True, timeout=stretched(), check=False,
+        )  # fmt: skip
+    logs = [f"{path}:\n{path.read_text()}" for path in folder.glob("env*/*.log")]
+    assert (folder / "result.json").exists(), "\n".join([done.stdout, done.stderr, *logs])
+    return json.loads((folder / "result.json").read_text())
+
+
+def test_a_class_is_trained_on_groups_of_ranks_and_survives_a_death(
+    start: Start, tmp_path: Path
+) -> None:
+    """Two groups of two ranks and a spare one; evaluations share them, and a rank is killed."""
+    ended = start(TESTS / "fakes" / "python_solvers.yaml", "--survive").wait()
+    ended.check(0, "done")
+    figures = ended.run["figures"]
+    assert figures["env_steps"] >= 1500
+    (failed,) = logged(ended.run_dir, 2, "environment 0 failed")
+    assert "rank 3 has died" in failed["message"]
+    # {sum of actions, step, seed, ranks}: within an item steps follow each other, on two ranks
+    for path in (ended.run_dir / "data").rglob("*.h5"):
+        with h5py.File(path) as shard:
+            seen = shard["observation"][:]
+            for at, size in zip(shard["item_start"][:], shard["item_len"][:], strict=True):
+                steps = seen[at : at + size + 1, 1]
+                np.testing.assert_array_equal(steps, steps[0] + np.arange(size + 1))
+                assert (seen[at : at + size, 3] == 2).all()
+    logs = sorted((ended.run_dir / "solvers").glob("env*/rank*.log"))
+    assert [path.parent.name for path in logs] == ["env00000"] * 2 + ["env00001"] * 2 + [
+        "env00002"
+    ] * 2
+    assert all("episode" in path.read_text() for path in logs)  # the spare ranks worked, too
+
+
+@needs_compiler
+def test_compiled_groups_answer_and_every_kind_of_death_is_seen(tmp_path: Path) -> None:
+    """Six groups in one job, each with an end of its own; the seventh is not disturbed."""
+    kinds = ["abort", "fault", "exit", "error", "nan", "hang"]
+    programs = [{"command": [COUNTER, "3", how, "1"], "ranks": 2} for how in kinds]
+    programs += [{"command": [COUNTER], "ranks": 2}] * 2
+    programs += [{"command": [COUNTER], "ranks": 2, "spare": True}]
+    result = job(
+        tmp_path, *programs, do="faults", steps=6, sizes=(4, 2), limits={"step_s": 3.0},
+        faults=[{"at": 4, "environment": 6, "rank": 0, "signal": signal.SIGKILL}],
+    )  # fmt: skip
+    failures = {number: found for number, *found in result["failures"]}
+    assert sorted(failures) == list(range(7))
+    assert result["done"][7] == 6
+    for number, kind in enumerate(kinds):
+        cause, seconds, words = failures[number]
+        if kind == "nan":
+            assert cause == "NaN"
+        elif kind == "hang":
+            assert cause == "a step took longer than 3 s"
+        else:
+            assert "has died" in cause
+            assert seconds < 3.0
+            assert f"it goes wrong: {kind}" in words
+    assert "rank 13 has died" in failures[6][0]
+    again = [answer for answer in result["again"] if not isinstance(answer, str)]
+    assert again == [[0.0, 0.0, 1000.0, 2.0]]  # on the spare ranks
+    assert all("no spare ranks" in why for why in result["again"] if isinstance(why, str))
+
+
+@needs_compiler
+def test_an_unmodified_program_computes_the_same_to_the_bit(tmp_path: Path) -> None:
+    """Two groups in one job, each in a world of its own, against the program alone."""
+    program = build.compiled([UNMODIFIED])
+    alone = tmp_path / "alone"
+    alone.mkdir()
+    with mpi_folders(True) as folders:
+        subprocess.run(
+            [*mpirun_command(2), str(program)], cwd=alone, check=True, capture_output=True,
+            env=rank_environment({**os.environ, **folders}), timeout=stretched(),
+        )  # fmt: skip
+    unmodified = {"command": [str(program)], "ranks": 2, "is_unmodified": True}
+    result = job(tmp_path, unmodified, unmodified, do="ends")
+    assert result["reasons"] == ["its program has ended"] * 2
+    for number in range(2):
+        field = tmp_path / f"env{number}" / "field.bin"
+        assert field.read_bytes() == (alone / "field.bin").read_bytes()

@@ -1,0 +1,289 @@
+"""Environments that are MPI programs: their settings, plan, vectors, and what a collector sees."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from hpcdi.comm.solver_protocol import Kind, SolverLost, SolverMessage, SolverPlace, pack, unpack
+from hpcdi.config.compat import parse
+from hpcdi.config.load import compile_config
+from hpcdi.config.mpi_env import MpiEnvConfig
+from hpcdi.config.schema import ExperimentConfig
+from hpcdi.env.base import EnvFailure
+from hpcdi.env.contract import Space
+from hpcdi.env.manager import EnvManager
+from hpcdi.env.mpi import preload
+from hpcdi.env.mpi.environment import MpiEnv, facts_of
+from hpcdi.env.mpi.launch import Program, located
+from hpcdi.env.mpi.manager import SolverEnvs
+from hpcdi.env.mpi.solvers import Limits, Solver
+from hpcdi.env.mpi.vectors import put_vector, size_of, vector_of
+from hpcdi.errors import CommError, ConfigError, LaunchError
+from hpcdi.run.solver_ranks import default_ranks, lines_of, plan_ranks, world_of
+
+COUNTER = {"type": "mpi", "env_id": "fakes.python_solvers:Counter", "ranks": 2}
+
+
+def experiment(**env: Any) -> ExperimentConfig:
+    """An experiment with one learner and two collectors."""
+    config = compile_config({"env": {**COUNTER, **env}, "policy": {"type": "sac"}}).config
+    collector = dataclasses.replace(config.policy.collect.collector, collector_num=2)
+    collect = dataclasses.replace(config.policy.collect, collector=collector)
+    return dataclasses.replace(config, policy=dataclasses.replace(config.policy, collect=collect))
+
+
+def parse_env(env: dict[str, Any]) -> MpiEnvConfig:
+    return parse(MpiEnvConfig, env, "env")
+
+
+def problems(**env: Any) -> str:
+    with pytest.raises(ConfigError) as error:
+        parse_env({**COUNTER, **env})
+    return str(error.value)
+
+
+class FakeGroup:
+    """A group that answers each order at once, unless it is told what else to do.
+
+    Observations are {sum of the action, steps, seed}; episodes end after three steps.
+    """
+
+    rings = False
+
+    def __init__(self, name: str = "") -> None:
+        self.name, self.steps, self.seed, self.is_busy = name, 0, 0, False
+        self.is_silent = self.is_dead = False
+        self.given_up, self.released = "", False
+        self._answer: SolverMessage | None = None
+
+    def meet(self) -> bool:
+        return True
+
+    def order(self, message: SolverMessage) -> None:
+        assert not self.is_busy
+        self.is_busy = True
+        self.steps = 0 if message.kind is Kind.RESET else self.steps + 1
+        self.seed = message.seed if message.kind is Kind.RESET else self.seed
+        seen = np.array([message.values.sum(), self.steps, self.seed], float)
+        self._answer = SolverMessage(
+            Kind.OBSERVATION, values=seen, reward=1.5, truncated=self.steps == 3,
+            lines={"drag": "2.5"},
+        )  # fmt: skip
+
+    def has_news(self) -> bool:
+        return not self.is_silent
+
+    def take(self) -> SolverMessage:
+        if self.is_dead:
+            raise SolverLost("rank 7 has died")
+        assert self._answer is not None
+        self.is_busy = False
+        return self._answer
+
+    def look_for_deaths(self) -> None: ...
+
+    def give_up(self, reason: str) -> None:
+        self.given_up = reason
+
+    def release(self) -> None:
+        self.released = True
+
+    def is_flushed(self) -> bool:
+        return True
+
+
+PROGRAM = {
+    "type": "mpi", "env_id": "a.out", "observation": {"size": 3},
+    "action": {"size": 2, "low": -1, "high": 1},
+}  # fmt: skip
+
+
+def solver(group: FakeGroup, *spares: FakeGroup, may_die: bool = True, **limits: float) -> Solver:
+    left = list(spares)
+    return Solver(
+        group, Limits(**limits), next_group=lambda: left.pop(0) if left else None, may_die=may_die
+    )
+
+
+def manager(*solvers: Solver) -> EnvManager:
+    facts = facts_of(parse_env(PROGRAM))
+    made = EnvManager(SolverEnvs(solvers, facts), seed=np.random.SeedSequence(0))
+    made.launch()
+    return made
+
+
+ACTION = np.array([[0.25, 0.5], [0.0, 1.0]], np.float32)
+
+
+# --------------------------------------------------------------------------------------------- plan
+
+
+def test_ranks_after_hpcdis_own_are_groups_of_each_collector_and_its_spares() -> None:
+    config = experiment(collector_env_num=2, spares=1)
+    plan = plan_ranks(default_ranks(config), config)
+    assert plan.own == 4
+    assert plan.world == default_ranks(config) == world_of(4, config) == 16
+    assert [(g.environment, g.ranks, g.collector, g.assigner) for g in plan.groups] == [
+        (0, (4, 5), 2, None), (1, (6, 7), 2, None), (4, (8, 9), 2, 2),
+        (2, (10, 11), 3, None), (3, (12, 13), 3, None), (5, (14, 15), 3, 3),
+    ]  # fmt: skip
+    assert plan.place_of(3) is None
+    assert plan.place_of(11) == plan.groups[3]
+    assert lines_of(plan)[0] == (
+        "  solvers      of rank 2: ranks 4-5 (environment 0), 6-7 (environment 1), 8-9 (spare)"
+    )
+
+
+@pytest.mark.parametrize("world", [3, 7, 9])
+def test_a_world_that_cannot_be_divided_is_refused_with_one_that_can(world: int) -> None:
+    with pytest.raises(
+        LaunchError, match=r"cannot be divided.*start it with -n (5|5 or 8|8 or 11)$"
+    ):
+        plan_ranks(world, experiment())
+
+
+def test_settings_that_contradict_each_other_are_refused() -> None:
+    assert "evaluations share" in problems(evaluator_env_num=2)
+    assert "must be 'mpi'" in problems(manager={"type": "subprocess"})
+    assert "observation.size: is required" in problems(env_id="a.out")
+    assert "are for a program" in problems(flags=["-O3"])
+    parse_env(PROGRAM)
+
+
+def test_commands_of_one_process_are_refused() -> None:
+    with pytest.raises(ConfigError, match="has ranks of its own: `hpcdi train` runs it"):
+        MpiEnv.make_single(parse_env(PROGRAM))
+
+
+def test_a_source_is_found_beside_the_configuration(tmp_path: Path) -> None:
+    (tmp_path / "flow.c").touch()
+    config = parse_env({**PROGRAM, "env_id": "flow.c"})
+    assert located(config, tmp_path).env_id == str(tmp_path / "flow.c")
+    with pytest.raises(LaunchError, match=r"there is no program a\.out"):
+        Program.of(parse_env(PROGRAM)).prepare()
+
+
+# ----------------------------------------------------------------------------------------- messages
+
+
+def test_rows_of_nested_spaces_travel_as_vectors() -> None:
+    facts = facts_of(parse_env({**COUNTER, "env_id": "fakes.python_solvers:Controlled"}))
+    space = Space.of_actions(facts.action_space)
+    columns, back = space.zeros(2), space.zeros(2)
+    space.put(columns, 1, {"gear": 3, "jets": np.array([0.5, -0.25])})
+    vector = vector_of(space, columns, 1)
+    assert (vector.size, sorted(vector)) == (size_of(space), [-0.25, 0.5, 3.0])
+    put_vector(space, back, 1, vector)
+    assert {n: c.tolist() for n, c in back.items()} == {n: c.tolist() for n, c in columns.items()}
+
+
+def test_a_message_is_the_same_when_it_arrives() -> None:
+    sent = SolverMessage(Kind.OBSERVATION, 7, 3, np.arange(4.0), -1.5, False, True, {"a": "1"})
+    came = unpack(pack(sent))
+    np.testing.assert_array_equal(came.values, sent.values)
+    assert dataclasses.replace(came, values=sent.values) == sent
+    with pytest.raises(CommError, match="speaks version"):
+        unpack(np.zeros(64, np.uint8))
+    place = SolverPlace(3, (4, 5, 9), 2)
+    assert SolverPlace.of(place.variables()) == place
+
+
+# --------------------------------------------------------------------------- as a collector sees it
+
+
+def test_episodes_of_solvers_are_those_of_other_environments() -> None:
+    with manager(solver(FakeGroup()), solver(FakeGroup())) as envs:
+        first = envs.observation["observation"].copy()
+        for number in range(1, 4):
+            step = envs.step({"action": ACTION})
+            seen = step.successor["observation"]
+            np.testing.assert_array_equal(seen[:, :2], [[0.75, number], [1.0, number]])
+            np.testing.assert_array_equal(step.truncated, [number == 3] * 2)
+        episodes = envs.take_episodes()
+        assert episodes.returns.tolist() == [4.5, 4.5]
+        assert episodes.infos == [{"drag": 2.5}] * 2
+        after = envs.observation["observation"]
+        assert (after[:, 1] == 0).all()
+        assert (after[:, 2] != first[:, 2]).all()  # each episode has a seed of its own
+
+
+def test_an_evaluation_takes_solvers_and_collecting_takes_them_back() -> None:
+    shared = solver(FakeGroup())
+    with manager(shared) as collecting, manager(shared) as evaluating:
+        assert collecting.is_taken
+        evaluating.step({"action": ACTION[:1]})
+        collecting.reset()
+        assert (collecting.is_taken, evaluating.is_taken) == (False, True)
+        collecting.step({"action": ACTION[:1]})
+        assert collecting.observation["observation"][0, 1] == 1.0
+
+
+def test_a_step_that_nobody_waits_for_any_more_is_waited_for_by_the_next_reset() -> None:
+    group = FakeGroup()
+    one = solver(group)
+    one.ask_reset(1)
+    one.answer()
+    one.ask_step(np.zeros(2))
+    one.ask_reset(5)
+    assert one.answer().observation[2] == 5.0
+
+
+def test_lost_ranks_are_replaced_by_spare_ones_and_then_the_environment_is_retired() -> None:
+    groups = [FakeGroup(str(number)) for number in range(3)]
+    other = solver(FakeGroup())
+    dying = solver(*groups[:2])
+    with manager(dying, other) as envs:
+        envs.retires = True
+        groups[0].is_dead = True
+        step = envs.step({"action": ACTION})
+        assert step.failed is not None
+        assert step.failed.tolist() == [True, False]
+        assert dying.group is groups[1]
+        groups[1].is_dead = True
+        envs.step({"action": ACTION})
+        assert envs.health == {"env_failures": 6, "episodes_dropped": 2, "envs_retired": 1}
+        envs.step({"action": ACTION})
+
+
+def test_a_solver_that_hangs_is_killed_and_without_ulfm_the_run_ends() -> None:
+    group = FakeGroup()
+    hanging = solver(group, start_s=0.05, step_s=0.01)
+    hanging.ask_reset(0)
+    hanging.answer()
+    group.is_silent = True
+    hanging.ask_step(np.zeros(2))
+    with pytest.raises(EnvFailure, match="a step took longer than") as failure:
+        hanging.answer()
+    assert failure.value.is_gone
+    assert group.given_up
+    dead = solver(FakeGroup(), may_die=False)
+    dead.group.is_dead = True
+    dead.ask_reset(0)
+    with pytest.raises(CommError, match="rank 7 has died"):
+        dead.answer()
+
+
+# ------------------------------------------------------------------------------------------ preload
+
+
+def test_wrappers_replace_the_world_in_every_function_that_takes_a_communicator() -> None:
+    header = """
+    int MPI_Send(const void *buf, int count, MPI_Datatype type, int dest, int tag, MPI_Comm comm);
+    int PMPI_Send(const void *buf, int count, MPI_Datatype type, int dest, int tag, MPI_Comm comm);
+    int MPI_Get_count(const MPI_Status *status, MPI_Datatype type, int *count);
+    int PMPI_Get_count(const MPI_Status *status, MPI_Datatype type, int *count);
+    int MPI_Comm_spawn(const char *command, MPI_Comm comm);
+    int PMPI_Comm_spawn(const char *command, MPI_Comm comm);
+    """
+    text = preload.wrappers(header)
+    assert "return real(buf, count, type, dest, tag, hpcdi_world(comm));" in text
+    assert "EXPORTED int PMPI_Send" in text
+    assert "MPI_Get_count" not in text
+    assert "MPI_Comm_spawn cannot be used below hpcdi: it starts processes" in text
+    with pytest.raises(ValueError, match="declares no function"):
+        preload.wrappers("int main(void);")
