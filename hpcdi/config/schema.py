@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 from hpcdi.config.env import EnvConfig, OverlappingConfig
 from hpcdi.config.fields import ComponentConfig, component, section, sections, setting
+from hpcdi.config.mpi_env import MpiEnvConfig
 from hpcdi.config.policy import PolicyConfig
 from hpcdi.config.replay import AdvancedBufferConfig
 from hpcdi.config.roles import InteractionEvaluatorConfig, SoloCommanderConfig
@@ -379,6 +380,8 @@ def check_serial(config: ExperimentConfig) -> list[Problem]:
         or fault.rank not in (None, 0)
         or fault.kind in ("env_hang", "torn_shard")
     ]
+    if isinstance(config.env, MpiEnvConfig):
+        problems.append(Problem("env.type", "an MPI program needs ranks of its own: `hpcdi train`"))
     collector, evaluator = config.policy.collect.serial_collector, config.policy.eval.evaluator
     for path, part, supported in (
         ("collect.serial_collector", collector, "'sample' or 'sample_1v1'"),

@@ -7,7 +7,8 @@ from collections.abc import Sequence
 
 from hpcdi.commands.convert import as_yaml
 from hpcdi.commands.options import add_experiment, add_ranks, at_least, make_parser, print_lines
-from hpcdi.errors import EXIT_DONE, EXIT_USAGE
+from hpcdi.config.mpi_env import MpiEnvConfig
+from hpcdi.errors import EXIT_DONE, EXIT_USAGE, LaunchError
 
 HELP = """\
 Rehearse an experiment on one host, without ranks, for about a minute: makes its environments as a
@@ -67,6 +68,11 @@ def _rehearse(options: argparse.Namespace) -> int:
     with as_yaml(options.config) as path:
         compiled, spaces = load_experiment(str(path), [*options.override, *options.short])
         config = compiled.config
+        if isinstance(config.env, MpiEnvConfig):
+            raise LaunchError(
+                "an environment of type 'mpi' needs ranks of its own: `hpcdi plan` says which, and "
+                "its program runs by itself under mpirun (HPCDI_ALONE_STEPS)"
+            )
         ranks = default_world_size(config) if options.ranks is None else options.ranks
         check_world(ranks, config)
         each_s = options.seconds / 3

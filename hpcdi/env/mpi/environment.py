@@ -17,7 +17,7 @@ from hpcdi.env.numbering import make_numbered, numbered
 from hpcdi.errors import ConfigError, EnvError, Problem
 from hpcdi.types import Spaces
 
-_NO_RANKS = (
+NO_RANKS = (
     "an environment of type 'mpi' has ranks of its own: `hpcdi train` runs it, which evaluates it, "
     "too; no command of one process does"
 )
@@ -53,7 +53,7 @@ class MpiEnv(Configurable):
         Raises:
             ConfigError: always.
         """
-        raise ConfigError([Problem("env.type", f"{cfg.env_id}: {_NO_RANKS}")])
+        raise ConfigError([Problem("env.type", f"{cfg.env_id}: {NO_RANKS}")])
 
 
 def facts_of(cfg: MpiEnvConfig) -> EnvFacts:

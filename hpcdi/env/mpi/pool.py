@@ -16,7 +16,7 @@ from hpcdi.comm.doorbell import Doorbell
 from hpcdi.comm.solver_protocol import Sizes, SolverPlace
 from hpcdi.config.mpi_env import MpiEnvConfig
 from hpcdi.env.base import EnvFacts
-from hpcdi.env.mpi.environment import facts_of, sizes_of
+from hpcdi.env.mpi.environment import NO_RANKS, facts_of, sizes_of
 from hpcdi.env.mpi.solvers import Limits, Solver
 from hpcdi.errors import ConfigError, LaunchError, Problem
 from hpcdi.utils.backoff import wait_s
@@ -85,6 +85,8 @@ class SolverPool:
         Raises:
             ConfigError: this process has none.
         """
+        if self.bell is None:
+            raise ConfigError([Problem("env.type", NO_RANKS)])
         if count > len(self._solvers):
             message = f"{count} environments, and this process has ranks for {len(self._solvers)}"
             raise ConfigError([Problem("env.collector_env_num", message)])
