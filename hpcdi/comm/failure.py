@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import errno
 import os
 import platform
@@ -10,6 +11,7 @@ import signal
 import sys
 import traceback
 from pathlib import Path
+from typing import NoReturn
 
 from hpcdi.comm.messages import KillFrozen, WorkerFailed
 from hpcdi.errors import EXIT_DONE, EXIT_FAILED, EXIT_REQUEUE, HpcdiError
@@ -28,6 +30,7 @@ _OF_THE_MACHINE = (
     errno.EDQUOT,
 )
 """Errors of file systems that may be gone at the next start."""
+_EXIT = os._exit
 _SEGMENT = "sm_segment."  # how Open MPI names its shared memory
 _OTHERS_FIRST_S = 1.0
 _FORWARD_S = 0.2
@@ -87,7 +90,7 @@ def abort_job(exit_code: int = EXIT_FAILED) -> None:
                 end_mpirun(launcher_of(os.getpid()))
                 _die()
             MPI.COMM_WORLD.Abort(exit_code)
-    os._exit(exit_code)
+    _EXIT(exit_code)
 
 
 def die_alone() -> None:
@@ -98,6 +101,27 @@ def die_alone() -> None:
     _flush()
     wait_s(_FORWARD_S)
     _die()
+
+
+def die_if_it_exits() -> None:
+    """Have this rank die by a signal where a library, a simulator say, ends its process.
+
+    That is, by exit() in C, or by `os._exit`: the other ranks notice, see `die_alone`. Processes
+    that it starts end as they like; a forked one that calls exit() ends by the signal, too.
+    """
+    if not ranks_may_die():
+        return
+    pid, libc = os.getpid(), ctypes.CDLL(None)
+    die = ctypes.cast(getattr(libc, "raise"), ctypes.c_void_p)
+    libc.__cxa_atexit(die, ctypes.c_void_p(signal.SIGKILL), None)  # no Python may run any more
+
+    def exit_or_die(status: int) -> NoReturn:
+        if os.getpid() == pid:
+            sys.stderr.write(f"hpcdi: os._exit({status}) was called: this rank dies\n")
+            die_alone()
+        _EXIT(status)
+
+    os._exit = exit_or_die
 
 
 def kill_frozen(order: KillFrozen) -> None:
@@ -124,7 +148,7 @@ def leave_job(exit_code: int) -> int:
     if not ranks_may_die():
         return exit_code
     _remove_shared_memory()
-    os._exit(exit_code)
+    return _EXIT(exit_code)
 
 
 def _die() -> None:

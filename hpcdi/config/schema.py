@@ -27,7 +27,7 @@ from hpcdi.utils.registry import (
 _ON_FAULT = ("continue", "abort")
 ALLOW_FAULTS = "HPCDI_ALLOW_FAULTS"
 """Environment variable: if it is set, the section `fault` is accepted."""
-FAULT_KINDS = ("kill", "hang", "raise", "env_hang", "torn_shard", "enospc")
+FAULT_KINDS = ("kill", "hang", "raise", "env_hang", "torn_shard", "enospc", "exit")
 FAULT_ROLES = ("coordinator", "learner", "collector", "serial")
 
 
@@ -202,7 +202,7 @@ class FaultConfig:
         "kill",
         "kill: SIGKILL to the rank; raise: an error; hang: its computing thread blocks; "
         "env_hang: one of its environments blocks; torn_shard: the next block loses its second "
-        "half; enospc: its writes fail as on a full disk",
+        "half; enospc: its writes fail as on a full disk; exit: it calls _exit(3) in C",
         choices=FAULT_KINDS,
     )
     rank: int | None = setting(None, "where: one rank, or", minimum=0)

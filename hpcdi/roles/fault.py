@@ -13,6 +13,7 @@ collector's steps count.
 
 from __future__ import annotations
 
+import ctypes
 import dataclasses
 import math
 import os
@@ -113,6 +114,8 @@ class Faults:
         match fault.kind:
             case "kill":
                 os.kill(os.getpid(), signal.SIGKILL)
+            case "exit":  # as a native simulator does
+                ctypes.CDLL(None)._exit(3)
             case "raise":
                 raise InjectedFault(f"an injected fault, at step {step}")
             case "hang":

@@ -278,6 +278,7 @@ def _play(
     start: RunStart, world: World, flag: SignalFlag, guard: StartGuard, chosen_by_user: set[str]
 ) -> int:
     """Build this rank's role and run it."""
+    from hpcdi.comm.failure import die_if_it_exits
     from hpcdi.roles.context import WorkerContext, role_seed
     from hpcdi.roles.fault import FAULTS
     from hpcdi.store.atomic import stay_in
@@ -312,6 +313,7 @@ def _play(
         start.restarts,
     )
     guard.over()  # from here on the link reports dead ranks, and rank 0 silent ones
+    die_if_it_exits()
     try:
         if place.role == "coordinator":
             from hpcdi.run.coordinate import coordinate

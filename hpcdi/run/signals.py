@@ -24,6 +24,7 @@ Request = StopRequest | ScaleCollectors
 
 PREEMPT_VARIABLE = "HPCDI_PREEMPT_SIGNAL"
 """Environment variable that names the batch system's preemption signal, besides USR2."""
+_EXIT = os._exit  # a rank replaces it: `failure.die_if_it_exits`
 _ENDING = {signal.SIGINT: EXIT_INTERRUPTED, signal.SIGTERM: EXIT_TERMINATED}
 """Signals that end the process at once when they come twice, and the exit code."""
 SECOND_S = 1.0
@@ -152,7 +153,7 @@ class SignalFlag:
     def _handle(self, number: int, _frame: FrameType | None) -> None:
         meaning = self._signals.receive(number, time.monotonic())
         if meaning is Meaning.NOW:
-            os._exit(_ENDING[signal.Signals(number)])
+            _EXIT(_ENDING[signal.Signals(number)])
         self._is_new |= meaning is not Meaning.NOTHING
         if meaning is Meaning.STOP and self._hint:  # print() is not safe in signal handlers
             with contextlib.suppress(OSError):  # nobody reads it

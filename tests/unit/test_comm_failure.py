@@ -105,3 +105,20 @@ def test_abort_needs_no_reader() -> None:
     )
     ended = run(code)
     assert ended.returncode == 7, ended.stderr
+
+
+@pytest.mark.parametrize("how", ["ctypes.CDLL(None).exit(3)", "os._exit(3)", "sys.exit(3)"])
+@pytest.mark.parametrize("may_die", [True, False])
+def test_a_rank_that_exits_dies_by_a_signal_where_others_go_on(how: str, may_die: bool) -> None:
+    code = (
+        "import ctypes, os, sys\n"
+        "from hpcdi.comm.failure import die_if_it_exits\n"
+        "die_if_it_exits()\n"
+        "child = os.fork()\n"
+        "if not child: os._exit(0)\n"
+        "assert os.waitpid(child, 0)[1] == 0\n"
+        f"{how}\n"
+    )
+    variables = {**os.environ, "OMPI_MCA_mpi_ft_enable": str(int(may_die))}
+    ended = subprocess.run([sys.executable, "-c", code], env=variables, check=False)
+    assert ended.returncode == (-9 if may_die else 3)

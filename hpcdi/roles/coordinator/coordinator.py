@@ -31,6 +31,7 @@ from hpcdi.roles.coordinator.snapshots import (
     SnapshotKeeper,
     unannounced,
 )
+from hpcdi.roles.coordinator.unheard import UnheardDeaths
 from hpcdi.roles.coordinator.view import RunView
 from hpcdi.roles.coordinator.workers import FaultPolicy, Notice, Order, Timeouts, Workers
 from hpcdi.store.checkpoints import of_agent
@@ -91,6 +92,7 @@ class Coordinator(Closing):
         collector = config.policy.collect.collector
         if collector.collector_max is not None:
             self._scheduler.want_collectors(collector.collector_num)
+        self._unheard = UnheardDeaths(platform.node())
         self._arrived: list[tuple[int, Message]] = []
         self._orders: deque[Order] = deque()  # that are not sent yet
         self._heartbeat_at = 0.0
@@ -130,6 +132,9 @@ class Coordinator(Closing):
         """
         scheduler, meter = self._scheduler, self._view.meter
         arrived, self._arrived = self._arrived or self._link.receive(0.0), []
+        if self._link.ranks_may_die:
+            silent = [scheduler.workers[rank] for rank in scheduler.workers.silent]
+            arrived += [(rank, RankLost()) for rank in self._unheard.look(silent, now)]
         for rank, message in arrived:
             self._handle(message, rank, now)
         if request is not None:
