@@ -179,7 +179,7 @@ class MessageSide(Configurable, ABC):
     def _lost(self, rank: int) -> None:
         """Handle a rank's death (on the communication thread): without rank 0 the job ends."""
         if rank == COORDINATOR_RANK and not self._is_leaving:  # else it may just have left first
-            self._end_without_rank_0("has died: killed, or out of memory")
+            self._end_without_rank_0("has died: killed, out of memory, or ended by a library")
 
     def _end_without_rank_0(self, why: str) -> None:
         if self._place.link.rank > 1:  # rank 1 says so, for all
