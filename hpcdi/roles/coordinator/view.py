@@ -265,7 +265,11 @@ class RunRecord:
         about: dict[str, Any] = {"about_rank": rank}
         match message:
             case RankLost():
-                LOGGER.warning("rank %d has died: killed, out of memory, or ended by a library", rank, extra=about)
+                LOGGER.warning(
+                    "rank %d has died: killed, out of memory, or ended by a library",
+                    rank,
+                    extra=about,
+                )
             case WorkerReady():
                 LOGGER.info("worker ready", extra={**about, "worker": vars(message)})
             case WorkerFailed():
