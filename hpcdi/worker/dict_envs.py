@@ -57,6 +57,10 @@ class View(Protocol):
         """Returns those of the rows that completed a transition in the last step."""
         ...
 
+    def info(self, row: int) -> Mapping[str, Any]:
+        """Returns the environment's info of a row in the last step, in which its episode ended."""
+        ...
+
 
 def open_envs(manager: Any, players: int) -> tuple[Envs, View]:
     """Returns a manager's environments as the stepping loop has them, and their values.
@@ -122,13 +126,11 @@ class RowView:
 
     def timesteps(self, step: Step) -> dict[int, BaseEnvTimestep]:
         """See `View.timesteps`."""
-        env_num, seats = self._manager.env_num, self._manager.seats
         self._returns += np.where(step.live, step.reward, 0)
         found = {}
         for row in np.flatnonzero(step.live).tolist():
-            info = self._manager.infos.get(row % env_num)
-            own = dict((info if seats == 1 or info is None else info[row // env_num]) or {})
-            own |= {
+            own = {
+                **self.info(row),
                 "terminated": bool(step.terminated[row]),
                 "truncated": bool(step.truncated[row]),
             }
@@ -139,6 +141,12 @@ class RowView:
             found[row] = BaseEnvTimestep(seen, float(step.reward[row]), done, own)
         self._returns[step.over] = 0.0
         return found
+
+    def info(self, row: int) -> Mapping[str, Any]:
+        """See `View.info`."""
+        env_num, seats = self._manager.env_num, self._manager.seats
+        info = self._manager.infos.get(row % env_num) or {}
+        return info if seats == 1 or not info else info[row // env_num] or {}
 
 
 class ForeignEnvs:
@@ -162,7 +170,10 @@ class ForeignEnvs:
         self._counter = EpisodeCounter(self.env_num, self.seats)
         self._turns = self._new_turns()
         self._timesteps: dict[int, BaseEnvTimestep] = {}
+        self._infos: dict[int, Mapping[str, Any]] = {}
         self._waiting: Array | None = None  # observations; None: they are to be asked for
+        self._begins: int | None = None  # episodes that may still begin; None: any number
+        self._running: set[int] = set()  # environments whose episode has begun
         self._played, self._heard = 0, time.monotonic()
 
     @property
@@ -175,6 +186,8 @@ class ForeignEnvs:
         if self._waiting is None:
             self._waiting = np.empty(self.rows, dtype=object)
             for env, own in self._manager.ready_obs.items():
+                if not self._may_step(env):
+                    continue
                 if not self._is_battle:
                     self._waiting[env] = own
                 elif len(own) != self.seats:
@@ -182,6 +195,20 @@ class ForeignEnvs:
                 else:
                     self._waiting[env :: self.env_num] = _objects(own)
         return {"observation": self._waiting}
+
+    def begin_only(self, episodes: int | None) -> None:
+        """Begin so many episodes from here on; an environment without one rests. None: no limit."""
+        self._begins, self._waiting = episodes, None
+        self._running.clear()
+
+    def _may_step(self, env: int) -> bool:
+        """Returns whether an environment's episode goes on, or may begin."""
+        if self._begins is None or env in self._running:
+            return True
+        if self._begins:
+            self._begins -= 1
+            self._running.add(env)
+        return env in self._running
 
     @property
     def ready(self) -> Array:
@@ -256,6 +283,8 @@ class ForeignEnvs:
             infos.update(zip(rows, own, strict=True))
             if done:
                 ends[env] = list(map(numbers_in, own))
+                self._running.discard(env)
+        self._infos = infos
         self.stepped = len(timesteps) - int(failed.sum()) // self.seats
         live, reward = self._turns.complete(over, acts, ended, reward)
         self._turns.drop(failed)
@@ -303,6 +332,10 @@ class ForeignEnvs:
     def timesteps(self, _step: Step) -> dict[int, BaseEnvTimestep]:
         """See `View.timesteps`; of one player they are the environment's own."""
         return self._timesteps
+
+    def info(self, row: int) -> Mapping[str, Any]:
+        """See `View.info`."""
+        return self._infos[row]
 
     def _rows_of(self, env: int) -> list[int]:
         return list(range(env, self.rows, self.env_num))

@@ -297,6 +297,8 @@ class DictRecorder:
         self.actor, self.of = actor, list(recorders)
         self.mark: Callable[[int], Transition] | None = None
         """Environment -> what is added to its transitions; None: nothing."""
+        self.infos: list[list[Mapping[str, Any]]] = [[] for _ in recorders]
+        """By player, infos of the environments at the ends of episodes, in order."""
 
     def record(
         self, _columns: Columns, _live: Array, step: Step, _games: Games | None = None
@@ -317,6 +319,8 @@ class DictRecorder:
             if self.mark is not None:
                 made.update(self.mark(env))
             recorder.add(env, made, ended=bool(timestep.done))
+        for row in np.flatnonzero(step.ended).tolist() if actor.is_battle else ():
+            self.infos[row // env_num].append(actor.view.info(row))
         failed = [] if step.failed is None else np.flatnonzero(step.failed).tolist()
         for row in failed:
             recorder = self.of[row // env_num]
@@ -362,6 +366,9 @@ class TrajectoryRecorder:
         episodes: of each environment, after which it is full: the first that end are more often
             short ones, so that each has its quota, and further ones are dropped; 0: it is full
             after a rollout.
+
+    Attributes:
+        open: by environment, transitions of the unfinished trajectory.
     """
 
     def __init__(
@@ -378,7 +385,7 @@ class TrajectoryRecorder:
         self._opens, self._episodes = opens, episodes
         self._make_samples = make_samples
         self._rollout = rollout
-        self._open: list[list[Transition]] = [[] for _ in range(env_num)]
+        self.open: list[list[Transition]] = [[] for _ in range(env_num)]
         self._episode = [0] * env_num  # number of the running episode
         self._finished: list[Trajectory] = []
         self._without_samples = 0  # transitions that no cut has counted yet
@@ -386,7 +393,7 @@ class TrajectoryRecorder:
     @property
     def open_transitions(self) -> int:
         """Transitions of unfinished trajectories."""
-        return sum(map(len, self._open))
+        return sum(map(len, self.open))
 
     @property
     def finished(self) -> int:
@@ -397,7 +404,7 @@ class TrajectoryRecorder:
     def is_full(self) -> bool:
         """True if it must be cut before the next step: it holds a rollout of all environments."""
         if self._episodes:
-            return all(self._ended(env) >= self._episodes for env in range(len(self._open)))
+            return all(self._ended(env) >= self._episodes for env in range(len(self.open)))
         if self._opens == "drop":  # as DI-engine counts: of a piece, not all may become samples
             held = sum(len(trajectory.samples) for trajectory in self._finished)
         else:
@@ -405,22 +412,22 @@ class TrajectoryRecorder:
         if self._opens == "finish":
             held += self.open_transitions
         rollout = self.length if self._rollout is None else self._rollout
-        return held >= rollout * len(self._open)
+        return held >= rollout * len(self.open)
 
     @property
     def is_empty(self) -> bool:
         """True if there is nothing to cut."""
-        return not self._finished and not any(self._open)
+        return not self._finished and not any(self.open)
 
     def add(self, env: int, transition: Transition, *, ended: bool) -> None:
         """Add an environment's transition, with which its episode may have ended."""
-        self._open[env].append(transition)
-        if ended or len(self._open[env]) >= self.length:
+        self.open[env].append(transition)
+        if ended or len(self.open[env]) >= self.length:
             self._finish(env, is_whole=ended)
 
     def drop(self, env: int) -> None:
         """Drop an environment's unfinished trajectory: it failed."""
-        self._open[env] = []
+        self.open[env] = []
         self._episode[env] += 1
 
     def take(self, most: int | None = None) -> list[Trajectory]:
@@ -431,13 +438,13 @@ class TrajectoryRecorder:
 
     def drop_open(self) -> None:
         """Drop what was recorded of unfinished trajectories."""
-        for env, transitions in enumerate(self._open):
+        for env, transitions in enumerate(self.open):
             if transitions:
                 self.drop(env)
 
     def finish_all(self) -> None:
         """Finish all trajectories, however short they are."""
-        for env, transitions in enumerate(self._open):
+        for env, transitions in enumerate(self.open):
             if transitions:
                 self._finish(env, is_whole=False)
 
@@ -476,12 +483,12 @@ class TrajectoryRecorder:
 
     def _finish(self, env: int, *, is_whole: bool) -> None:
         """Make samples of an environment's trajectory, which may end with its episode."""
-        transitions, self._open[env] = self._open[env], []
+        transitions, self.open[env] = self.open[env], []
         if self._episodes and self._ended(env) >= self._episodes:
             self._without_samples += len(transitions)
             self._episode[env] += is_whole
             return
         samples, count = self._make_samples(transitions), len(transitions)
-        episode = self._episode[env] * len(self._open) + env
+        episode = self._episode[env] * len(self.open) + env
         self._finished.append(Trajectory(env, episode, samples, count, is_whole))
         self._episode[env] += is_whole

@@ -23,6 +23,7 @@ from hpcdi.utils.nested import to_tensors
 from hpcdi.utils.registry import SERIAL_COLLECTOR_REGISTRY
 from hpcdi.worker.collectives import sum_over_ranks
 from hpcdi.worker.collector.caches import CachePool, TrajBuffer, to_tensor_transitions
+from hpcdi.worker.dict_envs import ForeignEnvs
 from hpcdi.worker.dict_policy import (
     DictActor,
     DictRecorder,
@@ -99,7 +100,8 @@ class SerialCollector(Closing, ISerialCollector):
     ) -> None:
         self._cfg = self.parse_config(cfg)
         self._exp_name = exp_name
-        self._report = CollectReport(tb_logger, instance_name, self._cfg.collect_print_freq)
+        self._collect_print_freq = self._cfg.collect_print_freq
+        self._report = CollectReport(tb_logger, instance_name, self._collect_print_freq)
         self._env: Any = None
         self._policy: Any = None
         self._loop: Loop | None = None
@@ -173,6 +175,13 @@ class SerialCollector(Closing, ISerialCollector):
         """The collect mode, or a battle's list of modes."""
         return self._policy
 
+    @property
+    def _traj_buffer(self) -> dict[int, Any]:
+        """Transitions of the running episodes, as DI-engine's own tests ask for them."""
+        opens = [one.open for one in (self._records.of if self._records else ()) if one]
+        each = zip(*opens, strict=True)
+        return {env: own if len(own) > 1 else own[0] for env, own in enumerate(each)}
+
     @abstractmethod
     def _recorders(self) -> list[TrajectoryRecorder | None]:
         """Recorders of the players' transitions; None: a player's are not kept."""
@@ -194,7 +203,14 @@ class SerialCollector(Closing, ISerialCollector):
             return ()
         return self._policy if isinstance(self._policy, list) else (self._policy,)
 
-    def _begin(self, setting: Any, train_iter: int, level_seeds: Any = None) -> CollectCall:
+    def _begin(
+        self,
+        setting: Any,
+        train_iter: int,
+        level_seeds: Any = None,
+        *,
+        episodes: int | None = None,
+    ) -> CollectCall:
         """Begin a call of `collect`, which marks transitions; the loop is made when first needed.
 
         Args:
@@ -202,6 +218,7 @@ class SerialCollector(Closing, ISerialCollector):
             train_iter: of the policy, marked as ``collect_iter``.
             level_seeds: by environment, marked as ``seed``: a mapping of some, or a sequence or a
                 tensor of all.
+            episodes: that begin, where a manager is foreign; None: no limit.
         """
         if self._loop is None or self._records is None:
             present = copy.deepcopy if self._cfg.deepcopy_obs else None
@@ -218,7 +235,10 @@ class SerialCollector(Closing, ISerialCollector):
         pairs = seeds.items() if isinstance(seeds, Mapping) else enumerate(seeds)
         own = {env: {**mark, "seed": seed} for env, seed in pairs}
         self._records.mark = lambda env: own.get(env, mark)
-        return CollectCall(self._env, self._loop, setting, recorders=self._records.of)
+        self._records.infos = [[] for _ in self._policies()]
+        if isinstance(self._loop.envs, ForeignEnvs):
+            self._loop.envs.begin_only(episodes)
+        return CollectCall(self._env, self._loop, setting, records=self._records)
 
     def _prepared(self, player: int, trajectory: list[Transition]) -> list[Transition]:
         """A trajectory as a player's policy takes it: of tensors, unless it acts by columns."""
@@ -270,7 +290,11 @@ class CollectCall:
         loop: steps the environments.
         setting: keyword arguments of the policy; in a battle maybe a list, one a player.
         act: acts instead of the policy.
-        recorders: of each player, see `DictRecorder`; none where columns are recorded.
+        records: of the players; None where columns are recorded.
+
+    Attributes:
+        recorders: of each player, see `DictRecorder`.
+        infos: see `DictRecorder.infos`.
     """
 
     def __init__(
@@ -279,9 +303,11 @@ class CollectCall:
         loop: Loop,
         setting: Any = None,
         act: Act | None = None,
-        recorders: Sequence[Any] = (),
+        records: DictRecorder | None = None,
     ) -> None:
-        self.loop, self.recorders = loop, recorders
+        self.loop = loop
+        self.recorders: list[Any] = [] if records is None else records.of
+        self.infos = [] if records is None else records.infos
         self._env_steps = 0
         self._env, self._setting, self._act = env, setting or {}, act
         self._began = time.perf_counter()

@@ -151,9 +151,10 @@ class SampleSerialCollector(SerialCollector):
 class EpisodeSerialCollector(SerialCollector):
     """Collects a number of whole episodes; see `SerialCollector` for the arguments.
 
-    Episodes that are running at the end of a call continue in the next one, so that short episodes
-    are not preferred; those of an on-policy policy begin anew in each call, and each environment
-    contributes its share.
+    Short episodes are not preferred: in a foreign manager, only as many episodes begin as a call
+    returns, and an environment without one rests. Managers of ours step all environments together:
+    what is running at the end of a call continues in the next one; episodes of an on-policy policy
+    begin anew in each call, and each environment contributes its share.
     """
 
     @dataclass(frozen=True)
@@ -189,11 +190,11 @@ class EpisodeSerialCollector(SerialCollector):
         """
         target = self._episode_target(n_episode)
         each = target  # at most so many of one environment
-        if attribute_of(self._policy, "on_policy", False):
+        if attribute_of(self._policy, "on_policy", False) and ours(self._env) is not None:
             self.reset_env()
             self.reset_policy()
             each = math.ceil(target / self._env.env_num)
-        call = self._begin(policy_kwargs, train_iter)
+        call = self._begin(policy_kwargs, train_iter, episodes=target)
         (recorder,) = call.recorders
         episodes: list[list[Transition]] = []
         taken: Counter[int] = Counter()
@@ -258,7 +259,8 @@ class BattleSampleSerialCollector(BattleSerialCollector):
 
         Returns:
             Samples of each player (empty where they are not collected), and for each player a list
-            of ``{"eval_episode_return", "length"}``, one for each episode that ended.
+            of infos, one for each episode that ended: the environment's last one for that player,
+            with ``eval_episode_return`` and ``length``.
         """
         target = self._target(n_sample, "n_sample")
         call = self._begin(policy_kwargs, train_iter)
@@ -277,7 +279,7 @@ class BattleSampleSerialCollector(BattleSerialCollector):
                 recorder.drop_open()  # another policy acts from here on
         ended = call.report(self._report, max(map(len, samples)), train_iter)
         last = target if drop_extra else None
-        return [own[:last] for own in samples], _by_player(ended)
+        return [own[:last] for own in samples], _by_player(ended, call.infos)
 
     def _recorders(self) -> list[TrajectoryRecorder | None]:
         return [
@@ -318,10 +320,10 @@ class BattleEpisodeSerialCollector(BattleSerialCollector):
 
         Returns:
             For each player its episodes, each a list of transitions, or training samples of all;
-            and for each player a list of ``{"eval_episode_return", "length"}``, one an episode.
+            and for each player a list of infos, one an episode: see `BattleSampleSerialCollector`.
         """
         target = self._episode_target(n_episode)
-        call = self._begin(policy_kwargs, train_iter)
+        call = self._begin(policy_kwargs, train_iter, episodes=target)
         for _ in call.steps():
             if min(recorder.finished for recorder in call.recorders) >= target:
                 break
@@ -333,7 +335,7 @@ class BattleEpisodeSerialCollector(BattleSerialCollector):
         ended = call.report(self._report, count, train_iter)
         if self._cfg.get_train_sample:
             data = [[sample for episode in own for sample in episode] for own in data]
-        return data, _by_player(ended)
+        return data, _by_player(ended, call.infos)
 
     def _recorders(self) -> list[TrajectoryRecorder | None]:
         make = self._samples if self._cfg.get_train_sample else self._prepared
@@ -389,12 +391,16 @@ def _columns_of(segment: Segment | None) -> Columns:
     return transitions(block)
 
 
-def _by_player(ended: Sequence[Episodes]) -> list[list[dict[str, Any]]]:
-    """Returns and lengths of ended episodes, for each player a list of them."""
+def _by_player(
+    ended: Sequence[Episodes], infos: Sequence[Sequence[Mapping[str, Any]]]
+) -> list[list[dict[str, Any]]]:
+    """Infos of ended episodes, for each player a list of them, with returns and lengths."""
     return [
         [
-            {"eval_episode_return": total, "length": length}
-            for total, length in zip(own.returns.tolist(), own.lengths.tolist(), strict=True)
+            {**info, "eval_episode_return": total, "length": length}
+            for info, total, length in zip(
+                said, own.returns.tolist(), own.lengths.tolist(), strict=True
+            )
         ]
-        for own in ended
+        for own, said in zip(ended, infos, strict=True)
     ]
