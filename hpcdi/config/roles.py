@@ -225,7 +225,6 @@ class ReturnEvaluatorConfig(EvaluatorConfig):
         None, "episodes of an evaluation; empty: one of each environment", minimum=1
     )
     stop_value: float = setting(float("inf"), "mean return that ends the run")
-    transform_obs: bool = setting(False, "policies get float32 tensors, instead of numpy arrays")
 
 
 @dataclass(frozen=True)

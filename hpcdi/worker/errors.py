@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from hpcdi.errors import ConfigError, EnvError, PolicyError
+from hpcdi.errors import ConfigError, EnvError, PolicyError, SnapshotError
 
 
 class UnknownAmountError(ConfigError, RuntimeError):
@@ -19,6 +19,10 @@ class NoEnvError(EnvError, AssertionError):
 
 class NoPolicyError(PolicyError, AssertionError):
     """There is no policy yet, or there are too few for a battle."""
+
+
+class NoFileError(SnapshotError, FileNotFoundError):
+    """There is no such file of a buffer."""
 
 
 class HookError(ValueError, AssertionError):

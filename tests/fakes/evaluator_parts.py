@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
+import torch
 
 from hpcdi.types import Array
 from hpcdi.worker import IMetric
@@ -48,6 +49,10 @@ class Manager:
         self.broken: set[int] = set()
         self.resets: list[int] = []  # environments reset one by one
         self.actions: list[dict[int, Any]] = []
+
+    @property
+    def closed(self) -> bool:
+        return not self.is_launched
 
     def launch(self, reset_param: Any = None) -> None:
         assert not self.is_launched
@@ -148,16 +153,16 @@ class BattleManager(Manager):
 
 
 class DuckPolicy:
-    """Any object with forward and reset; checks that it sees numpy arrays."""
+    """Any object with forward and reset; checks that it sees float32 tensors."""
 
-    def __init__(self, action: Any = 1, wants: type = np.ndarray) -> None:
-        self.action, self.wants = action, wants
+    def __init__(self, action: Any = 1) -> None:
+        self.action = action
         self.resets: list[list[int] | None] = []
         self.kwargs: list[dict[str, Any]] = []
 
     def forward(self, data: dict[int, Any], **kwargs: Any) -> dict[int, Any]:
         assert data
-        assert all(isinstance(obs, self.wants) for obs in data.values())
+        assert {obs.dtype for obs in data.values()} == {torch.float32}
         self.kwargs.append(kwargs)
         return {env_id: {"action": self.action, "logit": None} for env_id in data}
 

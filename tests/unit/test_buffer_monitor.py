@@ -28,6 +28,10 @@ class Calls:
     def add_scalar(self, tag: str, value: float, step: int) -> None:
         self.made.append((tag, value, step))
 
+    def flush(self) -> None: ...
+
+    def close(self) -> None: ...
+
     def curve(self, tag: str) -> list[tuple[int, float]]:
         return [(step, value) for each, value, step in self.made if each == tag]
 

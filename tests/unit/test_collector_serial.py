@@ -400,6 +400,7 @@ class TestSerialCollector:
             "total_episode_count": [2, 6], "avg_envstep_per_episode": [2, 2],
             "reward_mean": [first, np.mean(later)], "reward_std": [0.0, np.std(later)],
             "reward_max": [first, max(later)], "reward_min": [first, min(later)],
+            "avg_sample_per_episode": [2, 2],
         }  # fmt: skip
         for name, values in expected.items():
             values = [float(np.float32(value)) for value in values]

@@ -359,7 +359,7 @@ def test_a_disk_that_is_full_is_told_and_ends_nothing(
     monkeypatch.setattr("hpcdi.store.checkpoints.os.fsync", full)
     learn(learner, 1)
     learner.save_checkpoint("ckpt_best")
-    (record,) = [record for record in caplog.records if record.levelname == "WARNING"]
+    record, *_ = [record for record in caplog.records if record.levelname == "WARNING"]
     assert "no checkpoint could be written: " in record.getMessage()
     assert "No space left on device" in record.getMessage()
     assert open_checkpoint(tmp_path / "ckpt_best").facts["train_iter"] == 0, "the one before"
@@ -482,7 +482,7 @@ def test_a_file_beside_the_folder_is_what_torch_loads(tmp_path: Path, name: str 
 
 
 def test_the_predecessors_name_finds_our_folder(tmp_path: Path) -> None:
-    learner = learner_of(tmp_path)
+    learner = learner_of(tmp_path, ckpt_format="folder")
     learner.train(batch_of(0), 70)
     learner.save_checkpoint("ckpt_best.pth.tar")
     assert not (tmp_path / "ckpt_best.pth.tar").exists()

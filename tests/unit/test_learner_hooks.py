@@ -172,7 +172,7 @@ def test_whole_hooks_by_their_type() -> None:
     (mine,) = hooks["before_run"]
     assert isinstance(mine, NoteHook)
     assert (mine.name, mine.priority, mine.ext_args) == ("mine", 100, {"a": 1})
-    assert names(hooks) == ["named", "log_show_after_iter"]
+    assert names(hooks) == ["named", "log_show"]
 
 
 @pytest.mark.parametrize(

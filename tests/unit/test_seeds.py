@@ -555,6 +555,8 @@ def test_serial_collector(name: str) -> None:
     assert first.keys() >= {"obs", "next_obs", "action", "reward", "done"}
     assert policies[0].settings[0] == {"eps": 0.5}
     assert not is_battle or len(info) == 2
+    kept = collector._traj_buffer.values()
+    assert is_sample or {sum(map(len, own)) for own in kept} == {0}, "whole episodes"
     assert collector.envstep > 0
     assert {tag.partition("/")[0] for tag in writer.tags} <= {"mine_iter", "mine_step"}
     collector.envstep = 1000
@@ -667,6 +669,7 @@ def test_vector_eval_monitor() -> None:
     assert sorted(monitor.get_episode_return()) == [1, 2, 3], "9 is one more than its quota"
     assert (monitor.get_latest_reward(0), monitor.get_current_episode()) == (2, 3)
     assert set(monitor.get_episode_info() or {}) >= {"eval_episode_return"}
+    assert ding.VectorEvalMonitor(1, 1).get_episode_info() is None
     assert monitor.get_video().ndim == 5
 
 
@@ -684,6 +687,7 @@ def test_interaction_evaluator() -> None:
     stop, info = evaluator.eval(saved.append, train_iter=1, envstep=7, n_episode=2)
     assert stop is False
     assert sorted(map(float, info["eval_episode_return"])) == [1, 5]
+    assert info["eval_episode_return_mean"] == 3
     assert saved == ["ckpt_best.pth.tar"]
     envs = EvaluatorManager([[(2, 6.0)], [(3, 6.0)]])
     evaluator.reset_env(envs)
@@ -796,7 +800,10 @@ def test_base_learner() -> None:
     positions: list[str] = []
     for position in ding.LearnerHook.positions:
         learner.register_hook(Note(positions, "note", 10, position=position))
-    learner.train(drawn(), envstep=17, policy_kwargs={"a": 1})
+    (log,) = learner.train(drawn(), envstep=17, policy_kwargs={"a": 1})
+    assert log.keys() == {"total_loss"}, "priorities are in priority_info"
+    with pytest.raises(KeyError):
+        learner.call_hook("no_such")
     assert policy.learnt == [(2, {"a": 1})]
     assert positions == ["before_iter", "after_iter"]
     assert (learner.train_iter, learner.last_iter.val, learner.collector_envstep) == (1, 1, 17)
@@ -815,12 +822,14 @@ def test_base_learner() -> None:
     learner.get_data = lambda size: [lambda: drawn()[0]] * size  # type: ignore[attr-defined]
     learner.setup_dataloader()
     learner.start()
-    assert learner.train_iter == 3
+    assert learner.train_iter == 1 + 3
     assert positions[-1] == "after_run"
     learner.tb_logger.add_scalar("a", 1.0, 1)  # type: ignore[union-attr]
     learner.close()
-    (events,) = Path("exp/log/mine").glob("events*")
-    assert events.stat().st_size > 60, "flushed"
+    assert any(events.stat().st_size > 60 for events in Path("exp/log/mine").glob("events*"))
+    learner.save_checkpoint("ckpt_best.pth.tar")
+    state = torch.load("exp/ckpt_mine/ckpt_best.pth.tar", weights_only=False)
+    assert (state["last_iter"], state["last_step"]) == (4, 5)
     made = ding.create_learner(EasyDict(type="base", import_names=[]), policy=policy)
     assert isinstance(made, ding.BaseLearner)
     with pytest.raises(KeyError):
@@ -877,7 +886,7 @@ def test_hooks() -> None:
     cfg = EasyDict(log_show_after_iter=7, save_ckpt_after_run=True, load_ckpt_before_run="")
     hooks = ding.build_learner_hook_by_cfg(cfg)
     assert sorted(hooks) == sorted(ding.LearnerHook.positions)
-    assert [one.name for one in hooks["after_iter"]] == ["log_show_after_iter"]
+    assert [one.name for one in hooks["after_iter"]] == ["log_show"]
     assert [one.name for one in hooks["after_run"]] == ["save_ckpt_after_run"]
     ding.add_learner_hook(hooks, hook)
     ding.add_learner_hook(hooks, Note(None, "first", 1, position="after_iter"))
@@ -962,6 +971,21 @@ def test_advanced_buffer() -> None:
     assert {found["number"] for found in buffer.sample(4, 3) or ()} == {one["number"]}
     buffer.load_state_dict(buffer.state_dict(), deepcopy=True)
     assert buffer.count() == 4
+    assert buffer.update({}) is None, "the policy returned no priorities"
+    buffer.push([item(4, priority=7.0), item(5, priority=None), item(6)], 0)
+    buffer.push(item(7, priority=8.0), 0)
+    stated = {one["number"]: one["priority"] for one in buffer.sample(4, 0, slice(-4, None)) or ()}
+    assert (stated[4], stated[7]) == pytest.approx((7, 8)), "not all items need to have one"
+    with pytest.raises(FileNotFoundError):
+        buffer.load_data("nowhere.h5")
+
+
+def test_a_buffer_closes_its_writer() -> None:
+    writer = Writer()
+    buffer = ding.AdvancedReplayBuffer({}, writer)
+    buffer.close()
+    buffer.close()
+    assert writer.is_closed
 
 
 @pytest.mark.parametrize("kind", ["naive", "advanced"])

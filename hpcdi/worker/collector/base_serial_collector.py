@@ -430,6 +430,7 @@ class CollectReport:
             **{f"total_{name}_count": float(count) for name, count in self.totals.items()},
             **per,
             "avg_envstep_per_episode": since.get("envstep", 0) / episodes,
+            "avg_sample_per_episode": since.get("train_sample", 0) / episodes,
             "reward_mean": float(returns.mean()),
             "reward_std": float(returns.std()),
             "reward_max": float(returns.max()),

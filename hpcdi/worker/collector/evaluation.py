@@ -134,6 +134,8 @@ class VectorEvalMonitor:
         except ConfigError as error:
             raise QuotaError(error.problems, error.source) from None
         """Episodes of each environment that count."""
+        self.env_steps = 0
+        """Steps of environments that were made for it."""
         self._rewards: list[list[float]] = [[] for _ in range(env_num)]
         self._infos: list[list[Mapping[str, Any]]] = [[] for _ in range(env_num)]
         self._videos = EpisodeVideos(env_num, max_video_bytes)
@@ -213,14 +215,22 @@ class VectorEvalMonitor:
         """Episodes that have ended and count."""
         return sum(map(len, self._rewards))
 
-    def get_episode_info(self) -> dict[str, list[Any]]:
+    def get_episode_info(self) -> dict[str, Any] | None:
         """Key -> value in each episode's info, in the order of `get_episode_return`.
 
-        None where an episode's info lacks the key.
+        None where an episode's info lacks the key. Numbers that all infos have come with their mean
+        as ``<key>_mean``, a float. Without any info, None.
         """
         infos = [info for of_env in self._infos for info in of_env]
+        if not infos:
+            return None
         keys = dict.fromkeys(key for info in infos for key in info)
-        return {key: [info.get(key) for info in infos] for key in keys}
+        lists: dict[str, list[Any]] = {key: [info.get(key) for info in infos] for key in keys}
+        return lists | {
+            f"{key}_mean": float(np.mean(values))
+            for key, values in lists.items()
+            if all(isinstance(value, int | float | np.number) for value in values)
+        }
 
 
 BEST_CHECKPOINT = "ckpt_best.pth.tar"
@@ -291,10 +301,11 @@ class SerialEvaluator(Closing, ISerialEvaluator):
         if _env is None or _env is self._env:
             self._demand_env().reset()
             return
-        if self._env is not None:
-            self._env.close()
-        self._env = _env
-        _env.launch()
+        self._env = _env  # the old one is its owner's to close
+        if getattr(_env, "closed", True):
+            _env.launch()
+        else:
+            _env.reset()
 
     def reset_policy(self, _policy: Any = None) -> None:
         """See `ISerialEvaluator.reset_policy`."""
@@ -396,17 +407,16 @@ def play_episodes(
     monitor: VectorEvalMonitor,
     *,
     setting: Mapping[str, Any] | None = None,
-    transform_obs: bool = False,
     camera: Camera | None = None,
 ) -> list[list[dict[str, Any]]]:
     """Play until the monitor has its quota of episodes.
 
     Args:
         env: the environment manager; it is reset.
-        policies: an eval mode, or for a battle a list of them, one a player; they are reset.
+        policies: an eval mode, or for a battle a list of them, one a player; they are reset. Those
+            of dicts get float32 tensors.
         monitor: takes the returns, in a battle the first player's.
         setting: of the policies.
-        transform_obs: policies get float32 tensors instead of what environments return.
         camera: films the episodes; None: they are not filmed.
 
     Returns:
@@ -417,7 +427,7 @@ def play_episodes(
         EnvError: the manager is done or hangs before the episodes are played, or keeps failing.
         PolicyError: a policy's output lacks an environment or its action.
     """
-    player = _player(env, policies, transform_obs=transform_obs)
+    player = _player(env, policies)
     envs, played = player.loop.envs, []
 
     def before() -> None:
@@ -426,13 +436,15 @@ def play_episodes(
             monitor.update_video(camera.take(env, filter(monitor.is_open, waiting)))
 
     def after(step: Step, episodes: Episodes) -> None:
+        monitor.env_steps += envs.stepped
         for row in [] if step.failed is None else step.failed.nonzero()[0].tolist():
             monitor.drop_episode(row % envs.env_num)
         infos = player.infos(step, episodes)
         for env_id in sorted({row % envs.env_num for row in episodes.rows.tolist()}):
             own = [dict(infos[row]) for row in range(env_id, envs.rows, envs.env_num)]
-            monitor.update_info(env_id, own[0].get("episode_info") or {})
-            monitor.update_reward(env_id, own[0]["eval_episode_return"])
+            total, more = own[0]["eval_episode_return"], own[0].get("episode_info") or {}
+            monitor.update_info(env_id, {"eval_episode_return": as_number(total), **more})
+            monitor.update_reward(env_id, total)
             played.append(own)
 
     evaluate(player.loop, monitor.quota, setting, before, after)
@@ -451,17 +463,13 @@ class _Player(NamedTuple):
     infos: Callable[[Step, Episodes], Mapping[int, Mapping[str, Any]]]
 
 
-def _player(env: Any, policies: Any, *, transform_obs: bool) -> _Player:
+def _player(env: Any, policies: Any) -> _Player:
     """Returns what plays: by columns, where one policy and the environments have them."""
     is_battle = isinstance(policies, list)
     actor, manager = None if is_battle else columnar_actor(policies), ours(env)
-    if actor is not None and manager is not None and not transform_obs:
+    if actor is not None and manager is not None:
         return _Player(Loop(manager, PolicyAgent(actor)), _numbers)
-    dicts = DictActor(
-        policies if is_battle else [policies],
-        to_tensors if transform_obs else None,
-        is_battle=is_battle,
-    )
+    dicts = DictActor(policies if is_battle else [policies], to_tensors, is_battle=is_battle)
     envs = dicts.bind(env)
 
     def infos(step: Step, _episodes: Episodes) -> dict[int, Mapping[str, Any]]:
@@ -512,10 +520,10 @@ class InteractionSerialEvaluator(SerialEvaluator):
             policy_kwargs: for ``policy.forward``.
 
         Returns:
-            Whether the run can end, and lists: ``eval_episode_return`` and the entries
-            of ``info["episode_info"]`` have one element an episode; ``reward_mean``,
-            ``reward_std``, ``reward_max``, ``reward_min``, ``episode_count`` and ``evaluate_time``
-            (seconds) have one.
+            Whether the run can end, and ``eval_episode_return`` and the entries of
+            ``info["episode_info"]``, as lists with one element an episode and as means
+            (``eval_episode_return_mean``); ``reward_mean``, ``reward_std``, ``reward_max``,
+            ``reward_min``, ``episode_count`` and ``evaluate_time`` (seconds) are lists of one.
 
         Raises:
             EnvError: there are no environments, or they break their contract.
@@ -523,14 +531,18 @@ class InteractionSerialEvaluator(SerialEvaluator):
             ConfigError: there are fewer episodes than environments.
         """
         camera = self._camera(force_render, train_iter, envstep)
-        info = on_first_rank(
+        scalars, info = on_first_rank(
             lambda: self._play(n_episode, policy_kwargs or {}, camera, (train_iter, envstep))
         )
-        scalars = {name: info[name][0] for name in evaluation_scalars([0.0], 0.0)}
+        means = {name: mean for name, mean in info.items() if name.endswith("_mean")}
         stop = self._conclude(
-            scalars["reward_mean"], scalars, describe(scalars), (train_iter, envstep), save_ckpt_fn
+            scalars["reward_mean"],
+            {**scalars, **means},
+            describe(scalars),
+            (train_iter, envstep),
+            save_ckpt_fn,
         )
-        return stop, info
+        return stop, {**info, **{name: [scalars[name]] for name in evaluation_scalars([0.0], 0.0)}}
 
     def _play(
         self,
@@ -538,7 +550,7 @@ class InteractionSerialEvaluator(SerialEvaluator):
         policy_kwargs: Mapping[str, Any],
         camera: Camera | None,
         when: tuple[int, int],
-    ) -> dict[str, list[Any]]:
+    ) -> tuple[dict[str, float], dict[str, Any]]:
         env = self._demand_env()
         policy = self._demand_policy()
         monitor = VectorEvalMonitor(
@@ -552,18 +564,11 @@ class InteractionSerialEvaluator(SerialEvaluator):
                 policy,
                 monitor,
                 setting=policy_kwargs,
-                transform_obs=self._cfg.transform_obs,
                 camera=camera,
             )
         if camera is not None and not camera.is_broken:
             self._show(monitor, *when)
-        returns = monitor.get_episode_return()
-        scalars = evaluation_scalars(returns, timer.value)
-        return {
-            **monitor.get_episode_info(),
-            "eval_episode_return": returns,
-            **{name: [value] for name, value in scalars.items()},
-        }
+        return _scalars(monitor, timer.value), monitor.get_episode_info() or {}
 
     def _camera(self, force: bool, train_iter: int, envstep: int) -> Camera | None:
         """A camera if this evaluation is to be filmed, else None."""
@@ -599,6 +604,17 @@ class InteractionSerialEvaluator(SerialEvaluator):
 def episodes_to_play(asked: int | None, setting: int | None, env_num: int) -> int:
     """Episodes of an evaluation: the argument, else the setting, else one an environment."""
     return next(number for number in (asked, setting, env_num) if number is not None)
+
+
+def _scalars(monitor: VectorEvalMonitor, duration_s: float) -> dict[str, float]:
+    """Returns an evaluation's curves, by DI-engine's names."""
+    returns, steps = monitor.get_episode_return(), monitor.env_steps
+    return evaluation_scalars(returns, duration_s) | {
+        "envstep_count": steps,
+        "avg_envstep_per_episode": steps / len(returns),
+        "avg_envstep_per_sec": steps / max(duration_s, 1e-9),
+        "avg_time_per_episode": duration_s / len(returns),
+    }
 
 
 def describe(scalars: Mapping[str, float]) -> str:
@@ -664,19 +680,18 @@ class BattleInteractionSerialEvaluator(SerialEvaluator):
             PolicyError: there are no policies, or they break their contract.
             ConfigError: there are fewer episodes than environments.
         """
-        return_info, duration_s = on_first_rank(lambda: self._play(n_episode))
-        returns = [info["eval_episode_return"] for info in return_info[0]]
-        scalars = evaluation_scalars(returns, duration_s)
+        scalars, return_info = on_first_rank(lambda: self._play(n_episode))
         stop = self._conclude(
             scalars["reward_mean"], scalars, describe(scalars), (train_iter, envstep), save_ckpt_fn
         )
         return stop, return_info
 
-    def _play(self, n_episode: int | None) -> tuple[list[list[dict[str, Any]]], float]:
+    def _play(self, n_episode: int | None) -> tuple[dict[str, float], list[list[dict[str, Any]]]]:
         env, policies = self._demand_env(), self._demand_policy()
         monitor = VectorEvalMonitor(
             env.env_num, episodes_to_play(n_episode, self._cfg.n_episode, env.env_num)
         )
         with EasyTimer() as timer:
-            played = play_episodes(env, policies, monitor, transform_obs=self._cfg.transform_obs)
-        return [list(of_policy) for of_policy in zip(*played, strict=True)], timer.value
+            played = play_episodes(env, policies, monitor)
+        infos = [list(of_policy) for of_policy in zip(*played, strict=True)]
+        return _scalars(monitor, timer.value), infos

@@ -11,12 +11,14 @@ import re
 from abc import abstractmethod
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
 
 import numpy as np
 
 from hpcdi.config.compat import Configurable, component_class
+from hpcdi.config.fields import setting
 from hpcdi.config.roles import LearnerConfig
 from hpcdi.errors import CheckpointError, PolicyError
 from hpcdi.policy.base import LearnMode
@@ -34,7 +36,7 @@ from hpcdi.store.checkpoints import load_tensors, save_tensors
 from hpcdi.types import Array
 from hpcdi.utils.disk import advice
 from hpcdi.utils.log import LOGGER
-from hpcdi.utils.metrics import CHART, HISTOGRAM, CountVar, CurveWriter
+from hpcdi.utils.metrics import CHART, HISTOGRAM, CountVar, Curves, CurveWriter
 from hpcdi.utils.registry import LEARNER_REGISTRY
 from hpcdi.worker.errors import NoPolicyError
 from hpcdi.worker.learner.learner_hook import (
@@ -45,9 +47,6 @@ from hpcdi.worker.learner.learner_hook import (
     build_learner_hook_by_cfg,
 )
 from hpcdi.worker.learner.loading import SampleLoader
-
-if TYPE_CHECKING:
-    from hpcdi.utils.curves import TensorBoardWriter
 
 
 class LearnerPort(Protocol):
@@ -73,6 +72,17 @@ class LearnerPort(Protocol):
         ...
 
 
+@dataclass(frozen=True)
+class BaseLearnerConfig(LearnerConfig):
+    """Settings of a learner in a program of one's own, which writes DI-engine's files, too."""
+
+    ckpt_format: str = setting(
+        "pth.tar",
+        "'pth.tar': beside each checkpoint, a file that torch.load reads, as DI-engine's",
+        choices=("folder", "pth.tar"),
+    )
+
+
 class BaseLearner(Configurable, Training):
     """Updates a policy from batches and calls hooks around each update.
 
@@ -95,7 +105,7 @@ class BaseLearner(Configurable, Training):
         logger: what `info` and `debug` write to.
     """
 
-    Config = LearnerConfig
+    Config = BaseLearnerConfig
 
     policy: Any
     monitor: Any
@@ -138,18 +148,26 @@ class BaseLearner(Configurable, Training):
         self.scalars = LogBuffer(lambda: self._latest)
         self._port = port
         self._loader: SampleLoader | None = None
-        self._own_writer: TensorBoardWriter | None = None
         self._is_saving = False  # its hook calls `save_checkpoint` back
         if config.log_policy:
             self.register_hook(LogPolicyHook())
 
+    @classmethod
+    def parse_config(cls, cfg: Any) -> Any:
+        """See `Configurable.parse_config`; settings of a run over ranks are parsed already."""
+        return cfg if isinstance(cfg, LearnerConfig) else super().parse_config(cfg)
+
     def start(self) -> None:
-        """Train until all iterations are done or the data end, then close."""
+        """Train until all iterations are done or the data end, then close.
+
+        In a program of one's own, iterations of a loaded checkpoint are not counted among them.
+        """
         if self._loader is None:
             self.setup_dataloader()
         try:
             self.begin()
-            missing = max(0, self._cfg.train_iterations - self.train_iter)
+            done = 0 if self._port is None else self.train_iter
+            missing = max(0, self._cfg.train_iterations - done)
             for data in itertools.islice(self._loader or (), missing):
                 self.train(data, getattr(data, "env_steps", -1))
             self.end()
@@ -169,7 +187,7 @@ class BaseLearner(Configurable, Training):
             policy_kwargs: for the policy's forward.
 
         Returns:
-            The policy's logs: one, one for each of several passes, or one a task.
+            The policy's logs: one, one for each of several passes, or one a task; scalars alone.
 
         Raises:
             PolicyError: there is no policy, the loss is not finite any more, or the policy's
@@ -179,8 +197,10 @@ class BaseLearner(Configurable, Training):
         self.priority_info = {}
         kwargs = policy_kwargs or {}
         if self._cfg.is_multitask_pipeline:
-            return self._train_tasks(data, envstep, kwargs)
-        return super().update(self._batch_of(data, envstep), **kwargs)
+            logs = self._train_tasks(data, envstep, kwargs)
+        else:
+            logs = super().update(self._batch_of(data, envstep), **kwargs)
+        return [_scalars(log) for log in logs]
 
     def update(self, batch: Batch, **forward: Any) -> list[Log]:
         """See `Training.update`; a subclass may do an iteration in its own `train`."""
@@ -240,24 +260,23 @@ class BaseLearner(Configurable, Training):
         self._loader = SampleLoader(lambda: get_data(size), self._cfg.dataloader.num_workers)
 
     def close(self) -> None:
-        """Close the loader and the hooks; flush the TensorBoard writer. Idempotent.
-
-        A writer that it was given is its owner's to close; one that it made is closed.
-        """
+        """Close the loader, the hooks and the TensorBoard writer. Idempotent."""
         if self._loader is not None:
             self._loader.close()
         super().close()
-        if self._own_writer is not None:
-            self._own_writer.close()
-        elif self.curves is not None:
-            flush = getattr(self.curves, "flush", None)
-            if flush is not None:
-                flush()
+        Curves(self.curves, self.name).close()
+        self.curves = None
 
     # ------------------------------------------------------------------------------------- hooks
 
     def call_hook(self, name: str) -> None:
-        """Call the hooks of a position."""
+        """Call the hooks of a position.
+
+        Raises:
+            KeyError: there is no such position.
+        """
+        if name not in POSITIONS:
+            raise KeyError(f"a hook's position is one of {POSITIONS}, not {name!r}")
         for hook in self._hooks_at(name):
             hook(self)
 
@@ -399,8 +418,7 @@ class BaseLearner(Configurable, Training):
         if self.curves is None and keeps_log:
             from hpcdi.utils.curves import TensorBoardWriter
 
-            self._own_writer = TensorBoardWriter(f"{self.exp_name}/log/{self.name}")
-            self.curves = self._own_writer
+            self.curves = TensorBoardWriter(f"{self.exp_name}/log/{self.name}")
         return self.curves
 
     @property
@@ -487,8 +505,13 @@ class LogBuffer(dict[str, Any]):
         log = self._latest()
         if mark:
             return {n.removeprefix(mark): v for n, v in log.items() if n.startswith(mark)}
-        others = (CHART, HISTOGRAM)
-        return {n: v for n, v in log.items() if not n.startswith(others) and n != "priority"}
+        return _scalars(log)
+
+
+def _scalars(log: Log) -> dict[str, Any]:
+    """Returns a log's scalars: what is neither priorities, nor a chart, nor a histogram."""
+    others = (CHART, HISTOGRAM)
+    return {n: v for n, v in log.items() if not n.startswith(others) and n != "priority"}
 
 
 def _columns(data: Any) -> Any:

@@ -329,6 +329,8 @@ _HOOK_TYPES: dict[type[Callback], type[CallbackHook]] = {
     callbacks.SaveCheckpoint: SaveCkptHook,
     callbacks.SaveFinal: SaveCkptHook,
 }
+_SHORT_NAMES = {"load_ckpt_before_run": "load_ckpt", "log_show_after_iter": "log_show"}
+"""Names of hooks that DI-engine does not name by their keys."""
 hook_mapping: dict[str, type[LearnerHook]] = {}
 """Hook types by name, for configurations."""
 
@@ -372,9 +374,10 @@ def build_learner_hook_by_cfg(cfg: Mapping[str, Any]) -> Hooks:
 
 
 def _around(key: str, callback: Callback) -> LearnerHook:
-    """Returns the hook of a callback, named by its key, at the position with which that ends."""
+    """Returns the hook of a callback, at the position with which its key ends."""
     position = next(position for position in POSITIONS if key.endswith(position))
-    return _HOOK_TYPES[type(callback)](key, position=position, callback=callback)
+    name = _SHORT_NAMES.get(key, key)
+    return _HOOK_TYPES[type(callback)](name, position=position, callback=callback)
 
 
 def _simplified(key: str, value: Any) -> LearnerHook | None:

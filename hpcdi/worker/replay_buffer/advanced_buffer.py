@@ -147,8 +147,10 @@ class AdvancedReplayBuffer(RingBuffer):
 
         Args:
             info: ``replay_unique_id, replay_buffer_idx, priority``, as lists; or ``unique_ids``
-                and ``priority``, as arrays.
+                and ``priority``, as arrays; or empty, where the policy returned none.
         """
+        if not info:
+            return
         if "unique_ids" in info:
             self.update_priorities(info["unique_ids"], np.asarray(info["priority"], np.float64))
             return
@@ -259,7 +261,7 @@ class AdvancedReplayBuffer(RingBuffer):
         has_priority = item.get("priority") is not None
         priority = float(_priorities_of([item], 0.0)[0]) if has_priority else None
         made_at = _made_at_of(item)
-        self._index.admit_one(self._ring.append(item), made_at, priority)
+        self._index.admit_one(self._ring.append(_without_priority(item)), made_at, priority)
         return 1
 
     def _push_list(self, items: list[Any]) -> int:
@@ -267,7 +269,8 @@ class AdvancedReplayBuffer(RingBuffer):
             raise BufferContractError("items must be dicts")
         priority = _priorities_of(items, self._index.max_priority)
         made_at = np.array([_made_at_of(item) for item in items])
-        self._index.admit(self._ring.extend(items), made_at, priority)
+        ids = self._ring.extend([_without_priority(item) for item in items])
+        self._index.admit(ids, made_at, priority)
         return len(items)
 
     def _push_columns(self, columns: Mapping[str, Any]) -> int:
@@ -322,6 +325,13 @@ def _priorities_of(items: Sequence[Mapping[str, Any]], largest: float) -> Array:
     priorities = _numbers([largest if value is None else value for value in stated])
     check_priorities(priorities, len(items))
     return priorities
+
+
+def _without_priority(item: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Returns an item without its priority, which the index keeps: it is not of all items."""
+    if "priority" not in item:
+        return item
+    return {name: value for name, value in item.items() if name != "priority"}
 
 
 def _numbers(values: Any) -> Array:

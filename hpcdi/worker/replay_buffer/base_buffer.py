@@ -17,8 +17,10 @@ from hpcdi.replay.index import Drawn
 from hpcdi.store.state_file import load_state, save_state
 from hpcdi.types import Array
 from hpcdi.utils.lifetime import Closing
+from hpcdi.utils.metrics import Curves
 from hpcdi.utils.nested import share_tensors, unflatten
 from hpcdi.utils.registry import BUFFER_REGISTRY
+from hpcdi.worker.errors import NoFileError
 from hpcdi.worker.replay_buffer.items import ItemStore
 from hpcdi.worker.replay_buffer.ring import Ring, UsedData
 from hpcdi.worker.replay_buffer.state import BufferState
@@ -141,7 +143,8 @@ class RingBuffer(IBuffer, Closing):
 
     Args:
         cfg: settings, a mapping or an instance of `Config`.
-        tb_logger: takes reports, by ``add_scalar(tag, value, step)``; None: they go to the log.
+        tb_logger: takes reports, by ``add_scalar(tag, value, step)``, and is closed with it; None:
+            they go to the log.
         exp_name: name of the experiment, for messages.
         instance_name: name of the buffer, for reports; prefix of ``replay_unique_id``.
         rng: draws; by default seeded by the state of numpy's own generator, which stays as it is:
@@ -155,7 +158,7 @@ class RingBuffer(IBuffer, Closing):
     def __init__(
         self,
         cfg: Any = None,
-        tb_logger: Any = None,  # noqa: ARG002 (for buffers that report)
+        tb_logger: Any = None,
         exp_name: str = "default_experiment",
         instance_name: str = "buffer",
         *,
@@ -164,6 +167,7 @@ class RingBuffer(IBuffer, Closing):
         config: BufferConfig = self.parse_config(cfg)
         self._cfg = config
         self._name = instance_name
+        self._curves = Curves(tb_logger, instance_name)
         self._rng = rng if rng is not None else _seeded_by_numpy(instance_name)
         self._lock = Guard(f"{exp_name}/{instance_name}")
         self._used = UsedData() if config.enable_track_used_data else None
@@ -202,12 +206,13 @@ class RingBuffer(IBuffer, Closing):
             self._remove_used()
 
     def close(self) -> None:
-        """Report the last traffic and drop everything. Idempotent."""
+        """Report the last traffic, close the TensorBoard writer and drop everything. Idempotent."""
         with self._lock:
             self._report()
             if self._ring.store is not None:
                 self.clear()
             self._remove_used()
+            self._curves.close()
 
     def count(self) -> int:
         """Items that can be drawn."""
@@ -297,8 +302,11 @@ class RingBuffer(IBuffer, Closing):
         """Become the buffer of a file.
 
         Raises:
-            SnapshotError: it is missing, torn, of another kind of buffer or schema, or hickle's.
+            NoFileError: it is missing.
+            SnapshotError: it is torn, of another kind of buffer or schema, or hickle's.
         """
+        if not Path(file_name).is_file():
+            raise NoFileError(file_name, "there is no such file")
         state = load_state(file_name, self.kind, STATE_VERSION)
         with self._lock:
             self._restore(state, shared=True)
