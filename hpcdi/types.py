@@ -229,6 +229,10 @@ class Step(NamedTuple):
         return over if self.failed is None else over | self.failed
 
 
+FIGURES_KEPT = 50
+"""Names of numbers in infos that become curves: an info may have thousands."""
+
+
 class Episodes(NamedTuple):
     """Episodes that ended, in order; each of one row.
 
@@ -268,6 +272,21 @@ class Episodes(NamedTuple):
         is_stated = np.array([one is not None for one in known], dtype=bool)
         returns: Array = np.where(is_stated, stated, self.returns)
         return returns
+
+    @property
+    def figures(self) -> Columns:
+        """What environments say of their episodes beside the return, as columns.
+
+        Returns:
+            name of a number in the infos -> float64 [episodes], NaN where an info has none of it;
+            at most `FIGURES_KEPT` names, the first, and none that begins with an underscore.
+        """
+        names = dict.fromkeys(n for info in self.infos for n in info if not n.startswith("_"))
+        names.pop("eval_episode_return", None)
+        return {
+            name: np.array([info.get(name, np.nan) for info in self.infos], dtype=np.float64)
+            for name in list(names)[:FIGURES_KEPT]
+        }
 
 
 @dataclass(frozen=True)

@@ -108,6 +108,7 @@ class CollectProgress(Message):
     policy_version: int
     shares: dict[str, float]  # activity -> share of the time, see `TimeLedger.shares`
     player: str = MAIN
+    episode_figures: dict[str, Array] = field(default_factory=dict)  # see `Episodes.figures`
 
 
 @dataclass(frozen=True)
@@ -126,6 +127,7 @@ class CollectResult(Message):
     episode_lengths: Array
     is_complete: bool = True
     player: str = MAIN
+    episode_figures: dict[str, Array] = field(default_factory=dict)  # of an evaluation
 
     @property
     def is_evaluation(self) -> bool:

@@ -24,7 +24,7 @@ from hpcdi.store.layout import RunLayout
 QUIET_S = 30.0
 """A run writes status.json every second; after so long without it, it may hang."""
 _PROGRESS_TYPES: Mapping[str, type] = {
-    **dict.fromkeys(("limits", "players", "idle", "lost", "buffer", "collectors"), dict),
+    **dict.fromkeys(("limits", "players", "idle", "lost", "buffer", "collectors", "figures"), dict),
     **dict.fromkeys(("evaluation", "best_evaluation"), dict),
     **dict.fromkeys(("pid", "evaluations"), int),
     "phase": str,

@@ -44,6 +44,7 @@ such run; 85, 130, 143 it was stopped (time limit or signal; Ctrl-C; a second SI
 _TRACE_LINES = 6
 _IDLE_NAMED = 3
 _HOSTS_NAMED = 4
+_FIGURES_SHOWN = 6
 _COUNTED = (
     ("env_steps", "env_steps_per_s", "env steps"),
     ("train_iter", "train_iters_per_s", "train iterations"),
@@ -240,6 +241,11 @@ def _returns(progress: dict[str, Any]) -> list[str]:
     goal = f", stop value {stop:g}" if stop is not None else ""
     if mean is not None:
         lines.append(_line("returns", f"mean {mean:.1f} of the last episodes{goal}"))
+    figures = [(n, v) for n, v in progress.get("figures", {}).items() if isinstance(v, float)]
+    if figures:
+        shown = ", ".join(f"{name} {value:.3g}" for name, value in figures[:_FIGURES_SHOWN])
+        more = f" and {len(figures) - _FIGURES_SHOWN} more" if figures[_FIGURES_SHOWN:] else ""
+        lines.append(_line("figures", f"{shown}{more}, means of the last episodes"))
     if progress.get("evaluation"):
         last, best = progress["evaluation"], progress["best_evaluation"]
         text = f"{progress['evaluations']}: {Evaluation(**last)}"

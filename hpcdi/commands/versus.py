@@ -344,7 +344,7 @@ class Arena(Closing):
         seats: Array = np.array([info[TEAM] for info in episodes.infos], dtype=np.int64)
         own = episodes.returns
         every = sum(
-            np.array([info[f"returns/{team}"] for info in episodes.infos])
+            np.array([info[f"_returns/{team}"] for info in episodes.infos])
             for team in range(self.players)
         )
         return Result(own, (every - own) / (self.players - 1), seats)

@@ -118,12 +118,25 @@ class StorageConfig:
 
 
 @dataclass(frozen=True)
+class TensorBoardConfig:
+    """What TensorBoard shows of a run."""
+
+    tags: str = setting(
+        "plain",
+        "names of curves; plain: about ten first, each once, over environment steps; ding: "
+        "DI-engine's, each over train iterations and over environment steps",
+        choices=("plain", "ding"),
+    )
+
+
+@dataclass(frozen=True)
 class SystemConfig:
     """Settings of the machine, none of learning."""
 
     coordinator: CoordinatorConfig = section(CoordinatorConfig, "rank 0")
     storage: StorageConfig = section(StorageConfig, "shards and policy files")
     survival: SurvivalConfig = section(SurvivalConfig, "faults of ranks")
+    tensorboard: TensorBoardConfig = section(TensorBoardConfig, "curves")
     transport: str = setting(
         "files",
         "how blocks reach the learners: shards on the shared file system",

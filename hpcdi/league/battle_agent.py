@@ -34,7 +34,7 @@ OPPONENTS = "opponents"
 empty source is the newest policy of a player that learns: the learner itself, or another one."""
 LEARNER = "learner"
 """Key of a task's setting: name of the player that is trained."""
-TEAM = "team"
+TEAM = "_team"
 """Number in an episode's info: the learner's team."""
 
 
@@ -220,7 +220,7 @@ class BattleAgent:
         return added
 
     def judge(self, step: Step, episodes: Episodes) -> tuple[Episodes, Games]:
-        """See `Agent.judge`; numbers of an episode's info are also `TEAM` and ``returns/<team>``.
+        """See `Agent.judge`; numbers of an episode's info are also `TEAM` and ``_returns/<team>``.
 
         A game's result goes with the first item of the learner that ended with it.
         """
@@ -238,7 +238,7 @@ class BattleAgent:
             ]
             own = game.names.index(self._learner)
             first = self._row(self._teams[own][0], env)
-            info = {f"returns/{team}": total for team, total in enumerate(of_teams)}
+            info = {f"_returns/{team}": total for team, total in enumerate(of_teams)}
             info |= {**episodes.infos[numbers[first]], TEAM: own}
             length = episodes.lengths[[numbers[first]]]
             ended.append(Episodes(np.array([first]), np.array([of_teams[own]]), length, [info]))

@@ -10,12 +10,17 @@ from hpcdi.utils.log import say
 from hpcdi.utils.metrics import human_count, human_return, human_time
 
 TERMINAL_EVERY_S = 0.5
+SUCCESS = ("is_success", "success")
+"""Names under which environments say at an episode's end whether its task was done."""
 _INFINITE = float("inf")
 
 
 @dataclass(frozen=True)
 class Evaluation:
-    """One evaluation: its returns, its policy, the env step at which it was made, its seconds."""
+    """One evaluation: its returns, its policy, the env step at which it was made, its seconds.
+
+    `figures` are means of what environments said of its episodes, by name; see `Episodes.figures`.
+    """
 
     mean: float
     std: float
@@ -25,15 +30,20 @@ class Evaluation:
     policy_version: int
     env_steps: int
     took_s: float = 0.0
+    figures: dict[str, float] = field(default_factory=dict)
 
     def __str__(self) -> str:
         scale = max(abs(self.lowest), abs(self.highest))
         mean, std = (human_return(value, scale) for value in (self.mean, self.std))
         return (
             f"mean return {mean} ± {std} ({_whole(self.lowest)} to "
-            f"{_whole(self.highest)}, {self.episodes} episodes), policy of iteration "
-            f"{self.policy_version}, env step {human_count(self.env_steps)}"
+            f"{_whole(self.highest)}, {self.episodes} episodes){self._success()}, policy of "
+            f"iteration {self.policy_version}, env step {human_count(self.env_steps)}"
         )
+
+    def _success(self) -> str:
+        rates = [self.figures[name] for name in SUCCESS if name in self.figures]
+        return f", success {rates[0]:.0%}" if rates else ""
 
 
 def best_of(evaluations: Sequence[Evaluation]) -> Evaluation | None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -203,16 +204,35 @@ class Shown(Run):
         self.looked = now
         self.record.look(self.scheduler, now)
 
-    def collected(self, steps: int, *returns: float, version: int = 0) -> None:
+    def collected(
+        self, steps: int, *returns: float, version: int = 0, figures: Figures | None = None
+    ) -> None:
         lengths = np.full(len(returns), 20, np.int64)
         task_id = self.tasks[2].task_id
         self.published(2, steps, len(returns))
-        self.hear(2, CollectProgress(task_id, np.array(returns), lengths, version, {"env": 0.75}))
+        self.hear(
+            2,
+            CollectProgress(
+                task_id, np.array(returns), lengths, version, {"env": 0.75},
+                episode_figures=columns_of(figures),
+            ),
+        )  # fmt: skip
 
-    def evaluated(self, *returns: float, version: int = 7) -> None:
-        lengths = np.ones(len(returns), np.int64)
-        self.hear(3, CollectResult("eval", True, version, 50, 1.5, np.array(returns), lengths))
+    def evaluated(self, *returns: float, version: int = 7, figures: Figures | None = None) -> None:
+        lengths, said = np.ones(len(returns), np.int64), columns_of(figures)
+        result = CollectResult(
+            "eval", True, version, 50, 1.5, np.array(returns), lengths, episode_figures=said
+        )
+        self.hear(3, result)
         self.look(self.looked)
+
+
+Figures = Mapping[str, Sequence[float]]
+
+
+def columns_of(figures: Figures | None) -> dict[str, Array]:
+    """What environments say of episodes, as messages have it."""
+    return {name: np.array(values) for name, values in (figures or {}).items()}
 
 
 def busy() -> Shown:

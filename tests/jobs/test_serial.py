@@ -50,7 +50,10 @@ def serial(tmp_path: Path) -> Iterator[Callable[..., dict[str, Any]]]:
 def test_dqn_learns_and_leaves_what_common_tools_read(
     serial: Callable[..., Any], tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    facts = serial(CARTPOLE, "env.stop_value=60", "policy.eval.every=20 iterations")
+    facts = serial(
+        CARTPOLE, "env.stop_value=60", "policy.eval.every=20 iterations",
+        "system.tensorboard.tags=ding",
+    )  # fmt: skip
     said = capfd.readouterr()
     assert said.err == ""
     for words in ("one process with 8 environments", "tensorboard --logdir", "solved: stop value"):

@@ -32,7 +32,7 @@ from hpcdi.roles.context import MakePolicy
 from hpcdi.roles.fault import FAULTS, hang_environment
 from hpcdi.store.builder import Segment
 from hpcdi.store.policies import PolicyImage
-from hpcdi.types import MAIN, Array, Columns, Lockstep, Settings, Step
+from hpcdi.types import MAIN, Array, Columns, Episodes, Lockstep, Settings, Step
 from hpcdi.utils.backoff import wait_s
 from hpcdi.utils.lifetime import Closing
 from hpcdi.utils.log import LOGGER
@@ -105,6 +105,7 @@ class CollectorTask:
         env_steps: transitions made.
         episodes: episodes that ended.
         returns: of the last episodes that ended, in order; `lengths` are theirs.
+        evaluated: the episodes of an evaluation, by reports.
         lockstep: the task ends with its first rollout, made by the policy of this version.
         player: the player that acts, and that learns from the data.
     """
@@ -116,6 +117,7 @@ class CollectorTask:
     episodes: int = 0
     returns: Array = field(default_factory=lambda: np.zeros(0))
     lengths: Array = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
+    evaluated: list[Episodes] = field(default_factory=list)
     lockstep: Lockstep | None = None
     player: str = MAIN
 
@@ -235,7 +237,7 @@ class BaseParallelCollector(Configurable, Closing, ABC):
             task.task_id, self.evaluates, self.policy_version, task.env_steps,
             time.monotonic() - task.started, task.returns, task.lengths,
             self._env_manager is None or self._env_manager.done or not self.evaluates,
-            task.player,
+            task.player, Episodes.joined(task.evaluated).figures,
         )  # fmt: skip
 
     @abstractmethod
@@ -518,12 +520,20 @@ class ZerglingParallelCollector(BaseParallelCollector):
         episodes = self._loop.take_episodes()
         returns = episodes.stated if self.evaluates else episodes.returns
         self.task.add_episodes(returns, episodes.lengths, None if self.evaluates else KEPT_EPISODES)
-        if self.port is not None and not self.evaluates:
+        if self.evaluates:
+            self.task.evaluated.append(episodes)
+        elif self.port is not None:
             shares = self.port.meter.shares()
             task = self.task
             self.port.send_metadata(
                 CollectProgress(
-                    task.task_id, returns, episodes.lengths, self._version, shares, task.player
+                    task.task_id,
+                    returns,
+                    episodes.lengths,
+                    self._version,
+                    shares,
+                    task.player,
+                    episodes.figures,
                 )
             )
         self._reported_at = now

@@ -32,7 +32,7 @@ from hpcdi.errors import CommError
 from hpcdi.replay.manager import ReplayFigures, ReplayManager, create_replay
 from hpcdi.replay.partition import Partition
 from hpcdi.roles.coordinator.workers import State, Worker
-from hpcdi.types import MAIN, Interval
+from hpcdi.types import FIGURES_KEPT, MAIN, Columns, Interval
 from hpcdi.utils.progress import Evaluation
 
 
@@ -222,6 +222,7 @@ class Group:
         evaluated_iter: train iterations of the last whole evaluation's policy.
         best: mean return of its best evaluation; -inf: there is none.
         recent: return and length of the last episodes that were collected.
+        recent_figures: what environments said of them, by name; see `Episodes.figures`.
         info: the last scalars of its learners, averaged, which no curve shows yet.
     """
 
@@ -241,6 +242,7 @@ class Group:
     evaluated_iter: int = 0
     best: float = -math.inf
     recent: deque[tuple[float, int]] = field(default_factory=lambda: deque(maxlen=EPISODE_WINDOW))
+    recent_figures: dict[str, deque[float]] = field(default_factory=dict)
     info: LearnInfo | None = None
 
     def has(self, message: OfPlayer) -> bool:
@@ -272,6 +274,15 @@ class Group:
         """Note the episodes that one of its collectors has ended."""
         episodes = zip(progress.episode_returns, progress.episode_lengths, strict=True)
         self.recent.extend((float(value), int(length)) for value, length in episodes)
+        for name, values in progress.episode_figures.items():
+            if name in self.recent_figures or len(self.recent_figures) < FIGURES_KEPT:
+                window = self.recent_figures.setdefault(name, deque(maxlen=EPISODE_WINDOW))
+                window.extend(values.tolist())
+
+    @property
+    def figures(self) -> dict[str, float]:
+        """Means of what environments said of the last episodes that were collected, by name."""
+        return means_of({n: np.array(values) for n, values in self.recent_figures.items()})
 
     @property
     def returns(self) -> list[float]:
@@ -304,6 +315,7 @@ class Group:
             policy_version=result.policy_version,
             env_steps=self.env_steps,
             took_s=result.duration_s,
+            figures=means_of(result.episode_figures),
         )
         self.evaluations.append(evaluation)
         self.evaluated_iter = result.policy_version
@@ -484,3 +496,9 @@ def create_groups(
         )
         for number, (name, size) in enumerate(sizes.items())
     )
+
+
+def means_of(figures: Columns) -> dict[str, float]:
+    """Means of columns over the episodes that have a finite number, by name; see `Episodes`."""
+    finite = {name: values[np.isfinite(values)] for name, values in figures.items()}
+    return {name: float(values.mean()) for name, values in finite.items() if values.size}

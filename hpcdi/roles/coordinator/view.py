@@ -10,7 +10,7 @@ import dataclasses
 import sys
 import time
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -35,6 +35,7 @@ from hpcdi.replay.manager import ReplayFigures
 from hpcdi.roles.context import COORDINATOR_RANK
 from hpcdi.roles.coordinator.commander import RunLimits
 from hpcdi.roles.coordinator.groups import Group, Groups
+from hpcdi.roles.coordinator.run_curves import OVERVIEW, RunCurves
 from hpcdi.roles.coordinator.scheduler import Phase, Scheduler
 from hpcdi.roles.coordinator.snapshots import SnapshotResult
 from hpcdi.roles.coordinator.workers import (
@@ -64,20 +65,6 @@ from hpcdi.utils.progress import Status, StatusLine, best_of
 from hpcdi.utils.timer import RoleMeter
 
 _SCALARS_EVERY_S = 1.0
-OVERVIEW = {
-    "mean return over env steps": [
-        "(.*_)?evaluator_step/reward_mean",
-        "(.*_)?collector_step/reward_mean",
-    ],
-    "loss": ["(.*_)?learner_step/total_loss"],
-    "environment steps a second": ["perf/env_steps_per_s"],
-    "train iterations a second": ["perf/train_iters_per_s"],
-    "waiting, share of a rank's time": ["perf/idle_frac/.*"],
-    "staleness: versions between a sample's policy and the newest": ["perf/policy_lag"],
-    "samples drawn for each transition": ["perf/sample_insert_ratio"],
-    "blocks that were lost or left out": ["health/blocks_.*"],
-}
-"""TensorBoard's first page of a run: titles of charts, and their curves."""
 
 
 @dataclass
@@ -171,6 +158,7 @@ class RunRecord:
             "reward_min": returns.min(),
             "avg_step_per_episode": np.mean([length for _, length in group.recent]),
             "total_envstep_count": group.env_steps,
+            **_infos(group.figures),
         }
         if group.is_main:  # of all together
             values["episode_count"] = groups.episodes
@@ -189,6 +177,7 @@ class RunRecord:
                     "reward_min": evaluation.lowest,
                     "episode_count": evaluation.episodes,
                     "evaluate_time": evaluation.took_s,
+                    **_infos(evaluation.figures),
                 }
                 curves = self._curves("evaluator", group)
                 curves.add(values, evaluation.policy_version, evaluation.env_steps)
@@ -234,6 +223,9 @@ class RunRecord:
         for worker in run.workers:
             if "wait" in worker.shares:
                 scalars[f"perf/idle_frac/rank{worker.rank}"] = worker.shares["wait"]
+        idle = [w.shares["wait"] for w in run.workers if w.role == "learner" and "wait" in w.shares]
+        if idle:
+            scalars["perf/learner_idle"] = sum(idle) / len(idle)
         if len(self.flow.latency):
             scalars["perf/block_latency_p50_s"] = self.flow.latency.percentile(50)
         return scalars
@@ -306,7 +298,10 @@ class RunView:
         self.meter = RoleMeter("coordinator")
         self._started = time.monotonic()
         self._writer = TensorBoardWriter(layout.tensorboard_dir) if layout is not None else None
-        self._record = RunRecord(self._writer)
+        by_people = config.system.tensorboard.tags == "plain"
+        self._record = RunRecord(
+            RunCurves(self._writer) if self._writer is not None and by_people else self._writer
+        )
         self._line: StatusLine | None = None
         self._file: StatusFile | None = None
         self._phase: Phase | None = None  # that status.json says
@@ -314,7 +309,8 @@ class RunView:
         self._is_failure_shown = False
         if layout is None or self._writer is None:
             return
-        self._writer.add_page("The run at a glance", OVERVIEW)
+        if not by_people:
+            self._writer.add_page("The run at a glance", OVERVIEW)
         self._league = LeagueView(layout.league_file, self._writer)
         limits = dataclasses.astuple(RunLimits.of(config))
         interval_s = config.system.coordinator.progress_interval
@@ -419,6 +415,11 @@ def staleness(run: Scheduler) -> int:
     return max(0, run.groups.main.train_iter - min(acting)) if acting else 0
 
 
+def _infos(figures: Mapping[str, float]) -> dict[str, float]:
+    """What environments said of episodes, as scalars of a part."""
+    return {f"info/{name}": value for name, value in figures.items()}
+
+
 def status_of(run: Scheduler, record: RunRecord) -> Status:
     """How a run stands, for the progress line and the status file."""
     groups, replay, flow = run.groups, run.groups.replay_figures(), record.flow
@@ -456,6 +457,7 @@ def _facts(run: Scheduler, replay: ReplayFigures) -> dict[str, Any]:
         },
         "lost": dict(run.workers.lost),
         "collectors": run.collectors,
+        "figures": run.groups.main.figures,
     }
     if run.groups.others:
         facts["players"] = {group.name: _facts_of(group, run) for group in run.groups.others}

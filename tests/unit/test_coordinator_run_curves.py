@@ -1,0 +1,88 @@
+"""Names of a run's curves, and what environments say of their episodes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+from fakes.scheduler import Shown
+from hpcdi.roles.coordinator.run_curves import FIRST, RunCurves, shown_name
+from hpcdi.types import FIGURES_KEPT, Episodes
+from hpcdi.utils.curves import TensorBoardWriter
+from hpcdi.utils.progress import Evaluation
+
+
+@pytest.mark.parametrize(
+    ("tag", "name"),
+    [
+        ("collector_step/reward_mean", "curves/collect_return"),
+        ("collector_iter/reward_mean", None),
+        ("bot_2_evaluator_step/reward_mean", "curves/evaluation_return/bot_2"),
+        ("collector_step/info/is_success", "curves/collect_success"),
+        ("evaluator_step/info/success", "curves/evaluation_success"),
+        ("evaluator_step/info/goal/distance", "info/evaluation_goal/distance"),
+        ("bot_collector_step/info/lives", "info/lives/bot"),
+        ("bot_learner_step/grad_norm", "detail/learner/bot/grad_norm"),
+        ("perf/policy_lag", "curves/staleness"),
+        ("perf/idle_frac/rank3", "detail/perf/idle_frac/rank3"),
+        ("buffer_rank1_iter/use_avg", "detail/buffer_rank1/use_avg"),
+    ],
+)
+def test_a_curve_is_shown_once(tag: str, name: str | None) -> None:
+    assert shown_name(tag) == name
+
+
+def test_what_is_first_is_little_and_begins_with_the_return() -> None:
+    names = sorted(set(FIRST.values()))
+    assert names[0] == "collect_return"
+    assert len(names) <= 11
+
+
+def test_all_are_over_environment_steps(tmp_path: Path) -> None:
+    writer = TensorBoardWriter(tmp_path)
+    curves = RunCurves(writer)
+    curves.add_scalar("buffer_rank1_iter/use_avg", 1.0, 7)  # of a restart: nobody knows where
+    curves.add_scalar("perf/policy_lag", 2.0, 500)
+    curves.add_scalar("buffer_rank1_iter/use_avg", 3.0, 8)
+    writer.close()
+    events = EventAccumulator(str(tmp_path)).Reload()
+    points = [(p.step, p.value) for p in events.Scalars("detail/buffer_rank1/use_avg")]
+    assert points == [(500, 3.0)]
+
+
+# ---------------------------------------------------------------------- figures of environments
+
+
+def episodes(*infos: dict[str, float]) -> Episodes:
+    count = len(infos)
+    return Episodes(np.arange(count), np.ones(count), np.ones(count, np.int64), infos)
+
+
+def test_numbers_of_infos_are_columns() -> None:
+    ended = episodes(
+        {"is_success": 1.0, "eval_episode_return": 5.0, "_seat": 1.0}, {"episode/r": 3.0}
+    )
+    figures = ended.figures
+    assert figures.keys() == {"is_success", "episode/r"}
+    np.testing.assert_array_equal(figures["is_success"], [1.0, np.nan])
+    assert episodes().figures == {}
+    many = episodes({f"n{number}": 0.0 for number in range(1000)})
+    assert len(many.figures) == FIGURES_KEPT
+
+
+def test_they_become_curves_and_are_told(capsys: pytest.CaptureFixture[str]) -> None:
+    run = Shown()
+    run.collected(500, 10.0, 30.0, figures={"is_success": [1.0, 0.0], "distance": [np.nan, 4.0]})
+    run.collected(500, 10.0, figures={"is_success": [0.0]})
+    run.evaluated(100.0, version=3, figures={"is_success": [1.0], "broken": [np.inf]})
+    run.look(1000.0)
+    assert run.curves.of("collector_step/info/is_success")[-1] == (pytest.approx(1 / 3), 1000)
+    assert run.curves.of("collector_step/info/distance")[-1] == (4.0, 1000)
+    assert run.curves.of("evaluator_step/info/is_success") == [(1.0, 1000)]
+    assert run.curves.of("evaluator_step/info/broken") == []
+    (evaluation,) = run.scheduler.groups.main.evaluations
+    assert "episodes), success 100%, policy" in str(evaluation)
+    assert "success" not in str(Evaluation(**{**vars(evaluation), "figures": {}}))
