@@ -285,7 +285,7 @@ def _waits(status: RunStatus) -> list[str]:
     roles = {str(p.get("rank")): p.get("role") for p in status.facts.get("placement", [])}
     idle: dict[str, dict[str, float]] = {}
     for rank, share in progress.get("idle", {}).items():
-        idle.setdefault(str(roles.get(rank, "rank")), {})[rank] = share
+        idle.setdefault(str(roles.get(rank, "")), {})[rank] = share
     parts = [_idle(role, shares) for role, shares in sorted(idle.items())]
     return [*lines, _line("idle", "; ".join(parts))] if parts else lines
 
@@ -308,8 +308,10 @@ def _idle(role: str, shares: dict[str, float]) -> str:
     most = sorted(shares, key=lambda rank: -shares[rank])[:_IDLE_NAMED]
     named = ", ".join(f"rank {rank} {shares[rank]:.0%}" for rank in most)
     if len(shares) <= _IDLE_NAMED:
-        return f"{role} {named}"
-    return f"{len(shares)} {role}s {statistics.median(shares.values()):.0%} (most {named})"
+        return f"{role} {named}".strip()  # a role of a run in one process is no rank's
+    return (
+        f"{len(shares)} {role or 'rank'}s {statistics.median(shares.values()):.0%} (most {named})"
+    )
 
 
 def _error(error: dict[str, Any]) -> list[str]:

@@ -1,0 +1,151 @@
+"""`hpcdi curves`: the curves of runs as a table in the terminal, or as CSV; without a server."""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import fnmatch
+import math
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import TextIO
+
+from hpcdi.commands.options import make_parser
+from hpcdi.commands.run_state import find_run
+from hpcdi.errors import EXIT_DONE, LaunchError
+from hpcdi.store.curves import CurvePoint, read_curves
+from hpcdi.store.layout import RunLayout
+from hpcdi.utils.console import escaped
+from hpcdi.utils.metrics import human_count
+
+HELP = """\
+Show the curves of runs in the terminal, or write them as CSV; from the run folders alone.
+
+  hpcdi curves runs/cartpole_dqn/latest                       the first ones of TensorBoard
+  hpcdi curves runs/cartpole_dqn/latest --name 'detail/*'     others, by a pattern
+  hpcdi curves runs/cartpole_dqn/latest --to csv > curves.csv
+  hpcdi curves runs/sweep_7/* --to csv -o curves.csv          several runs in one file
+
+The CSV has a row a point: run, curve, env_step, time (seconds since the epoch), value. In Python:
+pandas.read_csv("curves.csv").pivot_table("value", "env_step", ["run", "curve"]).plot()
+"""
+EXIT_CODES = "exit codes: 0 shown; 2 there is no such run, or no curve of this name"
+_FIRST = ("curves/*", "info/*")
+_COLUMNS = ("run", "curve", "env_step", "time", "value")
+_BARS = "▁▂▃▄▅▆▇█"
+_ASCII_BARS = "_.-=^"
+_WIDTH = 32
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Run the command; returns the exit code."""
+    options = parse(arguments)
+    curves = {run: chosen(run, options.names) for run in options.runs}
+    if not any(curves.values()):
+        raise LaunchError(_nothing(options))
+    if options.to == "csv":
+        _write(curves, options.output)
+    else:
+        sys.stdout.write("".join(f"{line}\n" for line in _lines(curves)))
+    return EXIT_DONE
+
+
+def parse(arguments: Sequence[str]) -> argparse.Namespace:
+    """Returns ``runs`` (their folders), ``names`` (patterns), ``to``, ``output``."""
+    parser = make_parser("curves", HELP, EXIT_CODES)
+    parser.add_argument("runs", metavar="RUN|JOB", nargs="+", help="run folders, or Slurm job ids")
+    parser.add_argument(
+        "--name",
+        action="append",
+        default=[],
+        metavar="PATTERN",
+        dest="names",
+        help="curves of this name or pattern; may be repeated (default: the first ones)",
+    )
+    parser.add_argument("--to", choices=("table", "csv"), default="table", help="the form (table)")
+    parser.add_argument(
+        "-o", "--output", type=Path, metavar="FILE", help="where the CSV goes (standard output)"
+    )
+    options = parser.parse_args(arguments)
+    if options.output is not None and options.to == "table":
+        parser.error("-o FILE is for --to csv")
+    options.runs = list(dict.fromkeys(find_run(name) for name in options.runs))
+    return options
+
+
+def chosen(run: Path, names: Sequence[str]) -> dict[str, list[CurvePoint]]:
+    """The curves of a run whose names match a pattern, sorted; without any, the first ones."""
+    curves = read_curves(RunLayout(run).tensorboard_dir)
+    patterns = names or _FIRST
+    matching = {
+        name: curves[name]
+        for name in sorted(curves)
+        if any(fnmatch.fnmatchcase(name, pattern) for pattern in patterns)
+    }
+    # with the predecessor's tags there are no first ones
+    return matching if matching or names else dict(sorted(curves.items()))
+
+
+def _nothing(options: argparse.Namespace) -> str:
+    known = sorted({name for run in options.runs for name in chosen(run, ["*"])})
+    if not known:
+        return f"there are no curves in {', '.join(map(str, options.runs))}"
+    asked = ", ".join(options.names)
+    return f"no curve is named {asked}; there are {', '.join(known)}"
+
+
+def _write(curves: Mapping[Path, Mapping[str, Sequence[CurvePoint]]], output: Path | None) -> None:
+    if output is None:
+        _write_rows(curves, sys.stdout)
+        return
+    try:
+        with output.open("w", newline="") as file:
+            _write_rows(curves, file)
+    except OSError as error:
+        raise LaunchError(f"{output} cannot be written: {error.strerror or error}") from error
+
+
+def _write_rows(curves: Mapping[Path, Mapping[str, Sequence[CurvePoint]]], file: TextIO) -> None:
+    writer = csv.writer(file, lineterminator="\n")
+    writer.writerow(_COLUMNS)
+    for run, of_run in curves.items():
+        for name, points in of_run.items():
+            for point in points:
+                writer.writerow((run, name, point.step, f"{point.time:.3f}", repr(point.value)))
+
+
+def _lines(curves: Mapping[Path, Mapping[str, Sequence[CurvePoint]]]) -> Iterator[str]:
+    width = max(len(name) for of_run in curves.values() for name in of_run)
+    for run, of_run in curves.items():
+        yield escaped(str(run))
+        for name, points in of_run.items():
+            values = [point.value for point in points]
+            finite = [value for value in values if math.isfinite(value)]
+            span = f"{min(finite):.4g} to {max(finite):.4g}" if finite else "no finite value"
+            yield escaped(
+                f"  {name:{width}}  {values[-1]:>9.4g}  {sparkline(values)}  {span}, "
+                f"{len(points)} points to env step {human_count(points[-1].step)}"
+            )
+
+
+def sparkline(values: Sequence[float], width: int = _WIDTH) -> str:
+    """Values in order as a line of bars, each the mean of a part of them; NaN is a blank."""
+    try:
+        _BARS.encode(sys.stdout.encoding or "utf-8")
+        bars = _BARS
+    except UnicodeEncodeError:
+        bars = _ASCII_BARS
+    count = min(width, len(values))
+    parts = [
+        values[len(values) * k // count : len(values) * (k + 1) // count] for k in range(count)
+    ]
+    finite = [[value for value in part if math.isfinite(value)] for part in parts]
+    means = [sum(part) / len(part) if part else math.nan for part in finite]
+    known = [mean for mean in means if mean == mean]
+    if not known:
+        return " " * width
+    low, high = min(known), max(known)
+    scale = (len(bars) - 1) / (high - low) if high > low else 0.0
+    line = "".join(" " if m != m else bars[round((m - low) * scale)] for m in means)
+    return f"{line:{width}}"
