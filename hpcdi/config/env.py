@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import dataclasses
+import re
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Self
 
 from hpcdi.config.fields import ComponentConfig, component, setting
 from hpcdi.errors import Problem
@@ -45,10 +47,24 @@ class ManagerConfig(ComponentConfig):
         "seconds until a reset counts as hung; creating has a minute more; needs child processes",
         above=0,
     )
+    folder: str = setting(
+        "",
+        "a folder in which each environment has one of its own, named by its number: "
+        "HPCDI_ENV_FOLDER while it is made, {folder} in kwargs, and the present folder of its "
+        "process where it has one; empty: none",
+    )
+    renew_after: str | None = setting(
+        None,
+        "when an environment is closed and made anew, at the end of an episode: '1000 episodes', "
+        "or '500 MiB' that its process has grown by, which needs child processes; empty: never",
+    )
     retry_waiting_time: float = setting(0.1, "seconds before the next retry", minimum=0)
 
     def problems(self) -> Iterator[Problem]:
         """Refuses time-outs: an environment of this process cannot be interrupted."""
+        yield from self._problems_of_renewal()
+        if self.renewal and self.renewal[1] == "MiB":
+            yield Problem("renew_after", "MiB are those of a child process: set type: subprocess")
         for name in ("step_timeout", "reset_timeout"):
             if getattr(self, name) is not None:
                 yield Problem(
@@ -56,6 +72,17 @@ class ManagerConfig(ComponentConfig):
                     f"cannot be kept with type {self.type!r}: nothing interrupts an environment of "
                     "this process; set env.manager.type: subprocess",
                 )
+
+    @property
+    def renewal(self) -> tuple[float, str] | None:
+        """`renew_after` as a number and its unit; None: never, or it is neither."""
+        found = re.fullmatch(r"([\d.]+)\s*(episodes|MiB)", self.renew_after or "")
+        return None if found is None else (float(found[1]), found[2])
+
+    def _problems_of_renewal(self) -> Iterator[Problem]:
+        if self.renew_after is not None and self.renewal is None:
+            said = "is a number and one of episodes, MiB, such as '1000 episodes'"
+            yield Problem("renew_after", f"{said}, not {self.renew_after!r}")
 
     @property
     def episodes(self) -> int | None:
@@ -77,7 +104,7 @@ class OverlappingConfig(ManagerConfig):
 
     def problems(self) -> Iterator[Problem]:
         """Allows time-outs."""
-        return iter(())
+        yield from self._problems_of_renewal()
 
 
 @dataclass(frozen=True)
@@ -109,6 +136,14 @@ class EnvConfig(ComponentConfig):
     stop_value: float = setting(
         float("inf"), "an evaluation whose mean return reaches this ends the run"
     )
+    seeds: str | tuple[int | str, ...] = setting(
+        (),
+        "the seeds that episodes begin by, as scenarios, e.g. [7, 12] or 0..99: each environment "
+        "plays all of them, in an order of its own, before any comes again; empty: any seed",
+    )
+    eval_seeds: str | tuple[int | str, ...] = setting(
+        (), "those of evaluations, which play them in order, each time the same ones"
+    )
     manager: ManagerConfig = component(
         ENV_MANAGER_REGISTRY, "base", "how the environments are stepped"
     )
@@ -118,9 +153,41 @@ class EnvConfig(ComponentConfig):
         """Name of the environment for people: its id, or its type."""
         return self.type
 
+    def scenarios(self, *, evaluate: bool) -> tuple[int, ...]:
+        """Returns `seeds`, or `eval_seeds`, one by one; none: any seed."""
+        return seeds_of(self.eval_seeds if evaluate else self.seeds)
+
+    @property
+    def needs_single(self) -> bool:
+        """True if each environment is made and reset by itself."""
+        return bool(self.seeds or self.eval_seeds or self.manager.folder or self.manager.renewal)
+
+    def for_evaluation(self) -> Self:
+        """Returns the settings of the environments of evaluations."""
+        return self
+
     def problems(self) -> Iterator[Problem]:
-        """Rules over several settings."""
-        return iter(())
+        """Refuses what names no seeds."""
+        for name in ("seeds", "eval_seeds"):
+            try:
+                seeds_of(getattr(self, name))
+            except ValueError as error:
+                yield Problem(name, f"{error}: a list of numbers from 0, or a range such as 0..99")
+
+
+def seeds_of(given: str | Sequence[int | str]) -> tuple[int, ...]:
+    """Returns the seeds that numbers and ranges name.
+
+    Raises:
+        ValueError: something is neither.
+    """
+    seeds: list[int] = []
+    for each in [given] * bool(given) if isinstance(given, str) else given:
+        first, _, last = str(each).partition("..")
+        if not first.strip().isdecimal() or not (last or first).strip().isdecimal():
+            raise ValueError(f"is {each!r}")
+        seeds += range(int(first), int(last or first) + 1)
+    return tuple(seeds)
 
 
 @dataclass(frozen=True)
@@ -132,14 +199,24 @@ class NamedEnvConfig(EnvConfig):
         "its id, e.g. CartPole-v1 or classic.connect_four_v3; or a class of yours, module:Class",
     )
     kwargs: dict[str, Any] = setting({}, "keyword arguments of the environment")
+    eval_kwargs: dict[str, Any] = setting(
+        {}, "those that are others in evaluations; the spaces must be the same"
+    )
 
     @property
     def title(self) -> str:
         """Its id."""
         return self.env_id
 
+    def for_evaluation(self) -> Self:
+        """Returns the settings of the environments of evaluations: with `eval_kwargs`."""
+        if not self.eval_kwargs:
+            return self
+        return dataclasses.replace(self, kwargs={**self.kwargs, **self.eval_kwargs}, eval_kwargs={})
+
     def problems(self) -> Iterator[Problem]:
         """Demands the id."""
+        yield from EnvConfig.problems(self)
         if not self.env_id:
             yield Problem("env_id", f"is required: the id of a {self.type} environment")
 
@@ -170,6 +247,9 @@ class GymnasiumConfig(NamedEnvConfig):
     def problems(self) -> Iterator[Problem]:
         """Rules over several settings."""
         yield from NamedEnvConfig.problems(self)
+        if self.needs_single and self.vectorization != "auto":
+            said = "must be 'auto' where there are seeds, or folders or renewals of single ones"
+            yield Problem("vectorization", said)
         if self.action_mask and self.vectorization == "vector_entry_point":
             yield Problem("action_mask", "needs single environments: set vectorization: sync")
         if self.autoreset is not None and self.vectorization != "sync":
@@ -205,6 +285,9 @@ class EnvPoolConfig(NamedEnvConfig):
     def problems(self) -> Iterator[Problem]:
         """Rules over several settings."""
         yield from NamedEnvConfig.problems(self)
+        if self.needs_single:
+            said = "seeds, manager.folder and manager.renew_after are for single environments"
+            yield Problem("", f"{said}, and EnvPool has none")
         if self.manager.type not in ("base", "gym"):
             yield Problem(
                 "manager.type",

@@ -6,6 +6,7 @@ import dataclasses
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -18,6 +19,7 @@ from hpcdi.env.in_process import LocalWorker, SingleEnvs
 from hpcdi.env.manager import EnvManager
 from hpcdi.env.numbering import make_numbered
 from hpcdi.env.process_state import SignalGuard
+from hpcdi.env.seeds import ScenarioSeeds
 from hpcdi.env.vector import VectorEnvs
 from hpcdi.errors import ConfigError, Problem
 from hpcdi.types import Spaces
@@ -110,7 +112,11 @@ def get_spaces(cfg: EnvConfig) -> Spaces:
         ConfigError: it cannot be made here, or its observations are not arrays.
     """
     with SignalGuard():
-        spaces: Spaces = get_env_cls(cfg).spaces(cfg)
+        env_cls, evaluated = get_env_cls(cfg), cfg.for_evaluation()
+        spaces: Spaces = env_cls.spaces(cfg)
+        if evaluated is not cfg and (others := env_cls.spaces(evaluated)) != spaces:
+            message = f"lead to other spaces, {others}, than kwargs alone, {spaces}"
+            raise ConfigError([Problem("env.eval_kwargs", message)])
     return spaces
 
 
@@ -156,9 +162,13 @@ def create_env_manager(
     """
     env_cls = get_env_cls(cfg)
     config: EnvConfig = env_cls.parse_config(cfg) if isinstance(cfg, Mapping) else cfg
-    if evaluate and hasattr(env_cls, "for_evaluation"):
-        config = env_cls.for_evaluation(config)
+    if evaluate:
+        config = config.for_evaluation()
+        if hasattr(env_cls, "for_evaluation"):
+            config = env_cls.for_evaluation(config)
+    scenarios = config.scenarios(evaluate=evaluate)
     settings: ManagerConfig = config.manager
+    is_alone = bool(scenarios or settings.folder or settings.renewal)
     if evaluate and isinstance(settings, OverlappingConfig):  # each has a quota of episodes
         settings = dataclasses.replace(settings, wait_num=None)
     env_num = config.evaluator_env_num if evaluate else config.collector_env_num
@@ -166,10 +176,12 @@ def create_env_manager(
     limit = None if is_endless else episodes
     first = number * (config.collector_env_num + config.evaluator_env_num)
     first += config.collector_env_num if evaluate else 0
-    source = _source(env_cls, config, range(first, first + env_num))
+    source = _source(env_cls, config, range(first, first + env_num), alone=is_alone)
     manager: EnvManager = component_class(ENV_MANAGER_REGISTRY, settings).build(
         source, settings, episode_num=limit or settings.episodes, seed=seed
     )
+    if scenarios:
+        manager.seeds = ScenarioSeeds(scenarios, seed, env_num, in_order=evaluate)
     if evaluate:
         manager.max_steps = getattr(getattr(policy, "eval", None), "max_steps", None)
     return manager
@@ -211,11 +223,21 @@ def single_env_fns(config: EnvConfig, numbers: Sequence[int]) -> list[EnvFn]:
     """Returns what makes single environments of a configuration, which have these numbers."""
     env_cls = get_env_cls(config)
     make = partial(env_cls.make_single, config) if hasattr(env_cls, "make_single") else env_cls
-    return [partial(make_numbered, make, number) for number in numbers]
+    folder = config.manager.folder and str(Path(config.manager.folder).absolute())
+    return [partial(make_numbered, make, number, folder) for number in numbers]
 
 
-def _source(env_cls: Any, config: EnvConfig, numbers: Sequence[int]) -> Source:
-    """Returns the environments that a configuration names, which have these numbers."""
+def _source(
+    env_cls: Any, config: EnvConfig, numbers: Sequence[int], *, alone: bool = False
+) -> Source:
+    """Returns the environments that a configuration names, which have these numbers.
+
+    Args:
+        env_cls: makes them.
+        config: of them.
+        numbers: see `hpcdi.env.numbering`.
+        alone: each is made and reset by itself.
+    """
     in_children = isinstance(config.manager, ChildConfig)
     env_fns = single_env_fns(config, numbers)
     if hasattr(env_cls, "players"):
@@ -223,6 +245,6 @@ def _source(env_cls: Any, config: EnvConfig, numbers: Sequence[int]) -> Source:
     if in_children and getattr(config, "vectorization", "auto") != "auto":
         message = "must be 'auto' where each environment has a process of its own"
         raise ConfigError([Problem("env.vectorization", message)])
-    if in_children or not env_cls.has_vector(config):
+    if in_children or alone or not env_cls.has_vector(config):
         return Source(env_fns)
     return Source(env_fns, partial(env_cls.make_vector, config, len(numbers)))

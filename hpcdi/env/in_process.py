@@ -262,6 +262,7 @@ class LocalWorker:
             results.acts[row] = goes_on
             if goes_on:
                 self._on_reset()
+                self._seed(next_seed)
                 with self._signals:
                     observation, _ = parts_of_reset(env.reset(seed=next_seed))
         seen.put(arrays.slots[slot], row, observation)
@@ -292,6 +293,7 @@ class LocalWorker:
             observations = [None] * len(self._rows)
             if goes_on:
                 self._on_reset()
+                self._seed(next_seed)
                 with self._signals:
                     observations = env.reset(seed=next_seed)
         self._show(slot, observations)

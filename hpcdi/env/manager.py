@@ -34,12 +34,14 @@ from hpcdi.env.base import (
     EpisodeStart,
 )
 from hpcdi.env.contract import Space, read_spaces
+from hpcdi.env.renewal import Renewal
 from hpcdi.env.seeds import SeedStreams
 from hpcdi.errors import EnvError, EnvValueError
 from hpcdi.types import ACTION_MASK, Array, Columns, Episodes, Spaces, Step
 from hpcdi.utils.backoff import wait_s
 from hpcdi.utils.lifetime import Closing
 from hpcdi.utils.log import LOGGER
+from hpcdi.utils.processes import tree_bytes
 
 ResetParam = Mapping[int, Mapping[str, Any] | None]
 """Environments to reset; each with None, or with its ``seed`` and ``options``."""
@@ -227,6 +229,7 @@ class EnvManager(Closing):
         self._quota: int | Sequence[int] | None = episode_num
         self._retired = np.zeros(self.env_num, dtype=bool)
         self._record = self._new_record()
+        self._renewal = Renewal(self._settings.renewal, self.env_num, self._bytes_of)
         self._turns, self._episodes = Turns(0), EpisodeCounter(self.env_num, quota=episode_num)
         self._is_running = False
         self._over = np.zeros(0, dtype=bool)  # of the last step
@@ -408,7 +411,10 @@ class EnvManager(Closing):
         """
         backend, turns, episodes, began = self._backend, self._turns, self._episodes, self.ready
         turns.begin(began)
-        step = backend.step(action, began, self.seeds.following(), self._goes_on())
+        goes_on = self._goes_on()
+        step = backend.step(action, began, self.seeds.following(), goes_on)
+        if step.ends:
+            self.seeds.took(env for env in step.ends if goes_on[env])
         failures, failed = {**self._refused(step), **step.failed}, None
         if failures:
             failed = self._failed_rows(failures)
@@ -425,6 +431,8 @@ class EnvManager(Closing):
             self._recover(failures, failed)
         if cut and backend.resets_alone:
             self._begin({env: self._start(env, {}) for env in cut if episodes.left[env] > 0})
+        if self._renewal.is_on and step.ends:
+            self._renew([env for env in step.ends if env not in cut])
         return Step(
             step.successor, reward, step.terminated, step.truncated, step.ended, live, failed
         )
@@ -469,10 +477,22 @@ class EnvManager(Closing):
 
     def _goes_on(self) -> Sequence[bool]:
         """Returns whether an episode follows the running one: not after the last of a quota."""
-        if self._quota is None or not self._settings.auto_reset:
-            return (self._settings.auto_reset,) * self.env_num
-        following: list[bool] = (self._episodes.left > 1).tolist()
+        if not self._settings.auto_reset:
+            return (False,) * self.env_num
+        if self._quota is None and not self._renewal.is_on:
+            return (True,) * self.env_num
+        following: list[bool] = ((self._episodes.left > 1) & ~self._renewal.due).tolist()
         return following
+
+    def _renew(self, ended: Sequence[int]) -> None:
+        """Make environments anew that are due, of those whose episode ended in this step."""
+        due = [env for env in ended if self._renewal.due[env]]
+        self._renewal.ended(env for env in ended if env not in due)
+        if due and self._settings.auto_reset:
+            LOGGER.info("environments %s are made anew (env.manager.renew_after)", due)
+            going = [env for env in due if self._episodes.left[env] > 0]
+            starts = {env: self._start(env, {}, exists=False) for env in going}
+            self._begin(starts)
 
     # ---- optional methods of environments
 
@@ -545,6 +565,7 @@ class EnvManager(Closing):
     def _failures_at_start(self, starts: Mapping[int, EpisodeStart]) -> dict[int, EnvFailure]:
         """Have environments begin an episode; returns those that failed."""
         failed = self._backend.start(starts)
+        self._renewal.made(env for env, start in starts.items() if not start.exists)
         if len(failed) == len(starts):
             return failed
         begun = self._rows_of(env for env in starts if env not in failed) & self._backend.acts
@@ -759,6 +780,11 @@ class EnvManager(Closing):
         self._turns = Turns(self.env_num * seats, takes_turns=seats > 1)
         self._episodes = EpisodeCounter(self.env_num, seats, self._quota)
         self._episodes.shut(self._retired)
+
+    def _bytes_of(self, env: int) -> int:
+        """What the process of an environment holds, with those that it has started; 0: unknown."""
+        pids = self.child_pids
+        return tree_bytes(pids[env]) if len(pids) == self.env_num else 0
 
     def _rows_of(self, envs: Iterable[int]) -> Array:
         """The rows of environments, bool [rows]."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
 
@@ -72,6 +72,9 @@ class SeedStreams:
         """Returns seeds of later episodes; None: the environment's own generator goes on."""
         return self._none if self._fixed is None else self._fixed
 
+    def took(self, envs: Iterable[int]) -> None:
+        """Some environments have begun their next episode, by `following`."""
+
     def actions(self) -> int:
         """Returns a seed for random actions; takes nothing from the streams."""
         key = (*self._root.spawn_key, _ACTIONS)
@@ -80,3 +83,67 @@ class SeedStreams:
 
     def _next(self, env: int) -> int:
         return int(self._streams[env].spawn(1)[0].generate_state(1)[0])
+
+
+class ScenarioSeeds(SeedStreams):
+    """The seeds of a set, by turns: no environment plays one again before it has played all.
+
+    Args:
+        seeds: the set.
+        sequence: the order in which each environment plays them comes from it.
+        env_num: environments.
+        in_order: all environments together play them in order instead, and begin anew in `all`: an
+            evaluation of as many episodes plays each once.
+    """
+
+    def __init__(
+        self,
+        seeds: Sequence[int],
+        sequence: np.random.SeedSequence,
+        env_num: int,
+        *,
+        in_order: bool = False,
+    ) -> None:
+        super().__init__(sequence, env_num)
+        self._seeds, self._in_order = seeds, in_order
+        self._rngs = [np.random.default_rng(each) for each in sequence.spawn(env_num)]
+        self._begun = [0] * env_num  # episodes of each environment
+        self._left: list[list[int]] = [[] for _ in range(env_num)]  # of the set, newest last
+        self._following: list[int] = []
+        self._advance(range(env_num))
+
+    def all(self) -> list[int]:
+        """Returns a seed for each environment."""
+        if self._in_order:
+            self._begun = [0] * len(self._begun)
+            self._advance(range(len(self._begun)))
+        return [self.one(env) for env in range(len(self._begun))]
+
+    def one(self, env: int) -> int:
+        """Returns the next seed of an environment."""
+        seed = self._following[env]
+        self.took([env])
+        return seed
+
+    def following(self) -> Sequence[int]:
+        """Returns the seed of each environment's next episode."""
+        return self._following
+
+    def took(self, envs: Iterable[int]) -> None:
+        """Some environments have begun their next episode."""
+        for env in envs:
+            self._begun[env] += 1
+            self._advance([env])
+
+    def _advance(self, envs: Iterable[int]) -> None:
+        """Set the next seeds of some environments."""
+        count = len(self._begun)
+        self._following = self._following or [0] * count
+        for env in envs:
+            if self._in_order:
+                place = (self._begun[env] * count + env) % len(self._seeds)
+                self._following[env] = self._seeds[place]
+                continue
+            if not self._left[env]:
+                self._left[env] = self._rngs[env].permutation(self._seeds).tolist()
+            self._following[env] = self._left[env].pop()

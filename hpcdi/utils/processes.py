@@ -13,6 +13,7 @@ MPIRUN = ("mpirun", "prterun", "prted")
 launcher may have it blocked, see `hpcdi.run.local.Job`."""
 _LAUNCHERS = (*MPIRUN, "slurmstepd", "hydra_pmi_proxy")
 _LISTENS = "0A"
+_PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 _ANY_ADDRESS = {"00000000": "tcp", "0" * 32: "tcp6"}
 """As a table of sockets below ``/proc/net`` spells it -> that table."""
 
@@ -58,6 +59,19 @@ def children_of(pid: int) -> list[int]:
         with contextlib.suppress(OSError):  # a thread that has ended
             children += map(int, listed.read_text().split())
     return children
+
+
+def resident_bytes(pid: int) -> int:
+    """Returns what a process holds in memory; 0: it is gone."""
+    try:
+        return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * _PAGE_BYTES
+    except (OSError, IndexError):
+        return 0
+
+
+def tree_bytes(pid: int) -> int:
+    """Returns what a process, and those that it has started, hold in memory."""
+    return resident_bytes(pid) + sum(map(tree_bytes, children_of(pid)))
 
 
 def variables_of(pid: int) -> dict[str, str]:

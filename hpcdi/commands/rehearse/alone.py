@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import os
 import time
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -23,12 +22,12 @@ from hpcdi.policy.exploration import RandomActor
 from hpcdi.roles.collector.loop import policy_loop
 from hpcdi.types import Array, Columns, Leaf, Spaces
 from hpcdi.utils.nested import under
+from hpcdi.utils.processes import resident_bytes
 
 _SAMPLE_STEPS, _SAMPLE_S = 25, 1.0
 """Between two samples of memory, whichever comes first."""
 _TRACE_STEPS = 100
 _SEEN_AT_ONCE = 256
-_PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -93,7 +92,7 @@ def _play(facts: Alone, envs: EnvManager, budget: Budget, seed: np.random.SeedSe
     rewards: list[Array] = []
     while facts.steps < budget.steps and (now := time.monotonic()) < deadline:
         if facts.steps >= next_sample or now >= next_s:
-            facts.memory.add(facts.steps, _resident_bytes())
+            facts.memory.add(facts.steps, resident_bytes(os.getpid()))
             next_sample, next_s = facts.steps + _SAMPLE_STEPS, now + _SAMPLE_S
         acting = envs.ready
         seen.append({name: column[acting] for name, column in envs.observation.items()})
@@ -174,7 +173,3 @@ def _another(make: Any, *, is_battle: bool) -> str:
     except Exception as error:  # whatever a second simulator raises
         return str(error).partition("\n")[0]
     return ""
-
-
-def _resident_bytes() -> int:
-    return int(Path("/proc/self/statm").read_text().split()[1]) * _PAGE_BYTES

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import time
 from functools import partial
-from pathlib import Path
 
 import numpy as np
 
@@ -23,6 +23,7 @@ from hpcdi.roles.collector.loop import policy_loop
 from hpcdi.run.experiment import evaluation_goal
 from hpcdi.run.serial import set_threads
 from hpcdi.types import Episodes, Spaces, Step
+from hpcdi.utils.processes import tree_bytes
 from hpcdi.worker.dict_policy import columnar_policy
 
 
@@ -68,7 +69,7 @@ def play(
             now("making the environments of an evaluation, beside those of the collector")
             with make(evaluate=True, is_endless=True, seed=seeds[2]) as others:
                 others.launch()
-                facts.memory_bytes = _memory_of([envs, others])
+                facts.memory_bytes = tree_bytes(os.getpid())
                 now("evaluating the fresh policy")
                 _evaluate(facts, others, loaded, budget.seconds)
 
@@ -110,17 +111,3 @@ def _evaluate(facts: AsARun, envs: EnvManager, loaded: LoadedPolicy, limit_s: fl
     except _TimeIsOver:
         facts.doing = "evaluating"
     facts.failures += envs.failures
-
-
-def _memory_of(managers: list[EnvManager]) -> int:
-    """Returns the resident bytes of this process and of the environments' own."""
-    pids = ["self", *(str(pid) for envs in managers for pid in envs.child_pids)]
-    lines = [line for pid in pids for line in _status_of(pid) if line.startswith("VmRSS")]
-    return sum(int(line.split()[1]) << 10 for line in lines)
-
-
-def _status_of(pid: str) -> list[str]:
-    try:
-        return Path(f"/proc/{pid}/status").read_text().splitlines()
-    except OSError:  # it has just ended
-        return []

@@ -357,7 +357,7 @@ def check_memory(alone: Alone, run: AsARun) -> Iterator[Finding]:
         FAIL,
         f"grows by {human_bytes(slope)} a step, {human_bytes(an_hour)} an hour in each collector "
         f"({human_count(per_s)} steps/s)",
-        "a leak: repair it",
+        "a leak: repair it, or env.manager: {type: subprocess, renew_after: 500 MiB}",
     )
 
 

@@ -1,0 +1,176 @@
+"""What differs by episode, by evaluation and by environment: seeds, arguments, folders, lives."""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+from pathlib import Path
+from typing import Any, ClassVar
+
+import gymnasium
+import numpy as np
+import pytest
+from gymnasium import spaces
+
+from hpcdi.config.env import seeds_of
+from hpcdi.env.create import create_env_manager, get_env_cls, get_spaces
+from hpcdi.env.manager import EnvManager
+from hpcdi.env.numbering import is_numbered, make_numbered, numbered
+from hpcdi.errors import ConfigError
+
+pytestmark = pytest.mark.usefixtures("env_helpers")
+
+
+class Seeded(gymnasium.Env[Any, Any]):
+    """Observes the seed of its episode, which lasts two steps, and an argument."""
+
+    action_space = spaces.Discrete(2)
+
+    def __init__(self, level: int = 0, size: int = 2) -> None:
+        self.observation_space = spaces.Box(-1, 5e9, (size,), np.float32)
+        self._level = level
+
+    def _seen(self) -> Any:
+        seen = np.full(self.observation_space.shape or (), self._level, np.float32)
+        seen[0] = -1 if self._seed is None else self._seed
+        return seen
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
+        self._seed, self._left = seed, 2
+        return self._seen(), {}
+
+    def step(self, action: Any) -> Any:
+        self._left -= 1
+        return self._seen(), 0.0, not self._left, False, {}
+
+
+class Born(Seeded):
+    """Observes how many were made before it, in its process, and leaks."""
+
+    born: ClassVar[int] = 0
+    kept: ClassVar[list[bytearray]] = []
+
+    def __init__(self) -> None:
+        super().__init__(level=Born.born)
+        Born.born += 1
+        if folder := os.environ.get("HPCDI_ENV_FOLDER"):
+            (Path(folder) / "made").touch()
+
+    def step(self, action: Any) -> Any:
+        Born.kept.append(bytearray(2 << 20))
+        return super().step(action)
+
+
+def manager(*, evaluate: bool = False, **env: Any) -> EnvManager:
+    cfg = {
+        "type": "gymnasium", "env_id": f"{__name__}:Seeded", "collector_env_num": 2,
+        "evaluator_env_num": 2, "evaluator_episode_num": 2, **env,
+    }  # fmt: skip
+    return create_env_manager(cfg, evaluate=evaluate, seed=np.random.SeedSequence(3))
+
+
+def seeds_seen(envs: EnvManager, steps: int) -> list[list[float]]:
+    """The seeds of the episodes that begin, of each environment."""
+    seen: list[list[float]] = [[] for _ in range(envs.env_num)]
+    for step in range(steps):
+        if step % 2 == 0:
+            for env, row in enumerate(envs.observation["observation"]):
+                seen[env].append(row[0])
+        envs.step({"action": np.zeros(envs.rows, np.int64)})
+    return seen
+
+
+def test_seeds_are_named_one_by_one_or_by_ranges() -> None:
+    assert seeds_of("3..5") == (3, 4, 5)
+    assert seeds_of([7, "10..11", 1]) == (7, 10, 11, 1)
+    assert seeds_of(()) == seeds_of("") == ()
+    for wrong in (["-1"], "a..b", ["3.5"]):
+        with pytest.raises(ValueError, match="is "):
+            seeds_of(wrong)
+    with pytest.raises(ConfigError, match=r"seeds: is 'x'"):
+        manager(seeds="x")
+    with pytest.raises(ConfigError, match="vectorization"):
+        manager(seeds="0..3", vectorization="sync")
+
+
+@pytest.mark.parametrize("kind", ["base", "subprocess"])
+def test_scenarios_are_drawn_evenly_in_orders_that_differ(kind: str) -> None:
+    with manager(seeds="10..13", manager={"type": kind}) as envs:
+        envs.launch()
+        first, second = seeds_seen(envs, 16)
+    assert sorted(first[:4]) == sorted(first[4:]) == [10, 11, 12, 13]
+    assert sorted(second[:4]) == [10, 11, 12, 13]
+    assert Counter(first) == dict.fromkeys([10, 11, 12, 13], 2)
+    assert first != second
+
+
+def test_each_evaluation_plays_the_set_once_in_order() -> None:
+    with manager(evaluate=True, seeds="10..13", eval_seeds=[4, 5, 6, 7]) as envs:
+        envs.launch()
+        for _ in range(2):
+            envs.reset()
+            assert seeds_seen(envs, 4) == [[4, 6], [5, 7]]
+
+
+def test_without_a_set_seeds_are_as_before() -> None:
+    with manager(evaluate=True, seeds="10..13") as envs:
+        envs.launch()
+        assert envs.observation["observation"][:, 0].min() > 1_000  # any seed
+
+
+def test_evaluations_have_other_arguments_and_the_same_spaces() -> None:
+    given = {"kwargs": {"level": 1}, "eval_kwargs": {"level": 7}}
+    for evaluate, level in ((False, 1), (True, 7)):
+        with manager(evaluate=evaluate, **given) as envs:
+            envs.launch()
+            assert envs.observation["observation"][:, 1].tolist() == [level, level]
+    cfg = {"type": "gymnasium", "env_id": f"{__name__}:Seeded", "eval_kwargs": {"size": 3}}
+    with pytest.raises(ConfigError, match=r"eval_kwargs: lead to other spaces"):
+        get_spaces(get_env_cls(cfg).parse_config(cfg))
+
+
+def test_environments_are_made_anew_after_some_episodes() -> None:
+    born = {"env_id": f"{__name__}:Born", "collector_env_num": 1, "seeds": "0..7"}
+    Born.born = 0
+    with manager(**born, manager={"renew_after": "2 episodes"}) as envs:
+        envs.launch()
+        seen = []
+        for _ in range(5):
+            seen.append(envs.observation["observation"][0].tolist())
+            for _ in range(2):
+                step = envs.step({"action": np.zeros(1, np.int64)})
+                assert step.live.all()
+            assert step.terminated.all()
+            assert step.successor["observation"][0, 0] == seen[-1][0], "of the old one"
+    assert [level for _, level in seen] == [0, 0, 1, 1, 2]
+    assert len({seed for seed, _ in seen}) == 5, "no scenario is left out or comes twice"
+    Born.kept.clear()
+
+
+def test_a_process_that_has_grown_is_made_anew_in_its_own_folder(tmp_path: Path) -> None:
+    given = {"type": "subprocess", "renew_after": "6 MiB", "folder": str(tmp_path / "envs")}
+    with manager(env_id=f"{__name__}:Born", collector_env_num=2, manager=given) as envs:
+        envs.launch()
+        before = envs.child_pids
+        for _ in range(8):
+            envs.step({"action": np.zeros(2, np.int64)})
+        assert not set(before) & set(envs.child_pids)
+        assert envs.failures == 0
+    assert sorted(str(p.relative_to(tmp_path)) for p in tmp_path.glob("envs/*/made")) == [
+        "envs/000000/made", "envs/000001/made",
+    ]  # fmt: skip
+
+
+def test_renewals_are_of_episodes_or_of_a_process() -> None:
+    with pytest.raises(ConfigError, match=r"renew_after: MiB are those of a child process"):
+        manager(manager={"renew_after": "5 MiB"})
+    with pytest.raises(ConfigError, match=r"renew_after: is a number and one of"):
+        manager(manager={"renew_after": "often"})
+
+
+def test_a_folder_stands_in_arguments(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    seen = make_numbered(lambda: numbered({"save": "{folder}/x", "n": "{index}"}), 3, "envs")
+    assert seen == {"save": f"{tmp_path}/envs/000003/x", "n": 3}
+    assert is_numbered(["{folder}"])
+    assert "HPCDI_ENV_FOLDER" not in os.environ
