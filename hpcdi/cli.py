@@ -18,6 +18,7 @@ COMMANDS = (
     "plan",
     "rehearse",
     "submit",
+    "join",
     "sweep",
     "status",
     "tail",
@@ -31,7 +32,7 @@ COMMANDS = (
     "convert",
     "doctor",
 )
-_RUNS = ("train", "serial", "sweep")
+_RUNS = ("train", "serial", "join", "sweep")
 """Commands that what they show cannot end."""
 DESCRIPTION = """\
 Distributed reinforcement learning as one MPI program: rank 0 coordinates, some ranks learn, the
@@ -43,6 +44,7 @@ others collect.
   hpcdi train configs/cartpole_dqn.yaml       train, with 4 ranks
   hpcdi serial configs/cartpole_dqn.yaml      train in one process
   hpcdi submit configs/cartpole_dqn.yaml      train as a Slurm job
+  hpcdi join runs/cartpole_dqn/latest         collect for a run, from outside of its job
   hpcdi sweep configs/cartpole_dqn.yaml seed=0..4 --local      several settings, a run each
   hpcdi status runs/cartpole_dqn/latest       state of a run, from any host, without a port
   hpcdi tail runs/cartpole_dqn/latest -f      logs of all ranks

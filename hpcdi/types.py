@@ -23,6 +23,9 @@ BLOCK_ID_BITS = 40
 RESTART_NUMBERS = 10**9
 """Range of those counters for each restart of a run, so that no id is used twice."""
 
+FIRST_GUEST = 100_000
+"""Ranks from here on are guests': collectors that are no ranks of the job, each with its own."""
+
 Columns: TypeAlias = dict[str, Array]
 """Column name -> array; all arrays have the same leading axis. Nested keys are joined by '/'."""
 
@@ -343,3 +346,8 @@ def collector_of(block_id: int) -> int:
 def number_of(block_id: int) -> int:
     """Returns the number of a block, which counts up per collector."""
     return block_id & ((1 << BLOCK_ID_BITS) - 1)
+
+
+def is_guest(rank: int) -> bool:
+    """Returns whether a rank is that of a guest, see `FIRST_GUEST`."""
+    return rank >= FIRST_GUEST

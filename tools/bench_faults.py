@@ -13,6 +13,7 @@ miscounts. What a trial shows is printed as it ends, so that one need not wait f
     python tools/bench_faults.py                       every kind, 10 seeds each: hours
     python tools/bench_faults.py --quick               four kinds, one seed each
     python tools/bench_faults.py --kinds kill_learner --seeds 3 --json
+    python tools/bench_faults.py --guests 50           guests (hpcdi join), killed 50 times
 """
 
 from __future__ import annotations
@@ -72,6 +73,7 @@ class Trial:
         prefix: before the command, that says where it runs.
         variables: of its environment.
         config: the experiment.
+        ranks: of the job.
     """
 
     def __init__(
@@ -84,6 +86,7 @@ class Trial:
         prefix: Sequence[str] = (),
         variables: Mapping[str, str] | None = None,
         config: Path = CONFIG,
+        ranks: int = 5,
     ) -> None:
         self.run, self.dice, self.codes = folder / "run", dice, list[int]()
         self.hung, self._patience_s = False, patience_s
@@ -91,7 +94,7 @@ class Trial:
         self._process: subprocess.Popen[bytes] | None = None
         folder.mkdir(parents=True, exist_ok=True)
         self._arguments = [
-            str(config), "-n", "5", "--run-dir", str(self.run), *SETTINGS, *overrides
+            str(config), "-n", str(ranks), "--run-dir", str(self.run), *SETTINGS, *overrides
         ]  # fmt: skip
         paths = filter(None, [str(START_FAULTS), os.environ.get("PYTHONPATH")])
         self._variables = {
@@ -389,6 +392,97 @@ def try_once(
     return f"exit codes {trial.codes}, {lost} blocks lost, counter off by {steps_off} steps{hung}"
 
 
+GUESTS = 2
+ONE_OF_EACH = (
+    "policy.learn.learner.learner_num=1", "policy.collect.collector.collector_num=1",
+    "policy.other.commander.max_train_iter=1e9", "system.guests.timeout_s=10",
+)  # fmt: skip
+
+
+class Guests:
+    """Two guests of a run, each started again whenever it is killed.
+
+    Args:
+        trial: the run.
+    """
+
+    def __init__(self, trial: Trial) -> None:
+        self._trial, self._count = trial, 0
+        self.processes = [self._start() for _ in range(GUESTS)]
+
+    def _start(self) -> subprocess.Popen[bytes]:
+        self._count += 1
+        out = self._trial.run.parent / f"guest{self._count}"
+        with out.open("wb") as file:
+            return subprocess.Popen(
+                [sys.executable, "-m", "hpcdi", "join", str(self._trial.run)],
+                stdout=file, stderr=subprocess.STDOUT,
+            )  # fmt: skip
+
+    def kill_one(self, *, starts: bool = True) -> None:
+        """Kill one of them with -9, and start another in its place."""
+        number = self._trial.dice.randrange(len(self.processes))
+        self.processes[number].kill()
+        self.processes.pop(number).wait()
+        if starts:
+            self.processes.append(self._start())
+
+    def kill_all(self) -> None:
+        """Kill all of them."""
+        while self.processes:
+            self.kill_one(starts=False)
+
+
+def try_guests(kills: int, seed: int, folder: Path, patience_s: float) -> list[Row]:
+    """A run of a learner and a collector, whose two guests are killed at random moments.
+
+    At the end all are dead, and the run goes on; SIGTERM ends it. Its counter and its shards must
+    agree, and no item may be there twice.
+    """
+    trial = Trial(folder, [f"seed={seed}", *ONE_OF_EACH], random.Random(seed),
+                  patience_s=patience_s, ranks=3)  # fmt: skip
+    trial.wait(lambda: int(trial.status().get("train_iter", 0)) > 0)
+    guests, killed, began = Guests(trial), 0, time.monotonic()
+    try:
+        trial.wait(lambda: len(trial.status().get("guests", {}).get("here", {})) == GUESTS)
+        start_s = time.monotonic() - began
+        while killed < kills and trial.process.poll() is None:
+            # some are killed in their start
+            moment = time.monotonic() + trial.dice.uniform(0.0, 1.5 * start_s)
+            trial.wait(lambda moment=moment: time.monotonic() >= moment)
+            guests.kill_one()
+            killed += 1
+            said = trial.status().get("guests", {})
+            sys.stderr.write(f"guest {killed} of {kills} is killed; the run says {said}\n")
+    finally:
+        guests.kill_all()
+    reached = int(trial.status().get("train_iter", 0))
+    trial.wait(lambda: int(trial.status()["train_iter"]) >= reached + 100)
+    goes_on = trial.process.poll() is None
+    trial.process.send_signal(signal.SIGTERM)
+    trial.wait()
+    by_guests = trial.status().get("guests", {})
+    return [
+        at_most("guests: env steps counted more or less than are stored", trial.steps_off(),
+                "steps", 0, peer=f"of {trial.status().get('env_steps')}"),
+        at_most("guests: items that are there twice", items_twice(trial.run), "items", 0),
+        at_most("guests: hangs", int(trial.hung), "runs", 0),
+        at_most("guests: runs that did not go on without them", int(not goes_on), "runs", 0,
+                peer=f"exit code {trial.process.returncode}"),
+        Row("guests: env steps that they made", by_guests.get("env_steps", 0), "steps",
+            peer=f"{by_guests.get('gone', 0)} guests; {killed} kills"),
+    ]  # fmt: skip
+
+
+def items_twice(run: Path) -> int:
+    """Items whose number lies in a run's shards more than once."""
+    count = Counter[int]()
+    for path in RunLayout(run).shard_numbers():
+        for _, block in survey(run / path, path).blocks:
+            count.update(block.items["item_id"].tolist())
+    return sum(number > 1 for number in count.values())
+
+
 def steps_to_do_again(trial: Trial) -> int:
     """Environment steps that the run had counted and that a resumed one has not."""
     layout = RunLayout(trial.run)
@@ -444,8 +538,14 @@ def main() -> int:
         metavar="S",
         help="without progress, after which a run hangs; more on a busy machine",
     )
+    parser.add_argument("--guests", type=int, metavar="N", help="kill N guests of one run instead")
     parser.add_argument("--json", action="store_true", help="one JSON object a line")
     given = parser.parse_args()
+    if given.guests is not None:
+        base = Path(given.keep or tempfile.mkdtemp(prefix="hpcdi-faults-"))
+        rows = try_guests(given.guests, 0, base / "guests", given.patience)
+        show(rows, given.json)
+        return int(any(row.ok is False for row in rows))
     kinds, seeds = (QUICK, 1) if given.quick else (given.kinds, given.seeds)
     if any(KINDS[name].disk for name in kinds):
         enter_playground()

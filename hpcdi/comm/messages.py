@@ -11,6 +11,7 @@ Who sends which::
     people    ──► coordinator   ScaleCollectors
     coordinator ──► collector   CollectTask CollectSetting CollectPause CloseTask
     coordinator ──► learner     LearnTask AdmitBlock Batches TakeSnapshot BeginAnew Regroup
+                                PolicyFiles
     coordinator ──► any         Stop Leave
     collector ◄──► learner      PolicyRequest PolicyUpdate
     learner   ──► learner       GroupAddress
@@ -325,6 +326,13 @@ class BeginAnew(Message):
     """Learn on from the parameters of your start, after the batches sent before this."""
 
     player: str
+
+
+@dataclass(frozen=True)
+class PolicyFiles(Message):
+    """Write policies to disk every so many seconds: guests act by them, or do no more."""
+
+    every_s: float
 
 
 @dataclass(frozen=True)

@@ -31,6 +31,7 @@ class BatchJob:
         arguments: of `hpcdi train`, in a script that runs although nothing has been written; empty:
             the experiment lies in `submit_dir`.
         packed: more arguments of `hpcdi sweep resume --pack`; None: it is no packed sweep.
+        guests: indices of an array job of guests of the run in `folder`; empty: it is none.
     """
 
     name: str
@@ -41,6 +42,7 @@ class BatchJob:
     array: str = ""
     arguments: tuple[str, ...] = ()
     packed: tuple[str, ...] | None = None
+    guests: str = ""
 
     @property
     def submit_dir(self) -> Path:
@@ -50,7 +52,7 @@ class BatchJob:
     @property
     def script(self) -> Path:
         """Path of the script."""
-        return self.submit_dir / "job.sbatch"
+        return self.submit_dir / ("guests.sbatch" if self.guests else "job.sbatch")
 
     @property
     def ranks(self) -> int:
@@ -140,12 +142,16 @@ case $said in
 esac
 
 """
-_AGAIN = """\
+_JOB = """\
 # Requeue, unless Slurm itself is ending this job (scancel, time limit) or requeues it.
 job() {
     slurm scontrol show job --oneliner "$JOB" |
         sed -n '1s/.* JobState=\\([A-Z_]*\\) .* Requeue=\\([01]\\) .*/\\1 \\2/p'
 }
+"""
+_AGAIN = (
+    f"{_JOB}"
+    + """\
 if [ "$(job)" = "RUNNING 1" ] && slurm scontrol requeue "$JOB"; then
     sleep 60  # until Slurm ends this script
 elif [[ $(job) == RUNNING* ]]; then  # it may not be requeued: another job resumes the run
@@ -158,6 +164,7 @@ elif [[ $(job) == RUNNING* ]]; then  # it may not be requeued: another job resum
 fi
 exit 85
 """
+)
 SLURM_BODY = f"{_LIMITS}{_VERDICT}{_AGAIN}"
 _PACKED = f"""\
 {_LIMITS}\
@@ -166,6 +173,17 @@ if [ "$code" != 85 ]; then exit "$code"; fi
 echo "hpcdi: the sweep was stopped; job $JOB will resume it"
 
 {_AGAIN}"""
+_GUEST = f"""\
+{_LIMITS}\
+{_BESIDE_SHELL.replace("{command}", '"${PYTHON[@]}" -m hpcdi join "$RUN" "$@"')}\
+if [ "$code" != 85 ]; then exit "$code"; fi
+
+{_JOB}\
+if [ "$(job)" = "RUNNING 1" ] && slurm scontrol requeue "$JOB"; then
+    sleep 60  # until Slurm ends this script
+fi
+exit 85
+"""
 
 
 def slurm_body(launcher: str, mpi: str = "pmix") -> str:
@@ -182,15 +200,17 @@ def slurm_options(job: BatchJob) -> dict[str, str]:
     """Returns options of sbatch, without their dashes; an empty text: the option has no value."""
     slurm = job.slurm
     # with srun all ranks get the signal; it would kill mpirun's daemons, so the shell passes it on
-    receiver = "B:" if slurm.launcher == "mpirun" else ""
+    receiver = "B:" if slurm.launcher == "mpirun" or job.guests else ""
     output = f"{_literal(job.submit_dir)}/slurm-%j.out"
-    if job.array:
+    if job.guests:
+        output = f"{_literal(job.submit_dir)}/guest-%A_%a.out"
+    elif job.array:
         output = f"{_literal(job.folder)}/output/slurm-%A_%a.out"
     elif job.arguments:
         output = "slurm-%j.out"  # where it is submitted: that folder exists
     options = {
         "job-name": job.name,
-        "array": job.array,
+        "array": job.guests or job.array,
         "partition": slurm.partition,
         "account": slurm.account,
         "qos": slurm.qos,
@@ -218,15 +238,27 @@ def _literal(folder: Path) -> str:
     return str(folder).replace("%", "%%")
 
 
+def _about(job: BatchJob) -> list[str]:
+    """Returns the comment at the top of a script."""
+    if job.guests:
+        return [
+            f"# {job.name}: collectors for a run, written by `hpcdi submit --guests`.",
+            "# Whenever this script starts again, it joins the run anew.",
+        ]
+    return [
+        f"# {job.name}: {job.ranks} ranks on {counted(job.slurm.nodes, 'node')}, written "
+        "by `hpcdi submit`. The run resumes",
+        "# from its newest snapshot whenever this script starts again.",
+    ]
+
+
 def script_text(job: BatchJob) -> str:
     """Returns a script for sbatch."""
     slurm = job.slurm
     folder, submit = shlex.quote(str(job.folder)), job.submit_dir.name
     lines = [
         "#!/bin/bash",
-        f"# {job.name}: {job.ranks} ranks on {counted(slurm.nodes, 'node')}, written "
-        "by `hpcdi submit`. The run resumes",
-        "# from its newest snapshot whenever this script starts again.",
+        *_about(job),
         *[
             f"#SBATCH --{name}{f'={shlex.quote(value)}' if value else ''}"
             for name, value in slurm_options(job).items()
@@ -245,6 +277,8 @@ def script_text(job: BatchJob) -> str:
         ]
     elif job.packed is not None:
         lines += [f"RUN={folder}", shlex.join(["set", "--", *job.packed])]
+    elif job.guests:
+        return "\n".join([*lines, f"RUN={folder}", "", _GUEST])
     elif job.arguments:
         lines += [f"RUN={folder}", shlex.join(["set", "--", *job.arguments])]
     else:

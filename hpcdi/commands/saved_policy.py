@@ -111,7 +111,7 @@ def find_policy(
     else:
         config_file = _config_of(file)
         if not trust:
-            _check_trusted(config_file)
+            check_trusted(config_file)
     return SavedPolicy(file, title, image, config_file, _home_of(file))
 
 
@@ -188,7 +188,7 @@ def _config_of(file: Path) -> Path:
     )
 
 
-def _check_trusted(config_file: Path) -> None:
+def check_trusted(config_file: Path) -> None:
     """Check that a configuration which somebody else may have written names no code to import.
 
     Raises:

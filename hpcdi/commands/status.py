@@ -18,6 +18,7 @@ from typing import Any
 from hpcdi.commands.options import make_parser
 from hpcdi.commands.run_state import RunStatus, find_run, status_of
 from hpcdi.run.run_folder import short
+from hpcdi.types import is_guest
 from hpcdi.utils.backoff import wait_s
 from hpcdi.utils.console import escaped
 from hpcdi.utils.metrics import counted, human_count, human_time
@@ -108,7 +109,7 @@ def _counts(status: RunStatus) -> list[str]:
     progress, lines = status.progress, []
     if progress:
         lines += [_line("progress", _progress(status)), *_returns(progress), *_waits(status)]
-    lines += [*_players(progress), *_collectors(status)]
+    lines += [*_players(progress), *_collectors(status), *_guests(status)]
     if progress.get("lost"):
         gone = [f"rank {rank} ({role})" for rank, role in progress["lost"].items()]
         lines.append(_line("lost", f"{', '.join(gone)}: the run goes on"))
@@ -285,7 +286,8 @@ def _waits(status: RunStatus) -> list[str]:
     roles = {str(p.get("rank")): p.get("role") for p in status.facts.get("placement", [])}
     idle: dict[str, dict[str, float]] = {}
     for rank, share in progress.get("idle", {}).items():
-        idle.setdefault(str(roles.get(rank, "")), {})[rank] = share
+        role = roles.get(rank, "guest" if is_guest(int(rank)) else "")
+        idle.setdefault(str(role), {})[rank] = share
     parts = [_idle(role, shares) for role, shares in sorted(idle.items())]
     return [*lines, _line("idle", "; ".join(parts))] if parts else lines
 
@@ -301,6 +303,18 @@ def _collectors(status: RunStatus) -> list[str]:
     if waiting:
         parts.append(f"{waiting} wait{'s' * (waiting == 1)} until needed")
     return [_line("collectors", ", ".join(parts))]
+
+
+def _guests(status: RunStatus) -> list[str]:
+    """Returns a line about the guests that are here, or were; none where none has come."""
+    guests = status.progress.get("guests")
+    if not guests:
+        return []
+    here = [] if status.is_over else [(rank, one["host"]) for rank, one in guests["here"].items()]
+    named = ", ".join(f"{rank} on {host}" for rank, host in here[:_HOSTS_NAMED])
+    parts = [f"{len(here)} here ({named}{', ...' * (len(here) > _HOSTS_NAMED)})"] if here else []
+    parts.append(f"{guests['gone'] + len(guests['here']) - len(here)} gone")
+    return [_line("guests", f"{', '.join(parts)}; {human_count(guests['env_steps'])} env steps")]
 
 
 def _idle(role: str, shares: dict[str, float]) -> str:

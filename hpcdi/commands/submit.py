@@ -35,11 +35,12 @@ from hpcdi.commands.options import (
     print_lines,
     request_of,
 )
+from hpcdi.commands.run_state import find_run
 from hpcdi.commands.submitted import run_here
-from hpcdi.config.load import dump
+from hpcdi.config.load import dump, load
 from hpcdi.config.schema import SlurmConfig
 from hpcdi.errors import EXIT_DONE, EXIT_FAILED, LaunchError
-from hpcdi.run import resume, run_folder, run_lock, slurm_queue
+from hpcdi.run import guest, resume, run_folder, run_lock, slurm_queue
 from hpcdi.run.experiment import load_experiment
 from hpcdi.run.request import RunRequest
 from hpcdi.run.run_folder import read, short
@@ -60,10 +61,14 @@ from its newest snapshot. Errors are reported at once, before anything waits in 
   hpcdi submit configs/cartpole_dqn.yaml --print > job.sbatch    write the script, submit nothing
   hpcdi submit configs/cartpole_dqn.yaml --local --wait     the same job on this host
   hpcdi submit --resume runs/cartpole_dqn/latest --time 4:00:00
+  hpcdi submit runs/cartpole_dqn/latest --guests 0-31 --partition preempt    collectors for a run
 
 The options set keys of the configuration's section `slurm`, which may stand in the YAML file as
 well. The run folder gets the script (submit/job.sbatch), the experiment and the versions of all
 packages: `sbatch RUN/submit/job.sbatch` does the same without this command.
+
+With --guests it submits an array of jobs that collect for a run, each with one task, whatever the
+partition; a task that is preempted, or near its time limit, is requeued. See hpcdi join.
 """
 _FLAGS = {
     "partition": "NAME",
@@ -100,6 +105,8 @@ def main(arguments: Sequence[str]) -> int:
         ConfigError: the experiment is wrong. LaunchError: the job cannot run as asked.
     """
     options = _parse(arguments)
+    if options.guests is not None:
+        return _guests(options)
     request = request_of(options)
     request = dataclasses.replace(request, overrides=(*request.overrides, *settings_of(options)))
     job, experiment = prepare(request)
@@ -129,6 +136,43 @@ def main(arguments: Sequence[str]) -> int:
         return tail.main([str(job.folder), "--follow"])
     if options.wait:
         return status.main([str(job.folder), "--watch", "5"])
+    return EXIT_DONE
+
+
+def _guests(options: argparse.Namespace) -> int:
+    """Submit an array of guests of a run; returns the exit code.
+
+    Raises:
+        LaunchError: it is no run that takes guests, or Slurm refuses the job.
+    """
+    if options.config is None or options.resume or options.run_dir or options.local:
+        raise LaunchError("--guests takes a run folder: hpcdi submit RUN --guests 0-31")
+    layout = RunLayout(find_run(options.config))
+    config_file = layout.config_file
+    if not config_file.exists():  # its own job waits still
+        config_file = layout.submit_dir / EXPERIMENT_FILE
+    config = load(str(config_file), [*options.override, *settings_of(options)]).config
+    refusal = guest.refusal(layout, config)
+    if refusal:
+        raise LaunchError(refusal)
+    slurm = dataclasses.replace(resolved(config.slurm, 1), nodes=1, ntasks_per_node=1)
+    check_time(slurm)
+    job = BatchJob(
+        f"hpcdi-guests-{config.exp_name}", layout.root, slurm, sys.executable, guests=options.guests
+    )
+    text = script_text(job)
+    if options.print:
+        sys.stdout.write(text)
+        return EXIT_DONE
+    check_job(job)
+    with or_refuse(f"the run folder {job.folder}"):
+        job.submit_dir.mkdir(parents=True, exist_ok=True)
+        write_text(job.script, text)
+    number = sbatch(job)
+    run = short(job.folder)
+    lines = [f"run folder   {run}", f"hpcdi status {run}", f"scancel {number}"]
+    print_lines([f"job {number}: guests {options.guests}, {slurm.time} at a time",
+                 *(f"  {line}" for line in lines)])  # fmt: skip
     return EXIT_DONE
 
 
@@ -169,6 +213,11 @@ def _parse(arguments: Sequence[str]) -> argparse.Namespace:
         "--local", action="store_true", help="start it on this host, by mpirun, in the background"
     )
     add_short_settings(parser)
+    parser.add_argument(
+        "--guests",
+        metavar="ARRAY",
+        help="submit collectors for the run whose folder CONFIG is, such as 0-31 or 0-31%%8",
+    )
     parser.add_argument(
         "--wait", action="store_true", help="wait for its end, return its exit code"
     )

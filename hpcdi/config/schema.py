@@ -130,6 +130,27 @@ class TensorBoardConfig:
 
 
 @dataclass(frozen=True)
+class GuestsConfig:
+    """Collectors that `hpcdi join` lends to a running run: they are no ranks of its job."""
+
+    max_policy_lag: int | None = setting(
+        None,
+        "iterations that a guest's policy may be behind the learner: blocks with older steps "
+        "count, but are not learnt from; empty: any",
+        minimum=0,
+    )
+    policy_s: float = setting(
+        5.0,
+        "seconds between policy files while guests are there, which act by them; without guests "
+        "it is system.storage.policy_file_s",
+        above=0,
+    )
+    timeout_s: float = setting(
+        30.0, "seconds without a heart-beat after which a guest is lost", minimum=5.0
+    )
+
+
+@dataclass(frozen=True)
 class SystemConfig:
     """Settings of the machine, none of learning."""
 
@@ -137,6 +158,7 @@ class SystemConfig:
     storage: StorageConfig = section(StorageConfig, "shards and policy files")
     survival: SurvivalConfig = section(SurvivalConfig, "faults of ranks")
     tensorboard: TensorBoardConfig = section(TensorBoardConfig, "curves")
+    guests: GuestsConfig = section(GuestsConfig, "collectors of other jobs, see hpcdi join")
     transport: str = setting(
         "files",
         "how blocks reach the learners: shards on the shared file system",
@@ -318,6 +340,19 @@ def learners_of(config: ExperimentConfig) -> dict[str, int]:
 def communicator_of(group: str) -> str:
     """Returns the name of the communicator of a group of learners."""
     return f"learners of {group}"
+
+
+def why_no_guests(config: ExperimentConfig) -> str:
+    """Returns why a run over ranks takes no guests; empty: it takes them."""
+    policy = config.policy
+    if policy.on_policy:
+        return (
+            f"{policy.type} learns on-policy, from rollouts of its newest policy alone; those of a "
+            "guest are older"
+        )
+    if config.system.deterministic:
+        return "it is deterministic, and guests come and go at any time"
+    return ""
 
 
 def check_over_ranks(config: ExperimentConfig) -> list[Problem]:

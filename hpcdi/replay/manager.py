@@ -96,7 +96,7 @@ class ReplayManager:
         self._restored: Mapping[str, Any] = {}  # partitions of a snapshot, until learners start
         self._restored_drawn = 0  # samples that it says were drawn
         self._published: dict[str, BlockReady] = {}  # blocks for them, by name, oldest first
-        self._lost_drawn, self._lost_skipped = 0, 0  # counters of learners that have died
+        self._lost_drawn, self._lost_skipped = 0, 0  # of learners that have died, and left out
         self._freed: list[str] = []
 
     # ------------------------------------------------------------------------------- learners
@@ -175,6 +175,11 @@ class ReplayManager:
             return []
         rank = min(self.partitions, key=lambda rank: self.partitions[rank].load)
         return [(rank, order) for order in self.partitions[rank].offer(ready)]
+
+    def leave_out(self, ready: BlockReady) -> None:
+        """Nobody learns from a block, which counts all the same."""
+        self._lost_skipped += 1
+        self._freed.append(ready.shard.path)
 
     def admit(self, rank: int, admitted: BlockAdmitted) -> list[AdmitBlock]:
         """A learner has read a block, or failed to; returns what it should read next."""

@@ -18,7 +18,7 @@ from hpcdi.policy.create import create_policy
 from hpcdi.store.layout import RunLayout
 from hpcdi.transport import open_transport
 from hpcdi.transport.base import Transport
-from hpcdi.types import MAIN
+from hpcdi.types import FIRST_GUEST, MAIN, is_guest
 
 COORDINATOR_RANK = 0
 HEARTBEAT_S = 5.0
@@ -72,6 +72,18 @@ class WorkerContext:
     def learners(self) -> tuple[int, ...]:
         """Ranks of all learners."""
         return tuple(rank for ranks in self.groups.values() for rank in ranks)
+
+    @property
+    def collector_number(self) -> tuple[int, int]:
+        """Number of this collector, from 0, and how many ranks collect; a guest has one of theirs.
+
+        It decides which environments it has, and how much it explores.
+        """
+        others = {COORDINATOR_RANK, *self.learners}
+        ranks = [rank for rank in range(self.link.size) if rank not in others]
+        rank = self.link.rank
+        number = (rank - FIRST_GUEST) % len(ranks) if is_guest(rank) else ranks.index(rank)
+        return number, len(ranks)
 
     @property
     def group(self) -> str:

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 
 from hpcdi.comm.failure import abort_job, describe, headline
+from hpcdi.comm.link import Link
+from hpcdi.config.schema import why_no_guests
 from hpcdi.errors import state_after
 from hpcdi.roles.context import WorkerContext
 from hpcdi.roles.coordinator.coordinator import Coordinator
@@ -16,12 +19,14 @@ from hpcdi.roles.coordinator.scheduler import Outcome
 from hpcdi.roles.fault import FAULTS
 from hpcdi.run import resume, run_folder, run_lock
 from hpcdi.run.environment import TERMINAL_VARIABLE, allocation
+from hpcdi.run.guest import welcome
 from hpcdi.run.placement import RankPlace, learner_count, table, working_collectors
 from hpcdi.run.signals import Request, ScaleFile, TimeLimit
 from hpcdi.run.solver_ranks import lines_of, plan_ranks, world_of
 from hpcdi.store.atomic import sweep_temporary
 from hpcdi.store.disk_full import or_warn
 from hpcdi.store.layout import RunLayout
+from hpcdi.transport.guests import GuestHost
 from hpcdi.utils.log import LOGGER, say
 from hpcdi.utils.metrics import counted
 from hpcdi.utils.watchdog import Watchdog
@@ -43,13 +48,16 @@ def coordinate(context: WorkerContext, placement: Sequence[RankPlace], ends_at: 
         say(line)
     try:
         resumed = resume.read_newest(layout, repeats=config.system.deterministic)
-        with Coordinator(
-            config,
-            context.link,
-            layout,
-            make_commander=create_parallel_commander,
-            is_terminal=os.environ.get(TERMINAL_VARIABLE) == "1",
-        ) as coordinator:
+        with (
+            _with_guests(context) as link,
+            Coordinator(
+                config,
+                link,
+                layout,
+                make_commander=create_parallel_commander,
+                is_terminal=os.environ.get(TERMINAL_VARIABLE) == "1",
+            ) as coordinator,
+        ):
             limit = TimeLimit(ends_at, context.stop_request, lambda: coordinator.snapshot_s)
             requests = ScaleFile(layout, context.link.size - 1 - learner_count(config), limit.take)
             if resumed is not None:
@@ -81,6 +89,18 @@ def coordinate(context: WorkerContext, placement: Sequence[RankPlace], ends_at: 
             run_lock.remove(layout)
             abort_job(failure.exit_code)
     return int(outcome.exit_code)
+
+
+@contextlib.contextmanager
+def _with_guests(context: WorkerContext) -> Iterator[Link]:
+    """Rank 0's link, which carries the messages of guests, too, where the run takes them."""
+    why_not = why_no_guests(context.config)
+    if why_not:
+        yield context.link
+        return
+    with GuestHost(context.link, context.layout, context.config.system.guests.timeout_s) as host:
+        welcome(context)
+        yield host
 
 
 def _watched(

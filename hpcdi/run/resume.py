@@ -21,6 +21,7 @@ from hpcdi.store.atomic import sweep_temporary
 from hpcdi.store.checkpoints import checkpoint_names
 from hpcdi.store.disk_full import or_refuse, or_warn
 from hpcdi.store.layout import RunLayout
+from hpcdi.transport.guests import send_away
 
 if TYPE_CHECKING:
     from hpcdi.roles.coordinator.snapshots import Resumed
@@ -243,6 +244,7 @@ def take(
         NoProgressError: the run was restarted too often without progress.
     """
     mapping, places = to_mapping(config), [place.facts() for place in placement]
+    send_away(layout)  # guests of an earlier start write no more
     if mode is StartMode.NEW:
         run_folder.claim(layout.root, mapping, places, mpi=mpi)
         return 0

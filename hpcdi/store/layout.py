@@ -12,7 +12,9 @@
         next_job.json               the job that continues the run, if the last one was not requeued
         run.lock                    while it runs: host, Slurm job and process that it runs in
         data/rank00002/<hour>/000001.h5      shards: one folder a collector and hour; a file
-                                             is named by the number of its first block
+                                             is named by the number of its first block; from
+                                             rank100000 on they are guests'
+        guests/rank100003/                   of a guest that is there: its messages and heart-beat
         policies/latest.safetensors          the newest policy; best.safetensors the best evaluated
         policies/best.json                   its mean return (of a serial run)
         policies/exploiter.safetensors       the newest one of another player that learns (leagues)
@@ -30,12 +32,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
 from dataclasses import dataclass
 from pathlib import Path
 
 from hpcdi.errors import StoreError
-from hpcdi.types import MAIN
+from hpcdi.types import FIRST_GUEST, MAIN
 
 _NUMBER_MARK = "#"
 
@@ -49,6 +52,11 @@ def split_name(name: str) -> tuple[str, int | None]:
     """Returns the shard and the number of a block in it; None: the name is that of a shard."""
     shard, _, number = name.rpartition(_NUMBER_MARK)
     return (shard, int(number)) if shard and number.isdecimal() else (name, None)
+
+
+def name_of(rank: int) -> str:
+    """Returns what folders and files of a rank are called by."""
+    return f"rank{rank:05d}"
 
 
 @dataclass(frozen=True)
@@ -101,6 +109,21 @@ class RunLayout:
     def scale_file(self) -> Path:
         """Number of working collectors that `hpcdi scale` asked for."""
         return self.root / "scale.json"
+
+    @property
+    def guests_dir(self) -> Path:
+        """Messages between a run and its guests; there while the run takes guests."""
+        return self.root / "guests"
+
+    @property
+    def welcome_file(self) -> Path:
+        """What a guest must know of the run before it writes to it."""
+        return self.guests_dir / "welcome.json"
+
+    @property
+    def guests_config_file(self) -> Path:
+        """The experiment by which guests work: that of this start."""
+        return self.guests_dir / "config.yaml"
 
     @property
     def data_dir(self) -> Path:
@@ -170,7 +193,7 @@ class RunLayout:
 
     def log_file(self, rank: int) -> Path:
         """JSONL log of one rank."""
-        return self.root / "log" / f"rank{rank:05d}.jsonl"
+        return self.root / "log" / f"{name_of(rank)}.jsonl"
 
     @property
     def solvers_dir(self) -> Path:
@@ -188,7 +211,21 @@ class RunLayout:
         hour in which it was begun, and is full at the latest when that is over.
         """
         hour = time.strftime("%Y%m%dT%H", time.gmtime(now))
-        return f"data/rank{rank:05d}/{hour}/{number:06d}.h5"
+        return f"data/{name_of(rank)}/{hour}/{number:06d}.h5"
+
+    def take_guest_rank(self) -> int:
+        """Returns the rank of a new guest, by making its folder of shards: nobody else has it.
+
+        Raises:
+            OSError: the folder cannot be made.
+        """
+        while True:
+            names = (path.name.removeprefix("rank") for path in self.data_dir.glob("rank*"))
+            ranks = [int(name) for name in names if name.isdigit()]
+            rank = max([FIRST_GUEST, *ranks]) + 1
+            with contextlib.suppress(FileExistsError):
+                (self.data_dir / name_of(rank)).mkdir(parents=True)
+                return rank
 
     def shard_numbers(self, of: int | None = None) -> dict[str, tuple[int, int]]:
         """Every shard that is there: rank, and number of its first block.
@@ -199,7 +236,7 @@ class RunLayout:
             of: rank of a collector; None: of all.
         """
         numbers = {}
-        for path in self.data_dir.glob(f"{'rank*' if of is None else f'rank{of:05d}'}/*/*.h5"):
+        for path in self.data_dir.glob(f"{'rank*' if of is None else name_of(of)}/*/*.h5"):
             rank, number = path.parent.parent.name.removeprefix("rank"), path.stem
             if rank.isdigit() and number.isdigit():
                 numbers[str(path.relative_to(self.root))] = int(rank), int(number)

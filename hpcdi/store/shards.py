@@ -240,6 +240,7 @@ class ShardWriter(Closing):
         file_bytes: of a full shard, after which the next one is begun.
         depth: blocks that may be under way; `submit` waits when there are more (bounded memory).
         patience: with a disk that is full; None: that is an error.
+        before: called on the writer's thread before each block is written.
 
     Attributes:
         waited_s: seconds that `submit` has waited.
@@ -255,8 +256,10 @@ class ShardWriter(Closing):
         file_bytes: int = 1 << 26,
         depth: int = 4,
         patience: DiskPatience | None = None,
+        before: Callable[[], None] = lambda: None,
     ) -> None:
         self.waited_s, self.lost = 0.0, 0
+        self._before = before
         self._is_open = True
         self._announce, self._patience = announce, patience
         self._write = Appender(layout, file_bytes, fsync=fsync).write
@@ -314,6 +317,7 @@ class ShardWriter(Closing):
                 continue
             path, block = job
             write = partial(self._write, path, block)
+            self._before()
             ref = self._patience.write(write) if self._patience else write()
             if ref is not None:
                 self._announce(ref, block)

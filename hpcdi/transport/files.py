@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 from hpcdi.config.schema import StorageConfig
@@ -19,10 +20,17 @@ class FileTransport:
     Args:
         layout: the run folder.
         storage: settings of shards; None: the usual ones.
+        before: called before each block is written, on the thread that writes it.
     """
 
-    def __init__(self, layout: RunLayout, storage: StorageConfig | None = None) -> None:
+    def __init__(
+        self,
+        layout: RunLayout,
+        storage: StorageConfig | None = None,
+        before: Callable[[], None] = lambda: None,
+    ) -> None:
         self._layout, self._storage = layout, storage or StorageConfig()
+        self._before = before
 
     @property
     def lend(self) -> Lend | None:
@@ -38,6 +46,7 @@ class FileTransport:
             fsync=storage.fsync,
             file_bytes=storage.file_bytes,
             patience=patience,
+            before=self._before,
         )
 
     def fetch(self, shard: ShardRef) -> Columns:

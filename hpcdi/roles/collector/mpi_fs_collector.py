@@ -324,10 +324,8 @@ class MPIFileSystemCollector(MessageSide, CollectorPort):
     def _collector_for(self, eval_flag: bool) -> BaseParallelCollector:
         if eval_flag not in self._collectors:
             place, config = self._place, self._place.config
-            others = {COORDINATOR_RANK, *place.learners}
-            ranks = [rank for rank in range(place.link.size) if rank not in others]
             cfg = {
-                "number": (ranks.index(place.link.rank), len(ranks)),
+                "number": place.collector_number,
                 "collector": config.policy.collect.collector,
                 "env": config.env,
                 "policy": config.policy,

@@ -33,9 +33,17 @@ from hpcdi.roles.coordinator.snapshots import (
 )
 from hpcdi.roles.coordinator.unheard import UnheardDeaths
 from hpcdi.roles.coordinator.view import RunView
-from hpcdi.roles.coordinator.workers import FaultPolicy, Notice, Order, Timeouts, Workers
+from hpcdi.roles.coordinator.workers import (
+    FaultPolicy,
+    GuestRules,
+    Notice,
+    Order,
+    Timeouts,
+    Workers,
+)
 from hpcdi.store.checkpoints import of_agent
 from hpcdi.store.layout import RunLayout
+from hpcdi.types import is_guest
 from hpcdi.utils.lifetime import Closing
 
 MakeCommander: TypeAlias = Callable[[ExperimentConfig, Groups], Commander]
@@ -88,6 +96,7 @@ class Coordinator(Closing):
             Workers(ranks, groups, faults, Timeouts.of(config), platform.node()),
             create_plan(config, in_turns=in_turns),
             self._observe,
+            GuestRules.of(config),
         )
         collector = config.policy.collect.collector
         if collector.collector_max is not None:
@@ -142,7 +151,8 @@ class Coordinator(Closing):
         self._orders += scheduler.tick(now)
         if now - self._heartbeat_at >= HEARTBEAT_S:  # workers hear of rank 0 also without orders
             self._heartbeat_at = now
-            self._orders += [Order(rank, Heartbeat()) for rank in self.silent]
+            workers = scheduler.workers
+            self._orders += [Order(rank, Heartbeat()) for rank in workers.silent]
         self._send_orders()
         meter.mark("schedule")
         self._tend_files()
@@ -157,6 +167,9 @@ class Coordinator(Closing):
 
     def end(self) -> Outcome:
         """Let all messages leave and all snapshots be whole, after the last turn."""
+        for rank, message in self._link.receive(0.0):
+            if is_guest(rank):  # what it has left: it did not end in order
+                self._handle(message, rank, time.monotonic())
         deadline = time.monotonic() + 1.0
         while self._link.unsent() and time.monotonic() < deadline:
             self._link.receive(0.01)
@@ -182,7 +195,7 @@ class Coordinator(Closing):
     def silent(self) -> dict[int, str]:
         """Role of each rank that has not said goodbye."""
         workers = self._scheduler.workers
-        return {rank: workers[rank].role for rank in workers.silent}
+        return {rank: workers[rank].role for rank in workers.silent if not is_guest(rank)}
 
     @property
     def groups(self) -> Groups:

@@ -84,8 +84,11 @@ class FreePlan:
     def collect(self, run: Scheduler, now: float) -> list[Order]:
         """Give tasks to all free collectors; end those of others, where that must make room."""
         orders: list[Order] = []
-        while run.workers.free_collectors:
-            task = run.commander.get_collector_task(now)
+        workers, commander = run.workers, run.commander
+        while workers.free_collectors or (
+            workers.free_guests and not commander.evaluation_is_due(now)
+        ):
+            task = commander.get_collector_task(now)
             if task is None:
                 break
             orders += run.give(task, now)

@@ -31,6 +31,7 @@ from hpcdi.comm.messages import (
     LearnTask,
     Leave,
     Message,
+    PolicyFiles,
     RankLost,
     Regroup,
     ScaleCollectors,
@@ -59,13 +60,14 @@ from hpcdi.roles.coordinator.snapshots import Resumed, SnapshotClock
 from hpcdi.roles.coordinator.workers import (
     ComesBack,
     DiesAlone,
+    GuestRules,
     Notice,
     Order,
     State,
     Worker,
     Workers,
 )
-from hpcdi.types import collector_of, number_of
+from hpcdi.types import collector_of, is_guest, number_of
 
 FAILURE_GRACE_S = 3.0
 """Seconds that the others may take to end in order after a rank has failed."""
@@ -117,6 +119,7 @@ class Scheduler:
         workers: ranks that must report before the run can go on.
         plan: whose turn it is; None: everybody works freely.
         observe: called with each message before it is handled, and with each notice.
+        guest_rules: by which policies guests act.
 
     Attributes:
         groups, snapshots, workers: see above.
@@ -125,6 +128,7 @@ class Scheduler:
         collectors_wanted: collectors that should work; None: all.
         announced: number of the last block that each collector has announced, by its rank, also
             of ranks that a resumed run has no more.
+        guest_steps: env steps of guests, since this start.
     """
 
     patience_s = 0.05
@@ -137,12 +141,14 @@ class Scheduler:
         workers: Workers,
         plan: Plan | None = None,
         observe: Callable[[int, Message | Notice], None] = lambda _rank, _message: None,
+        guest_rules: GuestRules | None = None,
     ) -> None:
         self.commander, self.groups = commander, commander.groups
         self.snapshots, self.workers = snapshots, workers
         self.outcome: Outcome | None = None
         self.collectors_wanted = commander.collector_task_space
         self.announced: dict[int, int] = {}
+        self.guest_rules, self.guest_steps = guest_rules or GuestRules(), 0
         self.phase = Phase.STARTING if workers.silent else Phase.RUNNING
         self._plan: Plan = plan if plan is not None else FreePlan()
         self._observe = observe
@@ -165,6 +171,8 @@ class Scheduler:
         """
         if rank == COORDINATOR_RANK:
             return self.request(message, now)
+        if isinstance(message, WorkerReady):
+            self.workers.report(rank, message)
         worker = self.workers[rank]
         worker.hear(type(message).__name__, now)
         if isinstance(message, CollectProgress | LearnInfo):
@@ -174,7 +182,7 @@ class Scheduler:
         self._observe(rank, message)
         match message:
             case WorkerReady():
-                return self._on_worker_ready(message, worker, now)
+                return self._on_worker_ready(worker, now)
             case CollectProgress():
                 return self._on_collect_progress(message, worker)
             case CollectResult():
@@ -285,13 +293,21 @@ class Scheduler:
         """True if all have reported, and the end is not near: work is given out."""
         return self.phase is Phase.RUNNING and self._ending is None
 
-    def _on_worker_ready(self, message: WorkerReady, worker: Worker, now: float) -> list[Order]:
-        self.workers.report(worker.rank, message)
+    def _on_worker_ready(self, worker: Worker, now: float) -> list[Order]:
         if not self.is_on:
+            if worker.is_guest:
+                return [Order(worker.rank, Stop("the run ends"))]
             return []  # it has its Stop already
         self._begin_if_all_reported()
         self._fit_task_space()
-        return self._assign(now)
+        is_first = worker.is_guest and len(self.workers.guests) == 1
+        return [*(self._write_policies() if is_first else []), *self._assign(now)]
+
+    def _write_policies(self) -> list[Order]:
+        """Learners write policies to disk as often as guests want them, or nobody does."""
+        rules = self.guest_rules
+        every = PolicyFiles(rules.policy_s if self.workers.guests else rules.without_s)
+        return [Order(rank, every) for group in self.groups for rank in group.learners.ranks]
 
     def _begin_if_all_reported(self) -> None:
         if self.workers.all_reported:
@@ -335,11 +351,23 @@ class Scheduler:
         return stops + self._finish_if_empty()
 
     def _on_goodbye(self, message: Goodbye, worker: Worker, now: float) -> list[Order]:
-        """A worker has gone; the last one ends the run, and so does one that was not to go."""
+        """A worker has gone; the last one ends the run, and so does a rank that was not to go."""
+        if worker.is_guest:
+            return self._on_guest_gone(worker, now)
         worker.has_ended, worker.report = True, message.report
         reason = f"rank {worker.rank} left before the end of the run"
         too_early = Outcome("stopped", reason, EXIT_REQUEUE)
         return self._stop_workers(too_early, now) or self._finish_if_empty()
+
+    def _on_guest_gone(self, worker: Worker, now: float) -> list[Order]:
+        """A guest has left, or was lost: others do its task, and the run goes on."""
+        task = self.workers.dismiss(worker.rank)
+        if isinstance(task, CollectTask):
+            self.commander.notify_fail_collector_task(task)
+        self._fit_task_space()
+        if not self.is_on:
+            return self._finish_if_empty()
+        return [*([] if self.workers.guests else self._write_policies()), *self._assign(now)]
 
     def _finish_if_empty(self) -> list[Order]:
         if self.phase is not Phase.STOPPING or self.workers.silent:
@@ -356,6 +384,9 @@ class Scheduler:
     def _on_worker_failed(self, message: WorkerFailed, worker: Worker, now: float) -> list[Order]:
         """A worker has raised: that ends the run, or it is ordered to die, and `RankLost` comes."""
         rank = worker.rank
+        if worker.is_guest:
+            self._observe(rank, DiesAlone(message))
+            return self._on_guest_gone(worker, now)
         if self.workers.survives_error_of(rank):
             self._observe(rank, DiesAlone(message))
             return [Order(rank, Leave(EXIT_FAILED, alone=True))]
@@ -369,6 +400,8 @@ class Scheduler:
 
     def _on_rank_lost(self, worker: Worker, now: float) -> list[Order]:
         """A worker has died: others take its tasks and data, or the run ends."""
+        if worker.is_guest:
+            return self._on_guest_gone(worker, now)
         worker.has_ended = True
         if not self.is_on:
             return self._finish_if_empty()
@@ -437,7 +470,8 @@ class Scheduler:
         group.learners.begin(task, now)
         ranks = group.learners.ranks
         reading = starmap(Order, group.replay.open(*ranks))
-        return [*(Order(rank, task) for rank in ranks), *reading]
+        files = self._write_policies() if self.workers.guests else []
+        return [*(Order(rank, task) for rank in ranks), *reading, *files]
 
     def give(self, task: CollectTask, now: float) -> list[Order]:
         """Give a task to a free collector, of which there must be one."""
@@ -508,7 +542,8 @@ class Scheduler:
     def collectors(self) -> dict[str, int | None]:
         """How many collectors may work at a time, how many can work, and how many are wanted."""
         available, space = len(self.workers.collectors), self.commander.collector_task_space
-        working = available if space is None else min(space, available)
+        guests = len(self.workers.guests) if self.collectors_wanted is not None else 0
+        working = available if space is None else min(space - guests, available)
         return {"working": working, "there": available, "wanted": self.collectors_wanted}
 
     def want_collectors(self, count: int) -> None:
@@ -520,7 +555,7 @@ class Scheduler:
         """Fit the commander's space for tasks to the collectors that are wanted and available."""
         if self.collectors_wanted is not None:  # else each has its place
             space = min(self.collectors_wanted, len(self.workers.collectors))
-            self.commander.collector_task_space = space
+            self.commander.collector_task_space = space + len(self.workers.guests)
 
     # -------------------------------------------------------------------------------------- data
 
@@ -530,7 +565,13 @@ class Scheduler:
 
     def admit(self, ready: BlockReady) -> list[Order]:
         """Hand a block to a learner of its group, which reads it as soon as it may."""
-        return list(starmap(Order, self.groups.of(ready).replay.assign(ready)))
+        group = self.groups.of(ready)
+        limit = self.guest_rules.max_policy_lag if is_guest(collector_of(ready.block_id)) else None
+        oldest = int(ready.items["policy_version"].min(initial=group.train_iter))
+        if limit is not None and group.train_iter - oldest > limit:
+            group.replay.leave_out(ready)
+            return []
+        return list(starmap(Order, group.replay.assign(ready)))
 
     def _on_block_admitted(self, message: BlockAdmitted, rank: int, now: float) -> list[Order]:
         group = self.groups.of_learner(rank)
@@ -607,6 +648,7 @@ class Scheduler:
         group = self.groups.of(ready)
         rank, number = collector_of(ready.block_id), number_of(ready.block_id)
         self.announced[rank] = max(number, self.announced.get(rank, 0))  # not looked for again
+        self.guest_steps += ready.env_steps if is_guest(rank) else 0
         group.count(ready)
         self.commander.count_block(ready)
         self.commander.update_progress(group)

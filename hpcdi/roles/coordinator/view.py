@@ -48,7 +48,7 @@ from hpcdi.roles.coordinator.workers import (
 )
 from hpcdi.store.layout import RunLayout
 from hpcdi.store.status import StatusFile
-from hpcdi.types import ScalarWriter
+from hpcdi.types import ScalarWriter, is_guest
 from hpcdi.utils.curves import TensorBoardWriter
 from hpcdi.utils.disk import advice
 from hpcdi.utils.log import LOGGER
@@ -221,7 +221,7 @@ class RunRecord:
             "health/priorities_stale": sum(group.priorities_stale for group in run.groups),
         }
         for worker in run.workers:
-            if "wait" in worker.shares:
+            if "wait" in worker.shares and not worker.is_guest:  # they come and go
                 scalars[f"perf/idle_frac/rank{worker.rank}"] = worker.shares["wait"]
         idle = [w.shares["wait"] for w in run.workers if w.role == "learner" and "wait" in w.shares]
         if idle:
@@ -256,6 +256,8 @@ class RunRecord:
     def _log_life(self, rank: int, message: Message) -> None:
         about: dict[str, Any] = {"about_rank": rank}
         match message:
+            case RankLost() if is_guest(rank):
+                LOGGER.info("guest %d is lost: its heart-beat has ended", rank, extra=about)
             case RankLost():
                 LOGGER.warning(
                     "rank %d has died: killed, out of memory, or ended by a library",
@@ -459,6 +461,15 @@ def _facts(run: Scheduler, replay: ReplayFigures) -> dict[str, Any]:
         "collectors": run.collectors,
         "figures": run.groups.main.figures,
     }
+    if run.workers.guests or run.workers.guests_gone:
+        facts["guests"] = {
+            "here": {
+                guest.rank: {"host": guest.host, "pid": guest.pid, "policy": guest.policy_version}
+                for guest in run.workers.guests
+            },
+            "gone": run.workers.guests_gone,
+            "env_steps": run.guest_steps,
+        }
     if run.groups.others:
         facts["players"] = {group.name: _facts_of(group, run) for group in run.groups.others}
     if replay.capacity:
@@ -523,6 +534,10 @@ def summary(
             f"  {counted(replay.blocks_skipped, 'block')} skipped: they came faster than the "
             "learner reads them"
         )
+    guests = len(run.workers.guests) + run.workers.guests_gone
+    if guests:
+        steps = human_count(run.guest_steps)
+        lines.append(f"  {counted(guests, 'guest')} came, and made {steps} of these env steps")
     lines += _health(run.workers.reports.values())
     reports = {COORDINATOR_RANK: report, **run.workers.reports}
     return lines + [f"  rank {rank:<4} {_activity(one)}" for rank, one in reports.items()]

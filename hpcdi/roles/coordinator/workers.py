@@ -31,7 +31,7 @@ from hpcdi.comm.messages import (
 from hpcdi.config.schema import ExperimentConfig, SurvivalConfig
 from hpcdi.errors import CommError, WorkerSilentError
 from hpcdi.roles.context import COORDINATOR_RANK, OWN_END_S
-from hpcdi.types import MAIN
+from hpcdi.types import MAIN, is_guest
 
 if TYPE_CHECKING:
     from hpcdi.roles.coordinator.groups import Group, Groups
@@ -158,7 +158,12 @@ class Worker:
 
     def __str__(self) -> str:
         details = f" ({self.role}, host {self.host})" if self.role else ""
-        return f"rank {self.rank}{details}"
+        return f"{'guest' if self.is_guest else 'rank'} {self.rank}{details}"
+
+    @property
+    def is_guest(self) -> bool:
+        """True if it is a collector of another job: it comes and goes, and nobody counts on it."""
+        return is_guest(self.rank)
 
     @property
     def is_available(self) -> bool:
@@ -261,6 +266,27 @@ class FaultPolicy:
         return cls(rules, is_possible, config.policy.cuda, config.policy.on_policy)
 
 
+@dataclass(frozen=True)
+class GuestRules:
+    """By which policies guests act.
+
+    Attributes:
+        max_policy_lag: iterations that one may be behind; None: any.
+        policy_s: seconds between policy files while there are guests.
+        without_s: the same while there are none.
+    """
+
+    max_policy_lag: int | None = None
+    policy_s: float = 5.0
+    without_s: float = 30.0
+
+    @classmethod
+    def of(cls, config: ExperimentConfig) -> GuestRules:
+        """Returns those of an experiment, which does not get fewer files where it has guests."""
+        guests, without_s = config.system.guests, config.system.storage.policy_file_s
+        return cls(guests.max_policy_lag, min(guests.policy_s, without_s), without_s)
+
+
 class Workers:
     """The table of all workers.
 
@@ -270,6 +296,9 @@ class Workers:
         faults: without whom the run goes on.
         timeouts: how long to wait for what.
         host: of rank 0.
+
+    Attributes:
+        guests_gone: guests that have come, and have left or were lost.
     """
 
     def __init__(
@@ -286,6 +315,7 @@ class Workers:
         self._workers = {rank: Worker(rank) for rank in sorted(ranks)}
         self._collectors: list[Worker] = []  # that have reported
         self._freed = 0
+        self.guests_gone = 0
 
     def __getitem__(self, rank: int) -> Worker:
         """The record of a rank.
@@ -305,7 +335,9 @@ class Workers:
     # ------------------------------------------------------------------------------- coming, going
 
     def report(self, rank: int, ready: WorkerReady) -> None:
-        """A worker has reported: it is free."""
+        """A worker has reported: it is free. A guest has its record from now on."""
+        if is_guest(rank):
+            self._workers.setdefault(rank, Worker(rank))
         worker = self[rank]
         if not worker.role and ready.role == "collector":
             bisect.insort(self._collectors, worker, key=lambda one: one.rank)
@@ -317,6 +349,14 @@ class Workers:
     def _free(self, worker: Worker) -> None:
         self._freed += 1
         worker.state, worker.free_since = State.FREE, self._freed
+
+    def dismiss(self, rank: int) -> Task | None:
+        """A guest has gone, and its record with it; returns its task."""
+        worker = self._workers.pop(rank)
+        if worker in self._collectors:
+            self._collectors.remove(worker)
+        self.guests_gone += 1
+        return worker.task
 
     @property
     def all_reported(self) -> bool:
@@ -340,8 +380,13 @@ class Workers:
 
     @property
     def collectors(self) -> list[Worker]:
-        """Collectors that can work."""
-        return [worker for worker in self._collectors if worker.is_available]
+        """Collectors that can work; guests are not among them."""
+        return [one for one in self._collectors if one.is_available and not one.is_guest]
+
+    @property
+    def guests(self) -> list[Worker]:
+        """Guests that are here."""
+        return [worker for worker in self._collectors if worker.is_guest]
 
     @property
     def collectors_left(self) -> int:
@@ -400,7 +445,7 @@ class Workers:
         return ""
 
     def survives_error_of(self, rank: int) -> bool:
-        """Returns whether the others go on when a worker has raised."""
+        """Returns whether the others go on when a rank has raised."""
         is_wanted = self.faults.rules.on_worker_error == "continue"
         return is_wanted and self.faults.is_possible and not self.why_not_without(rank)
 
@@ -410,16 +455,22 @@ class Workers:
     def free_collectors(self) -> list[Worker]:
         """Free collectors: first those whose environments are made, the one that ended last first.
 
-        The others follow in the order in which they came.
+        The others follow in the order in which they came. Guests are not among them.
         """
-        free = [worker for worker in self._collectors if worker.state is State.FREE]
+        free = [worker for worker in self.collectors if worker.state is State.FREE]
         free.sort(key=lambda worker: worker.free_since)
         made = [worker for worker in reversed(free) if worker.has_environments]
         return made + [worker for worker in free if not worker.has_environments]
 
+    @property
+    def free_guests(self) -> list[Worker]:
+        """Guests without a task: they collect, and evaluate nothing."""
+        return [worker for worker in self.guests if worker.state is State.FREE]
+
     def start_collector(self, task: CollectTask, now: float) -> Worker:
-        """Give a task to a free collector, of which there must be one; returns it."""
-        worker = self.free_collectors[0]
+        """Give a task to a free collector or guest, of which there must be one; returns it."""
+        free = self.free_collectors if task.eval_flag or task.lockstep is not None else []
+        worker = (free or self.free_guests or self.free_collectors)[0]
         worker.start(task, now)
         return worker
 
@@ -469,8 +520,8 @@ class Workers:
         }
 
     def close_oldest(self, now: float) -> list[Worker]:
-        """Mark the oldest collect task for closing; none while another one is being closed."""
-        collecting = [worker for worker in self if worker.is_collecting]
+        """Mark a rank's oldest collect task for closing; none while one is being closed."""
+        collecting = [one for one in self if one.is_collecting and not one.is_guest]
         open_ones = [worker for worker in collecting if worker.closing is None]
         patience_s = self.timeouts.collector_task_s
         if not open_ones or not all(w.may_be_closed(now, patience_s) for w in collecting):
@@ -482,9 +533,10 @@ class Workers:
     def close_surplus(self, space: int, now: float) -> list[Worker]:
         """Mark collect tasks for closing, newest first, where more than `space` are under way.
 
-        Evaluations count, and are not closed.
+        Evaluations count, and are not closed; guests do not count.
         """
-        staying = [w for w in self if isinstance(w.task, CollectTask) and w.closing is None]
+        tasks = [one for one in self if isinstance(one.task, CollectTask) and not one.is_guest]
+        staying = [worker for worker in tasks if worker.closing is None]
         newest_first = sorted(
             (worker for worker in staying if worker.is_collecting),
             key=lambda worker: worker.started,
@@ -556,7 +608,8 @@ class Workers:
         frozen = [worker for worker in self if self._is_frozen(worker, now)]
         orders = [self._kill(worker, now, frozen) for worker in frozen if worker.killed_at is None]
         for worker in frozen:
-            if worker.killed_at is not None and now - worker.killed_at > OWN_END_S:
+            is_killed = worker.killed_at is not None and now - worker.killed_at > OWN_END_S
+            if is_killed and not worker.is_guest:  # which is lost where its heart-beat fails
                 raise self._silent(worker, now)
         for worker in self._groups.learners:
             waited_s = now - worker.started
@@ -576,7 +629,11 @@ class Workers:
         Raises:
             WorkerSilentError: there is none, or the run cannot go on without it.
         """
+        if worker.is_guest:  # it hangs, but its messages are heard
+            worker.killed_at = now
+            return Order(worker.rank, KillFrozen(worker.rank, worker.pid))
         beside = [w.rank for w in self if w.host == worker.host and w.state is not State.LOST]
+        beside = [rank for rank in beside if not is_guest(rank)]
         alive = [rank for rank in beside if rank not in [w.rank for w in frozen]]
         alive = [COORDINATOR_RANK] if worker.host == self._host else alive
         if not (alive and self.faults.is_possible) or self.why_not_without(worker.rank):

@@ -23,15 +23,18 @@ class PolicyFile:
         path: of the file.
         every_s: seconds between two writes.
         fsync: force it to disk.
+
+    Attributes:
+        every_s: see above.
     """
 
     def __init__(self, path: Path, every_s: float, *, fsync: bool = True) -> None:
-        self._path, self._every_s, self._fsync = path, every_s, fsync
+        self._path, self.every_s, self._fsync = path, every_s, fsync
         self._written = (-1, float("-inf"))  # version, and when
 
     def is_due(self) -> bool:
         """Returns whether it is time to write."""
-        return time.monotonic() - self._written[1] >= self._every_s
+        return time.monotonic() - self._written[1] >= self.every_s
 
     def write(self, image: PolicyImage | None) -> None:
         """Write a policy, unless it is the one on disk; a full disk is only a warning."""
@@ -102,6 +105,11 @@ class PolicyPublisher:
         self.published += 1
         if self._is_file_due():
             self.write_file()
+
+    def write_files(self, every_s: float) -> None:
+        """Write the newest policy to disk every so many seconds from now on."""
+        if self.file is not None:
+            self.file.every_s = every_s
 
     def write_file(self) -> None:
         """Write the newest policy to disk."""

@@ -1,0 +1,240 @@
+"""`hpcdi join`: this process lends itself to a running run, as a collector that is no rank of it.
+
+It is the collector's role on another link (`GuestLink`). When the run ends it waits for a next
+start of it, such as of a job that was requeued, and joins that one, too, under another rank.
+"""
+
+from __future__ import annotations
+
+import os
+import platform
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import hpcdi
+from hpcdi.comm.failure import headline
+from hpcdi.comm.messages import PolicyRequest, PolicyUpdate, StopRequest
+from hpcdi.config.fields import to_mapping
+from hpcdi.config.load import dump, load
+from hpcdi.config.schema import ExperimentConfig, learners_of, why_no_guests
+from hpcdi.errors import EXIT_DONE, LaunchError, StoreError
+from hpcdi.roles.context import WorkerContext, role_seed
+from hpcdi.run import run_folder
+from hpcdi.run.placement import RankPlace
+from hpcdi.run.private_folder import own_temporary_folder
+from hpcdi.run.signals import SignalFlag, TimeLimit, end_of
+from hpcdi.store.atomic import of_types, read_json, stay_in, write_json, write_text
+from hpcdi.store.layout import RunLayout
+from hpcdi.transport.files import FileTransport
+from hpcdi.transport.guests import GuestLink
+from hpcdi.utils.backoff import wait_s
+from hpcdi.utils.log import close_log, open_log
+
+_LOOK_S = 0.5
+_POLICY_LOOK_S = 0.5
+_WELCOME_TYPES = {"hpcdi": str, "restarts": int, "ranks": int}
+
+
+def welcome(context: WorkerContext) -> None:
+    """Write what guests must know before they join (rank 0)."""
+    layout = context.layout
+    write_text(layout.guests_config_file, dump(to_mapping(context.config)), fsync=False)
+    facts = {
+        "hpcdi": hpcdi.__version__,
+        "restarts": context.restarts,
+        "ranks": context.link.size,
+    }
+    write_json(layout.welcome_file, facts, fsync=False)
+
+
+@dataclass(frozen=True)
+class Invitation:
+    """What a run says to its guests.
+
+    Attributes:
+        version: of hpcdi that the run has.
+        restarts: how often it has been resumed.
+        ranks: of its job.
+    """
+
+    version: str
+    restarts: int
+    ranks: int
+
+
+def invitation_of(layout: RunLayout) -> Invitation | None:
+    """Returns what a run says to its guests; None while it takes none."""
+    facts = of_types(read_json(layout.welcome_file), _WELCOME_TYPES)
+    if facts.keys() != _WELCOME_TYPES.keys():
+        return None
+    return Invitation(facts["hpcdi"], facts["restarts"], facts["ranks"])
+
+
+def join(
+    run: Path,
+    is_on: Callable[[], bool],
+    patience_s: float,
+    time_limit: str | None = None,
+    check: Callable[[Path], None] = lambda _config: None,
+) -> int:
+    """Collect for a run until it is done; returns the exit code.
+
+    Args:
+        run: the run folder.
+        is_on: returns whether a process of the run is there.
+        patience_s: so long the run may be away.
+        time_limit: of this process, see `end_of`.
+        check: called with the experiment's file before anything of it is imported.
+
+    Raises:
+        LaunchError: the run takes no guests, or is of another version.
+    """
+    layout, flag = RunLayout(run), SignalFlag()
+    if layout.config_file.exists():  # else it has not begun
+        check(layout.config_file)
+        why = refusal(layout, load(str(layout.config_file)).config)
+        if why:
+            raise LaunchError(why)
+    flag.install()
+    limit = TimeLimit(end_of(time_limit, os.environ, time.time()), flag.take, lambda: 0.0)
+    with own_temporary_folder():
+        stay_in(layout.root)
+        while True:
+            invitation, request = _await(layout, is_on, patience_s, limit.take)
+            if invitation is None:
+                return EXIT_DONE if request is None else request.exit_code
+            if not layout.guests_config_file.exists():  # it has just ended
+                continue
+            check(layout.guests_config_file)
+            config = load(str(layout.guests_config_file)).config
+            exit_code = _play(layout, config, invitation, limit.take)
+            if exit_code is not None:
+                return exit_code
+
+
+def _await(
+    layout: RunLayout,
+    is_on: Callable[[], bool],
+    patience_s: float,
+    take: Callable[[], StopRequest | None],
+) -> tuple[Invitation | None, StopRequest | None]:
+    """Wait for the run; returns its invitation, or what a signal asked for; neither: it is over.
+
+    Raises:
+        LaunchError: the run takes no guests, or is of another version.
+    """
+    until, has_said = time.monotonic() + patience_s, False
+    while True:
+        invitation = invitation_of(layout)
+        if invitation is not None and is_on():
+            if invitation.version != hpcdi.__version__:
+                raise LaunchError(
+                    f"{run_folder.short(layout.root)} is of hpcdi {invitation.version}, and this "
+                    f"is {hpcdi.__version__}: guests have the run's own version"
+                )
+            return invitation, None
+        state = run_folder.read_state(layout.root)
+        if state in ("done", "failed") or time.monotonic() > until:
+            _say(f"{run_folder.short(layout.root)} is {state}: nothing to join")
+            return None, None
+        request = take()
+        if request is not None:
+            return None, request
+        if not has_said:
+            has_said = True
+            _say(f"waits for {run_folder.short(layout.root)}, {patience_s:.0f} s at most")
+        wait_s(_LOOK_S)
+
+
+def refusal(layout: RunLayout, config: ExperimentConfig) -> str:
+    """Returns why a run takes no guests; empty: it does."""
+    run = run_folder.short(layout.root)
+    facts = run_folder.read(layout.root)
+    if [place["role"] for place in facts.get("placement", [])] == ["serial"]:
+        return f"{run} is a run in one process, whose roles take turns: it takes no guests"
+    why = why_no_guests(config)
+    return f"{run} takes no guests: {why}" if why else ""
+
+
+def _play(
+    layout: RunLayout,
+    config: ExperimentConfig,
+    invitation: Invitation,
+    take: Callable[[], StopRequest | None],
+) -> int | None:
+    """Collect until the run ends (returns None), or this process is to (its exit code)."""
+    from hpcdi.run.work import work
+
+    rank = layout.take_guest_rank()
+    groups = {name: (number,) for number, name in enumerate(learners_of(config), 1)}
+    policies = PolicyFiles(layout, {number: name for name, (number,) in groups.items()})
+    try:
+        link = GuestLink(layout, rank, invitation.ranks, policies.answer)
+    except FileNotFoundError:
+        return None
+    open_log(layout.log_file(rank), rank, "collector", invitation.restarts)
+    context = WorkerContext(
+        config,
+        layout,
+        link,
+        role_seed(config.seed, "collector", rank, invitation.restarts),
+        groups,
+        stop_request=take,
+        restarts=invitation.restarts,
+        transport=FileTransport(layout, config.system.storage, link.check_place),
+    )
+    _say(f"guest {rank} of {run_folder.short(layout.root)}, on {platform.node()}")
+    try:
+        exit_code = work(RankPlace(platform.node(), pid=os.getpid(), role="collector"), context)
+    finally:
+        close_log()
+    if link.failure is not None:
+        sys.stderr.write(headline(link.failure, rank) + "\n")
+        return exit_code
+    _say(f"guest {rank} has left")
+    return link.exit_code
+
+
+class PolicyFiles:
+    """Answers a collector's requests to learners by their policies' files.
+
+    Args:
+        layout: the run folder.
+        groups: name of the group that a learner's rank stands for.
+    """
+
+    def __init__(self, layout: RunLayout, groups: dict[int, str]) -> None:
+        self._files = {rank: layout.latest_policy_of(name) for rank, name in groups.items()}
+        self._seen: dict[int, tuple[int, int, int]] = {}
+        self._looked: dict[int, float] = {}
+
+    def answer(self, rank: int, request: PolicyRequest) -> PolicyUpdate | None:
+        """Returns the policy of a learner's file; None where it has none that is newer yet."""
+        import numpy as np
+
+        from hpcdi.store.policies import read_policy
+
+        now = time.monotonic()
+        if now - self._looked.get(rank, float("-inf")) < _POLICY_LOOK_S:
+            return None
+        self._looked[rank] = now
+        try:
+            state = self._files[rank].stat()
+            stamp = (state.st_mtime_ns, state.st_size, state.st_ino)
+            if stamp == self._seen.get(rank) and request.have_version >= 0:
+                return None
+            image = read_policy(self._files[rank])
+        except (OSError, StoreError):  # none is written yet, or it is being replaced
+            return None
+        self._seen[rank] = stamp
+        if image.version <= request.have_version:
+            return None
+        return PolicyUpdate(image.version, np.frombuffer(image.data, dtype=np.uint8))
+
+
+def _say(line: str) -> None:
+    sys.stdout.write(f"hpcdi join: {line}\n")
+    sys.stdout.flush()
