@@ -44,8 +44,7 @@ from hpcdi.roles.coordinator.snapshots import resume_from
 from hpcdi.run.resume import newest_snapshot
 from hpcdi.store.games import parse_games
 from hpcdi.store.layout import RunLayout
-from hpcdi.store.shards import survey
-from hpcdi.transport.files import load_block
+from hpcdi.store.shards import read_block, survey
 
 CONFIG = Path(__file__).parent.parent / "configs" / "cartpole_dqn.yaml"
 RANKS = {"coordinator": [0], "learner": [1, 2], "collector": [3, 4], "any": [0, 1, 2, 3, 4]}
@@ -498,7 +497,7 @@ def lost_blocks(run: Path, published: set[str], may_lose: int) -> int:
     damaged = 0
     for name in published:
         try:
-            load_block(run / name)
+            read_block(run / name)
         except StoreError:
             damaged += 1
     return max(0, damaged - may_lose)

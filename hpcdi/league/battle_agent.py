@@ -19,9 +19,10 @@ from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeAlias
 
 import numpy as np
+import numpy.typing as npt
 
 from hpcdi.errors import ConfigError, PolicyError, Problem
 from hpcdi.store.policies import PolicyImage, read_policy
@@ -45,8 +46,14 @@ def live_opponents(setting: Settings) -> list[str]:
     return [n for n, (share, source) in drawn.items() if share > 0 and not source and n != learner]
 
 
+Play: TypeAlias = Callable[[Array | Columns, np.random.Generator], npt.ArrayLike]
+"""``play(observation, rng)`` returns an action; discrete ones count from 0. The observation is an
+array; where it has several leaves, or a mask of legal actions, a dict of its columns, e.g.
+``observation`` and ``action_mask``."""
+
+
 class Player(Protocol):
-    """What acts for a player that does not learn; a `ColumnarActor` is one."""
+    """What acts for a player; a `ColumnarActor` is one."""
 
     def act(self, observation: Columns, setting: Settings, rows: Array | None = None) -> Columns:
         """See `ColumnarActor.act`."""
@@ -60,9 +67,9 @@ class Players:
         root: the run folder, to which policy files are relative.
         make: makes a policy that acts by the parameters of an image.
         random: acts at random.
-        seed: of scripts.
-        limit_bytes: of the policies that are kept; those that have not played for longest go.
-        live: returns what acts for a player that learns; None: no other learns.
+        seed: seed of the random numbers that scripts draw.
+        limit_bytes: size of the policies that stay in memory; the least recently used ones go.
+        live: returns what acts for another player that learns; None: no other player learns.
     """
 
     def __init__(
@@ -79,7 +86,7 @@ class Players:
         self._root, self._make, self._random = Path(root), make, random
         self._rng, self._limit = np.random.default_rng(seed), limit_bytes
         self._live = live
-        self._kept: OrderedDict[str, tuple[Player, int]] = OrderedDict()
+        self._cache: OrderedDict[str, tuple[Player, int]] = OrderedDict()  # with sizes in bytes
 
     def get(self, source: str) -> Player:
         """Returns what acts for a source: "random", ``module:function``, or a policy file.
@@ -89,17 +96,17 @@ class Players:
         """
         if source == "random":
             return self._random
-        if source not in self._kept:
+        if source not in self._cache:
             if ":" in source:
-                self._kept[source] = (Script(_imported(source), self._rng), 0)
+                self._cache[source] = (Script(_imported(source), self._rng), 0)
             else:
                 image = read_policy(self._root / source)
                 self.loaded += 1
-                self._kept[source] = (self._make(image), len(image.data))
-        self._kept.move_to_end(source)
-        while len(self._kept) > 1 and sum(size for _, size in self._kept.values()) > self._limit:
-            self._kept.popitem(last=False)
-        return self._kept[source][0]
+                self._cache[source] = (self._make(image), len(image.data))
+        self._cache.move_to_end(source)
+        while len(self._cache) > 1 and sum(size for _, size in self._cache.values()) > self._limit:
+            self._cache.popitem(last=False)
+        return self._cache[source][0]
 
     def live(self, name: str) -> Player:
         """Returns what acts for another player that learns.
@@ -113,23 +120,18 @@ class Players:
 
 
 class Script:
-    """A player by a function: ``play(observation, rng)`` returns an action, counted from 0.
+    """A player whose actions a function of the user returns; see `Play`."""
 
-    Args:
-        play: takes an observation: an array or, of several or with a mask of legal actions, a dict
-            of its columns, e.g. ``observation`` and ``action_mask``.
-        rng: random numbers.
-    """
-
-    def __init__(self, play: Callable[[Any, np.random.Generator], Any], rng: Any) -> None:
+    def __init__(self, play: Play, rng: np.random.Generator) -> None:
         self._play, self._rng = play, rng
 
     def act(self, observation: Columns, _setting: Settings, _rows: Array | None = None) -> Columns:
         """See `ColumnarActor.act`."""
-        is_one = observation.keys() == {"observation"}
-        seen = [take_rows(observation, row) for row in range(column_rows(observation))]
-        given = [each["observation"] if is_one else each for each in seen]
-        return {"action": np.array([self._play(own, self._rng) for own in given])}
+        rows = [take_rows(observation, row) for row in range(column_rows(observation))]
+        arguments = rows
+        if observation.keys() == {"observation"}:
+            arguments = [columns["observation"] for columns in rows]
+        return {"action": np.array([self._play(argument, self._rng) for argument in arguments])}
 
 
 @dataclass(frozen=True)
@@ -171,7 +173,7 @@ class BattleAgent:
         self._team_of = {seat: n for n, team in enumerate(teams) for seat in team}
         self.learns: Array = np.zeros(env_num * len(self._team_of), dtype=bool)
         self._columns = getattr(actor, "step_columns", None) if seating is None else None
-        self._like: Columns = {}  # of the learner's outputs, without rows
+        self._like: Columns = {}  # the learner's outputs, without rows: their dtypes and shapes
         self._learner = "main"
         self._opponents: Mapping[str, Sequence[Any]] = {}
         self._games: list[Game | None] = [None] * env_num
@@ -196,33 +198,34 @@ class BattleAgent:
             team = self._team_of[row // self._env_num]
             name, player = game.names[team], game.players[team]
             turns.setdefault(id(player), (name, player, []))[2].append(place)
-        made: list[tuple[list[int], Columns]] = []
+        outputs_of: list[tuple[list[int], Columns]] = []
         for name, player, places in turns.values():
             is_learner = name == self._learner
             if not (is_learner or self._sources.get(name)):
                 self.players.live(name)  # it may have a newer policy
             outputs = player.act(take_rows(observation, places), setting, rows[places])
-            made.append((places, outputs))
+            outputs_of.append((places, outputs))
             if is_learner:
                 self._like = take_rows(outputs, slice(0))
-        like = self._like or under(made[0][1], "action")
+        like = self._like or under(outputs_of[0][1], "action")
         columns = {n: np.zeros((len(rows), *c.shape[1:]), c.dtype) for n, c in like.items()}
-        for places, outputs in made:
+        for places, outputs in outputs_of:
             for name in columns.keys() & outputs.keys():
                 columns[name][places] = outputs[name]
         return columns
 
     def follow(self, step: Step) -> Columns:
-        """See `Agent.follow`: of the learner."""
+        """See `Agent.follow`: columns for the learner's transitions."""
         if self._columns is None:
             return {}
         added: Columns = self._columns(step.reward, step.live & self.learns, step.over)
         return added
 
     def judge(self, step: Step, episodes: Episodes) -> tuple[Episodes, Games]:
-        """See `Agent.judge`; numbers of an episode's info are also `TEAM` and ``_returns/<team>``.
+        """See `Agent.judge`; an episode's info also has `TEAM` and ``_returns/<team>``.
 
-        A game's result goes with the first item of the learner that ended with it.
+        A game is one episode, of the learner. Its result goes with the first of the learner's items
+        that end with it.
         """
         ended: list[Episodes] = []
         games: dict[int, Sequence[GameCounts]] = {}
@@ -236,16 +239,16 @@ class BattleAgent:
                 sum(returns[self._row(seat, env)] for seat in team) / len(team)
                 for team in self._teams
             ]
-            own = game.names.index(self._learner)
-            first = self._row(self._teams[own][0], env)
+            learner = game.names.index(self._learner)  # its first team, if it has several
+            first = self._row(self._teams[learner][0], env)
             info = {f"_returns/{team}": total for team, total in enumerate(of_teams)}
-            info |= {**episodes.infos[numbers[first]], TEAM: own}
+            info |= {**episodes.infos[numbers[first]], TEAM: learner}
             length = episodes.lengths[[numbers[first]]]
-            ended.append(Episodes(np.array([first]), np.array([of_teams[own]]), length, [info]))
+            ended.append(Episodes(np.array([first]), np.array([of_teams[learner]]), length, [info]))
             rows = np.arange(env, len(self.learns), self._env_num)
-            kept = rows[(step.live & self.learns)[rows]]
-            if kept.size:
-                games[int(kept[0])] = _results(game.names, of_teams, own)
+            recorded = rows[(step.live & self.learns)[rows]]
+            if recorded.size:
+                games[int(recorded[0])] = _results(game.names, of_teams, learner)
             self._played[env] += 1
         return Episodes.joined(ended), games
 
@@ -263,20 +266,21 @@ class BattleAgent:
         self._sources.update({name: source for name, (_, source) in self._opponents.items()})
         names = [self._learner] * len(self._teams)
         if self._seating is not None:
-            own = self._seating(env, self._played[env], len(names))
+            learner = self._seating(env, self._played[env], len(names))
         else:
-            own = int(self._rng.integers(len(names)))
+            learner = int(self._rng.integers(len(names)))
         if drawn:
             shares = np.array(list(drawn.values()))
             others = self._rng.choice(list(drawn), size=len(names), p=shares / shares.sum())
-            names = [names[own] if team == own else str(o) for team, o in enumerate(others)]
+            names = list(map(str, others))
+            names[learner] = self._learner
         game = self._games[env] = Game(names, [self._player(name) for name in names])
         for team, name in zip(self._teams, names, strict=True):
             self.learns[self._rows_of(team, env)] = name == self._learner
         return game
 
     def _player(self, name: str) -> Player:
-        """Returns what acts for a player until the end of a game, though it may leave the cache."""
+        """Returns what acts for a player until the end of a game, even if it leaves the cache."""
         source = self._sources.get(name, "")
         if source:
             return self.players.get(source)
@@ -307,14 +311,12 @@ def remembers(player: Any) -> bool:
     return getattr(player, "reset", None) is not None
 
 
-def _imported(source: str) -> Callable[[Any, np.random.Generator], Any]:
-    """The function of a script, ``module:function``."""
+def _imported(source: str) -> Play:
+    """Imports the function of a script, ``module:function``."""
     module, _, name = source.partition(":")
     path = "policy.other.commander.league.fixed"
     try:
-        play: Callable[[Any, np.random.Generator], Any] = getattr(
-            importlib.import_module(module), name
-        )
+        play: Play = getattr(importlib.import_module(module), name)
     except ModuleNotFoundError as error:
         raise ConfigError([Problem(path, missing_module(module, error))]) from error
     except AttributeError as error:
@@ -322,23 +324,30 @@ def _imported(source: str) -> Callable[[Any, np.random.Generator], Any]:
     return play
 
 
-def _results(names: Sequence[str], returns: Sequence[float], own: int) -> list[GameCounts]:
-    """The result of a game between each two different players, by the returns of their teams.
+def _results(names: Sequence[str], returns: Sequence[float], learner: int) -> list[GameCounts]:
+    """Returns the result of a game between each two different players, by their teams' returns.
 
-    Where one player is all teams, its result is that of the first one against the last; where there
-    is one team, nobody has played against anybody.
+    Where one player is all teams, its result is that of the first team against the last; a game of
+    one team has no result.
+
+    Args:
+        names: the player of each team.
+        returns: mean return of each team.
+        learner: number of the learner's team.
     """
     if len(set(names)) == 1:
-        return [_result(names[own], names[own], returns[0], returns[-1])] if len(names) > 1 else []
-    found: dict[tuple[str, str], GameCounts] = {}
+        name = names[learner]
+        return [_result(name, name, returns[0], returns[-1])] if len(names) > 1 else []
+    results: dict[tuple[str, str], GameCounts] = {}
     for i, one in enumerate(names):
         for j, other in enumerate(names[i + 1 :], i + 1):
             if one != other:
                 pair = (one, other) if one < other else (other, one)
                 result = (returns[i], returns[j]) if one < other else (returns[j], returns[i])
-                found.setdefault(pair, _result(*pair, *result))
-    return list(found.values())
+                results.setdefault(pair, _result(*pair, *result))
+    return list(results.values())
 
 
-def _result(one: str, other: str, own: float, others: float) -> GameCounts:
-    return one, other, int(own > others), int(own == others), int(own < others)
+def _result(one: str, other: str, of_one: float, of_other: float) -> GameCounts:
+    """Returns wins, draws and losses of `one` in one game, by the returns of both."""
+    return one, other, int(of_one > of_other), int(of_one == of_other), int(of_one < of_other)

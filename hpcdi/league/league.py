@@ -1,10 +1,10 @@
 """A league: who plays whom, who is frozen when, and how strong each is. Decisions only.
 
 Some players of a league learn, others are frozen. Those that learn play against themselves and
-against frozen players, drawn by a rule of matchmaking; now and then a copy of one is frozen and
-joins as a historical player. Game results come in as counts, plain data go out; there is no clock,
-no file, no message. Roles, PFSP and the rules of freezing are those of AlphaStar (Vinyals et al.
-2019, Methods, "Multi-agent learning").
+against frozen players, drawn by a matchmaking rule; now and then a copy of one is frozen and joins
+as a historical player. Game results come in as counts, plain data go out; there is no clock, no
+file, no message. Roles, prioritized fictitious self-play (PFSP) and the rules of freezing are those
+of AlphaStar (Vinyals et al. 2019, Methods, "Multi-agent learning").
 """
 
 from __future__ import annotations
@@ -21,15 +21,13 @@ import numpy as np
 from hpcdi.config.league import LEARNING, LeagueConfig
 from hpcdi.types import MAIN, Array, GameCounts
 
-"""Roles of players that learn; the others are "historical" (a frozen copy) and "fixed"."""
 _ELO = 400 / np.log(10)
 """Points of Elo for one unit of log odds."""
 _PRIOR_STD = 400.0
-"""Of ratings around their mean before any game, in Elo: those of unbeaten players stay finite."""
+"""Prior standard deviation of ratings, in Elo; it keeps those of unbeaten players finite."""
 _NEWTON_STEPS = 100
-"""Names that stand for other policies."""
 _TOO_WEAK = 0.1
-"""A main exploiter that wins less against the main player plays against its past instead."""
+"""A main exploiter that scores less against the main player plays against its past instead."""
 
 
 @dataclass
@@ -39,12 +37,12 @@ class Member:
     Attributes:
         name: unique in the league; a frozen copy of "main" is "main_000003".
         role: one of `LEARNING`, "historical" or "fixed".
-        parent: of a frozen copy: whose it is.
-        source: what acts for it: a policy file in the run folder, "random", or a callable; empty:
-            the newest policy of its learner.
-        version: train iteration, of a frozen copy when it was frozen; -1: it is not known.
-        steps: environment steps made for it; of a frozen copy, when it was frozen.
-        frozen_at: `steps` when it was frozen last.
+        parent: name of the player that a frozen copy was made of.
+        source: what acts for it: a policy file in the run folder, "random", or
+            ``module:function``; empty: the newest policy of its learner.
+        version: train iteration of its policy; -1: unknown.
+        steps: environment steps collected for it; of a frozen copy, until it was frozen.
+        frozen_at: `steps` when a copy of it was frozen last.
     """
 
     name: str
@@ -62,10 +60,10 @@ class Member:
 
 
 class Payoff:
-    """Results of games by pairs of players: all there ever were, and with older ones decayed.
+    """Results of games by pairs of players: total counts, and counts in which older games decay.
 
     Args:
-        decay: weight of a pair's older games, for each newer one.
+        decay: factor by which each new game of a pair multiplies the weight of its older ones.
     """
 
     def __init__(self, decay: float = 1.0) -> None:
@@ -74,17 +72,17 @@ class Payoff:
         self._recent: dict[tuple[str, str], Array] = {}
 
     def add(self, one: str, other: str, wins: int, draws: int, losses: int) -> None:
-        """Add games, as `one` saw them."""
+        """Add games; wins and losses are those of `one`."""
         if one > other:
             one, other, wins, losses = other, one, losses, wins
         counts = np.array([wins, draws, losses], dtype=np.float64)
         played = counts.sum()
-        # as if their wins, draws and losses had come evenly mixed
-        kept = self._decay**played
-        weight = played if kept == 1 else (1 - kept) / (1 - self._decay)
+        # the order of these games is unknown: decay them as if their results were evenly mixed
+        decay = self._decay**played
+        weight = played if decay == 1 else (1 - decay) / (1 - self._decay)
         pair = (one, other)
         self._total[pair] = self._total.get(pair, np.zeros(3)) + counts
-        self._recent[pair] = self._recent.get(pair, np.zeros(3)) * kept
+        self._recent[pair] = self._recent.get(pair, np.zeros(3)) * decay
         self._recent[pair] += counts * (weight / played if played else 0.0)
 
     def games(self, one: str, other: str) -> tuple[int, int, int]:
@@ -99,7 +97,8 @@ class Payoff:
     def score(self, one: str, other: str) -> float:
         """Share of points that `one` takes, a draw being half a win; 0.5 before any game."""
         wins, draws, losses = self.recent(one, other).tolist()
-        return float((wins + draws / 2 + 0.5) / (wins + draws + losses + 1))  # one game drawn
+        # as if they had played one more game, a draw: a score is never 0 or 1
+        return float((wins + draws / 2 + 0.5) / (wins + draws + losses + 1))
 
     def pairs(self) -> list[tuple[str, str]]:
         """Pairs that have played."""
@@ -132,7 +131,7 @@ class Payoff:
 
 @dataclass(frozen=True)
 class Rating:
-    """Elo, of a player (1500 is the league's mean) or a difference, and its standard deviation."""
+    """Elo of a player (the league's mean is 1500), or a difference, with its standard deviation."""
 
     elo: float
     std: float
@@ -147,9 +146,9 @@ class Strengths:
     algorithms for generalized Bradley-Terry models", for the model; fitted by Newton's method.)
 
     Attributes:
-        at: number of each player that has played another.
+        at: name -> index in the arrays, of each player that has played another.
         elo: their strengths, 0 being the mean of all, float64 [players].
-        covariance: of these, float64 [players, players].
+        covariance: covariance of `elo`, float64 [players, players].
     """
 
     at: Mapping[str, int]
@@ -158,7 +157,7 @@ class Strengths:
 
     @classmethod
     def of(cls, players: Sequence[str], payoff: Payoff) -> Strengths:
-        """Strengths by the games of a payoff."""
+        """Fits the strengths of players to the games of a payoff."""
         pairs = [pair for pair in payoff.pairs() if pair[0] != pair[1]]
         names = [name for name in players if any(name in pair for pair in pairs)]
         at = {name: i for i, name in enumerate(names)}
@@ -185,22 +184,22 @@ class Strengths:
         return cls(at, _ELO * centre @ strength, _ELO**2 * covariance)
 
     def ratings(self) -> dict[str, Rating]:
-        """Each player's."""
+        """Returns each player's rating."""
         std = np.sqrt(np.diag(self.covariance))
         return {n: Rating(1500 + float(self.elo[i]), float(std[i])) for n, i in self.at.items()}
 
     def gains(self, names: Sequence[str]) -> dict[str, Rating]:
-        """What each of these is stronger than the one before it, and that difference's deviation.
+        """Returns by how much each player is stronger than the one before it in `names`.
 
         Args:
-            names: of players; those that have not played are passed over.
+            names: names of players; those that have not played are left out.
         """
         gains, played = {}, [name for name in names if name in self.at]
         for before, name in itertools.pairwise(played):
-            way = np.zeros(len(self.at))
-            way[self.at[name]], way[self.at[before]] = 1, -1
-            std = float(np.sqrt(way @ self.covariance @ way))
-            gains[name] = Rating(float(way @ self.elo), std)
+            difference = np.zeros(len(self.at))
+            difference[self.at[name]], difference[self.at[before]] = 1, -1
+            std = float(np.sqrt(difference @ self.covariance @ difference))
+            gains[name] = Rating(float(difference @ self.elo), std)
         return gains
 
 
@@ -209,8 +208,8 @@ class League:
 
     Args:
         config: its rules.
-        evaluate_against: opponent of evaluations, a source as of a `Member`.
-        seed: of the experiment.
+        evaluate_against: opponent of evaluations; see the `source` of a `Member`.
+        seed: seed of the experiment.
     """
 
     def __init__(
@@ -246,7 +245,7 @@ class League:
     def may_freeze(self, name: str) -> bool:
         """Decides whether a copy of a player that learns should be frozen now.
 
-        By its steps; or sooner, where it beats all that it is there to beat.
+        That is so after `freeze_steps`, or sooner if it beats all players that it plays against.
         """
         player, config = self.players[name], self.config
         steps = player.steps - player.frozen_at
@@ -268,10 +267,16 @@ class League:
         return frozen_file(f"{name}_{last + 1:06d}")
 
     def freeze(self, name: str, file: str, version: int) -> bool:
-        """A copy of a player was frozen into a file: it joins the league.
+        """Add a frozen copy of a player to the league.
+
+        Args:
+            name: the player.
+            file: policy file of the copy.
+            version: train iteration of the copied policy.
 
         Returns:
-            Whether the player begins anew: exploiters do, those of the league now and then.
+            Whether the player begins anew: a main exploiter does, a league exploiter with
+            `reset_probability`.
         """
         player, copy = self.players[name], name_of_frozen(file)
         player.frozen_at = player.steps
@@ -288,9 +293,9 @@ class League:
     # --------------------------------------------------------------------------------- matchmaking
 
     def matchmaking(self, name: str) -> dict[str, Any]:
-        """Returns the settings of those who collect for a player: who learns, against whom.
+        """Returns what collectors for a player need to know: who learns, against whom.
 
-        ``opponents`` has for each by which probability it is drawn, and its source.
+        ``opponents`` is name -> [probability that it is drawn, its source].
         """
         drawn = self.opponents(name)
         opponents = {other: [share, self.players[other].source] for other, share in drawn.items()}
@@ -303,7 +308,7 @@ class League:
         return {"learner": name, "opponents": {"against": [1.0, self._evaluate_against]}}
 
     def opponents(self, name: str) -> dict[str, float]:
-        """Returns by which probability each player is the opponent of one that learns.
+        """Returns with which probability each player is the opponent of one that learns.
 
         A main player plays against itself and frozen players; a league exploiter against frozen
         players; a main exploiter against the main player, and while that is too strong against
@@ -325,7 +330,7 @@ class League:
         return {name: itself, **{other: p * (1 - itself) for other, p in drawn.items()}}
 
     def _pool(self) -> list[Member]:
-        """Players that never change."""
+        """Returns the players that never change: fixed ones, and the newest frozen copies."""
         fixed = [p for p in self.players.values() if p.role == "fixed"]
         frozen = [p for parent in self.learning for p in self.frozen(parent)[-self.config.recent :]]
         return fixed + frozen
@@ -344,9 +349,9 @@ class League:
     # -------------------------------------------------------------------------------------- results
 
     def count_games(self, games: Iterable[GameCounts]) -> None:
-        """Add the results of a block; a frozen copy that is not known yet joins by them.
+        """Add the results of a block; a frozen copy that is unknown joins the league by them.
 
-        So is one that was frozen after the snapshot from which a run is resumed.
+        After a resume, copies that were frozen after the snapshot are unknown.
         """
         for one, other, wins, draws, losses in games:
             for name in (one, other):
@@ -366,7 +371,7 @@ class League:
     # ---------------------------------------------------------------------------------------- state
 
     def state_dict(self) -> dict[str, Any]:
-        """Plain data: lists of dicts."""
+        """Returns plain data: lists of dicts."""
         players = [dataclasses.asdict(player) for player in self.players.values()]
         return {"players": players, "payoff": self.payoff.state_dict()}
 
@@ -381,10 +386,10 @@ class League:
 
 
 def frozen_file(name: str) -> str:
-    """Policy file of a frozen copy, relative to the run folder."""
+    """Returns the policy file of a frozen copy, relative to the run folder."""
     return f"league/{name}.safetensors"
 
 
 def name_of_frozen(file: str) -> str:
-    """The frozen copy of a policy file; see `frozen_file`."""
+    """Returns the name of the frozen copy in a policy file; see `frozen_file`."""
     return PurePath(file).stem

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, NamedTuple, Protocol
 
@@ -23,14 +23,14 @@ class LearnMode(NamedTuple):
     Python scalars, or a list of them, one an update; ``priority`` is an array or list [batch].
     """
 
-    forward: Any
-    reset: Any
-    info: Any
-    monitor_vars: Any
-    get_attribute: Any
-    set_attribute: Any
-    state_dict: Any
-    load_state_dict: Any
+    forward: Callable[..., Any]
+    reset: Callable[..., None]
+    info: Callable[[], str]
+    monitor_vars: Callable[[], list[str]]
+    get_attribute: Callable[[str], Any]
+    set_attribute: Callable[[str, Any], None]
+    state_dict: Callable[[], dict[str, Any]]
+    load_state_dict: Callable[[dict[str, Any]], None]
 
 
 class CollectMode(NamedTuple):
@@ -40,33 +40,33 @@ class CollectMode(NamedTuple):
     If the policy's attribute ``columnar`` is a `ColumnarActor`, it is called instead of `forward`.
     """
 
-    forward: Any
-    process_transition: Any
-    get_train_sample: Any
-    reset: Any
-    get_attribute: Any
-    set_attribute: Any
-    state_dict: Any
-    load_state_dict: Any
+    forward: Callable[..., Any]
+    process_transition: Callable[..., Transition]
+    get_train_sample: Callable[..., Any]
+    reset: Callable[..., None]
+    get_attribute: Callable[[str], Any]
+    set_attribute: Callable[[str, Any], None]
+    state_dict: Callable[[], dict[str, Any]]
+    load_state_dict: Callable[[dict[str, Any]], None]
 
 
 class EvalMode(NamedTuple):
     """Methods for an evaluator; see `CollectMode`."""
 
-    forward: Any
-    reset: Any
-    get_attribute: Any
-    set_attribute: Any
-    state_dict: Any
-    load_state_dict: Any
+    forward: Callable[..., Any]
+    reset: Callable[..., None]
+    get_attribute: Callable[[str], Any]
+    set_attribute: Callable[[str, Any], None]
+    state_dict: Callable[[], dict[str, Any]]
+    load_state_dict: Callable[[dict[str, Any]], None]
 
 
 class CommandMode(NamedTuple):
     """Methods for the commander on rank 0: settings for learners, collectors and evaluators."""
 
-    get_setting_learn: Any
-    get_setting_collect: Any
-    get_setting_eval: Any
+    get_setting_learn: Callable[[Settings], dict[str, Any]]
+    get_setting_collect: Callable[[Settings], dict[str, Any]]
+    get_setting_eval: Callable[[Settings], dict[str, Any]]
 
 
 @dataclass(frozen=True)
@@ -84,40 +84,41 @@ class TrainColumns:
 
 
 class ColumnarActor(Protocol):
-    """What acts for a policy's mode, in many environments at once. A row is one of their players.
+    """What acts for a policy's mode, in many environments at once. A row is a seat of one of them.
 
-    One with a memory has also ``reset(rows)``, called where episodes have ended or failed: numbers,
-    or None for all. ``step_columns(reward, live, over)``, all [rows], is called after each step and
-    returns columns [rows, ...] that are stored beside the step's: `live` are those that completed a
-    transition, `over` those whose episode ended or failed.
+    Two more methods are optional. ``reset(rows)`` is called with the numbers of rows whose episodes
+    have ended or failed (None: all rows); an actor with a memory has it. ``step_columns(reward,
+    live, over)``, all [rows], is called after each step and returns columns [rows, ...] to store
+    beside the step's: `live` rows completed a transition, in `over` rows the episode ended or
+    failed.
     """
 
     def act(self, observation: Columns, setting: Settings, rows: Array | None = None) -> Columns:
         """Returns actions, and columns to store beside them, each [rows, ...].
 
         Args:
-            observation: ``observation``, of several arrays ``observation/<name>``, and where not
-                every action is legal ``action_mask``; each [rows, ...]. The arrays are written over
-                in the next step but one.
+            observation: ``observation`` or, if it has several arrays, ``observation/<name>``; and
+                ``action_mask``, if not every action is legal; each [rows, ...]. The arrays are
+                overwritten in the next step but one.
             setting: what the command mode asks for.
-            rows: numbers of those that act; None: all, in order.
+            rows: numbers of the rows that act; None: all, in order.
 
         Returns:
-            ``action``, or of several parts ``action/<name>``, discrete ones counted from 0; and
-            what else is stored with each transition.
+            ``action`` or, if it has several parts, ``action/<name>``, discrete ones counted from 0;
+            and what else is stored with each transition.
         """
         ...
 
     def train_columns(
         self, transitions: Mapping[str, Array], item_len: Array, last_observation: Columns
     ) -> TrainColumns:
-        """Columns to add to transitions.
+        """Returns columns to add to transitions.
 
         Args:
             transitions: name -> [transitions, ...], item after item: observations, ``reward``
                 (float32), ``terminated, truncated`` (bool) and the outputs of `act`.
             item_len: transitions of each item, int32 [items]; an item is a piece of one episode.
-            last_observation: after the last transition of each item, each [items, ...].
+            last_observation: observation after each item's last transition, columns [items, ...].
         """
         ...
 
@@ -126,7 +127,7 @@ def actor_of(mode: Any) -> ColumnarActor:
     """Returns what acts for a policy's mode: its attribute ``columnar``.
 
     Raises:
-        PolicyError: it has none: it wants dicts.
+        PolicyError: it has none: it is a policy of dicts.
     """
     try:
         actor = mode.get_attribute("columnar")
@@ -137,8 +138,8 @@ def actor_of(mode: Any) -> ColumnarActor:
             f"the policy {mode!r} knows no columns: its attribute 'columnar' has no act(observation"
             ", setting, rows), see hpcdi.policy.base.ColumnarActor"
         )
-    found: ColumnarActor = actor
-    return found
+    columnar: ColumnarActor = actor
+    return columnar
 
 
 class Policy(Configurable):
@@ -178,29 +179,43 @@ class Policy(Configurable):
         """Methods for a learner."""
         self._demand("learn")
         return LearnMode(
-            self._forward_learn, self._reset_learn, self.__repr__, self._monitor_vars_learn,
-            self.get_attribute, self.set_attribute,
-            self._state_dict_learn, self._load_state_dict_learn,
-        )  # fmt: skip
+            forward=self._forward_learn,
+            reset=self._reset_learn,
+            info=self.__repr__,
+            monitor_vars=self._monitor_vars_learn,
+            get_attribute=self.get_attribute,
+            set_attribute=self.set_attribute,
+            state_dict=self._state_dict_learn,
+            load_state_dict=self._load_state_dict_learn,
+        )
 
     @property
     def collect_mode(self) -> CollectMode:
         """Methods for a collector."""
         self._demand("collect")
         return CollectMode(
-            self._forward_collect, self._process_transition, self._get_train_sample,
-            self._reset_collect, self.get_attribute, self.set_attribute,
-            self._state_dict_collect, self._load_state_dict_collect,
-        )  # fmt: skip
+            forward=self._forward_collect,
+            process_transition=self._process_transition,
+            get_train_sample=self._get_train_sample,
+            reset=self._reset_collect,
+            get_attribute=self.get_attribute,
+            set_attribute=self.set_attribute,
+            state_dict=self._state_dict_collect,
+            load_state_dict=self._load_state_dict_collect,
+        )
 
     @property
     def eval_mode(self) -> EvalMode:
         """Methods for an evaluator."""
         self._demand("eval")
         return EvalMode(
-            self._forward_eval, self._reset_eval, self.get_attribute, self.set_attribute,
-            self._state_dict_eval, self._load_state_dict_eval,
-        )  # fmt: skip
+            forward=self._forward_eval,
+            reset=self._reset_eval,
+            get_attribute=self.get_attribute,
+            set_attribute=self.set_attribute,
+            state_dict=self._state_dict_eval,
+            load_state_dict=self._load_state_dict_eval,
+        )
 
     @property
     def command_mode(self) -> CommandMode:
@@ -211,7 +226,7 @@ class Policy(Configurable):
         )
 
     def get_attribute(self, name: str) -> Any:
-        """Value of ``_get_<name>()``, else of ``_<name>``.
+        """Returns ``_get_<name>()``, else ``_<name>``.
 
         Raises:
             NotImplementedError: this policy has neither.

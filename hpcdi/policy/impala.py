@@ -69,7 +69,7 @@ class IMPALAPolicy(ActorCriticPolicy):
     def _learn_corrected(self, minibatch: Mapping[str, Tensor], joint: Joint) -> Tensor:
         """One gradient step; returns `_SCALARS`, this learner's shares in them."""
         learn, count = self._learn, joint.per_learner
-        seen: list[Tensor] = []
+        scalars_of_parts: list[Tensor] = []
 
         def loss_of(part: Mapping[str, Tensor]) -> Tensor:
             (*policy, value), after = self._forward(
@@ -77,7 +77,7 @@ class IMPALAPolicy(ActorCriticPolicy):
             )
             lengths = part[memories.LENGTH]
             with torch.no_grad():
-                after = {name: held for name, held in after.items() if name != memories.LENGTH}
+                after = {name: state for name, state in after.items() if name != memories.LENGTH}
                 last = lengths.cumsum(0) - 1
                 (*_, last_value), _ = self._forward(
                     networks.rows_of(networks.observation_of(part, "next_observation"), last), after
@@ -87,9 +87,16 @@ class IMPALAPolicy(ActorCriticPolicy):
             )
             ratio = (log_prob - part["log_prob"]).exp()
             trace = v_trace(
-                ratio.detach(), part["reward"], part["terminated"], value.detach(), last_value,
-                lengths, self._cfg.discount_factor, learn.rho_clip, learn.trace_clip,
-            )  # fmt: skip
+                ratio.detach(),
+                part["reward"],
+                part["terminated"],
+                value.detach(),
+                last_value,
+                lengths,
+                gamma=self._cfg.discount_factor,
+                rho_clip=learn.rho_clip,
+                trace_clip=learn.trace_clip,
+            )
             if learn.clip_ratio is None:  # the gradient of sec. 4.2
                 gain = ratio.detach().clamp(max=learn.rho_clip) * trace.advantage * log_prob
             else:
@@ -102,29 +109,30 @@ class IMPALAPolicy(ActorCriticPolicy):
             total = total - learn.entropy_weight * entropy
             means = (gradient_step.mean_share(each, count) for each in (ratio, value))
             scalars = (total, policy_loss, value_loss, entropy, *means)
-            seen.append(torch.stack([scalar.detach() for scalar in scalars]))
+            scalars_of_parts.append(torch.stack([scalar.detach() for scalar in scalars]))
             return total
 
         self._step.gradients(minibatch, loss_of)
         norm = self._step.apply(measured=True)
         self._updates += 1
-        return torch.cat([torch.stack(seen).sum(dim=0), norm.reshape(1)])
+        return torch.cat([torch.stack(scalars_of_parts).sum(dim=0), norm.reshape(1)])
 
     def _monitor_vars_learn(self) -> list[str]:
         return ["total_loss", "policy_loss", "value_loss", "entropy", "rho_mean", "cur_lr"]
 
 
 _COLUMNS = (
-    "observation", "next_observation", "action", "raw_action", ACTION_MASK, "log_prob", "reward",
-    "terminated",
-)  # fmt: skip
+    *("observation", "next_observation", "action", "raw_action"),
+    *(ACTION_MASK, "log_prob", "reward", "terminated"),
+)
 _SCALARS = (
-    "total_loss", "policy_loss", "value_loss", "entropy", "rho_mean", "value_mean", "grad_norm",
-)  # fmt: skip
+    *("total_loss", "policy_loss", "value_loss", "entropy"),
+    *("rho_mean", "value_mean", "grad_norm"),
+)
 
 
 class Trace(NamedTuple):
-    """Of each transition; both [rows]."""
+    """V-trace of each transition, float32 [rows]."""
 
     value: Tensor
     """V-trace's target of the value."""
@@ -153,8 +161,8 @@ def v_trace(
         ratio: probability of the action now, divided by that when it was chosen, [rows].
         reward: [rows].
         terminated: bool [rows]; true only at the last transition of a sequence.
-        value: of the observation before each transition, [rows].
-        last_value: of the observation after each sequence, [sequences].
+        value: value of the observation before each transition, [rows].
+        last_value: value of the observation after each sequence, [sequences].
         lengths: transitions of each sequence, int64 [sequences]; they sum to the rows.
         gamma: discount of one step.
         rho_clip: upper limit of rho.
@@ -165,20 +173,20 @@ def v_trace(
     ends = lengths.cumsum(0)
     steps = torch.arange(int(lengths.max()), device=lengths.device)
     rows = (ends - lengths).unsqueeze(1) + steps  # [sequences, steps]; filler behind the ends
-    held = steps < lengths.unsqueeze(1)
+    is_row = steps < lengths.unsqueeze(1)  # not filler
     rows = rows.clamp(max=len(value) - 1)
     next_value = torch.cat([value[1:], value.new_zeros(1)])
     next_value[ends - 1] = last_value
     discount = gamma * (~terminated).to(value.dtype)
     delta = ratio.clamp(max=rho_clip) * (reward + discount * next_value - value)
     carry = discount * ratio.clamp(max=trace_clip)
-    delta_at, carry_at = delta[rows] * held, carry[rows] * held
+    delta_at, carry_at = delta[rows] * is_row, carry[rows] * is_row
     excess = torch.zeros_like(last_value)  # v - V of the step after
-    found = torch.empty_like(delta_at)
+    excesses = torch.empty_like(delta_at)
     for step in reversed(range(len(steps))):
         excess = delta_at[:, step] + carry_at[:, step] * excess
-        found[:, step] = excess
-    target = value + found[held]
+        excesses[:, step] = excess
+    target = value + excesses[is_row]
     next_target = torch.cat([target[1:], target.new_zeros(1)])
     next_target[ends - 1] = last_value
     return Trace(target, reward + discount * next_target - value)

@@ -8,21 +8,22 @@
 Every network, whoever makes it, is an `nn.Module` with
 
 ``forward(observation, state) -> (output, state)``
-    of one step. `observation` is [batch, ...] as the environment gave it (bytes stay bytes), or a
-    dict name -> [batch, ...] where its space is a Dict or Tuple (``arm/angle`` in nested ones): the
-    rows are environments when acting, and transitions when learning. `state` is a dict name ->
-    [batch, ...]: what the memory knows before the step; the state that is returned is that after
-    it, under the same names, shapes and dtypes. Without a memory it is ``{}`` and passed through.
+    of one step. `observation` is [batch, ...] with the environment's dtype (bytes stay bytes), or,
+    if its space is a Dict or Tuple, a dict name -> [batch, ...] (``arm/angle`` in nested ones). Its
+    rows are those that act or, when learning, transitions. `state` is a dict name -> [batch, ...],
+    the memory's state before the step; the returned one, with the same names, shapes and dtypes, is
+    that after the step. Without a memory it is ``{}`` and passed through.
     Learners call a network with a memory with the rows of whole sequences; see `memories`.
     `output` is a tensor [batch, ...] or a tuple of tensors; which, the algorithm's file says.
 ``acting(observation, state) -> (output, state)``
-    optional: the same for an evaluation, with None for parts that only learning needs.
+    optional, called instead of `forward` in evaluations: outputs that only learning needs may be
+    None.
 ``initial_state(batch)``
     with a memory: the state at the start of episodes, name -> tensor [batch, ...].
 
-Where ``policy.model.type`` is ``my_module:make``, ``make(model, **model.kwargs)`` returns the
-network; `model` are the settings, filled with the environment's spaces. Else a head composes it,
-of the other slots:
+If ``policy.model.type`` is ``my_module:make``, ``make(model, **model.kwargs)`` returns the network;
+`model` are the settings, filled with the environment's spaces. Else a head composes it of the other
+slots:
 
 ``encoder``: ``make(model)`` returns an `nn.Module`, observations -> features [batch, n], with n as
     its attribute ``out_features``.
@@ -65,36 +66,41 @@ from hpcdi.types import Columns, Leaf
 
 Observation = Tensor | dict[str, Tensor]
 _ACTIVATIONS: dict[str, type[nn.Module]] = {
-    "tanh": nn.Tanh, "relu": nn.ReLU, "elu": nn.ELU, "gelu": nn.GELU, "silu": nn.SiLU,
-}  # fmt: skip
-_VALUE = "value_"  # before the names of the state of a memory that is the value's own
+    "tanh": nn.Tanh,
+    "relu": nn.ReLU,
+    "elu": nn.ELU,
+    "gelu": nn.GELU,
+    "silu": nn.SiLU,
+}
+_VALUE = "value_"  # prefix of state names, where the value has a separate memory
 _IMPALA_CHANNELS = (16, 32, 32)
 _SMALL_IMAGE, _TINY_IMAGE = 12, 3
-"""Pixels from which on bytes are a picture for the residual network; for two convolutions."""
+"""Smallest width and height, in pixels, of pictures for `ImpalaCNN`; for `SmallCNN`."""
 _SMALL_CHANNELS = (16, 32)
 _CONV_LAYERS = ((32, 8, 4), (64, 4, 2), (64, 3, 1))  # channels, kernel, stride (Mnih et al. 2015)
 
 
 def make_network(model: ModelConfig, head: str) -> nn.Module:
-    """The network that the settings ask for.
+    """Make the network that the settings describe.
 
     Args:
         model: settings, filled with the environment's spaces.
-        head: the head where the settings name none.
+        head: name of the head, if the settings name none.
 
     Raises:
-        PolicyError: a slot, or a factory, is not there; or a factory's network does not fit.
+        PolicyError: a slot or a factory does not exist, or a factory's network does not fit.
     """
+    network: nn.Module
     if model.type:
-        network: nn.Module = _made(model.type, model, **model.kwargs)
+        network = _call_factory(model.type, model, **model.kwargs)
         _check_outputs(network, model, head)
         return network
-    made: nn.Module = _find(HEADS, "head", model.head or head)(model)
-    return initialized(made, model)
+    network = _find(HEADS, "head", model.head or head)(model)
+    return initialized(network, model)
 
 
 def initialized(network: nn.Module, model: ModelConfig) -> nn.Module:
-    """The network, its weights drawn as ``model.init`` says; where that is empty, as they are."""
+    """Draw a network's weights as ``model.init`` says, if it says so; returns the network."""
     if model.init:
         draw_weights(network, model.init, model.init_gain)
     return network
@@ -110,11 +116,11 @@ def draw_weights(
     """Draw the weights of linear and convolutional layers anew; biases become 0.
 
     Args:
-        network: with these layers.
-        init: a function of `torch.nn.init`, without its last underscore.
-        gain: scale of weights drawn orthogonal or xavier.
-        gains: of single layers, instead of `gain`.
-        generator: None: torch's own.
+        network: has these layers.
+        init: name of a function of `torch.nn.init`, without its last underscore.
+        gain: scale of weights, if they are drawn orthogonal or xavier.
+        gains: scales of single layers, instead of `gain`.
+        generator: random numbers; None: torch's global generator.
     """
     for module in network.modules():
         if isinstance(module, nn.Linear | nn.Conv2d):
@@ -125,19 +131,24 @@ def draw_weights(
 
 
 def encoder_of(model: ModelConfig) -> Any:
-    """The encoder that ``model.encoder`` names."""
+    """Make the encoder that ``model.encoder`` names."""
     name = model.encoder
     if name == "auto":
-        name = _encoder_for(obs_leaves(model), is_told=bool(model.obs_leaves))
+        name = _encoder_for(obs_leaves(model), has_bounds=bool(model.obs_leaves))
     return _find(ENCODERS, "encoder", name)(model)
 
 
-def _encoder_for(leaves: Sequence[Leaf], *, is_told: bool) -> str:
-    """The default encoder; not `is_told`: only the shape is known, not dtype and bounds."""
+def _encoder_for(leaves: Sequence[Leaf], *, has_bounds: bool) -> str:
+    """Returns the name of the default encoder.
+
+    Args:
+        leaves: arrays of an observation.
+        has_bounds: their dtypes and bounds are known; else only their shapes are.
+    """
     first = leaves[0]
     if len(leaves) > 1 or first.name:
         return "multi"
-    if image_axes(first) is not None or (len(first.shape) == 3 and not is_told):
+    if image_axes(first) is not None or (len(first.shape) == 3 and not has_bounds):
         return "nature_cnn"
     for name, smallest in (("impala_cnn", _SMALL_IMAGE), ("small_cnn", _TINY_IMAGE)):
         if first.dtype == "uint8" and image_axes(first, smallest) is not None:
@@ -146,13 +157,13 @@ def _encoder_for(leaves: Sequence[Leaf], *, is_told: bool) -> str:
 
 
 def memory_of(features: int, model: ModelConfig) -> Any:
-    """The memory that ``model.memory`` names, for so many features."""
+    """Make the memory that ``model.memory`` names, for a number of features."""
     return _find(MEMORIES, "memory", model.memory)(features, model)
 
 
 def _find(slot: Mapping[str, Callable[..., Any]], kind: str, name: str) -> Callable[..., Any]:
     if ":" in name:
-        return partial(_made, name)
+        return partial(_call_factory, name)
     if name not in slot:
         raise PolicyError(
             f"policy.model.{kind}: there is no {kind} {name!r}; there are {', '.join(slot)}, and "
@@ -161,8 +172,12 @@ def _find(slot: Mapping[str, Callable[..., Any]], kind: str, name: str) -> Calla
     return slot[name]
 
 
-def _made(path: str, *given: Any, **named: Any) -> Any:
-    """What a function of the user's own makes, whatever that raises."""
+def _call_factory(path: str, *args: Any, **kwargs: Any) -> Any:
+    """Call a function of the user, ``module:function``.
+
+    Raises:
+        PolicyError: it cannot be imported, or raises an error of any kind.
+    """
     module, _, name = path.partition(":")
     try:
         make = getattr(importlib.import_module(module), name)
@@ -172,7 +187,7 @@ def _made(path: str, *given: Any, **named: Any) -> Any:
             "module beside the YAML file, in the present folder, or on PYTHONPATH of all ranks"
         ) from error
     try:
-        return make(*given, **named)
+        return make(*args, **kwargs)
     except Exception as error:
         at = traceback.extract_tb(error.__traceback__)[-1]
         raise PolicyError(
@@ -183,10 +198,12 @@ def _made(path: str, *given: Any, **named: Any) -> Any:
 
 
 def _check_outputs(network: nn.Module, model: ModelConfig, head: str) -> None:
-    """Check what a network makes of two observations of zeros; the random numbers stay as they are.
+    """Check the shapes of a network's outputs, by two observations of zeros.
+
+    The state of torch's random numbers stays as it is.
 
     Raises:
-        PolicyError: it fails, or returns what the algorithm does not take.
+        PolicyError: it fails, or returns something else than the algorithm expects.
     """
     zeros = {
         leaf.column("observation"): np.zeros((2, *leaf.shape), leaf.dtype)
@@ -224,7 +241,7 @@ def _check_outputs(network: nn.Module, model: ModelConfig, head: str) -> None:
 
 
 def described(value: Any) -> str:
-    """Says what a tensor, or several, are."""
+    """Returns dtype and shape of a tensor, or of each in a nested value, as text."""
     if isinstance(value, Tensor):
         return f"{str(value.dtype).removeprefix('torch.')} {list(value.shape)}"
     if isinstance(value, Mapping):
@@ -567,22 +584,26 @@ class MultiEncoder(nn.Module):
 
     def forward(self, observation: Observation) -> Tensor:
         """Of a dict name -> [batch, ...], or of one array."""
-        given = {"": observation} if isinstance(observation, Tensor) else observation
-        features = [part(given[name]) for name, part in zip(self._names, self.parts, strict=True)]
+        arrays = {"": observation} if isinstance(observation, Tensor) else observation
+        features = [part(arrays[name]) for name, part in zip(self._names, self.parts, strict=True)]
         joined: Tensor = self.layers(torch.cat(features, dim=1))
         return joined
 
 
 def _part_of(leaf: Leaf, model: ModelConfig) -> Any:
     name = model.leaf_encoders.get(leaf.name, "auto")
-    if name == "auto" and _encoder_for([dataclasses.replace(leaf, name="")], is_told=True) == "mlp":
+    unnamed = dataclasses.replace(leaf, name="")
+    if name == "auto" and _encoder_for([unnamed], has_bounds=True) == "mlp":
         return _vector_of(leaf, model)
-    alone = dataclasses.replace(
-        model, encoder=name, obs_shape=leaf.shape, leaf_encoders={},
-        obs_leaves=(dataclasses.replace(leaf, name=""),),
+    of_leaf = dataclasses.replace(
+        model,
+        encoder=name,
+        obs_shape=leaf.shape,
+        obs_leaves=(unnamed,),
+        leaf_encoders={},
         encoder_hidden_size_list=model.encoder_hidden_size_list[:1],
-    )  # fmt: skip
-    return encoder_of(alone)
+    )
+    return encoder_of(of_leaf)
 
 
 # ---------------------------------------------------------------------------------------- memories
@@ -691,9 +712,13 @@ class ActionValues(nn.Module):
         size: int = math.prod(shape) if is_vector else encoder.out_features
         self.encoder = encoder
         pair = dataclasses.replace(
-            model, obs_shape=size + _action_size(model), obs_leaves=(), leaf_encoders={},
-            action_shape=1, encoder=model.encoder if is_vector else "mlp",
-        )  # fmt: skip
+            model,
+            obs_shape=size + _action_size(model),
+            obs_leaves=(),
+            leaf_encoders={},
+            action_shape=1,
+            encoder=model.encoder if is_vector else "mlp",
+        )
         self.critics = nn.ModuleList(make_network(pair, "linear") for _ in range(critics))
 
     def forward(self, observation: Observation, action: Tensor) -> Tensor:
@@ -727,8 +752,9 @@ class ActorCritic(nn.Module):
         self.encoder = encoder_of(model)
         self.value_encoder = None if model.share_encoder else encoder_of(model)
         self.memory = memory_of(self.encoder.out_features, model)
-        own = self.value_encoder
-        self.value_memory = None if own is None else memory_of(own.out_features, model)
+        self.value_memory = None
+        if self.value_encoder is not None:
+            self.value_memory = memory_of(self.value_encoder.out_features, model)
         size, features = _action_size(model), self.memory.out_features
         self.policy = nn.Linear(features, size)
         self.value = nn.Linear(features, 1)
@@ -750,19 +776,19 @@ class ActorCritic(nn.Module):
         observation = as_floats(observation)
         policy, features, after = self._policy(observation, state)
         if self.value_encoder is not None and self.value_memory is not None:
-            own = {n.removeprefix(_VALUE): state[n] for n in state if n.startswith(_VALUE)}
-            own |= {LENGTH: state[LENGTH]} if LENGTH in state else {}
-            features, own = self.value_memory(self.value_encoder(observation), own)
-            after = {**after, **{_VALUE + n: held for n, held in own.items() if n != LENGTH}}
+            of_value = {n.removeprefix(_VALUE): state[n] for n in state if n.startswith(_VALUE)}
+            of_value |= {LENGTH: state[LENGTH]} if LENGTH in state else {}
+            features, of_value = self.value_memory(self.value_encoder(observation), of_value)
+            after = {**after, **{_VALUE + n: of_value[n] for n in of_value if n != LENGTH}}
         return (*policy, self.value(features).squeeze(1)), after
 
     def initial_state(self, batch: int) -> State:
-        """Of the policy's memory and, with an encoder of its own, the value's."""
+        """Returns the state of the policy's memory and, if it is separate, of the value's."""
         state: State = self.memory.initial_state(batch)
         if self.value_memory is None:
             return state
-        own = self.value_memory.initial_state(batch)
-        return {**state, **{_VALUE + name: held for name, held in own.items()}}
+        of_value = self.value_memory.initial_state(batch)
+        return {**state, **{_VALUE + name: of_value[name] for name in of_value}}
 
     def acting(
         self, observation: Observation, state: State
@@ -787,14 +813,19 @@ def _action_size(model: ModelConfig) -> int:
 
 
 ENCODERS: dict[str, Callable[..., Any]] = {
-    "mlp": MLP, "nature_cnn": NatureCNN, "impala_cnn": ImpalaCNN, "small_cnn": SmallCNN,
+    "mlp": MLP,
+    "nature_cnn": NatureCNN,
+    "impala_cnn": ImpalaCNN,
+    "small_cnn": SmallCNN,
     "multi": MultiEncoder,
-}  # fmt: skip
+}
 MEMORIES: dict[str, Callable[..., Any]] = {"none": NoMemory, "lstm": lstm, "gru": gru}
 HEADS: dict[str, Callable[..., nn.Module]] = {
-    "q": QHead, "dueling_q": DuelingQHead, "actor_critic": ActorCritic,
+    "q": QHead,
+    "dueling_q": DuelingQHead,
+    "actor_critic": ActorCritic,
     "linear": LinearHead,
-}  # fmt: skip
+}
 
 
 # -------------------------------------------------------------------------- where they are computed
@@ -834,10 +865,10 @@ class Greedy(nn.Module):
 
     def forward(self, *inputs: Tensor) -> tuple[Tensor, ...]:
         """Of float32 [batch, ...], in the order of `inputs`."""
-        given = dict(zip(self.inputs or ("observation",), inputs, strict=True))
+        columns = dict(zip(self.inputs or ("observation",), inputs, strict=True))
         normalizer = getattr(self.network, "normalizer", None)
-        seen = given if normalizer is None else normalizer(given)
-        output, state = self.network(observation_of(seen), state_of(given))
+        normalized = columns if normalizer is None else normalizer(columns)
+        output, state = self.network(observation_of(normalized), state_of(columns))
         action, *others = self._greedy(output)
         actions = [action[name] for name in self._parts] if self._parts else [action]
         after = (state[name.removeprefix("state/")] for name in self._states)
@@ -845,14 +876,14 @@ class Greedy(nn.Module):
 
 
 def learner_device(*, cuda: bool) -> torch.device:
-    """Where a policy learns: on the CPU, or on the CUDA device that this process has chosen.
+    """Returns where a policy learns: the CPU, or this process's current CUDA device.
 
     Raises:
-        PolicyError: `cuda` is asked for where there is none.
+        PolicyError: `cuda` is set, and there is no such device.
     """
     if cuda and not torch.cuda.is_available():
-        shown = os.environ.get("CUDA_VISIBLE_DEVICES")
-        why = f"CUDA_VISIBLE_DEVICES is {'not set' if shown is None else repr(shown)}"
+        visible = os.environ.get("CUDA_VISIBLE_DEVICES")
+        why = f"CUDA_VISIBLE_DEVICES is {'not set' if visible is None else repr(visible)}"
         if torch.version.cuda is None and torch.version.hip is None:
             why = f"torch {torch.__version__} was built without it"
         raise PolicyError(

@@ -5,6 +5,7 @@ Network, actions and acting are in `actor_critic`; what is not there is in `torc
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
@@ -25,8 +26,9 @@ from hpcdi.types import ACTION_MASK, Array, Columns
 class PPOPolicy(ActorCriticPolicy):
     """PPO, for actions of every space, with or without masks of legal ones.
 
-    Several learners need one exchange for how they cut their data, one a pass for the advantages'
-    moments and one for the logs, and with `target_kl` one a minibatch, beside the gradients.
+    Besides gradients, several learners exchange how they cut their data (once an update), the
+    moments of the advantages (once a pass), the logs (once an update) and, with `target_kl`, the KL
+    divergence (once a minibatch).
     """
 
     Config = PPOConfig
@@ -39,9 +41,14 @@ class PPOPolicy(ActorCriticPolicy):
         """``advantage`` and ``return``, float32."""
         last_value = self.infer_last(transitions, item_len, last_observation)[-1]
         advantages = gae(
-            transitions["reward"], transitions["terminated"], transitions["value"],
-            last_value, item_len, self._cfg.discount_factor, self._cfg.collect.gae_lambda,
-        )  # fmt: skip
+            transitions["reward"],
+            transitions["terminated"],
+            transitions["value"],
+            last_value,
+            item_len,
+            gamma=self._cfg.discount_factor,
+            gae_lambda=self._cfg.collect.gae_lambda,
+        )
         columns = {"advantage": advantages.advantage, "return": advantages.returns}
         return TrainColumns(columns | self.sequence_columns(item_len))
 
@@ -79,16 +86,16 @@ class PPOPolicy(ActorCriticPolicy):
             `_SCALARS` of the minibatch, [scalars], this learner's shares in them; and whether the
             policy has moved too far, and so nothing was learnt.
         """
-        seen: list[Tensor] = []
+        losses_of_parts: list[Tensor] = []
 
         def loss_of(part: Mapping[str, Tensor]) -> Tensor:
             output, _ = self._forward(networks.observation_of(part), memories.state_of(part))
             losses = ppo_losses(self._distribution, output, part, self._learn, joint)
-            seen.append(torch.stack([loss.detach() for loss in losses]))
+            losses_of_parts.append(torch.stack([loss.detach() for loss in losses]))
             return losses.total
 
         self._step.gradients(minibatch, loss_of)
-        losses = sum(seen[1:], seen[0])
+        losses = functools.reduce(torch.add, losses_of_parts)
         is_over = self._is_too_far(losses)
         norm = torch.zeros((), device=self._device)
         if not is_over:
@@ -98,7 +105,10 @@ class PPOPolicy(ActorCriticPolicy):
         return torch.cat([losses, torch.stack((joint.largest, value, norm))]), is_over
 
     def _is_too_far(self, losses: Tensor) -> bool:
-        """True if the joint minibatch says so; the same on all learners."""
+        """Returns whether the KL divergence of the joint minibatch is above `target_kl`.
+
+        It is the same on all learners.
+        """
         limit = self._cfg.learn.target_kl
         if limit is None:
             return False
@@ -125,12 +135,13 @@ class Losses(NamedTuple):
 
 
 _COLUMNS = (
-    "observation", "action", "raw_action", ACTION_MASK, "log_prob", "value", "advantage", "return",
-)  # fmt: skip
+    *("observation", "action", "raw_action", ACTION_MASK, "log_prob"),
+    *("value", "advantage", "return"),
+)
 _SCALARS = (
-    "total_loss", "policy_loss", "value_loss", "entropy", "approx_kl", "clipfrac",
-    "adv_max", "value_mean", "grad_norm",
-)  # fmt: skip
+    *("total_loss", "policy_loss", "value_loss", "entropy", "approx_kl", "clipfrac"),
+    *("adv_max", "value_mean", "grad_norm"),
+)
 
 
 def ppo_losses(

@@ -81,8 +81,9 @@ class TorchProgram:
 
         def act(inputs: Mapping[str, Array]) -> dict[str, Array]:
             with torch.no_grad():
-                made = _outputs(module(*(torch.from_numpy(inputs[n]) for n in names["inputs"])))
-            return dict(zip(names["outputs"], [part.numpy() for part in made], strict=True))
+                tensors = [torch.from_numpy(inputs[name]) for name in names["inputs"]]
+                outputs = _outputs(module(*tensors))
+            return dict(zip(names["outputs"], [part.numpy() for part in outputs], strict=True))
 
         return act
 
@@ -94,11 +95,16 @@ class OnnxProgram:
         """See `ProgramKind.trace`."""
         example, free = _example(module, obs_shape, batch)
         with _export_of(module):
-            made = torch.onnx.export(
-                module, tuple(example.values()), dynamo=True, dynamic_shapes=free, verbose=False,
-                input_names=list(example), output_names=list(_names(module)),
-            )  # fmt: skip
-            data: bytes = made.model_proto.SerializeToString()  # type: ignore[union-attr]
+            program = torch.onnx.export(
+                module,
+                tuple(example.values()),
+                dynamo=True,
+                dynamic_shapes=free,
+                verbose=False,
+                input_names=list(example),
+                output_names=list(_names(module)),
+            )
+            data: bytes = program.model_proto.SerializeToString()  # type: ignore[union-attr]
         return Program(data, _signature(module, example, batch))
 
     def load(self, data: bytes) -> Act:
@@ -111,8 +117,8 @@ class OnnxProgram:
         evaluator = ReferenceEvaluator(model)
 
         def act(inputs: Mapping[str, Array]) -> dict[str, Array]:
-            made = map(np.asarray, evaluator.run(None, dict(inputs)))
-            return dict(zip(evaluator.output_names, made, strict=True))
+            outputs = map(np.asarray, evaluator.run(None, dict(inputs)))
+            return dict(zip(evaluator.output_names, outputs, strict=True))
 
         return act
 
@@ -162,10 +168,8 @@ def _export_of(module: nn.Module) -> Iterator[None]:
     level = log.level
     log.setLevel(logging.ERROR)
     try:
-        with (
-            warnings.catch_warnings(), torch.no_grad(),
-            contextlib.redirect_stderr(io.StringIO()),
-        ):  # fmt: skip
+        stderr = contextlib.redirect_stderr(io.StringIO())
+        with warnings.catch_warnings(), torch.no_grad(), stderr:
             warnings.simplefilter("ignore")
             yield
     except Exception as error:  # they raise almost any of them

@@ -9,10 +9,10 @@ An algorithm is one file with one class derived from `TorchPolicy` (`ppo.py`), o
     greedy          output -> the actions that are evaluated and exported
     train_columns   columns that are added to transitions before they are stored
     prepare_acting, prepare_learning
-                    what else is needed, beside the network and its optimizer
-    update          a batch -> gradient steps, what comes after them, scalars
+                    build what is needed beside the network and its optimizer
+    update          a batch -> gradient steps, updates of target networks, scalars
 
-Settings are in `hpcdi.config`: rank 0 needs these, and does not import torch.
+Settings are in `hpcdi.config`: rank 0 needs them, and does not import torch.
 """
 
 from __future__ import annotations
@@ -60,32 +60,31 @@ class TorchPolicy(Policy):
     _model: nn.Module
     _normalizer: normalization.Normalizer | None
     """Statistics of observations and rewards, a part of the network; None: there are none."""
-    _state: memories.State  # of the memories of those that act now; {}: there is no memory
+    _state: memories.State  # memories of the rows that act now; {}: there is no memory
 
     # ------------------------------------------------------------------ what an algorithm defines
 
     def make_network(self) -> nn.Module:
-        """The network, drawn anew: torch's random numbers have been seeded.
+        """Make the network; torch's random numbers were seeded before.
 
         See `networks` for what it takes and returns.
         """
         raise NotImplementedError
 
     def act(self, observation: Columns, setting: Settings, rows: Array | None = None) -> Columns:
-        """Actions of a collector, and what is stored with them; see `ColumnarActor.act`.
+        """Returns actions of a collector, and what is stored with them; see `ColumnarActor.act`.
 
-        `setting` has what the command mode asks for. An algorithm that takes masks finds them in
-        ``observation["action_mask"]``, where the environment has them.
+        Masks of legal actions, if the environment has them, are ``observation["action_mask"]``.
         """
         raise NotImplementedError
 
     def greedy(self, output: Any, legal: Tensor | None = None) -> tuple[Any, ...]:
-        """The best actions [batch, ...] by the network's output, and what else is in `OUTPUTS`.
+        """Returns the best actions [batch, ...] by the network's output, and the other `OUTPUTS`.
 
-        Actions of several parts are a dict of them.
+        An action with several parts is a dict of them.
 
         Args:
-            output: of the network.
+            output: output of the network.
             legal: bool [batch, actions]; None: all actions are legal.
         """
         raise NotImplementedError
@@ -100,7 +99,7 @@ class TorchPolicy(Policy):
         return TrainColumns({})
 
     def make_optimizer(self, network: nn.Module) -> torch.optim.Optimizer:
-        """Of the network's parameters, as configured."""
+        """Returns the configured optimizer of a network's parameters."""
         return optimizers.make_optimizer(network, self._cfg.learn)
 
     def prepare_acting(self) -> None:
@@ -129,7 +128,7 @@ class TorchPolicy(Policy):
     def infer(self, observation: Columns) -> tuple[Array, ...]:
         """The network's output for observations [rows, ...], in numpy."""
         with torch.inference_mode():
-            output, self._state = self._model(self._seen(observation), self._state)
+            output, self._state = self._model(self._network_input(observation), self._state)
         parts = (output,) if isinstance(output, torch.Tensor) else output
         return tuple([part.numpy(force=True) for part in parts])
 
@@ -137,7 +136,7 @@ class TorchPolicy(Policy):
         """Actions [rows, ...] as `greedy` chooses them, and nothing else."""
         legal = observation.get(ACTION_MASK)
         with torch.inference_mode():
-            output, self._state = self._evaluate(self._seen(observation), self._state)
+            output, self._state = self._evaluate(self._network_input(observation), self._state)
             mask = None if legal is None else torch.from_numpy(legal).to(self._device)
             action = self.greedy(output, mask)[0]
         if isinstance(action, torch.Tensor):
@@ -150,10 +149,10 @@ class TorchPolicy(Policy):
     def infer_last(
         self, transitions: Mapping[str, Array], item_len: Array, last_observation: Columns
     ) -> tuple[Array, ...]:
-        """The network's output for the observations after each item's last transition, in numpy.
+        """Returns the network's output for the observation after each item's last transition.
 
-        Arguments are those of `train_columns`. A memory makes the items' last steps again, from the
-        states that were stored with them.
+        Arguments are those of `train_columns`. With a memory the items' last steps are computed
+        once more, from the states that were stored with them.
         """
         if not self._remembers:
             return self.infer(last_observation)
@@ -169,19 +168,22 @@ class TorchPolicy(Policy):
         return output
 
     def sequence_columns(self, item_len: Array) -> Columns:
-        """Where the sequences for a memory begin in items: columns for `train_columns`.
+        """Returns a column for `train_columns` that says where the sequences for a memory begin.
 
-        ``sequence_len`` uint16 [transitions]: of the sequence that begins there, else 0; each item
-        is cut into sequences of `collect.unroll_len`, the last one maybe shorter. Without a memory
-        there is no such column, unless the algorithm's `Config` says that it wants it.
+        ``sequence_len`` uint16 [transitions] is the length of the sequence that begins there, else
+        0. Each item is cut into sequences of `collect.unroll_len`; the last one may be shorter.
+        Without a memory there is no such column, unless the algorithm's `Config` wants it
+        (`LEARNS_FROM_SEQUENCES`).
         """
         if not (self._remembers or self._cfg.LEARNS_FROM_SEQUENCES):
             return {}
         length = self._cfg.collect.unroll_len
         stride = self._cfg.sequence.stride if self._cfg.sequence.length > 1 else length
-        left = item_len.cumsum(dtype=np.int64).repeat(item_len) - np.arange(int(item_len.sum()))
-        is_start = (item_len.repeat(item_len) - left) % stride == 0
-        return {memories.LENGTH: np.where(is_start, np.minimum(left, length), 0).astype(np.uint16)}
+        ends = item_len.cumsum(dtype=np.int64).repeat(item_len)
+        remaining = ends - np.arange(int(item_len.sum()))  # in its item, this transition included
+        is_start = (item_len.repeat(item_len) - remaining) % stride == 0
+        lengths = np.where(is_start, np.minimum(remaining, length), 0)
+        return {memories.LENGTH: lengths.astype(np.uint16)}
 
     def make_step(self, network: nn.Module) -> gradient_step.GradientStep:
         """The `GradientStep` of a network that learns; `_step` is that of `_model`.
@@ -194,15 +196,15 @@ class TorchPolicy(Policy):
         return step
 
     def random(self, stream: int) -> np.random.Generator:
-        """Random numbers that follow from the seed and the number of the stream alone."""
+        """Returns random numbers that depend on the policy's seed and on `stream` alone."""
         key = (*self._seed.spawn_key, stream)
         return np.random.default_rng(np.random.SeedSequence(self._seed.entropy, spawn_key=key))
 
-    def _seen(self, observation: Columns) -> Any:
-        """Observations [rows, ...] as the network takes them."""
-        there = networks.tensors_of(observation, self._device)
+    def _network_input(self, observation: Columns) -> networks.Observation:
+        """Returns observations [rows, ...] as the network takes them: tensors, normalized."""
+        tensors = networks.tensors_of(observation, self._device)
         normalizer = self._normalizer
-        return networks.observation_of(there if normalizer is None else normalizer(there))
+        return networks.observation_of(tensors if normalizer is None else normalizer(tensors))
 
     # -------------------------------------------------------------------------------------- learn
 
@@ -227,21 +229,21 @@ class TorchPolicy(Policy):
         self._iterations += 1
         is_nested = any(isinstance(column, Mapping) for column in data.values())
         columns = flatten(data) if is_nested else data  # as replay buffers return them
-        there = {n: tensor.to(self._device, non_blocking=True) for n, tensor in columns.items()}
+        batch = {n: tensor.to(self._device, non_blocking=True) for n, tensor in columns.items()}
         normalizer, on_policy = self._normalizer, self._cfg.on_policy
         if normalizer is not None and not on_policy:
-            normalizer.learn(there)
-        logs = self.update(there if normalizer is None else normalizer.batch(there))
+            normalizer.learn(batch)
+        logs = self.update(batch if normalizer is None else normalizer.batch(batch))
         if normalizer is not None and on_policy:
-            normalizer.learn(there)  # the update has seen its data as their policy did
+            normalizer.learn(batch)  # afterwards: an update normalizes as the acting policy did
         return logs if isinstance(logs, dict) else _mean_of(logs)
 
     def _follow_schedules(self) -> None:
-        env_steps = self._env_steps  # which a learner sets
+        env_steps = self._env_steps  # set by the learner
         if any(schedule.env_steps for schedule in self._cfg.learn.schedule):
-            known = torch.tensor(float(env_steps), dtype=torch.float64, device=self._device)
-            group.allreduce_data(known, "avg")  # equal parameters need equal rates
-            env_steps = int(known.item())
+            mean = torch.tensor(float(env_steps), dtype=torch.float64, device=self._device)
+            group.allreduce_data(mean, "avg")  # equal parameters need equal rates
+            env_steps = int(mean.item())
         self._learn = self._cfg.learn.at(self._iterations, env_steps)
         for step in self._steps:
             step.set_rate(self._learn.learning_rate)
@@ -328,7 +330,7 @@ class TorchPolicy(Policy):
             optimizers.make_optimizer(torch.nn.Linear(1, 1), cfg.learn)
 
     def _use(self, network: nn.Module) -> None:
-        """Compute by a network; what it may lack is looked up here, not in each step."""
+        """Set the network; look up its optional attributes once, not in each step."""
         self._model, self._evaluate = network, getattr(network, "acting", network)
         self._normalizer = getattr(network, "normalizer", None)
         self._remembers = bool(memories.initial_state(network, 0))
@@ -380,24 +382,24 @@ class ReplayPolicy(TorchPolicy):
         item_len: Array,
         last_observation: Columns,  # noqa: ARG002
     ) -> TrainColumns:
-        """The n-step return, and where and by which factor its bootstrap is valued."""
+        """Returns the n-step return, and the row and discount of its bootstrap value."""
         cfg = self._cfg
-        made = n_step_columns(transitions, item_len, cfg.discount_factor, cfg.nstep)
+        n_step = n_step_columns(transitions, item_len, cfg.discount_factor, cfg.nstep)
         if not cfg.LEARNS_FROM_SEQUENCES:
-            return made
-        # what follows a step is read in its own sequence
-        return TrainColumns({**made.columns, **self.sequence_columns(item_len)})
+            return n_step
+        # without the views: the successor of a step is in its sequence
+        return TrainColumns({**n_step.columns, **self.sequence_columns(item_len)})
 
 
 _STATE = "state/"
 
 
 class _RememberingActor:
-    """An actor of a network with a memory: it keeps each row's state.
+    """An actor with a memory: keeps each row's state, for an actor without.
 
     Args:
-        policy: whose network it is.
-        actor: acts by it.
+        policy: the policy, with its network.
+        actor: acts by the network and the policy's `_state`.
     """
 
     def __init__(self, policy: TorchPolicy, actor: Any) -> None:

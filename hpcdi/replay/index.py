@@ -1,7 +1,7 @@
-"""The index of a replay buffer: which items it has, which are drawn, and what is known of them.
+"""The index of a replay buffer: ids, priorities, uses and ages of items; it draws slots.
 
 Item n has the unique id n and lies in slot ``n mod capacity``, so its id alone finds it, and the id
-of an overwritten item is recognised. The index knows ids, priorities, uses and ages. The items
+of an overwritten item is recognised. The items
 themselves are elsewhere: in the shards and the learners' rings of a run over ranks, whose rank 0
 draws row numbers; or beside the index, in the buffers of `hpcdi.worker.replay_buffer`.
 """
@@ -25,7 +25,7 @@ from hpcdi.utils.nested import narrowed
 
 
 class Slots:
-    """Slots for `capacity` items, the newest ones; a new one takes the oldest one's place.
+    """Slots of the newest `capacity` items; a new item takes the oldest one's slot.
 
     Args:
         capacity: slots.
@@ -44,19 +44,19 @@ class Slots:
         return self.pushed - self.first
 
     def take(self, count: int) -> range:
-        """Take slots for new items; returns the ids of those that stay, the last ones."""
-        before, self.pushed = self.pushed, self.pushed + count
+        """Take slots for new items; returns their ids: the last `capacity`, if there are more."""
+        first_new, self.pushed = self.pushed, self.pushed + count
         self.first = max(self.first, self.pushed - self.capacity)
-        return range(max(before, self.pushed - self.capacity), self.pushed)
+        return range(max(first_new, self.pushed - self.capacity), self.pushed)
 
     def spans(self, first_id: int, end_id: int) -> Iterator[Span]:
-        """Where items [first_id, end_id) lie: one or two spans."""
-        done = first_id
-        while done < end_id:
-            start = done % self.capacity
-            stop = min(start + end_id - done, self.capacity)
-            yield Span(start, stop, done - first_id)
-            done += stop - start
+        """Yields where items [first_id, end_id) lie: one span, or two around the end."""
+        next_id = first_id
+        while next_id < end_id:
+            start = next_id % self.capacity
+            stop = min(start + end_id - next_id, self.capacity)
+            yield Span(start, stop, next_id - first_id)
+            next_id += stop - start
 
     def slots(self, first_id: int | None = None, end_id: int | None = None) -> Array:
         """Slots of items [first_id, end_id), by default all that are here, the oldest first."""
@@ -73,7 +73,7 @@ class Slots:
         return rows_in(self.spans(self.first, self.pushed), by_slot)
 
     def forget(self, before_id: int) -> None:
-        """Let the items go whose unique id is below `before_id`."""
+        """Forget the items whose unique id is below `before_id`."""
         self.first = max(self.first, min(before_id, self.pushed))
 
     def ids(self) -> dict[str, int]:
@@ -86,16 +86,16 @@ class Slots:
 
 
 class Drawn(NamedTuple):
-    """Items that were drawn; all of length m."""
+    """Items that were drawn; arrays [m]."""
 
     slots: Array
     unique_ids: Array
     weights: Array
     """Importance weights, float32, at most 1."""
     staleness: Array
-    """Train iterations between the policy that made the item and now; -1 where not known."""
+    """Train iterations between the policy that made the item and now, int64; -1: unknown."""
     use: Array
-    """How often each item has been drawn, this draw included; -1 where it is not counted."""
+    """How often each item has been drawn, this draw included, int32."""
 
 
 def annealed_beta(start: float, draws: int, steps: float) -> float:
@@ -111,9 +111,9 @@ class ReplayIndex:
         places: where the items lie.
         cfg: settings.
         monitor: reports what is drawn, and the traffic.
-        rng: draws.
+        rng: random numbers of the draws.
         prioritized: draw by priority; else uniformly, whatever the priorities are.
-        let_go: called with the slots of items that are dropped for their age or use.
+        on_drop: called with the slots of items that are dropped for their age or use.
 
     Attributes:
         places: see above.
@@ -129,9 +129,9 @@ class ReplayIndex:
         *,
         rng: np.random.Generator,
         prioritized: bool = True,
-        let_go: Callable[[Array], None] = lambda _slots: None,
+        on_drop: Callable[[Array], None] = lambda _slots: None,
     ) -> None:
-        self._cfg, self._monitor, self._rng, self._let_go = cfg, monitor, rng, let_go
+        self._cfg, self._monitor, self._rng, self._on_drop = cfg, monitor, rng, on_drop
         self.places, self._alive, self.max_priority, self.blocked = places, 0, 1.0, ""
         alpha, self._beta_start, self._anneal_steps = cfg.exponents()
         self._draws = 0
@@ -159,7 +159,7 @@ class ReplayIndex:
         return self._alive
 
     def add(self, count: int, made_at: Array | int = -1, priority: Array | None = None) -> range:
-        """Let `count` new items be drawn, in the place of the oldest ones where it is full.
+        """Add `count` new items; where the index is full, they replace the oldest ones.
 
         Args:
             count: items.
@@ -167,10 +167,10 @@ class ReplayIndex:
             priority: of each, [m]; None: the largest so far.
 
         Returns:
-            Unique ids of those that stay, the last ones.
+            Unique ids of the new items: of the last `capacity`, if there are more.
 
         Raises:
-            BufferContractError: ages or priorities are not of them. Then none is added.
+            BufferContractError: ages or priorities do not fit the items. Then none is added.
         """
         check_marks(made_at, priority, count)
         ids = self.places.take(count)
@@ -179,7 +179,7 @@ class ReplayIndex:
         return ids
 
     def admit_one(self, slot: int, made_at: int, priority: float | None) -> None:
-        """Let the new item in `slot` be drawn; without a priority it has the largest so far."""
+        """Let the new item in `slot` be drawn; priority None: the largest so far."""
         self._alive += not self._sampler.alive(slot)
         self._use[slot] = 0
         self._made_at[slot] = made_at
@@ -190,7 +190,10 @@ class ReplayIndex:
             self.max_priority = max(self.max_priority, priority)
 
     def admit(self, ids: range, made_at: Array | int, priority: Array | None) -> None:
-        """Let new items be drawn; of ages and priorities [m] the last ones are theirs."""
+        """Let new items be drawn; ages and priorities [m] are of all that were added before them.
+
+        The last ones are theirs: where more came than there is room for, the first ones are gone.
+        """
         if priority is not None:
             self.max_priority = max(self.max_priority, float(priority.max(initial=0.0)))
             priority = priority[-len(ids) :]
@@ -221,16 +224,16 @@ class ReplayIndex:
         return slots
 
     def retire(self, slots: Array) -> None:
-        """Drop those of slots [m], which were drawn, that have been drawn `max_use` times."""
+        """Drop those of the drawn slots [m] whose items have been drawn `max_use` times."""
         if math.isfinite(self._cfg.max_use):
-            self._let_go(self.drop(np.unique(slots[self._use[slots] >= self._cfg.max_use])))
+            self._on_drop(self.drop(np.unique(slots[self._use[slots] >= self._cfg.max_use])))
 
     def _retire_stale(self, train_iter: int) -> None:
         if math.isfinite(self._cfg.max_staleness):
             slots = self.living()
             made_at = self._made_at[slots]
             is_stale = (made_at >= 0) & (train_iter - made_at > self._cfg.max_staleness)
-            self._let_go(self.drop(slots[is_stale]))
+            self._on_drop(self.drop(slots[is_stale]))
 
     def living(self) -> Array:
         """Slots that can be drawn, the oldest item first."""
@@ -261,7 +264,8 @@ class ReplayIndex:
             size: number of items.
             train_iter: the learner's current train iteration.
             draws: how many batches they are for, as the annealing of `beta` counts them.
-            among: draw uniformly among these items only, none of them twice, the oldest being 0.
+            among: positions of items by age, 0 being the oldest: draw uniformly among these only,
+                none twice.
 
         Raises:
             BufferContractError: `size` is below 1.
@@ -289,18 +293,17 @@ class ReplayIndex:
 
     def _choose(self, size: int, among: slice) -> Array | None:
         """Slots of `size` different items in a range of those alive; None: there are fewer."""
-        chosen_of = range(self._alive)[among]
-        if len(chosen_of) < size:
+        candidates = range(self._alive)[among]
+        if len(candidates) < size:
             return None
-        order = chosen_of.start + chosen_of.step * self._rng.choice(
-            len(chosen_of), size, replace=False
-        )
+        chosen = self._rng.choice(len(candidates), size, replace=False)
+        ages = candidates.start + candidates.step * chosen
         if self._alive == len(self.places):
-            return self.places.slots_of(self.places.first + order)
-        return self.living()[order]
+            return self.places.slots_of(self.places.first + ages)
+        return self.living()[ages]
 
     def update_priorities(self, unique_ids: Array, priorities: Array) -> int:
-        """Set priorities of items [m] that are still here; returns how many are.
+        """Set the priorities [m] of items that are still here; returns how many are.
 
         Raises:
             BufferContractError: a priority is negative, not a number or above 1e30, or missing.
@@ -308,7 +311,7 @@ class ReplayIndex:
         largest = check_priorities(priorities, len(unique_ids))
         unique_ids = np.asarray(unique_ids, np.int64)
         slots = self.places.slots_of(unique_ids)
-        # one comparison for both ends: what is below the first id is huge as an unsigned number
+        # one comparison for both ends: as an unsigned number, an id below the first one is huge
         here = (unique_ids - self.places.first).view(np.uint64) < np.uint64(len(self.places))
         if self._alive < len(self.places):
             here &= self._sampler.alive(slots)
@@ -343,7 +346,7 @@ class ReplayIndex:
     # ---------------------------------------------------------------------------------- state
 
     def state_dict(self) -> dict[str, Any]:
-        """Everything, of the oldest item first: copies, in the smallest dtypes that hold them."""
+        """Returns copies of everything, the oldest item first, in the smallest dtypes that fit."""
         places = self.places
         return {
             "capacity": self.capacity,
@@ -363,7 +366,7 @@ class ReplayIndex:
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Restore a `state_dict`, into an index that knows nothing yet."""
+        """Restore a `state_dict` into an empty index."""
         self.places.restore(state["ring"]["ids"])
         marks, slots = state["index"], self.places.slots()
         mass = np.zeros(self.places.capacity, dtype=np.float32)
@@ -379,10 +382,10 @@ class ReplayIndex:
 
 
 def check_priorities(priorities: Array, count: int) -> float:
-    """Check that priorities are of `count` items and valid; returns the largest one.
+    """Check that there are `count` valid priorities; returns the largest one.
 
     Raises:
-        BufferContractError: they are not, or one is negative, not a number, or above 1e30.
+        BufferContractError: there are not, or one is negative, not a number, or above 1e30.
     """
     if np.shape(priorities) != (count,):
         raise BufferContractError(f"priorities of shape {np.shape(priorities)} for {count} items")
@@ -395,10 +398,10 @@ def check_priorities(priorities: Array, count: int) -> float:
 
 
 def check_marks(made_at: Array | int, priority: Array | None, count: int) -> None:
-    """Check that ages and priorities are of `count` items, or one age is of all.
+    """Check that there are `count` ages, or one for all items, and `count` priorities.
 
     Raises:
-        BufferContractError: it is not, or see `check_priorities`.
+        BufferContractError: there are not, or see `check_priorities`.
     """
     if np.shape(made_at) not in ((), (count,)):
         raise BufferContractError(f"ages of shape {np.shape(made_at)} for {count} items")

@@ -19,7 +19,7 @@ from hpcdi.replay.index import ReplayIndex, Slots
 from hpcdi.replay.monitor import Monitor
 from hpcdi.replay.partition import (
     TRANSITIONS,
-    AsTheyComePartition,
+    AsynchronousPartition,
     Backlog,
     OnPolicyPartition,
     Partition,
@@ -27,7 +27,7 @@ from hpcdi.replay.partition import (
     on_policy_buffer,
 )
 from hpcdi.replay.ratio import ReplayRatio, replay_ratio_of
-from hpcdi.types import SequenceRule
+from hpcdi.types import ScalarWriter, SequenceRule
 
 EARLY_ROWS = 1_000_000
 """Rows of published blocks that are kept while there is no learner."""
@@ -38,7 +38,7 @@ class ReplayFigures:
     """Figures of a replay buffer, or of several together.
 
     Attributes:
-        items: that can be drawn.
+        items: items that can be drawn.
         capacity: items that it can hold; 0: there is none.
         drawn: items that were ever drawn.
         admitted: transitions that learners have read.
@@ -66,9 +66,9 @@ class ReplayManager:
     So all have the same ones before an order that ends their work, and end it together.
 
     Args:
-        make_buffer: makes the buffer of a name, e.g. a learner's partition.
+        make_buffer: makes the index of a partition, which reports under this name.
         block_bytes: size at which collectors seal a block.
-        partition: how a learner's part is drawn from.
+        partition: class of the learners' partitions: how batches are drawn.
         ratio: how much may be drawn; None: as much as learners ask for.
         rule: what an item is.
 
@@ -95,14 +95,15 @@ class ReplayManager:
         self._early = Backlog(EARLY_ROWS)  # published before there was a learner
         self._restored: Mapping[str, Any] = {}  # partitions of a snapshot, until learners start
         self._restored_drawn = 0  # samples that it says were drawn
-        self._published: dict[str, BlockReady] = {}  # blocks for them, by name, oldest first
-        self._lost_drawn, self._lost_skipped = 0, 0  # of learners that have died, and left out
+        self._published: dict[str, BlockReady] = {}  # by path, oldest first, for the same learners
+        self._lost_drawn = 0  # samples that dead learners have drawn
+        self._lost_skipped = 0  # blocks that dead learners have skipped, or that were left out
         self._freed: list[str] = []
 
     # ------------------------------------------------------------------------------- learners
 
     def open(self, *learner_ranks: int) -> list[tuple[int, AdmitBlock]]:
-        """Make the learners' partitions; returns orders to read the blocks that have waited."""
+        """Make partitions for learners; returns orders to read the blocks that waited for them."""
         for rank in learner_ranks:
             self.partitions[rank] = self._kind(
                 self._make_buffer(f"buffer_rank{rank}"), self._block_bytes, self._rule
@@ -114,17 +115,17 @@ class ReplayManager:
         return orders
 
     def _restore(self) -> list[tuple[int, AdmitBlock]]:
-        """Restore the partitions of a snapshot, if these are as many and as large.
+        """Restore a snapshot's partitions, if there are as many learners with as large buffers.
 
-        Otherwise the blocks are shared as if they were new: their items have the largest priority
-        again.
+        Otherwise its blocks are distributed like new ones: their items have the largest priority
+        again. Returns orders to read blocks, by learner rank.
         """
         states, self._restored = self._restored, {}
         drawn, self._restored_drawn = self._restored_drawn, 0
-        self._lost_drawn = drawn  # the ratio of samples drawn is that of the whole run
+        self._lost_drawn = drawn  # the replay ratio counts the samples of the whole run
         if len(self.partitions) != len(states):
             return []
-        # in their order: after a death the learners' ranks differ from those after a restart
+        # matched by order, not by rank: after a death the learners' ranks were others
         names = sorted(states, key=lambda name: int(name.removeprefix("rank")))
         pairs = [
             (rank, states[name]) for rank, name in zip(sorted(self.partitions), names, strict=True)
@@ -145,10 +146,10 @@ class ReplayManager:
         return orders
 
     def lose(self, rank: int) -> list[tuple[int, AdmitBlock]]:
-        """A learner has died; returns orders to the others to read its blocks.
+        """Hand a dead learner's blocks to the others; returns orders to read them, by rank.
 
-        They take as many of its newest blocks as fit without evicting any of their own: with full
-        buffers one learner's share of the data is as good as another's.
+        The others take as many of its newest blocks as fit without evicting a block: where all
+        buffers are full, one learner's share of the data is as good as another's.
         """
         part = self.partitions.pop(rank, None)
         if part is None:
@@ -177,27 +178,27 @@ class ReplayManager:
         return [(rank, order) for order in self.partitions[rank].offer(ready)]
 
     def leave_out(self, ready: BlockReady) -> None:
-        """Nobody learns from a block, which counts all the same."""
+        """Let nobody learn from a block; its steps count all the same."""
         self._lost_skipped += 1
         self._freed.append(ready.shard.path)
 
     def admit(self, rank: int, admitted: BlockAdmitted) -> list[AdmitBlock]:
-        """A learner has read a block, or failed to; returns what it should read next."""
+        """Note that a learner has read a block, or failed to; returns what it should read next."""
         self.blocks_lost += bool(admitted.error)
         self.items_admitted += self.partitions[rank].admit(admitted)
         return self.partitions[rank].orders()
 
     def stored(self, block: BlockStored) -> None:
-        """A block that was open lies in a shard."""
+        """Note that an open block was stored in a shard."""
         if not any(part.stored(block) for part in self.partitions.values()):
-            self._freed.append(block.shard.path)  # its rows have gone meanwhile
+            self._freed.append(block.shard.path)  # its rows were overwritten meanwhile
 
     def serve(self, env_steps: int, collecting: Collection[int]) -> list[tuple[int, Batches]]:
-        """Equally many batches for each learner; none until all have asked and all can have some.
+        """Draw equally many batches for each learner; none until all ask and all can have some.
 
         Args:
             env_steps: of the run so far.
-            collecting: ranks that collect; of no interest where `is_replay`.
+            collecting: ranks that collect; unused where `is_replay`.
         """
         if not all(part.waits for part in self.partitions.values()):
             return []
@@ -214,7 +215,10 @@ class ReplayManager:
         return [(rank, part.serve(batches, env_steps)) for rank, part in self.partitions.items()]
 
     def collectors_wait(self, env_steps: int) -> bool:
-        """True if collectors are to wait, because learners are behind with what they can draw."""
+        """Returns whether collectors must wait for the learners (`ReplayRatio.collectors_wait`).
+
+        They do not wait while a learner cannot draw.
+        """
         self.ratio.due(env_steps, self.samples_drawn())
         return self.ratio.collectors_wait and not any(p.blocked for p in self.partitions.values())
 
@@ -302,7 +306,7 @@ def blocks_of(state: Mapping[str, Any]) -> list[str]:
 
 def create_replay(
     config: ExperimentConfig,
-    curves: Any = None,
+    curves: ScalarWriter | None = None,
     collectors: int = 1,
     learners: int = 1,
     number: int = 0,
@@ -316,14 +320,14 @@ def create_replay(
         curves: takes what the buffers report of themselves.
         collectors: ranks that collect.
         learners: ranks that learn from it.
-        number: of the group, from 0.
+        number: of the group, from 0; groups draw different random numbers.
         in_turns: collecting and learning take turns.
     """
     policy = config.policy
     buffer_cfg = policy.buffer
     kind: type[Partition] = Partition
     if policy.on_policy:
-        kind = AsTheyComePartition if policy.CORRECTS_STALENESS else OnPolicyPartition
+        kind = AsynchronousPartition if policy.CORRECTS_STALENESS else OnPolicyPartition
         rollout_rows = policy.collect.n_sample * config.env.collector_env_num
         least = policy.learn.batch_size * learners if policy.CORRECTS_STALENESS else 0
         buffer_cfg = on_policy_buffer(buffer_cfg, collectors + learners, rollout_rows, least)

@@ -48,7 +48,7 @@ class SampledData:
         self._print_freq = print_freq
         self._first = max(0, print_freq - average_range)
         self._draws = 0
-        self._seen: deque[dict[str, float]] = deque(maxlen=average_range)
+        self._figures: deque[dict[str, float]] = deque(maxlen=average_range)
 
     def is_next_reported(self) -> bool:
         """Count a draw; returns whether it is part of a report: the others cost nothing."""
@@ -56,23 +56,24 @@ class SampledData:
         return (self._draws - 1) % self._print_freq >= self._first
 
     def add(self, marks: dict[str, Array], train_iter: int) -> None:
-        """Take the marks [m] of a draw that is reported."""
-        self._seen.append(
+        """Take the marks [m] of a draw that is part of a report."""
+        self._figures.append(
             {
-                f"{name}_{word}": float(of(values))
+                f"{name}_{word}": float(reduce(values))
                 for name, values in marks.items()
-                for word, of in (("avg", np.mean), ("max", np.max), ("min", np.min))
+                for word, reduce in (("avg", np.mean), ("max", np.max), ("min", np.min))
             }
         )
         if self._draws % self._print_freq == 0:
-            means = {n: float(np.mean([seen[n] for seen in self._seen])) for n in self._seen[0]}
+            draws = self._figures
+            means = {name: float(np.mean([draw[name] for draw in draws])) for name in draws[0]}
             self._reports.write("iter", means, train_iter)
 
 
 class PeriodicThruput:
-    """Items pushed and drawn, and how many are held, every so many seconds.
+    """Reports every so many seconds how many items were pushed and drawn, and how many there are.
 
-    It looks at the clock as items come and go: there is no thread that could be left behind.
+    It looks at the clock as items come and go: no thread is needed.
 
     Args:
         reports: where they go.
@@ -93,15 +94,15 @@ class PeriodicThruput:
         self._drawn += drawn
         return self._clock() - self._reported >= self._seconds
 
-    def report(self, held: int) -> None:
-        """Report what came and went since the last time, if anything; `held` items are here."""
+    def report(self, items: int) -> None:
+        """Report what came and went since the last time, if anything; `items` are here now."""
         if self._pushed or self._drawn:
             now = self._clock()
             past = max(now - self._reported, 1e-9)
             values = {
                 "push_count": self._pushed,
                 "sample_count": self._drawn,
-                "remain_count": held,
+                "remain_count": items,
                 "push_per_s": self._pushed / past,
                 "sample_per_s": self._drawn / past,
             }

@@ -10,8 +10,9 @@ Life of a block::
                                │                                                       │
                                └── rows of the oldest blocks: their items leave it ◄───┘ (later)
 
-A block that is still open has rows for all that it may become; what comes to it goes the same way,
-piece by piece, until it is stored (`BlockStored`), and has a name.
+A block that a collector still appends to (an open block) has rows for its full capacity at once.
+Each piece that is appended goes the same way, until the block is stored (`BlockStored`) and has a
+path.
 
 Messages to a learner keep their order, which makes it safe to reuse rows: a batch that names old
 rows is sent, and so gathered, before the order that overwrites them.
@@ -52,7 +53,7 @@ from hpcdi.store.block import block_rows, transition_rows
 from hpcdi.types import Array, SequenceRule, collector_of
 
 MAX_UNREAD = 4
-"""Blocks that a learner was ordered to read and has not read yet: enough to keep it reading."""
+"""Blocks that a learner is ordered to read ahead: enough to keep it reading."""
 TRANSITIONS = SequenceRule()
 
 
@@ -96,7 +97,7 @@ class Backlog:
 
     Attributes:
         dropped: number of blocks that nobody will read.
-        offered: rows that ever came.
+        offered: rows of all blocks that were ever added.
         rereading: ids of blocks that a learner must read again after a restart, before anything is
             drawn.
     """
@@ -166,12 +167,15 @@ class Backlog:
 
 
 @dataclass
-class HeldBlock:
-    """A block that has rows: where, and the unique ids of its items once they are in the index.
+class PlacedBlock:
+    """A block that has rows in its learner's ring.
 
     Attributes:
-        unread: what its learner was ordered to read, in order, each with its first row in the ring:
-            the block, or what came to it while it was open.
+        ready: its announcement; of an open block, with all pieces so far.
+        first_row: its first row in the ring.
+        first_id, end_id: unique ids of its items, [first, end); -1 until they are in the index.
+        unread: what its learner was ordered to read and has not read yet, in order, each with its
+            first row in the ring: the block, or pieces of it that came while it was open.
     """
 
     ready: BlockReady
@@ -181,7 +185,11 @@ class HeldBlock:
     unread: deque[tuple[BlockReady, int]] = field(default_factory=deque)
 
     def grow(self, piece: BlockReady) -> None:
-        """Take what has come to the block."""
+        """Append a piece to an open block.
+
+        Raises:
+            BufferContractError: it does not begin where the block ends.
+        """
         ready, rows = self.ready, self.ready.shard.rows
         if piece.first_row != rows:
             raise BufferContractError(f"block {ready.block_id} was announced twice")
@@ -192,7 +200,7 @@ class HeldBlock:
         self.ready = dataclasses.replace(ready, shard=shard, items=items, capacity=piece.capacity)
 
     def state_dict(self) -> dict[str, Any]:
-        """As a partition's state holds it; without a path where it is not stored."""
+        """The block in a partition's state; its path is empty until it is stored."""
         shard = self.ready.shard
         return {
             "block_id": self.ready.block_id,
@@ -224,13 +232,13 @@ class Partition:
         self.buffer = buffer
         self.samples_drawn = 0
         self.backlog = Backlog(buffer.capacity)
-        self._rows = np.zeros(buffer.capacity, np.int32)  # of each slot: its item's ring row
-        self.newest_version: dict[int, int] = {}  # on-policy: of each rank's undrawn rollouts
+        self._rows = np.zeros(buffer.capacity, np.int32)  # ring row of the item in each slot
+        self.newest_version: dict[int, int] = {}  # on-policy: rank -> that of its undrawn rollouts
         self._block_bytes = block_bytes
         self._placer: RowPlacer | None = None  # made when the first block shows the size of a row
-        self._held: dict[int, HeldBlock] = {}
-        self._stored: dict[int, BlockStored] = {}  # open blocks, before the last of them has come
-        self._waiting: DataDemand | None = None
+        self._placed: dict[int, PlacedBlock] = {}
+        self._stored: dict[int, BlockStored] = {}  # open blocks, until their last pieces have come
+        self._demand: DataDemand | None = None
         self._freed: list[str] = []
 
     # ------------------------------------------------------------------------------- blocks
@@ -254,63 +262,66 @@ class Partition:
         if self._placer is None:
             size = self.buffer.capacity
             self._placer = make_placer(size, self._block_bytes, ready, self.rule)
-        block = self._held.get(ready.block_id)
+        block = self._placed.get(ready.block_id)
         if block is not None:
             block.grow(ready)
             self._placer.trim(ready.block_id, ready.capacity)
-            self._name(block)
+            self._seal(block)
         else:
             rows = ready.capacity if ready.is_open else ready.shard.rows
             placement = self._placer.place(ready.block_id, rows)
             for block_id in placement.evicted:
-                self._let_go(block_id)
-            self._held[ready.block_id] = block = HeldBlock(ready, placement.first_row)
-            self._name(block)
+                self._forget(block_id)
+            self._placed[ready.block_id] = block = PlacedBlock(ready, placement.first_row)
+            self._seal(block)
         first_row = block.first_row + ready.first_row
         block.unread.append((ready, first_row))
         return self._order(ready, first_row)
 
-    def _let_go(self, block_id: int) -> None:
-        """A block has no rows any more."""
-        old = self._held.pop(block_id, None)
-        if old is None:  # missing since a restart
+    def _forget(self, block_id: int) -> None:
+        """Forget a block whose rows were overwritten."""
+        block = self._placed.pop(block_id, None)
+        if block is None:  # a restart did not find it
             return
-        self.buffer.evict(old.end_id)
-        if not old.ready.is_open:  # else `stored` says which one it was
-            self._freed.append(old.ready.shard.path)
+        self.buffer.evict(block.end_id)
+        if not block.ready.is_open:  # an open block has no path: `ReplayManager.stored` frees it
+            self._freed.append(block.ready.shard.path)
 
     def _order(self, ready: BlockReady, first_row: int) -> AdmitBlock:
         capacity = self._placer.capacity if self._placer is not None else 0
         return AdmitBlock(ready.block_id, first_row, capacity, ready.shard, ready.sealed_at)
 
     def stored(self, block: BlockStored) -> bool:
-        """A block that was open lies in a shard; returns whether it is this learner's."""
-        held = self._held.get(block.block_id)
-        if held is None and not self.backlog.has(block.block_id):
+        """Note that an open block was stored in a shard; returns whether it is this learner's."""
+        placed = self._placed.get(block.block_id)
+        if placed is None and not self.backlog.has(block.block_id):
             return False
         self._stored[block.block_id] = block
-        if held is not None:
-            self._name(held)
+        if placed is not None:
+            self._seal(placed)
         return True
 
-    def _name(self, held: HeldBlock) -> None:
-        """Give an open block its name, if it is stored and all of it has come."""
-        ready = held.ready
+    def _seal(self, block: PlacedBlock) -> None:
+        """Close an open block once it is stored and all of its pieces are here: it has a path."""
+        ready = block.ready
         stored = self._stored.get(ready.block_id)
         if stored is None or stored.shard.rows > ready.shard.rows:
             return
         del self._stored[ready.block_id]
-        held.ready = dataclasses.replace(ready, shard=stored.shard, capacity=0)
+        block.ready = dataclasses.replace(ready, shard=stored.shard, capacity=0)
         if self._placer is not None:
             self._placer.trim(ready.block_id, stored.shard.rows)
 
     def admit(self, admitted: BlockAdmitted) -> int:
-        """Add a block's items to the index; returns how many (0: failed or overwritten)."""
+        """Add the items that a learner has read to the index; returns how many.
+
+        0 where it failed to read them, or they were overwritten meanwhile.
+        """
         self.backlog.read(admitted.block_id)
-        block = self._held.get(admitted.block_id)
+        block = self._placed.get(admitted.block_id)
         if block is None:
             return 0
-        if not block.unread:  # read again after a restart: its items are in the index already
+        if not block.unread:  # reread after a restart: its items are in the index already
             if admitted.error:
                 self.buffer.evict(block.end_id, block.first_id)
             return 0
@@ -328,11 +339,11 @@ class Partition:
         return self.buffer.places.slots(ids.start, ids.stop)
 
     def release_blocks(self) -> list[BlockReady]:
-        """Blocks for other partitions because this learner has died, oldest first."""
-        blocks = [block.ready for block in self._held.values() if self._is_of_use(block.ready)]
+        """Returns the blocks that other learners should take over from a dead one, oldest first."""
+        blocks = [block.ready for block in self._placed.values() if self._may_be_drawn(block.ready)]
         return sorted([*blocks, *self.backlog.take_all()], key=lambda ready: ready.sealed_at)
 
-    def _is_of_use(self, ready: BlockReady) -> bool:  # noqa: ARG002
+    def _may_be_drawn(self, ready: BlockReady) -> bool:  # noqa: ARG002
         """Returns whether items of a block may still be drawn."""
         return True
 
@@ -343,7 +354,7 @@ class Partition:
 
     @property
     def load(self) -> int:
-        """How much it was assigned; the partition with the least gets the next block."""
+        """Rows that were assigned to it; the partition with the least load gets the next block."""
         return self.backlog.offered
 
     # ------------------------------------------------------------------------------- batches
@@ -355,21 +366,21 @@ class Partition:
             updated = self.buffer.update_priorities(demand.unique_ids, demand.priorities)
             stale = len(demand.unique_ids) - updated
         if demand.batches > 0:
-            owed = self._waiting.batches if self._waiting is not None else 0
-            self._waiting = dataclasses.replace(demand, batches=demand.batches + owed)
+            owed = self._demand.batches if self._demand is not None else 0
+            self._demand = dataclasses.replace(demand, batches=demand.batches + owed)
         return stale
 
     def ready(self, collecting: Collection[int], newest_version: Mapping[int, int]) -> int:  # noqa: ARG002
-        """How many batches of the waiting request can be drawn now.
+        """Returns how many of the batches that its learner waits for can be drawn now.
 
-        No more batches at once than the items would fill, and only one where the buffer refuses
-        many; the request waits for the rest.
+        At most as many as the items would fill, and only one where the buffer's limits refuse
+        many at once. The request stays for the others.
 
         Args:
             collecting: ranks that collect.
-            newest_version: of the undrawn rollouts of each rank, over all partitions.
+            newest_version: rank -> newest policy version of its undrawn rollouts, in any partition.
         """
-        demand = self._waiting
+        demand = self._demand
         if demand is None or self.backlog.rereading:
             return 0
         batches = max(1, min(self.buffer.count() // demand.batch_size, demand.batches))
@@ -389,7 +400,7 @@ class Partition:
             env_steps: of the run so far.
             among: items to draw from, by age; None: all.
         """
-        demand = self._waiting
+        demand = self._demand
         if demand is None:
             raise BufferContractError("batches were drawn that nobody has asked for")
         size = batches * demand.batch_size
@@ -398,11 +409,12 @@ class Partition:
             raise BufferContractError(f"batches were drawn too early: {self.buffer.blocked}")
         self.buffer.retire(drawn.slots)
         missing = demand.batches - batches
-        self._waiting = dataclasses.replace(demand, batches=missing) if missing else None
+        self._demand = dataclasses.replace(demand, batches=missing) if missing else None
         self.samples_drawn += size
 
         def by_batch(array: Array) -> Array:
-            # neighbours are of neighbouring strata: deal them out, so that a batch spans them all
+            # neighbours are drawn from neighbouring strata: deal them out like cards, so that each
+            # batch has items of all strata
             return np.ascontiguousarray(array.reshape(demand.batch_size, batches).T)
 
         return Batches(
@@ -415,12 +427,12 @@ class Partition:
     @property
     def batch_size(self) -> int:
         """Items of a batch that its learner waits for; 0: it waits for none."""
-        return self._waiting.batch_size if self._waiting is not None else 0
+        return self._demand.batch_size if self._demand is not None else 0
 
     @property
     def waits(self) -> bool:
         """True if its learner waits for batches."""
-        return self._waiting is not None
+        return self._demand is not None
 
     @property
     def blocked(self) -> str:
@@ -435,12 +447,12 @@ class Partition:
     # ------------------------------------------------------------------------------- state
 
     def state_dict(self) -> dict[str, Any]:
-        """The index, and the name of each of its blocks; an `end_id` of -1 marks an unread one."""
+        """The index, and the path of each of its blocks; an `end_id` of -1 marks an unread one."""
         return {
             "buffer": self.buffer.state_dict(),
             "rows": self.buffer.places.ordered(self._rows),
             "ring": {} if self._placer is None else self._placer.state_dict(),
-            "blocks": [block.state_dict() for block in self._held.values()],
+            "blocks": [block.state_dict() for block in self._placed.values()],
             "samples_drawn": self.samples_drawn,
             "waiting": self.backlog.paths,
             "offered": self.backlog.offered,
@@ -451,7 +463,7 @@ class Partition:
     ) -> list[AdmitBlock]:
         """Restore a `state_dict`; returns what the learner must read again, into the same rows.
 
-        Nothing is drawn until it has. Items whose block is gone leave the index.
+        Nothing is drawn until all of it is read. Items whose block is gone leave the index.
 
         Args:
             state: a `state_dict`.
@@ -470,11 +482,11 @@ class Partition:
             if ready is None or ready.shard.crc32 != block["crc32"]:
                 self.buffer.evict(block["end_id"], block["first_id"])
                 continue
-            self._held[block["block_id"]] = HeldBlock(
+            self._placed[block["block_id"]] = PlacedBlock(
                 ready, block["first_row"], block["first_id"], block["end_id"]
             )
-        self.backlog.rereading.update(self._held)
-        return [self._order(block.ready, block.first_row) for block in self._held.values()]
+        self.backlog.rereading.update(self._placed)
+        return [self._order(block.ready, block.first_row) for block in self._placed.values()]
 
 
 class OnPolicyPartition(Partition):
@@ -492,7 +504,7 @@ class OnPolicyPartition(Partition):
         self, buffer: ReplayIndex, block_bytes: int, rule: SequenceRule = TRANSITIONS
     ) -> None:
         super().__init__(buffer, block_bytes, rule)
-        self._undrawn: dict[int, bool] = {}  # block id of a rollout -> whether the learner holds it
+        self._undrawn: dict[int, bool] = {}  # block id of a rollout -> whether the learner has it
         self._end_id = 0
 
     def offer(self, ready: BlockReady) -> list[AdmitBlock]:
@@ -503,7 +515,7 @@ class OnPolicyPartition(Partition):
     def admit(self, admitted: BlockAdmitted) -> int:
         """Add a rollout's items to the index, and note its policy version."""
         count = super().admit(admitted)
-        block = self._held.get(admitted.block_id)
+        block = self._placed.get(admitted.block_id)
         self._undrawn.pop(admitted.block_id, None)
         if count and block is not None:
             self._undrawn[admitted.block_id] = True
@@ -515,7 +527,7 @@ class OnPolicyPartition(Partition):
 
     def ready(self, collecting: Collection[int], newest_version: Mapping[int, int]) -> int:
         """One batch of everything, once all collecting ranks have delivered a rollout."""
-        demand = self._waiting
+        demand = self._demand
         if demand is None or not collecting:
             return 0
         oldest = demand.train_iter - self.buffer.max_staleness
@@ -526,12 +538,12 @@ class OnPolicyPartition(Partition):
 
     def serve(self, batches: int, env_steps: int, among: slice | None = None) -> Batches:  # noqa: ARG002
         """Draw everything, as one batch; see `Partition.serve`."""
-        if self._waiting is not None:
-            self._waiting = dataclasses.replace(self._waiting, batch_size=self.buffer.count())
+        if self._demand is not None:
+            self._demand = dataclasses.replace(self._demand, batch_size=self.buffer.count())
         batch = in_order(super().serve(batches, env_steps, slice(None)))
         self.buffer.evict(self._end_id)
         self.newest_version.clear()
-        self._undrawn = {block: is_held for block, is_held in self._undrawn.items() if not is_held}
+        self._undrawn = {block: is_read for block, is_read in self._undrawn.items() if not is_read}
         return batch
 
     def load_state_dict(
@@ -545,7 +557,7 @@ class OnPolicyPartition(Partition):
         self.samples_drawn = int(state["samples_drawn"])
         return []
 
-    def _is_of_use(self, ready: BlockReady) -> bool:
+    def _may_be_drawn(self, ready: BlockReady) -> bool:
         return ready.block_id in self._undrawn
 
     @property
@@ -559,12 +571,15 @@ class OnPolicyPartition(Partition):
         return "learner waits for the collectors' rollouts" if self.waits else ""
 
 
-class AsTheyComePartition(OnPolicyPartition):
-    """One learner's part where older policies are corrected for: a batch is all that is there."""
+class AsynchronousPartition(OnPolicyPartition):
+    """One learner's part where updates correct for older policies (V-trace): nobody waits.
+
+    A batch is everything that is there.
+    """
 
     def ready(self, collecting: Collection[int], newest_version: Mapping[int, int]) -> int:  # noqa: ARG002
-        """One batch of everything, as soon as there is enough; nobody is waited for."""
-        demand = self._waiting
+        """One batch of everything, as soon as there is enough."""
+        demand = self._demand
         if demand is None:
             return 0
         return 0 if self.buffer.why_not_sample(1, demand.train_iter) else 1
@@ -576,7 +591,7 @@ class AsTheyComePartition(OnPolicyPartition):
 
 
 def in_order(batch: Batches) -> Batches:
-    """The same batches with rows in order: items, and what memories learn from, are whole again."""
+    """Returns batches with their rows sorted: transitions of an episode follow each other again."""
     order = batch.rows.argsort(axis=1)
     rows, ids, weights = (
         np.take_along_axis(array, order, axis=1)
@@ -594,8 +609,8 @@ def on_policy_buffer(
         cfg: the replay buffer's settings; without a bound of staleness the bound is 0.
         rollouts: collectors.
         rollout_rows: the most transitions that one rollout can have.
-        least: items of a batch, where it is all that is there; 0: it is each collector's rollout,
-            by policies within the bound.
+        least: fewest items of a batch, where a batch is everything that is there; 0: a batch is a
+            rollout of each collector, by policies within the bound.
     """
     bound = cfg.staleness_bound
     size = (bound + 3) * rollouts * rollout_rows

@@ -74,7 +74,7 @@ class RowPlacer:
         return Placement(first, tuple(evicted))
 
     def trim(self, block_id: int, rows: int) -> None:
-        """A block will have no more rows than these: if it is the newest, others get the rest."""
+        """Shorten a block that will grow no more; if it is the newest, the rows behind are free."""
         if self._blocks and self._blocks[-1][0] == block_id:
             _, first, _ = self._blocks.pop()
             self._head = first + rows

@@ -9,9 +9,9 @@ from hpcdi.config.schema import ExperimentConfig
 
 
 class ReplayRatio:
-    """How many batches may be drawn by now, and whether collectors are to wait.
+    """Decides how many batches may be drawn by now, and whether collectors must wait.
 
-    With a ratio of r, ``r * (env_steps - warm_up)`` samples are due after so many transitions.
+    With a ratio of r, ``r * (env_steps - warm_up)`` samples are due after `env_steps` transitions.
     Learners never draw more; collectors wait while many more are due than were drawn. Without a
     ratio learners draw as many as they like; or, where collecting and learning take turns, a number
     of batches after each round.
@@ -40,7 +40,7 @@ class ReplayRatio:
         self._env_steps = 0
 
     def begin_round(self, transitions: int) -> None:
-        """Grant the updates that follow a round of so many transitions."""
+        """Grant the updates that follow a round of `transitions`."""
         if self._updates is not None:
             self._granted = self._updates(transitions)
 
@@ -58,7 +58,7 @@ class ReplayRatio:
         return self._granted if is_warm else 0.0
 
     def take(self, batches: int) -> None:
-        """Each learner has drawn so many batches."""
+        """Note that each learner has drawn `batches`."""
         self._granted -= batches
 
     def due(self, env_steps: int, drawn: int) -> float:
@@ -79,7 +79,7 @@ class ReplayRatio:
         return due
 
     def blocked(self, drawn: int, batch: int) -> str:
-        """Who waits for whom; empty where nobody does.
+        """Returns who waits for whom, and why; empty where nobody waits.
 
         Args:
             drawn: samples of the run so far.
@@ -111,7 +111,8 @@ def replay_ratio_of(
         if ratio is None:  # the buffer itself holds batches back until it is filled
             warm_up = policy.random_collect_size
         return ReplayRatio(ratio, warm_up, updates=updates)
-    # less than some batches and one rollout of every collector would make them wait in turns
+    # with less slack than a few batches, or a rollout of every collector, learners and collectors
+    # would wait for each other in turns
     rollouts = collectors * policy.collect.n_sample * config.env.collector_env_num
     batches = 4 * policy.learn.batch_size * learners
     return ReplayRatio(ratio, warm_up, max(batches, (ratio or 0.0) * rollouts))

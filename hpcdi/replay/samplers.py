@@ -15,8 +15,8 @@ LARGEST_PRIORITY = 1e30
 def positions(rng: np.random.Generator, count: int, size: int) -> Array:
     """Positions below `count`, int64 [size], each as likely as another.
 
-    Of doubles below 1, which costs half of ``rng.integers``: no position is off its due by more
-    than ``count * 2**-53`` of it, and none is `count`.
+    Scales doubles below 1, which takes half the time of ``rng.integers``. The probability of a
+    position is off by at most ``count * 2**-53`` of it, and none is `count`.
     """
     drawn = rng.random(size)
     drawn *= count
@@ -27,8 +27,9 @@ def mark_drawn(marks: Array, slots: Array, newest: int, now: int) -> tuple[Array
     """Count draws of slots [m]; returns uses, staleness (-1: not known) and ids of their items.
 
     Args:
-        marks: of every slot, uses and the train iteration it was made at, int32 [capacity, 2].
-        slots: that were drawn; item n lies in slot n mod capacity.
+        marks: uses of each slot's item, and the train iteration of the policy that made it, int32
+            [capacity, 2].
+        slots: slots that were drawn; item n lies in slot n mod capacity.
         newest: id of the newest item.
         now: the learner's train iteration.
     """
@@ -63,7 +64,7 @@ class PrioritizedSampler:
     """
 
     def __init__(self, capacity: int, alpha: float) -> None:
-        # imports numba, which takes longer than all the rest: only who draws by priority pays
+        # imports numba, which is slow: only buffers that draw by priority pay for it
         from hpcdi.replay import tree
 
         self._alpha = alpha
@@ -82,7 +83,7 @@ class PrioritizedSampler:
         return is_alive
 
     def priority(self, slots: Array) -> Array:
-        """As they were set, to float32's precision; all 1 where alpha is 0."""
+        """Priorities of slots [m] as they were set, to float32's precision; all 1 if alpha is 0."""
         mass = self._tree.leaves[slots].astype(np.float64)
         return mass ** (1 / self._alpha) if self._alpha > 0 else np.sign(mass)
 

@@ -1,4 +1,4 @@
-"""Gathering rows until they make a block."""
+"""Collecting segments of rows until they fill a block."""
 
 from __future__ import annotations
 
@@ -19,13 +19,14 @@ from hpcdi.utils.nested import column_objection, column_rows
 
 
 class Gather(Mapping[str, Array]):
-    """Columns that are gathered when they are read, straight to where they are to lie.
+    """Columns that are gathered only when they are read, straight into the array of the reader.
 
-    What they are gathered from must not change before.
+    Their sources must not change before.
 
     Args:
-        tails: numbers of rows that are no transitions; None: there are none.
-        after: name -> [tails, ...]: what is there; other columns have 0.
+        tails: int64 [tails], ascending: rows behind an item's last transition; None: there are
+            none.
+        after: name -> [tails, ...]: values of these rows; other columns have 0 there.
     """
 
     def __init__(self, tails: Array | None = None, after: Columns | None = None) -> None:
@@ -71,12 +72,12 @@ class Gather(Mapping[str, Array]):
 
 @dataclass(frozen=True)
 class Segment:
-    """Rows of one or more items that were made together: item after item, without gaps.
+    """Rows of one or more items that are appended together: item after item, without gaps.
 
     Attributes:
         columns: name -> [rows, ...]; a `Gather` is read before more is recorded.
         items: [items] of `ITEM_DTYPE`; ``item_start`` counts from the segment's first row,
-            ``item_id`` is given by the builder.
+            ``item_id`` is set by the builder.
         views: columns that readers derive.
         tail_rows: rows after each item's transitions that are not transitions; others, which only
             views refer to, may follow.
@@ -114,8 +115,8 @@ class Segment:
         else:
             out[...] = self.columns[name][start : start + len(out)]
 
-    def kept(self) -> Segment:
-        """Returns the same with arrays of its own."""
+    def copy(self) -> Segment:
+        """Returns a copy of the segment and its arrays."""
         if isinstance(self.columns, Gather):
             columns = dict(self.columns)
         else:
@@ -125,12 +126,12 @@ class Segment:
 
 @dataclass
 class _Contents:
-    """What was filled into a block, or into a piece of it.
+    """What was appended to a block, or to a piece of it.
 
     Attributes:
         items: tables of items, whose rows count from the block's first one.
-        episodes: that ended.
-        env_steps: where segments state them.
+        episodes: episodes that ended.
+        env_steps: environment steps, where segments state them.
         games: results of games that ended.
     """
 
@@ -139,9 +140,9 @@ class _Contents:
     env_steps: int = 0
     games: GameTally = field(default_factory=GameTally)
 
-    def add(self, segment: Segment, placed: Array, which: slice) -> None:
-        """Add some items of a segment, as they are placed; their games are counted already."""
-        self.items.append(placed)
+    def add(self, segment: Segment, items: Array, which: slice) -> None:
+        """Add `which` items of a segment, at their rows in the block; games are added before."""
+        self.items.append(items)
         if segment.ended is not None:
             self.episodes += int(np.count_nonzero(segment.ended[which]))
         if segment.env_steps is not None:
@@ -153,11 +154,11 @@ class BlockBuilder:
 
     Args:
         capacity_of: rows of a full block, given the bytes of a row; see `block_rows`.
-        item_ids: returns the next one; unique in the run by the caller's choice.
-        facts: returns what is known of a block as it is sealed, beside its number of ``episodes``
-            that ended, and of ``env_steps`` and ``games`` where segments state them.
+        item_ids: ids of items, in order; unique in the run by the caller's choice.
+        facts: returns a block's facts as it is sealed; the builder adds the number of ``episodes``
+            that ended, and ``env_steps`` and ``games`` where segments state them.
         frames: columns that stack frames; each frame of an item is stored once, see `share_frames`.
-        lend: takes what has come to the open block, see `lend`; None: open blocks are nobody's.
+        lend: takes pieces of the open block, see `lend`; None: nobody reads open blocks.
     """
 
     def __init__(
@@ -175,8 +176,8 @@ class BlockBuilder:
         self._lend = lend
         self._columns: Columns = {}
         self._used = 0
-        self._whole, self._fresh = _Contents(), _Contents()  # the open block's; what was not lent
-        self._known: dict[str, Any] = {}  # facts of the open block, once a piece of it was lent
+        self._contents, self._piece = _Contents(), _Contents()  # of the open block; not lent yet
+        self._block_facts: dict[str, Any] = {}  # of the open block, once a piece of it was lent
         self._like: Segment | None = None
         self._capacity = 0  # rows of a full block; follows from the first segment
 
@@ -213,7 +214,7 @@ class BlockBuilder:
             if count:
                 stop = int(stops[first + count - 1])
                 placed = self._take(segment, items[first : first + count], start, stop)
-                for contents in (self._whole, self._fresh):
+                for contents in (self._contents, self._piece):
                     contents.add(segment, placed, slice(first, first + count))
                 first += count
             elif (block := self.seal()) is not None:
@@ -225,38 +226,38 @@ class BlockBuilder:
         if self._used == 0 or self._like is None:
             return None
         self.lend(is_last=True)
-        block = self._block(self._whole, 0)
-        self._columns, self._used, self._known = {}, 0, {}
-        self._whole, self._fresh = _Contents(), _Contents()
+        block = self._block(self._contents, 0)
+        self._columns, self._used, self._block_facts = {}, 0, {}
+        self._contents, self._piece = _Contents(), _Contents()
         return block
 
     def lend(self, *, is_last: bool = False) -> None:
-        """Lend what has come to the open block since the last time; its rows stay as they are.
+        """Lend the rows that were appended since the last time; they do not change any more.
 
-        Whoever takes it gets a block of these rows and items, with the facts of the whole one; the
-        number of its first row there; and the rows to which the whole one may grow.
+        The taker gets the piece as a block with the open block's facts; its first row there; and
+        the rows to which the open block may grow.
 
         Args:
-            is_last: no more will come to this block.
+            is_last: nothing more will be appended to this block.
         """
-        if self._lend is None or not self._fresh.items:
+        if self._lend is None or not self._piece.items:
             return
-        first_row = int(self._fresh.items[0]["item_start"][0])
-        piece = self._block(self._fresh, first_row)
-        self._fresh = _Contents()
+        first_row = int(self._piece.items[0]["item_start"][0])
+        piece = self._block(self._piece, first_row)
+        self._piece = _Contents()
         self._lend(piece, first_row, self._used if is_last else self._capacity)
 
     def _block(self, contents: _Contents, first_row: int) -> Block:
-        """Returns what was filled from a row on."""
+        """Returns the rows from `first_row` on as a block."""
         like = self._like
         if like is None:
-            raise BufferContractError("nothing was filled yet")
-        if not self._known:
-            self._known = self._facts()
+            raise BufferContractError("nothing was appended yet")
+        if not self._block_facts:
+            self._block_facts = self._facts()
         columns = {name: column[first_row : self._used] for name, column in self._columns.items()}
         items = np.concatenate(contents.items)
         items["item_start"] -= first_row
-        facts = {**self._known, "episodes": contents.episodes}
+        facts = {**self._block_facts, "episodes": contents.episodes}
         if like.env_steps is not None:
             facts["env_steps"] = contents.env_steps
         if like.games is not None:
@@ -264,16 +265,16 @@ class BlockBuilder:
         return Block(columns, items, facts, like.views, like.tail_rows)
 
     def _games_that_fit(self, games: Sequence[Sequence[GameCounts]]) -> int:
-        """Of how many items the results fit into the open block; they are counted."""
+        """Add games of items while they fit into the open block; returns of how many items."""
         for count, ended in enumerate(games):
-            if not self._whole.games.takes(ended):
+            if not self._contents.games.takes(ended):
                 return count
-            for contents in (self._whole, self._fresh):
+            for contents in (self._contents, self._piece):
                 contents.games.add(ended)
         return len(games)
 
     def _take(self, segment: Segment, items: Array, start: int, end: int) -> Array:
-        """Have the rows [start, end) of some items written to their place; returns the items."""
+        """Write rows [start, end) of a segment to the block; returns their items, moved there."""
         if not self._columns:
             self._columns = {
                 name: np.empty((self._capacity, *column.shape[1:]), dtype=column.dtype)
@@ -326,18 +327,19 @@ def share_frames(segment: Segment, names: Sequence[str]) -> Segment:
     stored = [name for name in names if name not in derived]
     if not stored:
         return segment
-    segment = segment.kept()
+    segment = segment.copy()
     check_stacks(dict(segment.columns), stored)
     starts = segment.items["item_start"].astype(np.int64)
     lengths = np.diff(starts, append=segment.rows)
     stacks = [segment.columns[name] for name in stored]
     places = [np.zeros(column.shape[:2], np.int32) for column in stacks]
     slides = [sliding(column, starts) for column in stacks]
-    kept = [
+    frames_of = [
         _frames_of_item(stacks, slides, places, range(start, start + length))
         for start, length in zip(starts.tolist(), lengths.tolist(), strict=True)
     ]
-    extents = np.maximum(lengths, [len(frames) for frames in kept])
+    # rows that each item takes from now on, and where it begins
+    extents = np.maximum(lengths, [len(frames) for frames in frames_of])
     firsts = np.cumsum(extents) - extents
     within = np.arange(lengths.sum()) - np.repeat(np.cumsum(lengths) - lengths, lengths)
     old, new = np.repeat(starts, lengths) + within, np.repeat(firsts, lengths) + within
@@ -350,8 +352,8 @@ def share_frames(segment: Segment, names: Sequence[str]) -> Segment:
     for name, column in columns.items():
         placed[name][new] = column
     frames = np.zeros((extents.sum(), *stacks[0].shape[2:]), stacks[0].dtype)
-    for first, own in zip(firsts.tolist(), kept, strict=True):
-        frames[first : first + len(own)] = own
+    for first, of_item in zip(firsts.tolist(), frames_of, strict=True):
+        frames[first : first + len(of_item)] = of_item
     items = segment.items.copy()
     items["item_start"] = firsts
     placed[f"{stored[0]}_frames"] = frames
@@ -361,8 +363,15 @@ def share_frames(segment: Segment, names: Sequence[str]) -> Segment:
 def _frames_of_item(
     stacks: list[Array], slides: list[Array], places: list[Array], rows: range
 ) -> list[Array]:
-    """The different frames in some rows of stacks; sets where each row's frames are among them."""
-    known: dict[bytes, int] = {}
+    """Returns the different frames of an item; sets in `places` where those of each row are.
+
+    Args:
+        stacks: columns [rows, k, *frame].
+        slides: bool [rows] for each: the stack is that of the row before, moved on by one frame.
+        places: int32 [rows, k] for each, to be set: indices of frames.
+        rows: rows of the item.
+    """
+    index_of: dict[bytes, int] = {}
     frames: list[Array] = []
     for column, slid, at in zip(stacks, slides, places, strict=True):
         depth = column.shape[1]
@@ -371,7 +380,7 @@ def _frames_of_item(
                 at[row, :-1] = at[row - 1, 1:]
             for k in range(depth - 1 if slid[row] else 0, depth):
                 frame = column[row, k]
-                at[row, k] = place = known.setdefault(frame.tobytes(), len(frames))
+                at[row, k] = place = index_of.setdefault(frame.tobytes(), len(frames))
                 if place == len(frames):
                     frames.append(frame)
     return frames

@@ -1,18 +1,18 @@
-"""Folders of files that appear whole, with a manifest that is written last.
+"""Folders of files that appear all at once, with a manifest that is written last.
 
-Two things are kept so: the checkpoints of a learner (its policy and how far it is), and the
-snapshots of a run (all of it, the replay buffer included). Here both are checkpoints. The files of
-one may come from several ranks: each calls `write_files`, and one of them `finish`.
+Two things are such folders: the checkpoints of a learner (its policy and how far it is), and the
+snapshots of a run (all of it, the replay buffer included). Here both are called checkpoints.
+Several ranks may write files of one: each calls `write_files`, and one of them `finish`.
 
 Life of a checkpoint::
 
     .<name>.tmp-.../ ──files, each forced to disk──► manifest.json ──rename──► <name>/
 
-One that replaces another of its name stands beside it first: for the moment between two renames the
-other one is called `<name>.before`, so that a kill never leaves neither.
+Where one of the same name exists, it is renamed to `<name>.before` first and removed last, so that
+a kill at any moment leaves one of them.
 
-The manifest has the size and the crc32 of every file, and its own. A folder without one, or whose
-files differ from it, is torn: it is passed over, and the one before it is taken.
+The manifest has the size and the crc32 of every file, and its own crc32. A folder without a
+manifest, or whose files differ from it, is torn: readers skip it, and take the one before it.
 """
 
 from __future__ import annotations
@@ -35,18 +35,18 @@ from hpcdi.utils.nested import jsonable
 
 MANIFEST = "manifest.json"
 POLICY_FILE = "policy.safetensors"
-"""Of every checkpoint: the weights."""
+"""File of every checkpoint: the weights."""
 BEST_CHECKPOINT = "ckpt_best"
-"""The one with the best evaluation; of a run over ranks it holds weights alone."""
+"""Name of the checkpoint with the best evaluation; in a run over ranks it has weights alone."""
 _CHECKSUM = "crc32"
-"""Of a manifest: the checksum of all else in it."""
+"""Key of a manifest: the checksum of everything else in it."""
 _BEFORE = ".before"
 _CHUNK = 1 << 20
 
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """A whole checkpoint: its folder, and what was written of it beside the files."""
+    """An intact checkpoint: its folder, and the facts in its manifest."""
 
     folder: Path
     facts: Mapping[str, Any]
@@ -69,13 +69,13 @@ def save_checkpoint(
     """Write a checkpoint, then remove the oldest ones.
 
     Args:
-        folder: of all checkpoints of a run.
-        name: of this one; names sort by age.
-        writers: file name -> writes that file to the path it is given.
-        facts: plain data, into the manifest.
+        folder: folder of all checkpoints of a run.
+        name: name of this one; names sort by age.
+        writers: file name -> writes the file to the path that it is called with.
+        facts: plain data, for the manifest.
         keep: how many stay, this one included; None: all.
-        among: of names that begin so; others are not counted, and stay.
-        replace: write it anew where it is there already, whole; else nothing is written then.
+        among: count only those whose names begin so; others stay.
+        replace: write it even if there is an intact one of this name; else that one stays.
 
     Raises:
         CheckpointError: the file system refuses it; then nothing has changed.
@@ -108,8 +108,8 @@ def write_files(
     """Write files of a checkpoint; returns ``bytes`` and ``crc32`` of each.
 
     Args:
-        aside: where they wait for the others; see `temporary_beside`.
-        writers: file name -> writes that file to the path it is given.
+        aside: folder in which they wait for the others; see `temporary_beside`.
+        writers: file name -> writes the file to the path that it is called with.
 
     Raises:
         OSError, StoreError: the file system refuses one.
@@ -142,31 +142,31 @@ def finish(
 def remove_others(
     target: Path, keep: int, among: str = "", torn: Collection[str] = ()
 ) -> list[str]:
-    """Remove the oldest checkpoints, and those newer than one: the run was resumed before them.
+    """Remove the oldest checkpoints, and all that are newer than one: of a past before a resume.
 
     Args:
         target: the one that was just written.
         keep: how many stay, this one included.
         among: see `save_checkpoint`.
-        torn: names of those that are, as far as it is known: none of them stays.
+        torn: names of checkpoints that the caller knows to be torn: none of them stays.
 
     Returns:
-        Names of those that went.
+        Names of those that were removed.
     """
     beside = [name for name in checkpoint_names(target.parent) if name.startswith(among)]
     older = [name for name in beside if name < target.name and name not in torn]
-    kept = {target.name, *older[max(0, len(older) - keep + 1) :]}
-    gone = [name for name in beside if name not in kept]
-    for name in gone:
-        going = temporary_beside(target.parent / name)  # half of it must not be taken for torn
+    staying = {target.name, *older[max(0, len(older) - keep + 1) :]}
+    removed = [name for name in beside if name not in staying]
+    for name in removed:
+        doomed = temporary_beside(target.parent / name)  # a reader must never see half of one
         with contextlib.suppress(OSError):
-            (target.parent / name).replace(going)
-        shutil.rmtree(going, ignore_errors=True)
-    return gone
+            (target.parent / name).replace(doomed)
+        shutil.rmtree(doomed, ignore_errors=True)
+    return removed
 
 
 def open_checkpoint(folder: Path) -> Checkpoint:
-    """A checkpoint, all files verified.
+    """Returns a checkpoint whose files have all been verified.
 
     Raises:
         CheckpointError: there is none, or it is torn.
@@ -184,11 +184,11 @@ def open_checkpoint(folder: Path) -> Checkpoint:
 def newest_checkpoint(
     folder: Path, needed: Mapping[str, type] | None = None
 ) -> tuple[Checkpoint | None, list[CheckpointError]]:
-    """The newest whole checkpoint of a run, and what was wrong with those that are newer.
+    """Returns the newest intact checkpoint of a run, and what is wrong with newer ones.
 
     Args:
-        folder: of all checkpoints of the run.
-        needed: facts without which one is of no use, and their types.
+        folder: folder of all checkpoints of the run.
+        needed: facts that it must state, and their types.
     """
     errors: list[CheckpointError] = []
     for name in reversed(checkpoint_names(folder)):
@@ -216,7 +216,7 @@ def save_tensors(path: Path, tree: Any) -> None:
     """Write a nested structure of tensors and plain data, as torch does, forced to disk."""
     import torch
 
-    data = io.BytesIO()  # torch does not say of a full disk that it is full
+    data = io.BytesIO()  # not straight to the file: torch's error would not say that a disk is full
     torch.save(tree, data)
     with path.open("wb") as file:
         file.write(data.getbuffer())
@@ -249,7 +249,7 @@ def _is_whole(target: Path) -> bool:
 
 
 def _put(aside: Path, target: Path) -> None:
-    """Give a folder its name; the one that has it, if any, goes."""
+    """Give a folder its name, in place of the one that has it."""
     before = target.with_name(f"{target.name}{_BEFORE}")
     shutil.rmtree(before, ignore_errors=True)
     if target.exists():
@@ -268,10 +268,10 @@ def _reason(error: OSError | StoreError) -> str:
 
 
 def _verified(manifest: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Facts and files of a manifest.
+    """Returns facts and files of a manifest.
 
     Raises:
-        ValueError: it is not what was written. KeyError: a part of it is missing.
+        ValueError: it is damaged. KeyError: a part of it is missing.
     """
     if manifest.keys() != {"facts", "files", _CHECKSUM}:
         raise ValueError(f"{MANIFEST} is damaged: it has the keys {sorted(manifest)}")

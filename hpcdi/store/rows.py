@@ -21,7 +21,7 @@ from hpcdi.types import NUMBERS, Array, Columns, RowView
 from hpcdi.utils.nested import column_objection, column_rows
 
 RECORDS = "/"
-"""Stands for all small columns; no column has that name."""
+"""Key that stands for all small columns; no column has this name."""
 SEQUENCE_LEN = "sequence_len"
 """Column: transitions of the sequence that begins in a row; 0 where none begins."""
 LARGE_ROW_BYTES = 256
@@ -29,7 +29,7 @@ LARGE_ROW_BYTES = 256
 
 
 class Field(NamedTuple):
-    """A column: what its rows are."""
+    """Dtype and shape of a column's rows."""
 
     dtype: np.dtype[Any]
     shape: tuple[int, ...]
@@ -41,14 +41,14 @@ class Field(NamedTuple):
 
 
 def array_for(shape: tuple[int, ...], dtype: np.dtype[Any], ready: Array | None) -> Array:
-    """A `ready` array, whatever it holds, if it fits; else zeros, which take no memory yet."""
+    """Returns `ready`, with whatever is in it, if it fits; else zeros, which take no memory yet."""
     if ready is not None and ready.shape == shape and ready.dtype == dtype:
         return ready
     return np.zeros(shape, dtype)
 
 
 def arrays_as_bytes(record: np.dtype[Any]) -> np.dtype[Any]:
-    """The same record, but that its arrays are bytes: each is copied at once then."""
+    """Returns a record dtype whose array members are raw bytes: each is then copied at once."""
     fields = {name: record.fields[name] for name in record.names or ()} if record.fields else {}
     types = [dtype if not dtype.shape else f"V{dtype.itemsize}" for dtype, *_ in fields.values()]
     offsets = [offset for _, offset, *_ in fields.values()]
@@ -58,12 +58,12 @@ def arrays_as_bytes(record: np.dtype[Any]) -> np.dtype[Any]:
 
 
 class Records:
-    """One record a slot, whose members are columns under other names.
+    """Small columns in one record per slot; a member's name is a number, not its column's name.
 
     Args:
         capacity: slots.
-        fields: what the columns are, by name.
-        ready: records to hold, without a copy, if they fit.
+        fields: dtypes and row shapes of the columns, by name.
+        ready: an array to use for the records, without a copy, if it fits.
     """
 
     def __init__(
@@ -79,7 +79,7 @@ class Records:
 
     @staticmethod
     def among(fields: Mapping[str, Field]) -> dict[str, Field]:
-        """Those columns that are better off together."""
+        """Returns those columns that should lie together in records."""
         small = {n: field for n, field in fields.items() if field.row_bytes <= LARGE_ROW_BYTES}
         return small if len(small) > 1 else {}
 
@@ -88,12 +88,12 @@ class Records:
         return self.array[self.members[name]]
 
     def take(self, slots: Array, only: str = "") -> Columns:
-        """Columns, or `only` one, at slots of any shape: arrays of the caller's own."""
+        """Returns copies of columns, or of `only` one, at slots of any shape."""
         drawn, columns = self._bytes.take(slots).view(self._rows), {}
         for name, member, dtype, shape in self._how:
             if only and name != only:
                 continue
-            column = drawn[member].copy()  # of one row too: torch needs it
+            column = drawn[member].copy()  # even of one row: torch needs contiguous memory
             columns[name] = column.view(dtype).reshape(*slots.shape, *shape) if shape else column
         return columns
 
@@ -112,7 +112,7 @@ class RowStore:
     Args:
         capacity: slots.
         views: columns that `gather` derives from others.
-        batches_ahead: large results whose memory is used again once nobody holds them.
+        batches_ahead: large results whose memory is reused once nobody refers to them.
 
     Attributes:
         recycler: makes the arrays of large results.
@@ -161,11 +161,11 @@ class RowStore:
                 column[here] = columns[name][there]
 
     def gather(self, rows: Array, length: int = 1) -> Columns:
-        """Columns at `rows` (int64 [m]), views included; arrays of the caller's own, [m, ...].
+        """Returns copies of all columns, views included, at `rows` (int64 [m]): [m, ...].
 
         Args:
-            rows: of transitions or, with a `length` above 1, of sequences: where they begin.
-            length: transitions of a sequence: columns are [m, length, ...] then.
+            rows: rows of transitions; with a `length` above 1, first rows of sequences.
+            length: transitions of a sequence; above 1 columns are [m, length, ...].
 
         Raises:
             BufferContractError: a row, or one that a view refers to, is not in the ring.
@@ -184,7 +184,7 @@ class RowStore:
         return self.recycler.take(self._columns[name], rows)
 
     def read_columns(self, slots: Array, without: Collection[str] = ()) -> Columns:
-        """Columns at slots of any shape, by '/'-joined name: arrays of the caller's own."""
+        """Returns copies of the stored columns at slots of any shape, by '/'-joined name."""
         small = self._records.take(slots) if self._records is not None else {}
         columns: Columns = {}
         for name, column in self._columns.items():
@@ -193,7 +193,7 @@ class RowStore:
         return columns
 
     def column(self, name: str) -> Array | None:
-        """The column itself, [capacity, ...], not to be written; None where there is none."""
+        """Returns the column itself, [capacity, ...], to be read only; None if there is none."""
         return self._columns.get(name)
 
     @property
@@ -224,7 +224,7 @@ class RowStore:
                 self._columns[name] = array_for(shape, field.dtype, ready.get(name))
 
     def _are_alike(self, columns: Mapping[str, Any]) -> bool:
-        """True for columns plainly like those that are held; others may fit still."""
+        """Quick check: True if columns surely fit those stored; where False, they may still fit."""
         if not self._fields or len(columns) != len(self._fields):
             return False
         rows = -1
@@ -240,7 +240,7 @@ class RowStore:
 
 
 def fields_of(columns: Columns) -> dict[str, Field]:
-    """What columns are.
+    """Returns dtype and row shape of each column.
 
     Raises:
         BufferContractError: they differ in length, hold no numbers, or there are none.
@@ -261,17 +261,17 @@ def with_views(
     take: Callable[[str, Array], Array],
     capacity: int,
 ) -> Columns:
-    """Columns at `rows` [m] and, beside them, their views; without the offsets of stacks.
+    """Returns columns at `rows` [m] with their views, without the offsets of stacked frames.
 
     Args:
-        columns: stored columns at `rows`; of those that only stacks of frames read, none is needed.
+        columns: stored columns at `rows`; those that only stacks of frames read may be left out.
         views: to be added.
         rows: int64 [m].
         take: reads a stored column at other rows.
-        capacity: rows that there are.
+        capacity: number of rows in the store.
 
     Raises:
-        BufferContractError: a view refers to a row that is not there.
+        BufferContractError: a view refers to a row outside the store.
     """
     by_name = {view.name: view for view in views}
 
@@ -306,9 +306,9 @@ def sequence_rows(starts: Array, lengths: Array, most: int) -> Array:
     """Rows of sequences, int64 [sequences, most]; a shorter one repeats its last row.
 
     Args:
-        starts: their first rows, [sequences].
-        lengths: of each, [sequences].
-        most: the most that one has.
+        starts: first row of each, int64 [sequences].
+        lengths: transitions of each, [sequences].
+        most: transitions of the longest.
     """
     last = np.maximum(lengths.astype(np.int64), 1) - 1
     rows: Array = starts[:, None] + np.minimum(np.arange(most), last[:, None])
@@ -329,7 +329,7 @@ def sequences(columns: Columns, most: int) -> Columns:
 
 
 def transitions(block: Block) -> Columns:
-    """A block's transitions alone, item after item, views included: fresh arrays."""
+    """Returns a block's transitions, without tail rows, item after item, views included: copies."""
 
     def take(name: str, rows: Array) -> Array:
         return block.columns[name].take(rows, axis=0)

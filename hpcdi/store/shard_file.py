@@ -1,20 +1,21 @@
-"""A shard: an append log in the costume of an HDF5 file. One process adds blocks until it is full.
+"""A shard: an append log that is also a valid HDF5 file. One process adds blocks until it is full.
 
 ::
 
     HDF5's structure │ layout │ table of blocks │ column │ column │ ... │ columns of the item table
                                  ▲ a record of each block, written last     (sparse, at full size)
 
-The file is laid out for all that it may ever hold when it is made; from then on a block's bytes go
-to their places in every column, are forced to disk, and only then its record is written: a block
-without a whole record does not exist. Then HDF5's structure is told the new number of rows, for
-common tools; hpcdi reads layout and records, which have checksums of their own.
+The file is laid out at its full size when it is created. To append a block, its bytes are written
+to their places in every column and forced to disk, and only then its record is written: a block
+without an intact record does not exist, so a kill costs at most the block that was being written.
+Last, HDF5's structure gets the new number of rows, for common tools; hpcdi itself reads layout and
+records, each with its own checksum.
 
 `item_start` counts from the file's first row here, so that the file can be read as one table;
 everywhere else it counts from the block's first row.
 
-Only the process that made a file appends to it. A block of other columns, or one that is larger
-than what is left, begins a new file.
+Only the process that created a file appends to it. A block with other columns, or one for which
+there is no room, begins a new file.
 """
 
 from __future__ import annotations
@@ -62,11 +63,11 @@ from hpcdi.utils.log import LOGGER
 from hpcdi.utils.nested import parse_json
 
 KIND, FORMAT = "hpcdi-block", 2
-"""What the HDF5 attributes ``format`` and ``schema_version`` of a shard say."""
+"""HDF5 attributes ``format`` and ``schema_version`` of a shard."""
 SLOTS = 4096
 """Blocks that a shard has room for."""
 SMALLEST_BYTES = 4 << 20
-"""Of a collector's first shard; each next one has room for twice what the one before held."""
+"""Size of a collector's first shard; each next one has room for twice what the one before held."""
 
 _SLOT_BYTES = 512
 _MARK = b"hpcdi-shard "
@@ -79,13 +80,13 @@ _LARGEST_TABLE_BYTES = 64 << 20  # a layout that states more is damaged
 
 @dataclass(frozen=True)
 class Record:
-    """What a shard says of one of its blocks.
+    """A line of a shard's table of blocks.
 
     Attributes:
         first_row, rows: where its rows are in every column.
         first_item, items: where its items are.
         crc32: checksum of all its bytes, column after column, as they are in the file.
-        items_crc32: of those of its items alone.
+        items_crc32: checksum of the bytes of its items alone.
         facts: see `Block`.
     """
 
@@ -112,7 +113,7 @@ class ShardLayout:
         views, tail_rows: see `Block`.
         table: offset of the table of blocks.
         slots: records that it has room for.
-        slot_bytes: of one record.
+        slot_bytes: bytes of one record.
     """
 
     columns: tuple[ColumnSpec, ...]
@@ -142,22 +143,22 @@ class ShardLayout:
         return min(rows, default=0), self.columns[-1].shape[0]
 
     def lengths(self, blocks: int, rows: int, items: int) -> dict[str, int]:
-        """How long each of the file's arrays is, with so many blocks, rows and items."""
+        """Returns the length of each of the file's arrays when it holds this many of each."""
         columns = {s.name: items if s.name in ITEM_NAMES else rows for s in self.columns}
         return {_LAYOUT: 1, _TABLE: blocks, **columns}
 
     def end(self) -> int:
-        """Bytes that the file has at least."""
+        """Returns the fewest bytes that the file can have."""
         ends = [spec.offset + _n_bytes(spec) for spec in self.columns]
         return max(*ends, self.table + self.slots * self.slot_bytes)
 
     def encoded(self) -> bytes:
-        """As it stands in the file."""
+        """Returns it as bytes for the file, with a checksum."""
         return _MARK + _sealed({"schema_version": FORMAT, **dataclasses.asdict(self)})
 
     @classmethod
     def decoded(cls, text: bytes, size: int) -> Self:
-        """From what stands in a file of so many bytes.
+        """Reads the layout of a file of `size` bytes.
 
         Raises:
             ValueError, LookupError, TypeError: it is damaged.
@@ -190,10 +191,10 @@ class GrowingShard:
     """The shard that this process appends to.
 
     Args:
-        path: of the file.
-        name: relative to the run folder.
-        like: the first block: whose columns it has.
-        n_bytes: of rows that it has room for; 0: for the first block alone.
+        path: path of the file.
+        name: the same, relative to the run folder.
+        like: the first block; later ones must have the same columns.
+        n_bytes: bytes of rows that it has room for; 0: for the first block alone.
         fsync: force every block to disk before its record is written.
 
     Raises:
@@ -202,7 +203,7 @@ class GrowingShard:
 
     def __init__(self, path: Path, name: str, like: Block, n_bytes: int, *, fsync: bool) -> None:
         self.path, self._name, self._fsync = path, name, fsync
-        self._next = Record(0, 0, 0, 0, 0, 0, {})  # where the next block's rows and items go
+        self._next = Record(0, 0, 0, 0, 0, 0, {})  # where the next block's rows and items begin
         self._slot = 0
         datasets = like.datasets()
         self._row_bytes = row_bytes(like.columns)
@@ -255,7 +256,7 @@ class GrowingShard:
         return self._next.first_row * self._row_bytes
 
     def takes(self, block: Block) -> bool:
-        """True if it has room for a block, and its columns."""
+        """Returns whether it has the same columns as a block, and room for it."""
         like, room = self._layout, self._capacity
         specs = [(name, a.dtype.str, a.shape[1:]) for name, a in block.datasets().items()]
         return (
@@ -267,16 +268,16 @@ class GrowingShard:
         )
 
     def create(self, block: Block) -> ShardRef:
-        """Write the file, with a first block, and give it its name when it is whole.
+        """Write the file with a first block; it gets its name when it is complete.
 
         Raises:
             OSError: the file system refuses it. ShardError: see `append`.
         """
-        record, pieces, last = self._prepared(block)
+        record, pieces, record_piece = self._prepared(block)
         with published(self.path, fsync=self._fsync) as file:
             file.truncate(self._structure.size)
-            _write(file.fileno(), [self._shape(record), self._layout_piece, *pieces, last])
-        return self._taken(record)
+            _write(file.fileno(), [self._shape(record), self._layout_piece, *pieces, record_piece])
+        return self._advance(record)
 
     def append(self, block: Block) -> ShardRef:
         """Write a block that it `takes`; where that fails, the file holds what it held.
@@ -288,19 +289,19 @@ class GrowingShard:
             OSError: the file system refuses it. ShardError: its facts cannot be stored.
         """
         refuse_if_full(self.path)
-        record, pieces, last = self._prepared(block)
+        record, pieces, record_piece = self._prepared(block)
         file = os.open(self.path, os.O_WRONLY)
         try:
             _write(file, pieces)
             if self._fsync:
                 os.fsync(file)
-            _write(file, [last, self._shape(record)])
+            _write(file, [record_piece, self._shape(record)])
         finally:
             os.close(file)
-        return self._taken(record)
+        return self._advance(record)
 
     def _prepared(self, block: Block) -> tuple[Record, list[Piece], Piece]:
-        """A block's record, the pieces of its columns, and the piece that makes it exist."""
+        """Returns a block's record, the pieces of its columns, and the piece with the record."""
         row, item = self._next.first_row, self._next.first_item
         datasets = block.datasets()
         datasets["item_start"] = datasets["item_start"] + np.int32(row)
@@ -322,10 +323,11 @@ class GrowingShard:
         return record, pieces, (at, text.ljust(slot_bytes, b"\0"))
 
     def _shape(self, record: Record) -> Piece:
-        """The structure, by which tools see the rows of a block and of those before."""
+        """Returns the HDF5 structure with which tools see the rows up to the end of a block."""
         return self._structure.resized(self._layout.lengths(self._slot + 1, *record.ends))
 
-    def _taken(self, record: Record) -> ShardRef:
+    def _advance(self, record: Record) -> ShardRef:
+        """Returns a reference to the block that was written; the next one goes behind it."""
         rows, items = record.ends
         ref = self._layout.ref(block_name(self._name, self._slot), record)
         self._next, self._slot = Record(rows, 0, items, 0, 0, 0, {}), self._slot + 1
@@ -365,10 +367,10 @@ class ShardReader:
         self._check_whose()
 
     def _check_whose(self) -> None:
-        """Check that the file holds the blocks that its place in a run folder says.
+        """Check that the first block is by the collector, and has the number, that the path says.
 
         Raises:
-            ShardError: they are another collector's, or begin with another number.
+            ShardError: it is another collector's, or has another number.
         """
         rank, number = self.path.parent.parent.name.removeprefix("rank"), self.path.stem
         if not (rank.isdigit() and number.isdigit()):
@@ -388,12 +390,12 @@ class ShardReader:
             )
 
     def check_structure(self) -> None:
-        """Check that common tools read the same rows as hpcdi: HDF5's structure says so.
+        """Check that by HDF5's structure common tools read the same rows as hpcdi.
 
-        A process that was killed may have left the rows of its last block out.
+        The structure may lack the last block, if the process was killed while it wrote it.
 
         Raises:
-            ShardError: they read other ones, or none.
+            ShardError: tools read other rows, or none.
         """
         try:
             ends = [(slot + 1, *r.ends) for slot, r in self.records() if isinstance(r, Record)]
@@ -449,9 +451,9 @@ class ShardReader:
         return lengths
 
     def records(self) -> Iterator[tuple[int, Record | ShardError]]:
-        """Yields the number of each block, and its record, or why it has none that is whole."""
+        """Yields the number of each block, and its record, or why it has no intact one."""
         n_bytes = self.layout.slot_bytes
-        empty = bytes(n_bytes)  # most slots are: to compare is far quicker than to strip
+        empty = bytes(n_bytes)  # as most slots are; comparing is far quicker than stripping
         for slot in range(self.layout.slots):
             written = self._table[slot * n_bytes : (slot + 1) * n_bytes]
             if written != empty and (text := written.rstrip(b"\0")):
@@ -472,10 +474,10 @@ class ShardReader:
         return record
 
     def survey(self, slot: int, record: Record) -> tuple[ShardRef, Block]:
-        """A reference to a block, and a block with items alone.
+        """Returns a reference to a block, and the block without its rows, which are not read.
 
         Raises:
-            ShardError: its items are damaged. Its rows are not looked at.
+            ShardError: its items are damaged.
         """
         ref = self.layout.ref(block_name(self.name, slot), record)
         try:
@@ -487,7 +489,7 @@ class ShardReader:
         return ref, self._block(record, {}, items)
 
     def read(self, slot: int, record: Record) -> Block:
-        """A whole block, its checksum verified.
+        """Returns a block, its checksum verified.
 
         Raises:
             ShardError: it is damaged.
@@ -518,23 +520,22 @@ class ShardReader:
         Raises:
             OSError: the file cannot be changed.
         """
-        whole = {s: record for s, record in self.records() if isinstance(record, Record)}
-        kept = [record for s, record in whole.items() if s < slot]
-        if not kept:
+        ends = [r.ends for s, r in self.records() if s < slot and isinstance(r, Record)]
+        if not ends:
             self.path.unlink()
             return
         layout = self.layout
-        gone = [number for number, _ in self.records() if number >= slot]
+        withdrawn = [number for number, _ in self.records() if number >= slot]
         empty = bytes(layout.slot_bytes)
-        pieces: list[Piece] = [(layout.table + s * layout.slot_bytes, empty) for s in gone]
-        rows, items = map(max, zip(*(record.ends for record in kept), strict=True))
+        pieces: list[Piece] = [(layout.table + s * layout.slot_bytes, empty) for s in withdrawn]
+        rows, items = map(max, zip(*ends, strict=True))
         try:
             head, _, _ = self._head.partition(_MARK)
             names = [_TABLE, *(spec.name for spec in layout.columns if _n_bytes(spec))]
             structure = GrowingStructure.read(head, self._size, names)
             pieces.append(structure.resized(layout.lengths(slot, rows, items)))
         except DAMAGE as error:
-            LOGGER.warning("%s: other tools see rows that were taken back: %s", self.path, error)
+            LOGGER.warning("%s: other tools see rows that were withdrawn: %s", self.path, error)
         file = os.open(self.path, os.O_WRONLY)
         try:
             _write(file, pieces)
@@ -548,7 +549,7 @@ def _is_dataset(item: object) -> bool:
 
 
 def _why_no_layout(path: Path) -> str:
-    """What a file without a layout is, by its HDF5 attributes.
+    """Returns what is wrong with a file that has no layout, by its HDF5 attributes.
 
     Raises:
         OSError: it cannot be read.
@@ -566,7 +567,7 @@ def _why_no_layout(path: Path) -> str:
 
 
 def read_ranges(path: Path, specs: Sequence[ColumnSpec]) -> Columns:
-    """Arrays by name, read from their places in a file; views of one buffer.
+    """Reads arrays by name from their places in a file; they are views of one buffer.
 
     Raises:
         OSError: the file is missing, cannot be read, or ends too early.
@@ -611,19 +612,19 @@ def _n_bytes(spec: ColumnSpec) -> int:
 
 
 def _sealed(value: Mapping[str, Any]) -> bytes:
-    """A mapping as JSON, behind its checksum."""
+    """Returns a mapping as JSON behind its checksum."""
     text = json.dumps(value).encode()
     return f"{crc32_of(text):08x} ".encode() + text
 
 
 def _unsealed(text: bytes) -> dict[str, Any]:
-    """The mapping of a text that begins with a `_sealed` one and ends in zeros.
+    """Returns the mapping that `_sealed` wrote, from text that may go on after a zero byte.
 
     Raises:
-        ValueError: it is not whole.
+        ValueError: it is damaged.
     """
-    crc32, _, rest = text.partition(b" ")
-    json_text, _, _ = rest.partition(b"\0")
+    crc32, _, sealed = text.partition(b" ")
+    json_text, _, _ = sealed.partition(b"\0")
     if f"{crc32_of(json_text):08x}".encode() != crc32:
         raise ValueError("its checksum is wrong")
     value = parse_json(json_text)

@@ -1,6 +1,6 @@
-"""Blocks in shards on the shared file system: written by one writer, read by any number.
+"""Blocks in shards on the shared file system: one process writes a shard, any number read it.
 
-When a shard is removed is in `retention`.
+`retention` decides when a shard is removed.
 """
 
 from __future__ import annotations
@@ -35,11 +35,11 @@ _FLUSH_LOOK_S = 0.1
 
 
 class Appender:
-    """Appends blocks to the open shard, and begins the next one where that does not take them.
+    """Appends blocks to the open shard, and begins the next one where a block does not fit in.
 
     Args:
         layout: the run folder.
-        file_bytes: of a full shard; 0: each has one block.
+        file_bytes: size of a full shard; 0: each has one block.
         fsync: force blocks to disk.
     """
 
@@ -51,8 +51,8 @@ class Appender:
         """Write a block; returns the reference to announce.
 
         Args:
-            path: of the shard that it begins, if it begins one. One is begun in each folder, of
-                which a collector has one an hour.
+            path: path of the new shard, if one has to begin: the open one is full, or lies in
+                another folder (a collector has a folder for each hour).
             block: to be written.
 
         Raises:
@@ -63,7 +63,7 @@ class Appender:
         shard = self._open
         try:
             if shard is not None and shard.path.parent == final.parent and shard.takes(block):
-                with contextlib.suppress(FileNotFoundError):  # somebody has removed it
+                with contextlib.suppress(FileNotFoundError):  # somebody has removed the file
                     return shard.append(block)
             shard = GrowingShard(final, path, block, self._next_bytes(), fsync=self._fsync)
             ref = shard.create(block)
@@ -73,16 +73,16 @@ class Appender:
         return ref
 
     def _next_bytes(self) -> int:
-        """Room of the next shard: no short run leaves a large file, most of which is a hole."""
+        """Returns the size of the next shard; it grows, so that a short run leaves a small file."""
         used_bytes = self._open.used_bytes if self._open is not None else 0
         return min(self._file_bytes, max(SMALLEST_BYTES, 2 * used_bytes))
 
 
 def read_shard(layout: RunLayout, ref: ShardRef) -> Columns:
-    """Row columns of an announced block, verified; arrays are views of one buffer.
+    """Returns row columns of an announced block, verified; arrays are views of one buffer.
 
-    A file that is missing, short or refused is tried again for about 1.5 s, one with other bytes
-    twice: a network file system may show what it remembers.
+    A file that is missing, short or refused is tried again for about 1.5 s, one with a wrong
+    checksum twice: the client of a network file system may serve stale data from its cache.
 
     Raises:
         ShardError: missing, short, unreadable, or its bytes are not those that were announced.
@@ -127,7 +127,7 @@ def read_blocks(path: Path, number: int | None = None) -> Iterator[Block | Shard
 
 
 def read_block(path: str | Path) -> Block:
-    """The block of a name like ``.../000001.h5#3``, or all blocks of a shard as if they were one.
+    """Returns the block of a name like ``.../000001.h5#3``, or all blocks of a shard as one.
 
     Raises:
         ShardError: the file is missing, torn, not one of ours, or has no such block.

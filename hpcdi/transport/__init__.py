@@ -1,12 +1,12 @@
 """How blocks travel from collectors to learners.
 
-Owns: the seam (`base`) and its implementations, one module each (`files`: shards on the shared file
-system; `memory`: within one process). May import: `store`, `comm`, `config` and below. Why so: rank
-0 only handles references, so collectors and learners need nothing of a transport but
-`base.Transport`, and import-linter keeps them from `store.shards`. Another one is a module here, a
-line in `TRANSPORTS`, and a choice of the setting ``system.transport``. Whoever reads a shard as a
-file that lies in a folder (resume on rank 0, `hpcdi inspect`, `load_data_fn` of the file-system
-learner) needs no transport.
+Owns: the interface (`base`) and its implementations, one module each (`files`: shards on the shared
+file system; `memory`: within one process). May import: `store`, `comm`, `config` and below. Why so:
+rank 0 handles references alone, so collectors and learners need nothing of a transport but
+`base.Transport`, and import-linter keeps them from `store.shards`. A new one is a module here, a
+line in `TRANSPORTS`, and a choice of the setting ``system.transport``. Code that reads a shard as
+a file in a folder (resume on rank 0, `hpcdi inspect`, `load_data_fn` of the file-system learner)
+needs no transport.
 
 Way of a block::
 

@@ -1,4 +1,4 @@
-"""The seam between a collector that seals blocks and a learner that holds their rows."""
+"""The interface between a collector that seals blocks and a learner that holds their rows."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ def announcement(shard: ShardRef, block: Block) -> BlockReady:
 
     Args:
         shard: its reference.
-        block: its facts and items; its rows do not matter.
+        block: its facts and items; its rows are not looked at.
 
     Raises:
-        ShardError: the facts do not say whose it is.
+        ShardError: the facts do not say which task and collector it is of.
     """
     facts = block.facts
     try:
@@ -50,12 +50,12 @@ Lend: TypeAlias = Callable[[str, Columns], None]
 
 
 def announcement_of_piece(name: str, piece: Block, first_row: int, capacity: int) -> BlockReady:
-    """Returns the message that announces what has come to an open block.
+    """Returns the message that announces a piece: rows that were appended to an open block.
 
     Args:
         name: under which its rows are lent.
         piece: its rows and items.
-        first_row: of the block, at which it begins.
+        first_row: row of the block at which it begins.
         capacity: rows to which the block may grow.
     """
     specs = tuple(
@@ -84,8 +84,8 @@ class BlockPublisher(Protocol):
         Waits only while several blocks are under way (bounded memory).
 
         Args:
-            path: of a place for it, and perhaps for those after it, relative to the run folder; the
-                announced reference names where it is.
+            path: a shard for it, and perhaps for later blocks, relative to the run folder; the
+                announced reference says where it is.
             block: sealed.
 
         Raises:
@@ -102,7 +102,7 @@ class BlockPublisher(Protocol):
         ...
 
     def close(self) -> None:
-        """Publish what was submitted. Idempotent.
+        """Publish what was submitted, then stop. Idempotent.
 
         Raises:
             StoreError: a block could not be published.
@@ -115,7 +115,7 @@ class Transport(Protocol):
 
     @property
     def lend(self) -> Lend | None:
-        """Lends what has come to an open block, to be fetched once by its name.
+        """Lends a piece of an open block, to be fetched once by its name.
 
         None: a block can be fetched when it is published, not before.
         """

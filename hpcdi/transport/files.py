@@ -1,9 +1,8 @@
-"""Blocks travel in shards on the shared file system: appended, announced, read by their place."""
+"""Transport by shards on the shared file system: blocks are appended, announced, read in place."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from pathlib import Path
 
 from hpcdi.config.schema import StorageConfig
 from hpcdi.store.block import Block
@@ -34,7 +33,7 @@ class FileTransport:
 
     @property
     def lend(self) -> Lend | None:
-        """See `base.Transport.lend`: a file is read when it is written."""
+        """See `base.Transport.lend`: a block is read once it is written, not before."""
         return None
 
     def publisher(self, announce: Announce, patience: DiskPatience | None = None) -> ShardWriter:
@@ -57,13 +56,4 @@ class FileTransport:
         """See `base.Transport.fetch_named`."""
         shard, number = split_name(path)
         file = str(self._layout.inside(shard))
-        return load_block(file if number is None else block_name(file, number))
-
-
-def load_block(path: str | Path) -> Block:
-    """Returns the block of a name, or all blocks of a shard as one, of any run; see `read_block`.
-
-    Raises:
-        ShardError: the shard is missing, torn, or not one of ours.
-    """
-    return read_block(path)
+        return read_block(file if number is None else block_name(file, number))

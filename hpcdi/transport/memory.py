@@ -1,4 +1,4 @@
-"""Blocks within a process: lent while they are open, written to shards behind the learner."""
+"""Transport within one process: open blocks are lent, and written to shards afterwards."""
 
 from __future__ import annotations
 
@@ -27,6 +27,6 @@ class MemoryTransport(FileTransport):
         return self._lent.__setitem__
 
     def fetch(self, shard: ShardRef) -> Columns:
-        """See `base.Transport.fetch`: what was lent, once, without a copy; else a shard."""
-        lent = self._lent.pop(shard.path, None)
-        return lent if lent is not None else super().fetch(shard)
+        """See `base.Transport.fetch`: lent rows, once, without a copy; others from their shard."""
+        rows = self._lent.pop(shard.path, None)
+        return rows if rows is not None else super().fetch(shard)

@@ -286,7 +286,7 @@ class LearnerAggregator:
         if present is None or task.task_id != present.task_id:
             return task
         self._member(rank).result = task
-        return self._learners.whole_result()
+        return self._learners.group_result()
 
     def _member(self, rank: int) -> Worker:
         """Returns the record of a member.

@@ -141,7 +141,7 @@ class Port:
     def send_stepdata(self, path: str, stepdata: Segment) -> None:
         assert path == self.task_id
         assert set(stepdata.items["policy_version"]) == {self.given}
-        self.segments.append(stepdata.kept())
+        self.segments.append(stepdata.copy())
         self.after_segment()
 
     def send_metadata(self, metadata: Message) -> None:

@@ -131,10 +131,10 @@ def test_traffic_is_reported_when_it_is_time() -> None:
     assert not thruput.note(pushed=0, drawn=30)
     clock.now += 0.5
     assert thruput.note(pushed=20, drawn=0)
-    thruput.report(held=110)
+    thruput.report(items=110)
     clock.now += 120
     assert thruput.note(pushed=0, drawn=240)
-    thruput.report(held=90)
+    thruput.report(items=90)
     assert not thruput.note(pushed=0, drawn=0)
     assert writer.reports("sec") == [
         {"push_count": 120, "sample_count": 30, "remain_count": 110,
@@ -150,7 +150,7 @@ def test_no_traffic_is_no_report() -> None:
     thruput = PeriodicThruput(Reports(writer, "b"), 60, clock)
     clock.now += 1000
     assert thruput.note(0, 0)
-    thruput.report(held=5)
+    thruput.report(items=5)
     assert writer.made == []
 
 
@@ -158,7 +158,7 @@ def test_a_report_at_once_divides_by_no_zero() -> None:
     writer = Calls()
     thruput = PeriodicThruput(Reports(writer, "b"), 60, Clock())
     thruput.note(1, 0)
-    thruput.report(held=1)
+    thruput.report(items=1)
     assert np.isfinite(writer.curve("b_sec/push_per_s")[0][1])
 
 

@@ -24,7 +24,7 @@ from hpcdi.roles.collector import channels
 from hpcdi.roles.collector.channels import DataPublisher
 from hpcdi.store.builder import Segment
 from hpcdi.store.layout import RunLayout
-from hpcdi.transport.files import load_block
+from hpcdi.store.shards import read_block
 from hpcdi.types import ITEM_DTYPE, RowView
 
 AT_ONCE_S = 1e-9
@@ -65,7 +65,7 @@ def test_what_is_announced_of_a_block_stands_in_its_shard(tmp_path: Path) -> Non
         made.put(Counter().segment(2))
     (ready,) = announced
     assert (ready.task_id, ready.tail_rows) == ("task", 1)
-    block = load_block(tmp_path / ready.shard.path)
+    block = read_block(tmp_path / ready.shard.path)
     facts = {"collector_rank": 3, "seed": 0, "task_id": "task"}
     assert {name: block.facts[name] for name in facts} == facts
     assert (block.facts["block_id"], block.facts["sealed_at"]) == (ready.block_id, ready.sealed_at)

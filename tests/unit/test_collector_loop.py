@@ -206,11 +206,11 @@ def test_a_transition_has_what_its_step_began_with(tmp_path: Path) -> None:
             step()
         first = loop.cut(0)  # in the middle of a step of environment 0
         assert first is not None
-        first = first.kept()
+        first = first.copy()
         assert (first.items["env_id"] == 0).sum() == 1
         recorder = loop.recorder = Recorder(envs, 100, actor)  # as a serial collector's next call
         pipe.write_text("go on")
-        while not recorder.held[0]:
+        while not recorder.counts[0]:
             step()
         second = loop.cut(0)
         assert second is not None

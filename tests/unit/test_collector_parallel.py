@@ -148,7 +148,7 @@ def test_a_task_after_one_that_did_all_its_episodes_does_them_anew(policy: str) 
 def test_what_is_kept_of_a_long_task_is_bounded(
     policy: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(parallel, "KEPT_EPISODES", 4)
+    monkeypatch.setattr(parallel, "MAX_EPISODES", 4)
     monkeypatch.setattr(parallel, "PROGRESS_S", 0.0)
     port = Port()
     with collector(policy, port, collector_episode_num=6) as made:

@@ -12,7 +12,7 @@ from hpcdi.comm.messages import CollectTask
 from hpcdi.errors import CommError
 from hpcdi.roles.collector.mpi_fs_collector import task_message
 from hpcdi.store.layout import RunLayout
-from hpcdi.transport.files import load_block
+from hpcdi.store.shards import read_block
 from hpcdi.types import ITEM_DTYPE
 from hpcdi.worker.collector.comm import CollectorSlave, NaiveCollector
 from hpcdi.worker.slave import TaskFail
@@ -90,7 +90,7 @@ def test_twenty_shards_then_done(tmp_path: Path) -> None:
     closed = collector._process_task({"name": "collector_close_task"})
     assert closed == {"collector_done": True, "step_count": told[20]["cur_step"]}
     for path in paths:
-        block = load_block(tmp_path / path)
+        block = read_block(tmp_path / path)
         assert block.items.dtype == ITEM_DTYPE
         assert block.transitions == block.rows == told[0]["unroll_len"]
         assert {name: column.shape for name, column in block.columns.items()} == {
@@ -103,7 +103,7 @@ def test_the_seed_decides_the_data(tmp_path: Path) -> None:
         collector = naive(tmp_path / str(seed), seed=seed)
         collector._process_task({"name": "collector_start_task", "task_info": TASK_INFO})
         path = collector._process_task({"name": "collector_data_task"})["data_id"]
-        values: list[float] = load_block(tmp_path / str(seed) / path).columns["reward"].tolist()
+        values: list[float] = read_block(tmp_path / str(seed) / path).columns["reward"].tolist()
         return values
 
     first = rewards(0)

@@ -178,7 +178,7 @@ def test_a_plan_shows_who_waits(capsys: pytest.CaptureFixture[str]) -> None:
     assert "if each of 2 collectors" in out
 
 
-def test_on_policy_each_learner_needs_one_that_works() -> None:
+def test_on_policy_each_learner_needs_a_collector_that_works() -> None:
     config = with_spare(1, 3, type="ppo", learn={"learner": {"learner_num": 2}})
     assert config.policy.on_policy
     with pytest.raises(LaunchError, match="of 3 collectors 1 would work at first"):

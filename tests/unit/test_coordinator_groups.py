@@ -195,7 +195,7 @@ def test_blocks_and_batches_go_to_their_player() -> None:
     assert kinds(run.publish(4), AdmitBlock) == [1]
     assert kinds(run.publish(6), AdmitBlock) == [2]
     for rank in (1, 2, EXPLOITER):
-        (block,) = run.groups.partitions[rank]._held
+        (block,) = run.groups.partitions[rank]._placed
         run.hear(rank, admitted(block))
     assert kinds(run.ask(EXPLOITER), Batches) == [EXPLOITER], "it waits for no other player"
     assert run.ask(1) == [], "learners of one player wait for each other"
@@ -329,7 +329,7 @@ def test_buffers_are_restored_to_their_players() -> None:
     for rank in (4, 5, 6):
         run.publish(rank)
     for rank, part in run.groups.partitions.items():
-        for held in list(part._held.values()):
+        for held in list(part._placed.values()):
             published[held.ready.shard.path] = held.ready
             run.hear(rank, BlockAdmitted(held.ready.block_id, 0.0))
     run.ask(EXPLOITER)
@@ -367,7 +367,7 @@ def test_files_of_a_lost_player_are_taken_over(tmp_path: Path) -> None:
             files = write_files(layout.inside(order.folder), {name: _write})
             done = keeper._number if player == "main" else 7
             clock.part(rank, SnapshotPart(order.name, files, done, 0.0, player=player))
-        keeper.tend(clock.take_complete())
+        keeper.complete(clock.take_complete())
 
     take("main", "exploiter")
     take("main")

@@ -31,7 +31,7 @@ from hpcdi.config.replay import AdvancedBufferConfig
 from hpcdi.errors import ConfigError
 from hpcdi.replay.manager import ReplayManager, create_replay
 from hpcdi.replay.partition import (
-    AsTheyComePartition,
+    AsynchronousPartition,
     OnPolicyPartition,
     Partition,
     item_rows,
@@ -296,7 +296,7 @@ def test_where_staleness_is_corrected_a_batch_is_all_that_has_come() -> None:
     replay = create_replay(experiment(policy=impala), collectors=2)
     replay.open(1)
     part = replay.partitions[1]
-    assert isinstance(part, AsTheyComePartition)
+    assert isinstance(part, AsynchronousPartition)
     part.demand(demand(2, 0, train_iter=50))
     assert serve(part, 0, [A, B]) is None
     place(replay, rollout(A, 1, 3))

@@ -108,7 +108,7 @@ class Simulation:
 
     def check_rows(self, rank: int, batches: Batches) -> None:
         """Every row is of a block that its learner holds, at the moment of the order."""
-        held = [b for b in self.replay.partitions[rank]._held.values() if b.end_id > 0]
+        held = [b for b in self.replay.partitions[rank]._placed.values() if b.end_id > 0]
         alive = set[int]()
         for b in held:
             alive.update(item_rows(b.ready, b.first_row)[0].tolist())
@@ -153,7 +153,7 @@ def run(events: list[tuple[Any, ...]]) -> Simulation:
 def test_every_row_of_every_batch_is_what_rank_0_thinks(events: list[tuple[Any, ...]]) -> None:
     simulation = run(events)
     for rank, learner in simulation.learners.items():
-        waiting = simulation.replay.partitions[rank]._waiting
+        waiting = simulation.replay.partitions[rank]._demand
         left = waiting.batches if waiting is not None else 0
         assert learner.batches_got + left == learner.batches_asked  # no request is forgotten
 

@@ -136,7 +136,7 @@ def test_without_any_that_could_work_the_run_ends() -> None:
 def test_on_policy_there_is_a_collector_to_each_learner(dies: bool) -> None:
     run = Run(3, learners=2)
     workers = run.scheduler.workers
-    workers.faults.is_possible = workers.faults.each_learner_needs_one = True
+    workers.faults.is_possible = workers.faults.each_learner_needs_a_collector = True
     scale(run, 1)
     assert run.scheduler.collectors_wanted == 2
     run.hear(3, RankLost() if dies else TaskReturned(run.tasks[3].task_id, "why"))

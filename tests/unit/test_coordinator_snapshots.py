@@ -192,7 +192,7 @@ class Keeping:
         return order.name
 
     def tend(self) -> None:
-        self.results += self.keeper.tend(self.clock.take_complete())
+        self.results += self.keeper.complete(self.clock.take_complete())
 
     def write(self, path: str) -> None:
         self.layout.inside(path).parent.mkdir(exist_ok=True)
@@ -341,7 +341,7 @@ def snapshot_of(
     state["groups"]["main"]["env_steps"] = env_steps
     keeping.keeper.begin(order, state, {"env_steps": 3, "learners": [1]})
     keeping.clock.part(1, SnapshotPart(order.name, {}, 9, 0.0))
-    keeping.keeper.tend(keeping.clock.take_complete())
+    keeping.keeper.complete(keeping.clock.take_complete())
     keeping.keeper.close()
     return open_checkpoint(layout.snapshots_dir / order.name)
 

@@ -307,7 +307,7 @@ def recorded(built: PPOPolicy, seed: int) -> tuple[list[dict[str, Array]], Any]:
         observation = following
     segment = recorder.cut({"observation": observation}, 0)
     assert segment is not None
-    return steps, segment.kept()
+    return steps, segment.copy()
 
 
 def collected(model: Any, seed: int = 0) -> Columns:

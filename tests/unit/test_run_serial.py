@@ -44,8 +44,7 @@ from hpcdi.store.inspect import inspect
 from hpcdi.store.layout import RunLayout
 from hpcdi.store.policies import read_policy
 from hpcdi.store.rows import transitions
-from hpcdi.store.shards import survey
-from hpcdi.transport.files import load_block
+from hpcdi.store.shards import read_block, survey
 
 pytest.importorskip("pettingzoo")
 pytestmark = [
@@ -348,7 +347,7 @@ def test_a_restart_meets_other_random_numbers(tmp_path: Path) -> None:
         with serial_run(tmp_path / str(number), name, *overrides, *one, restarts=restarts) as run:
             train(run)
         shards = sorted((tmp_path / str(number)).rglob("data/*/*/*.h5"))
-        blocks = [block for path in shards for block in [load_block(path)]]
+        blocks = [block for path in shards for block in [read_block(path)]]
         seen.append([block.columns["observation"] for block in blocks])
     assert same(seen[1], seen[2])
     assert not same(seen[0], seen[1])
@@ -708,7 +707,7 @@ def test_it_begins_at_random(tmp_path: Path) -> None:
         with serial_run(root, name, *(DQN if name != FOREIGN else ()), *settings,
                         f"{LIMIT}.max_env_step=400", "policy.eval.every=null") as run:  # fmt: skip
             assert train(run).startswith("max_env_step reached: ")
-        blocks = [load_block(path) for path in sorted(root.rglob("data/*/*/*.h5"))]
+        blocks = [read_block(path) for path in sorted(root.rglob("data/*/*/*.h5"))]
         actions = np.concatenate([transitions(block)["action"] for block in blocks])
         assert len(actions) >= 400
         assert 0.4 < actions.mean() < 0.6

@@ -1,7 +1,8 @@
 """The collector of a parallel run: environments stepped until a task ends.
 
-`BaseParallelCollector` is the template of DI-engine's collectors, `ZerglingParallelCollector` fills
-it with the stepping loop: of one policy or, in battles, of a league's players.
+`BaseParallelCollector` has the methods that DI-engine's collectors have,
+`ZerglingParallelCollector` fills them with the stepping loop of one policy or, in battles, of a
+league's players.
 """
 
 from __future__ import annotations
@@ -42,15 +43,15 @@ from hpcdi.utils.timer import RoleMeter
 PROGRESS_S = 0.25
 """Seconds between two progress reports to the coordinator."""
 ROLLOUT_S = 10.0
-"""Seconds after which a rollout is sent though it is not full (slow environments). An n-step
+"""Seconds after which a rollout is sent even if it is not full (slow environments). An n-step
 return ends with its rollout, so rollouts must not be cut short often."""
-KEPT_EPISODES = 1000
-"""Episodes that a collect task, which may last for days, keeps: rank 0 is sent each as it ends."""
+MAX_EPISODES = 1000
+"""Last episodes that a collect task keeps, since it may take days; rank 0 is sent all of them."""
 LOST_ROLLOUT_S = 10.0
-"""On-policy: after so long without a newer policy, the last rollout counts as lost."""
+"""On-policy: seconds without a newer policy after which the last rollout counts as lost."""
 _POLICY_PATIENCE_S = 300.0
 _NAP_S = 0.002
-"""Between two looks for what a step waits for."""
+"""Seconds between two checks whether a step may be made."""
 
 
 class CollectorPort(Protocol):
@@ -61,7 +62,7 @@ class CollectorPort(Protocol):
 
     @property
     def is_paused(self) -> bool:
-        """True while collectors are to wait for learners."""
+        """True while collectors must wait for learners."""
         return False
 
     def awaits_policy(self, path: str) -> bool:  # noqa: ARG002
@@ -78,7 +79,7 @@ class CollectorPort(Protocol):
 
         Args:
             path: name of the player whose policy it is.
-            have_version: -1: none.
+            have_version: version of the caller's policy; -1: it has none.
             newest: ask for the learner's current policy; it is on its way while `awaits_policy`.
         """
         ...
@@ -96,17 +97,19 @@ class CollectorPort(Protocol):
 
 @dataclass
 class CollectorTask:
-    """A task, and what was done of it.
+    """A task and its progress.
 
     Attributes:
         task_id: name of the task.
         setting: keyword arguments of the policy.
-        started: when the task began.
-        env_steps: transitions made.
+        started: when the task began, by `time.monotonic`.
+        env_steps: transitions that were collected.
         episodes: episodes that ended.
-        returns: of the last episodes that ended, in order; `lengths` are theirs.
+        returns: returns of the last episodes that ended, in order, float64 [episodes].
+        lengths: their lengths in steps, int64 [episodes].
         evaluated: the episodes of an evaluation, by reports.
-        lockstep: the task ends with its first rollout, made by the policy of this version.
+        lockstep: the task ends with its first rollout, by the policy of this version; None: it does
+            not.
         player: the player that acts, and that learns from the data.
     """
 
@@ -133,7 +136,7 @@ class CollectorTask:
 class BaseParallelCollector(Configurable, Closing, ABC):
     """Steps environments until they are done or it is stopped.
 
-    A subclass says how, by the methods that `start` calls in turn.
+    A subclass implements the methods that `turn` calls.
 
     Args:
         cfg: settings; besides those of `Config` it may hold ``env``, ``policy``,
@@ -148,14 +151,22 @@ class BaseParallelCollector(Configurable, Closing, ABC):
     _cfg: ParallelCollectorConfig
 
     TASK_KEYS = (
-        "env", "policy", "collect_setting", "eval_flag", "exp_name", "policy_update_path", "seed",
-        "number", "make_policy",
-    )  # fmt: skip
+        "env",
+        "policy",
+        "collect_setting",
+        "eval_flag",
+        "exp_name",
+        "policy_update_path",
+        "seed",
+        "number",
+        "make_policy",
+    )
+    """Keys of `cfg` that are no settings of `Config`: what a task needs."""
 
     def __init__(self, cfg: Mapping[str, Any], port: CollectorPort | None = None) -> None:
-        self._given = {key: cfg[key] for key in self.TASK_KEYS if key in cfg}
+        self._task_cfg = {key: cfg[key] for key in self.TASK_KEYS if key in cfg}
         self._cfg = self.parse_config({k: v for k, v in cfg.items() if k not in self.TASK_KEYS})
-        self.task = CollectorTask(setting=self._given.get("collect_setting", {}))
+        self.task = CollectorTask(setting=self._task_cfg.get("collect_setting", {}))
         self.port = port
         self._policy: Any = None
         self._env_manager: Any = None
@@ -186,7 +197,7 @@ class BaseParallelCollector(Configurable, Closing, ABC):
         return True
 
     def begin(self, task: CollectorTask) -> None:
-        """Set the task that `start` runs, unless `stop` comes first."""
+        """Set the task that `start` and `turn` work on."""
         self.task = task
         self._end_flag = False
 
@@ -203,8 +214,8 @@ class BaseParallelCollector(Configurable, Closing, ABC):
 
     @property
     def evaluates(self) -> bool:
-        """True if it acts greedily and keeps nothing."""
-        return bool(self._given.get("eval_flag", False))
+        """True if it acts greedily and records nothing."""
+        return bool(self._task_cfg.get("eval_flag", False))
 
     @property
     def policy(self) -> Any:
@@ -226,19 +237,25 @@ class BaseParallelCollector(Configurable, Closing, ABC):
 
     @property
     def health(self) -> dict[str, int]:
-        """See `EnvManager.health`; empty where the environments have none or are closed."""
+        """See `EnvManager.health`; empty if the environments have none, or are closed."""
         counts: dict[str, int] = getattr(self._env_manager, "health", {})
         return counts
 
     def result(self) -> CollectResult:
         """The task's result, as a message."""
-        task = self.task
+        task, envs = self.task, self._env_manager
         return CollectResult(
-            task.task_id, self.evaluates, self.policy_version, task.env_steps,
-            time.monotonic() - task.started, task.returns, task.lengths,
-            self._env_manager is None or self._env_manager.done or not self.evaluates,
-            task.player, Episodes.joined(task.evaluated).figures,
-        )  # fmt: skip
+            task.task_id,
+            self.evaluates,
+            self.policy_version,
+            env_steps=task.env_steps,
+            duration_s=time.monotonic() - task.started,
+            episode_returns=task.returns,
+            episode_lengths=task.lengths,
+            is_complete=envs is None or envs.done or not self.evaluates,
+            player=task.player,
+            figures=Episodes.joined(task.evaluated).figures,
+        )
 
     @abstractmethod
     def get_finish_info(self) -> dict[str, Any]:
@@ -251,7 +268,7 @@ class BaseParallelCollector(Configurable, Closing, ABC):
 
     @abstractmethod
     def _may_step(self) -> bool:
-        """Returns whether nothing holds the next step back."""
+        """Returns whether the next step may be made now."""
 
     @abstractmethod
     def _policy_inference(self, observation: Any) -> Any:
@@ -273,7 +290,7 @@ class BaseParallelCollector(Configurable, Closing, ABC):
         """Called after each step."""
 
     def cut(self) -> None:
-        """Send what was recorded since the last time."""
+        """Send the transitions recorded since the last cut."""
 
     def _finish_task(self) -> None:
         """Called after the last step of a task."""
@@ -301,10 +318,10 @@ class ZerglingParallelCollector(BaseParallelCollector):
     environments live as long as the collector, so that episodes continue in the next task.
 
     In battles one learning policy plays with its opponents: itself, another player that learns (by
-    its newest policy), a frozen policy from its file, a function, or random. Who plays whom is
-    drawn for each game, by the task's setting. In an evaluation the learner is each team (of one
-    seat, where there are no teams) equally often. Where a task is for another player than the last
-    one, new games begin.
+    its newest policy), a frozen policy from its file, a function, or random. Opponents are drawn
+    for each game, by the task's setting. In an evaluation the learner plays as each team (a seat,
+    if there are no teams) equally often. A task for another player than the last one begins new
+    games.
 
     Args:
         cfg: settings, with ``env`` and ``policy`` (mappings or frozen settings), and in battles
@@ -321,19 +338,19 @@ class ZerglingParallelCollector(BaseParallelCollector):
 
     def __init__(self, cfg: Mapping[str, Any], port: CollectorPort | None = None) -> None:
         super().__init__(cfg, port)
-        seed: np.random.SeedSequence = self._given.get("seed") or np.random.SeedSequence()
+        seed: np.random.SeedSequence = self._task_cfg.get("seed") or np.random.SeedSequence()
         env_seed, policy_seed = seed.spawn(2)
-        self._make_policy: MakePolicy = self._given.get("make_policy", create_policy)
+        self._make_policy: MakePolicy = self._task_cfg.get("make_policy", create_policy)
         mode = "eval" if self.evaluates else "collect"
-        policy = self._make_policy(self._given["policy"], [mode], seed=policy_seed)
-        if "number" in self._given and isinstance(policy, Policy):  # others do not ask for it
-            policy.set_attribute("collector", self._given["number"])
+        policy = self._make_policy(self._task_cfg["policy"], [mode], seed=policy_seed)
+        if "number" in self._task_cfg and isinstance(policy, Policy):
+            policy.set_attribute("collector", self._task_cfg["number"])
         self._policy = getattr(policy, f"{mode}_mode")
         self._env_manager = create_env_manager(
-            self._given["env"],
+            self._task_cfg["env"],
             evaluate=self.evaluates,
-            policy=self._given["policy"],
-            number=self._given.get("number", (0, 1))[0],
+            policy=self._task_cfg["policy"],
+            number=self._task_cfg.get("number", (0, 1))[0],
             seed=env_seed,
         )
         self._env_manager.retires = True
@@ -343,9 +360,9 @@ class ZerglingParallelCollector(BaseParallelCollector):
         self._agent: BattleAgent | None = None
         self._loop = self._make_loop(settings, seed)
         self._version = -1
-        self._acted: tuple[Columns, Columns] = ({}, {})  # observation and outputs of this step
+        self._acted: tuple[Columns, Columns] = ({}, {})  # observation and outputs of a step
         self._reported_at = self._asked_at = time.monotonic()
-        self._is_current = False  # whether the next step may be made by the present policy
+        self._is_current = False  # whether the policy is new enough for the next step
         self._gate = StalenessGate(settings, time.monotonic())
 
     def begin(self, task: CollectorTask) -> None:
@@ -360,7 +377,7 @@ class ZerglingParallelCollector(BaseParallelCollector):
         self._ask_for_policy()
         if is_other:
             self._version = -1
-            self._gate.change_over()
+            self._gate.forget()
         if self.evaluates or is_other or self._env_manager.is_taken:
             self._loop.begin()
         self._env_manager.restart_count()
@@ -369,14 +386,14 @@ class ZerglingParallelCollector(BaseParallelCollector):
         """Returns the stepping loop of the policy in the environments."""
         envs, actor = self._env_manager, actor_of(self._policy)
         if self._cfg.type == "marine" and envs.seats < 2:
-            said = "'marine' is for environments of several players; use 'zergling'"
-            raise ConfigError([Problem("policy.collect.collector.type", said)])
+            objection = "'marine' is for environments of several players; use 'zergling'"
+            raise ConfigError([Problem("policy.collect.collector.type", objection)])
         length = 0 if self.evaluates else settings.collect.n_sample
         if length and settings.random_collect_size and not hasattr(actor, "bind"):
             actor = RandomFirst(actor, RandomActor(envs.spaces, seed.spawn(1)[0]))
         if envs.seats < 2:
             return policy_loop(envs, actor, length)
-        if hasattr(actor, "bind"):  # it is of dicts, and acts for one player
+        if hasattr(actor, "bind"):  # an actor of a policy of dicts: for one player only
             raise PolicyError(f"the policy {self._policy!r} knows no columns: it plays no battles")
         recorder = Recorder(envs, length, actor, keeps_games=True) if length else None
         self._agent = self._battle_agent(actor, seed)
@@ -390,16 +407,19 @@ class ZerglingParallelCollector(BaseParallelCollector):
         self._opponents: dict[str, tuple[Any, Any, int]] = {}  # mode, actor, version of its policy
 
         def make(image: PolicyImage) -> Player:
-            policy = self._make_policy(self._given["policy"], [mode], seed=acts.spawn(1)[0])
+            policy = self._make_policy(self._task_cfg["policy"], [mode], seed=acts.spawn(1)[0])
             frozen = getattr(policy, f"{mode}_mode")
             frozen.load_state_dict({"model": image.state_dict()})
             return actor_of(frozen)
 
         players = Players(
-            self._given.get("policy_update_path", "."), make,
-            RandomActor(manager.spaces, random), scripts, self._cfg.opponent_bytes,
-            partial(self._live, mode, acts),
-        )  # fmt: skip
+            self._task_cfg.get("policy_update_path", "."),
+            make,
+            random=RandomActor(manager.spaces, random),
+            seed=scripts,
+            limit_bytes=self._cfg.opponent_bytes,
+            live=partial(self._live, mode, acts),
+        )
         return BattleAgent(
             manager.env_num,
             manager.facts.teams,
@@ -410,9 +430,9 @@ class ZerglingParallelCollector(BaseParallelCollector):
         )
 
     def _live(self, mode: str, seed: np.random.SeedSequence, name: str) -> Player:
-        """Returns what acts for another player that learns, by the newest policy that has come."""
+        """Returns what acts for another player that learns, by its newest policy here."""
         if name not in self._opponents:
-            policy = self._make_policy(self._given["policy"], [mode], seed=seed.spawn(1)[0])
+            policy = self._make_policy(self._task_cfg["policy"], [mode], seed=seed.spawn(1)[0])
             acting = getattr(policy, f"{mode}_mode")
             self._opponents[name] = (acting, actor_of(acting), -1)
         acting, actor, version = self._opponents[name]
@@ -425,7 +445,7 @@ class ZerglingParallelCollector(BaseParallelCollector):
         return player
 
     def _opponents_may_act(self) -> bool:
-        """Returns whether each other player that learns, and may be drawn, has a first policy."""
+        """Returns whether a policy has come of each learning player that may be drawn."""
         if self._agent is None or self.port is None:
             return True
         for name in live_opponents(self.task.setting):
@@ -462,7 +482,7 @@ class ZerglingParallelCollector(BaseParallelCollector):
         }
 
     def _may_step(self) -> bool:
-        """Returns whether the policy is one to act by, and no learner is to be waited for."""
+        """Returns whether the policy is new enough, and collectors need not wait for learners."""
         if not self._is_current:
             self._update_policy()
         is_paused = self.port is not None and not self.evaluates and self.port.is_paused
@@ -519,7 +539,7 @@ class ZerglingParallelCollector(BaseParallelCollector):
         """Count ended episodes, and report the progress of a collect task to the coordinator."""
         episodes = self._loop.take_episodes()
         returns = episodes.stated if self.evaluates else episodes.returns
-        self.task.add_episodes(returns, episodes.lengths, None if self.evaluates else KEPT_EPISODES)
+        self.task.add_episodes(returns, episodes.lengths, None if self.evaluates else MAX_EPISODES)
         if self.evaluates:
             self.task.evaluated.append(episodes)
         elif self.port is not None:
@@ -539,14 +559,14 @@ class ZerglingParallelCollector(BaseParallelCollector):
         self._reported_at = now
 
     def _ask_for_policy(self) -> None:
-        """The next step waits until there is a policy to act by."""
+        """Let the next step wait until the policy is new enough."""
         self._is_current, self._asked_at = False, time.monotonic()
 
     def _update_policy(self) -> None:
         """Load a newer policy if there is one.
 
         Raises:
-            CommError: none to act by has come for too long.
+            CommError: none that is new enough has come for too long.
         """
         now, lockstep = time.monotonic(), self.task.lockstep
         self._is_current = self.port is None
@@ -574,11 +594,11 @@ class ZerglingParallelCollector(BaseParallelCollector):
 
 
 class StalenessGate:
-    """Decides how often a collector may act by the same policy; on-policy it waits for a newer one.
+    """Decides how many rollouts a collector makes by one policy before it waits for a newer one.
 
-    With a staleness bound of S each policy makes S + 1 rollouts. Where no newer policy comes for
-    long, it makes one more: a rollout may have been lost. An algorithm that corrects for staleness
-    never waits.
+    On-policy, with a staleness bound of S, that is S + 1 rollouts. If no newer policy comes for
+    long, it makes one more, since a rollout may have been lost. Off-policy, and where an algorithm
+    corrects for staleness, it never waits.
 
     Args:
         policy: the policy's settings.
@@ -589,26 +609,26 @@ class StalenessGate:
         self.cut_at = now
         """When the last rollout was cut."""
         self.began_at = now
-        """When the next one began: later, where it waited for a newer policy."""
+        """When the present one began: later than `cut_at` if it waited for a newer policy."""
         self._rollouts = math.inf
         if policy.on_policy and not policy.CORRECTS_STALENESS:
             self._rollouts = 1 + policy.buffer.staleness_bound
-        self._sent = (-1, 0)  # a version, and the number of its rollouts
+        self._sent = (-1, 0)  # version of the last policy, and how many rollouts it has made
 
     def rollout_is_old(self, now: float) -> bool:
-        """Returns whether to send a rollout that is not full; on-policy, batches are whole."""
+        """Returns whether to send a rollout that is not full; on-policy never."""
         return math.isinf(self._rollouts) and now - self.began_at >= ROLLOUT_S
 
     def sent_rollout(self, version: int) -> None:
         """Count a rollout of a policy."""
         self._sent = (version, self._sent[1] + 1 if version == self._sent[0] else 1)
 
-    def change_over(self) -> None:
-        """Policies are another player's from now on, and so are their versions."""
+    def forget(self) -> None:
+        """Forget which policy has acted: the next one is another player's."""
         self._sent = (-1, 0)
 
     def may_act(self, version: int, now: float) -> bool:
-        """Returns whether a policy may act now."""
+        """Returns whether the policy of a version may act now."""
         last, count = self._sent
         return version != last or count < self._rollouts or now - self.cut_at >= LOST_ROLLOUT_S
 

@@ -64,9 +64,7 @@ class DataPublisher(Closing):
         # on-policy a rollout is one block, sent at once: the learner waits for it
         self._seal_s = 0.0 if policy.on_policy else storage.seal_seconds
         first_id = (rank << BLOCK_ID_BITS) + restarts * RESTART_NUMBERS
-        self._about: dict[str, Any] = {
-            "collector_rank": rank, "seed": config.seed, "block_id": first_id,
-        }  # fmt: skip
+        self._about = dict[str, Any](collector_rank=rank, seed=config.seed, block_id=first_id)
         self._blocks, self._opened = 0, 0.0
         rollout_rows = 2 * policy.collect.n_sample * config.env.collector_env_num
         item_ids = itertools.count(first_id)
@@ -90,9 +88,9 @@ class DataPublisher(Closing):
         self._writer = transport.publisher(self._published, patience)
 
     def begin(self, task_id: str, player: str = MAIN) -> None:
-        """Begin another task, of a player; rows of the one before are published.
+        """Begin a task for a player; publish the rows of the one before.
 
-        Blocks that are lent stay open, one of each player.
+        If open blocks are lent, they stay open, one for each player.
         """
         if self._lend is None:
             self.seal()
@@ -126,7 +124,7 @@ class DataPublisher(Closing):
             self._submit(block)
 
     def flush(self) -> None:
-        """Have everything announced; waits for the disk where open blocks cannot be lent."""
+        """Announce everything; waits for the disk if open blocks cannot be lent."""
         if self._lend is None:
             self.store()
         else:
@@ -164,7 +162,7 @@ class DataPublisher(Closing):
         self._writer.submit(self._layout.shard_path(block.facts["collector_rank"], number), block)
 
     def _facts(self) -> dict[str, Any]:
-        """Attributes of a block that is sealed, or lent; takes the next block number."""
+        """Returns the facts of a new block, with the next block number."""
         self._blocks += 1
         block_id = self._about["block_id"] + self._blocks
         return {**self._about, "block_id": block_id, "sealed_at": time.time()}
@@ -238,11 +236,11 @@ class PolicySubscriber:
                 )
             return None
         self.awaits_newest = False
-        self.evaluated = image = self.image  # once: the next may come at any moment
+        self.evaluated = image = self.image  # read once: a newer one may come at any moment
         return image
 
     def give_up(self) -> None:
-        """Await the answer to `newest` no longer."""
+        """Wait for the answer to `newest` no longer."""
         self.awaits_newest = False
 
     def _request(self, *, at_once: bool) -> None:
@@ -252,8 +250,8 @@ class PolicySubscriber:
 
     def lose(self, rank: int) -> None:
         """A rank died: ask another learner in its place (on the communication thread)."""
-        is_own = rank == self._learners[0]
+        was_asked = rank == self._learners[0]
         self._learners = [learner for learner in self._learners if learner != rank] or [rank]
         asked = self._asked
-        if is_own and asked is not None:
+        if was_asked and asked is not None:
             self._ask(self._learners[0], asked)

@@ -1,7 +1,7 @@
-"""The stepping loop: observe, act, step, record. There is no other.
+"""The stepping loop: observe, act, step, record. There is no other one.
 
-It collects and evaluates, over ranks and in one process, one policy and the players of a league. It
-knows one form of data: flat columns [rows, ...], where a row is a player of an environment.
+It collects and evaluates, over ranks and in one process, with one policy and with the players of a
+league. It has one form of data: flat columns [rows, ...]; a row is a seat of an environment.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import numpy as np
 from hpcdi.env.base import Envs
 from hpcdi.errors import EnvError
 from hpcdi.policy.base import ColumnarActor
-from hpcdi.roles.collector.recorder import Recorder, Records
+from hpcdi.roles.collector.recorder import Recorder, StepRecorder
 from hpcdi.store.builder import Segment
 from hpcdi.types import Array, Columns, Episodes, Games, Settings, Step
 from hpcdi.utils.nested import column_objection, take_rows, under
@@ -27,7 +27,7 @@ class Agent(Protocol):
 
     @property
     def learns(self) -> Array | None:
-        """Rows whose transitions are kept, bool [rows]; None: all."""
+        """Rows whose transitions are recorded, bool [rows]; None: all."""
         ...
 
     def act(self, observation: Columns, setting: Settings, rows: Array | None = None) -> Columns:
@@ -39,16 +39,18 @@ class Agent(Protocol):
         ...
 
     def judge(self, step: Step, episodes: Episodes) -> tuple[Episodes, Games]:
-        """Returns the episodes that count, in a league the learner's, one a game; and the results.
+        """Returns the episodes that count, and results of games.
+
+        All count, but in a league one of each game, the learner's.
 
         Args:
-            step: in which they ended.
-            episodes: of all rows.
+            step: the step in which they ended.
+            episodes: episodes of all rows.
         """
         ...
 
     def forget(self, rows: Array | None = None) -> None:
-        """Forget the running episodes of some rows (numbers), which ended or failed; None: all."""
+        """Forget the episodes of some rows (by number), which ended or failed; None: of all."""
         ...
 
 
@@ -56,7 +58,7 @@ class PolicyAgent:
     """One policy, which acts for all rows.
 
     Args:
-        actor: of one of its modes.
+        actor: the actor of one of the policy's modes.
     """
 
     learns = None
@@ -70,8 +72,8 @@ class PolicyAgent:
         """See `Agent.follow`."""
         if self._columns is None:
             return {}
-        added: Columns = self._columns(step.reward, step.live, step.over)
-        return added
+        columns: Columns = self._columns(step.reward, step.live, step.over)
+        return columns
 
     def judge(self, step: Step, episodes: Episodes) -> tuple[Episodes, Games]:  # noqa: ARG002
         """See `Agent.judge`: all count."""
@@ -89,35 +91,37 @@ class Loop:
     Args:
         envs: the environments.
         agent: acts.
-        recorder: keeps transitions; None: an evaluation keeps none.
+        recorder: records transitions; None: an evaluation records none.
     """
 
-    def __init__(self, envs: Envs, agent: Agent, recorder: Records | None = None) -> None:
+    def __init__(self, envs: Envs, agent: Agent, recorder: StepRecorder | None = None) -> None:
         self.envs, self.agent, self.recorder = envs, agent, recorder
         self.latest: Step
         """The last step."""
         self._episodes: list[Episodes] = []
-        # what transitions under way began with, where these last longer than a step
-        self._lasts = envs.wait_num is not None or envs.seats > 1
+        # where a transition may take several steps (asynchronous environments, battles): the
+        # observation and outputs that each row's unfinished transition began with
+        self._takes_several_steps = envs.wait_num is not None or envs.seats > 1
         self._began: Columns = {}
-        self._waiting = np.zeros(envs.rows, dtype=bool)
+        self._unfinished = np.zeros(envs.rows, dtype=bool)
 
     def begin(self, quota: int | Sequence[int] | None = None) -> None:
-        """Begin new episodes everywhere: those that were running are forgotten.
+        """Begin new episodes everywhere; forget those that were running.
 
         Args:
-            quota: episodes of each environment, one number or one for each; None: as before.
+            quota: how many episodes each environment plays, one number or one for each; None: as
+                before.
         """
         self.envs.reset(quota=quota)
         self.agent.forget()
-        self._waiting[:] = False
+        self._unfinished[:] = False
         self.take_episodes()
 
     def once(self, setting: Settings, act: Act | None = None) -> int:
-        """Make one step of all environments; returns the number of transitions that are kept.
+        """Make one step of all environments; returns the number of recorded transitions.
 
         Args:
-            setting: of the policy, and in a league of the players.
+            setting: keyword arguments of the policy; in a league also who plays.
             act: acts instead of the agent, e.g. at random.
         """
         observation = self.envs.observation
@@ -125,15 +129,15 @@ class Loop:
         return self.record(observation, outputs, self.step(outputs))
 
     def act(self, observation: Columns, setting: Settings, act: Act | None = None) -> Columns:
-        """Returns outputs of the agent, [rows, ...]: anything where a row is not ready."""
+        """Returns outputs of the agent, [rows, ...]; undefined for rows that are not ready."""
         ready = self._ready = self.envs.ready
         if np.count_nonzero(ready) == len(ready):
             return (act or self.agent.act)(observation, setting)
         rows = ready.nonzero()[0]
         if not rows.size:
             return {}
-        seen = take_rows(observation, rows)
-        outputs = act(seen, setting) if act else self.agent.act(seen, setting, rows)
+        of_rows = take_rows(observation, rows)
+        outputs = act(of_rows, setting) if act else self.agent.act(of_rows, setting, rows)
         return {name: _spread(column, rows, len(ready)) for name, column in outputs.items()}
 
     def step(self, outputs: Columns) -> Step:
@@ -142,12 +146,12 @@ class Loop:
         return self.latest
 
     def record(self, observation: Columns, outputs: Columns, step: Step) -> int:
-        """Record a step's transitions; returns how many are kept."""
+        """Record a step's transitions; returns how many."""
         columns = self._begun_with({**observation, **outputs})
-        columns |= {
-            "reward": step.reward, "terminated": step.terminated, "truncated": step.truncated,
-            **self.agent.follow(step),
-        }  # fmt: skip
+        columns["reward"] = step.reward
+        columns["terminated"] = step.terminated
+        columns["truncated"] = step.truncated
+        columns |= self.agent.follow(step)
         learns = self.agent.learns
         live = step.live if learns is None else step.live & learns
         games: Games = {}
@@ -158,22 +162,25 @@ class Loop:
             self.recorder.record(columns, live, step, games)
         if is_over:
             self.agent.forget(np.flatnonzero(step.over))
-        if self._lasts:
-            self._waiting &= ~(step.live if step.failed is None else step.live | step.failed)
+        if self._takes_several_steps:
+            self._unfinished &= ~(step.live if step.failed is None else step.live | step.failed)
         return int(np.count_nonzero(live))
 
     def _begun_with(self, columns: Columns) -> Columns:
-        """Returns what each row's transition, under way or over, began with.
+        """Returns the observation and outputs that each row's latest transition began with.
+
+        Args:
+            columns: observation and outputs of this step, [rows, ...]: of rows that are ready.
 
         Raises:
-            EnvError: the columns are not those of the transitions under way.
+            EnvError: the columns differ from those of unfinished transitions.
         """
-        if not self._lasts:
+        if not self._takes_several_steps:
             return columns
         ready, learns = self._ready, self.agent.learns
         if ready.any() and column_objection(columns, self._began):
-            waiting = self._waiting if learns is None else self._waiting & learns
-            if (waiting & ~ready).any():
+            unfinished = self._unfinished if learns is None else self._unfinished & learns
+            if (unfinished & ~ready).any():
                 raise EnvError(
                     "the policy's outputs have changed while steps are under way: from "
                     f"{sorted(self._began)} to {sorted(columns)}; set env.manager.wait_num: null"
@@ -182,7 +189,7 @@ class Loop:
         if ready.any():
             for name, column in self._began.items():
                 column[ready] = columns[name][ready]
-        self._waiting |= ready
+        self._unfinished |= ready
         return dict(self._began)
 
     def take_episodes(self) -> Episodes:
@@ -196,7 +203,7 @@ class Loop:
         return self.recorder is not None and self.recorder.is_full
 
     def cut(self, policy_version: int) -> Segment | None:
-        """Take what was recorded; None where there is nothing. See `Recorder.cut`."""
+        """Take the recorded transitions as a segment; None without any. See `Recorder.cut`."""
         if self.recorder is None:
             return None
         return self.recorder.cut(self.envs.observation, policy_version)
@@ -207,9 +214,9 @@ def policy_loop(envs: Envs, actor: Any, length: int = 0) -> Loop:
 
     Args:
         envs: the environments.
-        actor: a `ColumnarActor`. One that has a method ``recorder(envs, length)`` brings its own;
-            one that has ``bind(envs)`` is told where it will act.
-        length: steps of each environment between two cuts; 0: nothing is kept (evaluation).
+        actor: a `ColumnarActor`. If it has a method ``recorder(envs, length)``, that makes the
+            recorder; ``bind(envs)``, if it has that, is called first.
+        length: steps of each environment between two cuts; 0: nothing is recorded (evaluation).
     """
     if hasattr(actor, "bind"):
         actor.bind(envs)
@@ -221,7 +228,7 @@ def policy_loop(envs: Envs, actor: Any, length: int = 0) -> Loop:
 
 
 def attribute_of(policy: Any, name: str, default: Any) -> Any:
-    """Returns a policy's attribute; `default` where it has none."""
+    """Returns an attribute of a policy of any kind; `default` if it has none."""
     get = getattr(policy, "get_attribute", None)
     try:
         return default if get is None else get(name)
@@ -230,7 +237,7 @@ def attribute_of(policy: Any, name: str, default: Any) -> Any:
 
 
 def _spread(column: Array, rows: Array, count: int) -> Array:
-    """[rows, ...] of some rows as [count, ...]; 0 in others."""
+    """Returns a column [len(rows), ...] as [count, ...]: at its rows, and 0 in others."""
     spread = np.zeros((count, *column.shape[1:]), column.dtype)
     spread[rows] = column
     return spread

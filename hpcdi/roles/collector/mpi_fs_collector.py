@@ -45,11 +45,11 @@ from hpcdi.utils.backoff import wait_s
 from hpcdi.utils.log import LOGGER
 from hpcdi.utils.registry import COMM_COLLECTOR_REGISTRY
 
-_CLOSED_KEPT = 64
+_MAX_CLOSED = 64
 _WAIT_S = 0.2
-"""From one look for a task to the next."""
+"""Seconds between two looks for a task."""
 _LOOK_S = 0.002
-"""From one look for what a step waits for, or for rank 0's last message, to the next."""
+"""Seconds between two checks whether a step may be made, or rank 0's last message has come."""
 
 
 class MPIFileSystemCollector(MessageSide, CollectorPort):
@@ -68,13 +68,13 @@ class MPIFileSystemCollector(MessageSide, CollectorPort):
 
     def __init__(self, cfg: Any = None, context: WorkerContext | None = None) -> None:
         super().__init__(cfg, context)
-        if context is None:  # as DI-engine's callers make it; `start` says what to do
+        if context is None:  # DI-engine's callers make one without; `start` says what they must do
             return
         place = self._place
         self._collectors: dict[bool, BaseParallelCollector] = {}  # by whether they evaluate
-        self._health = Counter[str]()  # failures that closed ones have counted
+        self._health = Counter[str]()  # failures counted by collectors that were closed
         self._is_paused = self._is_stopping = False
-        self._closed: dict[str, None] = {}  # tasks that are to end: perhaps not here yet
+        self._closed: dict[str, None] = {}  # tasks to end; they may not have come yet
         self._task = CollectTask("", eval_flag=False, setting={})
         self._collecting: BaseParallelCollector | None = None  # while the task is under way
         self._arrived: list[CollectTask] = []
@@ -94,8 +94,9 @@ class MPIFileSystemCollector(MessageSide, CollectorPort):
         }
         self.pump = place.make_pump(place.link, handlers, self.ask, self.listen, begins=False)
         config = place.config
-        on_policy = config.policy.on_policy  # each rollout needs the newest
-        every_s = 0.0 if on_policy else config.policy.collect.collector.update_policy_second
+        every_s = config.policy.collect.collector.update_policy_second
+        if config.policy.on_policy:  # each rollout needs the newest
+            every_s = 0.0
         self._policies = {
             group: PolicySubscriber(
                 lambda rank, request: self.pump.send(rank, request), learners, every_s
@@ -103,9 +104,14 @@ class MPIFileSystemCollector(MessageSide, CollectorPort):
             for group, learners in place.groups.items()
         }
         self._data = DataPublisher(
-            config, place.layout, place.link.rank, self._announce,
-            transport=place.open_transport(), restarts=place.restarts, patience=self._patience,
-        )  # fmt: skip
+            config,
+            place.layout,
+            place.link.rank,
+            self._announce,
+            transport=place.open_transport(),
+            restarts=place.restarts,
+            patience=self._patience,
+        )
 
     # ---------------------------------------------------------------------------------------- life
 
@@ -152,13 +158,13 @@ class MPIFileSystemCollector(MessageSide, CollectorPort):
             wait_s(_LOOK_S)
 
     def store(self) -> None:
-        """Publish what was collected, also of a rollout under way, and write it to disk."""
+        """Publish everything collected, the unfinished rollout included, and write it to disk."""
         if self._collecting is not None and not self._task.eval_flag:
             self._collecting.cut()
         self._data.store()
 
     def release(self) -> None:
-        """Publish open data, and close the environments; nobody is told. Idempotent."""
+        """Publish open data and close the environments, without telling rank 0. Idempotent."""
         super().close()
         for eval_flag in list(self._collectors):
             self._discard(eval_flag)
@@ -178,11 +184,11 @@ class MPIFileSystemCollector(MessageSide, CollectorPort):
         self._end_task(collector)
 
     def deal_with_collector_data(self) -> dict[str, Any]:
-        """Oldest announcement not fetched yet, of the last eight; empty where there is none."""
+        """Returns the oldest announcement not returned yet, of the last eight; else nothing."""
         return vars(self._announced.popleft()) if self._announced else {}
 
     def deal_with_collector_close(self) -> dict[str, Any]:
-        """End the running task; returns its result under DI-engine's keys, empty without a task."""
+        """End the running task; returns its result under DI-engine's keys, else an empty dict."""
         collector = self._collectors.get(self._task.eval_flag)
         if collector is None:
             return {}
@@ -225,20 +231,15 @@ class MPIFileSystemCollector(MessageSide, CollectorPort):
         self.pump.check()
         self.pump.send(COORDINATOR_RANK, metadata)
 
-    @property
-    def collector_uid(self) -> str:
-        """Name of this collector, unique on its host."""
-        return self._uid
-
     # ----------------------------------------------------------------------------------- internals
 
     def _create_collector(self, task_info: Mapping[str, Any]) -> BaseParallelCollector:
-        """A parallel collector of ``task_info["collector_cfg"]``; this object is its port."""
-        cfg = task_info["collector_cfg"]
-        settings = to_mapping(cfg["collector"]) if "collector" in cfg else {}
-        rest = {key: value for key, value in cfg.items() if key != "collector"}
-        by = {} if self._context is None else {"make_policy": self._context.make_policy}
-        return create_parallel_collector({**settings, **rest, **by}, self)
+        """Makes a parallel collector of ``task_info["collector_cfg"]``; this object is its port."""
+        cfg = dict(task_info["collector_cfg"])
+        settings = to_mapping(cfg.pop("collector", {}))
+        if self._context is not None:
+            cfg["make_policy"] = self._context.make_policy
+        return create_parallel_collector({**settings, **cfg}, self)
 
     def _receive(self, timeout_s: float) -> None:
         arrived = (message for _, message in self.pump.receive(timeout_s))
@@ -290,7 +291,7 @@ class MPIFileSystemCollector(MessageSide, CollectorPort):
         self._collecting = None
 
     def _end_task(self, collector: BaseParallelCollector) -> None:
-        """Hand out what the task has made."""
+        """Hand on what a task has produced: its last data, or the policy that it evaluated."""
         if self._task.lockstep is not None:  # rank 0 waits for all data, then for the result
             self._data.flush()
         if self._task.eval_flag:
@@ -302,10 +303,10 @@ class MPIFileSystemCollector(MessageSide, CollectorPort):
         self._say_goodbye({**self.meter.report(), **self._data.report(), **self._health})
 
     def _give_back(self, task: CollectTask, error: EnvError) -> None:
-        """No environments are left here: publish the data and return the task to rank 0.
+        """Publish the data and return a task to rank 0, since all environments have failed.
 
         Raises:
-            EnvError: another rank would see the same, or there is none, in one process.
+            EnvError: other ranks would fail alike, or there are none, in one process.
         """
         if self._place.in_turns or isinstance(error, EnvValueError):
             raise error
@@ -339,7 +340,7 @@ class MPIFileSystemCollector(MessageSide, CollectorPort):
         return self._collectors[eval_flag]
 
     def _look_while_disk_is_full(self) -> None:
-        """A rank that waits for space does not hang, and hears signals."""
+        """Look for signals, and keep the clock of activities, while the rank waits for space."""
         self.meter.mark("disk")
         request = self._place.stop_request()
         if request is not None:
@@ -347,7 +348,7 @@ class MPIFileSystemCollector(MessageSide, CollectorPort):
             self._patience.hurry()
 
     def _subscriber_to(self, rank: int) -> PolicySubscriber:
-        """Returns the one that a learner's policies are for."""
+        """Returns the subscriber to the policies of a learner's group."""
         groups = self._place.groups.items()
         return next(self._policies[group] for group, ranks in groups if rank in ranks)
 
@@ -374,11 +375,10 @@ class MPIFileSystemCollector(MessageSide, CollectorPort):
         """Write the best policy's file, and its checkpoint, which holds the weights alone."""
         layout, fsync = self._place.layout, self._place.config.system.storage.fsync
         publish_policy(layout.best_policy, image, fsync=fsync)
-        save_checkpoint(
-            layout.checkpoints_dir, BEST_CHECKPOINT,
-            {POLICY_FILE: partial(publish_policy, image=image)},
-            {"train_iter": image.version, "reward_mean": mean}, keep=None, replace=True,
-        )  # fmt: skip
+        writers = {POLICY_FILE: partial(publish_policy, image=image)}
+        facts = {"train_iter": image.version, "reward_mean": mean}
+        folder = layout.checkpoints_dir
+        save_checkpoint(folder, BEST_CHECKPOINT, writers, facts, keep=None, replace=True)
 
     def _take_setting(self, message: CollectSetting) -> None:
         collector = self._collectors.get(False)
@@ -390,21 +390,21 @@ class MPIFileSystemCollector(MessageSide, CollectorPort):
 
     def _close_task(self, message: CloseTask) -> None:
         self._closed[message.task_id] = None
-        if len(self._closed) > _CLOSED_KEPT:
+        if len(self._closed) > _MAX_CLOSED:
             del self._closed[next(iter(self._closed))]
         for collector in list(self._collectors.values()):
             if collector.task.task_id == message.task_id:
                 collector.stop()
 
     def _lost(self, rank: int) -> None:
-        """A rank died: subscribe to another learner, or abort without rank 0."""
+        """Handle a rank's death: subscribe to another learner, or abort without rank 0."""
         super()._lost(rank)
         for group, ranks in self._place.groups.items():
             if rank in ranks:
                 self._policies[group].lose(rank)
 
     def _ask_to_end(self, reason: str) -> None:
-        """The disk has been full for too long."""
+        """Ask rank 0 to end the run: the disk has been full for too long."""
         request = StopRequest(f"rank {self._place.link.rank}: {reason}", EXIT_REQUEUE)
         self.pump.send(COORDINATOR_RANK, request)
 
@@ -426,7 +426,10 @@ def create_comm_collector(cfg: Any, context: WorkerContext) -> MPIFileSystemColl
 
 
 def task_message(info: Mapping[str, Any]) -> CollectTask:
-    """The message of a task dict; ``collector_cfg`` holds ``eval_flag`` and ``collect_setting``."""
+    """Returns the message of a task dict, with keys of DI-engine.
+
+    ``collector_cfg`` has ``eval_flag`` and ``collect_setting``.
+    """
     cfg = info.get("collector_cfg", {})
     return CollectTask(
         info["task_id"],

@@ -1,7 +1,7 @@
 """Recording transitions in columns, and cutting them into items: pieces of one episode.
 
-Columns are [steps, rows, ...], a row being a player of an environment, with a mask of the rows that
-completed a transition in a step. A cut gathers them item by item, once, to where they are to lie.
+Columns are [steps, rows, ...], a row being a seat of an environment, with a mask of the rows that
+completed a transition in a step. A cut gathers them item by item, once, straight into a block.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from hpcdi.store.builder import Gather, Segment
 from hpcdi.types import ITEM_DTYPE, Array, Columns, GameCounts, Games, RowView, Step
 
 
-class Records(Protocol):
-    """What keeps transitions of the stepping loop; see `Recorder`, of columns."""
+class StepRecorder(Protocol):
+    """Records the transitions of a stepping loop; `Recorder` does, of columns."""
 
     @property
     def is_full(self) -> bool:
@@ -39,11 +39,11 @@ class Recorder:
     """Records steps of all rows; an item ends with its episode or where it is cut.
 
     Args:
-        envs: have ``env_num, seats, rows, wait_num``.
-        length: steps until it is full; where not all rows complete a transition in a step, as many
-            transitions of all environments together.
+        envs: the environments.
+        length: steps until it is full; if not all rows complete a transition in each step, it is
+            full after ``length * env_num`` transitions.
         actor: a `ColumnarActor`, which adds the policy's columns to a segment.
-        keeps_games: items have results of games.
+        keeps_games: record results of games, too.
     """
 
     def __init__(
@@ -57,7 +57,7 @@ class Recorder:
             length = math.ceil(length * self._env_num / at_once)
         self._actor, self._keeps_games = actor, keeps_games
         self._columns: Columns = {}
-        self._live = np.zeros((length, rows), dtype=bool)  # where a transition is held
+        self._live = np.zeros((length, rows), dtype=bool)  # where there is a transition
         self._ended = np.zeros((length, rows), dtype=bool)
         self._episode = np.zeros((length, rows), dtype=np.int64)  # number of its episode
         self._running = np.zeros(rows, dtype=np.int64)  # number of the running episode
@@ -78,18 +78,19 @@ class Recorder:
         return not self._live[: self._steps].any()
 
     @property
-    def held(self) -> Array:
-        """Transitions held of each row, int64 [rows]."""
-        held: Array = self._live[: self._steps].sum(axis=0, dtype=np.int64)
-        return held
+    def counts(self) -> Array:
+        """Number of transitions of each row, int64 [rows]."""
+        counts: Array = self._live[: self._steps].sum(axis=0, dtype=np.int64)
+        return counts
 
     def record(self, columns: Columns, live: Array, step: Step, games: Games | None = None) -> None:
         """Add a step.
 
         Args:
-            columns: name -> [rows, ...]; what transitions began with, and their results.
-            live: bool [rows]; where one was completed that is to be kept.
-            step: where episodes ended or failed, and what was seen then.
+            columns: name -> [rows, ...]; observations and outputs that transitions began with, and
+                their results.
+            live: bool [rows]; where a transition was completed that is to be recorded.
+            step: says where episodes ended or failed, and the observations then.
             games: see `Games`.
         """
         if step.failed is not None:
@@ -116,10 +117,10 @@ class Recorder:
                 self.drop(row)
 
     def _declare(self, columns: Columns) -> None:
-        """Make arrays for columns that came for the first time; earlier steps have zeros there.
+        """Make arrays for columns that are new; earlier steps have zeros there.
 
         Raises:
-            BufferContractError: transitions are held that have other columns.
+            BufferContractError: transitions with other columns have been recorded.
         """
         if not self.is_empty:
             odd = sorted(self._columns.keys() ^ columns.keys())
@@ -140,15 +141,15 @@ class Recorder:
         """Take everything as items, row by row, with the policy's columns.
 
         Each item is followed by one row that holds only the observation after its last transition
-        (the bootstrap row), so that every observation is stored once. The segment gathers what is
-        recorded here when it is read: that must be before the next step is recorded.
+        (the bootstrap row), so that every observation is stored once. The segment gathers from
+        this recorder's arrays when it is read: read it before the next step is recorded.
 
         Args:
-            next_observation: after the last recorded step, each [rows, ...].
-            policy_version: of the policy that acted.
+            next_observation: observation after the last recorded step, columns [rows, ...].
+            policy_version: version of the policy that acted.
 
         Returns:
-            The segment; None where no transition is recorded.
+            The segment; None if no transition was recorded.
         """
         rows = self._live.shape[1]
         row, step = np.nonzero(self._live[: self._steps].T)  # row-major
@@ -163,7 +164,7 @@ class Recorder:
         after = self._last_observations(row[last], ended[last], next_observation)
         recorded = {n: c.reshape(-1, *c.shape[2:]) for n, c in self._columns.items()}
         extra = self._actor.train_columns(Gather().add(recorded, at), item_len, after)
-        of_row = np.repeat(np.arange(len(at)), 1 + is_last)  # a row more after each item
+        of_row = np.repeat(np.arange(len(at)), 1 + is_last)  # one more row after each item
         tails = last + np.arange(1, len(last) + 1)
         columns = Gather(tails, after).add(recorded, at[of_row]).add(extra.columns, of_row)
         episode = self._episode.ravel()[at[last]]
@@ -183,19 +184,19 @@ class Recorder:
         return Segment(columns, table, views, tail_rows=1, ended=ended[last], games=games)
 
     def _last_observations(self, row: Array, ended: Array, next_observation: Columns) -> Columns:
-        """Observation after the last transition of each item, each [items, ...].
+        """Returns the observation after the last transition of each item, columns [items, ...].
 
         Args:
-            row: of each item.
-            ended: whether its episode ended with it.
+            row: row of each item, int64 [items].
+            ended: whether its episode ended with it, bool [items].
             next_observation: see `cut`.
         """
         observations = {name: column[row] for name, column in next_observation.items()}
         if self._finals:
-            rows = np.concatenate([own for own, _ in self._finals])  # in order of steps
+            rows = np.concatenate([rows for rows, _ in self._finals])  # in order of steps
             order = np.argsort(rows, kind="stable")
             for name, column in observations.items():
-                column[ended] = np.concatenate([own[name] for _, own in self._finals])[order]
+                column[ended] = np.concatenate([final[name] for _, final in self._finals])[order]
         return observations
 
     def _clear(self) -> None:
@@ -203,11 +204,11 @@ class Recorder:
         self._finals.clear()
 
     def _make_room(self) -> None:
-        """Move each row's transitions together; double the steps if that is not enough."""
-        rows, held = np.arange(self._live.shape[1]), self.held
+        """Close the gaps in each row's steps; double the number of steps if little room is won."""
+        rows, most = np.arange(self._live.shape[1]), int(self.counts.max())
         order = np.argsort(~self._live, axis=0, kind="stable")
-        self._steps = int(held.max())
-        more = (len(order) if 2 * self._steps > len(order) else 0, len(rows))
+        self._steps = most
+        more = (len(order) if 2 * most > len(order) else 0, len(rows))
 
         def moved(column: Array) -> Array:
             room = np.zeros((*more, *column.shape[2:]), dtype=column.dtype)
@@ -219,7 +220,7 @@ class Recorder:
 
 
 def _views_of_parts(views: Sequence[RowView], observation: Columns) -> Iterator[RowView]:
-    """Yields a view of each array of an observation where there was one of the observation."""
+    """Yields the views, with one for each column of the observation instead of one of it all."""
     for view in views:
         if view.column != "observation":
             yield view

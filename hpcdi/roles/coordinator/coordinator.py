@@ -287,5 +287,5 @@ class Coordinator(Closing):
         self._keeper.drop(freed)
         for group in self._scheduler.groups:
             self._keeper.drop(group.replay.take_freed())
-        for result in self._keeper.tend(self._scheduler.snapshots.take_complete()):
+        for result in self._keeper.complete(self._scheduler.snapshots.take_complete()):
             self._view.snapshot(result, self._scheduler)

@@ -32,7 +32,7 @@ from hpcdi.errors import CommError
 from hpcdi.replay.manager import ReplayFigures, ReplayManager, create_replay
 from hpcdi.replay.partition import Partition
 from hpcdi.roles.coordinator.workers import State, Worker
-from hpcdi.types import FIGURES_KEPT, MAIN, Columns, Interval
+from hpcdi.types import FIGURES_KEPT, MAIN, Columns, Interval, ScalarWriter
 from hpcdi.utils.progress import Evaluation
 
 
@@ -185,7 +185,7 @@ class Learners:
         done = min(one.train_iter for one in infos) if len(infos) == self.size else 0
         return dataclasses.replace(info, train_iter=done, scalars=means, player=learner.group)
 
-    def whole_result(self) -> LearnResult | None:
+    def group_result(self) -> LearnResult | None:
         """The result of the task, if no learner's is missing: then it is over."""
         results = [worker.result for worker in self if worker.result is not None]
         if not results or len(results) < self.size:
@@ -466,7 +466,11 @@ class Groups:
 
 
 def create_groups(
-    config: ExperimentConfig, curves: Any = None, workers: int = 2, *, in_turns: bool = False
+    config: ExperimentConfig,
+    curves: ScalarWriter | None = None,
+    workers: int = 2,
+    *,
+    in_turns: bool = False,
 ) -> Groups:
     """Make the records of an experiment's groups.
 

@@ -175,7 +175,7 @@ class LockstepPlan:
     def collect(self, run: Scheduler, now: float) -> list[Order]:
         """Take every step of rounds that can be taken now."""
         orders: list[Order] = []
-        while run.goes_on:
+        while run.may_work:
             if self._step is RoundStep.REST and run.workers.free_collectors and _learners_wait(run):
                 orders += self._begin(run, now)
             elif self._step is RoundStep.EVALUATE and self._all_delivered(run):
@@ -217,7 +217,7 @@ class LockstepPlan:
     def _begin(self, run: Scheduler, now: float) -> list[Order]:
         """An evaluation if one is due, else the next round, after a snapshot if one is due."""
         ending = run.end_at_limit(now)
-        if not run.goes_on:
+        if not run.may_work:
             return ending
         evaluation = run.commander.evaluation_task(now)
         if evaluation is not None:

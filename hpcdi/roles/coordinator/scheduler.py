@@ -1,7 +1,7 @@
 """All decisions of rank 0: messages and time in, orders out. No clock, no MPI, no file.
 
-`Scheduler.handle` shows what happens on each message; `Scheduler._on_rank_lost`, on a rank's death.
-Whose turn it is, to collect or to learn, says a plan (`plans`).
+`Scheduler.handle` shows what happens on each message, `Scheduler._on_rank_lost` on a rank's death.
+A plan (`plans`) decides whose turn it is, to collect or to learn.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ from hpcdi.roles.coordinator.workers import (
 from hpcdi.types import collector_of, is_guest, number_of
 
 FAILURE_GRACE_S = 3.0
-"""Seconds that the others may take to end in order after a rank has failed."""
+"""Seconds within which the others must end after a rank has failed."""
 
 
 class Phase(Enum):
@@ -115,24 +115,25 @@ class Scheduler:
 
     Args:
         commander: sets tasks and goals, for the groups that learn.
-        snapshots: of the run.
-        workers: ranks that must report before the run can go on.
-        plan: whose turn it is; None: everybody works freely.
+        snapshots: decides when a snapshot is taken.
+        workers: records of the ranks, which must report before the run begins.
+        plan: decides whose turn it is; None: everybody works freely.
         observe: called with each message before it is handled, and with each notice.
         guest_rules: by which policies guests act.
 
     Attributes:
-        groups, snapshots, workers: see above.
-        phase: of the run.
-        outcome: how the run ended; None: it has not.
+        groups: records of the groups that learn.
+        snapshots, workers: see above.
+        phase: phase of the run.
+        outcome: how the run ended; None: it goes on.
         collectors_wanted: collectors that should work; None: all.
-        announced: number of the last block that each collector has announced, by its rank, also
-            of ranks that a resumed run has no more.
-        guest_steps: env steps of guests, since this start.
+        announced: collector rank -> number of the last block that it has announced; also of ranks
+            from before a resume.
+        guest_steps: environment steps of guests, since this start.
     """
 
     patience_s = 0.05
-    """How long the loop may wait for messages before it calls `tick`."""
+    """Seconds that the loop may wait for messages before it calls `tick`."""
 
     def __init__(
         self,
@@ -153,17 +154,17 @@ class Scheduler:
         self._plan: Plan = plan if plan is not None else FreePlan()
         self._observe = observe
         self._deadline = float("inf")
-        self._ending: Outcome | None = None  # of the run, once its last evaluation is done
-        self._last_task = ""  # that evaluation
+        self._ending: Outcome | None = None  # the outcome, while the last evaluation is under way
+        self._last_task = ""  # id of that evaluation
 
     def handle(  # noqa: C901, PLR0912 (a table of cases)
         self, message: Message, rank: int, now: float
     ) -> list[Order]:
-        """Orders in answer to a message.
+        """Returns the orders that follow from a message.
 
         Args:
-            message: of another rank, or of a caller on rank 0, see `request`.
-            rank: of the sender.
+            message: the message; one from a caller on rank 0 goes to `request`.
+            rank: its sender.
             now: seconds on any clock that does not go back.
 
         Raises:
@@ -219,10 +220,12 @@ class Scheduler:
         return []
 
     def request(self, message: Message, now: float) -> list[Order]:
-        """Orders in answer to a caller on rank 0: a signal, `hpcdi scale`, DI-engine's callbacks.
+        """Returns the orders that follow from a request on rank 0.
+
+        Callers are a signal's handler, `hpcdi scale` and DI-engine's callbacks.
 
         Raises:
-            TypeError: rank 0 is not asked by such a message.
+            TypeError: it is no request to rank 0.
         """
         match message:
             case StopRequest():
@@ -233,7 +236,7 @@ class Scheduler:
                     and self.outcome is not None
                     and self.outcome.exit_code == EXIT_INTERRUPTED
                 ):
-                    self.outcome = outcome  # a queue has sent SIGINT before SIGTERM
+                    self.outcome = outcome  # batch systems send SIGINT, then SIGTERM
                 return self.stop(outcome, now)
             case ScaleCollectors():
                 self.want_collectors(message.count)  # the next tick starts or closes tasks
@@ -249,10 +252,10 @@ class Scheduler:
         raise TypeError(f"rank 0 was asked by a {type(message).__name__}")
 
     def tick(self, now: float) -> list[Order]:
-        """Orders because time has passed.
+        """Returns the orders that follow from time having passed.
 
         Raises:
-            WorkerSilentError: a worker has not reported in time, or sends nothing for too long.
+            WorkerSilentError: a worker has not reported in time, or has sent nothing for too long.
         """
         timeouts = self.workers.timeouts
         if self.phase is Phase.STARTING:
@@ -272,7 +275,7 @@ class Scheduler:
             self._observe(rank, ComesBack())
             self._fit_task_space()
         orders += self._assign(now)
-        # an evaluation that took a collector away may have been all that a batch waited for
+        # a batch waits for the rollouts of all collecting ranks: one may have begun to evaluate
         orders += [*self._learn(now), *self.pause()]
         return orders + self._plan.snapshot(self, now)
 
@@ -285,12 +288,12 @@ class Scheduler:
 
     @property
     def finished(self) -> bool:
-        """True if everybody has gone, or has had long enough to go."""
+        """True if all workers have ended, or their time to end is over."""
         return self.phase is Phase.FINISHED
 
     @property
-    def goes_on(self) -> bool:
-        """True if all have reported, and the end is not near: work is given out."""
+    def may_work(self) -> bool:
+        """True if all workers have reported and no last evaluation is under way: all may work."""
         return self.phase is Phase.RUNNING and self._ending is None
 
     def _on_worker_ready(self, worker: Worker, now: float) -> list[Order]:
@@ -324,7 +327,10 @@ class Scheduler:
         return self._end(Outcome("done", reason, 0), now) if reason else []
 
     def _end(self, outcome: Outcome, now: float) -> list[Order]:
-        """End the run, after an evaluation of what was learnt since the last; nobody learns on."""
+        """End the run, after a last evaluation if anything was learnt since the one before.
+
+        Nobody learns meanwhile.
+        """
         if self.is_on and self._ending is None and self.commander.begin_last_evaluation():
             self._ending = outcome
         elif self._ending is None:
@@ -332,7 +338,7 @@ class Scheduler:
         return self._assign(now)
 
     def _evaluate_last(self, now: float) -> list[Order]:
-        """Close what is collected; the first collector that is free evaluates."""
+        """Close all collect tasks; the first collector that becomes free evaluates."""
         orders = close_orders(self.workers.close_surplus(0, now))
         is_due = self.workers.free_collectors and self.commander.evaluation_is_due(now)
         task = self.commander.get_collector_task(now) if is_due else None
@@ -351,7 +357,7 @@ class Scheduler:
         return stops + self._finish_if_empty()
 
     def _on_goodbye(self, message: Goodbye, worker: Worker, now: float) -> list[Order]:
-        """A worker has gone; the last one ends the run, and so does a rank that was not to go."""
+        """Note that a worker has left; the run ends if it was the last, or left before its Stop."""
         if worker.is_guest:
             return self._on_guest_gone(worker, now)
         worker.has_ended, worker.report = True, message.report
@@ -382,7 +388,10 @@ class Scheduler:
     # ------------------------------------------------------------------------------------ faults
 
     def _on_worker_failed(self, message: WorkerFailed, worker: Worker, now: float) -> list[Order]:
-        """A worker has raised: that ends the run, or it is ordered to die, and `RankLost` comes."""
+        """End the run because a worker has raised; or order it to exit, if others go on.
+
+        Then `RankLost` follows.
+        """
         rank = worker.rank
         if worker.is_guest:
             self._observe(rank, DiesAlone(message))
@@ -394,12 +403,12 @@ class Scheduler:
         code = message.exit_code
         outcome = Outcome(state_after(code), message.error, code, (rank, message))
         if self.outcome is not None and self.outcome.failure is None:
-            self.outcome = outcome  # it failed while the run was ending: it was not done after all
+            self.outcome = outcome  # a failure while the run was ending: it was not done after all
             self._deadline = min(self._deadline, now + FAILURE_GRACE_S)
         return self._stop_workers(outcome, now) + self._finish_if_empty()
 
     def _on_rank_lost(self, worker: Worker, now: float) -> list[Order]:
-        """A worker has died: others take its tasks and data, or the run ends."""
+        """Give a dead worker's task and data to others, or end the run."""
         if worker.is_guest:
             return self._on_guest_gone(worker, now)
         worker.has_ended = True
@@ -409,7 +418,7 @@ class Scheduler:
         if why:
             reason = f"{worker} has died, and the run cannot go on without it: {why}"
             outcome = Outcome("stopped", reason, EXIT_REQUEUE)
-            # without a learner's part a last snapshot would not be whole
+            # no last snapshot after a learner's death: it would lack this learner's part
             end = self._stop_workers if worker.role == "learner" else self.stop
             return end(outcome, now)
         task = self.workers.lose(worker.rank)
@@ -422,7 +431,10 @@ class Scheduler:
         return [*self._assign(now), *self._learn(now)]
 
     def _lose_learner(self, worker: Worker, group: Group, now: float) -> list[Order]:
-        """The others regroup, and take its blocks; where it was the last one, nobody learns on."""
+        """Regroup the other learners, and give them the dead one's blocks.
+
+        After the death of its last learner a group does not learn any more.
+        """
         self.snapshots.lose(worker.rank)
         ranks = tuple(group.learners.ranks)
         hosts = tuple(learner.host for learner in group.learners)
@@ -431,12 +443,12 @@ class Scheduler:
         orders += starmap(Order, group.replay.lose(worker.rank))
         if not ranks:  # its collectors go on for the others
             return [*orders, *close_orders(self.workers.close_all(group, now))]
-        # it may have been the only one that was not done
-        result = group.learners.whole_result()
+        # the dead one may have been the only one that had not finished
+        result = group.learners.group_result()
         return orders if result is None else [*orders, *self._end_learning(group, result, now)]
 
     def _on_task_returned(self, message: TaskReturned, worker: Worker, now: float) -> list[Order]:
-        """A collector has no environments: others do its work, or the run ends."""
+        """Give the task of a collector without environments to others, or end the run."""
         workers = self.workers
         task = workers.finish(worker.rank, message.task_id)
         workers.pause(worker.rank, now)
@@ -466,7 +478,7 @@ class Scheduler:
         return orders + self._plan.collect(self, now)
 
     def _begin_learning(self, group: Group, task: LearnTask, now: float) -> list[Order]:
-        """All its learners get the task, and read what has waited for them."""
+        """Give the task to all learners of a group, and orders to read the blocks that waited."""
         group.learners.begin(task, now)
         ranks = group.learners.ranks
         reading = starmap(Order, group.replay.open(*ranks))
@@ -480,7 +492,7 @@ class Scheduler:
         return [Order(worker.rank, task), *self._pause_of(worker)]
 
     def _on_collect_progress(self, message: CollectProgress, worker: Worker) -> list[Order]:
-        """Note its episodes; settings that have changed are sent, but not in a round's middle."""
+        """Note its episodes; send new settings, except to evaluations and within a round."""
         worker.policy_version = message.policy_version
         self.groups.of(message).hear(message)
         task = worker.begin(message.task_id)
@@ -489,8 +501,8 @@ class Scheduler:
         if task.eval_flag or task.lockstep is not None:
             return []
         setting = dict(self.commander.get_setting_collect(self.groups.of(task)))
-        is_news = setting or RANDOM in task.setting
-        return [Order(worker.rank, CollectSetting(message.task_id, setting))] if is_news else []
+        is_new = setting or RANDOM in task.setting
+        return [Order(worker.rank, CollectSetting(message.task_id, setting))] if is_new else []
 
     def _on_collect_result(self, message: CollectResult, now: float) -> list[Order]:
         reached = self.commander.finish_collector_task(message.task_id, message)
@@ -503,14 +515,18 @@ class Scheduler:
         return [*self._begin_anew(), *self._assign(now)] if self.is_on else []
 
     def _begin_anew(self) -> list[Order]:
-        anew = [group for group in self.groups if group.begins_anew]
-        for group in anew:
+        """Order the learners of exploiters to begin anew, where a copy of theirs was frozen."""
+        groups = [group for group in self.groups if group.begins_anew]
+        for group in groups:
             group.begins_anew = False
-        return [Order(rank, BeginAnew(p.name)) for p in anew for rank in p.learners.ranks]
+        return [
+            Order(rank, BeginAnew(group.name)) for group in groups for rank in group.learners.ranks
+        ]
 
     def _on_learn_info(self, message: LearnInfo, now: float) -> list[Order]:
         group = self.groups.of(message)
-        group.info = message if message.train_iter else group.info  # 0: some were not heard yet
+        if message.train_iter:  # 0: some learners of the group have not reported yet
+            group.info = message
         return self._reach(group, message.train_iter, now)
 
     def _on_learn_result(self, message: LearnResult, worker: Worker, now: float) -> list[Order]:
@@ -520,7 +536,7 @@ class Scheduler:
         if task is None or message.task_id != task.task_id:
             return []
         worker.result = message
-        result = group.learners.whole_result()
+        result = group.learners.group_result()
         return [] if result is None else self._end_learning(group, result, now)
 
     def _end_learning(self, group: Group, result: LearnResult, now: float) -> list[Order]:
@@ -540,14 +556,14 @@ class Scheduler:
 
     @property
     def collectors(self) -> dict[str, int | None]:
-        """How many collectors may work at a time, how many can work, and how many are wanted."""
+        """How many collectors may work at once, are available, and are wanted (None: all)."""
         available, space = len(self.workers.collectors), self.commander.collector_task_space
         guests = len(self.workers.guests) if self.collectors_wanted is not None else 0
         working = available if space is None else min(space - guests, available)
         return {"working": working, "there": available, "wanted": self.collectors_wanted}
 
     def want_collectors(self, count: int) -> None:
-        """Let so many collectors work from now on, as far as there are; at least those needed."""
+        """Let `count` collectors work from now on, if there are as many; at least those needed."""
         self.collectors_wanted = max(count, self.workers.collectors_needed)
         self._fit_task_space()
 
@@ -564,7 +580,10 @@ class Scheduler:
         return self._plan.publish(self, message, now)
 
     def admit(self, ready: BlockReady) -> list[Order]:
-        """Hand a block to a learner of its group, which reads it as soon as it may."""
+        """Assign a block to a learner of its group; returns orders to read it, if it may now.
+
+        A guest's block is left out if its policy is too old.
+        """
         group = self.groups.of(ready)
         limit = self.guest_rules.max_policy_lag if is_guest(collector_of(ready.block_id)) else None
         oldest = int(ready.items["policy_version"].min(initial=group.train_iter))
@@ -578,7 +597,7 @@ class Scheduler:
         if group is None:
             return []
         admits = group.replay.admit(rank, message)
-        # batches first: the learner gathers them before it reads on
+        # batches first, so that the learner gathers them before it reads more blocks
         return [*self._learn(now), *(Order(rank, admit) for admit in admits)]
 
     def _on_data_demand(self, message: DataDemand, worker: Worker, now: float) -> list[Order]:
@@ -590,17 +609,17 @@ class Scheduler:
         worker.demand = message
         group.priorities_stale += part.demand(message)
         demands = group.learners.take_demands()
-        if demands is not None:  # all have done what the slowest has
+        if demands is not None:  # the group has done as many iterations as its slowest learner
             ending = self._reach(group, min(demand.train_iter for demand in demands), now)
             if ending:
                 return ending
         served = self._learn(now)
-        # they may have waited for it
+        # blocks may have waited until batches were drawn (push_sample_rate_limit)
         admits = [Order(worker.rank, admit) for admit in part.orders()]
         return [*served, *admits, *self.pause()]
 
     def pause(self) -> list[Order]:
-        """Let a group's collectors wait or go on, as `policy.learn.replay_ratio` says."""
+        """Let collectors wait or go on, as `policy.learn.replay_ratio` demands of their group."""
         has_changed = False
         for group in self.groups:
             waits = self.is_on and group.replay.collectors_wait(group.env_steps)
@@ -612,7 +631,7 @@ class Scheduler:
         return [order for worker in alive for order in self._pause_of(worker)]
 
     def _pause_of(self, worker: Worker) -> list[Order]:
-        """Let a collector wait or go on; it remembers it, over tasks and without any."""
+        """Let a collector wait or go on; a pause outlives its task."""
         task = worker.task
         group = self.groups.of(task) if task is not None else self.groups.main
         if group.collectors_wait is worker.is_paused:
@@ -621,20 +640,20 @@ class Scheduler:
         return [Order(worker.rank, CollectPause(worker.is_paused))]
 
     def _learn(self, now: float) -> list[Order]:
-        """Serve batches; none where learners have their Stop, or get it soon."""
+        """Send batches, unless the run is about to stop the learners."""
         return self._plan.learn(self, now) if self.is_on and self._ending is None else []
 
     def draw(self, group: Group, collecting: Collection[int]) -> list[Order]:
         """Draw batches for a group's learners, equally many for each.
 
         Args:
-            group: that learns.
+            group: the group.
             collecting: ranks whose rollouts an on-policy batch waits for.
         """
         return list(starmap(Order, group.replay.serve(group.env_steps, collecting)))
 
     def take_snapshot(self, now: float) -> list[Order]:
-        """Begin a snapshot, if there is anything to keep: the last orders of a turn."""
+        """Begin a snapshot, if there is anything to keep; its orders must be a turn's last."""
         learners = self.groups.partitions
         if not learners or not any(p.env_steps or p.replay.items_admitted for p in self.groups):
             return []
@@ -644,17 +663,17 @@ class Scheduler:
     # ---------------------------------------------------------------------------------- progress
 
     def count_block(self, ready: BlockReady) -> None:
-        """Count what is published: nothing else is there after a restart."""
+        """Count a published block's steps: only what is published still exists after a restart."""
         group = self.groups.of(ready)
         rank, number = collector_of(ready.block_id), number_of(ready.block_id)
-        self.announced[rank] = max(number, self.announced.get(rank, 0))  # not looked for again
+        self.announced[rank] = max(number, self.announced.get(rank, 0))
         self.guest_steps += ready.env_steps if is_guest(rank) else 0
         group.count(ready)
         self.commander.count_block(ready)
         self.commander.update_progress(group)
 
     def _reach(self, group: Group, train_iter: int, now: float) -> list[Order]:
-        """All learners of a group have done so many iterations."""
+        """Note that all learners of a group have done `train_iter` iterations."""
         self._note_iterations(group, train_iter)
         return self.end_at_limit(now)
 
@@ -688,7 +707,7 @@ class Scheduler:
         self.commander.load_state_dict(state["commander"])
 
     def resume(self, resumed: Resumed) -> None:
-        """Go on from a snapshot, before the run begins: what was published after it counts, too."""
+        """Restore a snapshot before the run begins; blocks published after it count, too."""
         self.load_state_dict(resumed.state, resumed.published)
         for group in self.groups:
             group.reach(resumed.iterations.get(group.name, 0))

@@ -1,9 +1,9 @@
 """Snapshots of a run: when one is taken, rank 0's part, and how a run is resumed from one.
 
 A snapshot is a consistent cut, without a collective and without a pause: rank 0 puts `TakeSnapshot`
-between the batches that it sends, at the same place for every learner, and keeps its own state of
-that moment. Learners keep theirs when they come to that place. So all have done the same
-iterations, and the index names what they hold::
+between the batches that it sends, at the same place for every learner, and copies its state at that
+moment. A learner copies its state when it comes to that place. So all have done the same
+iterations, and rank 0's index names exactly the rows that learners have::
 
     rank 0     Batches Batches TakeSnapshot Batches ...      index, counters ──► coordinator.h5
     learner 1  train   train   keep ─────── train ...        weights, optimizer ──► learner.pt
@@ -12,15 +12,16 @@ iterations, and the index names what they hold::
 Files of a league's second group of learners begin with ``agent1_``, and so on. Where a group's last
 learner has died and the run goes on, a snapshot takes over its files from the one before.
 
-Files are written in a temporary folder, by a thread of each rank; rank 0 renames the folder when
+Files are written to a temporary folder, by a thread of each rank; rank 0 renames the folder when
 all parts are there. `SnapshotClock` decides, `SnapshotKeeper` writes, `resume_from` reads.
 
-Data are not copied: rank 0's state names blocks in shards. `SnapshotKeeper` counts who needs each
-block, and a shard goes when nobody needs any of its blocks::
+Data are not copied: rank 0's state names blocks in shards. `SnapshotKeeper` counts the users of
+each block, and removes a shard when none of its blocks has one. A block is in use::
 
-    published ──► the replay buffer, until it drops the block
-              ──► the next whole snapshot, which counts its steps: a resumed run counts them else
-    snapshot  ──► each block that it names, until the snapshot itself is removed
+    from its publication until the replay buffer drops it
+    ... and until the next complete snapshot has counted its steps (a run that is resumed from an
+        older one must find it, to count them)
+    from a snapshot that names it until that snapshot is removed
 """
 
 from __future__ import annotations
@@ -69,13 +70,13 @@ class Snapshot:
     """A snapshot that is being taken.
 
     Attributes:
-        name: of its folder, when it is whole.
+        name: name of its folder, once it is complete.
         folder: where its files are written, relative to the run folder.
         missing: learner ranks whose part has not come yet.
         files: file -> ``bytes, crc32``.
-        iterations: that the learners of each group have done.
-        stall_s: the longest that a learner stood still for it.
-        error: why it will not be whole; empty: it may be.
+        iterations: group -> iterations that its learners have done.
+        stall_s: longest time, in seconds, for which a learner stopped for it.
+        error: why it cannot become complete; empty: it can.
     """
 
     name: str
@@ -100,7 +101,8 @@ class SnapshotClock:
         new: returns name and folder of the next one; None: none are taken.
 
     Attributes:
-        resume: folder of the one that learners are to resume, relative to the run folder.
+        resume: folder of the snapshot from which learners resume, relative to the run folder; empty
+            once they have begun.
     """
 
     def __init__(self, every_s: float, new: Callable[[], tuple[str, str]] | None = None) -> None:
@@ -110,7 +112,7 @@ class SnapshotClock:
         self._taken: dict[str, Snapshot] = {}
 
     def start(self, now: float) -> None:
-        """Learners have begun: the first snapshot is due in `every_s`; they resume none again."""
+        """Note that learners have begun: the first snapshot is due in `every_s`."""
         self._began, self.resume = now, ""
 
     def is_due(self, now: float) -> bool:
@@ -127,7 +129,7 @@ class SnapshotClock:
         return TakeSnapshot(name, folder)
 
     def part(self, rank: int, part: SnapshotPart) -> None:
-        """A learner's part is on disk, or could not be written."""
+        """Note that a learner's part is on disk, or could not be written."""
         snapshot = self._taken.get(part.name)
         if snapshot is None:
             return
@@ -139,14 +141,14 @@ class SnapshotClock:
         snapshot.error = snapshot.error or part.error
 
     def lose(self, rank: int) -> None:
-        """A learner has died: a snapshot that lacks its part will never be whole."""
+        """Note a learner's death: a snapshot that lacks its part cannot become complete."""
         for snapshot in self._taken.values():
             if rank in snapshot.missing:
                 snapshot.missing.clear()
                 snapshot.error = f"rank {rank} died before its part was written"
 
     def take_complete(self) -> list[Snapshot]:
-        """Those whose parts have all come since the last call."""
+        """Returns the snapshots whose parts have all come since the last call."""
         complete = [snapshot for snapshot in self._taken.values() if not snapshot.missing]
         for snapshot in complete:
             del self._taken[snapshot.name]
@@ -159,10 +161,10 @@ class SnapshotResult:
 
     Attributes:
         snapshot: its parts.
-        n_bytes: of all files.
-        took_s: seconds until it was whole.
-        error: why it is not whole; empty: it is.
-        removed: names of snapshots that are gone: older ones, or this one where it failed.
+        n_bytes: bytes of all files.
+        took_s: seconds until it was complete.
+        error: why it failed; empty: it is complete.
+        removed: names of snapshots that were removed: older ones, or this one if it failed.
     """
 
     snapshot: Snapshot
@@ -173,12 +175,12 @@ class SnapshotResult:
 
     @property
     def figures(self) -> dict[str, float]:
-        """Seconds that a learner stood still for it, seconds until it was whole, bytes."""
+        """Seconds that a learner stopped for it, seconds until it was complete, bytes."""
         return {"stall_s": self.snapshot.stall_s, "took_s": self.took_s, "bytes": self.n_bytes}
 
     @property
     def is_worth_a_line(self) -> bool:
-        """True if it is whole, and more than the run's beginning."""
+        """True if it is complete and learners have parts in it, unlike in that of the beginning."""
         return not self.error and bool(self.snapshot.files)
 
     def __str__(self) -> str:
@@ -195,12 +197,12 @@ class _CoordinatorPart:
 
     Attributes:
         folder: where its files are written.
-        facts: for the manifest.
-        lost: what the files of groups begin with whose learners have all died.
+        facts: facts for the manifest.
+        lost: file name prefixes of the groups whose learners have all died.
         counted: blocks that it is the first to count.
         files: file -> ``bytes, crc32``.
-        error: why they are not written; empty: they are, or will be.
-        began: when it was begun.
+        error: why they could not be written; empty: they are, or will be.
+        began: when it was begun, by `time.monotonic`.
     """
 
     folder: Path
@@ -213,17 +215,17 @@ class _CoordinatorPart:
 
 
 class SnapshotKeeper(Closing):
-    """Writes rank 0's parts, renames what is whole, and removes shards that nobody needs.
+    """Writes rank 0's parts, completes snapshots, and removes shards that nobody needs.
 
     Files of snapshots are written on one thread, in the order of the calls.
 
     Args:
         layout: the run folder.
-        keep: snapshots that stay.
+        keep: how many snapshots stay.
         keep_data: never remove a shard.
 
     Attributes:
-        last_took_s: seconds until the last snapshot was whole; 0: there is none yet.
+        last_took_s: seconds until the last snapshot was complete; 0: there is none yet.
     """
 
     def __init__(self, layout: RunLayout, keep: int, *, keep_data: bool = True) -> None:
@@ -233,7 +235,7 @@ class SnapshotKeeper(Closing):
         self._uncounted: list[str] = []  # blocks that were published since the last snapshot
         self._shards: dict[str, list[str]] = {}  # snapshot -> the blocks that it names
         self._parts: dict[str, _CoordinatorPart] = {}  # by snapshot, while it is being taken
-        self._ended: deque[tuple[SnapshotResult, list[str]]] = deque()  # and what each counted
+        self._ended: deque[tuple[SnapshotResult, list[str]]] = deque()  # with blocks they counted
         self._jobs = JobThread("snapshots")
         self._torn: frozenset[str] = frozenset()
         self._number = max(map(_number_of, checkpoint_names(layout.snapshots_dir)), default=0)
@@ -241,27 +243,27 @@ class SnapshotKeeper(Closing):
     # ---------------------------------------------------------------------------------- snapshots
 
     def new(self) -> tuple[str, str]:
-        """Name and folder of the next one; see `SnapshotClock`."""
+        """Returns name and folder of the next one; see `SnapshotClock`."""
         self._number += 1
         target = self._layout.snapshots_dir / f"{_PREFIX}{self._number:06d}"
         return target.name, str(temporary_beside(target).relative_to(self._layout.root))
 
     def keep_beginning(self, state: Callable[[], Mapping[str, Any]]) -> None:
-        """Take a snapshot of a new run before it begins, in which no learner has a part.
+        """Take a snapshot of a new run before it begins, without parts of learners.
 
-        So whatever it publishes can be resumed from, whenever it dies.
+        So a run can be resumed, with everything that it published, whenever it dies.
 
         Args:
             state: returns rank 0's state.
         """
         if self._number > 0:
-            return  # also where it was resumed: it has begun before
+            return  # the run was resumed
         name, folder = self.new()
         self.begin(TakeSnapshot(name, folder), state(), {"env_steps": 0, "learners": []})
         self._commit(Snapshot(name, folder, set()))
 
     def has_begun(self, name: str) -> bool:
-        """True if rank 0's part is taken, and not all others have come yet."""
+        """Returns whether rank 0's part was taken and other parts are still missing."""
         return name in self._parts
 
     def begin(
@@ -276,8 +278,8 @@ class SnapshotKeeper(Closing):
         Args:
             order: for the learners.
             state: of rank 0; must not change afterwards.
-            facts: for the manifest: ``env_steps``, and ``learners`` that have a part.
-            lost: what the files of groups begin with whose learners have all died.
+            facts: facts for the manifest: ``env_steps``, and ``learners`` that have a part.
+            lost: file name prefixes of the groups whose learners have all died.
         """
         self._shards[order.name] = shards = shards_of(state)
         for path in shards:
@@ -290,13 +292,13 @@ class SnapshotKeeper(Closing):
         self._parts[order.name] = part
         self._jobs.submit(partial(self._write, part, state))
 
-    def tend(self, complete: Iterable[Snapshot]) -> list[SnapshotResult]:
-        """Finish snapshots; returns those that have ended since the last call.
+    def complete(self, snapshots: Iterable[Snapshot]) -> list[SnapshotResult]:
+        """Give snapshots their names; returns how those ended that have ended since the last call.
 
         Args:
-            complete: those of which all learners' parts have come.
+            snapshots: those of which all learners' parts have come.
         """
-        for snapshot in complete:
+        for snapshot in snapshots:
             self._commit(snapshot)
         results = []
         while self._ended:
@@ -312,7 +314,7 @@ class SnapshotKeeper(Closing):
         return results
 
     def close(self) -> None:
-        """Finish what can be whole, drop the rest. Idempotent."""
+        """Complete the snapshots that have all parts, drop the others. Idempotent."""
         for name in list(self._parts):
             error = "a learner's part was missing at the end"
             self._commit(Snapshot(name, "", set(), error=error))
@@ -321,7 +323,7 @@ class SnapshotKeeper(Closing):
     # ------------------------------------------------------------------------------------- shards
 
     def published(self, path: str) -> None:
-        """A block is there: it stays until it is dropped, and until a snapshot has counted it.
+        """Keep a new block until it is dropped, and until a snapshot has counted it.
 
         Raises:
             StoreError: it is not in the run folder.
@@ -330,19 +332,19 @@ class SnapshotKeeper(Closing):
         self._await_count(path)
 
     def need(self, paths: Iterable[str]) -> None:
-        """Blocks get one user more; `drop` takes it away."""
+        """Count one more user of blocks, until `drop`."""
         for path in paths:
             self._retention.need(path)
 
     def drop(self, paths: Iterable[str]) -> None:
-        """No learner needs these blocks any more."""
+        """Count one user less of blocks: no learner needs them any more."""
         self._retention.release(paths)
 
     def adopt(self, resumed: Resumed) -> None:
         """Keep the blocks of a resumed run, and those that its snapshots name.
 
-        Snapshots that are newer than the one it is resumed from are torn. They go with the next
-        that is whole, so that they take the place of none.
+        Snapshots that are newer than the one it is resumed from are torn. They do not count as
+        snapshots to keep, and are removed with the next complete one.
         """
         existing = checkpoint_names(self._layout.snapshots_dir)
         self._torn = frozenset(name for name in existing if name > resumed.name)
@@ -357,7 +359,7 @@ class SnapshotKeeper(Closing):
             self._await_count(path)
 
     def _await_count(self, path: str) -> None:
-        """Keep a block until a snapshot has counted it: a run that is resumed before does."""
+        """Keep a block until a snapshot has counted it: a run from an older one needs it."""
         self._retention.need(path)
         self._uncounted.append(path)
 
@@ -373,7 +375,7 @@ class SnapshotKeeper(Closing):
             part.error = str(error)
 
     def _commit(self, snapshot: Snapshot) -> None:
-        """Rename a snapshot, of which all parts have come; drop it if one failed."""
+        """Complete a snapshot of which all parts have come; drop it if one failed."""
         self._jobs.submit(partial(self._finish, snapshot, self._parts.pop(snapshot.name)))
 
     def _finish(self, snapshot: Snapshot, part: _CoordinatorPart) -> None:
@@ -401,10 +403,10 @@ class SnapshotKeeper(Closing):
     def _take_over(
         self, part: _CoordinatorPart, iterations: Mapping[str, int]
     ) -> tuple[dict[str, dict[str, int]], dict[str, int]]:
-        """Take over the files of groups without learners from the newest whole snapshot.
+        """Copy the files of groups without learners from the newest complete snapshot.
 
         Returns:
-            The files as `write_files` does, and the train iterations of all groups.
+            The files as `write_files` returns them, and the train iterations of all groups.
         """
         last, _ = newest_checkpoint(self._layout.snapshots_dir)
         if last is None:
@@ -423,13 +425,13 @@ def amend(
     writers: Mapping[str, Callable[[Path], None]],
     facts: Mapping[str, Any],
 ) -> Path:
-    """Write the next snapshot of a run that is not on: like its newest one, but for some files.
+    """Write a new snapshot of a run that is not running: its newest one, with some files replaced.
 
     Args:
-        layout: the run folder, whose lock is held.
-        snapshot: its newest one.
-        writers: file name -> writes that file to the path it is given, instead of the old one.
-        facts: for the manifest, beside those of `snapshot` or in place of them.
+        layout: the run folder; the caller holds its lock.
+        snapshot: its newest snapshot.
+        writers: file name -> writes the new file to the path that it is called with.
+        facts: facts that replace those of the same names in the manifest.
 
     Returns:
         Its folder.
@@ -440,13 +442,13 @@ def amend(
     newest = max(map(_number_of, checkpoint_names(layout.snapshots_dir)), default=0)
     target = layout.snapshots_dir / f"{_PREFIX}{newest + 1:06d}"
     aside = temporary_beside(target)
-    kept = {
+    copies = {
         path.name: partial(shutil.copyfile, path)
         for path in snapshot.folder.iterdir()
         if path.name != MANIFEST
     }
     try:
-        files = write_files(aside, {**kept, **writers})
+        files = write_files(aside, {**copies, **writers})
         finish(aside, target, files, {**snapshot.facts, **facts})
     finally:
         shutil.rmtree(aside, ignore_errors=True)
@@ -454,7 +456,7 @@ def amend(
 
 
 def shards_of(state: Mapping[str, Any]) -> list[str]:
-    """Names of the blocks that rank 0's state names."""
+    """Returns the paths of the blocks in rank 0's state."""
     return [path for group in state["groups"].values() for path in blocks_of(group["replay"])]
 
 
@@ -468,16 +470,16 @@ def _number_of(name: str) -> int:
 
 @dataclass(frozen=True)
 class Resumed:
-    """A snapshot as a run is resumed from it.
+    """What a run is resumed from: a snapshot, and the blocks in the run folder.
 
     Attributes:
-        name: of the snapshot.
-        folder: of the learners' parts, relative to the run folder; empty: there are none.
-        facts: of the manifest.
-        state: of the coordinator.
-        published: the blocks that exist, by name, oldest first.
-        after: names of those among them that were published after the snapshot.
-        lost: blocks that the snapshot names and that are missing or damaged.
+        name: name of the snapshot.
+        folder: folder of the learners' parts, relative to the run folder; empty: there are none.
+        facts: facts of the manifest.
+        state: state of rank 0.
+        published: path -> announcement of the blocks that exist, oldest first.
+        after: paths of those that were published after the snapshot.
+        lost: number of blocks that the snapshot names and that are missing or damaged.
     """
 
     name: str
@@ -490,7 +492,7 @@ class Resumed:
 
     @property
     def iterations(self) -> dict[str, int]:
-        """Train iterations of each group, as its learners had done them."""
+        """Train iterations that the learners of each group had done."""
         iterations = self.facts.get("iterations", {})
         return {
             name: int(done) for name, done in {**iterations, MAIN: self.facts["train_iter"]}.items()
@@ -500,11 +502,6 @@ class Resumed:
     def later(self) -> int:
         """Environment steps that were published after the snapshot, which has not counted them."""
         return sum(self.published[path].env_steps for path in self.after)
-
-    @property
-    def later_episodes(self) -> int:
-        """Episodes that ended in them."""
-        return sum(self.published[path].episodes for path in self.after)
 
     def __str__(self) -> str:
         line = (
@@ -521,15 +518,15 @@ class Resumed:
 
 
 def resume_from(layout: RunLayout, snapshot: Checkpoint, *, repeats: bool = False) -> Resumed:
-    """Read rank 0's part of a snapshot, and look which blocks exist.
+    """Read rank 0's part of a snapshot, and find out which blocks exist.
 
-    Blocks that were published after it are found by their numbers, and learnt from like new ones:
-    nothing that was published is lost.
+    Blocks with higher numbers than those announced before the snapshot are new: the resumed run
+    learns from them, so that nothing that was published is lost.
 
     Args:
         layout: the run folder.
-        snapshot: to resume from.
-        repeats: the run will repeat what it did after the snapshot: such blocks are taken back.
+        snapshot: the snapshot.
+        repeats: the run will repeat what it did after the snapshot: remove later blocks.
 
     Raises:
         SnapshotError: rank 0's part is missing, or of another version.
@@ -552,7 +549,7 @@ def resume_from(layout: RunLayout, snapshot: Checkpoint, *, repeats: bool = Fals
             extra={"missing": missing},
         )
     published = dict(sorted(existing.items(), key=lambda item: item[1].sealed_at))
-    now = time.time()  # a block's latency is counted from here
+    now = time.time()  # latencies of blocks count from here
     published = {n: dataclasses.replace(ready, sealed_at=now) for n, ready in published.items()}
     has_learners = bool(snapshot.facts["learners"])  # the beginning of a run has none
     folder = str(snapshot.folder.relative_to(layout.root)) if has_learners else ""
@@ -568,11 +565,11 @@ def resume_from(layout: RunLayout, snapshot: Checkpoint, *, repeats: bool = Fals
 
 
 def unannounced(layout: RunLayout, rank: int, announced: int) -> list[BlockReady]:
-    """Returns the blocks that a collector has published, and has died before it could say so.
+    """Returns the blocks that a collector published but died before it announced them.
 
     Args:
         layout: the run folder.
-        rank: of the collector.
+        rank: rank of the collector.
         announced: number of the last block that it has announced; 0: it has announced none.
     """
     blocks = _published(layout, set(), {rank: announced}, rank)
@@ -582,19 +579,19 @@ def unannounced(layout: RunLayout, rank: int, announced: int) -> list[BlockReady
 def _published(
     layout: RunLayout, named: set[str], announced: Mapping[int, int], of: int | None = None
 ) -> dict[str, BlockReady]:
-    """The messages by which blocks were published, by name; damaged ones are left out.
+    """Returns path -> announcement of blocks in the run folder; damaged ones are left out.
 
     Args:
         layout: the run folder.
-        named: names of blocks that are wanted.
-        announced: collector rank -> number of a block, after which all are wanted.
-        of: rank of a collector; None: of all.
+        named: paths of blocks to look for.
+        announced: collector rank -> number of a block; look for all later ones of that rank, too.
+        of: rank of a collector; None: all collectors.
     """
     files, shards = layout.shard_numbers(of), {split_name(name)[0] for name in named}
     last: dict[int, str] = {}
     for path, (rank, number) in files.items():
         if number <= announced.get(rank, 0):
-            last[rank] = path  # its later blocks may be newer
+            last[rank] = path  # the file may have later blocks, too
         else:
             shards.add(path)
     blocks = {}

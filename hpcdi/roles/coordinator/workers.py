@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 Task: TypeAlias = CollectTask | LearnTask
 
 QUIET_S = 60.0
-"""After so many seconds without a message, people are asked whether a rank hangs."""
+"""Seconds without a message of a rank, after which the log asks whether it hangs."""
 
 
 class Order(NamedTuple):
@@ -74,7 +74,7 @@ class DiesAlone:
 
 @dataclass(frozen=True)
 class ComesBack:
-    """A collector without environments has paused for long enough: it may make them anew."""
+    """A collector whose environments failed has paused long enough: it may make new ones."""
 
 
 Notice: TypeAlias = TaskLate | RankQuiet | DiesAlone | ComesBack
@@ -95,35 +95,35 @@ class Worker:
     """One rank. Times are those of the scheduler's clock, in seconds.
 
     Attributes:
-        rank: in the world.
+        rank: rank in the world.
         state: what it can do.
         role: "collector" or "learner"; empty until it has reported.
         group: name of the group that a learner is a member of.
         host: name of its node.
-        pid: its process there.
-        gpus: that it uses.
-        cpus: that it uses.
+        pid: process id there.
+        gpus: number of GPUs that it uses.
+        cpus: number of cores that it uses.
         has_ended: it said goodbye, raised or died: nobody waits for it any more.
         report: closing figures, from its goodbye.
-        task: under way.
+        task: the task that it works on.
         started: when the task was ordered.
         has_begun: it has sent something about the task.
         closing: when it was ordered to end the task; None: it was not.
         heard_at: when its last message came.
-        heard: the kind of that message.
-        notified_late: people have read that it does not end its task.
-        notified_quiet: people have read that it sends nothing.
+        heard: type of that message.
+        notified_late: the log has said that it does not end its task.
+        notified_quiet: the log has said that it sends nothing.
         killed_at: when it was ordered to be killed, because it is frozen; None: it was not.
-        policy_version: by which it acts; None: it does not.
-        shares: activity -> share of its time, as it said last.
+        policy_version: version of the policy by which it acts; None: it does not act.
+        shares: activity -> share of its time, from its last report.
         is_paused: a collector was ordered to wait for learners.
-        free_since: number that counts up as workers become free.
-        has_environments: a collector has made them, for a task that it has ended.
-        pauses: how often it ran out of environments.
-        paused_until: when it may make its environments anew.
-        demand: a learner's request that not all learners have made yet.
+        free_since: a number that counts up as workers become free: the lowest was free first.
+        has_environments: a collector has made environments, for an earlier task.
+        pauses: how often all its environments have failed.
+        paused_until: when it may make new environments.
+        demand: a learner's request, until all learners of its group have made theirs.
         info: a learner's last scalars.
-        result: of a learner's task, while other learners go on with it.
+        result: result of a learner's task, until all learners of its group have theirs.
     """
 
     rank: int
@@ -176,7 +176,7 @@ class Worker:
         return isinstance(self.task, CollectTask) and not self.task.eval_flag
 
     def enter(self, ready: WorkerReady) -> None:
-        """It has come: it is free."""
+        """Note that it has reported: it is free."""
         self.state, self.role, self.group = State.FREE, ready.role, ready.player
         self.host, self.pid = ready.host, ready.pid
         self.gpus, self.cpus = ready.gpus, ready.cpus
@@ -202,20 +202,20 @@ class Worker:
         return now - (self.heard_at if self.heard_at > self.started else self.started)
 
     def may_be_closed(self, now: float, patience_s: float) -> bool:
-        """Returns whether another task may be closed: this one is not ending, or takes too long."""
+        """Returns whether this task does not forbid to close another: it is open, or overdue."""
         return self.closing is None or now - self.closing >= patience_s
 
 
 @dataclass(frozen=True)
 class Timeouts:
-    """Seconds.
+    """How long rank 0 waits for what, in seconds.
 
     Attributes:
-        start_s: that workers may take to report.
-        stop_s: that they may take to end in order.
-        collector_task_s: that a collector may take to end a task before another is asked.
-        learner_task_s: that a learner may take until its first request for data.
-        silence_s: without any message, after which a worker is frozen: it is killed.
+        start_s: for workers to report.
+        stop_s: for workers to end.
+        collector_task_s: for a collector to end its task, before another one is closed as well.
+        learner_task_s: for a learner's first request for data.
+        silence_s: for any message; then a worker counts as frozen, and is killed.
         rest_s: pause of a collector whose environments have all failed, before it makes new ones;
             each further pause is twice as long.
     """
@@ -246,20 +246,20 @@ class FaultPolicy:
     """Decides which deaths a run survives.
 
     Attributes:
-        rules: the user's.
+        rules: the user's settings.
         is_possible: the MPI library lets the others live when a rank is killed.
-        learners_on_gpu: learners use NCCL, which cannot be left in the middle of a step.
-        each_learner_needs_one: a collector: on-policy, a batch has a rollout for each learner.
+        learners_on_gpu: learners use NCCL, whose collectives cannot be left half-done.
+        each_learner_needs_a_collector: on-policy, a batch has a rollout for each learner.
     """
 
     rules: SurvivalConfig = dataclasses.field(default_factory=SurvivalConfig)
     is_possible: bool = False
     learners_on_gpu: bool = False
-    each_learner_needs_one: bool = False
+    each_learner_needs_a_collector: bool = False
 
     @classmethod
     def of(cls, config: ExperimentConfig, *, is_possible: bool) -> FaultPolicy:
-        """Returns that of an experiment; a deterministic run loses no rank on its way."""
+        """Returns that of an experiment; a deterministic run survives no death."""
         rules = config.system.survival
         if config.system.deterministic:
             rules = dataclasses.replace(rules, on_collector_death="abort", on_learner_death="abort")
@@ -291,14 +291,14 @@ class Workers:
     """The table of all workers.
 
     Args:
-        ranks: that take part, the coordinator not among them.
-        groups: whose learners are among them.
-        faults: without whom the run goes on.
+        ranks: all ranks but rank 0.
+        groups: the groups of learners.
+        faults: decides which deaths the run survives.
         timeouts: how long to wait for what.
-        host: of rank 0.
+        host: name of rank 0's node.
 
     Attributes:
-        guests_gone: guests that have come, and have left or were lost.
+        guests_gone: number of guests that have left or were lost.
     """
 
     def __init__(
@@ -313,7 +313,7 @@ class Workers:
         self.timeouts = timeouts if timeouts is not None else Timeouts()
         self._groups, self._host = groups, host
         self._workers = {rank: Worker(rank) for rank in sorted(ranks)}
-        self._collectors: list[Worker] = []  # that have reported
+        self._collectors: list[Worker] = []  # those that have reported, by rank
         self._freed = 0
         self.guests_gone = 0
 
@@ -335,7 +335,7 @@ class Workers:
     # ------------------------------------------------------------------------------- coming, going
 
     def report(self, rank: int, ready: WorkerReady) -> None:
-        """A worker has reported: it is free. A guest has its record from now on."""
+        """Note that a worker has reported: it is free. A guest has a record from now on."""
         if is_guest(rank):
             self._workers.setdefault(rank, Worker(rank))
         worker = self[rank]
@@ -360,12 +360,12 @@ class Workers:
 
     @property
     def all_reported(self) -> bool:
-        """True if nobody is expected any more."""
+        """True if every worker has reported, or died."""
         return not any(worker.state is State.EXPECTED for worker in self)
 
     @property
     def silent(self) -> list[int]:
-        """Ranks that have not ended."""
+        """Ranks that have not ended yet."""
         return [worker.rank for worker in self if not worker.has_ended]
 
     @property
@@ -380,7 +380,7 @@ class Workers:
 
     @property
     def collectors(self) -> list[Worker]:
-        """Collectors that can work; guests are not among them."""
+        """Collectors that are free or work, without guests."""
         return [one for one in self._collectors if one.is_available and not one.is_guest]
 
     @property
@@ -390,18 +390,18 @@ class Workers:
 
     @property
     def collectors_left(self) -> int:
-        """Collectors that can work, and those that have not reported yet."""
+        """Number of collectors that are free or work, or have not reported yet."""
         expected = sum(worker.state is State.EXPECTED for worker in self)
-        learners = max(self._groups.size - len(self._groups.learners), 0)  # of those expected
+        learners = max(self._groups.size - len(self._groups.learners), 0)  # expected ones
         return len(self.collectors) + max(expected - learners, 0)
 
     def _role_of(self, worker: Worker) -> str:
-        """Role of a worker; one that is still expected collects, if all learners have reported."""
+        """Returns a worker's role: until it reports, "collector" if all learners have reported."""
         learners_are_here = len(self._groups.learners) >= self._groups.size
         return worker.role or ("collector" if learners_are_here else "")
 
     def lose(self, rank: int) -> Task | None:
-        """A worker has died and the run goes on; returns its task."""
+        """Note that a worker has died and the run goes on; returns its task."""
         worker = self[rank]
         task, worker.task, worker.policy_version = worker.task, None, None
         if worker.role == "learner" and worker.state is not State.LOST:
@@ -413,8 +413,8 @@ class Workers:
 
     @property
     def collectors_needed(self) -> int:
-        """With fewer the run cannot go on."""
-        if self.faults.each_learner_needs_one:
+        """Fewest collectors with which the run can go on."""
+        if self.faults.each_learner_needs_a_collector:
             return max(len(self._groups.learners), 1)
         return max(sum(group.learners.size > 0 for group in self._groups), 1)
 
@@ -435,7 +435,7 @@ class Workers:
         else:
             rule = faults.rules.on_collector_death
             if others < self.collectors_needed:
-                if faults.each_learner_needs_one:
+                if faults.each_learner_needs_a_collector:
                     return "on-policy there must be a collector to each learner"
                 return "there must be a collector to each player that learns"
         if rule == "abort":
@@ -453,14 +453,15 @@ class Workers:
 
     @property
     def free_collectors(self) -> list[Worker]:
-        """Free collectors: first those whose environments are made, the one that ended last first.
+        """Free collectors, in the order in which they should get tasks.
 
-        The others follow in the order in which they came. Guests are not among them.
+        Those that have environments come first, the one that became free last before the others;
+        then those without, in the order in which they became free. Guests are not among them.
         """
         free = [worker for worker in self.collectors if worker.state is State.FREE]
         free.sort(key=lambda worker: worker.free_since)
-        made = [worker for worker in reversed(free) if worker.has_environments]
-        return made + [worker for worker in free if not worker.has_environments]
+        with_environments = [worker for worker in reversed(free) if worker.has_environments]
+        return with_environments + [worker for worker in free if not worker.has_environments]
 
     @property
     def free_guests(self) -> list[Worker]:
@@ -475,7 +476,7 @@ class Workers:
         return worker
 
     def finish(self, rank: int, task_id: str) -> Task | None:
-        """A task has ended; returns it, or None if the worker did not have it."""
+        """Note that a worker has ended a task; returns it, or None if it was not the worker's."""
         worker = self[rank]
         worker.policy_version = None
         if worker.task is None or worker.task.task_id != task_id:
@@ -485,7 +486,7 @@ class Workers:
         return task
 
     def pause(self, rank: int, now: float) -> None:
-        """A collector has no environments left: it pauses, each time twice as long."""
+        """Pause a collector whose environments have all failed, each time twice as long."""
         worker = self[rank]
         worker.state, worker.task, worker.policy_version = State.PAUSED, None, None
         worker.has_environments = False
@@ -512,7 +513,7 @@ class Workers:
 
     @property
     def policy_versions(self) -> dict[int, int]:
-        """Version by which each rank acts that acts for the main group."""
+        """Rank -> version of the policy by which it acts, of the ranks that act for main."""
         return {
             w.rank: w.policy_version
             for w in self
@@ -559,9 +560,10 @@ class Workers:
         return workers
 
     def close_uneven(self, now: float) -> list[Worker]:
-        """Mark a group's newest collect task for closing, where another has two collectors less.
+        """Mark the newest collect task of the group with most collectors for closing.
 
-        So each group that learns keeps collectors, also after deaths.
+        That is done where another group has two collectors less, so that each group that learns
+        has collectors, also after deaths.
         """
         groups = [self.collecting(group) for group in self._groups if group.is_learning]
         if len(groups) < 2:
@@ -576,7 +578,7 @@ class Workers:
     # ------------------------------------------------------------------------------- clocks
 
     def notices(self, now: float, waiting: Container[int]) -> list[tuple[int, Notice]]:
-        """Ranks that do not do what they should, each reported once.
+        """Returns the ranks that are late or quiet, each once for a task or a silence.
 
         Args:
             now: the scheduler's clock.
@@ -597,13 +599,13 @@ class Workers:
         return notices
 
     def check(self, now: float) -> list[Order]:
-        """Check that learners have begun their task, and that all send something.
+        """Check that learners have begun their task, and that no worker is frozen.
 
         Returns:
-            Orders to kill workers that are frozen, where the run goes on without them.
+            Orders to kill frozen workers, if the run can go on without them.
 
         Raises:
-            WorkerSilentError: it does not, or a learner has not begun in time.
+            WorkerSilentError: it cannot, or a learner has not begun in time.
         """
         frozen = [worker for worker in self if self._is_frozen(worker, now)]
         orders = [self._kill(worker, now, frozen) for worker in frozen if worker.killed_at is None]
@@ -619,15 +621,15 @@ class Workers:
         return orders
 
     def _is_frozen(self, worker: Worker, now: float) -> bool:
-        """Returns whether a worker that has come sends nothing any more, not even heartbeats."""
+        """Returns whether a worker sends nothing any more, not even heartbeats."""
         is_here = worker.is_available or worker.state is State.PAUSED
         return is_here and worker.silence_s(now) > self.timeouts.silence_s
 
     def _kill(self, worker: Worker, now: float, frozen: list[Worker]) -> Order:
-        """Returns the order to kill a worker, to a rank of its host that lives.
+        """Returns the order to kill a worker, for a living rank on its host.
 
         Raises:
-            WorkerSilentError: there is none, or the run cannot go on without it.
+            WorkerSilentError: there is none, or the run cannot go on without the worker.
         """
         if worker.is_guest:  # it hangs, but its messages are heard
             worker.killed_at = now

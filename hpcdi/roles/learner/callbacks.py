@@ -180,7 +180,7 @@ class PublishPolicy(Periodic):
         every: iterations between two offers.
     """
 
-    def __init__(self, offer: Callable[[Any, bool], None], every: int = 1) -> None:
+    def __init__(self, offer: Callable[[Training, bool], None], every: int = 1) -> None:
         super().__init__(every)
         self._offer = offer
 
@@ -207,7 +207,7 @@ class Report(Periodic):
 
     every_s = LOG_EVERY_S
 
-    def __init__(self, report: Callable[[Any], None], every: int) -> None:
+    def __init__(self, report: Callable[[Training], None], every: int) -> None:
         super().__init__(every)
         self._report = report
 
@@ -375,12 +375,12 @@ def _read(key: str, value: Any) -> tuple[Callback | None, str]:
     try:
         if key in CALLBACKS and not isinstance(value, Mapping):
             return CALLBACKS[key](value), ""
-        return whole_hook(key, value), ""
+        return registered_hook(key, value), ""
     except (TypeError, ValueError) as error:
         return None, str(error)
 
 
-def whole_hook(key: str, value: Any) -> Callback:
+def registered_hook(key: str, value: Any) -> Callback:
     """Returns a hook of DI-engine's form.
 
     Args:
@@ -395,9 +395,9 @@ def whole_hook(key: str, value: Any) -> Callback:
     except UnknownTypeError:
         keys, types = ", ".join(sorted(CALLBACKS)), ", ".join(sorted(HOOK_REGISTRY))
         raise ValueError(f"is neither one of {keys} nor a hook of type {types}") from None
-    unknown = sorted(value.keys() - _WHOLE)
+    unknown = sorted(value.keys() - _HOOK_KEYS)
     if unknown:
-        raise ValueError(f"unknown key {unknown[0]!r}; a hook has {', '.join(_WHOLE)}")
+        raise ValueError(f"unknown key {unknown[0]!r}; a hook has {', '.join(_HOOK_KEYS)}")
     hook: Callback = make(
         value.get("name", key),
         value.get("priority", 100),
@@ -407,7 +407,7 @@ def whole_hook(key: str, value: Any) -> Callback:
     return hook
 
 
-_WHOLE = ("name", "type", "priority", "position", "ext_args")
+_HOOK_KEYS = ("name", "type", "priority", "position", "ext_args")
 
 
 def _number(value: Any, default: int, what: str = "iterations") -> int | None:

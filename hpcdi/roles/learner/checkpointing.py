@@ -56,7 +56,7 @@ SUFFIXES = (".tar", ".pth", ".pt")
 
 
 class Trained(Protocol):
-    """A learner, as far as a checkpoint holds it.
+    """What a checkpoint needs of a learner.
 
     Attributes:
         policy: its learn mode.
@@ -94,10 +94,10 @@ def save_learner(learner: Trained, name: str, keep: int) -> Path | None:
     Args:
         learner: with its policy.
         name: see `checkpoint_name`.
-        keep: how many of those by iteration stay.
+        keep: how many of those that are named by iteration stay.
 
     Returns:
-        Its folder; None where it could not be written.
+        Its folder; None if it could not be written.
     """
     facts = {
         "train_iter": learner.train_iter,
@@ -128,12 +128,12 @@ def learner_files(
 ) -> dict[str, Callable[[Path], None]]:
     """Copy a learner's state; returns file name -> writer, which may be called later.
 
-    The first of a group returns all of it, the others their random state.
+    The first learner of a group returns all of it, the others their random state.
 
     Args:
         learner: with its policy.
-        agent: number among those that learn apart: in a battle, or of a league's players.
-        image: its present weights, where they are packed already.
+        agent: number of its group, in a league with several.
+        image: its present weights, if they are packed already.
     """
     state = dict(learner.policy.state_dict())
     if learner.rank > 0:
@@ -142,7 +142,7 @@ def learner_files(
         return {of_agent(agent, _OF_RANK.format(learner.rank)): partial(save_tensors, tree=tree)}
     model = state.pop("model")
     image = PolicyImage.of(model, learner.train_iter) if image is None else image
-    rest = {
+    beside_weights = {
         "policy": copied(state),
         "train_iter": learner.train_iter,
         "collector_envstep": learner.env_steps,
@@ -150,7 +150,7 @@ def learner_files(
     }
     return {
         of_agent(agent, POLICY_FILE): partial(publish_policy, image=image),
-        of_agent(agent, _LEARNER): partial(save_tensors, tree=rest),
+        of_agent(agent, _LEARNER): partial(save_tensors, tree=beside_weights),
     }
 
 
@@ -161,7 +161,7 @@ def with_policy_of(snapshot: Checkpoint, donor: Checkpoint) -> dict[str, Callabl
     random states stay the snapshot's.
 
     Args:
-        snapshot: one from before its learners began has no files of theirs.
+        snapshot: the snapshot; it has no learner files if it was taken before learners began.
         donor: a snapshot of a run with the same networks.
 
     Raises:
@@ -172,22 +172,22 @@ def with_policy_of(snapshot: Checkpoint, donor: Checkpoint) -> dict[str, Callabl
     writers: dict[str, Callable[[Path], None]] = {}
     for path in sorted(donor.folder.glob(f"*{_LEARNER}")):
         prefix = path.name.removesuffix(_LEARNER)
-        rest: dict[str, Any] = {
+        state: dict[str, Any] = {
             "policy": {},
             "train_iter": int(snapshot.facts.get("train_iter", 0)),
             "collector_envstep": int(snapshot.facts.get("env_steps", 0)),
             "random": {},
         }
         if snapshot.file(path.name).exists():
-            rest = load_tensors(snapshot.file(path.name))
+            state = load_tensors(snapshot.file(path.name))
         donated = load_tensors(path)["policy"]
         shared = {name: value for name, value in donated.items() if name not in NOT_SHARED}
-        kept = {name: rest["policy"][name] for name in NOT_SHARED if name in rest["policy"]}
-        rest["policy"] = {**shared, **kept}
+        random = {name: state["policy"][name] for name in NOT_SHARED if name in state["policy"]}
+        state["policy"] = {**shared, **random}
         weights = read_policy(donor.file(f"{prefix}{POLICY_FILE}")).state_dict()
-        image = PolicyImage.of(weights, rest["train_iter"])
+        image = PolicyImage.of(weights, state["train_iter"])
         writers[f"{prefix}{POLICY_FILE}"] = partial(publish_policy, image=image)
-        writers[path.name] = partial(save_tensors, tree=rest)
+        writers[path.name] = partial(save_tensors, tree=state)
     return writers
 
 
@@ -223,8 +223,8 @@ def load_learner(
         learner: with its policy.
         path: a checkpoint's folder, or a policy's file, which holds weights alone.
         agent: see `learner_files`.
-        load_last_iter: True: also its iteration, optimizer and the rest; False: weights alone, from
-            iteration 0; None: all that the path holds, of a policy's file the weights alone.
+        load_last_iter: True: also iteration, optimizer and all other state; False: weights alone,
+            from iteration 0; None: everything of a folder, the weights alone of a policy's file.
 
     Raises:
         StoreError: it is missing, torn, or does not fit the present policy.
@@ -236,17 +236,17 @@ def load_learner(
     if path.is_dir():
         checkpoint = open_checkpoint(path)
         image = read_policy(checkpoint.file(of_agent(agent, POLICY_FILE)))
-        rest = {}
+        state = {}
         if load_last_iter is not False:
-            rest = _rest(checkpoint, learner.rank, agent)
+            state = _state_beside_weights(checkpoint, learner.rank, agent)
         of_type = checkpoint.facts.get("policy_type", "?")
     else:
         image, of_type = read_policy(path), "?"
-        rest = {"train_iter": image.version} if load_last_iter else {}
-    set_policy(learner, {"model": image.state_dict(), **rest.get("policy", {})}, path, of_type)
-    learner.train_iter = rest.get("train_iter", 0)
-    learner.env_steps = rest.get("collector_envstep", 0)
-    _restore_random_state(rest.get("random", {}))
+        state = {"train_iter": image.version} if load_last_iter else {}
+    set_policy(learner, {"model": image.state_dict(), **state.get("policy", {})}, path, of_type)
+    learner.train_iter = state.get("train_iter", 0)
+    learner.env_steps = state.get("collector_envstep", 0)
+    _restore_random_state(state.get("random", {}))
 
 
 def set_policy(learner: Trained, state: Mapping[str, Any], path: Path, of_type: str = "?") -> None:
@@ -255,7 +255,7 @@ def set_policy(learner: Trained, state: Mapping[str, Any], path: Path, of_type: 
     Args:
         learner: with its policy.
         state: what the policy's learn mode loads.
-        path: of the file.
+        path: path of the file, for the error.
         of_type: type of the policy in the file.
 
     Raises:
@@ -279,13 +279,13 @@ class SnapshotPartWriter(Closing):
     Args:
         layout: the run folder.
         announce: sends a part's announcement to rank 0.
-        player: that the learner learns for.
+        group: name of the learner's group.
     """
 
     def __init__(
-        self, layout: RunLayout, announce: Callable[[SnapshotPart], None], player: str = MAIN
+        self, layout: RunLayout, announce: Callable[[SnapshotPart], None], group: str = MAIN
     ) -> None:
-        self._layout, self._announce, self._player = layout, announce, player
+        self._layout, self._announce, self._group = layout, announce, group
         self._jobs = JobThread("snapshot-part")
 
     def keep(
@@ -302,7 +302,7 @@ class SnapshotPartWriter(Closing):
         self._jobs.submit(partial(self._write, order, files, learner.train_iter, stall_s))
 
     def close(self) -> None:
-        """Write what is still to be written."""
+        """Write all parts that wait, then end the thread."""
         self._jobs.close()
 
     def _write(
@@ -315,29 +315,30 @@ class SnapshotPartWriter(Closing):
         try:
             written = write_files(self._layout.inside(order.folder), files)
         except (OSError, StoreError) as error:
-            part = SnapshotPart(order.name, {}, train_iter, stall_s, str(error), self._player)
+            part = SnapshotPart(order.name, {}, train_iter, stall_s, str(error), self._group)
         else:
-            part = SnapshotPart(order.name, written, train_iter, stall_s, player=self._player)
+            part = SnapshotPart(order.name, written, train_iter, stall_s, player=self._group)
         self._announce(part)
 
 
-def _rest(checkpoint: Checkpoint, rank: int, agent: int) -> dict[str, Any]:
-    """Returns what a checkpoint holds beside the weights, for a learner of a group."""
+def _state_beside_weights(checkpoint: Checkpoint, rank: int, agent: int) -> dict[str, Any]:
+    """Returns everything but the weights of a checkpoint, for a learner of a group."""
     file = of_agent(agent, _LEARNER)
     if not checkpoint.file(file).exists():  # the best policy of a run over ranks
         return {}
-    rest: dict[str, Any] = load_tensors(checkpoint.file(file))
+    state: dict[str, Any] = load_tensors(checkpoint.file(file))
     if rank > 0:
-        # random numbers must differ: its own if it was in the group, else those of its start
-        rest["random"] = {}
+        # learners' random numbers must differ: a learner that was in the group has a file with its
+        # random state; a new one keeps that of its start
+        state["random"] = {}
         for name in NOT_SHARED:
-            rest["policy"].pop(name, None)
+            state["policy"].pop(name, None)
         path = checkpoint.file(of_agent(agent, _OF_RANK.format(rank)))
         if path.exists():
             of_rank = load_tensors(path)
-            rest["policy"].update(of_rank["policy"])
-            rest["random"] = of_rank["random"]
-    return rest
+            state["policy"].update(of_rank["policy"])
+            state["random"] = of_rank["random"]
+    return state
 
 
 def copied(tree: Any) -> Any:

@@ -1,11 +1,12 @@
-"""Where a learner's batches come from, and their way to the device.
+"""A learner's batches: gathering them, and moving them to the device.
 
-Rank 0 orders in which rows a block goes and which rows make a batch. Both orders come on one link
-and are carried out as they come, on the communication thread: so a batch has been gathered before
-the order that overwrites its rows is even read. The computing thread takes gathered batches. Who
-gathers a batch also starts its way to a GPU (`CudaStage`): into page-locked memory, and from there
-by a stream of its own, beside whatever is computed meanwhile. Who computes makes its stream wait
-for the copy, not itself. Without a GPU nothing is done, and nothing costs.
+Rank 0 decides into which rows a block goes and which rows make a batch. Both orders come on one
+link and are carried out in turn, on the communication thread: so a batch has been gathered before
+the order that overwrites its rows is even read. The computing thread takes gathered batches.
+
+With a GPU (`CudaStage`) the communication thread also starts the copy: into page-locked memory, and
+from there by a separate stream, while the GPU computes. The computing thread makes its stream wait
+for the copy, and does not wait itself. Without a GPU batches stay where they are (`HostStage`).
 """
 
 from __future__ import annotations
@@ -31,14 +32,14 @@ from hpcdi.utils.nested import share_tensors
 if TYPE_CHECKING:
     import torch
 
-_BATCHES_AHEAD = 16  # whose memory is used again
-_MOST_THREADS = 8  # that gather for a GPU: more read memory no faster
+_BATCHES_AHEAD = 16  # batches whose memory is reused
+_MOST_THREADS = 8  # that gather for a GPU: more of them do not read memory faster
 _NO_FEEDBACK: tuple[Array, Array] = np.zeros(0, np.int64), np.zeros(0)
 _AHEAD_S = 0.5
-"""So much computing may wait ready."""
+"""Seconds of computing for which batches are prefetched at most."""
 
 
-# ---------------------------------------------------------------------------- the way to the device
+# --------------------------------------------------------------------------------- to the device
 
 
 class HostStage:
@@ -52,10 +53,10 @@ class HostStage:
         self.recycler = Recycler(_BATCHES_AHEAD)
 
     def split(self, columns: Columns, weights: Array) -> Iterator[Any]:
-        """Yields the batches that stand one after the other, each on its way; `take` takes them.
+        """Splits columns of several batches, and starts to move them; yields what `take` takes.
 
         Args:
-            columns: name -> [batches x batch, ...]; not written to any more.
+            columns: name -> [batches x batch, ...]; nobody may write to them any more.
             weights: importance weights, float32 [batches, batch].
         """
         size = weights.shape[1]
@@ -73,9 +74,10 @@ class HostStage:
 
 
 class CudaStage(HostStage):
-    """Batches go to a GPU by page-locked memory and a stream of their own, by column.
+    """Copies batches to a GPU by page-locked memory and a separate stream, column by column.
 
-    Large columns are gathered into such memory, by the cores that a learner on a GPU leaves idle.
+    Large columns are gathered into such memory by several threads: a learner on a GPU has idle
+    cores.
 
     Args:
         device: CUDA device with its number.
@@ -89,17 +91,18 @@ class CudaStage(HostStage):
         self._stream: Any = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
         threads = min(torch.get_num_threads(), _MOST_THREADS)
         self.recycler = Recycler(_BATCHES_AHEAD, _page_locked, threads)
-        self._under_way: deque[tuple[Any, Any]] = deque()  # events, and what is copied until then
+        # events, and the page-locked tensors that must live until then
+        self._under_way: deque[tuple[Any, dict[str, torch.Tensor]]] = deque()
 
     def split(self, columns: Columns, weights: Array) -> Iterator[Any]:
         """See `HostStage.split`; all batches are copied together, a column at a time."""
         import torch
 
         size = weights.shape[1]
-        # a thread's present device is its own: this one may never have chosen
+        # the current device is a thread's: this one may not have set it
         with torch.cuda.device(self._device), torch.cuda.stream(self._stream):
             weighed = {**columns, "weight": weights.reshape(-1)}
-            pinned = share_tensors(weighed, pin_memory=True)  # copies only what is not so already
+            pinned = share_tensors(weighed, pin_memory=True)  # copies what is not page-locked yet
             there = {n: t.to(self._device, non_blocking=True) for n, t in pinned.items()}
             copied: Any = torch.cuda.Event()  # type: ignore[no-untyped-call]
             copied.record(self._stream)
@@ -118,7 +121,7 @@ class CudaStage(HostStage):
         stream = torch.cuda.current_stream(self._device)
         stream.wait_event(copied)
         for tensor in tensors.values():
-            tensor.record_stream(stream)  # else their memory is used again when this thread lets go
+            tensor.record_stream(stream)  # else torch reuses their memory before the stream is done
         return tensors
 
 
@@ -130,7 +133,7 @@ def _page_locked(n_bytes: int) -> Array:
 
 
 def stage_for(policy: LearnMode, *, pin_memory: bool) -> HostStage:
-    """Returns where a policy's batches are to go (called on the thread that computes).
+    """Returns the stage of a policy's device; call it on the computing thread.
 
     Args:
         policy: its attribute ``device`` is "cpu", "cuda" or "cuda:<number>".
@@ -154,9 +157,10 @@ def stage_for(policy: LearnMode, *, pin_memory: bool) -> HostStage:
 
 @dataclass
 class Prefetch:
-    """How many batches are under way: a given number, and fewer where an iteration takes long.
+    """Decides how many batches to request ahead: up to `most`, fewer if an iteration takes long.
 
-    They take memory, their priorities grow old, and at the end of a run all learners do them still.
+    Batches ahead take memory, their priorities grow old, and at the end of a run learners still
+    have to learn from them.
 
     Attributes:
         most: batches that may be under way.
@@ -197,9 +201,9 @@ class Feed:
         transport: fetches blocks.
         send: sends a message to rank 0.
         ready: called with each batch that is gathered.
-        batch_size: of the batches to ask for; 0: all that there is.
+        batch_size: items of a batch; 0: all items that there are.
         prefetch: batches that may be under way.
-        sequence: transitions of an item: above 1, rows are those where sequences begin.
+        sequence: transitions of an item; above 1, rank 0 sends the first rows of sequences.
 
     Attributes:
         task_id: the task; empty before the first one.
@@ -265,7 +269,7 @@ class Feed:
     # ---------------------------------------------------------------------- on the computing thread
 
     def ask(self, train_iter: int, now: float) -> None:
-        """Request more as soon as a quarter of what may be under way has been taken.
+        """Request more batches as soon as a quarter of those that may be under way was taken.
 
         Args:
             train_iter: iterations that are done.
@@ -280,7 +284,7 @@ class Feed:
         self._send(DataDemand(self.task_id, missing, self._batch_size, train_iter, ids, priorities))
 
     def batch(self, staged: Staged, now: float) -> Batch:
-        """Returns a gathered batch as the policy takes it."""
+        """Returns a gathered batch for the policy; its priorities go with the next request."""
         self._prefetch.take(now)
         ids = staged.unique_ids
 

@@ -1,8 +1,8 @@
 """A learner rank: it takes what rank 0 orders, one thing a turn, and updates a policy.
 
-Everything that stands in an order comes through one queue: the task, batches, snapshots between two
-of them, the end. What may come at any time (a policy request, the order to regroup) is noted as it
-arrives, and is looked at in every turn.
+Messages whose order matters go through one queue: the task, batches, snapshots between two batches,
+the end. Those that may come at any time (a policy request, the order to regroup) are noted as they
+arrive, and every turn looks at the notes.
 """
 
 from __future__ import annotations
@@ -51,11 +51,11 @@ from hpcdi.utils.backoff import wait_s
 from hpcdi.utils.log import LOGGER
 
 _REPORT_EVERY = 100
-"""Iterations between two progress reports to rank 0, where no log asks for another number."""
+"""Iterations between two progress reports to rank 0, unless the log's interval is set."""
 _WAIT_S = 0.02
-"""From one look at requests to the next, while there is no order."""
+"""Seconds between two looks at policy requests, while there is no order."""
 _LEAVE_S = 0.005
-"""From one look for rank 0's last message to the next."""
+"""Seconds between two looks for rank 0's last message."""
 _Order: TypeAlias = LearnTask | Staged | TakeSnapshot | BeginAnew | Stop
 
 
@@ -105,7 +105,7 @@ class Learner(MessageSide):
         training: MakeTraining = make_training,
         policy: Callable[[WorkerContext], LearnMode] = make_policy,
     ) -> None:
-        self._group = Membership(  # before the clocks of the base start: others may come late
+        self._group = Membership(  # first: it waits for the others, and no clock may run meanwhile
             context, lambda rank, message: self.pump.send(rank, message), self._is_ending
         )
         super().__init__(None, context)
@@ -203,7 +203,7 @@ class Learner(MessageSide):
                 self._next = self._orders.get(timeout=_WAIT_S)
 
     def close(self) -> None:
-        """Release what it holds, without a word to the others. Idempotent."""
+        """Release files, threads and the group without telling rank 0. Idempotent."""
         self._release()
 
     def resource(self) -> dict[str, int]:
@@ -226,17 +226,17 @@ class Learner(MessageSide):
     def _make_feed(self, context: WorkerContext) -> Feed:
         config = context.config
         is_in_turns = context.in_turns or config.system.deterministic
-        # on-policy, a batch is all that the present policy collected: no prefetching
         size, ahead = config.policy.learn.batch_size, config.system.prefetch
-        # (where staleness is corrected, the next one is gathered meanwhile)
         if config.policy.on_policy:
+            # a batch is all that the present policy collected: nothing to prefetch, except where
+            # staleness is corrected; there the next batch is gathered during an update
             size, ahead = 0, 1 + config.policy.CORRECTS_STALENESS
         return Feed(
             context.open_transport(),
             lambda message: self.pump.send(COORDINATOR_RANK, message),
             self._orders.put,
             batch_size=size,
-            prefetch=1 if is_in_turns else ahead,  # as many at a time, each time
+            prefetch=1 if is_in_turns else ahead,
             sequence=config.policy.sequence.length,
         )
 
@@ -253,7 +253,7 @@ class Learner(MessageSide):
             case Staged() if training is not None:
                 self._learn(training, self._feed.batch(order, now))
             case Staged():
-                pass  # it was asked for before the last iteration
+                pass  # requested before the task ended
             case LearnTask():
                 self._begin(order)
             case TakeSnapshot() | BeginAnew():
@@ -278,7 +278,7 @@ class Learner(MessageSide):
         for callback in (
             PublishPolicy(self._offer_policy, cfg.send_policy_freq),
             Report(self._report, self._report_every),
-            LogShow(0),  # of a run shorter than its logging interval too
+            LogShow(0),  # logs the end, also of a run that is shorter than its logging interval
         ):
             training.add(callback)
         self._feed.stage = stage_for(policy, pin_memory=cfg.pin_memory)
@@ -300,7 +300,7 @@ class Learner(MessageSide):
             LOGGER.warning("%s begins anew: %s is without it", self._place.group, snapshot.name)
 
     def _learn(self, training: Training, batch: Batch) -> None:
-        """Learn from a batch; after a death in the group again, unless the others have done it."""
+        """Learn from a batch; after a death in the group again, unless the others finished it."""
         self.meter.mark("wait")
         self._group.begun += 1
         while True:
@@ -319,10 +319,10 @@ class Learner(MessageSide):
             self._feed.ask(training.train_iter, time.monotonic())
 
     def _regroup(self, training: Training, broken: GroupBrokenError | None = None) -> bool:
-        """Go on with the learners that are left; returns whether to do the batch again."""
-        is_again = self._group.regroup(training, broken)
+        """Form a new group of the living learners; returns whether to repeat the batch."""
+        must_repeat = self._group.regroup(training, broken)
         self._publisher.file = self._policy_file()
-        return is_again
+        return must_repeat
 
     def _between_batches(self, training: Training, order: TakeSnapshot | BeginAnew) -> None:
         """Carry out an order that stands between the same two batches for all learners."""
@@ -339,7 +339,7 @@ class Learner(MessageSide):
             training.close()
 
     def _leave(self) -> None:
-        """Write what is still to be written, and tell rank 0 that this rank is done."""
+        """Finish all writing, and tell rank 0 that this rank is done."""
         self._release()
         report = {"train_iter": self.train_iter, "policies_sent": self._publisher.published}
         self._say_goodbye({**self.meter.report(), **report})
@@ -368,8 +368,8 @@ class Learner(MessageSide):
     @property
     def _report_every(self) -> int:
         """Iterations between two reports: as many as between two logs."""
-        shown = self._place.config.policy.learn.learner.hook.get("log_show_after_iter", 0)
-        return shown if isinstance(shown, int) and shown > 0 else _REPORT_EVERY
+        every = self._place.config.policy.learn.learner.hook.get("log_show_after_iter", 0)
+        return every if isinstance(every, int) and every > 0 else _REPORT_EVERY
 
     def _policy_file(self) -> PolicyFile | None:
         """Returns the policy file, which the first member of a group writes for all."""
@@ -387,7 +387,7 @@ class Learner(MessageSide):
         self._orders.put(task)
 
     def _take_stop(self, order: Stop) -> None:
-        """End after the batches that are there: all learners of a group end at the same one."""
+        """End after the batches that came before: all learners of a group have the same ones."""
         self._is_stopping = True
         self._orders.put(order)
 
@@ -397,6 +397,6 @@ class Learner(MessageSide):
         self._publisher.forget(rank)
 
     def _is_ending(self) -> bool:
-        """Returns whether the run ends; keeps this rank's messages going."""
+        """Returns whether rank 0 has sent Stop; takes messages meanwhile."""
         self.pump.check()
         return self._is_stopping

@@ -1,7 +1,7 @@
 """One update of a policy, and what is called around it.
 
-`Training.update` is the whole of a train iteration; where batches come from and where policies go
-is its caller's affair: a learner rank's (`role`), or a program's of your own.
+`Training.update` is one train iteration. Its caller, a learner rank (`role`) or a program of yours,
+gets batches from somewhere and sends policies somewhere.
 """
 
 from __future__ import annotations
@@ -30,8 +30,9 @@ class Batch:
     """What one update learns from.
 
     Attributes:
-        columns: as the policy takes them: name -> tensor [batch, ...], ``weight`` among them.
-        unique_ids: [batch]; name the items. Empty: nobody wants their priorities.
+        columns: what the policy's forward takes: name -> tensor [batch, ...], ``weight`` among
+            them; of a policy of dicts, a list of samples.
+        unique_ids: ids of the items, [batch]. Empty: nobody wants their priorities.
         env_steps: environment steps of the run when it was drawn; -1: not known.
         feedback: takes the items' new priorities, float64 [batch].
     """
@@ -130,14 +131,14 @@ class Training:
             callback.on_start(self)
 
     def update(self, batch: Batch, **forward: Any) -> list[Log]:
-        """Do one iteration; of several passes over the batch each counts as one.
+        """Update the policy with a batch; each pass over the batch counts as one iteration.
 
         Args:
             batch: what to learn from.
-            **forward: for the policy's forward, beside the batch.
+            **forward: further arguments of the policy's forward.
 
         Returns:
-            What the policy returned of each pass.
+            What the policy returned for each pass.
 
         Raises:
             PolicyError: the loss is not finite any more, or priorities do not fit the batch.

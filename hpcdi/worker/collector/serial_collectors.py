@@ -133,7 +133,7 @@ class SampleSerialCollector(SerialCollector):
             if made + recorded >= target or loop.must_cut:
                 segment = loop.cut(train_iter)
                 if segment is not None:
-                    segment = segment.kept()
+                    segment = segment.copy()
                     if keep is not None:
                         keep(segment)
                 parts.append(_columns_of(segment))

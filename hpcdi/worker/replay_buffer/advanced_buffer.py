@@ -238,7 +238,7 @@ class AdvancedReplayBuffer(RingBuffer):
             self._monitor,
             rng=self._rng,
             prioritized=self._prioritized,
-            let_go=ring.drop,
+            on_drop=ring.drop,
         )
 
     def _note(self, pushed: int = 0, drawn: int = 0) -> None:

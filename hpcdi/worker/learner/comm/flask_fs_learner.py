@@ -12,7 +12,7 @@ from typing import Any
 from hpcdi.errors import CommError
 from hpcdi.store.checkpoints import load_tensors
 from hpcdi.store.policies import PolicyImage, publish_policy
-from hpcdi.transport.files import load_block
+from hpcdi.store.shards import read_block
 from hpcdi.utils.lifetime import Closing
 from hpcdi.utils.threads import BackgroundThread
 from hpcdi.worker.learner.base_learner import BaseLearner
@@ -223,7 +223,7 @@ class FlaskFileSystemLearner(BaseCommLearner, Closing):
             CheckpointError: the file of samples is torn, or holds something else.
         """
         read: Any = (
-            load_tensors(Path(path)) if _holds_samples(Path(path)) else load_block(path).columns
+            load_tensors(Path(path)) if _holds_samples(Path(path)) else read_block(path).columns
         )
         read = decompressor(read) if decompressor is not None else read
         if not isinstance(read, list):
