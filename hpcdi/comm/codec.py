@@ -1,17 +1,16 @@
 """Messages, and other trees of plain data and arrays, as bytes: the only codec of this program.
 
-A message is a small head, and the bytes of its large arrays as they lie in memory.
-
-The head is JSON without the arrays' bytes; small arrays follow in the same buffer, large ones are
-frames of their own that are sent from and received into their memory::
+A message is a small head, and frames: the bytes of its large arrays, sent from and received into
+the arrays' memory, without a copy. The head is JSON for everything but arrays, and the bytes of
+small arrays::
 
     head   count, size of the JSON | each array: size, is it a frame? | JSON | small arrays
     frame  one array's bytes
 
-Decoding makes nothing but numbers, texts, containers, arrays, tensors, paths, and the dataclasses
-that are `sendable`: unlike a pickle, what comes from another process runs no code here. Integers
-of any size, tuples, keys that are no texts and NaN come back as they went; msgspec, JSON alone and
-MessagePack change some of these.
+Decoding makes nothing but numbers, texts, containers, arrays, tensors, paths, and `sendable`
+dataclasses: unlike a pickle, bytes of another process run no code here. Integers of any size,
+tuples, keys other than texts, and NaN survive the round trip; msgspec, JSON alone and MessagePack
+change some of these.
 """
 
 from __future__ import annotations
@@ -36,7 +35,7 @@ from hpcdi.utils.nested import parse_json
 C = TypeVar("C", bound=type)
 
 INLINE_BYTES = 32 << 10
-"""Arrays up to this size travel in the head's buffer: one MPI message instead of two."""
+"""Arrays up to this size are part of the head: one MPI message instead of two."""
 
 LARGEST_FRAME_BYTES = 1 << 36
 """64 GB. A head that announces more is damaged: no policy or block is that large."""
@@ -70,29 +69,30 @@ class Encoded:
 
 
 def sendable(cls: C) -> C:
-    """Let objects of a dataclass be sent (a decorator); class names are unique among these.
+    """Let objects of a dataclass be encoded (a decorator). Names of such classes are unique.
 
     Raises:
-        TypeError: another class has that name.
+        TypeError: another class has this name.
     """
     registered = _CLASSES.get(cls.__name__, cls)
+    # a module that is imported anew may register its class again
     if (registered.__module__, registered.__qualname__) != (cls.__module__, cls.__qualname__):
         raise TypeError(f"{registered.__module__} has a sendable class {cls.__name__}, too")
     _CLASSES[cls.__name__] = cls
     return cls
 
 
-for _shared in (ShardRef, ColumnSpec, RowView, Lockstep):
-    sendable(_shared)
+for _part_of_messages in (ShardRef, ColumnSpec, RowView, Lockstep):
+    sendable(_part_of_messages)
 
 
 def encode(message: Any, inline_bytes: int = INLINE_BYTES) -> Encoded:
-    """Bytes of a message; frames are views of the message's own arrays.
+    """Encodes a message; frames are views of its arrays, not copies.
 
     Args:
         message: of type `Message`, or any value of atoms, containers, arrays, tensors, paths and
             `sendable` dataclasses.
-        inline_bytes: arrays up to this size have no frame of their own.
+        inline_bytes: arrays up to this size go into the head, larger ones into frames.
 
     Raises:
         CommError: the message holds something that cannot be encoded.
@@ -121,7 +121,7 @@ def encode(message: Any, inline_bytes: int = INLINE_BYTES) -> Encoded:
 
 
 def frame_sizes(head: Array) -> list[int]:
-    """Bytes of each frame that follows a head.
+    """Returns the number of bytes of each frame that follows a head.
 
     Raises:
         CommError: the head is damaged.
@@ -139,7 +139,7 @@ def frame_sizes(head: Array) -> list[int]:
 
 
 def decode(head: Array, frames: Sequence[Array]) -> Any:
-    """The message of a head and its frames; its arrays are views of them.
+    """Decodes a message from its head and frames; its arrays are views of them.
 
     Raises:
         CommError: it is damaged, or of a class that is not `sendable` here.
@@ -168,17 +168,17 @@ def _decoded(view: memoryview, frames: Sequence[Array]) -> Any:
 
 
 def to_bytes(value: Any) -> Array:
-    """A value as one array of bytes, uint8 [n]; see `encode`."""
+    """Encodes a value as one array of bytes, uint8 [n]; see `encode`."""
     return encode(value, sys.maxsize).head
 
 
 def from_bytes(encoded: Array) -> Any:
-    """The value that `to_bytes` encoded; its arrays are views of the bytes."""
+    """Decodes what `to_bytes` encoded; arrays in it are views of the bytes."""
     return decode(encoded, ())
 
 
 def _entries(head: memoryview) -> Iterator[tuple[int, int]]:
-    """Of each array: its bytes, and whether it is a frame."""
+    """Returns number of bytes, and whether it is a frame, of each array."""
     count, body_size = _PREFIX.unpack_from(head)
     if _PREFIX.size + count * _ENTRY.size + body_size > len(head):
         raise ValueError(f"{len(head)} bytes do not hold {count} entries and {body_size} bytes")
@@ -192,7 +192,7 @@ _to_json = json.JSONEncoder(separators=(",", ":"), check_circular=False).encode
 
 
 def _tree(value: Any, views: list[memoryview]) -> Any:
-    """JSON's form of a value: atoms and dicts with text keys as they are, all else `[tag, ...]`."""
+    """Returns a value as JSON can have it: ``[tag, ...]`` for all but atoms and dicts by texts."""
     kind = type(value)
     if kind in _ATOMS:
         return value
@@ -233,22 +233,22 @@ def _add(array: Array, views: list[memoryview]) -> int:
     """Appends an array's bytes to `views`; returns their index."""
     if array.dtype.hasobject:
         raise CommError("it holds an array of Python objects")
-    whole = np.ascontiguousarray(array)
-    raw = whole.reshape(-1).view(np.uint8) if whole.nbytes else _EMPTY
+    contiguous = np.ascontiguousarray(array)
+    raw = contiguous.reshape(-1).view(np.uint8) if contiguous.nbytes else _EMPTY
     views.append(raw.data)
     return len(views) - 1
 
 
 @cache
 def _names_of(name: str) -> tuple[str, ...]:
-    """Fields of a sendable class."""
+    """Returns the names of the fields of a sendable class."""
     cls: Any = _CLASSES[name]
     return tuple(field.name for field in dataclasses.fields(cls))
 
 
 @lru_cache(maxsize=256)
 def _descr_of(dtype: np.dtype[Any]) -> Any:
-    """A dtype as numpy spells it in the header of its files: a text, or a list for each field."""
+    """Returns a dtype as in the header of numpy's files: a text, or a list with each field."""
     return np.lib.format.dtype_to_descr(dtype)
 
 
@@ -315,13 +315,13 @@ def _dtype_of(descr: Any) -> np.dtype[Any]:
 
 @lru_cache(maxsize=256)
 def _simple_dtype(descr: str) -> np.dtype[Any]:
-    if re.fullmatch(r"[<>|=]?a\d*", descr):  # which numpy itself would only warn of
+    if re.fullmatch(r"[<>|=]?a\d*", descr):  # deprecated: numpy only warns of it
         raise ValueError(f"there is no dtype {descr!r}")
     return np.dtype(descr)
 
 
 def _record_dtype(descr: Any) -> np.dtype[Any]:
-    """JSON has no tuples; numpy wants them for fields and their shapes."""
+    """Returns a record dtype from its description, whose tuples JSON has turned into lists."""
     fields = [
         (name, inner if isinstance(inner, str) else _record_dtype(inner), *map(tuple, shape))
         for name, inner, *shape in descr

@@ -250,18 +250,18 @@ class GradientSync:
     def _launch(self) -> None:
         """Send the next bucket off. All learners send them in the same order."""
         bucket = self._next_bucket
-        made, places = [], []
+        gradients, places = [], []
         for parameter, view in zip(bucket.tensors, bucket.views, strict=True):
             if parameter.grad is None:
                 view.zero_()
             elif parameter.grad is not view:
-                made.append(parameter.grad)
+                gradients.append(parameter.grad)
                 places.append(view)
             if parameter.requires_grad:
                 parameter.grad = view
-        if made:
+        if gradients:
             with torch.no_grad():
-                torch._foreach_copy_(places, made)
+                torch._foreach_copy_(places, gradients)
         with waiting_for(_GRADIENTS):
             bucket.work = dist.all_reduce(bucket.memory, group=self._group, async_op=True)
         self._launched = (self._launched or 0) + 1

@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 Address = tuple[str, int, str]
 """Host and port of a group's store, and the prefix of the group's keys."""
 Group = dist.ProcessGroup | None
-"""Some of the members, see `new_group`; None: all of them."""
+"""A group of some members, see `new_group`; None: all members."""
 
 DEFAULT_TIMEOUT_S = 300.0
 ADDRESS_VARIABLE = "HPCDI_MASTER_ADDR"
@@ -54,7 +54,7 @@ _DISCARD_PORT = 9
 _RANKS_OF_MPI = ("OMPI_COMM_WORLD_RANK", "PMI_RANK", "PMIX_RANK")
 """Variables that launchers set."""
 _set_by_us: list[str] = []  # environment variables to remove when the group is left
-_limit = timedelta(seconds=DEFAULT_TIMEOUT_S)  # of the group that was joined last
+_limit = timedelta(seconds=DEFAULT_TIMEOUT_S)  # time limit of the group joined last
 
 
 def get_rank() -> int:
@@ -63,12 +63,12 @@ def get_rank() -> int:
 
 
 def get_world_size(group: Group = None) -> int:
-    """Returns the size of the process group, or of another one; 1 without any."""
+    """Returns the number of members of the process group, or of `group`; 1 without one."""
     return dist.get_world_size(group) if dist.is_initialized() else 1
 
 
 def is_joined() -> bool:
-    """Returns whether this process is in a process group, perhaps one of its own."""
+    """Returns whether this process is in a process group, which may have no other members."""
     return dist.is_initialized()
 
 
@@ -80,10 +80,10 @@ class Meeting:
     """How members of a future process group find each other.
 
     Attributes:
-        rank: of this member.
-        hosts: of each member, in order.
-        share: sends the store's address to all members (on member 0), or returns it (given None).
-            Raises CommError where member 0 does not answer.
+        rank: rank of this member.
+        hosts: node of each member, in order of ranks.
+        share: sends its argument, the store's address, to all members (on member 0), or takes None
+            and returns the address (on the others). Raises CommError if member 0 does not answer.
     """
 
     rank: int
@@ -92,10 +92,10 @@ class Meeting:
 
 
 class GroupUser(Protocol):
-    """Holds groups made by `new_group`, or sums under way, see `start_sum`."""
+    """Refers to groups of `new_group`, or to unfinished sums of `start_sum`."""
 
     def group_left(self) -> None:
-        """Drop them: other members do not notice that a group was left while one is held."""
+        """Drop these: while a reference lives, other members do not notice that one has left."""
 
 
 _users: weakref.WeakSet[GroupUser] = weakref.WeakSet()
@@ -114,13 +114,13 @@ def dist_init(
     """Join the process group; collective over its members.
 
     Args:
-        backend: "nccl", or "gloo". "nccl" becomes "gloo" for all where a member has no CUDA device,
-            or where two share one, which NCCL refuses: gloo takes tensors of a GPU, by the host.
+        backend: "nccl" or "gloo". "nccl" becomes "gloo" for all members if one has no CUDA device,
+            or two share one, which NCCL refuses; gloo copies tensors of a GPU through the host.
         addr: host of rank 0; needed only without MPI.
         port: port of rank 0; needed only without MPI.
-        rank: this process's rank in the group; from `group`, else the environment's RANK, else that
-            among the ranks of MPI, which are all members then.
-        world_size: size of the group; from `group`, else the environment's WORLD_SIZE, else MPI's.
+        rank: this process's rank in the group; None: from `group`, else from the variable RANK,
+            else from MPI, whose ranks are then all members.
+        world_size: size of the group; None: from `group`, else WORLD_SIZE, else from MPI.
         timeout: seconds after which a collective that misses a member raises.
         group: MPI communicator of exactly the members, in rank order; or how else they meet.
 
@@ -143,7 +143,7 @@ def dist_init(
     world_size = _from_environment("WORLD_SIZE", world_size)
     global _limit
     limit = _limit = timedelta(seconds=timeout)
-    # a process that computes on a device already keeps that one
+    # a process that has computed on a device keeps that one
     is_free = not torch.cuda.is_initialized()  # type: ignore[no-untyped-call]
     if backend == "nccl" and torch.cuda.is_available() and is_free:
         hosts = meeting.hosts[:rank] if meeting is not None else ()
@@ -173,7 +173,7 @@ def dist_init(
 def dist_finalize() -> None:
     """Leave the process group. Idempotent; without a group it does nothing.
 
-    Call it before the interpreter ends: a group that is torn down with it aborts the process.
+    Call it before the interpreter ends: a group that exists then aborts the process.
     """
     for user in list(_users):
         user.group_left()
@@ -190,9 +190,9 @@ def call_when_left(user: GroupUser) -> None:
 
 
 def new_group(ranks: Sequence[int] | None = None, user: GroupUser | None = None) -> Group:
-    """Returns a second group, of some members or all, with the same time limit.
+    """Returns another group of some members, or all, with the same time limit.
 
-    Collective over all members of the first one, whether they are in the second or not.
+    Collective over all members of the process group, also those that will not be in the new one.
 
     Args:
         ranks: its members; None means all.
@@ -218,13 +218,13 @@ def _meeting_over(comm: MPI.Comm) -> Meeting:
 
 
 def _store_of(meeting: Meeting, timeout: timedelta) -> dist.Store:
-    """Returns the store where the members meet; collective over them.
+    """Returns the store that the members share; collective over them.
 
-    A client of TCPStore asks, before it connects, which name belongs to the store's address; since
-    its sockets are IPv6's it asks for ::ffff:127.0.0.1, which is in no /etc/hosts, so that the
-    question goes to DNS. A lost answer costs 5 s, once, at the start (seen where DNS lost 1.7 % of
-    its answers). A FileStore in memory would ask nobody, but it opens its file again when it is
-    destroyed, which may be at the end of the interpreter, and then never stops reading.
+    Before it connects, a client of TCPStore looks up the name of the store's address. Its sockets
+    are IPv6, so it looks for ::ffff:127.0.0.1, which is in no /etc/hosts, and asks DNS. A lost
+    answer costs 5 s, once, at the start (seen where DNS lost 1.7 % of its answers). A FileStore in
+    memory would need no look-up, but opens its file again when it is destroyed; if that is at the
+    end of the interpreter, it never stops reading.
     """
     hosts, size = meeting.hosts, len(meeting.hosts)
     if _is_one_host(hosts):
@@ -256,11 +256,11 @@ def _is_one_host(hosts: Sequence[str]) -> bool:
 
 
 def _own_address(hosts: Sequence[str]) -> str:
-    """Returns the address of member 0, this one, at which the others reach it."""
-    named = os.environ.get(ADDRESS_VARIABLE)
-    if named is not None:
-        return named
-    if _is_one_host(hosts):  # whatever names this host has
+    """Returns the address at which the others reach this member, number 0."""
+    configured = os.environ.get(ADDRESS_VARIABLE)
+    if configured is not None:
+        return configured
+    if _is_one_host(hosts):
         return "127.0.0.1"
     for variable in (_INTERFACE, _NCCL_INTERFACE):
         interface = os.environ.get(variable, "")
@@ -272,9 +272,9 @@ def _own_address(hosts: Sequence[str]) -> str:
             other, _DISCARD_PORT, type=socket.SOCK_DGRAM
         )[0]
         with socket.socket(family, kind) as probe:
-            probe.connect(address)  # sends nothing, but the kernel chooses the way
+            probe.connect(address)  # sends nothing; the kernel chooses the network
             address_here = str(probe.getsockname()[0])
-    except OSError:  # this host does not know the other's name
+    except OSError:  # the other host's name is unknown here
         return hosts[0]
     is_loopback = address_here.startswith("127.") or address_here == "::1"
     return hosts[0] if is_loopback else address_here
@@ -295,14 +295,14 @@ def _address_of(interface: str) -> str:
 def _serve(
     host: str, port: int, world_size: int, timeout: timedelta, *, is_awaited: bool = False
 ) -> tuple[dist.TCPStore, str, int]:
-    """Open a store that listens on one address alone; torch's own would listen on all.
+    """Open a store that listens on one address alone; torch would listen on all.
 
     Args:
-        host: name or address, of this host.
-        port: 0: any that is free.
-        world_size: of the group.
-        timeout: of its waits.
-        is_awaited: return when all members have come.
+        host: name or address of this host.
+        port: port number; 0: any free one.
+        world_size: size of the group.
+        timeout: longest wait of the store.
+        is_awaited: return only when all members have connected.
 
     Returns:
         The store, its address and port.
@@ -345,7 +345,7 @@ def _store_at(
 
 
 def _is_started_by_mpi() -> bool:
-    """Returns whether this process is a rank of MPI, and nothing says that it is another's."""
+    """Returns whether an MPI launcher started this process, and RANK is not set."""
     return "RANK" not in os.environ and any(name in os.environ for name in _RANKS_OF_MPI)
 
 
@@ -367,7 +367,7 @@ def _from_environment(name: str, argument: int | None) -> int:
 
 @contextmanager
 def waiting_for(what: str) -> Iterator[None]:
-    """Around torch's collectives: their errors become ours.
+    """Turns errors of torch's collectives into `GroupBrokenError` (a context manager).
 
     Args:
         what: the result, for the error message.
@@ -386,7 +386,7 @@ def waiting_for(what: str) -> Iterator[None]:
 
 
 def start_sum(x: torch.Tensor, group: Group = None) -> dist.Work:
-    """Begin to replace a tensor by its sum over a group of several; returns the handle."""
+    """Begin to replace a tensor by its sum over a group of several members; returns a handle."""
     work: dist.Work = dist.all_reduce(x, group=group, async_op=True)
     return work
 
@@ -404,7 +404,7 @@ def allreduce_data(x: float | torch.Tensor, op: str) -> float | torch.Tensor:
     """
     if op not in ("sum", "avg"):
         raise CommError(f"allreduce_data can do 'sum' and 'avg', not {op!r}")
-    total = _tensor_of(x)
+    total = _number_as_tensor(x)
     is_tensor = isinstance(x, torch.Tensor)
     if op == "avg" and is_tensor and not (total.is_floating_point() or total.is_complex()):
         raise CommError(f"a tensor of {total.dtype} cannot hold an average; pass its .float()")
@@ -418,7 +418,7 @@ def allreduce_data(x: float | torch.Tensor, op: str) -> float | torch.Tensor:
 
 
 def broadcast(x: torch.Tensor, src: int = 0, group: Group = None) -> None:
-    """Replace `x` by member `src`'s, in place; `src` is a rank of the whole group."""
+    """Replace `x` by that of member `src`, in place; `src` is a rank in the process group."""
     if get_world_size() > 1:
         with waiting_for(f"a tensor of learner {src}"):
             dist.broadcast(x, src, group=group)
@@ -440,7 +440,7 @@ def broadcast_object(value: Any, src: int = 0) -> Any:
     if get_world_size() == 1:
         return value
     is_source = get_rank() == src
-    data = _packed(value) if is_source else torch.empty(0, dtype=torch.uint8, device=_device())
+    data = _to_tensor(value) if is_source else torch.empty(0, dtype=torch.uint8, device=_device())
     with waiting_for(f"an object of learner {src}"):
         size = torch.tensor([data.numel()], device=data.device)
         dist.broadcast(size, src)
@@ -453,7 +453,7 @@ def gather_objects(value: Any) -> list[Any]:
     """Returns every member's object, in the order of ranks, on every member."""
     if get_world_size() == 1:
         return [value]
-    data, members = _packed(value), range(get_world_size())
+    data, members = _to_tensor(value), range(get_world_size())
     with waiting_for("the others' objects"):
         sizes = [torch.empty(1, dtype=torch.int64, device=data.device) for _ in members]
         dist.all_gather(sizes, torch.tensor([data.numel()], device=data.device))
@@ -467,8 +467,8 @@ def gather_objects(value: Any) -> list[Any]:
     ]
 
 
-def _packed(value: Any) -> torch.Tensor:
-    """Returns a value's bytes on the device of the group's backend."""
+def _to_tensor(value: Any) -> torch.Tensor:
+    """Returns a value encoded as bytes, uint8 [n], on the device of the group's backend."""
     return torch.from_numpy(to_bytes(value)).to(_device())
 
 
@@ -476,11 +476,11 @@ def _device() -> str:
     return "cuda" if get_world_size() > 1 and dist.get_backend() == "nccl" else "cpu"
 
 
-def _tensor_of(x: Any) -> torch.Tensor:
+def _number_as_tensor(x: object) -> torch.Tensor:
     """Returns the tensor itself, or the number as a tensor on the backend's device."""
     if isinstance(x, torch.Tensor):
         return x
-    if not isinstance(x, numbers.Real):  # numpy's are
+    if not isinstance(x, numbers.Real):  # numpy's numbers are, too
         raise TypeError(f"not a number or a tensor: {type(x).__name__}")
     dtype = torch.int64 if isinstance(x, numbers.Integral) else torch.float64
     return torch.tensor(x, dtype=dtype, device=_device())

@@ -17,8 +17,8 @@ Who sends which::
     learner   ──► learner       GroupAddress
     link, of a dead rank ──► any   RankLost
 
-Anything per item travels as an array, a block at a time. A `player` is the one whose learners they
-are, or whose data: a league may train several.
+Anything per item is sent as an array, a block at a time. `player` names the player, of those that
+learn in a league, that a message is about; without a league there is one, "main".
 """
 
 from __future__ import annotations
@@ -55,10 +55,10 @@ class WorkerReady(Message):
 
 @dataclass(frozen=True)
 class BlockReady(Message):
-    """A block is published; or, while it is open still, what has come to it.
+    """A block is published; or, while it is open, a piece was appended to it.
 
-    Where the transport lends open blocks, a block is announced piece by piece, and `BlockStored`
-    says where it lies in the end.
+    Where the transport lends open blocks, a block is announced piece by piece, and at last
+    `BlockStored` says where it is stored.
     """
 
     task_id: str
@@ -67,12 +67,12 @@ class BlockReady(Message):
     items: Array  # [items] of `ITEM_DTYPE`
     tail_rows: int
     sealed_at: float  # seconds since the epoch
-    episodes: int = 0  # that ended in it
-    made_of: int = -1  # environment steps, where its rows are samples; -1: they are transitions
-    games: tuple[GameCounts, ...] = ()  # that ended in it, in a league
-    player: str = MAIN  # that learns from it
-    first_row: int = 0  # of the block, at which the piece begins
-    capacity: int = 0  # rows to which the block may grow; 0: it is whole
+    episodes: int = 0  # number of episodes that ended in it
+    made_of: int = -1  # environment steps, if rows are samples of them; -1: rows are transitions
+    games: tuple[GameCounts, ...] = ()  # results of games that ended in it, in a league
+    player: str = MAIN  # the player that learns from it
+    first_row: int = 0  # row of the block at which the piece begins
+    capacity: int = 0  # rows to which the block may grow; 0: it is complete
 
     @property
     def is_open(self) -> bool:
@@ -92,7 +92,7 @@ class BlockReady(Message):
 
 @dataclass(frozen=True)
 class BlockStored(Message):
-    """A block that was announced piece by piece is whole, and lies in a shard."""
+    """A block that was announced piece by piece is complete, and stored in a shard."""
 
     block_id: int
     shard: ShardRef

@@ -1,6 +1,6 @@
 """The link over MPI: non-blocking sends, probing receives, naps in between. It survives dead ranks.
 
-That is MPI's User Level Failure Mitigation (ULFM), which Open MPI 5 has under ``mpirun --with-ft
+It uses MPI's User Level Failure Mitigation (ULFM), which Open MPI 5 has under ``mpirun --with-ft
 ulfm``. All ranks learn within milliseconds of one that is killed by a signal: their next probe
 raises. One that leaves by ``_exit`` without MPI_Finalize is not noticed, so hpcdi's ranks die by
 a signal (`failure.die_alone`). Without ULFM the launcher ends the job when a rank dies.
@@ -48,7 +48,7 @@ class MpiLink:
     """One rank's end in a communicator; see `Link`.
 
     Args:
-        comm: a communicator of this link's own (`Dup`), so that its tags are private; it returns
+        comm: a communicator for this link alone (`Dup`), so that its tags are private; it raises
             errors (mpi4py's default).
         shortest_nap_s: first nap after a message.
         longest_nap_s: longest nap while nothing comes.
@@ -133,14 +133,14 @@ class MpiLink:
         return arrived + [(rank, RankLost()) for rank in lost]
 
     def _complete(self, source: int) -> list[tuple[int, Message]]:
-        """Returns messages from `source` that have arrived as a whole, in order."""
+        """Returns messages from `source` that have arrived completely, in order."""
         waiting = self._incoming[source]
         done: list[tuple[int, Message]] = []
         try:
             while waiting and (message := self._advance(waiting[0], source)) is not None:
                 waiting.popleft()
                 done.append((source, message))
-        except MPI.Exception as error:  # it died within a message
+        except MPI.Exception as error:  # the sender died within a message
             self._acknowledge(error)
             self._abandon(waiting)
         return done
@@ -186,6 +186,6 @@ class MpiLink:
         self._lost |= ranks
 
     def _abandon(self, waiting: deque[Any]) -> None:
-        """Give up what was on its way to or from a dead rank."""
+        """Give up the messages on their way to or from a dead rank."""
         self._abandoned += waiting
         waiting.clear()

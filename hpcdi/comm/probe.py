@@ -83,8 +83,8 @@ def start_mpi() -> tuple[float, dict[str, str]]:
             del os.environ[_DISPLAY]
     start_s = time.perf_counter() - start
     text = "".join(printed)
-    if rest := _TABLE.sub("", text).strip():  # what else the library has to say is for people
-        sys.stderr.write(rest + "\n")
+    if warnings := _TABLE.sub("", text).strip():  # other output of the library is for people
+        sys.stderr.write(warnings + "\n")
     return start_s, parse_transports(text)
 
 
@@ -98,7 +98,7 @@ def _standard_output() -> Iterator[list[str]]:
     """Catch what C code prints; it is in the list when the block has ended."""
     printed: list[str] = []
     sys.stdout.flush()
-    kept = os.dup(1)
+    original = os.dup(1)
     try:
         with tempfile.TemporaryFile() as caught:
             os.dup2(caught.fileno(), 1)
@@ -106,11 +106,11 @@ def _standard_output() -> Iterator[list[str]]:
                 yield printed
             finally:
                 ctypes.CDLL(None).fflush(None)
-                os.dup2(kept, 1)
+                os.dup2(original, 1)
             caught.seek(0)
             printed.append(caught.read().decode(errors="replace").replace("\0", ""))
     finally:
-        os.close(kept)
+        os.close(original)
 
 
 def fault_tolerance() -> str:
@@ -141,10 +141,10 @@ def control_variable(name: str) -> int | None:
     try:
         if library.MPI_T_cvar_get_index(name.encode(), ctypes.byref(index)) != MPI.SUCCESS:
             return None
-        made = library.MPI_T_cvar_handle_alloc(
+        status = library.MPI_T_cvar_handle_alloc(
             index, None, ctypes.byref(handle), ctypes.byref(count)
         )
-        if made != MPI.SUCCESS or count.value != 1:
+        if status != MPI.SUCCESS or count.value != 1:
             return None
         has_read = library.MPI_T_cvar_read(handle, value) == MPI.SUCCESS
         library.MPI_T_cvar_handle_free(ctypes.byref(handle))

@@ -1,10 +1,10 @@
-"""What carries the messages of a role: a thread over MPI, its own turns in one process.
+"""Pumps carry the messages of a role: by a thread over MPI, in the role's turns in one process.
 
-An `Isend` above the eager limit does not move while its sender computes: 5 MB over TCP took 402 ms
-without and 9 ms with a thread that keeps MPI's progress engine turning. So over MPI a collector and
-a learner run their link on a thread (`LinkPump`), which alone makes MPI calls; the computing thread
-posts messages and takes those that arrived. Where all ranks are in one process there is nothing to
-keep turning, and a role's messages are handled in its own turns (`LocalPump`).
+An `Isend` above the eager limit makes no progress while its sender computes: 5 MB over TCP took 402
+ms without and 9 ms with a thread that keeps calling MPI. So over MPI a collector and a learner run
+their link on a thread (`LinkPump`), which alone makes MPI calls; the computing thread posts
+messages and takes those that arrived. Where all roles are in one process no thread is needed, and a
+role handles its messages in its turns (`LocalPump`).
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ Handlers: TypeAlias = Mapping[type, Callable[[int, Any], None]]
 
 _TURN_S = 0.05
 _LONGEST_TURN_S = 1.0
-"""A turn that took longer was this process's own pause (a suspended job), no silence of others."""
+"""A longer turn means that this process was suspended, not that others were silent."""
 
 
 class Pump(Protocol):
@@ -39,7 +39,7 @@ class Pump(Protocol):
     """
 
     def begin(self) -> None:
-        """Carry messages: the owner of the handlers is whole. Idempotent."""
+        """Begin to carry messages; the handlers' owner is fully initialized. Idempotent."""
         ...
 
     def send(self, rank: int, message: Message) -> None:
@@ -47,7 +47,7 @@ class Pump(Protocol):
         ...
 
     def check(self) -> None:
-        """Handle what has arrived, unless a thread does that; called at every turn of a role.
+        """Handle arrived messages, unless a thread does that; called in every turn of a role.
 
         Raises:
             Exception: whatever a handler or the link has raised.
@@ -59,10 +59,10 @@ class Pump(Protocol):
         ...
 
     def flush(self, timeout_s: float) -> None:
-        """Wait until everything that was posted has left.
+        """Wait until all posted messages have been sent.
 
         Raises:
-            CommError: a receiver does not take it within `timeout_s`.
+            CommError: a receiver does not take one within `timeout_s`.
         """
         ...
 
@@ -75,11 +75,11 @@ class LocalPump(Closing):
     """Carries the messages of a role that shares its process with all others; see `Pump`.
 
     Args:
-        link: in the world of this process.
+        link: the role's link to the others.
         handlers: called in `check`.
-        ask: called at every turn; a message that it returns goes to rank 0.
-        silence: not called: rank 0 takes turns in this process.
-        begins: of no use: nothing is carried before its owner's first turn.
+        ask: called in every turn; a message that it returns goes to rank 0.
+        silence: unused: rank 0 is in this process.
+        begins: unused: nothing is carried before the role's first turn.
     """
 
     def __init__(
@@ -127,12 +127,12 @@ class LinkPump(Closing):
     Args:
         link: the link; nobody else may use it afterwards.
         handlers: called on this thread.
-        ask: called at every turn; a message that it returns goes to rank 0 (signals, heartbeats).
-        silence: called at every turn with the seconds without a message of rank 0, while this
-            process ran.
-        begins: whether messages are carried from now on; False: from `begin`, or another call, on:
-            the owner of the handlers is not yet whole, and a message that waits for it would find
-            it half made.
+        ask: called in every turn of the thread; a message that it returns goes to rank 0 (signals,
+            heartbeats).
+        silence: called in every turn of the thread with the seconds since rank 0's last message,
+            without those in which this process was suspended.
+        begins: start the thread now; False: at the first call of another method. That is for a
+            handlers' owner that is not fully initialized yet.
     """
 
     def __init__(
@@ -181,16 +181,16 @@ class LinkPump(Closing):
             Exception: whatever ended the communication thread.
         """
         self.begin()
-        taken = []
+        messages = []
         with contextlib.suppress(queue.Empty):
             arrived = self._inbox.get(timeout=timeout_s)
             while True:
                 self.check()
                 if arrived is not None:
-                    taken.append(arrived)
+                    messages.append(arrived)
                 arrived = self._inbox.get_nowait()
         self.check()
-        return taken
+        return messages
 
     def wait_for(self, kind: type[M], timeout_s: float) -> M | None:
         """Returns the next message of a class, dropping others; None after `timeout_s`."""
@@ -212,8 +212,8 @@ class LinkPump(Closing):
         Args:
             failure: the report.
             timeout_s: how long to wait for the answer.
-            release: frees others that wait for this rank; called after the report was sent, so that
-                their own reports come later.
+            release: lets others stop waiting for this rank; called after the report was sent, so
+                that their reports of it come later.
 
         Returns:
             How to exit, or None if rank 0 does not answer.
@@ -228,15 +228,11 @@ class LinkPump(Closing):
 
     @property
     def is_alive(self) -> bool:
-        """True if the communication thread runs, or is still to begin."""
+        """True if the communication thread runs, or has not begun yet."""
         return not self._closing if self._thread is None else self._thread.is_alive
 
     def flush(self, timeout_s: float) -> None:
-        """Wait until everything that was posted has left.
-
-        Raises:
-            CommError: a receiver does not take it within `timeout_s`.
-        """
+        """See `Pump.flush`."""
         deadline = time.monotonic() + timeout_s
         backoff = Backoff()
         while self._outbox or self._unsent:
@@ -249,7 +245,7 @@ class LinkPump(Closing):
             backoff.nap()
 
     def close(self) -> None:
-        """End the thread; what has not left by then is lost. Idempotent."""
+        """End the thread; messages that were not sent are lost. Idempotent."""
         self._closing = True
         self._link.wake.set()
         if self._thread is not None:

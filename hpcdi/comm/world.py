@@ -62,14 +62,14 @@ class World:
             groups: ranks of each group in the order of its communicator; the same on all ranks. A
                 rank may be in several groups.
         """
-        own: dict[str, MPI.Comm] = {}
+        comms: dict[str, MPI.Comm] = {}
         for name, ranks in groups.items():
             is_member = self.rank in ranks
             place = ranks.index(self.rank) if is_member else 0
             comm = self.comm.Split(0 if is_member else MPI.UNDEFINED, place)
             if is_member:
-                own[name] = comm
-        return own
+                comms[name] = comm
+        return comms
 
 
 def share(comm: MPI.Comm, value: Any, root: int = 0) -> Any:
@@ -122,10 +122,10 @@ def gather_and_answer(
         waiting(missing)
         rank, report = _next(comm)
         reports[rank] = report
-    made = answer([reports[rank] for rank in range(comm.size)])
-    packed = to_bytes(made)
+    answer_to_all = answer([reports[rank] for rank in range(comm.size)])
+    packed = to_bytes(answer_to_all)
     MPI.Request.Waitall([comm.Isend([packed, MPI.BYTE], rank) for rank in range(1, comm.size)])
-    return made
+    return answer_to_all
 
 
 def _next(comm: MPI.Intracomm) -> tuple[int, Any]:

@@ -10,9 +10,9 @@ in one place its type, its meaning, its bounds and its default::
         learn: DQNLearnConfig = section(DQNLearnConfig, "the update")
         manager: ManagerConfig = component(ENV_MANAGER_REGISTRY, "base", "steps the environments")
 
-What a field's annotation says holds: also of a component, whose class of settings the `type` in the
-file chooses, among those that are derived from the annotated one. `Parser` builds all of it from a
-mapping and collects every problem instead of stopping at the first.
+A value has the annotated type of its field. Of a component, `type` in the file chooses the class
+of settings, which must be derived from the annotated one. `Parser` builds all of it from a mapping,
+and collects every problem instead of stopping at the first.
 """
 
 from __future__ import annotations
@@ -99,8 +99,8 @@ def setting(
         maximum: largest value.
         above: value that it must be larger than.
         choices: all values that it may have.
-        merges: keys of a mapping in the file are set in the default, which keeps its others; one
-            that is false there is the nothing of the default's type: 0, "" or false.
+        merges: the file's mapping updates the default one, instead of replacing it; a value that is
+            false, null or empty there becomes 0, "" or false, by the type of the default's.
     """
     bounds = Bounds(minimum, maximum, above, tuple(choices) if choices is not None else None)
     metadata = {"about": about, "bounds": bounds, "merges": merges}
@@ -122,7 +122,7 @@ def sections(cls: type[T], about: str) -> tuple[T, ...]:
 def component(registry: Registry, default_type: str, about: str) -> Any:
     """Declare a part whose class, and so its settings, is chosen by its `type` in a registry.
 
-    The field's annotation is the class that these settings are derived from.
+    Its settings must be derived from the class that the field is annotated with.
     """
     metadata = {"about": about, "registry": registry, "default_type": default_type}
     return field(default_factory=lambda: registry.settings(default_type)(), metadata=metadata)
@@ -157,9 +157,9 @@ def to_mapping(config: Any) -> Any:
 
 
 def restore(cls: type[T], mapping: Mapping[str, Any]) -> T:
-    """Returns the settings that `to_mapping` has made a mapping of; nothing is checked again.
+    """Returns the settings of which `to_mapping` returned the mapping, without checking them again.
 
-    Modules that they name in `import_names` are imported.
+    Imports the modules in their `import_names`.
     """
     hints = _hints_of(cast("type", cls))
     values: dict[str, Any] = {}
@@ -221,7 +221,7 @@ class Parser:
         config = cls(**values)
         if hasattr(config, "problems"):
             for problem in config.problems():
-                # where a value is wrong already, the rule judged the default in its place
+                # of a value that was wrong, the rule has judged the default
                 self._add_once(_join(path, problem.path), problem.message)
         return config
 
@@ -235,11 +235,11 @@ class Parser:
             return MISSING if parsed is None else parsed
         if "sections" in meta:
             items = value if isinstance(value, list | tuple) else [] if value is None else [value]
-            several = tuple(
+            groups = tuple(
                 self.parse(meta["sections"], item, f"{path}[{number}]" if number else path)
                 for number, item in enumerate(items)
             )
-            return MISSING if None in several else several
+            return MISSING if None in groups else groups
         try:
             parsed = convert(value, hint)
         except (TypeError, ValueError, OverflowError) as error:
@@ -255,14 +255,14 @@ class Parser:
     def _component(
         self, registry: Registry, default_type: str, base: Any, mapping: Any, path: str
     ) -> Any:
-        """Settings of the type that a mapping names; MISSING if there is none.
+        """Returns the settings of the type that a mapping names; MISSING if there is no such type.
 
         Args:
-            registry: of this kind of component.
-            default_type: where the mapping names none.
-            base: the class that the settings must be derived from; `Any`: they may be any.
-            mapping: of the settings.
-            path: of the component.
+            registry: has the types of this kind of component.
+            default_type: the type, if the mapping names none.
+            base: class that the settings must be derived from; `Any`: any class.
+            mapping: the settings.
+            path: path of the component in the configuration.
         """
         if not isinstance(mapping, Mapping):
             self._add(path, f"must be a mapping of settings, not {_type_name(mapping)}")
@@ -325,7 +325,7 @@ def _merged(default: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str,
 
 
 def convert(value: Any, hint: Any) -> Any:
-    """Convert `value` to the type `hint` if that loses nothing.
+    """Convert `value` to the annotated type `hint`, if that loses nothing.
 
     Raises:
         TypeError: it is of another type.

@@ -95,10 +95,16 @@ class LeagueConfig:
                 yield Problem(f"learners.{name}", f"must be a number of ranks from 1, not {count}")
 
     def share_learners(self, count: int) -> dict[str, int]:
-        """Shares learner ranks among the players that learn; 0 for some: there are too few."""
-        rest = [name for name in self.players if name not in self.learners]
+        """Returns player -> its number of `count` learner ranks; 0 for some: they are too few.
+
+        Players without a number in `learners` share the ranks that are free, evenly.
+        """
+        sharing = [name for name in self.players if name not in self.learners]
         free = max(0, count - sum(self.learners.values()))
-        shares = {n: free // len(rest) + (i < free % len(rest)) for i, n in enumerate(rest)}
+        shares = {
+            name: free // len(sharing) + (number < free % len(sharing))
+            for number, name in enumerate(sharing)
+        }
         return {name: {**shares, **self.learners}[name] for name in self.players}
 
 

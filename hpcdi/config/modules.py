@@ -67,20 +67,20 @@ def modules_beside(tree: Any, folders: Iterable[Path]) -> dict[Path, list[Path]]
 
     Args:
         tree: the configuration.
-        folders: that may hold them; the first one that has a module is taken.
+        folders: folders to look in; the first one that has a module counts.
 
     Returns:
         Folder -> files, and folders of packages, with such modules.
     """
     candidates = list(dict.fromkeys(folders))
-    found: dict[Path, list[Path]] = {}
+    modules: dict[Path, list[Path]] = {}
     for module in sorted({top for text in named_code(tree) for top in _modules_in(text)}):
         for folder in candidates:
             files = [f for f in (folder / f"{module}.py", folder / module) if f.exists()]
             if files and not _is_installed(module, candidates):
-                found.setdefault(folder, []).append(files[0])
+                modules.setdefault(folder, []).append(files[0])
                 break
-    return found
+    return modules
 
 
 def holds_modules(folder: Path) -> bool:
@@ -105,9 +105,9 @@ def _modules_in(text: str) -> Iterator[str]:
 
 
 def _is_installed(module: str, beside: Iterable[Path]) -> bool:
-    """Returns whether a module is found without the folders that may hold the user's own."""
+    """Returns whether a module can be imported without the folders of the user's modules."""
     if module in sys.builtin_module_names or module in sys.stdlib_module_names:
         return True
-    own = {"", *map(str, beside)}
-    path = [folder for folder in sys.path if folder not in own]
+    users = {"", *map(str, beside)}
+    path = [folder for folder in sys.path if folder not in users]
     return importlib.machinery.PathFinder.find_spec(module, path) is not None

@@ -1,7 +1,7 @@
 """The typed model of an experiment, and the rules over several of its parts.
 
-Here is what every YAML file has; a component (environment, policy, buffer ...) declares its own
-settings and the rules over them, see `hpcdi.config.fields`.
+Components (environment, policy, replay buffer ...) declare their settings, and the rules over them,
+in other modules; see `hpcdi.config.fields`.
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ class SurvivalConfig:
     )
     on_worker_error: str = setting(
         "abort",
-        "when one of them raises: abort, or as after a death",
+        "when a collector or learner raises an error: abort; or continue, as after a death",
         choices=_ON_FAULT,
     )
 
@@ -152,7 +152,7 @@ class GuestsConfig:
 
 @dataclass(frozen=True)
 class SystemConfig:
-    """Settings of the machine, none of learning."""
+    """Settings of the machine; none of them changes what is learnt, but `deterministic`."""
 
     coordinator: CoordinatorConfig = section(CoordinatorConfig, "rank 0")
     storage: StorageConfig = section(StorageConfig, "shards and policy files")
@@ -384,7 +384,7 @@ def _check_repeats(config: ExperimentConfig) -> list[Problem]:
             problems.append(Problem("policy.other.commander.league.players", why))
         manager = config.env.manager
         if isinstance(manager, OverlappingConfig) and manager.wait_num is not None:
-            why = "who is waited for depends on the clock (system.deterministic)"
+            why = "which environments are waited for depends on the clock (system.deterministic)"
             problems.append(Problem("env.manager.wait_num", why))
     return problems
 

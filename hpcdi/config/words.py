@@ -1,7 +1,7 @@
-"""Plain words of YAML as its version 1.2 reads them, and not as 1.1 does, which PyYAML knows.
+"""Reads unquoted words in YAML by version 1.2 of the standard; PyYAML itself follows 1.1.
 
-``NO``, ``off`` and ``yes`` are texts (1.1: truths), ``12:30:00`` is one (1.1: 45,000), ``0123`` is
-123 (1.1: 83). Underscores in numbers stay, as in ``1_000_000``; a key that comes twice is an error.
+``NO``, ``off`` and ``yes`` are texts (1.1: booleans), so is ``12:30:00`` (1.1: 45,000), ``0123`` is
+123 (1.1: 83). Numbers may have underscores, as in ``1_000_000``; a duplicate key is an error.
 """
 
 from __future__ import annotations
@@ -31,24 +31,26 @@ class Loader(yaml.SafeLoader):
     yaml_implicit_resolvers: dict[str, list[Any]] = {}  # noqa: RUF012 (PyYAML's own way)
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Hashable, Any]:
-        """A mapping.
+        """Returns a node's mapping.
 
         Raises:
             yaml.constructor.ConstructorError: a key comes twice.
         """
-        seen = set()
+        keys = set()
         for key, _ in node.value:
             text = (key.tag, key.value) if isinstance(key, yaml.ScalarNode) else None
-            if text in seen and key.value != "<<":
+            if text in keys and key.value != "<<":
                 raise yaml.constructor.ConstructorError(
-                    "while constructing a mapping", node.start_mark,
-                    f"found duplicate key {key.value}", key.start_mark,
-                )  # fmt: skip
-            seen.add(text)
+                    context="while constructing a mapping",
+                    context_mark=node.start_mark,
+                    problem=f"found duplicate key {key.value}",
+                    problem_mark=key.start_mark,
+                )
+            keys.add(text)
         return super().construct_mapping(node, deep)
 
 
-def _whole_number(loader: Loader, node: yaml.ScalarNode) -> int:
+def _integer(loader: Loader, node: yaml.ScalarNode) -> int:
     text = loader.construct_scalar(node).replace("_", "")
     base = {"0x": 16, "0b": 2}.get(text[:2], 10)
     return int(text[2:] if base != 10 else text, base)
@@ -58,7 +60,7 @@ for _name, (_words, _first) in _WORDS.items():
     Loader.add_implicit_resolver(
         f"tag:yaml.org,2002:{_name}", re.compile(rf"^(?:{_words})$"), list(_first)
     )
-Loader.add_constructor("tag:yaml.org,2002:int", _whole_number)
+Loader.add_constructor("tag:yaml.org,2002:int", _integer)
 
 
 def read(text: str) -> Any:

@@ -128,7 +128,7 @@ class Script:
     def act(self, observation: Columns, _setting: Settings, _rows: Array | None = None) -> Columns:
         """See `ColumnarActor.act`."""
         rows = [take_rows(observation, row) for row in range(column_rows(observation))]
-        arguments = rows
+        arguments: Sequence[Array | Columns] = rows
         if observation.keys() == {"observation"}:
             arguments = [columns["observation"] for columns in rows]
         return {"action": np.array([self._play(argument, self._rng) for argument in arguments])}

@@ -62,13 +62,13 @@ _SESSION_VARIABLE = "PRTE_MCA_prte_local_tmpdir_base"
 _MEMORY_VARIABLE = "OMPI_MCA_btl_sm_backing_directory"
 _SHARED_MEMORY = Path("/dev/shm")  # noqa: S108 (a folder of our own is made there)
 _LEAST_SHARED_BYTES = 64 << 20
-"""For the segments of Open MPI, some megabytes a rank: in containers /dev/shm may be smaller."""
+"""Free space for segments of Open MPI, some MB a rank; in containers /dev/shm may be smaller."""
 _ULFM_SINCE = 5
 _WATCH_S = 5.0
 _LEAVE_S = 60.0
-"""For mpirun to end when nothing of the job is left that it could wait for."""
+"""Seconds for mpirun to end when it has nothing to wait for any more."""
 _LAST_S = 10.0
-"""For mpirun to end when it is told to; then it is killed."""
+"""Seconds for mpirun to end after SIGHUP; then it is killed."""
 _ALLOCATION_VARIABLES = ("SLURM_JOB_ID", "PBS_JOBID", "LSB_JOBID")
 
 
@@ -83,12 +83,12 @@ def train(request: RunRequest) -> int:
     config = compiled.config
     ranks = request.ranks
     if ranks is None and request.resume is not None:
-        own = resume.ranks_of(request.resume)
-        ranks = None if own is None else world_of(own, config)
+        of_run = resume.ranks_of(request.resume)
+        ranks = None if of_run is None else world_of(of_run, config)
     ranks = default_ranks(config) if ranks is None else ranks
     plan_ranks(ranks, config)
     if isinstance(config.env, MpiEnvConfig):
-        Program.of(config.env).prepare()  # what does not compile is said before anything starts
+        Program.of(config.env).prepare()  # errors of its compiler come before anything starts
     mode = resume.start_mode(request, config, os.environ)
     path = resume.folder_of(request, mode, config.exp_name)
     if mode is resume.StartMode.DONE:
@@ -189,11 +189,11 @@ def rank_environment(variables: Mapping[str, str]) -> dict[str, str]:
 
 @dataclass(frozen=True)
 class Patience:
-    """Seconds that mpirun may go on without a sign that the run does.
+    """Seconds that mpirun may go on without a sign of life of the run.
 
     Attributes:
-        start_s: before the run has begun.
-        silence_s: after rank 0 has ended without a result: its workers end after so much silence.
+        start_s: until the run begins.
+        silence_s: after rank 0 has ended without a result; its workers end after this time.
     """
 
     start_s: float = START_TIMEOUT_S
@@ -206,17 +206,17 @@ class Patience:
 
 
 class Job:
-    """A running mpirun, in its own process group so that Ctrl-C reaches only this process.
+    """A running mpirun, in a process group of its own so that Ctrl-C reaches only this process.
 
-    SIGINT and SIGTERM are blocked in it: at one of them it would kill the ranks, where a batch
-    system sends it to all processes of a job. SIGHUP ends it.
+    It blocks SIGINT and SIGTERM, which a batch system sends to all processes of a job: at one of
+    them it would kill the ranks. SIGHUP ends it.
 
     Args:
         command: mpirun's command line.
         path: the run folder.
-        folders: variables with folders for MPI's own files, for which the user's variables take
-            precedence, and for the ranks' temporary ones, which lie in the user's.
-        variables: more of them, for the ranks.
+        folders: environment variables with folders for MPI's files, which variables of the user
+            override, and with that for the ranks' temporary files.
+        variables: more environment variables for the ranks.
     """
 
     def __init__(
@@ -282,7 +282,7 @@ class Job:
         if facts.get("state") in ("done", "failed", "stopped"):
             return self._ended(int(facts["exit_code"]), returned)
         if self._asked == signal.SIGTERM and not facts and not self._is_ended:
-            return EXIT_REQUEUE  # nothing had begun
+            return EXIT_REQUEUE  # before the run had begun
         if self._asked is not None:
             state, reason = "stopped", "ended at once by a signal"
             exit_code = EXIT_INTERRUPTED if self._asked == signal.SIGINT else EXIT_TERMINATED
@@ -304,22 +304,22 @@ class Job:
         return exit_code
 
     def _returned(self, patience: Patience) -> int:
-        """Wait for mpirun, and end it where it cannot end by itself; returns its exit code.
+        """Wait for mpirun, and end it if it cannot end by itself; returns its exit code.
 
-        Without a network to its daemons it waits for ever: for a start, or for ranks that have
-        ended (seen with Open MPI 5.0.11 and a cut of 3 minutes).
+        Without a network to its daemons it waits for ever, for a start or for ranks that have ended
+        (seen with Open MPI 5.0.11 and a network that was cut for 3 minutes).
         """
-        waits_for, since = "", time.monotonic()
+        last_event, since = "", time.monotonic()
         while True:
             with contextlib.suppress(subprocess.TimeoutExpired):
                 return self._process.wait(_WATCH_S)
-            now, (before, limit_s) = time.monotonic(), self._idle(patience)
-            since = since if before == waits_for else now
-            waits_for = before
-            if waits_for and now - since > limit_s + _LEAVE_S:
+            now, (event, limit_s) = time.monotonic(), self._idle_since(patience)
+            since = since if event == last_event else now
+            last_event = event
+            if event and now - since > limit_s + _LEAVE_S:
                 break
         sys.stderr.write(
-            f"hpcdi: mpirun does not end, {now - since:.0f} s after {waits_for}; it is ended. Is "
+            f"hpcdi: mpirun does not end, {now - since:.0f} s after {event}; it is ended. Is "
             "the network between the hosts broken?\n"
         )
         self._process.send_signal(signal.SIGHUP)
@@ -328,8 +328,11 @@ class Job:
         self._process.kill()
         return self._process.wait()
 
-    def _idle(self, patience: Patience) -> tuple[str, float]:
-        """Returns since when mpirun has nothing to wait for, and how long it may; "": it has."""
+    def _idle_since(self, patience: Patience) -> tuple[str, float]:
+        """Returns since which event mpirun has nothing to do, and for how long it may go on.
+
+        The event is empty while it has something to do.
+        """
         facts = self._facts()
         self._has_begun = self._has_begun or bool(facts)
         if not self._has_begun:
@@ -343,13 +346,13 @@ class Job:
 
     def _ended(self, exit_code: int, returned: int) -> int:
         """Returns the exit code of a run whose run.json has a result."""
-        if exit_code == EXIT_DONE and returned != EXIT_DONE:  # all it has to leave is on disk
+        if exit_code == EXIT_DONE and returned != EXIT_DONE:  # everything is on disk
             sys.stderr.write(
                 f"hpcdi: warning: the run is done, but a rank broke as it left (mpirun: {returned})"
                 "\n"
             )
         if exit_code == EXIT_REQUEUE and self._asked == signal.SIGINT:
-            return EXIT_INTERRUPTED  # before rank 0 was known: MPICH's mpirun forwards SIGTERM
+            return EXIT_INTERRUPTED  # MPICH's mpirun has forwarded SIGTERM, at the start
         return exit_code
 
     def _facts(self) -> dict[str, Any]:
@@ -392,9 +395,9 @@ def _this_launcher() -> str:
 
 
 def _in_mpirun() -> None:
-    """Runs in mpirun's process: ends it when `hpcdi train` is killed (Linux), and by SIGHUP alone.
+    """Prepares mpirun's process: it ends when `hpcdi train` is killed (Linux), and at SIGHUP alone.
 
-    Ranks take the signals that are blocked here when they are ready for them.
+    Ranks unblock the signals that are blocked here when they are ready for them.
     """
     signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT, signal.SIGTERM])
     signal.signal(signal.SIGHUP, signal.SIG_DFL)
@@ -403,7 +406,7 @@ def _in_mpirun() -> None:
 
 
 def _has_room(folder: Path) -> bool:
-    """Returns whether ranks can share memory in a folder; else they do so in the session's one."""
+    """Returns whether a folder has room for the ranks' shared memory."""
     try:
         return os.access(folder, os.W_OK) and shutil.disk_usage(folder).free >= _LEAST_SHARED_BYTES
     except OSError:
@@ -432,9 +435,8 @@ def mpi_folders(one_host: bool) -> Iterator[dict[str, str]]:
         try:
             session = stack.enter_context(own_folder(Path(tempfile.gettempdir())))
             variables = {_SESSION_VARIABLE: str(session)}
-            if one_host:  # what ranks leave when they are killed goes with it
+            if one_host:  # files that killed ranks leave are removed with it
                 variables[TEMPORARY_VARIABLE] = str(session)
-            if one_host:
                 shared = _has_room(_SHARED_MEMORY)
                 variables[_MEMORY_VARIABLE] = str(
                     stack.enter_context(own_folder(_SHARED_MEMORY)) if shared else session

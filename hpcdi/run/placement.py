@@ -148,7 +148,7 @@ def learner_ranks(places: Sequence[Place], count: int, *, cuda: bool) -> list[in
     heterogeneous job those after its first component.
 
     Args:
-        places: of all ranks.
+        places: places of all ranks.
         count: number of learners, less than the number of ranks.
         cuda: whether they compute on GPUs.
     """
@@ -170,8 +170,8 @@ def learner_ranks(places: Sequence[Place], count: int, *, cuda: bool) -> list[in
         able.remove(best)
         taken[places[best].host, places[best].gpus] += 1
         chosen.append(best)
-    rest = [rank for rank in free if rank not in chosen]
-    return sorted(chosen + rest[: count - len(chosen)])
+    others = [rank for rank in free if rank not in chosen]
+    return sorted(chosen + others[: count - len(chosen)])
 
 
 def learner_groups(roles: Sequence[str], config: ExperimentConfig) -> dict[str, tuple[int, ...]]:

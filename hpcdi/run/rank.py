@@ -65,8 +65,8 @@ if TYPE_CHECKING:
 _SWITCH_INTERVAL_S = 1e-3
 """Python's thread switch interval, shortened for the communication thread."""
 
-for _shared in (Place, RankPlace):
-    sendable(_shared)
+for _part_of_messages in (Place, RankPlace):
+    sendable(_part_of_messages)
 
 
 @sendable
@@ -81,7 +81,7 @@ class RunStart:
         restarts: how often the run has been resumed.
         ends_at: when the queue will end the job, in seconds since the epoch.
         error: why the run does not begin.
-        exit_code: of rank 0 in that case.
+        exit_code: exit code of rank 0 in that case.
     """
 
     experiment: Mapping[str, Any]
@@ -101,7 +101,7 @@ def run_rank(
     Args:
         request: the command line of `hpcdi train`.
         launched: how this process was started.
-        guard: of this rank's start.
+        guard: watches over this rank's start.
         chosen_by_user: see `limit_threads`; a learner may get more threads than one.
     """
     flag = SignalFlag()
@@ -128,16 +128,16 @@ def run_rank(
         if plan is not None or is_first(os.environ):  # else all ranks say the same
             sys.stderr.write(f"hpcdi: {error}\n")
         return error.exit_code
-    return _run_own(request, launched, guard, Own(flag, handed_over, plan, chosen_by_user))
+    return _run_role(request, launched, guard, BeforeMpi(flag, handed_over, plan, chosen_by_user))
 
 
 @dataclass(frozen=True)
-class Own:
-    """What one of hpcdi's own ranks has before MPI starts.
+class BeforeMpi:
+    """What a rank with a role knows before MPI starts.
 
     Attributes:
-        flag: what signals ask for.
-        handed_over: the experiment, where this job's launcher has checked it.
+        flag: notes what signals ask for.
+        handed_over: the experiment, if this job's launcher has checked it.
         plan: which ranks are solvers'; None: none is.
         chosen_by_user: see `limit_threads`.
     """
@@ -148,13 +148,15 @@ class Own:
     chosen_by_user: set[str]
 
 
-def _run_own(request: RunRequest, launched: LaunchEnvironment, guard: StartGuard, own: Own) -> int:
-    """`run_rank` from MPI's start on."""
+def _run_role(
+    request: RunRequest, launched: LaunchEnvironment, guard: StartGuard, before: BeforeMpi
+) -> int:
+    """Start MPI and run this rank's role; returns the exit code."""
     from hpcdi.comm.failure import abort_job, describe, headline, leave_job
     from hpcdi.comm.world import open_world
 
     try:
-        world = open_world(None if own.plan is None else own.plan.own)
+        world = open_world(None if before.plan is None else before.plan.own)
         check_world_size(launched, world.size)
     except HpcdiError as error:  # the ranks cannot talk to each other: one prints it
         if os.environ.get("SLURM_PROCID", "0") == "0":
@@ -166,14 +168,14 @@ def _run_own(request: RunRequest, launched: LaunchEnvironment, guard: StartGuard
     try:
         with ExitStack() as stack:
             stack.enter_context(own_temporary_folder())
-            if own.plan is not None:
-                stack.callback(let_solvers_end, own.plan, world.rank)
-            start = _begin(request, own.handed_over, world, stack)
+            if before.plan is not None:
+                stack.callback(let_solvers_end, before.plan, world.rank)
+            start = _begin(request, before.handed_over, world, stack)
             if start.error:
                 guard.over()
                 exit_code = _refuse(start) if world.rank == 0 else EXIT_DONE
             else:
-                exit_code = _play(start, world, own.flag, guard, own.chosen_by_user)
+                exit_code = _play(start, world, before.flag, guard, before.chosen_by_user)
         return leave_job(exit_code)
     except BaseException as error:  # any error must end the whole job, with its traceback
         failure = describe(error, "starting")
@@ -191,7 +193,7 @@ def _refuse(start: RunStart) -> int:
 
 
 def _settings(request: RunRequest, handed_over: Mapping[str, Any] | None) -> Mapping[str, Any]:
-    """Returns the settings unchecked: rank 0 says later what is wrong with them."""
+    """Returns the settings, unchecked; rank 0 reports later what is wrong with them."""
     try:
         return handed_over or read_mapping(resume.config_of(request), request.overrides)
     except HpcdiError:
@@ -209,7 +211,7 @@ def _start_timeout_s(settings: Mapping[str, Any]) -> float:
 def _begin(
     request: RunRequest, handed_over: Mapping[str, Any] | None, world: World, stack: ExitStack
 ) -> RunStart:
-    """Returns what rank 0 has prepared, on all ranks: the experiment and its run folder."""
+    """Lets rank 0 prepare the experiment and its run folder; returns them on all ranks."""
     place = Place(
         platform.node(),
         visible_gpus(os.environ),
@@ -230,11 +232,11 @@ def _prepare(
     places: list[Place],
     stack: ExitStack,
 ) -> RunStart:
-    """Take the run folder, and say what each rank does.
+    """Take the run folder, and choose the role of each rank.
 
     Args:
         request: the command line.
-        handed_over: the experiment, where this job's launcher has checked it.
+        handed_over: the experiment, if this job's launcher has checked it.
         places: where the ranks run.
         stack: holds the lock of the run folder.
     """

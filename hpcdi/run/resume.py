@@ -59,16 +59,16 @@ FREE = (
 """Exceptions: keys below `BINDING` that may change."""
 
 SHAPES = ("policy.type", "policy.model", "policy.normalize")
-"""Keys with other values of which no snapshot can be loaded, however they are named."""
+"""Keys without whose values no snapshot can be loaded, even if the command line changes them."""
 
 SAME = ("exp_name", "seed")
-"""Keys that make it another experiment, although the snapshots would fit."""
+"""Keys with other values of which it is another experiment, although snapshots would fit."""
 
 _ABSENT = "nothing"
 _OTHER_MEANING = ": what was learnt and collected so far was for the other one"
 _CHECK_EVERY_S = 1.0
 _FACTS = {"train_iter": int, "env_steps": int, "saved_at": float, "learners": list}
-"""Of a snapshot's manifest, without which a run cannot be resumed from it."""
+"""Facts that a snapshot's manifest must have, so that a run can be resumed from it."""
 
 
 class StartMode(Enum):
@@ -81,10 +81,10 @@ class StartMode(Enum):
 
 
 def config_of(request: RunRequest) -> str:
-    """Returns the configuration to begin with: the one that is named, or the run folder's.
+    """Returns the path of the configuration: the one of the command line, or the run folder's.
 
     Raises:
-        LaunchError: none is named, or the folder holds no run.
+        LaunchError: the command line names none, or the folder holds no run.
     """
     if request.resume is not None:
         if not run_folder.read(Path(request.resume)).get("placement"):
@@ -113,11 +113,11 @@ def start_mode(
     Args:
         request: the command line.
         config: the experiment.
-        variables: of the environment.
+        variables: environment variables.
 
     Raises:
-        LaunchError: the run of the folder is to be resumed, but its configuration is another, or
-            its snapshots do not fit the settings that are named.
+        LaunchError: the run of the folder has another configuration, or its snapshots do not fit
+            the settings.
     """
     if request.resume is not None:
         if request.config is not None:
@@ -132,7 +132,7 @@ def start_mode(
     if not layout.run_file.exists():
         return StartMode.NEW
     facts = run_folder.read(layout.root)
-    if not facts:  # it was killed while it took the folder
+    if not facts:  # the run was killed while it took the folder
         return StartMode.RESTART
     _check_same(layout, config)
     if facts.get("state") == "done":
@@ -156,7 +156,7 @@ def _check_fits(request: RunRequest, path: str, config: ExperimentConfig) -> Non
     overridden = [text.partition("=")[0] for text in request.overrides]
     differ = [
         each
-        for each in differences(_kept(path), to_mapping(config))
+        for each in differences(_config_in(path), to_mapping(config))
         if not is_below(each.key, overridden)
     ]
     if differ:
@@ -173,7 +173,7 @@ def _check_shapes(path: str, config: ExperimentConfig) -> None:
     """Check that a run's snapshots can be loaded: its networks are those of the settings."""
     if not has_snapshot(RunLayout(Path(path))):
         return
-    differ = differences(_kept(path), to_mapping(config), SHAPES)
+    differ = differences(_config_in(path), to_mapping(config), SHAPES)
     if differ:
         raise LaunchError(
             "\n  - ".join([f"the snapshots of {path} are of other networks:", *map(str, differ)])
@@ -182,7 +182,7 @@ def _check_shapes(path: str, config: ExperimentConfig) -> None:
 
 
 def changes(request: RunRequest, config: ExperimentConfig) -> list[str]:
-    """Returns a line for each setting with which a run is resumed otherwise than it was begun.
+    """Returns a line for each setting that differs from the run that is resumed.
 
     Args:
         request: the command line.
@@ -190,19 +190,19 @@ def changes(request: RunRequest, config: ExperimentConfig) -> list[str]:
     """
     if request.resume is None:
         return []
-    was, now = _kept(request.resume), to_mapping(config)
-    keys = {*was, *now} - {"slurm", "fault"}
-    meaning = {each.key for each in differences(was, now)}
+    old, new = _config_in(request.resume), to_mapping(config)
+    keys = {*old, *new} - {"slurm", "fault"}
+    binding = {each.key for each in differences(old, new)}
     return [
-        f"resumed with {each}" + _OTHER_MEANING * (each.key in meaning)
-        for each in differences(was, now, keys, free=("system.auto_resume", "system.import_path"))
+        f"resumed with {each}" + _OTHER_MEANING * (each.key in binding)
+        for each in differences(old, new, keys, free=("system.auto_resume", "system.import_path"))
     ]
 
 
 def _check_same(layout: RunLayout, config: ExperimentConfig) -> None:
     """Check that the run of a folder is the experiment that is asked for."""
     path = run_folder.short(layout.root)
-    differ = differences(_kept(path), to_mapping(config), (*SAME, *BINDING))
+    differ = differences(_config_in(path), to_mapping(config), (*SAME, *BINDING))
     if differ:
         raise LaunchError(
             "\n  - ".join([f"{path} holds a run of another experiment:", *map(str, differ)])
@@ -230,7 +230,7 @@ def take(
 ) -> int:
     """Take a run folder whose lock is held; returns how often the run was resumed.
 
-    Where an earlier run has no snapshot, its results are removed, but not its logs.
+    The results of an earlier run without a snapshot are removed, but not its logs.
 
     Args:
         layout: the run folder.
@@ -240,7 +240,7 @@ def take(
         mpi: version of the MPI library.
 
     Raises:
-        LaunchError: another run was faster. CheckpointError: there is no whole snapshot.
+        LaunchError: another run took it first. CheckpointError: there is no intact snapshot.
         NoProgressError: the run was restarted too often without progress.
     """
     mapping, places = to_mapping(config), [place.facts() for place in placement]
@@ -266,18 +266,18 @@ def take(
         for folder in layout.results:
             shutil.rmtree(folder, ignore_errors=True)
         run_folder.claim(layout.root, mapping, places, mpi=mpi, past=restarts)
-    sweep_temporary(layout.root)  # whoever wrote them is gone
+    sweep_temporary(layout.root)  # their writers have ended
     return int(restarts["restarts"])
 
 
 def ranks_of(path: str) -> int | None:
-    """Returns how many ranks a run had; None where it had but one process."""
+    """Returns how many ranks a run had; None if it was in one process."""
     ranks = len(run_folder.read(Path(path)).get("placement", []))
     return ranks if ranks > 1 else None
 
 
 def newest_snapshot(layout: RunLayout) -> Checkpoint:
-    """Returns the newest whole snapshot of a run; torn ones are logged and passed over.
+    """Returns the newest intact snapshot of a run; logs and skips torn ones.
 
     Raises:
         CheckpointError: there is none.
@@ -294,9 +294,9 @@ def newest_snapshot(layout: RunLayout) -> Checkpoint:
 
 
 def read_newest(layout: RunLayout, *, repeats: bool = False) -> Resumed | None:
-    """Read the newest snapshot of a run, before anything is written; None where there is none.
+    """Read the newest snapshot of a run, before anything is written; None without a snapshot.
 
-    Curves after it are forgotten.
+    Points of curves after it are removed.
 
     Args:
         layout: the run folder.
@@ -329,16 +329,16 @@ def has_snapshot(layout: RunLayout) -> bool:
     return bool(checkpoint_names(layout.snapshots_dir))
 
 
-def _kept(path: str) -> dict[str, Any]:
-    """Returns the whole configuration of a run."""
+def _config_in(path: str) -> dict[str, Any]:
+    """Returns the configuration in a run folder."""
     return load(RunLayout(Path(path)).config_file).to_mapping()
 
 
 class NewSettings:
     """Rewrites ``config.yaml`` after the first snapshot that was taken with the new settings.
 
-    Until then a restart uses the settings of the existing snapshots: a setting with which the run
-    cannot even start is not kept.
+    Until then a restart uses the settings of the existing snapshots, so that a setting with which
+    the run cannot start does not stay.
 
     Args:
         layout: the run folder, before anything is written there.
@@ -375,34 +375,34 @@ class Difference:
     """A setting whose value has changed."""
 
     key: str
-    was: Any
-    now: Any
+    old: object
+    new: object
 
     def __str__(self) -> str:
-        return f"{self.key}: {self.was} in the run, {self.now} now"
+        return f"{self.key}: {self.old} in the run, {self.new} now"
 
 
 def differences(
-    was: Mapping[str, Any],
-    now: Mapping[str, Any],
+    old: Mapping[str, Any],
+    new: Mapping[str, Any],
     keys: Collection[str] = BINDING,
     free: Collection[str] = FREE,
 ) -> list[Difference]:
     """Returns the settings below `keys`, and not below `free`, that differ between two experiments.
 
     Args:
-        was: the run's experiment as a nested mapping.
-        now: the requested one.
+        old: the run's experiment as a nested mapping.
+        new: the requested one.
         keys: dotted paths.
         free: dotted paths of exceptions.
     """
-    old, new = dict(_leaves(was)), dict(_leaves(now))
+    olds, news = dict(_leaves(old)), dict(_leaves(new))
     return [
-        Difference(key, old.get(key, _ABSENT), new.get(key, _ABSENT))
-        for key in dict.fromkeys([*old, *new])
+        Difference(key, olds.get(key, _ABSENT), news.get(key, _ABSENT))
+        for key in dict.fromkeys([*olds, *news])
         if is_below(key, keys)
         and not is_below(key, free)
-        and old.get(key, _ABSENT) != new.get(key, _ABSENT)
+        and olds.get(key, _ABSENT) != news.get(key, _ABSENT)
     ]
 
 

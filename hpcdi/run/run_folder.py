@@ -248,9 +248,9 @@ def reopen(layout: RunLayout, restarts: Mapping[str, Any], placement: list[dict[
     }
     past = {*taken, "reason", "exit_code", "ended", "figures"}
     before = {name: facts[name] for name in past if name in facts}
-    kept = {name: value for name, value in facts.items() if name not in before}
+    unchanged = {name: value for name, value in facts.items() if name not in before}
     _reserve(layout)
-    write_json(layout.run_file, {**kept, **taken, "before": before})
+    write_json(layout.run_file, {**unchanged, **taken, "before": before})
 
 
 def keep_config(layout: RunLayout, config: Mapping[str, Any]) -> None:
@@ -262,7 +262,7 @@ def leave(layout: RunLayout) -> None:
     """Undo `reopen`, because the run could not be resumed."""
     facts = read(layout.root)
     before = facts.pop("before", {})
-    for name in _RESTARTS:  # of the first time, there are none before
+    for name in _RESTARTS:  # absent from `before` if this was the first time
         facts.pop(name, None)
     or_warn("state of the run", partial(write_json, layout.run_file, {**facts, **before}))
 

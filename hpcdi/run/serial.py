@@ -1,7 +1,7 @@
 """`hpcdi serial`: the roles of a run in one process, where they take turns.
 
-They are those of a run over ranks, with a link, a pump and a transport of their own: messages are
-handed over as they are, and a learner reads the rows of blocks that are still open. Collecting and
+They are those of a run over ranks, with another link, pump and transport: messages are handed over
+without being encoded, and a learner reads rows of blocks that are still open. Collecting and
 learning take turns (`LockstepPlan`).
 """
 
@@ -55,9 +55,9 @@ from hpcdi.worker.coordinator import create_parallel_commander
 from hpcdi.worker.dict_policy import columnar_policy
 
 _MOMENT_S = 0.05
-"""So long a role may go on before the others have their turns, and signals are heard."""
+"""Seconds that a role may go on before the others have their turns, and signals are handled."""
 _REST_S = 0.001
-"""Rest where no role has anything to do, such as while environments step in other processes."""
+"""Seconds of rest if no role has anything to do, e.g. while environments step in processes."""
 
 
 def serial(request: RunRequest) -> int:
@@ -71,7 +71,7 @@ def serial(request: RunRequest) -> int:
     compiled, spaces = load_experiment(source, request.overrides, over_ranks=False)
     config = compiled.config
     set_threads(spaces)
-    learner_device(cuda=config.policy.cuda)  # raises where there is none, before a folder is made
+    learner_device(cuda=config.policy.cuda)  # raises without a GPU, before a folder is made
     show_notes([*compiled.notes, *resume.changes(request, config)])
     mode = resume.start_mode(request, config, os.environ)
     layout = RunLayout(resume.folder_of(request, mode, config.exp_name))
@@ -101,7 +101,7 @@ def _train(
     restarts: int,
     take_stop: Callable[[], StopRequest | None],
 ) -> int:
-    """Have the roles play the run, say how it ended; returns the exit code."""
+    """Run the roles, print how the run ended; returns the exit code."""
     FAULTS.arm(config.fault, 0, "serial", restarts, counts="collector")
     settings = resume.NewSettings(layout, config)
 
@@ -119,7 +119,7 @@ def _train(
             outcome = run.play(ask)
     except BaseException as error:
         has_begun = run is not None and run.has_begun
-        if restarts and isinstance(error, StoreError) and not has_begun:  # it is what it was
+        if restarts and isinstance(error, StoreError) and not has_begun:  # nothing has changed
             run_folder.leave(layout)
             raise
         LOGGER.info("the run failed", exc_info=True)
@@ -145,12 +145,13 @@ class LocalRun(Closing):
     Args:
         config: the experiment.
         layout: the run folder.
-        restarts: how often the run was resumed: random numbers are others each time.
+        restarts: how often the run was resumed; each time has other random numbers.
         take_stop: returns, once, what a signal asked for; called while the disk is full, too.
 
     Attributes:
-        coordinator, learners, collector: its roles; learners by group.
-        has_begun: whether anything was collected; until then a resumed run is what it was.
+        coordinator, collector: roles.
+        learners: roles, in the order of their groups.
+        has_begun: whether anything was collected; until then a resumed run has not changed.
     """
 
     def __init__(
@@ -162,7 +163,7 @@ class LocalRun(Closing):
     ) -> None:
         config, self.has_begun = within_a_process(config), False
         seeds = np.random.SeedSequence(config.seed, spawn_key=(len(ROLES), 0, restarts))
-        torch.manual_seed(int(seeds.generate_state(1)[0]))  # some policies draw from torch
+        torch.manual_seed(int(seeds.generate_state(1)[0]))  # some policies use its random numbers
         groups = {name: (rank,) for rank, name in enumerate(learners_of(config), 1)}
         self._world = LocalWorld(2 + len(groups), encodes=False)
         transport = MemoryTransport(layout, config.system.storage)
@@ -205,10 +206,10 @@ class LocalRun(Closing):
         self._playing = list(self._workers)
 
     def play(self, ask: Callable[[], StopRequest | None] = lambda: None) -> Outcome:
-        """Have the roles take turns until the run is over; returns how it ended.
+        """Let the roles take turns until the run is over; returns how it ended.
 
         Args:
-            ask: returns what a signal asks for, once.
+            ask: returns, once, what a signal asks for.
         """
         for worker in self._workers:
             worker.start()
@@ -218,7 +219,7 @@ class LocalRun(Closing):
         return outcome
 
     def _turn(self) -> None:
-        """Have each role but rank 0 go on while it has something to do, for a moment."""
+        """Give each role but rank 0 turns while it has something to do, for a moment."""
         has_rested = True
         for worker in list(self._playing):
             until = time.monotonic() + _MOMENT_S
@@ -243,10 +244,10 @@ class LocalRun(Closing):
 
 
 def within_a_process(config: ExperimentConfig) -> ExperimentConfig:
-    """Returns an experiment as roles of one process play it.
+    """Returns the experiment with settings for a run in one process.
 
-    Each group has one learner, no role can be silent while it has its turn, and what the settings
-    of a serial evaluator say of episodes and of the goal holds.
+    Each group has one learner; no role is ever silent, so no time-out applies; number of episodes
+    and goal of evaluations are those of the serial evaluator, if it has them.
     """
     policy, env, system = config.policy, config.env, config.system
     commander = policy.other.commander
@@ -278,7 +279,7 @@ def within_a_process(config: ExperimentConfig) -> ExperimentConfig:
 def set_threads(spaces: Spaces) -> None:
     """Let torch compute images by several threads; small networks are fastest by one.
 
-    Does nothing where the user has chosen: ``OMP_NUM_THREADS``.
+    Does nothing if the user has set ``OMP_NUM_THREADS``.
     """
     if "OMP_NUM_THREADS" not in os.environ:
         is_image = any(image_axes(leaf) is not None for leaf in spaces.observation)

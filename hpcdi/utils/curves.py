@@ -34,14 +34,12 @@ from hpcdi.utils.video import encode_gif, side_by_side
 _BINS = 30
 _BUFFERED_EVENTS = 1000
 _FILE_NUMBERS = itertools.count()
-
-
 _OF_ITERATIONS = re.compile(r"(?:(?P<player>.+)_)?[a-z]+_iter/")
-"""Tags of curves over train iterations, of another player than the main one under its name."""
+"""Tags of curves over train iterations; they begin with the player, if that is not the main one."""
 
 
 class TensorBoardWriter(Closing):
-    """Writes an event file from a thread of its own; after `close`, events are ignored.
+    """Writes an event file on a separate thread; after `close`, events are ignored.
 
     The files are those of `torch.utils.tensorboard.SummaryWriter`, without importing torch, which
     rank 0 does not need. TensorBoard's own writer stops at the first event that finds the disk
@@ -131,11 +129,11 @@ class TensorBoardWriter(Closing):
             title: of the page.
             charts: title -> the tags of its curves, as regular expressions.
         """
-        drawn = [
+        multiline = [
             Chart(title=name, multiline=MultilineChartContent(tag=tags))
             for name, tags in charts.items()
         ]
-        layout = Layout(category=[Category(title=title, chart=drawn)])
+        layout = Layout(category=[Category(title=title, chart=multiline)])
         text = TensorProto(
             dtype="DT_STRING",
             string_val=[layout.SerializeToString()],
@@ -190,20 +188,21 @@ class TensorBoardWriter(Closing):
 def drop_events_after(
     folder: str | Path, env_steps: int, train_iter: int, iterations: Mapping[str, int] | None = None
 ) -> None:
-    """Remove points that were drawn after a checkpoint: the resumed run draws them again.
+    """Remove points of curves after a checkpoint: the resumed run adds them again.
 
-    Steps tell, not times, which jump where the clocks of two hosts differ. A curve has environment
-    steps, or train iterations (its tag says ``_iter/``); TensorBoard's own purge knows one axis.
+    Points are compared by steps, not by times, since clocks of hosts differ. The axis of a curve is
+    environment steps, or train iterations if its tag has ``_iter/``; TensorBoard's purge has one
+    axis only.
 
     Args:
-        folder: of the event files.
-        env_steps: of the checkpoint.
-        train_iter: of it.
-        iterations: name of a player -> train iterations, for curves that begin with it.
+        folder: folder of the event files.
+        env_steps: environment steps at the checkpoint.
+        train_iter: train iterations at the checkpoint, of the main player.
+        iterations: player -> the same, for curves whose tags begin with its name.
     """
     from tensorboard.backend.event_processing.event_file_loader import RawEventFileLoader
 
-    at_the_limit: set[str] = set()  # tags: the checkpoint's own points were drawn before it
+    at_the_limit: set[str] = set()  # tags: the first point at the limit was before the checkpoint
 
     def is_before(event: Event) -> bool:
         for value in event.summary.value:
@@ -218,7 +217,7 @@ def drop_events_after(
         return True
 
     for path in sorted(Path(folder).rglob("events.out.tfevents.*")):
-        if path.is_symlink() or not path.is_file():  # none of ours
+        if path.is_symlink() or not path.is_file():  # not written by a run
             continue
         events = [Event.FromString(record) for record in RawEventFileLoader(str(path)).Load()]
         events_before = list(filter(is_before, events))

@@ -131,10 +131,10 @@ class AppendFile(Closing):
             self._path.parent.mkdir(parents=True, exist_ok=True)
             self._file = os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o666)
         size = os.fstat(self._file).st_size
-        rest = memoryview(data)
+        remaining = memoryview(data)
         try:
-            while rest:
-                rest = rest[os.write(self._file, rest) :]
+            while remaining:
+                remaining = remaining[os.write(self._file, remaining) :]
         except OSError:
             os.ftruncate(self._file, size)  # no half records
             raise

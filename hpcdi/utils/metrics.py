@@ -8,6 +8,7 @@ from functools import partial
 from typing import Any, Protocol
 
 import numpy as np
+import numpy.typing as npt
 
 
 class CountVar:
@@ -58,7 +59,7 @@ class ScalarMonitor:
 
     @property
     def avg(self) -> dict[str, Callable[[], float]]:
-        """Name -> function that returns the mean of a scalar since they were taken."""
+        """Name -> function that returns the mean of a scalar since the last `take_means`."""
         return {
             name: partial(float, total / self._counts[name]) for name, total in self._sums.items()
         }
@@ -105,7 +106,7 @@ class CurveWriter(Protocol):
         """Add a point to each of several curves in one chart."""
         ...
 
-    def add_histogram(self, tag: str, values: Any, step: int, /) -> None:
+    def add_histogram(self, tag: str, values: npt.ArrayLike, step: int, /) -> None:
         """Add the distribution of an array's values."""
         ...
 
@@ -184,11 +185,11 @@ class Distribution:
         return len(self._values)
 
 
-def evaluation_scalars(returns: Any, duration_s: float) -> dict[str, float]:
+def evaluation_scalars(returns: npt.ArrayLike, duration_s: float) -> dict[str, float]:
     """Returns scalars of an evaluation's curves, with the predecessor's names.
 
     Args:
-        returns: one per episode, at least one.
+        returns: return of each episode, [episodes]; at least one.
         duration_s: seconds that the evaluation took.
     """
     values = np.asarray(returns, dtype=np.float64)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import math
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from importlib import import_module
 from typing import Any
 
@@ -100,7 +100,7 @@ def _check_alike(name: str, values: list[Any]) -> None:
 
 def split_columns(columns: Mapping[str, Any]) -> list[dict[str, Any]]:
     """Returns a nested dict per row: the inverse of `stack_columns`."""
-    if len(columns) == 1:  # an action alone: of every step that a serial collector makes
+    if len(columns) == 1:  # a fast path: an action alone, at every step of a serial collector
         ((name, column),) = columns.items()
         rows = [{name: value} for value in column]
     else:
@@ -109,14 +109,14 @@ def split_columns(columns: Mapping[str, Any]) -> list[dict[str, Any]]:
 
 
 def under(columns: Mapping[str, Any], name: str) -> dict[str, Any]:
-    """Returns the column of this name, or those below it: ``action``, or ``action/arm``, ..."""
+    """Returns the column of a name, or those of its parts: ``action``, or ``action/arm``, ..."""
     if name in columns:
         return {name: columns[name]}
     return {path: column for path, column in columns.items() if path.startswith(f"{name}/")}
 
 
-def take_rows(columns: Columns, rows: Any) -> Columns:
-    """Returns some rows of columns: numbers or a mask for copies, a slice for views."""
+def take_rows(columns: Columns, rows: Array | Sequence[int] | int | slice) -> Columns:
+    """Returns rows of columns: copies by numbers or a mask [rows], views by a number or a slice."""
     return {name: column[rows] for name, column in columns.items()}
 
 

@@ -1,8 +1,8 @@
 """Registries: the `type` of a configuration -> the class that implements it, and its settings.
 
-Built-in types stand in tables of names, so that neither torch nor an environment's library is
-imported before a component is made; only its settings are, which stand in `hpcdi.config`. A class
-of your own registers its type names with a decorator::
+Tables here name the built-in types, so that neither torch nor an environment's library is imported
+before a component is made; only its settings are, from `hpcdi.config`. A class of yours registers
+its type names with a decorator::
 
     @POLICY_REGISTRY.register("my_a2c")
     class A2CPolicy: ...
@@ -23,11 +23,11 @@ T = TypeVar("T", bound=type)
 
 
 class BuiltIn(NamedTuple):
-    """Where a built-in type stands, both as ``module:Name``.
+    """Where to import a built-in type from, as ``module:Name``.
 
     Attributes:
-        component: the class.
-        settings: the class of its settings; empty: the component's attribute `Config`.
+        component: its class.
+        settings: class of its settings; empty: the component's attribute `Config`.
     """
 
     component: str
@@ -93,9 +93,9 @@ class Registry:
         return settings if settings is not None else self.get(name).Config
 
     def settings_apart(self, name: object) -> Any:
-        """Returns the class of a built-in type's settings; None if they stand in the type's class.
+        """Returns the class of a built-in type's settings, imported without the type.
 
-        It is imported without the type.
+        None if that is impossible: the type's attribute `Config` has them.
         """
         built_in = self._built_in.get(name) if isinstance(name, str) else None
         return load_object(built_in.settings) if built_in and built_in.settings else None
@@ -118,7 +118,7 @@ class Registry:
 
 
 def load_object(path: str) -> Any:
-    """Returns what a module has under a name, both given as ``module:Name``."""
+    """Imports an object of a module, ``module:Name``."""
     module, _, name = path.partition(":")
     return getattr(importlib.import_module(module), name)
 

@@ -49,19 +49,21 @@ class _Event(ctypes.Structure):
     """C's ``struct sigevent``."""
 
     _fields_ = (
-        ("value", ctypes.c_void_p), ("signal", ctypes.c_int), ("notify", ctypes.c_int),
-        ("rest", ctypes.c_char * 48),
-    )  # fmt: skip
+        ("value", ctypes.c_void_p),
+        ("signal", ctypes.c_int),
+        ("notify", ctypes.c_int),
+        ("padding", ctypes.c_char * 48),
+    )
 
 
 class KillTimer:
     """A timer of the kernel that ends this process by SIGKILL.
 
-    It is one of its own (POSIX's ``timer_create``): environments may use SIGALRM, ``alarm`` and
-    ``setitimer``, of which a process has only one.
+    It is made by POSIX's ``timer_create``: a process has one timer only of ``alarm`` and
+    ``setitimer``, which environments may use.
 
     Raises:
-        OSError: the kernel makes none.
+        OSError: the kernel refuses to make one.
     """
 
     _MONOTONIC, _SIGNAL = 1, 0  # CLOCK_MONOTONIC, SIGEV_SIGNAL
@@ -79,9 +81,9 @@ class KillTimer:
         )
 
     def set(self, seconds: float) -> None:
-        """Have the process killed after so many seconds; 0: never."""
-        whole = int(seconds)
-        spec = _TimerSpec(value=_TimeSpec(whole, int((seconds - whole) * 1e9)))
+        """Have the process killed after a number of seconds; 0: never."""
+        full_s = int(seconds)
+        spec = _TimerSpec(value=_TimeSpec(full_s, int((seconds - full_s) * 1e9)))
         self._check(self._libc.timer_settime(self._timer, 0, ctypes.byref(spec), None))
 
     @property

@@ -180,7 +180,7 @@ class PublishPolicy(Periodic):
         every: iterations between two offers.
     """
 
-    def __init__(self, offer: Callable[[Training, bool], None], every: int = 1) -> None:
+    def __init__(self, offer: Callable[[Any, bool], None], every: int = 1) -> None:
         super().__init__(every)
         self._offer = offer
 
@@ -207,7 +207,7 @@ class Report(Periodic):
 
     every_s = LOG_EVERY_S
 
-    def __init__(self, report: Callable[[Training], None], every: int) -> None:
+    def __init__(self, report: Callable[[Any], None], every: int) -> None:
         super().__init__(every)
         self._report = report
 

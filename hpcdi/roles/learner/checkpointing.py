@@ -249,7 +249,7 @@ def load_learner(
     _restore_random_state(state.get("random", {}))
 
 
-def set_policy(learner: Trained, state: Mapping[str, Any], path: Path, of_type: str = "?") -> None:
+def set_policy(learner: Trained, state: dict[str, Any], path: Path, of_type: str = "?") -> None:
     """Load a policy's state that was read from a file.
 
     Args:
