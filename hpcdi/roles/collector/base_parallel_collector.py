@@ -254,7 +254,7 @@ class BaseParallelCollector(Configurable, Closing, ABC):
             episode_lengths=task.lengths,
             is_complete=envs is None or envs.done or not self.evaluates,
             player=task.player,
-            figures=Episodes.joined(task.evaluated).figures,
+            episode_figures=Episodes.joined(task.evaluated).figures,
         )
 
     @abstractmethod
