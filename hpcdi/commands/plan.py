@@ -23,15 +23,11 @@ from hpcdi.run.placement import (
     working_collectors,
 )
 from hpcdi.run.signals import seconds_of
+from hpcdi.run.sizes import does_not_fit, full_block, memory_of, row_size
 from hpcdi.run.solver_ranks import default_ranks, plan_ranks
 from hpcdi.types import Spaces
 from hpcdi.utils.metrics import counted, human_bytes, human_count
 
-_ROW_EXTRA_BYTES = 4 + 2 * 1 + 4 + 4 + 2
-"""Stored per row beside observation and action: reward, two flags, n-step return, discount and
-offset of its bootstrap."""
-_INDEX_ITEM_BYTES = 4 + 1 + 4 + 4 + 4
-"""Stored per item in rank 0's index: mass, its share of the sums above, uses, version, row."""
 _LARGE_SHARE = 0.5
 """Of the files that can still be made: a run that would make more is warned of."""
 _STEPS_PER_S = 20_000
@@ -104,6 +100,7 @@ def plan(config: ExperimentConfig, spaces: Spaces, ranks: int) -> list[str]:
         f"{fate}",
         forecast_of_files(config, row_bytes, by_rank.own),
         *_warnings(ranks, cores, blocks_per_s),
+        *(f"warning: {problem}" for problem in does_not_fit(config, spaces)),
         *(_warnings_of_gpus(learner_count(config), len(gpus)) if config.policy.cuda else []),
     ]
     return lines
@@ -163,44 +160,6 @@ def files_left(folder: Path) -> int | None:
     free = [max(0, quota.limit - quota.used) for quota in quotas if quota.what == "files"]
     space = os.statvfs(path)
     return min(free + [space.f_favail] * bool(space.f_files), default=None)
-
-
-def row_size(config: ExperimentConfig, spaces: Spaces) -> int:
-    """Returns the bytes of one stored transition, its share of bootstrap rows included."""
-    action = sum(leaf.n_bytes for leaf in spaces.action)
-    observation, frames = spaces.observation_bytes, 1
-    stacked = config.policy.other.replay_buffer.frames
-    stacks = [leaf for leaf in spaces.observation if leaf.column("observation") in stacked]
-    if stacks and not config.policy.on_policy:
-        first = stacks[0]
-        frames = first.shape[0]  # of an observation, stored once: one a row, and offsets
-        observation += first.n_bytes // frames - first.n_bytes + 4 * frames
-    n_sample = int(config.policy.collect.n_sample)
-    return round((observation + action + _ROW_EXTRA_BYTES) * (1 + frames / n_sample))
-
-
-def partition_size(config: ExperimentConfig) -> int:
-    """Returns the items of the replay buffer that one learner holds."""
-    return int(config.policy.other.replay_buffer.replay_buffer_size) // learner_count(config)
-
-
-def full_block(config: ExperimentConfig, row_bytes: int) -> int:
-    """Returns the rows at which a collector seals a block."""
-    from hpcdi.store.block import block_rows
-
-    return block_rows(config.system.storage.block_bytes, row_bytes, partition_size(config))
-
-
-def memory_of(role: str, config: ExperimentConfig, row_bytes: int) -> float:
-    """Returns the bytes that a role holds: a learner rows, rank 0 the index, a collector blocks."""
-    from hpcdi.replay.placer import ring_rows
-
-    block = full_block(config, row_bytes)
-    if role == "learner":
-        return ring_rows(partition_size(config), block) * row_bytes
-    if role == "coordinator":
-        return int(config.policy.other.replay_buffer.replay_buffer_size) * _INDEX_ITEM_BYTES
-    return 6 * block * row_bytes  # one open, four on their way to disk, one being encoded
 
 
 def _warnings(ranks: int, cores: int, blocks_per_s: float) -> list[str]:

@@ -45,6 +45,7 @@ from hpcdi.run.experiment import load_experiment
 from hpcdi.run.request import RunRequest
 from hpcdi.run.run_folder import read, short
 from hpcdi.run.signals import seconds_of
+from hpcdi.run.sizes import row_size
 from hpcdi.run.solver_ranks import default_ranks, plan_ranks
 from hpcdi.store.atomic import load_json, write_json, write_text
 from hpcdi.store.disk_full import or_refuse
@@ -287,7 +288,7 @@ def prepare(request: RunRequest) -> tuple[BatchJob, dict[str, Any]]:
     slurm = resolved(config.slurm, default_ranks(config))
     ranks = slurm.nodes * slurm.ntasks_per_node
     plan_ranks(ranks, config)
-    files = plan.forecast_of_files(config, plan.row_size(config, spaces), ranks)
+    files = plan.forecast_of_files(config, row_size(config, spaces), ranks)
     sys.stderr.write(f"hpcdi: {files}\n" if files.startswith("warning") else "")
     if request.resume is not None:
         folder = Path(request.resume).resolve()

@@ -33,6 +33,13 @@ from hpcdi.utils.registry import Registry, import_module
 
 T = TypeVar("T")
 
+OTHER_NAMES = {
+    "lr": "learning_rate", "gamma": "discount_factor", "n_envs": "collector_env_num",
+    "num_envs": "collector_env_num", "buffer_size": "replay_buffer_size", "n_steps": "n_sample",
+    "ent_coef": "entropy_weight", "vf_coef": "value_weight", "clip_range": "clip_ratio",
+    "n_epochs": "epoch_per_collect", "max_grad_norm": "grad_clip_norm",
+}  # fmt: skip
+"""What other libraries call a setting -> its name here, where that is one of the section's."""
 RETIRED_KEYS = {
     "host": "MPI needs no address",
     "port": "MPI needs no port",
@@ -302,7 +309,8 @@ class Parser:
         if key in RETIRED_KEYS:
             self.notes.append(f"{full} is ignored: {RETIRED_KEYS[key]}")
             return
-        near = difflib.get_close_matches(key, names, n=1)
+        near = [OTHER_NAMES[key]] if OTHER_NAMES.get(key) in names else []
+        near = near or difflib.get_close_matches(key, names, n=1)
         hint = f"did you mean {near[0]!r}?" if near else f"known here: {', '.join(sorted(names))}"
         self.problems.append(Problem(full, f"unknown key; {hint}", is_unknown_key=True))
 

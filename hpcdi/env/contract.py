@@ -107,9 +107,11 @@ def read_spaces(observation: Any, action: Any) -> Spaces:
     seen, acts = Space.of_observations(observation), Space.of_actions(action)
     wanted = sum(sum(leaf.counts) for leaf in acts.leaves)
     if seen.mask not in (0, wanted):
+        stacked = wanted and seen.mask > wanted and not seen.mask % wanted
+        hint = "; a wrapper that stacks observations stacks masks, too: env.action_mask: info"
         raise EnvError(
             f"its masks of actions have {seen.mask} entries, and its actions, {action}, need "
-            f"{wanted}: one for each value of each discrete component"
+            f"{wanted}: one for each value of each discrete component{hint if stacked else ''}"
         )
     return Spaces(seen.leaves, acts.leaves, is_masked=seen.mask > 0)
 

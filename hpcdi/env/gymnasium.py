@@ -23,7 +23,7 @@ from hpcdi.env.numbering import is_numbered, numbered
 from hpcdi.env.wrappers import ActionMasks, Checked, without_reward_wrappers, wrap
 from hpcdi.errors import ConfigError, EnvError, Problem
 from hpcdi.types import Spaces
-from hpcdi.utils.registry import import_module, missing_module
+from hpcdi.utils.registry import import_module, missing_module, named_in_module
 
 _AUTORESET = {
     "next_step": AutoresetMode.NEXT_STEP,
@@ -163,7 +163,11 @@ def _called(cfg: GymnasiumConfig) -> tuple[EnvSpec | str, dict[str, Any]]:
 def _class_spec(env_id: str) -> EnvSpec | None:
     """Returns the specification of ``module:Class``, None for an id; imports its module."""
     module, _, name = env_id.rpartition(":")
-    if module and hasattr(importlib.import_module(module), name):
+    if not module:
+        return None
+    if name.isidentifier():  # an id has a version: -v0
+        named_in_module(env_id, "env.env_id")
+    if name.isidentifier() or hasattr(importlib.import_module(module), name):
         return EnvSpec(f"{name}-v0", entry_point=env_id)
     return None
 

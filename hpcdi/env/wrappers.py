@@ -9,7 +9,6 @@ them out. A name is one of `WRAPPERS`, one of ``gymnasium.wrappers``, or a
 from __future__ import annotations
 
 import difflib
-import importlib
 import os
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -32,7 +31,7 @@ from hpcdi.env.contract import (
 from hpcdi.env.process_state import seed_libraries
 from hpcdi.errors import ConfigError, EnvError, EnvValueError, Problem
 from hpcdi.types import ACTION_MASK, Array
-from hpcdi.utils.registry import missing_module
+from hpcdi.utils.registry import named_in_module
 
 Wrap = Callable[..., Any]
 _PROCESS = os.getpid()  # that has imported this module; a forked one has another number
@@ -356,11 +355,5 @@ def find_wrapper(name: str, path: str) -> Wrap:
 
 
 def _imported(name: str, path: str) -> Wrap:
-    module, _, attribute = name.partition(":")
-    try:
-        made: Wrap = getattr(importlib.import_module(module), attribute)
-    except ModuleNotFoundError as error:
-        raise ConfigError([Problem(path, missing_module(module, error))]) from error
-    except AttributeError as error:
-        raise ConfigError([Problem(path, str(error))]) from error
+    made: Wrap = named_in_module(name, path)
     return made

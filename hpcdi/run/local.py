@@ -32,6 +32,7 @@ from hpcdi.errors import (
     EXIT_REQUEUE,
     EXIT_TERMINATED,
     EXIT_USAGE,
+    ConfigError,
     LaunchError,
     state_after,
 )
@@ -48,6 +49,7 @@ from hpcdi.run.experiment import load_experiment
 from hpcdi.run.private_folder import TEMPORARY_VARIABLE, own_folder
 from hpcdi.run.request import RunRequest
 from hpcdi.run.signals import Meaning, Signals, preempt_signals
+from hpcdi.run.sizes import does_not_fit
 from hpcdi.run.solver_ranks import default_ranks, plan_ranks, world_of
 from hpcdi.run.start_guard import START_TIMEOUT_S
 from hpcdi.store.atomic import sweep_temporary
@@ -79,8 +81,10 @@ def train(request: RunRequest) -> int:
         ConfigError: the experiment is wrong.
         LaunchError: it cannot be started.
     """
-    compiled, _ = load_experiment(resume.config_of(request), request.overrides)
+    compiled, spaces = load_experiment(resume.config_of(request), request.overrides)
     config = compiled.config
+    if is_outside_allocation() and (problems := does_not_fit(config, spaces)):
+        raise ConfigError(problems)
     ranks = request.ranks
     if ranks is None and request.resume is not None:
         of_run = resume.ranks_of(request.resume)

@@ -26,7 +26,7 @@ from hpcdi.comm.pump import LocalPump
 from hpcdi.config.league import OneVsOneCommanderConfig
 from hpcdi.config.load import show_notes
 from hpcdi.config.schema import ExperimentConfig, learners_of
-from hpcdi.errors import EXIT_DONE, EXIT_FAILED, HpcdiError, StoreError
+from hpcdi.errors import EXIT_DONE, EXIT_FAILED, ConfigError, HpcdiError, StoreError
 from hpcdi.policy.networks import learner_device
 from hpcdi.policy.spaces import image_axes
 from hpcdi.roles.collector.mpi_fs_collector import MPIFileSystemCollector
@@ -42,6 +42,7 @@ from hpcdi.run.private_folder import own_temporary_folder
 from hpcdi.run.request import RunRequest
 from hpcdi.run.run_lock import RunLock
 from hpcdi.run.signals import SignalFlag
+from hpcdi.run.sizes import does_not_fit
 from hpcdi.run.work import make_learner_rank
 from hpcdi.store.atomic import stay_in
 from hpcdi.store.disk_full import or_warn
@@ -70,6 +71,8 @@ def serial(request: RunRequest) -> int:
     source = resume.config_of(request)
     compiled, spaces = load_experiment(source, request.overrides, over_ranks=False)
     config = compiled.config
+    if problems := does_not_fit(config, spaces):
+        raise ConfigError(problems)
     set_threads(spaces)
     learner_device(cuda=config.policy.cuda)  # raises without a GPU, before a folder is made
     show_notes([*compiled.notes, *resume.changes(request, config)])

@@ -313,6 +313,38 @@ def import_module(names: str | Iterable[object]) -> None:
         raise ConfigError(problems)
 
 
+def named_in_module(name: str, path: str) -> Any:
+    """Returns what ``module:name`` names.
+
+    Args:
+        name: the module, a colon, and a name in it.
+        path: of the setting, for the message.
+
+    Raises:
+        ConfigError: there is no such module, or nothing of that name in it: says what there is.
+    """
+    module, _, attribute = name.rpartition(":")
+    if not all(part.isidentifier() for part in module.split(".")):
+        stem = module.removesuffix(".py").strip("./").replace("/", ".")
+        message = f"{name!r} begins with no name of a module; did you mean '{stem}:{attribute}'?"
+        raise ConfigError([Problem(path, f"{message} Put the module's folder on PYTHONPATH")])
+    try:
+        found = importlib.import_module(module)
+    except ModuleNotFoundError as error:
+        raise ConfigError([Problem(path, missing_module(module, error))]) from error
+    if hasattr(found, attribute):
+        return getattr(found, attribute)
+    own = [
+        key
+        for key, value in vars(found).items()
+        if getattr(value, "__module__", "") == module and not key.startswith("_")
+    ]
+    near = difflib.get_close_matches(attribute, own, n=1)
+    guess = f"; did you mean '{module}:{near[0]}'?" if near else "."
+    there = f" It has {', '.join(own)}" if own else " It defines nothing"
+    raise ConfigError([Problem(path, f"module {module!r} has no {attribute!r}{guess}{there}")])
+
+
 def missing_module(wanted: str, error: ModuleNotFoundError) -> str:
     """Returns the message for a module that cannot be imported: which one, and what to do."""
     missing = error.name or wanted

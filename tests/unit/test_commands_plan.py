@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 
 from fakes.spaces import simple_spaces
-from hpcdi.commands.plan import memory_of, plan, row_size
+from hpcdi import cli
+from hpcdi.commands.plan import plan
 from hpcdi.commands.quotas import Quota
 from hpcdi.config.schema import ExperimentConfig
 from hpcdi.env.create import create_env_manager
@@ -18,6 +19,7 @@ from hpcdi.policy.base import actor_of
 from hpcdi.policy.create import create_policy
 from hpcdi.roles.collector.loop import policy_loop
 from hpcdi.run.experiment import load_experiment
+from hpcdi.run.sizes import does_not_fit, memory_of, row_size
 from hpcdi.store.block import Block, row_bytes
 from hpcdi.store.builder import share_frames
 from hpcdi.types import Spaces
@@ -216,3 +218,18 @@ def test_a_world_too_small_is_refused() -> None:
     with pytest.raises(LaunchError, match="1 missing") as caught:
         plan(*experiment(), 2)
     assert caught.value.exit_code == EXIT_USAGE
+
+
+@pytest.mark.parametrize("command", ["serial", "train"])
+def test_a_buffer_that_does_not_fit_is_refused_with_numbers(
+    command: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("hpcdi.run.sizes.free_bytes", lambda: 4 << 20)
+    assert cli.main([command, CONFIG]) == EXIT_USAGE
+    said = " ".join(capsys.readouterr().err.split())
+    assert "policy.other.replay_buffer.replay_buffer_size: is 150,000: 150,000 transitions" in said
+    assert "4.0 MiB are free on this host; 51,150 would take half of that" in said
+    short = ["policy.other.commander.max_env_step=1000"]
+    assert does_not_fit(*experiment(*short)) == []
+    lines = plan(*experiment(), 4)
+    assert any(line.startswith("warning: policy.other.replay_buffer") for line in lines)

@@ -12,11 +12,11 @@ import pytest
 from gymnasium import spaces
 
 from fakes.spaces import simple_spaces
-from hpcdi.env.contract import stored_dtype
+from hpcdi.env.contract import read_spaces, stored_dtype
 from hpcdi.env.create import create_env_manager, get_env_cls, get_spaces
 from hpcdi.env.gymnasium import GymnasiumEnv, cannot_make
 from hpcdi.env.toy import CountEnv
-from hpcdi.errors import ConfigError
+from hpcdi.errors import ConfigError, EnvError
 from hpcdi.types import Array
 
 
@@ -263,3 +263,26 @@ def test_arguments_may_be_called_as_those_of_gymnasium_s_make(vectorization: str
         backend: Any = envs._backend
         env = backend.workers[0]._env if vectorization == "auto" else backend._env.envs[0]
         assert env.unwrapped.named == ("line 1", 2)
+
+
+@pytest.mark.parametrize(
+    ("env_id", "said"),
+    [
+        (
+            "hpcdi.env.toy:CountEnw",
+            r"no 'CountEnw'; did you mean 'hpcdi.env.toy:CountEnv'\? It has",
+        ),
+        ("./my/envs.py:Walk", r"no name of a module; did you mean 'my.envs:Walk'\?"),
+        (".envs:Walk", r"did you mean 'envs:Walk'\?"),
+        ("no_such_module:Walk", "there is no module 'no_such_module'"),
+    ],
+)
+def test_a_class_that_is_not_there_is_said_with_those_that_are(env_id: str, said: str) -> None:
+    with pytest.raises(ConfigError, match=said):
+        get_spaces(config(env_id=env_id))
+
+
+def test_masks_that_a_wrapper_stacks_are_said() -> None:
+    stack = {"observation": spaces.Box(0, 1, (4, 2)), "action_mask": spaces.MultiBinary((4, 3))}
+    with pytest.raises(EnvError, match=r"12 entries.* stacks masks, too: env.action_mask: info"):
+        read_spaces(spaces.Dict(stack), spaces.Discrete(3))

@@ -147,7 +147,7 @@ def test_an_evaluation_counts_the_environment_s_own_rewards() -> None:
         ({"type": "FrameStackObservation", "size": 2}, "TypeError: .*unexpected keyword .*'size'"),
         ("NormalizeObservation", "is of no use here: each environment would scale by statistics"),
         ("nowhere:Wrapper", "there is no module 'nowhere'"),
-        ("hpcdi.env.wrappers:Wrong", "has no attribute 'Wrong'"),
+        ("hpcdi.env.wrappers:Wrong", "has no 'Wrong'.* It has ChannelsFirst, Components,"),
         ({"stack_size": 2}, "there is no wrapper ''"),
         ("ChannelsFirst", "ChannelsFirst: AttributeError|ChannelsFirst: AxisError"),
     ],

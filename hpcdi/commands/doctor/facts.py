@@ -22,6 +22,7 @@ from hpcdi.run.environment import thread_variables
 from hpcdi.run.run_folder import git_commit, versions
 from hpcdi.run.slurm_queue import set_for_slurm
 from hpcdi.store import probe
+from hpcdi.utils.host import cgroup_folders, memory_of_host, read_kernel_file
 
 OPTIONAL_PACKAGES = (
     "numba",
@@ -33,8 +34,6 @@ OPTIONAL_PACKAGES = (
     "onnx",
 )
 _PACKAGES = ("python", "hpcdi", "torch", "numpy", "h5py", "mpi4py")
-_CGROUPS = Path("/sys/fs/cgroup")
-_UNLIMITED = 1 << 60  # cgroup v1 says "no limit" by a number near 2**63
 _TRANSPORT_VARIABLES = ("OMPI_MCA_pml", "OMPI_MCA_btl", "OMPI_MCA_mtl", "UCX_", "FI_PROVIDER")
 _SEEN_S = 15.0
 _BLOCKS = 3
@@ -166,9 +165,9 @@ def cores(variables: Mapping[str, str]) -> dict[str, Any]:
     counts = [os.cpu_count() or 1]
     if "SLURM_CPUS_ON_NODE" in variables:
         counts.append(int(variables["SLURM_CPUS_ON_NODE"]))
-    for folder in _cgroup_folders("cpuset"):
+    for folder in cgroup_folders("cpuset"):
         for name in ("cpuset.cpus.effective", "cpuset.effective_cpus"):
-            if (text := _read(folder / name)) != "":
+            if (text := read_kernel_file(folder / name)) != "":
                 counts.append(count_cores(text))
     return {
         "cores": tuple(sorted(os.sched_getaffinity(0))),
@@ -189,17 +188,8 @@ def count_cores(listing: str) -> int:
 
 def memory() -> dict[str, int]:
     """Returns ``memory_bytes``, ``memory_limit_bytes``, ``shm_bytes``, ``shm_free_bytes``."""
-    lines = Path("/proc/meminfo").read_text().splitlines()
-    available = next(int(line.split()[1]) for line in lines if line.startswith("MemAvailable:"))
-    limits = []
-    for folder in _cgroup_folders("memory"):
-        while folder.is_relative_to(_CGROUPS):
-            for name in ("memory.max", "memory.limit_in_bytes"):
-                text = _read(folder / name)
-                if text.isdigit() and int(text) < _UNLIMITED:
-                    limits.append(int(text))
-            folder = folder.parent
-    sizes = {"memory_bytes": available * 1024, "memory_limit_bytes": min(limits, default=0)}
+    free, limit = memory_of_host()
+    sizes = {"memory_bytes": free, "memory_limit_bytes": limit}
     if Path("/dev/shm").exists():  # noqa: S108 (it is looked at, nothing is written)
         shm = os.statvfs("/dev/shm")  # noqa: S108
         sizes["shm_bytes"] = shm.f_blocks * shm.f_frsize
@@ -226,7 +216,7 @@ def gpus(variables: Mapping[str, str]) -> dict[str, Any]:
     import torch
 
     names = tuple(torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count()))
-    words = _read(Path("/proc/driver/nvidia/version")).split()
+    words = read_kernel_file(Path("/proc/driver/nvidia/version")).split()
     numbers = (w for w in words if w.count(".") >= 1 and w.replace(".", "").isdigit())
     return {
         "gpus": names,
@@ -298,23 +288,3 @@ def sharing(scratch: Path) -> dict[str, float]:
     """
     limits_s = [_SEEN_S] + [_SEEN_S / _BLOCKS] * (_BLOCKS - 1)
     return {"seen_s": max(probe.await_probe(scratch, n, s) for n, s in enumerate(limits_s))}
-
-
-def _cgroup_folders(controller: str) -> list[Path]:
-    """Returns the folders of this process's cgroup, in either version of the hierarchy."""
-    folders = []
-    for line in _read(Path("/proc/self/cgroup")).splitlines():
-        _, controllers, path = line.split(":", 2)
-        if controllers == "":
-            folders.append(_CGROUPS / path.lstrip("/"))
-        elif controller in controllers.split(","):
-            folders.append(_CGROUPS / controller / path.lstrip("/"))
-    return folders
-
-
-def _read(path: Path) -> str:
-    """Returns a kernel file's text, stripped; empty where it cannot be read."""
-    try:
-        return path.read_text().strip()
-    except OSError:
-        return ""

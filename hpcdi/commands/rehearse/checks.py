@@ -8,12 +8,12 @@ from dataclasses import dataclass
 import numpy as np
 
 from hpcdi.commands.findings import FAIL, OK, WARN, Finding, together
-from hpcdi.commands.plan import memory_of, row_size
 from hpcdi.commands.rehearse.facts import Alone, AsARun, Times
 from hpcdi.config.env import ChildConfig
 from hpcdi.config.policy import TorchPolicyConfig
 from hpcdi.config.schema import ExperimentConfig
 from hpcdi.run.placement import learner_count, working_collectors
+from hpcdi.run.sizes import memory_of, row_size
 from hpcdi.types import Spaces
 from hpcdi.utils.metrics import counted, human_bytes, human_count, human_time
 

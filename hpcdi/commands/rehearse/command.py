@@ -53,7 +53,6 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def _rehearse(options: argparse.Namespace) -> int:
-    from hpcdi.commands.doctor.facts import memory
     from hpcdi.commands.findings import ResultTable
     from hpcdi.commands.plan import plan
     from hpcdi.commands.rehearse.alone import Budget, look
@@ -64,6 +63,7 @@ def _rehearse(options: argparse.Namespace) -> int:
     from hpcdi.env.create import get_env_cls
     from hpcdi.run.experiment import load_experiment
     from hpcdi.run.placement import check_world, default_world_size
+    from hpcdi.utils.host import free_bytes
 
     with as_yaml(options.config) as path:
         compiled, spaces = load_experiment(str(path), [*options.override, *options.short])
@@ -81,10 +81,8 @@ def _rehearse(options: argparse.Namespace) -> int:
         if hasattr(get_env_cls(config.env), "make_single"):
             alone = apart(look, Alone(), config.env, budget, config.seed, limit_s=limit_s)
         run = apart(play, AsARun(), config, spaces, budget, limit_s=limit_s)
-    free = memory()
-    bytes_here = min(free["memory_bytes"], free["memory_limit_bytes"] or free["memory_bytes"])
     table = ResultTable(is_json=options.json)
-    for name, finding in findings(Facts(config, spaces, ranks, alone, run, bytes_here)):
+    for name, finding in findings(Facts(config, spaces, ranks, alone, run, free_bytes())):
         table.add(name, finding)
     if not options.json:
         print_lines(["", *plan(config, spaces, ranks), *(f"note: {n}" for n in compiled.notes)])

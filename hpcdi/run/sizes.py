@@ -1,0 +1,80 @@
+"""What the data of a run take: of a stored transition, and of each role."""
+
+from __future__ import annotations
+
+import math
+
+from hpcdi.config.schema import ExperimentConfig
+from hpcdi.errors import Problem
+from hpcdi.run.placement import learner_count
+from hpcdi.types import Spaces
+from hpcdi.utils.host import free_bytes
+from hpcdi.utils.metrics import human_bytes
+
+_ROW_EXTRA_BYTES = 4 + 2 * 1 + 4 + 4 + 2
+"""Stored per row beside observation and action: reward, two flags, n-step return, discount and
+offset of its bootstrap."""
+_INDEX_ITEM_BYTES = 4 + 1 + 4 + 4 + 4
+"""Stored per item in rank 0's index: mass, its share of the sums above, uses, version, row."""
+
+
+def row_size(config: ExperimentConfig, spaces: Spaces) -> int:
+    """Returns the bytes of one stored transition, its share of bootstrap rows included."""
+    action = sum(leaf.n_bytes for leaf in spaces.action)
+    observation, frames = spaces.observation_bytes, 1
+    stacked = config.policy.other.replay_buffer.frames
+    stacks = [leaf for leaf in spaces.observation if leaf.column("observation") in stacked]
+    if stacks and not config.policy.on_policy:
+        first = stacks[0]
+        frames = first.shape[0]  # of an observation, stored once: one a row, and offsets
+        observation += first.n_bytes // frames - first.n_bytes + 4 * frames
+    n_sample = int(config.policy.collect.n_sample)
+    return round((observation + action + _ROW_EXTRA_BYTES) * (1 + frames / n_sample))
+
+
+def partition_size(config: ExperimentConfig) -> int:
+    """Returns the items of the replay buffer that one learner holds."""
+    return int(config.policy.other.replay_buffer.replay_buffer_size) // learner_count(config)
+
+
+def full_block(config: ExperimentConfig, row_bytes: int) -> int:
+    """Returns the rows at which a collector seals a block."""
+    from hpcdi.store.block import block_rows
+
+    return block_rows(config.system.storage.block_bytes, row_bytes, partition_size(config))
+
+
+def memory_of(role: str, config: ExperimentConfig, row_bytes: int) -> float:
+    """Returns the bytes that a role holds: a learner rows, rank 0 the index, a collector blocks."""
+    from hpcdi.replay.placer import ring_rows
+
+    block = full_block(config, row_bytes)
+    if role == "learner":
+        return ring_rows(partition_size(config), block) * row_bytes
+    if role == "coordinator":
+        return int(config.policy.other.replay_buffer.replay_buffer_size) * _INDEX_ITEM_BYTES
+    return 6 * block * row_bytes  # one open, four on their way to disk, one being encoded
+
+
+def does_not_fit(config: ExperimentConfig, spaces: Spaces) -> list[Problem]:
+    """Returns the problem of a replay buffer that is larger than the free memory of this host."""
+    row_bytes = row_size(config, spaces)
+    rows = partition_size(config)
+    # a run that ends before may have a buffer that it never fills
+    ever = getattr(config.policy.other.commander, "max_env_step", math.inf)
+    needed = min(memory_of("learner", config, row_bytes), ever * row_bytes)
+    free, buffer = free_bytes(), config.policy.other.replay_buffer
+    if not free or needed * learner_count(config) <= free:
+        return []
+    fits = int(free / learner_count(config) / row_bytes / 2) * learner_count(config)
+    each = (
+        "the learner" if learner_count(config) == 1 else f"each of {learner_count(config)} learners"
+    )
+    return [
+        Problem(
+            "policy.other.replay_buffer.replay_buffer_size",
+            f"is {buffer.replay_buffer_size:,}: {rows:,} transitions of {human_bytes(row_bytes)} "
+            f"take {human_bytes(needed)} in {each}, and {human_bytes(free)} are free on this host; "
+            f"{fits:,} would take half of that",
+        )
+    ]

@@ -1,0 +1,49 @@
+"""What this host gives a process: memory, by the kernel and by its control group."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+_CGROUPS = Path("/sys/fs/cgroup")
+_UNLIMITED = 1 << 60  # cgroup v1 says "no limit" by a number near 2**63
+
+
+def memory_of_host() -> tuple[int, int]:
+    """Returns the bytes that are free, and the control group's limit; 0: it has none."""
+    lines = read_kernel_file(Path("/proc/meminfo")).splitlines()
+    free = next((int(line.split()[1]) for line in lines if line.startswith("MemAvailable:")), 0)
+    limits = []
+    for folder in cgroup_folders("memory"):
+        while folder.is_relative_to(_CGROUPS):
+            for name in ("memory.max", "memory.limit_in_bytes"):
+                text = read_kernel_file(folder / name)
+                if text.isdigit() and int(text) < _UNLIMITED:
+                    limits.append(int(text))
+            folder = folder.parent
+    return free * 1024, min(limits, default=0)
+
+
+def free_bytes() -> int:
+    """Returns the memory that processes here can still take; 0: unknown."""
+    free, limit = memory_of_host()
+    return min(free, limit or free)
+
+
+def cgroup_folders(controller: str) -> list[Path]:
+    """Returns the folders of this process's cgroup, in either version of the hierarchy."""
+    folders = []
+    for line in read_kernel_file(Path("/proc/self/cgroup")).splitlines():
+        _, controllers, path = line.split(":", 2)
+        if controllers == "":
+            folders.append(_CGROUPS / path.lstrip("/"))
+        elif controller in controllers.split(","):
+            folders.append(_CGROUPS / controller / path.lstrip("/"))
+    return folders
+
+
+def read_kernel_file(path: Path) -> str:
+    """Returns a kernel file's text, stripped; empty where it cannot be read."""
+    try:
+        return path.read_text().strip()
+    except OSError:
+        return ""
