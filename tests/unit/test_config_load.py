@@ -407,7 +407,7 @@ def test_rules_wait_until_every_part_is_right() -> None:
 
 def test_what_other_libraries_call_a_setting_is_told_by_our_name() -> None:
     with pytest.raises(ConfigError) as caught:
-        load(ROOT / "configs/cartpole_ppo.yaml", ["policy.learn.lr=1", "policy.learn.ent_coef=0"])
+        load(CONFIGS / "cartpole_ppo.yaml", ["policy.learn.lr=1", "policy.learn.ent_coef=0"])
     said = str(caught.value)
     assert "policy.learn.lr: unknown key; did you mean 'learning_rate'?" in said
     assert "policy.learn.ent_coef: unknown key; did you mean 'entropy_weight'?" in said
