@@ -23,6 +23,7 @@ COMMANDS = (
     "status",
     "tail",
     "curves",
+    "report",
     "scale",
     "inspect",
     "eval",
@@ -49,6 +50,7 @@ others collect.
   hpcdi status runs/cartpole_dqn/latest       state of a run, from any host, without a port
   hpcdi tail runs/cartpole_dqn/latest -f      logs of all ranks
   hpcdi curves runs/cartpole_dqn/latest       its curves in the terminal, or as CSV
+  hpcdi report runs/cartpole_dqn/*            runs as one HTML file, which opens without a network
   hpcdi scale runs/cartpole_dqn/latest 4      change the number of collectors of a running run
   hpcdi inspect runs/cartpole_dqn/latest      list its files, verify their checksums
   hpcdi eval runs/cartpole_dqn/latest         evaluate its policy; --video films it

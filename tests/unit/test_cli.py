@@ -21,6 +21,7 @@ ATARI = importlib.util.find_spec("ale_py") is not None
 CONFIG = str(ROOT / "configs" / "cartpole_dqn.yaml")
 COMMANDS = (
     "train", "serial", "plan", "rehearse", "submit", "join", "sweep", "status", "tail", "curves",
+    "report",
     "scale", "inspect", "eval", "league", "export", "new", "convert", "doctor",
 )  # fmt: skip
 

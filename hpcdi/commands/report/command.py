@@ -1,0 +1,97 @@
+"""`hpcdi report`: the command line."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from hpcdi.commands.options import make_parser
+from hpcdi.commands.report.page import charts_of, page_of
+from hpcdi.commands.report.runs import Run, grouped, read_run
+from hpcdi.commands.run_state import find_run
+from hpcdi.errors import EXIT_DONE, LaunchError
+from hpcdi.run import run_folder
+from hpcdi.utils.metrics import human_bytes
+
+HELP = """\
+Make one HTML file of runs, which opens without a network: their curves with mean and interval over
+seeds, scores, settings that differ, where each rank's time went, evaluations, restarts, versions.
+
+  hpcdi report runs/cartpole_dqn/latest                        of one run: report.html
+  hpcdi report runs/cartpole_dqn/* -o dqn.html                 seeds of one setting are one group
+  hpcdi report runs/sweep/* --plots figures                    each chart as an SVG file, too
+  hpcdi report runs/sweep/* --against "Mnih et al. 2015=401.2"
+
+Runs that differ in `seed` and in names alone are one group. A folder without a run is searched for
+runs below it. Intervals are 95 % bootstrap percentiles over the runs of a group.
+"""
+EXIT_CODES = "exit codes: 0 written; 2 there is no such run, or the file cannot be written"
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Run the command; returns the exit code."""
+    options = parse(arguments)
+    runs = [read_run(folder) for folder in options.runs]
+    groups = grouped(runs)
+    _write(options.output, page_of(groups, options.against))
+    if options.plots is not None:
+        for name, chart in charts_of(groups, options.against).items():
+            _write(options.plots / f"{name.replace('/', '_')}.svg", chart)
+    _say(options.output, runs, len(groups))
+    return EXIT_DONE
+
+
+def parse(arguments: Sequence[str]) -> argparse.Namespace:
+    """Returns ``runs`` (folders), ``output``, ``plots``, ``against`` (name and score, or None)."""
+    parser = make_parser("report", HELP, EXIT_CODES)
+    parser.add_argument("runs", metavar="RUN|JOB", nargs="+", help="run folders, or Slurm job ids")
+    parser.add_argument(
+        "-o",
+        "--output",
+        type=Path,
+        default=Path("report.html"),
+        metavar="FILE",
+        help="the report (report.html)",
+    )
+    parser.add_argument("--plots", type=Path, metavar="DIR", help="write each chart as SVG there")
+    parser.add_argument(
+        "--against", type=_score, metavar="NAME=SCORE", help="a published score, drawn as a line"
+    )
+    options = parser.parse_args(arguments)
+    options.runs = list(dict.fromkeys(run for name in options.runs for run in _runs(name)))
+    return options
+
+
+def _score(text: str) -> tuple[str, float]:
+    name, _, score = text.rpartition("=")
+    try:
+        return name or "published", float(score)
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"{text!r} is not NAME=SCORE") from None
+
+
+def _runs(name: str) -> list[Path]:
+    folder = find_run(name)
+    if run_folder.read(folder):
+        return [folder]
+    below = sorted({file.parent.resolve() for file in folder.glob("*/run.json")})
+    below = [run for run in below if run_folder.read(run)]
+    if not below:
+        raise LaunchError(f"{name} is no run folder, and holds none")
+    return below
+
+
+def _write(path: Path, text: str) -> None:
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise LaunchError(f"{path} cannot be written: {error.strerror or error}") from error
+
+
+def _say(path: Path, runs: Sequence[Run], groups: int) -> None:
+    count = f"{len(runs)} run{'s' * (len(runs) != 1)}"
+    of_groups = f" in {groups} groups" if groups > 1 else ""
+    sys.stdout.write(f"{path}: {count}{of_groups}, {human_bytes(path.stat().st_size)}\n")

@@ -1,0 +1,158 @@
+"""What a report says of a run, read from its folder; and which runs are one group."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from hpcdi.commands.run_state import read_progress
+from hpcdi.config.load import read_mapping
+from hpcdi.errors import HpcdiError
+from hpcdi.run import run_folder
+from hpcdi.store.curves import CurvePoint, read_curves
+from hpcdi.store.files import check_file
+from hpcdi.store.layout import RunLayout
+
+SCORE = "curves/evaluation_return"
+"""The curve whose last point is a run's score."""
+_NAMES = frozenset({"exp_name", "seed"})
+"""Settings in which runs of one group may differ."""
+
+
+@dataclass(frozen=True)
+class Run:
+    """A run.
+
+    Attributes:
+        folder: of the run.
+        facts: run.json, without what is damaged.
+        progress: status.json, likewise.
+        settings: of config.yaml, by dotted name; empty where it cannot be read.
+        curves: tag -> points.
+    """
+
+    folder: Path
+    facts: Mapping[str, Any]
+    progress: Mapping[str, Any]
+    settings: Mapping[str, Any]
+    curves: Mapping[str, Sequence[CurvePoint]]
+
+    @property
+    def name(self) -> str:
+        """The folder's own name, and that of the one above it."""
+        return f"{self.folder.parent.name}/{self.folder.name}"
+
+    @property
+    def score(self) -> float:
+        """Mean return of its last evaluation; NaN before one."""
+        points = self.curves.get(SCORE, ())
+        return points[-1].value if points else math.nan
+
+    @property
+    def best(self) -> float:
+        """The highest mean return of its evaluations; NaN before one."""
+        values = [p.value for p in self.curves.get(SCORE, ()) if math.isfinite(p.value)]
+        return max(values, default=math.nan)
+
+    @property
+    def elapsed_s(self) -> float:
+        """Seconds of its last part: from its start, or restart, to its end."""
+        elapsed = self.figures.get("elapsed_s", math.nan)
+        return float(elapsed) if isinstance(elapsed, int | float) else math.nan
+
+    @property
+    def cores(self) -> int:
+        """Cores that its ranks may use, each once; a rank whose cores are not known has one."""
+        places = self.facts.get("placement", [])
+        known = {(p["host"], core) for p in places for core in p.get("cores", ())}
+        return len(known) + sum(not p.get("cores") for p in places)
+
+    @cached_property
+    def figures(self) -> Mapping[str, Any]:
+        """Closing figures; empty while it is on."""
+        figures: Mapping[str, Any] = self.facts.get("figures", {})
+        return figures
+
+
+@dataclass(frozen=True)
+class Group:
+    """Runs of the same settings, but for their seeds.
+
+    Attributes:
+        name: the settings in which it differs from other groups.
+        runs: at least one.
+    """
+
+    name: str
+    runs: Sequence[Run]
+
+    def curve(self, name: str) -> list[Sequence[CurvePoint]]:
+        """Returns the points of each run that has this curve."""
+        return [run.curves[name] for run in self.runs if run.curves.get(name)]
+
+
+def read_run(folder: Path) -> Run:
+    """Returns what there is of a run; what is damaged is left out."""
+    layout = RunLayout(folder)
+    try:
+        settings = _dotted(read_mapping(check_file(layout.config_file)))
+    except (HpcdiError, OSError):
+        settings = {}
+    return Run(
+        folder,
+        run_folder.read(folder),
+        read_progress(layout),
+        settings,
+        read_curves(layout.tensorboard_dir),
+    )
+
+
+def grouped(runs: Sequence[Run]) -> list[Group]:
+    """Returns the runs by their settings, groups in the order of their first runs."""
+    groups: dict[str, list[Run]] = {}
+    for run in runs:
+        same = {n: v for n, v in run.settings.items() if n not in _NAMES}
+        groups.setdefault(repr(sorted(same.items())), []).append(run)
+    firsts = [members[0] for members in groups.values()]
+    names = [_name(run, differing(firsts)) for run in firsts]
+    doubled = {name for name, count in Counter(names).items() if count > 1}
+    return [
+        Group(f"{name} ({members[0].name})" if name in doubled else name, members)
+        for name, members in zip(names, groups.values(), strict=True)
+    ]
+
+
+def differing(runs: Sequence[Run]) -> list[str]:
+    """Returns the settings that are not the same in all runs, but for names and seeds."""
+    names = dict.fromkeys(name for run in runs for name in run.settings)
+    return [
+        name
+        for name in names
+        if name not in _NAMES and len({repr(run.settings.get(name)) for run in runs}) > 1
+    ]
+
+
+def said(setting: object) -> str:
+    """A setting as a person writes it."""
+    return f"{setting:.10g}" if isinstance(setting, float) else str(setting)
+
+
+def _name(run: Run, names: Sequence[str]) -> str:
+    shown = [f"{n.rpartition('.')[2]}={said(run.settings[n])}" for n in names if n in run.settings]
+    experiment = str(run.facts.get("exp_name") or run.folder.parent.name)
+    return ", ".join(shown[:4]) or experiment
+
+
+def _dotted(tree: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    flat: dict[str, Any] = {}
+    for name, value in tree.items():
+        if isinstance(value, Mapping) and value:
+            flat.update(_dotted(value, f"{prefix}{name}."))
+        else:
+            flat[f"{prefix}{name}"] = value
+    return flat

@@ -1,0 +1,115 @@
+"""Figures over the runs of a group.
+
+Agarwal et al. 2021: "Deep reinforcement learning at the edge of the statistical precipice".
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from hpcdi.store.curves import CurvePoint
+from hpcdi.types import Array
+
+GRID = 120
+"""Points at which the curves of a group are averaged."""
+_RESAMPLES = 2000
+_PERCENTILES = (2.5, 97.5)
+
+
+class Estimate(NamedTuple):
+    """A figure, and its 95 % interval: equal to it where there is one run."""
+
+    value: float
+    low: float
+    high: float
+
+
+class Band(NamedTuple):
+    """The mean of curves, float64 [`GRID`]: where, mean, and its interval's limits."""
+
+    steps: Array
+    mean: Array
+    low: Array
+    high: Array
+
+
+def band_of(curves: Sequence[Sequence[CurvePoint]]) -> Band:
+    """The mean of several curves over their common steps, with its bootstrap interval.
+
+    Between its points a curve is a straight line; it ends with its last one. Where some have ended
+    the mean is of the others, and the interval of these.
+
+    Args:
+        curves: each at least one point, by step.
+    """
+    end = max(points[-1].step for points in curves)
+    start = min(points[0].step for points in curves)
+    steps = np.linspace(start, end, GRID)
+    rows = np.full((len(curves), GRID), np.nan)
+    for row, points in zip(rows, curves, strict=True):
+        at, values = np.array([(p.step, p.value) for p in points], dtype=np.float64).T
+        row[:] = np.interp(steps, at, values, left=np.nan, right=np.nan)
+        row[np.abs(steps - at[-1]).argmin()] = values[-1]
+        row[np.abs(steps - at[0]).argmin()] = values[0]
+    chosen = _resampled(len(curves))
+    with np.errstate(invalid="ignore"):
+        counts = np.isfinite(rows)
+        filled = np.where(counts, rows, 0.0)
+        mean = filled.sum(axis=0) / counts.sum(axis=0)
+        means = filled[chosen].sum(axis=1) / counts[chosen].sum(axis=1)
+    known = np.isfinite(means).any(axis=0)
+    low, high = np.full(GRID, np.nan), np.full(GRID, np.nan)
+    low[known], high[known] = np.nanpercentile(means[:, known], _PERCENTILES, axis=0)
+    return Band(steps, mean, low, high)
+
+
+def mean_of(scores: Sequence[float]) -> Estimate:
+    """The mean of scores."""
+    return _estimate(scores, lambda rows: rows.mean(axis=-1))
+
+
+def iqm_of(scores: Sequence[float]) -> Estimate:
+    """The mean of the middle half of scores (Agarwal et al. 2021, section 4.3)."""
+    return _estimate(scores, _iqm)
+
+
+def improvement(scores: Sequence[float], others: Sequence[float]) -> Estimate:
+    """Probability that a run of one group is better than one of another (the same, 4.3).
+
+    Ties count half. The interval resamples both groups.
+    """
+    ours, theirs = np.asarray(scores, np.float64), np.asarray(others, np.float64)
+
+    def share(left: Array, right: Array) -> Array:
+        above = left[..., :, None] - right[..., None, :]
+        wins: Array = ((above > 0) + 0.5 * (above == 0)).mean(axis=(-2, -1))
+        return wins
+
+    drawn = share(ours[_resampled(len(ours))], theirs[_resampled(len(theirs), seed=1)])
+    low, high = np.percentile(drawn, _PERCENTILES)
+    return Estimate(float(share(ours, theirs)), float(low), float(high))
+
+
+def _estimate(scores: Sequence[float], figure: Callable[[Array], Array]) -> Estimate:
+    values = np.asarray(scores, dtype=np.float64)
+    low, high = np.percentile(figure(values[_resampled(len(values))]), _PERCENTILES)
+    return Estimate(float(figure(values)), float(low), float(high))
+
+
+def _iqm(rows: Array) -> Array:
+    """Mean of the middle half; a value that a quartile cuts counts by its part."""
+    rows = np.sort(rows, axis=-1)
+    count = rows.shape[-1]
+    edges = np.clip(np.arange(count + 1), 0.25 * count, 0.75 * count)
+    weights = np.diff(edges)  # how much of each value lies between the quartiles
+    middle: Array = rows @ weights / weights.sum()
+    return middle
+
+
+def _resampled(count: int, seed: int = 0) -> Array:
+    """Numbers of runs, drawn with replacement: int64 [resamples, count]; always the same."""
+    drawn: Array = np.random.default_rng(seed).integers(count, size=(_RESAMPLES, count))
+    return drawn

@@ -1,0 +1,148 @@
+"""`hpcdi report`: what it says of runs, and that the page needs nothing else."""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
+from xml.etree import ElementTree
+
+import numpy as np
+import pytest
+
+from hpcdi import cli
+from hpcdi.commands.report.charts import ticks
+from hpcdi.commands.report.statistics import band_of, improvement, iqm_of, mean_of
+from hpcdi.store.curves import CurvePoint
+from hpcdi.utils.curves import TensorBoardWriter
+
+
+def make_run(folder: Path, seed: int, nstep: int, scores: list[float], **facts: Any) -> Path:
+    (folder / "tb").mkdir(parents=True)
+    (folder / "config.yaml").write_text(f"seed: {seed}\npolicy: {{nstep: {nstep}}}\n")
+    shares = {"wait": 0.75, "train": 0.25}
+    figures = {
+        "elapsed_s": 7200.0, "env_steps": 12_000, "data_bytes": 1 << 20,
+        "ranks": {"1": {"role": "learner", "cpu": 0.5, "memory_bytes": 1 << 28, "shares": shares}},
+    }  # fmt: skip
+    placement = [{"rank": r, "role": "x", "host": "n1", "cores": [0, 1]} for r in range(3)]
+    about = {"exp_name": "try", "state": "done", "reason": "<solved>", "figures": figures}
+    (folder / "run.json").write_text(json.dumps({**about, "placement": placement, **facts}))
+    with TensorBoardWriter(folder / "tb") as writer:
+        for number, score in enumerate(scores):
+            writer.add_scalar("curves/evaluation_return", score, 1000 * number)
+            writer.add_scalar("detail/perf/lag", 1.0, 1000 * number)
+    return folder
+
+
+@pytest.fixture
+def runs(tmp_path: Path) -> Path:
+    for seed in range(2):
+        make_run(tmp_path / "runs" / f"a{seed}", seed, 1, [0.0, 10.0 + seed])
+        make_run(tmp_path / "runs" / f"b{seed}", seed, 3, [0.0, 30.0 + seed, 20.0], restarts=2)
+    return tmp_path / "runs"
+
+
+def words_of(page: str) -> str:
+    """What a person reads of a page; each tag must be closed."""
+    words, open_tags = [], list[str]()
+
+    class Reader(HTMLParser):
+        def handle_starttag(self, tag: str, attrs: Any) -> None:
+            assert not {"src", "href"} & {name for name, _ in attrs}, "it opens without a network"
+            if tag not in ("meta", "line", "circle", "polygon"):
+                open_tags.append(tag)
+
+        def handle_endtag(self, tag: str) -> None:
+            if tag not in ("line", "circle", "polygon"):
+                assert open_tags.pop() == tag
+
+        def handle_data(self, data: str) -> None:
+            words.append(data)
+
+    Reader().feed(page)
+    assert not open_tags
+    return re.sub(r"\s+", " ", " ".join(words))
+
+
+def test_of_two_groups(runs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    target, plots = tmp_path / "out" / "r.html", tmp_path / "plots"
+    arguments = ["report", str(runs), "-o", str(target), "--plots", str(plots)]
+    assert cli.main([*arguments, "--against", "Somebody et al.=25"]) == 0
+    assert "4 runs in 2 groups" in capsys.readouterr().out
+    page = target.read_text()
+    said = words_of(page)
+    for words in (
+        "nstep=1 2 of 2 10.5 (10.0 to 11.0)", "nstep=3 2 of 2 20.0", "30.5 (30.0 to 31.0) 1.00",
+        "Somebody et al.: 25.0", "policy.nstep", "done: <solved>", "12k", "2h00m 4 1.0 MiB",
+        "wait 75%, train 25%", "2 restarts",
+    ):  # fmt: skip
+        assert words in said, (words, said)
+    assert "lag" not in said
+    (chart,) = plots.iterdir()
+    assert chart.name == "curves_evaluation_return.svg"
+    svg = ElementTree.fromstring(chart.read_text())
+    assert len(svg.findall("{*}polyline")) == 2
+    assert len(page) < 100_000
+
+
+def test_of_what_is_damaged(tmp_path: Path) -> None:
+    """A run that has just begun, whose files are noise or not there."""
+    run = make_run(tmp_path / "run", 0, 1, [])
+    (run / "config.yaml").write_text(": {")
+    (run / "status.json").write_text("{")
+    (run / "run.json").write_text('{"exp_name": "try", "figures": 3, "versions": [1]}')
+    assert cli.main(["report", str(run), "-o", str(tmp_path / "r.html")]) == 0
+    assert "no evaluation" in words_of((tmp_path / "r.html").read_text())
+
+
+def test_wrong_words(runs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["report", str(tmp_path / "plots")]) == 2
+    (tmp_path / "empty").mkdir()
+    assert cli.main(["report", str(tmp_path / "empty")]) == 2
+    assert "is no run folder, and holds none" in capsys.readouterr().err
+    assert cli.main(["report", str(runs), "-o", str(runs)]) == 2
+    assert "cannot be written" in capsys.readouterr().err
+
+
+# -------------------------------------------------------------------------------------- statistics
+
+
+def line(*points: tuple[int, float]) -> list[CurvePoint]:
+    return [CurvePoint(step, 0.0, value) for step, value in points]
+
+
+def test_a_band_is_of_those_that_are_there() -> None:
+    band = band_of([line((0, 0.0), (100, 10.0)), line((0, 2.0), (200, 22.0))])
+    assert band.steps[[0, -1]].tolist() == [0.0, 200.0]
+    assert band.mean[0] == pytest.approx(1.0)
+    assert band.mean[-1] == pytest.approx(22.0), "one has ended before"
+    half = int(np.abs(band.steps - 50).argmin())
+    assert band.mean[half] == pytest.approx((band.steps[half] / 10 * 2 + 2) / 2)
+    assert (band.low[half], band.high[half]) == (
+        pytest.approx(band.steps[half] / 10), pytest.approx(band.steps[half] / 10 + 2)
+    )  # fmt: skip
+    alone = band_of([line((5, 3.0))])
+    assert np.nanmax(alone.mean) == 3.0
+
+
+def test_figures_over_seeds() -> None:
+    assert mean_of([1.0, 3.0]) == (2.0, 1.0, 3.0)
+    assert iqm_of([0.0, 1.0, 3.0, 100.0]).value == 2.0
+    assert iqm_of([5.0]) == (5.0, 5.0, 5.0)
+    assert improvement([2.0, 3.0], [1.0, 2.0]).value == pytest.approx(3.5 / 4)
+    low, high = mean_of(list(range(10)))[1:]
+    assert 0.0 < low < 4.5 < high < 9.0
+
+
+@pytest.mark.parametrize("limits", [(0.0, 1.0), (-3.7, 8.1), (1e-7, 3e-7), (0.0, 2.5e6)])
+def test_ticks_are_round_and_few(limits: tuple[float, float]) -> None:
+    marks = ticks(*limits)
+    assert 3 <= len(marks) <= 7
+    assert all(limits[0] - 1e-12 <= mark <= limits[1] * (1 + 1e-9) for mark in marks)
+    step = marks[1] - marks[0]
+    leading = step / 10 ** math.floor(math.log10(step) + 1e-9)
+    assert any(math.isclose(leading, nice) for nice in (1, 2, 2.5, 5))
