@@ -70,7 +70,7 @@ slurm: $(BIN)/.ready-dev  ## only jobs of a throw-away Slurm cluster on this mac
 	@$(BIN)/python -m pytest -q -n 3 --dist worksteal -m slurm -o faulthandler_timeout=1800 tests/slurm
 
 ding: $(DING)/.ready  ## only the tests beside DI-engine, in .venv-ding
-	$(SAY) "test: DI-engine beside hpcdi (about 2.5 minutes)"
+	$(SAY) "test: DI-engine beside hpcdi (about 3 minutes)"
 	@$(DING)/bin/python -m pytest -q -n 2 -m ding tests/upstream
 
 # DI-engine wants other versions of what it imports; what a serial run never calls has stubs

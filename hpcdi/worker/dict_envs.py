@@ -22,10 +22,12 @@ from hpcdi.env.manager import EnvManager, EpisodeCounter, ResetParam, Turns
 from hpcdi.errors import EnvError
 from hpcdi.policy.exploration import RandomActor
 from hpcdi.types import Array, Columns, Episodes, Step
+from hpcdi.utils.backoff import Backoff
 from hpcdi.utils.nested import column_rows, take_rows
 
 _ARRAYS = (np.ndarray, np.generic, int)
 _PATIENCE_S = 600.0
+_SETTLING_S = 1.0
 
 
 class BaseEnvTimestep(NamedTuple):
@@ -200,6 +202,12 @@ class ForeignEnvs:
         """Begin so many episodes from here on; an environment without one rests. None: no limit."""
         self._begins, self._waiting = episodes, None
         self._running.clear()
+
+    def settle(self) -> None:
+        """Wait a moment for environments that their manager resets in the background."""
+        until, backoff = time.monotonic() + _SETTLING_S, Backoff()
+        while len(self._manager.ready_obs) < self.env_num and time.monotonic() < until:
+            backoff.nap()
 
     def _may_step(self, env: int) -> bool:
         """Returns whether an environment's episode goes on, or may begin."""

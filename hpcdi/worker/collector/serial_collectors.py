@@ -25,7 +25,7 @@ from hpcdi.store.rows import transitions
 from hpcdi.types import Columns, Episodes, Settings, Transition
 from hpcdi.utils.nested import column_rows, concatenate_columns
 from hpcdi.worker.collector.base_serial_collector import CollectCall, SerialCollector
-from hpcdi.worker.dict_envs import by_dicts, ours
+from hpcdi.worker.dict_envs import ForeignEnvs, by_dicts, ours
 from hpcdi.worker.dict_policy import Trajectory, TrajectoryRecorder, trajectory_length
 from hpcdi.worker.errors import NoPolicyError
 
@@ -206,6 +206,8 @@ class EpisodeSerialCollector(SerialCollector):
             if len(episodes) >= target:
                 break
         call.report(self._report, sum(map(len, episodes)), train_iter)
+        if isinstance(call.loop.envs, ForeignEnvs):
+            call.loop.envs.settle()  # the next call begins with all of them
         if self._cfg.get_train_sample:
             return [sample for episode in episodes for sample in episode]
         return episodes

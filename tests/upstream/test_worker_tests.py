@@ -1,0 +1,61 @@
+"""DI-engine's own tests of `ding.worker`, run on `hpcdi.worker` by an alias of the module.
+
+They are those that come with the package; nothing of them is copied.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+pytestmark = [
+    pytest.mark.ding,
+    pytest.mark.skipif(
+        importlib.util.find_spec("dizoo") is None, reason="DI-engine is not here: make ding"
+    ),
+]
+HERE = Path(__file__).parent
+TESTS = {
+    "collector/tests/test_base_serial_collector.py": 1,
+    "collector/tests/test_episode_serial_collector.py": 4,
+    "collector/tests/test_metric_serial_evaluator.py": 1,
+    "collector/tests/test_sample_serial_collector.py": 4,
+}
+"""File -> tests in it."""
+LEFT_OUT = {
+    "collector/tests/test_marine_parallel_collector.py": "connects to addresses, which mean "
+    "nothing here",
+    "collector/tests/speed_test/test_collector_profile.py": "measures for minutes",
+}
+
+
+def worker() -> Path:
+    """Folder of DI-engine's `ding.worker`."""
+    spec = importlib.util.find_spec("dizoo")
+    assert spec is not None
+    return Path(str(spec.origin)).parent.parent / "ding" / "worker"
+
+
+def test_all_are_known() -> None:
+    there = {str(path.relative_to(worker())) for path in worker().rglob("test_*.py")}
+    assert there == {*TESTS, *LEFT_OUT}
+
+
+def test_they_pass(tmp_path: Path) -> None:
+    environment = {
+        "PYTHONPATH": f"{HERE}:{HERE.parent.parent}", "PYTHONWARNINGS": "ignore",
+        "OMP_NUM_THREADS": "1",
+    }  # fmt: skip
+    command = ["-m", "pytest", "-q", "-p", "alias", "-p", "no:cacheprovider", "-c", "/dev/null"]
+    done = subprocess.run(
+        [sys.executable, *command, *(worker() / name for name in TESTS)],
+        env={**os.environ, **environment}, cwd=tmp_path,
+        capture_output=True, text=True, timeout=300, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout[-5000:] + done.stderr[-1000:]
+    assert f"{sum(TESTS.values())} passed" in done.stdout
