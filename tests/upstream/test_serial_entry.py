@@ -23,6 +23,7 @@ RUNS = [
     ("serial", f"{CARTPOLE}_dqn_config", 600, 40),
     ("onpolicy", f"{CARTPOLE}_ppo_config", 1500, 16),
     ("onpolicy", f"{CARTPOLE}_a2c_config", 1000, 5),
+    ("onpolicy", f"{CARTPOLE}_pg_config", 4000, 1),
     ("serial", f"{CARTPOLE}_impala_config", 1500, 30),
     ("serial", f"{CARTPOLE}_r2d2_config", 2200, 5),
     ("serial", f"{CARTPOLE}_c51_config", 1000, 20),
