@@ -50,7 +50,7 @@ from hpcdi.run.private_folder import TEMPORARY_VARIABLE, own_folder
 from hpcdi.run.request import RunRequest
 from hpcdi.run.signals import Meaning, Signals, preempt_signals
 from hpcdi.run.sizes import does_not_fit
-from hpcdi.run.solver_ranks import default_ranks, plan_ranks, world_of
+from hpcdi.run.solver_ranks import default_ranks, plan_ranks, words_of_solvers, world_of
 from hpcdi.run.start_guard import START_TIMEOUT_S
 from hpcdi.store.atomic import sweep_temporary
 from hpcdi.store.disk_full import or_warn
@@ -299,6 +299,7 @@ class Job:
             sys.stderr.write(f"hpcdi: {reason}\n")
             if facts:
                 sys.stderr.write(f"  the ranks' logs are in {self._path / 'log'}\n")
+            sys.stderr.write(words_of_solvers(RunLayout(self._path)))
             if resume.has_snapshot(RunLayout(self._path)):
                 sys.stderr.write(run_folder.hint("hpcdi train", RunLayout(self._path)) + "\n")
         if facts:

@@ -23,7 +23,7 @@ from hpcdi.comm.solver_protocol import SolverPlace, ranks_text
 from hpcdi.config.load import load, restore_config
 from hpcdi.config.mpi_env import MpiEnvConfig
 from hpcdi.config.schema import ExperimentConfig
-from hpcdi.env.mpi.launch import Program, become_solver, located
+from hpcdi.env.mpi.launch import Program, become_solver, last_words, located
 from hpcdi.errors import LaunchError
 from hpcdi.run import resume
 from hpcdi.run.environment import rank_of
@@ -31,6 +31,8 @@ from hpcdi.run.placement import check_world, default_world_size, learner_count
 from hpcdi.run.request import RunRequest
 from hpcdi.store.layout import RunLayout
 from hpcdi.utils.metrics import counted
+
+_MOST_LOGS = 4
 
 
 @dataclass(frozen=True)
@@ -229,3 +231,13 @@ def lines_of(plan: RankPlan, layout: RunLayout | None = None) -> list[str]:
     if lines and layout is not None:
         lines.append(f"               they print to files in {layout.solvers_dir}")
     return lines
+
+
+def words_of_solvers(layout: RunLayout) -> str:
+    """Returns the last lines of the solvers that printed last, for people; "" where there are none.
+
+    A run that ends with a dead rank cannot say whose it was.
+    """
+    logs = sorted(layout.solvers_dir.glob("env*/rank*.log"), key=lambda log: log.stat().st_mtime)
+    said = last_words(log for log in logs[-_MOST_LOGS:])
+    return f"  what solvers printed last:\n{said}\n" if said else ""

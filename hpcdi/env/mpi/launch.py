@@ -11,7 +11,7 @@ import os
 import shutil
 import signal
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -23,6 +23,7 @@ from hpcdi.env.mpi import build
 from hpcdi.env.numbering import ENV_INDEX, numbered
 from hpcdi.errors import LaunchError
 
+_LAST_LINES, _LAST_BYTES = 20, 4096
 _IGNORED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
 """What launchers and batch systems send to all processes of a job: the collector ends a solver."""
 
@@ -97,6 +98,23 @@ def located(cfg: EnvConfig, folder: Path) -> EnvConfig:
 def log_path(folder: Path, number: int) -> Path:
     """Returns the file with what a rank of an environment prints, by its number in the group."""
     return folder / f"rank{number:05d}.log"
+
+
+def last_words(logs: Iterable[Path]) -> str:
+    """Returns the ends of ranks' logs, each after its path; of empty ones nothing."""
+    words = [(path, _end_of(path)) for path in logs]
+    return "\n".join(f"{path}:\n{text}" for path, text in words if text)
+
+
+def _end_of(path: Path) -> str:
+    try:
+        with path.open("rb") as file:
+            size = file.seek(0, os.SEEK_END)
+            file.seek(max(0, size - _LAST_BYTES))
+            text = file.read().decode(errors="replace")
+    except OSError:
+        return ""
+    return "\n".join(text.splitlines()[-_LAST_LINES:])
 
 
 def become_solver(place: SolverPlace, program: Program, folder: Path, rank: int) -> int:

@@ -26,6 +26,7 @@ import numpy as np
 from hpcdi.comm.doorbell import Doorbell, Waiting
 from hpcdi.comm.solver_protocol import Kind, SolverLost, SolverMessage
 from hpcdi.env.base import EnvFailure
+from hpcdi.env.mpi.launch import last_words
 from hpcdi.errors import CommError, EnvError
 from hpcdi.types import Array
 from hpcdi.utils.backoff import PROBES
@@ -34,8 +35,6 @@ from hpcdi.utils.watchdog import WAITING
 
 _LOOK_S = 20e-3
 """From one look for deaths to the next."""
-_LAST_LINES = 20
-_LAST_BYTES = 4096
 
 
 class Group(Protocol):
@@ -328,21 +327,7 @@ class Solver:
     def _last_words(self) -> str:
         """Returns the ends of the ranks' logs."""
         folder = self._folder_of(self.group)
-        if folder is None:
-            return ""
-        words = [(path, _end_of(path)) for path in sorted(folder.glob("rank*.log"))]
-        return "\n".join(f"{path}:\n{text}" for path, text in words if text)
-
-
-def _end_of(path: Path) -> str:
-    try:
-        with path.open("rb") as file:
-            size = file.seek(0, 2)
-            file.seek(max(0, size - _LAST_BYTES))
-            text = file.read().decode(errors="replace")
-    except OSError:
-        return ""
-    return "\n".join(text.splitlines()[-_LAST_LINES:])
+        return "" if folder is None else last_words(sorted(folder.glob("rank*.log")))
 
 
 def wait(solvers: Sequence[Solver], wanted: int, bell: Doorbell | None = None) -> list[Solver]:
@@ -354,18 +339,18 @@ def wait(solvers: Sequence[Solver], wanted: int, bell: Doorbell | None = None) -
         bell: this process's; None: it never sleeps but by naps.
     """
     waiting, looked = Waiting(bell), time.monotonic()
-    with WAITING:  # they have time-outs of their own
-        while True:
-            for _ in range(PROBES):
-                answered = [solver for solver in solvers if solver.has_answer()]
-                if len(answered) >= wanted:
-                    if bell is not None:
-                        bell.hear()
-                    return answered
-            others = [solver for solver in solvers if solver not in answered]
-            if time.monotonic() - looked > _LOOK_S:
-                looked = time.monotonic()
-                for solver in others:
-                    solver.look_for_deaths()
-            rings = all(solver.rings for solver in others)
+    while True:
+        for _ in range(PROBES):
+            answered = [solver for solver in solvers if solver.has_answer()]
+            if len(answered) >= wanted:
+                if bell is not None:
+                    bell.hear()
+                return answered
+        others = [solver for solver in solvers if solver not in answered]
+        if time.monotonic() - looked > _LOOK_S:
+            looked = time.monotonic()
+            for solver in others:
+                solver.look_for_deaths()
+        rings = all(solver.rings for solver in others)
+        with WAITING:  # they have time-outs of their own; what hangs in MPI above has none
             waiting.pause(rings=rings, at_most_s=min(solver.left_s for solver in others))
