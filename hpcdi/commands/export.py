@@ -31,11 +31,19 @@ does.
   hpcdi export runs/cartpole_dqn/latest                        cartpole_dqn.pt2, for torch.export
   hpcdi export runs/cartpole_dqn/latest -o policy.onnx         for ONNX
   hpcdi export runs/cartpole_dqn/latest --policy latest --batch 1 -o policy.pt2
+  hpcdi export runs/kuramoto_sac/latest --to c                 kuramoto_sac.h and .c, no library
+  hpcdi export runs/kuramoto_sac/latest --to fortran -o jets.f90
+
+Source code in C or Fortran computes in double precision what a policy of layers of numbers does,
+normalisation included, one observation a call; convolutions and memories have no such form. Where a
+compiler is there, it is compiled and must act as the policy does.
 
 ONNX needs the packages onnx and onnxscript: pip install 'hpcdi[onnx]'
 """
 FORMATS = {"torch": ".pt2", "onnx": ".onnx"}
 """Format -> suffix of its files."""
+SOURCES = {"c": ".c", "fortran": ".f90"}
+"""Language -> suffix of its files."""
 _PACKAGES = {"torch": (), "onnx": ("onnx", "onnxscript")}
 _TRIALS, _STEPS = 64, 3
 _RTOL, _ATOL = 1e-4, 1e-5  # float32, by other kernels
@@ -58,7 +66,10 @@ def main(arguments: Sequence[str]) -> int:
         "-o", "--output", metavar="FILE", help="default: <exp_name>.pt2 or .onnx, in this folder"
     )
     parser.add_argument(
-        "--format", choices=FORMATS, help="default: by FILE's suffix, else torch (torch.export)"
+        "--format",
+        "--to",
+        choices=[*FORMATS, *SOURCES],
+        help="default: by FILE's suffix, else torch (torch.export)",
     )
     parser.add_argument(
         "--batch", type=_batch, default="dynamic", metavar="N",
@@ -75,6 +86,9 @@ def main(arguments: Sequence[str]) -> int:
     module, first = _module_of(loaded), loaded.spaces.observation[0]
     if "observation" in getattr(module, "inputs", {}):  # the network's own shape may be flat
         module.inputs["observation"] = first.shape
+    if kind in SOURCES:
+        _write_source(module, loaded, kind, given.output)
+        return EXIT_DONE
     program = PROGRAMS[kind].trace(module, first.shape, given.batch)
     file = _file_of(given.output, loaded.config.exp_name + FORMATS[kind])
     with or_refuse(short(file)), published(file) as out:
@@ -91,6 +105,28 @@ def main(arguments: Sequence[str]) -> int:
     return EXIT_DONE
 
 
+def _write_source(module: Any, loaded: LoadedPolicy, language: str, output: str | None) -> None:
+    """Write source files, when what they compile to acts as the policy does."""
+    from hpcdi.commands.export_source import check, name_of
+    from hpcdi.policy.source_code import as_source
+
+    folder, name = name_of(output, loaded.config.exp_name, language)
+    files = as_source(module, language, name, f"The policy of {loaded.config.exp_name}")
+    drawn = _observations(loaded.spaces, _TRIALS, 0)
+    flat = [drawn[given].reshape(_TRIALS, -1).astype(np.float32) for given in module.inputs]
+    difference = check(files, name, language, module, np.concatenate(flat, axis=1))
+    for file, text in files.items():
+        with or_refuse(short(folder / file)), published(folder / file) as out:
+            out.write(text.encode())
+        say(f"  written      {short(folder / file)}, {human_bytes(len(text))}")
+    if difference is None:
+        say("  NOT CHECKED  there is no compiler here")
+    else:
+        say(f"  checked      {_TRIALS} observations, largest difference {difference:.3g}")
+    if loaded.spaces.is_masked:
+        say("  note         it knows no action masks")
+
+
 def _batch(text: str) -> int | None:
     """Reads a number of observations; None: any number."""
     return None if text == "dynamic" else at_least(1)(text)
@@ -100,15 +136,16 @@ def _format_of(output: str | None, asked: str | None) -> str:
     if output is None or Path(output).is_dir():
         return asked or "torch"
     suffix = Path(output).suffix
-    by_name = {ending: kind for kind, ending in FORMATS.items()}.get(suffix)
+    endings = {**FORMATS, **SOURCES}
+    by_name = {ending: kind for kind, ending in endings.items()}.get(suffix)
     if by_name is None or asked not in (None, by_name):
-        wanted = FORMATS[asked] if asked else " or ".join(FORMATS.values())
+        wanted = endings[asked] if asked else " or ".join(endings.values())
         raise LaunchError(f"-o {output}: the file's name must end in {wanted}")
     return by_name
 
 
 def _check_packages(kind: str) -> None:
-    missing = [name for name in _PACKAGES[kind] if importlib.util.find_spec(name) is None]
+    missing = [name for name in _PACKAGES.get(kind, ()) if importlib.util.find_spec(name) is None]
     if missing:
         raise LaunchError(
             f"--format {kind} needs the packages {' and '.join(_PACKAGES[kind])}, and there is no "

@@ -66,7 +66,7 @@ class TorchProgram:
     def trace(self, module: nn.Module, obs_shape: Sequence[int], batch: int | None) -> Program:
         """See `ProgramKind.trace`."""
         example, free = _example(module, obs_shape, batch)
-        with _export_of(module):
+        with exporting(module):
             exported = torch.export.export(module, tuple(example.values()), dynamic_shapes=free)
             file = io.BytesIO()
             names = json.dumps({"inputs": list(example), "outputs": _names(module)})
@@ -94,7 +94,7 @@ class OnnxProgram:
     def trace(self, module: nn.Module, obs_shape: Sequence[int], batch: int | None) -> Program:
         """See `ProgramKind.trace`."""
         example, free = _example(module, obs_shape, batch)
-        with _export_of(module):
+        with exporting(module):
             program = torch.onnx.export(
                 module,
                 tuple(example.values()),
@@ -162,7 +162,7 @@ def _signature(
 
 
 @contextlib.contextmanager
-def _export_of(module: nn.Module) -> Iterator[None]:
+def exporting(module: nn.Module) -> Iterator[None]:
     """Silence torch's exporters, and turn all their errors into one."""
     log = logging.getLogger("torch.onnx")
     level = log.level

@@ -18,6 +18,7 @@ import torch
 from torch import Tensor, nn
 
 from hpcdi.errors import PolicyError
+from hpcdi.policy.programs import exporting
 from hpcdi.types import Array
 
 _ROOM = 1 << 32
@@ -135,7 +136,7 @@ class _Translation:
             raise PolicyError("a module that does not say its inputs has no form as source code")
         example = tuple(torch.zeros(1, *shape) for shape in shapes)
         training = module.training
-        with torch.no_grad():
+        with exporting(module):
             self._program = torch.export.export(module.eval(), example).run_decompositions()
         module.train(training)
         self._sizes = [int(np.prod(shape)) for shape in shapes]

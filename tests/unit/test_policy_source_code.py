@@ -1,0 +1,67 @@
+"""Policies as source code: compiled, they act as the policies do, to 1e-6."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from hpcdi.commands.export_source import check, name_of
+from hpcdi.errors import LaunchError, PolicyError, PolicyFileError
+from hpcdi.policy.create import create_policy
+from hpcdi.policy.source_code import as_source
+
+CONTINUOUS = {"action_shape": 3, "action_space": "continuous"}
+BOUNDS = {"action_low": [-2.0] * 3, "action_high": [1.0, 2.0, 3.0]}
+POLICIES = {
+    "dqn": {"action_shape": 4, "dueling": True},
+    "sac": {"action_shape": 3, **BOUNDS},
+    "ppo": {**CONTINUOUS, **BOUNDS},
+}
+HAS = {"c": shutil.which("cc"), "fortran": shutil.which("gfortran")}
+
+
+def module_of(kind: str, **settings: Any) -> Any:
+    model = {"obs_shape": 5, "encoder_hidden_size_list": [16, 16], **POLICIES[kind]}
+    policy = create_policy({"type": kind, "model": model, **settings}, ["eval"])
+    module = policy.eval_mode.get_attribute("export_module")
+    module.inputs["observation"] = (5,)
+    return module
+
+
+@pytest.mark.parametrize(
+    ("kind", "language", "settings"),
+    [("dqn", "c", {}), ("ppo", "c", {"normalize": {"observation": True}}), ("sac", "fortran", {})],
+)
+def test_what_is_compiled_acts_as_the_policy(
+    kind: str, language: str, settings: dict[str, Any]
+) -> None:
+    if HAS[language] is None:
+        pytest.skip(f"NO COMPILER FOR {language}: its source code is not tested here")
+    module = module_of(kind, **settings)
+    files = as_source(module, language, "act_well")
+    observations = np.random.default_rng(0).normal(size=(64, 5)).astype(np.float32)
+    difference = check(files, "act_well", language, module, observations)
+    assert difference is not None
+    assert difference <= 1e-6
+
+
+@pytest.mark.skipif(HAS["c"] is None, reason="NO C COMPILER: source code is not tested here")
+def test_what_does_not_act_as_the_policy_is_not_written() -> None:
+    files = {"wrong.c": "void wrong_act(const double *o, double *a) { a[0] = a[1] = a[2] = o[0]; }"}
+    with pytest.raises(PolicyFileError, match="was not written: its actions differ"):
+        check(files, "wrong", "c", module_of("sac"), np.ones((2, 5), np.float32))
+
+
+def test_what_has_no_form_is_refused(tmp_path: Path) -> None:
+    module = module_of("sac")
+    module.inputs["state/hidden"] = (3,)
+    with pytest.raises(PolicyError, match="a memory"):
+        as_source(module, "c")
+    assert name_of(None, "my-run", "c") == (Path(), "my_run")
+    assert name_of(str(tmp_path / "jets.f90"), "run", "fortran") == (tmp_path, "jets")
+    with pytest.raises(LaunchError, match=r"must end in \.c"):
+        name_of("policy.f90", "run", "c")
