@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import hpcdi.policy.create  # noqa: F401  (registers the built-in policies)
+from hpcdi.commands.new_solver import FILES as SOLVER_FILES
 from hpcdi.commands.options import make_parser
 from hpcdi.errors import EXIT_DONE, LaunchError
 from hpcdi.store.disk_full import or_refuse
@@ -16,10 +17,11 @@ from hpcdi.utils.registry import POLICY_REGISTRY
 
 HELP = """\
 Write an algorithm or an environment to begin from: NAME.py, an experiment that uses it, and a test,
-which passes at once. Guides: hpcdi/policy/README.md and hpcdi/env/README.md.
+which passes at once. Guides: hpcdi/policy/README.md, hpcdi/env/README.md and MPI.md.
 
   hpcdi new policy my_a2c        then: pytest test_my_a2c.py; hpcdi train my_a2c.yaml
   hpcdi new env my_walk
+  hpcdi new env my_flow --mpi          on several MPI ranks, in Python; --mpi c: in C
 """
 
 
@@ -32,11 +34,18 @@ def main(arguments: Sequence[str]) -> int:
     parser = make_parser("new", HELP)
     parser.add_argument("kind", choices=_FILES)
     parser.add_argument("name", metavar="NAME", help="of the module: letters, digits and _")
+    parser.add_argument(
+        "--mpi", nargs="?", const="python", choices=SOLVER_FILES, metavar="LANGUAGE",
+        help="an environment that is an MPI program, in python (default) or c",
+    )  # fmt: skip
     options = parser.parse_args(arguments)
+    if options.mpi and options.kind != "env":
+        parser.error("--mpi is for environments: hpcdi new env NAME --mpi")
     name = options.name
     if not name.isidentifier() or keyword.iskeyword(name):
         raise LaunchError(f"{name!r} is no name of a Python module: use letters, digits and _")
-    texts = {pattern.format(name): text for pattern, text in _FILES[options.kind].items()}
+    files = SOLVER_FILES[options.mpi] if options.mpi else _FILES[options.kind]
+    texts = {pattern.format(name): text for pattern, text in files.items()}
     existing = [file for file in texts if Path(file).exists()]
     if existing:
         raise LaunchError(f"{', '.join(existing)} is there already; nothing was written")

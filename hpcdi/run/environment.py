@@ -107,6 +107,12 @@ def local_ranks(variables: Mapping[str, str]) -> int:
     return next((int(variables[name]) for name in names if name in variables), 0)
 
 
+def local_rank_of(variables: Mapping[str, str]) -> int:
+    """Returns this process's number among the ranks of its host; 0 where no launcher says."""
+    names = ("OMPI_COMM_WORLD_LOCAL_RANK", "MPI_LOCALRANKID", "SLURM_LOCALID")
+    return next((int(variables[name]) for name in names if name in variables), 0)
+
+
 def step_of(variables: Mapping[str, str]) -> str:
     """Returns the Slurm step whose task this process is, as scancel names it; empty: none."""
     if not _is_slurm_step(variables):

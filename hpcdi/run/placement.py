@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from hpcdi.config.mpi_env import MpiEnvConfig
 from hpcdi.config.schema import ExperimentConfig, communicator_of, learners_of
 from hpcdi.errors import LaunchError
 from hpcdi.run.hostlist import compress
@@ -135,7 +136,10 @@ def roles_of(places: Sequence[Place], config: ExperimentConfig) -> list[str]:
         LaunchError: the world is too small for the experiment.
     """
     check_world(len(places), config)
-    chosen = learner_ranks(places, learner_count(config), cuda=config.policy.cuda)
+    if isinstance(config.env, MpiEnvConfig):  # solvers know their collectors before MPI starts
+        chosen = list(range(1, 1 + learner_count(config)))
+    else:
+        chosen = learner_ranks(places, learner_count(config), cuda=config.policy.cuda)
     roles = ["learner" if rank in chosen else "collector" for rank in range(len(places))]
     return ["coordinator", *roles[1:]]
 

@@ -14,7 +14,8 @@ from __future__ import annotations
 
 import dataclasses
 import os
-from collections.abc import Mapping
+import platform
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -26,7 +27,7 @@ from hpcdi.config.schema import ExperimentConfig
 from hpcdi.env.mpi.launch import Program, become_solver, last_words, located
 from hpcdi.errors import LaunchError
 from hpcdi.run import resume
-from hpcdi.run.environment import rank_of
+from hpcdi.run.environment import local_rank_of, rank_of, visible_gpus
 from hpcdi.run.placement import check_world, default_world_size, learner_count
 from hpcdi.run.request import RunRequest
 from hpcdi.store.layout import RunLayout
@@ -182,8 +183,44 @@ def become_one(plan: RankPlan, request: RunRequest, config: ExperimentConfig) ->
             "environments of type 'mpi' need to know their folder before the run begins: name the "
             "run folder by --run-dir"
         )
+    if env.gpus_per_rank:
+        learners = learner_count(config) if config.policy.cuda else 0
+        first = rank - local_rank_of(os.environ)
+        gpus = gpus_of(range(first, rank), plan, learners, env.gpus_per_rank)
+        os.environ["CUDA_VISIBLE_DEVICES"] = ",".join(gpus)
     own = RunLayout(Path(folder).absolute()).solver_dir(place.environment)
     return become_solver(place, Program.of(env), own, rank)
+
+
+def gpus_of(
+    before: Sequence[int],
+    plan: RankPlan,
+    learners: int,
+    count: int,
+    visible: Sequence[str] | None = None,
+) -> list[str]:
+    """Returns the GPUs of a solver's rank: of those of its host that no learner uses, its turn's.
+
+    Args:
+        before: ranks of its host before it, which follow each other.
+        plan: of all ranks.
+        learners: that compute on GPUs, each on one: ranks 1, 2, ...
+        count: wanted.
+        visible: GPUs that this process may use; None: those that its environment says.
+
+    Raises:
+        LaunchError: there are none.
+    """
+    visible = visible_gpus(os.environ) if visible is None else visible
+    taken = sum(1 <= rank <= learners for rank in before)
+    free = visible[taken:]
+    if not free:
+        raise LaunchError(
+            f"env.gpus_per_rank is {count}, and of {counted(len(visible), 'GPU')} on host "
+            f"{platform.node()} learners use {taken}"
+        )
+    turn = sum(rank >= plan.own for rank in before) * count
+    return [free[(turn + number) % len(free)] for number in range(count)]
 
 
 # -------------------------------------------------------------------------------------- collectors

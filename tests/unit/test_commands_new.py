@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import inspect
+import shutil
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -16,15 +17,18 @@ from hpcdi.utils.registry import POLICY_REGISTRY
 pytestmark = pytest.mark.usefixtures("one_torch_thread")
 
 
-@pytest.mark.parametrize("kind", ["policy", "env"])
+@pytest.mark.parametrize("kind", ["policy", "env", "env --mpi", "env --mpi c"])
 def test_what_is_written_passes_its_test(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str
 ) -> None:
+    if kind.endswith(" c") and shutil.which("cc") is None:
+        pytest.skip("NO C COMPILER: what is written in C is not tested here")
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(tmp_path)
-    assert main(["new", kind, "my_own"]) == 0
+    assert main(["new", *kind.split()[:1], "my_own", *kind.split()[1:]]) == 0
     written = {file.name for file in tmp_path.iterdir()}
-    assert written == {"my_own.py", "my_own.yaml", "test_my_own.py"}
+    source = "my_own.c" if kind.endswith(" c") else "my_own.py"
+    assert written == {source, "my_own.yaml", "test_my_own.py"}
     try:
         tests = vars(importlib.import_module("test_my_own"))
         for name in [name for name in tests if name.startswith("test_")]:

@@ -24,7 +24,7 @@ from hpcdi.env.mpi.manager import SolverEnvs
 from hpcdi.env.mpi.solvers import Limits, Solver
 from hpcdi.env.mpi.vectors import put_vector, size_of, vector_of
 from hpcdi.errors import CommError, ConfigError, LaunchError
-from hpcdi.run.solver_ranks import default_ranks, lines_of, plan_ranks, world_of
+from hpcdi.run.solver_ranks import default_ranks, gpus_of, lines_of, plan_ranks, world_of
 
 COUNTER = {"type": "mpi", "env_id": "fakes.python_solvers:Counter", "ranks": 2}
 
@@ -137,6 +137,17 @@ def test_ranks_after_hpcdis_own_are_groups_of_each_collector_and_its_spares() ->
     assert lines_of(plan)[0] == (
         "  solvers      of rank 2: ranks 4-5 (environment 0), 6-7 (environment 1), 8-9 (spare)"
     )
+
+
+def test_gpus_that_no_learner_uses_go_to_solvers_in_turn() -> None:
+    """Ranks 0 to 7 are on one host, which has a learner: rank 1."""
+    config = experiment(collector_env_num=2)
+    plan = plan_ranks(default_ranks(config), config)
+    gpus = [gpus_of(range(rank), plan, 1, 2, ["0", "1", "2", "3"]) for rank in (4, 5)]
+    assert gpus == [["1", "2"], ["3", "1"]]
+    assert gpus_of(range(8, 9), plan, 1, 1, ["0", "1"]) == ["1"]  # of another host
+    with pytest.raises(LaunchError, match="learners use 1"):
+        gpus_of(range(4), plan, 1, 1, ["0"])
 
 
 @pytest.mark.parametrize("world", [3, 7, 9])
