@@ -29,6 +29,15 @@ class SolverManagerConfig(OverlappingConfig):
         600.0, "seconds until a reset counts as hung; empty: never", above=0
     )
 
+    def problems(self) -> Iterator[Problem]:
+        """Refuses what solvers have by themselves, or cannot have."""
+        if self.folder:
+            yield Problem("folder", "solvers have folders of their own, in that of the run")
+        if self.renew_after is not None:
+            yield Problem(
+                "renew_after", "a solver is made once: MPI cannot start twice in a process"
+            )
+
 
 @dataclass(frozen=True)
 class SolverSpaceConfig:
@@ -101,6 +110,8 @@ class MpiEnvConfig(NamedEnvConfig):
                 "environments (collector_env_num), which evaluations share; set "
                 "evaluator_episode_num for more episodes",
             )
+        if self.eval_kwargs:
+            yield Problem("eval_kwargs", "evaluations have the same solvers, which are made once")
         if not self.is_class:
             for name in ("observation", "action"):
                 if not getattr(self, name).count:

@@ -162,6 +162,8 @@ def test_settings_that_contradict_each_other_are_refused() -> None:
     assert "evaluations share" in problems(evaluator_env_num=2)
     assert "must be 'mpi'" in problems(manager={"type": "subprocess"})
     assert "observation.size: is required" in problems(env_id="a.out")
+    assert "are made once" in problems(eval_kwargs={"length": 5})
+    assert "cannot start twice" in problems(manager={"type": "mpi", "renew_after": "9 episodes"})
     assert "are for a program" in problems(flags=["-O3"])
     parse_env(PROGRAM)
 

@@ -20,7 +20,7 @@ from hpcdi.comm.solver_protocol import SolverPlace
 from hpcdi.config.env import EnvConfig
 from hpcdi.config.mpi_env import SOURCES, MpiEnvConfig
 from hpcdi.env.mpi import build
-from hpcdi.env.numbering import ENV_INDEX, numbered
+from hpcdi.env.numbering import ENV_FOLDER, ENV_INDEX, numbered
 from hpcdi.errors import LaunchError
 
 _LAST_LINES, _LAST_BYTES = 20, 4096
@@ -136,17 +136,17 @@ def become_solver(place: SolverPlace, program: Program, folder: Path, rank: int)
     program = program.prepare()
     folder.mkdir(parents=True, exist_ok=True)
     os.environ.update({**place.variables(), **program.variables})
-    os.environ[ENV_INDEX] = str(place.environment)
+    os.environ |= {ENV_INDEX: str(place.environment), ENV_FOLDER: str(folder)}
     for number in _IGNORED:  # also what it execs ignores them
         signal.signal(number, signal.SIG_IGN)
     if program.python:
         from hpcdi.env.mpi.python_solver import find_class, serve
 
-        kwargs = _filled(program.kwargs, folder)
+        kwargs = numbered(program.kwargs)
         _move_to(folder, place.ranks.index(rank))
         return serve(place, lambda: find_class(program.python)(**kwargs))
     os.environ.update(_preloading(program))
-    command = [str(_filled(word, folder)) for word in program.command]
+    command = [str(numbered(word)) for word in program.command]
     command[0] = str(Path(command[0]).absolute()) if "/" in command[0] else command[0]
     _move_to(folder, place.ranks.index(rank))
     try:
@@ -176,12 +176,3 @@ def _move_to(folder: Path, number: int) -> None:
     os.dup2(log, 2)
     os.close(log)
     os.chdir(folder)
-
-
-def _filled(value: Any, folder: Path) -> Any:
-    """Returns values with ``{index}`` and ``{folder}`` in their texts replaced."""
-    if isinstance(value, Mapping):
-        return {key: _filled(part, folder) for key, part in value.items()}
-    if isinstance(value, str):
-        return numbered(value.replace("{folder}", str(folder)))
-    return numbered(value)
