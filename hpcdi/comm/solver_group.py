@@ -29,6 +29,7 @@ from enum import Enum
 import numpy as np
 from mpi4py import MPI
 
+from hpcdi.comm.coupled import CoupledComm
 from hpcdi.comm.doorbell import Doorbell, Ringer
 from hpcdi.comm.failure import ranks_may_die
 from hpcdi.comm.solver_protocol import (
@@ -98,15 +99,20 @@ class SolverGroup:
         sizes: those of the experiment's configuration.
         bell: this process's doorbell; None: it never sleeps but by naps.
         kill: for processes of other nodes.
+        is_coupled: its program is not changed, and takes the ranks with this one for its world.
 
     Attributes:
+        coupled: the communicator that is that world, where it is coupled and has been met.
         state: see the module's docstring.
         reason: why it is lost, or has ended.
     """
 
     def __init__(
-        self, place: SolverPlace, sizes: Sizes, bell: Doorbell | None = None, kill: Kill = _no_kill
-    ) -> None:
+        self, place: SolverPlace, sizes: Sizes, bell: Doorbell | None = None, kill: Kill = _no_kill,
+        *, is_coupled: bool = False,
+    ) -> None:  # fmt: skip
+        self._is_coupled = is_coupled
+        self.coupled: CoupledComm | None = None
         self.place, self.sizes = place, sizes
         self.state, self.reason = State.EXPECTED, ""
         self.peers: dict[int, Peer] = {}
@@ -200,6 +206,8 @@ class SolverGroup:
         members, tag = [self.place.collector, *self.place.ranks], 2 * self.place.environment + 1
         from_group = go.lines["from_group"] == "1"
         self._pair = communicator(self._world, members, tag, from_group=from_group)
+        if self._is_coupled:
+            self.coupled = CoupledComm(self._pair.Dup())
         self._answering = Receiving(self._pair, 1, ANSWER_TAG, self.sizes.observations)
         self.state = State.READY
 

@@ -74,6 +74,11 @@ class MpiEnvConfig(NamedEnvConfig):
     variables: dict[str, str] = setting({}, "added to the environment of the program's processes")
     observation: SolverSpaceConfig = section(SolverSpaceConfig, "of a program: what it sends")
     action: SolverSpaceConfig = section(SolverSpaceConfig, "of a program: what it gets")
+    coupling: str = setting(
+        "",
+        "module:Class, for a program that is not changed and couples itself to a controller by "
+        "MPI: what speaks with it, in the collector",
+    )
     states: tuple[str, ...] = setting(
         (), "files of initial states: each reset is told one of them, chosen by its seed"
     )
@@ -112,11 +117,13 @@ class MpiEnvConfig(NamedEnvConfig):
             )
         if self.eval_kwargs:
             yield Problem("eval_kwargs", "evaluations have the same solvers, which are made once")
+        if self.coupling and self.is_class:
+            yield Problem("coupling", "is for a program")
         if not self.is_class:
             for name in ("observation", "action"):
-                if not getattr(self, name).count:
+                if not (self.coupling or getattr(self, name).count):
                     yield Problem(f"{name}.size", "is required where env_id is a program")
-            if self.kwargs:
+            if self.kwargs and not self.coupling:
                 yield Problem("kwargs", "are for a class in Python; set arguments, or variables")
         elif self.arguments or self.flags:
             yield Problem("arguments", "are for a program; set kwargs")

@@ -94,3 +94,32 @@ class Controlled:
         """Shift."""
         speed = np.full((2, 2), action["jets"].sum())
         return {"speed": speed, "gear": action["gear"]}, 1.0, False, False, {}
+
+
+class Controller:
+    """What ``solvers/coupled.c`` couples itself to."""
+
+    observation_space = spaces.Box(-np.inf, np.inf, (2,))
+    action_space = spaces.Box(-1e9, 1e9, (2,))
+
+    def reset(self, seed: int, comm: Any) -> Any:
+        """Begin anew."""
+        return self._asked(5, comm), {}
+
+    def step(self, action: Any, comm: Any) -> Any:
+        """Act."""
+        seen = self._asked(3, comm, np.asarray(action, float))
+        return seen, float(seen[0]), False, False, {}
+
+    def close(self, comm: Any) -> None:
+        """Let it end."""
+        comm.Ssend(np.zeros(1, np.int32), 1, 1)
+
+    def _asked(self, code: int, comm: Any, action: Any = None) -> Any:
+        comm.Ssend(np.full(1, code, np.int32), 1, 1)
+        if action is not None:
+            comm.Ssend(action, 1, 3)
+        seen = np.empty(2)
+        comm.Probe(1, 4)
+        comm.Recv(seen, 1, 4)
+        return seen

@@ -13,7 +13,9 @@ from hpcdi.comm import solver_group
 from hpcdi.comm.doorbell import Doorbell
 from hpcdi.comm.failure import ranks_may_die
 from hpcdi.comm.solver_protocol import Sizes, SolverPlace
-from hpcdi.env.base import EnvFailure
+from hpcdi.env.base import EnvFacts, EnvFailure
+from hpcdi.env.mpi.coupled import CoupledGroup
+from hpcdi.env.mpi.python_solver import find_class
 from hpcdi.env.mpi.solvers import Limits, Solver, wait
 from hpcdi.errors import CommError
 
@@ -38,7 +40,13 @@ class Controller:
         ]  # fmt: skip
 
     def _group(self, place: SolverPlace, folder: int | None = None) -> Any:
-        group = solver_group.SolverGroup(place, self._sizes, self._bell)
+        group: Any = solver_group.SolverGroup(
+            place, self._sizes, self._bell, is_coupled="coupling" in self._spec
+        )
+        if "coupling" in self._spec:
+            found = find_class(self._spec["coupling"])
+            facts = EnvFacts(found.observation_space, found.action_space)
+            group = CoupledGroup(group, found(), facts, Limits(step_s=10.0, reset_s=10.0))
         number = place.environment if folder is None else folder
         self._folder_of = {**getattr(self, "_folder_of", {}), group: self._folder / f"env{number}"}
         return group

@@ -120,3 +120,20 @@ def test_an_unmodified_program_computes_the_same_to_the_bit(tmp_path: Path) -> N
     for number in range(2):
         field = tmp_path / f"env{number}" / "field.bin"
         assert field.read_bytes() == (alone / "field.bin").read_bytes()
+
+
+@needs_compiler
+def test_an_unmodified_program_finds_the_collector_in_its_world(tmp_path: Path) -> None:
+    """Two of them, each coupled to its own controller by its own protocol."""
+    program = build.compiled([TESTS / "fakes" / "solvers" / "coupled.c"])
+    coupled = {
+        "command": [str(program)], "ranks": 2, "is_unmodified": True, "has_collector": True,
+    }  # fmt: skip
+    result = job(
+        tmp_path, coupled, coupled, do="steps", steps=3,
+        coupling="fakes.python_solvers:Controller",
+    )  # fmt: skip
+    assert result["seen"] == [
+        [[0, 2], [0, 2], [1, 2], [3, 2]],
+        [[0, 2], [1, 2], [3, 2], [6, 2]],
+    ]

@@ -62,10 +62,11 @@ def facts_of(cfg: MpiEnvConfig) -> EnvFacts:
     Raises:
         ConfigError: there is no such class.
     """
-    if not cfg.is_class:
+    named = cfg.coupling or cfg.env_id
+    if not (cfg.coupling or cfg.is_class):
         return EnvFacts(_space(cfg.observation, np.float64), _space(cfg.action, np.float32))
     try:
-        found = find_class(cfg.env_id)
+        found = find_class(named)
     except EnvError as error:
         raise ConfigError([Problem("env.env_id", str(error))]) from error
     if not hasattr(found, "observation_space"):  # they hang on its arguments

@@ -59,7 +59,8 @@ class Program:
         """Returns what the ranks of an experiment's environments run."""
         if cfg.is_class:
             return cls((), cfg.env_id, cfg.kwargs, (), cfg.variables)
-        return cls((cfg.env_id, *cfg.arguments), "", {}, cfg.flags, cfg.variables)
+        command, is_coupled = (cfg.env_id, *cfg.arguments), bool(cfg.coupling)
+        return cls(command, "", {}, cfg.flags, cfg.variables, is_coupled, is_coupled)
 
     def prepare(self) -> Program:
         """Returns it with its source compiled, and checked as far as a process alone can.

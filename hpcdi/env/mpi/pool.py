@@ -10,22 +10,21 @@ import time
 from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from hpcdi.comm.doorbell import Doorbell
 from hpcdi.comm.solver_protocol import Sizes, SolverPlace
 from hpcdi.config.mpi_env import MpiEnvConfig
 from hpcdi.env.base import EnvFacts
+from hpcdi.env.mpi.coupled import CoupledGroup
 from hpcdi.env.mpi.environment import NO_RANKS, facts_of, sizes_of
-from hpcdi.env.mpi.solvers import Limits, Solver
+from hpcdi.env.mpi.python_solver import find_class
+from hpcdi.env.mpi.solvers import Group, Limits, Solver
+from hpcdi.env.numbering import make_numbered, numbered
 from hpcdi.errors import ConfigError, LaunchError, Problem
 from hpcdi.utils.backoff import wait_s
 
 _FLUSH_S, _LOOK_S = 2.0, 1e-3
 """For the last messages to leave: where ranks may die, nobody calls MPI_Finalize."""
-
-if TYPE_CHECKING:
-    from hpcdi.comm.solver_group import SolverGroup
 
 
 class SolverPool:
@@ -39,6 +38,7 @@ class SolverPool:
         self._places: Sequence[SolverPlace] = ()
         self._spares: list[SolverPlace] = []
         self._sizes = Sizes()
+        self._cfg, self._limits = MpiEnvConfig(), Limits()
         self._folder_of: Mapping[int, Path] = {}
         self._folders: dict[object, Path] = {}  # of groups
 
@@ -69,11 +69,13 @@ class SolverPool:
         self._spares = [place for place in places if place.assigner is not None]
         self._folder_of = folders
         manager = cfg.manager
-        limits = Limits(cfg.start_timeout, manager.reset_timeout, manager.step_timeout)
+        self._cfg = cfg
+        self._limits = Limits(cfg.start_timeout, manager.reset_timeout, manager.step_timeout)
         for place in places:
             if place.assigner is None:
+                group = self._group(place, place.environment)
                 solver = Solver(
-                    self._group(place, place.environment), limits, folder_of=self._folders.get,
+                    group, self._limits, folder_of=self._folders.get,
                     next_group=partial(self._next_group, place), states=cfg.states,
                     may_die=ranks_may_die(), bell=self.bell,
                 )  # fmt: skip
@@ -117,14 +119,22 @@ class SolverPool:
         ):
             wait_s(_LOOK_S)
 
-    def _group(self, place: SolverPlace, number: int) -> SolverGroup:
+    def _group(self, place: SolverPlace, number: int) -> Group:
         from hpcdi.comm.solver_group import SolverGroup
 
-        group = SolverGroup(place, self._sizes, self.bell)
-        self._folders[group] = self._folder_of[number]
-        return group
+        made: Group
+        if self._cfg.coupling:
+            controller = make_numbered(
+                lambda: find_class(self._cfg.coupling)(**numbered(self._cfg.kwargs)), number
+            )
+            group = SolverGroup(place, Sizes(), self.bell, is_coupled=True)
+            made = CoupledGroup(group, controller, self.facts, self._limits)
+        else:
+            made = SolverGroup(place, self._sizes, self.bell)
+        self._folders[made] = self._folder_of[number]
+        return made
 
-    def _next_group(self, lost: SolverPlace) -> SolverGroup | None:
+    def _next_group(self, lost: SolverPlace) -> Group | None:
         """Have spare ranks become a lost environment's."""
         from hpcdi.comm.solver_group import assign
 

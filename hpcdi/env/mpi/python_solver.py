@@ -138,7 +138,7 @@ class _Answering:
         if self._is_first:
             self._rank.answer(
                 self._vector(observation), float(reward), terminated=bool(terminated),
-                truncated=bool(truncated), numbers=_numbers(info),
+                truncated=bool(truncated), numbers=numbers_of(info),
             )  # fmt: skip
 
     def _vector(self, observation: Any) -> Array:
@@ -154,7 +154,8 @@ class _Answering:
         return whole
 
 
-def _numbers(info: Any) -> dict[str, float]:
+def numbers_of(info: Any) -> dict[str, float]:
+    """Returns the numbers of an info."""
     return {
         str(name): float(value)
         for name, value in (info or {}).items()

@@ -44,7 +44,10 @@ static void join(void)
     }
     /* a program that couples itself to a controller finds the collector as the world's rank 0 */
     int has_collector = world != NULL && strcmp(world, "pair") == 0;
-    virtual_world = has_collector ? hpcdi_pair() : hpcdi_group();
+    virtual_world = hpcdi_group();
+    if (has_collector) { /* a copy: hpcdi's own messages have tags, too */
+        ((__typeof__(PMPI_Comm_dup) *)hpcdi_real("PMPI_Comm_dup"))(hpcdi_pair(), &virtual_world);
+    }
     appnum = number == NULL ? has_collector : atoi(number);
     MPI_Comm_set_name(virtual_world, "MPI_COMM_WORLD");
     has_world = 1;

@@ -1,0 +1,69 @@
+"""The communicator by which a collector speaks with a solver that is not changed.
+
+Such a program couples itself to a controller by MPI, and finds the collector as rank 0 of what it
+takes for its world. The class that stands in for the controller calls MPI as it would anywhere:
+here every wait of it ends, by a time-out or a rank's death. Importing this starts MPI.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from typing import Any, Literal
+
+from mpi4py import MPI
+
+from hpcdi.comm.doorbell import Waiting
+from hpcdi.comm.solver_protocol import SolverLost
+from hpcdi.utils.backoff import PROBES
+
+
+class CoupledComm(MPI.Intracomm):
+    """The solver's ranks from 1 on, after this process; blocking calls end at `deadline`."""
+
+    deadline = math.inf
+    """By `time.monotonic`."""
+
+    def Get_attr(self, keyval: int) -> Any:
+        """Of MPI's own attributes: this program's number among the job's is 0."""
+        return 0 if keyval == MPI.APPNUM else super().Get_attr(keyval)
+
+    def Send(self, buf: Any, dest: int, tag: int = 0) -> None:
+        """See MPI_Send."""
+        self._wait(self.Isend(buf, dest, tag))
+
+    def Ssend(self, buf: Any, dest: int, tag: int = 0) -> None:
+        """See MPI_Ssend."""
+        self._wait(self.Issend(buf, dest, tag))
+
+    def Recv(
+        self,
+        buf: Any,
+        source: int = MPI.ANY_SOURCE,
+        tag: int = MPI.ANY_TAG,
+        status: MPI.Status | None = None,
+    ) -> None:
+        """See MPI_Recv."""
+        self._wait(self.Irecv(buf, source, tag), status)
+
+    def Probe(
+        self,
+        source: int = MPI.ANY_SOURCE,
+        tag: int = MPI.ANY_TAG,
+        status: MPI.Status | None = None,
+    ) -> Literal[True]:
+        """See MPI_Probe."""
+        waiting = Waiting(None)
+        while not self.Iprobe(source, tag, status):
+            self._pause(waiting)
+        return True
+
+    def _wait(self, request: MPI.Request, status: MPI.Status | None = None) -> None:
+        waiting = Waiting(None)
+        while not any(request.Test(status) for _ in range(PROBES)):
+            self._pause(waiting)
+
+    def _pause(self, waiting: Waiting) -> None:
+        if time.monotonic() > self.deadline:
+            raise SolverLost("it did not answer in time")
+        waiting.pause(rings=False)
