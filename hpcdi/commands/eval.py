@@ -30,6 +30,7 @@ from hpcdi.roles.collector.loop import Loop, policy_loop
 from hpcdi.run.experiment import evaluation_goal
 from hpcdi.run.run_folder import short
 from hpcdi.types import Settings
+from hpcdi.utils.console import others_to_stderr
 from hpcdi.utils.log import say
 from hpcdi.utils.metrics import human_count, human_return
 from hpcdi.utils.nested import jsonable
@@ -125,6 +126,15 @@ def main(arguments: Sequence[str]) -> int:
     given = _parse(arguments)
     if given.player or given.against:
         return versus.play(given)
+    with others_to_stderr(given.json):
+        figures = _evaluated(given)
+    if given.json:
+        say(json.dumps(jsonable(figures)))
+    return EXIT_DONE
+
+
+def _evaluated(given: argparse.Namespace) -> dict[str, Any]:
+    """Evaluate a policy, and print the result where people read it; returns the figures."""
     saved = find_policy(given.policy, given.which, given.config, trust=given.trust)
     loaded = load_policy(saved, given.override, given.seed)
     seed = loaded.config.seed if given.seed is None else given.seed
@@ -147,18 +157,16 @@ def main(arguments: Sequence[str]) -> int:
             folder = Path(given.video) if given.video else saved.home / "videos"
             name = folder / f"iter_{saved.image.version:06d}_seed_{seed}"
             video, on_it = film.shoot(make_loop, name)
-    if given.json:
-        about = {
-            "policy": str(saved.file),
-            "train_iter": saved.image.version,
-            "config": str(saved.config_file),
-            "seed": seed,
-            "video": None if video is None else str(video),
-        }
-        say(json.dumps(jsonable({**about, **outcome.figures()})))
-    elif video is not None:
+    if video is not None and not given.json:
         say(f"  video        {short(video)}: {on_it}")
-    return EXIT_DONE
+    about = {
+        "policy": str(saved.file),
+        "train_iter": saved.image.version,
+        "config": str(saved.config_file),
+        "seed": seed,
+        "video": None if video is None else str(video),
+    }
+    return {**about, **outcome.figures()}
 
 
 def _parse(arguments: Sequence[str]) -> argparse.Namespace:

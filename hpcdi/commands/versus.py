@@ -40,6 +40,7 @@ from hpcdi.run.run_folder import short
 from hpcdi.store.layout import RunLayout
 from hpcdi.store.policies import PolicyImage
 from hpcdi.types import Array, Columns, Settings
+from hpcdi.utils.console import others_to_stderr
 from hpcdi.utils.lifetime import Closing
 from hpcdi.utils.log import say
 from hpcdi.utils.metrics import human_return
@@ -59,7 +60,10 @@ def play(given: argparse.Namespace) -> int:
     root = find_run(given.policy)
     name, against = given.player or "main", given.against or "random"
     games = given.episodes or _GAMES
-    with Arena(root, given, games, name, is_filmed=given.video is not None) as arena:
+    with (
+        others_to_stderr(given.json),
+        Arena(root, given, games, name, is_filmed=given.video is not None) as arena,
+    ):
         source, other = arena.source(name, "--player"), arena.source(against, "--against")
         result = arena.play(source, other)
         video, on_it = None, ""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -118,6 +119,35 @@ def get_spaces(cfg: EnvConfig) -> Spaces:
             message = f"lead to other spaces, {others}, than kwargs alone, {spaces}"
             raise ConfigError([Problem("env.eval_kwargs", message)])
     return spaces
+
+
+def check_room(cfg: EnvConfig) -> None:
+    """Check that a process has room for the environments that a run makes in one; makes two.
+
+    Raises:
+        ConfigError: the second cannot be made, as of a simulator of which a process has one.
+    """
+    env_cls = get_env_cls(cfg)
+    in_a_process = cfg.collector_env_num + cfg.evaluator_env_num
+    if isinstance(cfg.manager, ChildConfig) or not hasattr(env_cls, "make_single"):
+        return
+    if hasattr(env_cls, "has_vector") and not cfg.needs_single and env_cls.has_vector(cfg):
+        return
+    first, second = single_env_fns(cfg, range(2))
+    with SignalGuard(), contextlib.ExitStack() as stack:
+        for make, is_first in ((first, True), (second, False)):
+            try:
+                stack.callback(getattr(make(), "close", lambda: None))
+            except Exception as error:
+                if is_first:  # it was made before, for its spaces: this is no matter of room
+                    return
+                message = (
+                    f"is {cfg.manager.type!r}: a collector's process makes {in_a_process} "
+                    f"environments ({cfg.collector_env_num} collect, {cfg.evaluator_env_num} "
+                    f"evaluate), and already a second one cannot be made in it ({error}); set "
+                    "env.manager.type: subprocess, or give each its own port or file by {index}"
+                )
+                raise ConfigError([Problem("env.manager.type", message)]) from error
 
 
 def battle_players(cfg: EnvConfig) -> int:

@@ -13,7 +13,7 @@ from hpcdi.config.load import Compiled, load
 from hpcdi.config.policy import TorchPolicyConfig
 from hpcdi.config.roles import ReturnEvaluatorConfig
 from hpcdi.config.schema import ExperimentConfig, check_faults, check_over_ranks, check_serial
-from hpcdi.env.create import battle_players, get_spaces
+from hpcdi.env.create import battle_players, check_room, get_spaces
 from hpcdi.env.mpi.launch import located
 from hpcdi.errors import ConfigError, PolicyError, Problem
 from hpcdi.policy.create import get_policy_cls
@@ -50,6 +50,7 @@ def load_experiment(
     compiled = dataclasses.replace(compiled, config=dataclasses.replace(compiled.config, env=env))
     spaces = get_spaces(env)
     if over_ranks is not None:
+        check_room(compiled.config.env)
         _check_can_train(compiled.config, path, players, over_ranks=over_ranks)
     policy = compiled.config.policy
     if not isinstance(policy, TorchPolicyConfig):

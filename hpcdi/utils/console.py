@@ -9,11 +9,13 @@ act upon the terminal, and a line break would forge a line of ours.
 from __future__ import annotations
 
 import codecs
+import contextlib
 import errno
 import io
 import os
 import select
 import sys
+from collections.abc import Iterator
 
 from hpcdi.utils.threads import BackgroundThread
 
@@ -32,6 +34,23 @@ def escaped(text: str) -> str:
         character if character.isprintable() else character.encode("unicode_escape").decode()
         for character in text
     )
+
+
+@contextlib.contextmanager
+def others_to_stderr(is_wanted: bool = True) -> Iterator[None]:
+    """Have what is printed in it, by Python or in C, go to standard error: the result is alone."""
+    if not is_wanted:
+        yield
+        return
+    sys.stdout.flush()
+    saved = os.dup(1)
+    os.dup2(2, 1)
+    try:
+        with contextlib.redirect_stdout(sys.stderr):
+            yield
+    finally:
+        os.dup2(saved, 1)
+        os.close(saved)
 
 
 def prepare(*, is_run: bool) -> None:

@@ -17,6 +17,7 @@ from hpcdi.commands.rehearse.apart import apart, run_stage
 from hpcdi.commands.rehearse.as_a_run import play
 from hpcdi.commands.rehearse.checks import Facts, findings
 from hpcdi.commands.rehearse.facts import Alone, AsARun, Memory, Stage
+from hpcdi.errors import ConfigError
 from hpcdi.run.experiment import load_experiment
 
 ROOT = Path(__file__).parent.parent.parent
@@ -50,7 +51,8 @@ def _same_signals() -> Iterator[None]:
 
 def rehearsed(env_id: str, *, steps: int = 600) -> dict[str, Finding]:
     """The rows that one environment alone leads to."""
-    compiled, spaces = load_experiment(PPO, [f"env.env_id={env_id}", "env.import_names=[]"])
+    words = [f"env.env_id={env_id}", "env.import_names=[]"]
+    compiled, spaces = load_experiment(PPO, words, over_ranks=None)
     alone = Alone()
     run_stage(look, alone, compiled.config.env, Budget(steps, 20.0), 0)
     return dict(findings(Facts(compiled.config, spaces, 4, alone, AsARun())))
@@ -150,3 +152,12 @@ def test_numbers_leave_out_what_is_none() -> None:
     alone.see([{"observation": np.array([[1.0], [np.nan]])}], [np.array([2.0])])
     assert alone.numbers["observation"].most == 1.0
     assert alone.reward.most == 2.0
+
+
+def test_one_simulator_per_process_is_refused_before_anything_starts() -> None:
+    words = ["env.env_id=fakes.planted_envs:OnlyOne", "env.import_names=[]"]
+    for over_ranks in (True, False):
+        with pytest.raises(ConfigError, match=r"makes 28 environments \(8 collect, 20 evaluate\)"):
+            load_experiment(PPO, words, over_ranks=over_ranks)
+    compiled, _ = load_experiment(PPO, [*words, "env.manager.type=subprocess"])
+    assert compiled.config.env.manager.type == "subprocess"

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from hpcdi.utils.console import Relay, escaped
+from hpcdi.utils.console import Relay, escaped, others_to_stderr
 
 PROGRAM = """\
 import sys
@@ -90,3 +90,16 @@ def test_a_relay_copies_on_when_its_reader_has_gone() -> None:
         os.write(child, b"x")
     for descriptor in (child, target):
         os.close(descriptor)
+
+
+def test_what_others_print_goes_to_standard_error(capfd: pytest.CaptureFixture[str]) -> None:
+    with others_to_stderr():
+        print("by Python")
+        os.write(1, b"in C\n")
+    with others_to_stderr(False):
+        print("as it is")
+    print("the result")
+    out, err = capfd.readouterr()
+    assert out == "as it is\nthe result\n"
+    assert "by Python" in err
+    assert "in C" in err

@@ -63,10 +63,12 @@ def _rehearse(options: argparse.Namespace) -> int:
     from hpcdi.env.create import get_env_cls
     from hpcdi.run.experiment import load_experiment
     from hpcdi.run.placement import check_world, default_world_size
+    from hpcdi.utils.console import others_to_stderr
     from hpcdi.utils.host import free_bytes
 
     with as_yaml(options.config) as path:
-        compiled, spaces = load_experiment(str(path), [*options.override, *options.short])
+        with others_to_stderr():
+            compiled, spaces = load_experiment(str(path), [*options.override, *options.short])
         config = compiled.config
         if isinstance(config.env, MpiEnvConfig):
             raise LaunchError(
