@@ -1,0 +1,252 @@
+"""A run's data for scripts: whole episodes, read from its shards.
+
+    from hpcdi.data import read_episodes
+
+    for episode in read_episodes("runs/cartpole_dqn/latest"):
+        print(len(episode), episode.total, episode.observation.shape)
+
+or, as a table of them: ``pandas.DataFrame(e.facts for e in read_episodes(run))``.
+
+A shard is plain HDF5, and an episode's steps lie over several items of it, perhaps over several
+shards; each item is followed by a row that has the observation after it, and nothing else.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from hpcdi.errors import ShardError, StoreError
+from hpcdi.store.block import Block
+from hpcdi.store.shards import read_blocks
+from hpcdi.types import Array, Columns
+from hpcdi.utils.nested import under
+
+_OBSERVATION = "observation"
+
+
+@dataclass(frozen=True)
+class Episode:
+    """An episode of one environment, or of one player in it.
+
+    Attributes:
+        observations: ``observation``, or ``observation/<leaf>``: [steps + 1, ...], the one after
+            the last step too.
+        columns: everything else that was stored of its steps, [steps, ...]: ``action`` (or
+            ``action/<leaf>``), ``reward``, ``terminated``, ``truncated``, ``action_mask``, what the
+            policy added, and ``policy_version``.
+        collector: rank of its collector.
+        env: number of the environment among those of its collector.
+        is_whole: it has ended, and nothing of it is missing.
+    """
+
+    observations: Columns
+    columns: Columns
+    collector: str
+    env: int
+    is_whole: bool
+
+    def __len__(self) -> int:
+        """Returns the number of steps."""
+        return len(self.columns["reward"])
+
+    @property
+    def observation(self) -> Any:
+        """Observations [steps + 1, ...]: an array, or of several parts a dict of them."""
+        return _grouped(self.observations, _OBSERVATION)
+
+    @property
+    def action(self) -> Any:
+        """Actions [steps, ...], as policies count them: an array, or a dict of parts."""
+        return _grouped(self.columns, "action")
+
+    @property
+    def reward(self) -> Array:
+        """Rewards [steps]."""
+        return self.columns["reward"]
+
+    @property
+    def total(self) -> float:
+        """Sum of the rewards."""
+        return float(self.reward.sum(dtype=np.float64))
+
+    @property
+    def facts(self) -> dict[str, Any]:
+        """What a table of episodes has in a row."""
+        version = self.columns["policy_version"]
+        return {
+            "collector": self.collector,
+            "env": self.env,
+            "steps": len(self),
+            "return": self.total,
+            "terminated": bool(self.columns["terminated"][-1]),
+            "truncated": bool(self.columns["truncated"][-1]),
+            "policy_version": int(version[0]),
+        }
+
+
+def read_episodes(run: str | Path, *, unfinished: bool = False) -> Iterator[Episode]:
+    """Yields the episodes of a run, collector after collector, in the order in which they ended.
+
+    A collector's open episodes are in memory, nothing else. A run that is on may be read: what is
+    published so far.
+
+    Args:
+        run: its folder.
+        unfinished: also those that were cut: by the run's end, by a failure, or because a shard is
+            gone or damaged.
+
+    Raises:
+        StoreError: there are no data, or these are no transitions.
+    """
+    folders = sorted({path.parent for path in (Path(run) / "data").glob("*/*/*.h5")})
+    if not folders:
+        raise StoreError(run, "holds no data (data/*/*/*.h5)")
+    for folder in folders:
+        yield from _episodes_of(folder, unfinished=unfinished)
+
+
+def _episodes_of(folder: Path, *, unfinished: bool) -> Iterator[Episode]:
+    """Yields the episodes of one start of a collector."""
+    open_episodes, gaps = dict[int, list[_Part]](), _Gaps()
+    for path in sorted(folder.glob("*.h5")):
+        gaps.at_file(path)
+        for block in _blocks(path):
+            if isinstance(block, ShardError):
+                gaps.count += 1
+                continue
+            for parts in _ended_in(block, folder, open_episodes, gaps):
+                is_whole = parts[0].begins and parts[0].gaps == gaps.count
+                if is_whole or unfinished:
+                    yield _joined(parts, folder, is_whole=is_whole)
+    if unfinished:
+        for parts in open_episodes.values():
+            yield _joined(parts, folder, is_whole=False)
+
+
+def _ended_in(
+    block: Block, folder: Path, open_episodes: dict[int, list[_Part]], gaps: _Gaps
+) -> Iterator[list[_Part]]:
+    """Yields the parts of each episode that ends in a block; others stay, or become, open."""
+    envs = set[int]()
+    for item in range(len(block.items)):
+        part = _Part.of(block, item, gaps, folder)
+        open_episodes.setdefault(part.episode, []).append(part)
+        if part.has_ended:
+            envs.add(part.env)
+            yield open_episodes.pop(part.episode)
+    gaps.ended(envs)
+
+
+def _blocks(path: Path) -> Iterator[Block | ShardError]:
+    try:
+        yield from read_blocks(path)
+    except ShardError as error:
+        yield error
+
+
+class _Gaps:
+    """Where data of a collector are missing: a part of an episode may have been there."""
+
+    def __init__(self) -> None:
+        self.count = 0
+        self._file = 0
+        self._ended: dict[int, int] = {}  # environment -> gaps when one of its episodes ended
+
+    def at_file(self, path: Path) -> None:
+        """The next shard: they are numbered from 1."""
+        number = int(path.stem) if path.stem.isdigit() else self._file + 1
+        self.count += number != self._file + 1
+        self._file = number
+
+    def begins(self, env: int) -> bool:
+        """Returns whether an episode that is seen from here on begins here.
+
+        Where something was missing that is so when one of the environment has ended since.
+        """
+        return self._ended.get(env, 0) == self.count
+
+    def ended(self, envs: Iterable[int]) -> None:
+        """Episodes of environments have ended in a block."""
+        self._ended.update(dict.fromkeys(envs, self.count))
+
+
+@dataclass
+class _Part:
+    """An item: consecutive steps of an episode, and the observation after them.
+
+    `gaps` is how many there were before it; `begins` whether it may be its episode's first.
+    """
+
+    env: int
+    episode: int
+    observations: Columns
+    after: Columns
+    columns: Columns
+    gaps: int
+    begins: bool
+
+    @classmethod
+    def of(cls, block: Block, item: int, gaps: _Gaps, folder: Path) -> _Part:
+        row = block.items[item]
+        start, length = int(row["item_start"]), int(row["item_len"])
+        rows = np.arange(start, start + length)
+        names = [*block.columns, *(view.name for view in block.views)]
+        seen = [n for n in names if n == _OBSERVATION or n.startswith(f"{_OBSERVATION}/")]
+        if "reward" not in block.columns or not seen or not block.tail_rows:
+            raise StoreError(folder, "holds no transitions with the observations around them")
+        offsets = {view.offset for view in block.views}
+        columns = {
+            name: column[rows]
+            for name, column in block.columns.items()
+            if name not in seen and name not in offsets
+        }
+        columns["policy_version"] = np.full(length, row["policy_version"])
+        end = np.array([start + length])
+        return cls(
+            int(row["env_id"]),
+            int(row["episode_id"]),
+            {name: _column(block, name, rows) for name in seen},
+            {name: _column(block, name, end) for name in seen},
+            columns,
+            gaps.count,
+            gaps.begins(int(row["env_id"])),
+        )
+
+    @property
+    def has_ended(self) -> bool:
+        return bool(self.columns["terminated"][-1] or self.columns["truncated"][-1])
+
+
+def _column(block: Block, name: str, rows: Array) -> Array:
+    """Rows of a stored column, or of a view, which may look through another."""
+    if name in block.columns:
+        return block.columns[name][rows]
+    view = next(view for view in block.views if view.name == name)
+    offset = block.columns[view.offset][rows].astype(np.int64)
+    at = rows.reshape(rows.shape + (1,) * (offset.ndim - rows.ndim)) + offset
+    return _column(block, view.column, at)
+
+
+def _joined(parts: list[_Part], folder: Path, *, is_whole: bool) -> Episode:
+    first, last = parts[0], parts[-1]
+    return Episode(
+        {
+            name: np.concatenate([*(part.observations[name] for part in parts), last.after[name]])
+            for name in first.observations
+        },
+        {name: np.concatenate([part.columns[name] for part in parts]) for name in first.columns},
+        folder.parent.name,
+        first.env,
+        is_whole,
+    )
+
+
+def _grouped(columns: Mapping[str, Array], name: str) -> Any:
+    if name in columns:
+        return columns[name]
+    return {path.removeprefix(f"{name}/"): part for path, part in under(columns, name).items()}

@@ -1,0 +1,68 @@
+"""Whole episodes of a run, for scripts."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from fakes.serial_runs import serial_run, train
+from hpcdi.data import read_episodes
+from hpcdi.errors import StoreError
+from hpcdi.store.layout import RunLayout
+
+STEPS = "policy.other.commander.max_env_step=600"
+
+
+def test_episodes_are_those_that_the_run_has_counted(tmp_path: Path) -> None:
+    with serial_run(tmp_path, "cartpole_dqn", STEPS, "env.collector_env_num=3") as run:
+        train(run)
+        main = run.coordinator.groups.main
+        counted, steps = main.episodes, main.env_steps
+        returns = sorted(main.returns)
+    episodes = list(read_episodes(tmp_path))
+    assert sorted(e.total for e in episodes) == returns
+    assert len(episodes) == counted > 10
+    every = list(read_episodes(tmp_path, unfinished=True))
+    assert sum(map(len, every)) == steps
+    assert len(every) - len(episodes) == sum(not e.is_whole for e in every) <= 3
+    for episode in episodes:
+        assert episode.observation.shape == (len(episode) + 1, 4)
+        assert episode.action.shape == (len(episode),)
+        assert episode.total == len(episode)
+        assert np.abs(np.diff(episode.observation[:, 0])).max() < 0.2, "one step follows another"
+        ended = episode.columns["terminated"] | episode.columns["truncated"]
+        assert ended.tolist() == [False] * (len(episode) - 1) + [True]
+        assert episode.facts["return"] == episode.total
+        assert not {"bootstrap_offset", "next_observation"} & episode.columns.keys()
+
+
+def test_where_a_shard_is_gone_only_what_is_whole_is_returned(tmp_path: Path) -> None:
+    small = ("system.storage.file_bytes=4096", "system.storage.block_bytes=4096")
+    with serial_run(tmp_path, "cartpole_dqn", STEPS, *small, "env.collector_env_num=3") as run:
+        train(run)
+    before = {(e.env, e.observation.tobytes()) for e in read_episodes(tmp_path)}
+    shards = sorted((RunLayout(tmp_path).data_dir).glob("*/*/*.h5"))
+    assert len(shards) > 4
+    shards[0].unlink()
+    shards[len(shards) // 2].unlink()
+    left = {(e.env, e.observation.tobytes()) for e in read_episodes(tmp_path)}
+    assert 0 < len(left) < len(before)
+    assert left <= before
+
+
+def test_battles_have_an_episode_for_each_player_that_learns(tmp_path: Path) -> None:
+    with serial_run(tmp_path, "tictactoe_league", "policy.other.commander.max_env_step=300") as run:
+        train(run)
+        counted = run.coordinator.groups.main.episodes
+    episodes = list(read_episodes(tmp_path))
+    assert len(episodes) == counted
+    assert {e.total for e in episodes} <= {-1.0, 0.0, 1.0}
+    assert all(1 <= len(e) <= 5 for e in episodes)
+    assert "action_mask" in episodes[0].columns
+
+
+def test_where_there_is_nothing(tmp_path: Path) -> None:
+    with pytest.raises(StoreError, match="holds no data"):
+        next(read_episodes(tmp_path))
