@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -52,6 +52,8 @@ def load_experiment(
     if over_ranks is not None:
         check_room(compiled.config.env)
         _check_can_train(compiled.config, path, players, over_ranks=over_ranks)
+        notes = (*compiled.notes, *_notes(compiled.config, over_ranks=over_ranks))
+        compiled = dataclasses.replace(compiled, notes=notes)
     policy = compiled.config.policy
     if not isinstance(policy, TorchPolicyConfig):
         return compiled, spaces
@@ -75,6 +77,23 @@ def _check_can_train(
     problems += [*check_faults(config, os.environ), *_check_league(config, players)]
     if problems:
         raise ConfigError(problems, path)
+
+
+def _notes(config: ExperimentConfig, *, over_ranks: bool) -> Iterator[str]:
+    """Yields what is no error, and hardly meant: a rollout smaller than its minibatches."""
+    policy, learn = config.policy, config.policy.learn
+    if not hasattr(learn, "epoch_per_collect"):
+        return
+    collectors = policy.collect.collector.collector_num if over_ranks else 1
+    learners = learn.learner.learner_num if over_ranks else 1
+    each = policy.collect.n_sample * config.env.collector_env_num * collectors / learners
+    if learn.batch_size > each:
+        made = f"{policy.collect.n_sample} x {config.env.collector_env_num} environments"
+        yield (
+            f"policy.learn.batch_size is {learn.batch_size:,}, and a learner's rollout has "
+            f"{each:,.0f} transitions (collect.n_sample {made} x {collectors} collectors / "
+            f"{learners} learners): each pass is one smaller minibatch"
+        )
 
 
 def evaluation_goal(config: ExperimentConfig) -> tuple[int, float]:

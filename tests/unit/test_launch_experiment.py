@@ -152,3 +152,11 @@ def test_battles_need_their_collector_and_commander() -> None:
     load_experiment(league, [], over_ranks=False)
     found = problems("policy.other.commander.type=one_vs_one")
     assert "one player" in found["policy.other.commander.type"]
+
+
+def test_a_rollout_smaller_than_its_minibatch_is_noted() -> None:
+    config = CONFIG.replace("dqn", "ppo")
+    compiled, _ = load_experiment(config, ["policy.learn.batch_size=5000"])
+    (note,) = compiled.notes
+    assert "batch_size is 5,000, and a learner's rollout has 1,024 transitions" in note
+    assert load_experiment(config, [])[0].notes == ()
