@@ -74,13 +74,13 @@ def open_envs(manager: Any, players: int) -> tuple[Envs, View]:
     Raises:
         EnvError: an environment has not one player for each policy.
     """
-    own = ours(manager)
-    if own is None:
+    rows = ours(manager)
+    if rows is None:
         foreign = ForeignEnvs(manager, players)
         return foreign, foreign
-    if own.seats != max(players, 1):
-        raise _other_players(0, own.seats, players)
-    return own, RowView(own)
+    if rows.seats != max(players, 1):
+        raise _other_players(0, rows.seats, players)
+    return rows, RowView(rows)
 
 
 def ours(manager: Any) -> EnvManager | None:
@@ -129,20 +129,20 @@ class RowView:
     def timesteps(self, step: Step) -> dict[int, BaseEnvTimestep]:
         """See `View.timesteps`."""
         self._returns += np.where(step.live, step.reward, 0)
-        found = {}
+        timesteps = {}
         for row in np.flatnonzero(step.live).tolist():
-            own = {
+            info = {
                 **self.info(row),
                 "terminated": bool(step.terminated[row]),
                 "truncated": bool(step.truncated[row]),
             }
             done = bool(step.ended[row])
             if done:
-                own.setdefault("eval_episode_return", float(self._returns[row]))
+                info.setdefault("eval_episode_return", float(self._returns[row]))
             seen = self._seen.value(step.successor, row)
-            found[row] = BaseEnvTimestep(seen, float(step.reward[row]), done, own)
+            timesteps[row] = BaseEnvTimestep(seen, float(step.reward[row]), done, info)
         self._returns[step.over] = 0.0
-        return found
+        return timesteps
 
     def info(self, row: int) -> Mapping[str, Any]:
         """See `View.info`."""
@@ -187,15 +187,15 @@ class ForeignEnvs:
         """
         if self._waiting is None:
             self._waiting = np.empty(self.rows, dtype=object)
-            for env, own in self._manager.ready_obs.items():
+            for env, seen in self._manager.ready_obs.items():
                 if not self._may_step(env):
                     continue
                 if not self._is_battle:
-                    self._waiting[env] = own
-                elif len(own) != self.seats:
-                    raise _other_players(env, len(own), self.seats)
+                    self._waiting[env] = seen
+                elif len(seen) != self.seats:
+                    raise _other_players(env, len(seen), self.seats)
                 else:
-                    self._waiting[env :: self.env_num] = _objects(own)
+                    self._waiting[env :: self.env_num] = _objects(seen)
         return {"observation": self._waiting}
 
     def begin_only(self, episodes: int | None) -> None:
@@ -254,13 +254,13 @@ class ForeignEnvs:
         self._turns.begin(ready)
         envs = dict.fromkeys(row % self.env_num for row in np.flatnonzero(ready).tolist())
         if self._is_battle:
-            given = {
+            by_env = {
                 env: [chosen[row] if ready[row] else None for row in self._rows_of(env)]
                 for env in envs
             }
         else:
-            given = {env: chosen[env] for env in envs}
-        timesteps, self._waiting = self._manager.step(given), None
+            by_env = {env: chosen[env] for env in envs}
+        timesteps, self._waiting = self._manager.step(by_env), None
         return self._made(timesteps)
 
     def _made(self, timesteps: Mapping[int, Any]) -> Step:
@@ -278,19 +278,19 @@ class ForeignEnvs:
                 continue
             over[rows], ended[rows] = True, done
             if self._is_battle:
-                own = infos_of(timestep.info, self.seats, env, ended=done)
+                each = infos_of(timestep.info, self.seats, env, ended=done)
                 reward[rows] = np.ravel(np.asarray(timestep.reward))
                 successor[rows] = _objects(timestep.obs)
                 acts[rows] = [one is not None for one in timestep.obs]
             else:
-                own, successor[env] = [timestep.info], timestep.obs
+                each, successor[env] = [timestep.info], timestep.obs
                 if done:
-                    own = [
-                        {**own[0], "eval_episode_return": as_number(episode_return(own[0], env))}
+                    each = [
+                        {**each[0], "eval_episode_return": as_number(episode_return(each[0], env))}
                     ]
-            infos.update(zip(rows, own, strict=True))
+            infos.update(zip(rows, each, strict=True))
             if done:
-                ends[env] = list(map(numbers_in, own))
+                ends[env] = list(map(numbers_in, each))
                 self._running.discard(env)
         self._infos = infos
         self.stepped = len(timesteps) - int(failed.sum()) // self.seats
@@ -419,11 +419,11 @@ class DictManager:
         seen = zip(rows, self._values().seen(take_rows(manager.observation, ready)), strict=True)
         if manager.seats == 1:
             return dict(seen)
-        found: dict[int, Any] = {}
-        for row, own in seen:
+        by_env: dict[int, Any] = {}
+        for row, value in seen:
             env, seat = row % self.env_num, row // self.env_num
-            found.setdefault(env, [None] * manager.seats)[seat] = own
-        return dict(sorted(found.items()))
+            by_env.setdefault(env, [None] * manager.seats)[seat] = value
+        return dict(sorted(by_env.items()))
 
     def step(self, actions: Mapping[int, Any]) -> dict[int, BaseEnvTimestep]:
         """Step the environments that wait; all of them need an action.
@@ -441,42 +441,42 @@ class DictManager:
         seats, env_num = manager.seats, self.env_num
         chosen = [actions[row % env_num] for row in rows]
         if seats > 1:
-            chosen = [own[row // env_num] for row, own in zip(rows, chosen, strict=True)]
+            chosen = [players[row // env_num] for row, players in zip(rows, chosen, strict=True)]
         columns: Columns = {}
         if rows:
             for name, column in view.columns(chosen).items():
                 columns[name] = np.zeros((len(ready), *column.shape[1:]), column.dtype)
                 columns[name][rows] = column
         step = manager.step(columns)
-        made = view.timesteps(step)
+        timesteps = view.timesteps(step)
         if seats == 1:
             failed = [] if step.failed is None else np.flatnonzero(step.failed & ready).tolist()
-            return {**made, **{env: self._abnormal(env) for env in failed}}
-        return self._joint(step, made, envs)
+            return {**timesteps, **{env: self._abnormal(env) for env in failed}}
+        return self._joint(step, timesteps, envs)
 
     def _joint(
-        self, step: Step, made: Mapping[int, BaseEnvTimestep], envs: Sequence[int]
+        self, step: Step, of_rows: Mapping[int, BaseEnvTimestep], envs: Sequence[int]
     ) -> dict[int, BaseEnvTimestep]:
         """The timesteps of battles: lists, one element a player."""
-        manager, found = self.manager, {}
+        manager, joint = self.manager, {}
         seats, env_num, after = manager.seats, self.env_num, self.ready_obs
         for env in envs:
             rows = [seat * env_num + env for seat in range(seats)]
             if step.failed is not None and step.failed[env]:
                 if env in after:
                     nothing, info = np.zeros(seats, dtype=np.float32), {"abnormal": True}
-                    found[env] = BaseEnvTimestep(after[env], nothing, False, [info] * seats)
+                    joint[env] = BaseEnvTimestep(after[env], nothing, False, [info] * seats)
                 continue
             done = bool(step.ended[env])
-            seen = [made[row].obs if row in made else None for row in rows]
-            infos = [dict(own) for own in manager.infos[env]]
-            found[env] = BaseEnvTimestep(
+            seen = [of_rows[row].obs if row in of_rows else None for row in rows]
+            infos = [dict(info) for info in manager.infos[env]]
+            joint[env] = BaseEnvTimestep(
                 seen if done else after.get(env, seen),
                 step.reward[rows] * step.live[rows],
                 done,
                 infos,
             )
-        return found
+        return joint
 
     def _abnormal(self, env: int) -> BaseEnvTimestep:
         row = {name: column[[env]] for name, column in self.manager.observation.items()}
@@ -493,11 +493,11 @@ class DictManager:
         values = [view.action(drawn, place) for place in range(len(rows))]
         if manager.seats == 1:
             return dict(zip(rows, values, strict=True))
-        found: dict[int, Any] = {}
+        by_env: dict[int, Any] = {}
         for row, value in zip(rows, values, strict=True):
             env, seat = row % self.env_num, row // self.env_num
-            found.setdefault(env, [None] * manager.seats)[seat] = value
-        return dict(sorted(found.items()))
+            by_env.setdefault(env, [None] * manager.seats)[seat] = value
+        return dict(sorted(by_env.items()))
 
     def take_episodes(self) -> Episodes:
         """The episodes that ended since the last call."""

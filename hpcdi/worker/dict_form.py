@@ -64,24 +64,24 @@ class DictForm:
         outputs = actor.act(observation, setting, np.array(list(data)))
         return dict(zip(data, split_columns(outputs), strict=True))
 
-    def _stacked(self, given: Sequence[Any]) -> Columns:
+    def _stacked(self, values: Sequence[Any]) -> Columns:
         """Observations as columns [envs, ...].
 
         An environment's observation is as its space has it or, where not every action is legal in
         every state, ``{"observation": ..., "action_mask": [actions]}`` or ``{"action_mask": ...,
         ...}``: actions whose mask is not 0 are legal.
         """
-        inner = [unmasked(obs) for obs in given]
+        inner = [unmasked(obs) for obs in values]
         leaves = [leaf for leaf in self._policy.get_attribute("cfg").model.obs_leaves if leaf.name]
         columns: Columns = {} if leaves else {"observation": np.array(inner)}
         for leaf in leaves:
             parts = [np.asarray(pick(obs, leaf.name.split("/"))) for obs in inner]
             columns[leaf.column("observation")] = np.array(parts).astype(leaf.dtype, copy=False)
-        if isinstance(given[0], Mapping) and ACTION_MASK in given[0]:
+        if isinstance(values[0], Mapping) and ACTION_MASK in values[0]:
             if not self._policy.get_attribute("cfg").TAKES_MASKS:
                 name = type(self._policy).__name__
                 raise PolicyError(f"{name} knows no action masks; DQN and PPO do")
-            columns[ACTION_MASK] = np.array([obs[ACTION_MASK] for obs in given]) != 0
+            columns[ACTION_MASK] = np.array([obs[ACTION_MASK] for obs in values]) != 0
         return columns
 
     def _get_train_sample(self, transitions: list[Transition]) -> list[Transition]:
@@ -139,10 +139,10 @@ class RandomPolicy:
         """See `ColumnarActor.act`."""
         return self._actor.act(observation, setting, rows)
 
-    def train_columns(self, *given: Any) -> TrainColumns:
+    def train_columns(self, *arguments: Any) -> TrainColumns:
         """See `ColumnarActor.train_columns`: those of the other mode."""
-        made: TrainColumns = self._mode.get_attribute("columnar").train_columns(*given)
-        return made
+        columns: TrainColumns = self._mode.get_attribute("columnar").train_columns(*arguments)
+        return columns
 
     def get_attribute(self, name: str) -> Any:
         """See `Policy.get_attribute`; it acts by columns where the other mode does."""

@@ -177,15 +177,17 @@ class DictActor:
         settings = setting if isinstance(setting, list) else [setting] * len(self.policies)
         actions: dict[int, Any] = {}
         for player, policy in enumerate(self.policies):
-            own = {row % self.env_num: row for row in seen if row // self.env_num == player}
-            if own:
-                given = {env: seen[row] for env, row in own.items()}
+            rows_of_player = {
+                row % self.env_num: row for row in seen if row // self.env_num == player
+            }
+            if rows_of_player:
+                by_env = {env: seen[row] for env, row in rows_of_player.items()}
                 is_random = (settings[player] or {}).get(RANDOM)
                 acting = self._random_policy(policy) if is_random else policy
-                state = self._state_of(policy, list(own.values()))
-                outputs = acting.forward(given, **(settings[player] or {}), **state)
-                chosen = actions_of(outputs, given)
-                for env, row in own.items():
+                state = self._state_of(policy, list(rows_of_player.values()))
+                outputs = acting.forward(by_env, **(settings[player] or {}), **state)
+                chosen = actions_of(outputs, by_env)
+                for env, row in rows_of_player.items():
                     self.outputs[row], actions[row] = outputs[env], chosen[env]
                     if state:
                         self._states[row] = outputs[env]["state"]
@@ -234,9 +236,12 @@ class DictActor:
         n_episode = getattr(settings, "n_episode", None)
         if n_episode:
             recorder = TrajectoryRecorder(
-                envs.env_num, math.inf, policy.get_train_sample, opens="drop",
+                envs.env_num,
+                math.inf,
+                policy.get_train_sample,
+                opens="drop",
                 episodes=math.ceil(n_episode / envs.env_num),
-            )  # fmt: skip
+            )
             return DictRecorder(self, [recorder])
         piece = trajectory_length(policy, length * envs.env_num, envs.env_num)
         needs_next = attribute_of(policy, "gae_lambda", None) is not None
@@ -315,10 +320,10 @@ class DictRecorder:
             )
             process = actor.policies[player].process_transition
             more = (env,) if _takes_env(process) else ()
-            made = process(actor.seen[row], actor.outputs[row], shown, *more)
+            transition = process(actor.seen[row], actor.outputs[row], shown, *more)
             if self.mark is not None:
-                made.update(self.mark(env))
-            recorder.add(env, made, ended=bool(timestep.done))
+                transition.update(self.mark(env))
+            recorder.add(env, transition, ended=bool(timestep.done))
         for row in np.flatnonzero(step.ended).tolist() if actor.is_battle else ():
             self.infos[row // env_num].append(actor.view.info(row))
         failed = [] if step.failed is None else np.flatnonzero(step.failed).tolist()
@@ -406,13 +411,13 @@ class TrajectoryRecorder:
         if self._episodes:
             return all(self._ended(env) >= self._episodes for env in range(len(self.open)))
         if self._opens == "drop":  # as DI-engine counts: of a piece, not all may become samples
-            held = sum(len(trajectory.samples) for trajectory in self._finished)
+            kept = sum(len(trajectory.samples) for trajectory in self._finished)
         else:
-            held = sum(trajectory.transitions for trajectory in self._finished)
+            kept = sum(trajectory.transitions for trajectory in self._finished)
         if self._opens == "finish":
-            held += self.open_transitions
+            kept += self.open_transitions
         rollout = self.length if self._rollout is None else self._rollout
-        return held >= rollout * len(self.open)
+        return kept >= rollout * len(self.open)
 
     @property
     def is_empty(self) -> bool:

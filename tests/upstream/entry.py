@@ -25,13 +25,12 @@ sys.path.insert(0, str(Path(__file__).parent))
 
 import stubs
 
-ENTRIES = {
-    "serial": "serial_entry", "onpolicy": "serial_entry_onpolicy", "ngu": "serial_entry_ngu"
-}  # fmt: skip
+ENTRIES = {"serial": "serial_entry", "onpolicy": "serial_entry_onpolicy", "ngu": "serial_entry_ngu"}
 FUNCTIONS = {
-    "serial": "serial_pipeline", "onpolicy": "serial_pipeline_onpolicy",
+    "serial": "serial_pipeline",
+    "onpolicy": "serial_pipeline_onpolicy",
     "ngu": "serial_pipeline_ngu",
-}  # fmt: skip
+}
 
 
 def entry_of(worker: str, name: str) -> ModuleType:
@@ -115,9 +114,13 @@ def main() -> None:
         os.chdir(folder)
         with contextlib.redirect_stdout(sys.stderr):
             rows = run(
-                f"{package}.worker", entry, config, int(env_steps), int(eval_freq),
+                f"{package}.worker",
+                entry,
+                config,
+                int(env_steps),
+                int(eval_freq),
                 int(more[1]) if more else None,
-            )  # fmt: skip
+            )
         os.chdir("/")
     print(json.dumps(rows))
 

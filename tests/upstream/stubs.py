@@ -10,11 +10,29 @@ import sys
 from types import ModuleType
 from typing import Any, ClassVar
 
-NEEDLESS = frozenset((
-    "bitmath", "chardet", "deprecation", "dill", "enum_tools", "flask", "graphviz", "matplotlib",
-    "mpire", "pynng", "pytimeparse", "redis", "requests", "responses", "six", "tqdm", "urlobject",
-    "wandb", "yapf",
-))  # fmt: skip
+NEEDLESS = frozenset(
+    (
+        "bitmath",
+        "chardet",
+        "deprecation",
+        "dill",
+        "enum_tools",
+        "flask",
+        "graphviz",
+        "matplotlib",
+        "mpire",
+        "pynng",
+        "pytimeparse",
+        "redis",
+        "requests",
+        "responses",
+        "six",
+        "tqdm",
+        "urlobject",
+        "wandb",
+        "yapf",
+    )
+)
 
 
 class Stub(ModuleType):
@@ -27,11 +45,11 @@ class Stub(ModuleType):
             raise AttributeError(name)
         if name[0].isupper():
             base = Exception if name.endswith(("Error", "Exception")) else object
-            made: Any = type(name, (base,), {})
+            stub: Any = type(name, (base,), {})
         else:
-            made = _decorator
-        setattr(self, name, made)
-        return made
+            stub = _decorator
+        setattr(self, name, stub)
+        return stub
 
 
 def _decorator(*args: Any, **_kwargs: Any) -> Any:

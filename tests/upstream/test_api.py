@@ -46,9 +46,9 @@ def modules() -> Iterator[ModuleType]:
 
     stubs.install()
     package = importlib.import_module("ding.worker")
-    for found in pkgutil.walk_packages(package.__path__, "ding.worker."):
-        if ".tests" not in found.name:
-            yield importlib.import_module(found.name)
+    for module in pkgutil.walk_packages(package.__path__, "ding.worker."):
+        if ".tests" not in module.name:
+            yield importlib.import_module(module.name)
 
 
 def own(owner: Any, name: str) -> Iterator[tuple[str, Any]]:
@@ -60,10 +60,10 @@ def own(owner: Any, name: str) -> Iterator[tuple[str, Any]]:
 
 def takes(function: Any) -> tuple[list[str], list[str]]:
     """Names of parameters by position, and of those that must be given."""
-    given = [p for p in inspect.signature(function).parameters.values() if p.name != "self"]
-    places = [p.name for p in given if p.kind is p.POSITIONAL_OR_KEYWORD]
+    parameters = [p for p in inspect.signature(function).parameters.values() if p.name != "self"]
+    places = [p.name for p in parameters if p.kind is p.POSITIONAL_OR_KEYWORD]
     variable = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
-    return places, [p.name for p in given if p.default is p.empty and p.kind not in variable]
+    return places, [p.name for p in parameters if p.default is p.empty and p.kind not in variable]
 
 
 def differences(path: str, theirs: Any, ours: Any) -> Iterator[str]:
@@ -86,7 +86,7 @@ def differences(path: str, theirs: Any, ours: Any) -> Iterator[str]:
 
 def compared() -> tuple[int, list[str]]:
     """Names that were compared, and their differences."""
-    found, count = [], 0
+    unlike, count = [], 0
     for module in modules():
         path = module.__name__.removeprefix("ding.worker.")
         for name, theirs in own(module, module.__name__):
@@ -95,23 +95,27 @@ def compared() -> tuple[int, list[str]]:
             count += 1
             ours = getattr(importlib.import_module(f"hpcdi.worker.{path}"), name, None)
             place = f"{path}:{name}"
-            found += [f"{place}: missing"] if ours is None else differences(place, theirs, ours)
-    return count, found
+            unlike += [f"{place}: missing"] if ours is None else differences(place, theirs, ours)
+    return count, unlike
 
 
 def test_names_and_parameters() -> None:
     here = Path(__file__).parent
     environment = {"PYTHONPATH": f"{here}:{here.parent.parent}", "PYTHONWARNINGS": "ignore"}
     done = subprocess.run(
-        [sys.executable, __file__], env={**os.environ, **environment},
-        capture_output=True, text=True, timeout=300, check=False,
-    )  # fmt: skip
+        [sys.executable, __file__],
+        env={**os.environ, **environment},
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
     assert done.returncode == 0, done.stderr[-3000:]
-    count, found = json.loads(done.stdout.splitlines()[-1])
+    count, unlike = json.loads(done.stdout.splitlines()[-1])
     known = tuple(LEFT_OUT)
-    wrong = [line for line in found if not line.startswith(known)]
+    wrong = [line for line in unlike if not line.startswith(known)]
     assert not wrong, "\n".join(wrong)
-    assert [name for name in known if not any(line.startswith(name) for line in found)] == []
+    assert [name for name in known if not any(line.startswith(name) for line in unlike)] == []
     assert count > 70
 
 

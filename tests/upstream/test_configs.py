@@ -21,10 +21,15 @@ HERE = Path(__file__).parent
 SOLVES = bool(os.environ.get("HPCDI_DING_SOLVE"))
 CARTPOLE, PENDULUM = (f"classic_control/{name}/config/{name}" for name in ("cartpole", "pendulum"))
 FILES = [
-    f"{CARTPOLE}_dqn_config.py", f"{CARTPOLE}_ppo_config.py", f"{CARTPOLE}_r2d2_config.py",
-    f"{CARTPOLE}_impala_config.py", f"{PENDULUM}_sac_config.py",
-    f"{CARTPOLE}_a2c_config.py", f"{CARTPOLE}_pg_config.py", f"{CARTPOLE}_c51_config.py",
-]  # fmt: skip
+    f"{CARTPOLE}_dqn_config.py",
+    f"{CARTPOLE}_ppo_config.py",
+    f"{CARTPOLE}_r2d2_config.py",
+    f"{CARTPOLE}_impala_config.py",
+    f"{PENDULUM}_sac_config.py",
+    f"{CARTPOLE}_a2c_config.py",
+    f"{CARTPOLE}_pg_config.py",
+    f"{CARTPOLE}_c51_config.py",
+]
 LIMIT = "policy.other.commander.max_train_iter"
 
 pytestmark = [
@@ -42,8 +47,12 @@ def run(folder: Path, command: str, file: str, *arguments: str) -> dict[str, Any
     done = subprocess.run(
         [sys.executable, "-m", "hpcdi", command, path, "--run-dir", folder / "run", *arguments],
         env={**os.environ, "PYTHONPATH": f"{HERE}:{root}", "PYTHONWARNINGS": "ignore"},
-        cwd=folder, capture_output=True, text=True, timeout=900, check=False,
-    )  # fmt: skip
+        cwd=folder,
+        capture_output=True,
+        text=True,
+        timeout=900,
+        check=False,
+    )
     assert done.returncode == 0, done.stderr[-3000:]
     return json.loads((folder / "run" / "run.json").read_text())  # type: ignore[no-any-return]
 

@@ -48,10 +48,12 @@ def evaluations(*arguments: object) -> Iterator[list[dict[str, Any]]]:
         subprocess.Popen(
             [sys.executable, HERE / "entry.py", package, *map(str, arguments)],
             env={**os.environ, "PYTHONPATH": root, "PYTHONWARNINGS": "ignore"},
-            stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
         )
         for package in ("ding", "hpcdi")
-    ]  # fmt: skip
+    ]
     try:
         for process in started:
             out, err = process.communicate(timeout=300)

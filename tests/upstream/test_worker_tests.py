@@ -48,14 +48,19 @@ def test_all_are_known() -> None:
 
 def test_they_pass(tmp_path: Path) -> None:
     environment = {
-        "PYTHONPATH": f"{HERE}:{HERE.parent.parent}", "PYTHONWARNINGS": "ignore",
+        "PYTHONPATH": f"{HERE}:{HERE.parent.parent}",
+        "PYTHONWARNINGS": "ignore",
         "OMP_NUM_THREADS": "1",
-    }  # fmt: skip
+    }
     command = ["-m", "pytest", "-q", "-p", "alias", "-p", "no:cacheprovider", "-c", "/dev/null"]
     done = subprocess.run(
         [sys.executable, *command, *(worker() / name for name in TESTS)],
-        env={**os.environ, **environment}, cwd=tmp_path,
-        capture_output=True, text=True, timeout=300, check=False,
-    )  # fmt: skip
+        env={**os.environ, **environment},
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
     assert done.returncode == 0, done.stdout[-5000:] + done.stderr[-1000:]
     assert f"{sum(TESTS.values())} passed" in done.stdout

@@ -180,7 +180,7 @@ class SerialCollector(Closing, ISerialCollector):
         """Transitions of the running episodes, as DI-engine's own tests ask for them."""
         opens = [one.open for one in (self._records.of if self._records else ()) if one]
         each = zip(*opens, strict=True)
-        return {env: own if len(own) > 1 else own[0] for env, own in enumerate(each)}
+        return {env: steps if len(steps) > 1 else steps[0] for env, steps in enumerate(each)}
 
     @abstractmethod
     def _recorders(self) -> list[TrajectoryRecorder | None]:
@@ -233,8 +233,8 @@ class SerialCollector(Closing, ISerialCollector):
         mark = {"collect_iter": train_iter}
         seeds = {} if level_seeds is None else level_seeds
         pairs = seeds.items() if isinstance(seeds, Mapping) else enumerate(seeds)
-        own = {env: {**mark, "seed": seed} for env, seed in pairs}
-        self._records.mark = lambda env: own.get(env, mark)
+        marks = {env: {**mark, "seed": seed} for env, seed in pairs}
+        self._records.mark = lambda env: marks.get(env, mark)
         self._records.infos = [[] for _ in self._policies()]
         if isinstance(self._loop.envs, ForeignEnvs):
             self._loop.envs.begin_only(episodes)
@@ -252,7 +252,7 @@ class SerialCollector(Closing, ISerialCollector):
         samples: list[Transition] = policy.get_train_sample(self._prepared(player, trajectory))
         return samples
 
-    def _target(self, given: int | None, name: str) -> int:
+    def _target(self, amount: int | None, name: str) -> int:
         """How much to collect: the argument, or the policy's attribute of that name.
 
         Raises:
@@ -263,19 +263,19 @@ class SerialCollector(Closing, ISerialCollector):
             raise NoEnvError("the collector has no environments; set them by reset_env(manager)")
         if self._policy is None:
             raise NoPolicyError("the collector has no policy; give it one by reset_policy(mode)")
-        target = given if given is not None else attribute_of(self._policies()[0], name, None)
+        target = amount if amount is not None else attribute_of(self._policies()[0], name, None)
         if target is None or target < 1:
             problem = f"must be at least 1, not {target}"
             raise UnknownAmountError([Problem(name, problem)], f"{type(self).__name__}.collect")
         return int(target)
 
-    def _episode_target(self, given: int | None) -> int:
+    def _episode_target(self, amount: int | None) -> int:
         """How many episodes to collect; see `_target`.
 
         Raises:
             QuotaError: fewer than there are environments: the shortest ones would be chosen.
         """
-        target = self._target(given, "n_episode")
+        target = self._target(amount, "n_episode")
         if target < self._env.env_num:
             problem = f"must be at least the number of environments, {self._env.env_num}"
             raise QuotaError([Problem("n_episode", f"{problem}, not {target}")], "collect()")

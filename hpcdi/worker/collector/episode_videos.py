@@ -121,6 +121,8 @@ class Camera:
             LOGGER.warning(
                 "this evaluation goes on without video: %s cannot draw its environments (%s: %s); "
                 "make them with render_mode='rgb_array', or set render.render_freq to -1",
-                type(env).__name__, type(error).__name__, error,
-            )  # fmt: skip
+                type(env).__name__,
+                type(error).__name__,
+                error,
+            )
             return {}

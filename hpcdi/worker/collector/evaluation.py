@@ -369,9 +369,12 @@ class SerialEvaluator(Closing, ISerialEvaluator):
         if is_first:
             LOGGER.info(
                 "%s: %s, train iteration %d, env step %d",
-                self._curves.name, line, train_iter, envstep,
+                self._curves.name,
+                line,
+                train_iter,
+                envstep,
                 extra={"evaluation": dict(scalars)},
-            )  # fmt: skip
+            )
             self._curves.add(scalars, train_iter, envstep)
         if self._is_better(result, self._best):
             self._best = result
@@ -381,8 +384,10 @@ class SerialEvaluator(Closing, ISerialEvaluator):
         if stop and is_first:
             LOGGER.info(
                 "%s: %s reaches the stop value %s: training can end",
-                self._curves.name, line, self._cfg.stop_value,
-            )  # fmt: skip
+                self._curves.name,
+                line,
+                self._cfg.stop_value,
+            )
         return stop
 
     def _demand_env(self) -> Any:
@@ -441,11 +446,14 @@ def play_episodes(
             monitor.drop_episode(row % envs.env_num)
         infos = player.infos(step, episodes)
         for env_id in sorted({row % envs.env_num for row in episodes.rows.tolist()}):
-            own = [dict(infos[row]) for row in range(env_id, envs.rows, envs.env_num)]
-            total, more = own[0]["eval_episode_return"], own[0].get("episode_info") or {}
+            of_players = [dict(infos[row]) for row in range(env_id, envs.rows, envs.env_num)]
+            total, more = (
+                of_players[0]["eval_episode_return"],
+                of_players[0].get("episode_info") or {},
+            )
             monitor.update_info(env_id, {"eval_episode_return": as_number(total), **more})
             monitor.update_reward(env_id, total)
-            played.append(own)
+            played.append(of_players)
 
     evaluate(player.loop, monitor.quota, setting, before, after)
     return played
@@ -481,7 +489,7 @@ def _player(env: Any, policies: Any) -> _Player:
 def _numbers(_step: Step, episodes: Episodes) -> dict[int, Mapping[str, Any]]:
     """Infos of episodes by their rows, of numbers alone."""
     ended = zip(episodes.rows.tolist(), episodes.infos, episodes.stated.tolist(), strict=True)
-    return {row: {**unflatten(info), "eval_episode_return": own} for row, info, own in ended}
+    return {row: {**unflatten(info), "eval_episode_return": stated} for row, info, stated in ended}
 
 
 class InteractionSerialEvaluator(SerialEvaluator):
@@ -580,8 +588,9 @@ class InteractionSerialEvaluator(SerialEvaluator):
         if self._curves.writer is None and self._cfg.figure_path is None:
             LOGGER.warning(
                 "%s makes no video: it has nowhere to go; give the evaluator a tb_logger, or set "
-                "figure_path", self._curves.name,
-            )  # fmt: skip
+                "figure_path",
+                self._curves.name,
+            )
             return None
         return Camera(render.max_size)
 

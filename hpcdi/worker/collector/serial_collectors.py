@@ -127,10 +127,10 @@ class SampleSerialCollector(SerialCollector):
         loop.agent, loop.recorder = PolicyAgent(actor), recorder
         call = CollectCall(self._env, loop, policy_kwargs, act)
         parts: list[Columns] = []
-        recorded = made = 0
+        recorded = collected = 0
         for count in call.steps():
             recorded += count
-            if made + recorded >= target or loop.must_cut:
+            if collected + recorded >= target or loop.must_cut:
                 segment = loop.cut(train_iter)
                 if segment is not None:
                     segment = segment.copy()
@@ -138,10 +138,10 @@ class SampleSerialCollector(SerialCollector):
                         keep(segment)
                 parts.append(_columns_of(segment))
                 recorded = 0
-                made += column_rows(parts[-1])  # without those of failed environments
-            if made >= target:
+                collected += column_rows(parts[-1])  # without those of failed environments
+            if collected >= target:
                 break
-        call.report(self._report, made, train_iter)
+        call.report(self._report, collected, train_iter)
         return concatenate_columns(parts)
 
     def _recorders(self) -> list[TrajectoryRecorder | None]:
@@ -281,7 +281,7 @@ class BattleSampleSerialCollector(BattleSerialCollector):
                 recorder.drop_open()  # another policy acts from here on
         ended = call.report(self._report, max(map(len, samples)), train_iter)
         last = target if drop_extra else None
-        return [own[:last] for own in samples], _by_player(ended, call.infos)
+        return [of_player[:last] for of_player in samples], _by_player(ended, call.infos)
 
     def _recorders(self) -> list[TrajectoryRecorder | None]:
         return [
@@ -333,10 +333,10 @@ class BattleEpisodeSerialCollector(BattleSerialCollector):
             [_marked(trajectory.samples, train_iter) for trajectory in recorder.take(target)]
             for recorder in call.recorders
         ]
-        count = max(sum(map(len, own)) for own in data)
+        count = max(sum(map(len, of_player)) for of_player in data)
         ended = call.report(self._report, count, train_iter)
         if self._cfg.get_train_sample:
-            data = [[sample for episode in own for sample in episode] for own in data]
+            data = [[sample for episode in of_player for sample in episode] for of_player in data]
         return data, _by_player(ended, call.infos)
 
     def _recorders(self) -> list[TrajectoryRecorder | None]:
@@ -363,9 +363,12 @@ class _NoPolicy:
 
     def process_transition(self, obs: Any, output: Mapping[str, Any], timestep: Any) -> Transition:
         return {
-            "obs": obs, "next_obs": timestep.obs, "action": output["action"],
-            "reward": timestep.reward, "done": timestep.done,
-        }  # fmt: skip
+            "obs": obs,
+            "next_obs": timestep.obs,
+            "action": output["action"],
+            "reward": timestep.reward,
+            "done": timestep.done,
+        }
 
     def get_train_sample(self, trajectory: list[Transition]) -> list[Transition]:
         return trajectory
@@ -401,8 +404,8 @@ def _by_player(
         [
             {**info, "eval_episode_return": total, "length": length}
             for info, total, length in zip(
-                said, own.returns.tolist(), own.lengths.tolist(), strict=True
+                of_player, episodes.returns.tolist(), episodes.lengths.tolist(), strict=True
             )
         ]
-        for own, said in zip(ended, infos, strict=True)
+        for episodes, of_player in zip(ended, infos, strict=True)
     ]

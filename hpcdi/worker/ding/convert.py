@@ -18,16 +18,30 @@ from hpcdi.utils.registry import PARALLEL_COMMANDER_REGISTRY
 _POLICY_MODULE, _ENV_MODULE = "hpcdi.worker.ding.policy", "hpcdi.worker.ding.env"
 _MANAGERS = {"base": "base", "subprocess": "subprocess", "async_subprocess": "subprocess"}
 _MANAGER_KEYS = (
-    "episode_num", "max_retry", "retry_type", "auto_reset", "step_timeout", "reset_timeout",
+    "episode_num",
+    "max_retry",
+    "retry_type",
+    "auto_reset",
+    "step_timeout",
+    "reset_timeout",
     "retry_waiting_time",
-)  # fmt: skip
+)
 _BUFFER_KEYS = (
-    "replay_buffer_size", "max_use", "max_staleness", "alpha", "beta", "anneal_step",
-    "thruput_controller", "monitor",
-)  # fmt: skip
+    "replay_buffer_size",
+    "max_use",
+    "max_staleness",
+    "alpha",
+    "beta",
+    "anneal_step",
+    "thruput_controller",
+    "monitor",
+)
 _HOOKS = (
-    "load_ckpt_before_run", "log_show_after_iter", "save_ckpt_after_iter", "save_ckpt_after_run",
-)  # fmt: skip
+    "load_ckpt_before_run",
+    "log_show_after_iter",
+    "save_ckpt_after_iter",
+    "save_ckpt_after_run",
+)
 _EVAL_FREQ = 1000
 """Iterations from one evaluation to the next, where a configuration does not say."""
 _EPISODE_STEPS = 1000
@@ -37,19 +51,42 @@ _OFFLINE = "learns from a data set alone, without environments: hpcdi has no suc
 _IMITATION = "learns from an expert beside its environments: hpcdi has no such run yet"
 _NO_RUN = {
     **dict.fromkeys(
-        ("bc", "bcq", "cql", "discrete_cql", "cql_discrete", "dt", "edac", "ibc", "il", "iql",
-         "pc_bfs", "pd", "qgpo", "td3_bc"), _OFFLINE,
+        (
+            "bc",
+            "bcq",
+            "cql",
+            "discrete_cql",
+            "cql_discrete",
+            "dt",
+            "edac",
+            "ibc",
+            "il",
+            "iql",
+            "pc_bfs",
+            "pd",
+            "qgpo",
+            "td3_bc",
+        ),
+        _OFFLINE,
     ),
     **dict.fromkeys(("dqfd", "r2d3", "sqil", "sqil_sac"), _IMITATION),
     **dict.fromkeys(("ngu", "dreamer"), "has an entry of its own in DI-engine"),
     "td3_vae": "is trained in two phases by an entry of its own in DI-engine",
-}  # fmt: skip
+}
 """Type of a policy, without ``_command``, that a run would train as something else -> why."""
 _EXPERT_KEYS = ("data_path", "data_type", "expert_data_path", "model_path")
 """Of ``policy.collect``: where a data set, or the policy of an expert, lies."""
-_CREATE_KEYS = frozenset((
-    "env", "env_manager", "policy", "collector", "replay_buffer", "evaluator", "learner",
-))  # fmt: skip
+_CREATE_KEYS = frozenset(
+    (
+        "env",
+        "env_manager",
+        "policy",
+        "collector",
+        "replay_buffer",
+        "evaluator",
+        "learner",
+    )
+)
 
 
 def converted(
@@ -104,10 +141,10 @@ def compiled(main: Mapping[str, Any], system: Mapping[str, Any]) -> dict[str, An
     env, policy = main["env"], main["policy"]
     create = {name: {"type": part.get("type")} for name, part in (("env", env), ("policy", policy))}
     experiment, _ = converted(main, create, policy)
-    given = policy["other"].get("commander", {})
-    kind = given.get("type", "solo")
+    commander = policy["other"].get("commander", {})
+    kind = commander.get("type", "solo")
     known = {field.name for field in dataclasses.fields(PARALLEL_COMMANDER_REGISTRY.settings(kind))}
-    settings = {key: given[key] for key in known & given.keys() if key != "import_names"}
+    settings = {key: commander[key] for key in known & commander.keys() if key != "import_names"}
     experiment["policy"].setdefault("other", {})["commander"] = {**settings, "type": kind}
     number = policy["collect"].get("collector", {}).get("collector_num")
     if number is not None:
@@ -150,15 +187,27 @@ def problems_of(main: Mapping[str, Any], create: Mapping[str, Any]) -> Iterator[
 def _missing(main: Mapping[str, Any], create: Mapping[str, Any]) -> Iterator[Problem]:
     """Yields what is required and not there."""
     paths = [
-        *((name, whole, key) for name, whole in (("main_config", main), ("create_config", create))
-          for key in ("env", "policy")),
-        *((f"create_config.{part}", create[part], "type") for part in ("env", "policy")
-          if part in create),
-        *(("main_config.env", main["env"], f"{role}_env_num") for role in ("collector", "evaluator")
-          if "env" in main),
-    ]  # fmt: skip
-    yield from (Problem(f"{name}.{key}", "is required") for name, whole, key in paths
-                if whole.get(key) in (None, ""))  # fmt: skip
+        *(
+            (name, whole, key)
+            for name, whole in (("main_config", main), ("create_config", create))
+            for key in ("env", "policy")
+        ),
+        *(
+            (f"create_config.{part}", create[part], "type")
+            for part in ("env", "policy")
+            if part in create
+        ),
+        *(
+            ("main_config.env", main["env"], f"{role}_env_num")
+            for role in ("collector", "evaluator")
+            if "env" in main
+        ),
+    ]
+    yield from (
+        Problem(f"{name}.{key}", "is required")
+        for name, whole, key in paths
+        if whole.get(key) in (None, "")
+    )
 
 
 def _env(env: Mapping[str, Any], create: Mapping[str, Any], notes: list[str]) -> dict[str, Any]:
@@ -170,11 +219,11 @@ def _env(env: Mapping[str, Any], create: Mapping[str, Any], notes: list[str]) ->
             f"env.n_evaluator_episode {episodes} is rounded to {each * env_num}: each of the "
             f"{env_num} environments makes as many episodes as the others"
         )
-    manager, given = create.get("env_manager", {}).get("type", "base"), env.get("manager", {})
+    manager, settings = create.get("env_manager", {}).get("type", "base"), env.get("manager", {})
     if manager not in _MANAGERS:
         notes.append(f"create_config.env_manager.type {manager!r} is now 'base'")
-    kept = {key: given[key] for key in _MANAGER_KEYS if key in given}
-    for key in sorted(given.keys() - kept.keys()):
+    kept = {key: settings[key] for key in _MANAGER_KEYS if key in settings}
+    for key in sorted(settings.keys() - kept.keys()):
         notes.append(f"env.manager.{key} is dropped: hpcdi's managers have no such setting")
     converted_env: dict[str, Any] = {
         "type": "ding",
@@ -213,7 +262,7 @@ def _policy(
         notes.append(
             f"policy.collect.n_sample {wanted} of all {env_num} environments is now {share} of each"
         )
-    given = main["policy"]
+    settings = main["policy"]
     result: dict[str, Any] = {
         "type": "ding",
         "import_names": [_POLICY_MODULE],
@@ -251,14 +300,14 @@ def _policy(
                 f"create_config.replay_buffer.type {kind!r} is now 'advanced', which draws "
                 "uniformly where policy.priority is false"
             )
-    if given.get("load_path"):
+    if settings.get("load_path"):
         notes.append(
             "policy.load_path is not read: name a checkpoint by "
             "policy.learn.learner.hook.load_ckpt_before_run"
         )
     if policy.get("multi_gpu"):
         notes.append("policy.multi_gpu is dropped: one learner updates a policy of DI-engine's")
-    result["ding"] = {**create["policy"], **given}
+    result["ding"] = {**create["policy"], **settings}
     return result
 
 
@@ -295,10 +344,10 @@ def _random_collect(policy: Mapping[str, Any], notes: list[str]) -> int:
 
 
 def _known(
-    given: Mapping[str, Any], known: Iterable[str], path: str, notes: list[str]
+    settings: Mapping[str, Any], known: Iterable[str], path: str, notes: list[str]
 ) -> dict[str, Any]:
     """Those of the given keys that hpcdi has; notes on the others."""
-    kept = {key: given[key] for key in known if key in given}
-    for key in sorted(given.keys() - kept.keys() - {"type", "import_names"}):
+    kept = {key: settings[key] for key in known if key in settings}
+    for key in sorted(settings.keys() - kept.keys() - {"type", "import_names"}):
         notes.append(f"{path}.{key} is dropped: hpcdi has no such setting")
     return kept

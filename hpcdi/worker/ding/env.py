@@ -32,9 +32,10 @@ class DingEnv(Configurable):
 
         type: str = "ding"
         ding: dict[str, Any] = setting(
-            {}, "the environment's own settings as DI-engine has them, `type` among them: its name "
+            {},
+            "the environment's own settings as DI-engine has them, `type` among them: its name "
             "in DI-engine's registry, or module:Class",
-        )  # fmt: skip
+        )
         evaluates: bool = setting(
             False, "make environments as for an evaluation (hpcdi sets it where it evaluates)"
         )
@@ -62,7 +63,7 @@ class DingEnv(Configurable):
             ConfigError: there is no such class.
         """
         env_cls = class_of("env", cfg.ding)
-        given = attribute_dict(
+        settings = attribute_dict(
             {
                 **cfg.ding,
                 "collector_env_num": cfg.collector_env_num,
@@ -70,8 +71,8 @@ class DingEnv(Configurable):
             }
         )
         name = "create_evaluator_env_cfg" if cfg.evaluates else "create_collector_env_cfg"
-        own = getattr(env_cls, name)(given)[0] if hasattr(env_cls, name) else given
-        return DingSingle(env_cls(own))
+        of_env = getattr(env_cls, name)(settings)[0] if hasattr(env_cls, name) else settings
+        return DingSingle(env_cls(of_env))
 
     @classmethod
     def spaces(cls, cfg: Config) -> Spaces:
@@ -88,5 +89,5 @@ class DingSingle(OldEnv):
 
     def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
         """Step by an action."""
-        given: Array = np.asarray(action)
-        return super().step(given)
+        values: Array = np.asarray(action)
+        return super().step(values)

@@ -18,9 +18,12 @@ from hpcdi.errors import ConfigError, Problem
 
 _REGISTRIES = {"policy": "POLICY_REGISTRY", "env": "ENV_REGISTRY"}
 _SECTIONS: dict[str, Any] = {
-    "model": {}, "learn": {"learner": {}}, "collect": {"collector": {}},
-    "eval": {"evaluator": {}}, "other": {"replay_buffer": {}},
-}  # fmt: skip
+    "model": {},
+    "learn": {"learner": {}},
+    "collect": {"collector": {}},
+    "eval": {"evaluator": {}},
+    "other": {"replay_buffer": {}},
+}
 """Sections that policies rely on."""
 
 
@@ -45,28 +48,28 @@ def class_of(kind: str, settings: Mapping[str, Any]) -> Any:
         _imported(module, f"{path}.import_names")
     module, _, attribute = name.rpartition(":")
     if module:
-        found = getattr(_imported(module, f"{path}.type"), attribute, None)
+        cls = getattr(_imported(module, f"{path}.type"), attribute, None)
     else:
         if kind == "policy":
             _imported("ding.policy", f"{path}.type")
         registry = getattr(_imported("ding.utils", f"{path}.type"), _REGISTRIES[kind])
         known = (f"{name}_command", name) if kind == "policy" else (name,)
-        found = next((registry.get(one) for one in known if one in registry), None)
-    if found is None:
+        cls = next((registry.get(one) for one in known if one in registry), None)
+    if cls is None:
         message = f"DI-engine has no {kind} {name!r}; import_names must name the module of your own"
         raise ConfigError([Problem(f"{path}.type", message)])
-    return found
+    return cls
 
 
-def policy_settings(given: Mapping[str, Any]) -> dict[str, Any]:
+def policy_settings(settings: Mapping[str, Any]) -> dict[str, Any]:
     """A policy's settings over the defaults of its class, as DI-engine's entries complete them.
 
     Raises:
         ConfigError: see `class_of`.
     """
-    policy_cls = class_of("policy", given)
+    policy_cls = class_of("policy", settings)
     defaults = policy_cls.default_config() if hasattr(policy_cls, "default_config") else {}
-    merged = merge(merge(_SECTIONS, defaults), given)
+    merged = merge(merge(_SECTIONS, defaults), settings)
     if "unroll_len" in merged:
         merged["collect"]["unroll_len"] = merged["unroll_len"]
     return merged
@@ -98,8 +101,8 @@ def plain(tree: Any) -> Any:
     return [plain(value) for value in tree] if isinstance(tree, list | tuple) else tree
 
 
-def _names(given: Any) -> Iterator[str]:
-    yield from [given] if isinstance(given, str) else given or ()
+def _names(names: Any) -> Iterator[str]:
+    yield from [names] if isinstance(names, str) else names or ()
 
 
 def _imported(module: str, path: str) -> Any:

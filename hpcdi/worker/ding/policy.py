@@ -62,9 +62,10 @@ class DingPolicyConfig(PolicyConfig):
 
     type: str = "ding"
     ding: dict[str, Any] = setting(
-        {}, "the policy's own settings as DI-engine has them, `type` among them: its name in "
+        {},
+        "the policy's own settings as DI-engine has them, `type` among them: its name in "
         "DI-engine's registry, or module:Class",
-    )  # fmt: skip
+    )
     traj_len_inf: bool = setting(False, "samples are made of whole episodes")
     collect: DingCollectConfig = section(DingCollectConfig, "collecting")
     learn: DingLearnConfig = section(DingLearnConfig, "learning")
@@ -166,8 +167,8 @@ class DingPolicy(Policy):
             is_number = not hasattr(reward, "reshape")
             reward = np.full(1, reward, np.float32) if is_number else reward.reshape(1)
         timestep = timestep._replace(reward=reward)
-        made: Transition = self._inner._process_transition(obs, policy_output, timestep)
-        return made
+        transition: Transition = self._inner._process_transition(obs, policy_output, timestep)
+        return transition
 
     def _get_train_sample(self, transitions: list[Transition]) -> list[Transition]:
         samples: list[Transition] = self._inner._get_train_sample(transitions)

@@ -41,19 +41,22 @@ def read(path: Path) -> tuple[dict[str, Any], list[str]]:
     paths = os.pathsep.join(filter(None, sys.path))  # the same modules are found there
     try:
         done = subprocess.run(  # noqa: S603 (our own command line)
-            command, stdout=subprocess.PIPE, timeout=_PATIENCE_S, check=False,
+            command,
+            stdout=subprocess.PIPE,
+            timeout=_PATIENCE_S,
+            check=False,
             env={**os.environ, "PYTHONPATH": paths},
-        )  # fmt: skip
+        )
     except subprocess.TimeoutExpired:
         message = f"it has run for {_PATIENCE_S:.0f} s: a configuration must end by itself"
         raise ConfigError([Problem("", message)], str(path)) from None
     if done.returncode:
         message = "it could not be run as Python; its error is above"
         raise ConfigError([Problem("", message)], str(path))
-    found = json.loads(done.stdout)
-    if "problems" in found:
-        raise ConfigError([Problem(*each) for each in found["problems"]], str(path))
-    experiment, notes = converted(found["main_config"], found["create_config"], found["policy"])
+    answer = json.loads(done.stdout)
+    if "problems" in answer:
+        raise ConfigError([Problem(*each) for each in answer["problems"]], str(path))
+    experiment, notes = converted(answer["main_config"], answer["create_config"], answer["policy"])
     folder = path.absolute().parent
     if holds_modules(folder) and not (folder / "__init__.py").exists():
         experiment["system"] = {"import_path": [str(folder)]}
@@ -69,17 +72,17 @@ def _run(path: Path) -> dict[str, Any]:
         message = f"is required, as a dict or an EasyDict: {path} does not define it"
         return {"problems": [(name, message) for name in missing]}
     problems: list[tuple[str, str]] = []
-    found: dict[str, Any] = {}
+    answer: dict[str, Any] = {}
     for name in _NAMES:
-        found[name] = _plain(defined[name], name, problems)
-    problems += [(p.path, p.message) for p in problems_of(*(found[name] for name in _NAMES))]
+        answer[name] = _plain(defined[name], name, problems)
+    problems += [(p.path, p.message) for p in problems_of(*(answer[name] for name in _NAMES))]
     if not problems:
-        given = {**found["create_config"]["policy"], **found["main_config"]["policy"]}
+        policy = {**answer["create_config"]["policy"], **answer["main_config"]["policy"]}
         try:
-            found["policy"] = _plain(policy_settings(given), "policy", problems)
+            answer["policy"] = _plain(policy_settings(policy), "policy", problems)
         except ConfigError as error:
             problems += [(problem.path, problem.message) for problem in error.problems]
-    return {"problems": problems} if problems else {"policy": {}, **found}
+    return {"problems": problems} if problems else {"policy": {}, **answer}
 
 
 def _plain(value: Any, path: str, problems: list[tuple[str, str]]) -> Any:
@@ -96,11 +99,11 @@ def _plain(value: Any, path: str, problems: list[tuple[str, str]]) -> Any:
 
 
 def _main(arguments: Iterator[str]) -> None:
-    answer = os.fdopen(os.dup(1), "w")
+    out = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)  # what the file prints is for people
-    found = _run(Path(next(arguments)))
-    with answer:
-        json.dump(found, answer)
+    answer = _run(Path(next(arguments)))
+    with out:
+        json.dump(answer, out)
 
 
 if __name__ == "__main__":

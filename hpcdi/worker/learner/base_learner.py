@@ -324,11 +324,11 @@ class BaseLearner(Configurable, Training):
         """
         self._check_policy()
         name = ckpt_name if ckpt_name is not None else self.ckpt_name
-        own = [hook for hook in self._hooks_at("after_run") if hook.name == "save_ckpt_after_run"]
-        if own and type(own[0]) is not SaveCkptHook and not self._is_saving:
+        hooks = [hook for hook in self._hooks_at("after_run") if hook.name == "save_ckpt_after_run"]
+        if hooks and type(hooks[0]) is not SaveCkptHook and not self._is_saving:
             self.ckpt_name, self._is_saving = name, True
             try:
-                own[0](self)
+                hooks[0](self)
             finally:
                 self.ckpt_name, self._is_saving = None, False
             return

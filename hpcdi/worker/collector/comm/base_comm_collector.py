@@ -245,12 +245,12 @@ def create_comm_collector(cfg: Any, context: WorkerContext | None = None) -> Any
     """
     from hpcdi.worker.collector.comm.flask_fs_collector import FlaskFileSystemCollector
 
-    made = component_class(COMM_COLLECTOR_REGISTRY, cfg)
+    cls = component_class(COMM_COLLECTOR_REGISTRY, cfg)
     if context is not None:
-        return made(cfg, context)
-    if made is MPIFileSystemCollector and ConfigDict(to_mapping(cfg)).type == "mpi_fs":
+        return cls(cfg, context)
+    if cls is MPIFileSystemCollector and ConfigDict(to_mapping(cfg)).type == "mpi_fs":
         raise CommError(
             "a comm collector of type mpi_fs needs its place in a run (context=): `hpcdi train` "
             "makes one on each rank; flask_fs is for programs of your own"
         )
-    return (FlaskFileSystemCollector if made is MPIFileSystemCollector else made)(cfg)
+    return (FlaskFileSystemCollector if cls is MPIFileSystemCollector else cls)(cfg)

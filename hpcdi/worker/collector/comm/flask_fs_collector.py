@@ -78,12 +78,14 @@ class FlaskFileSystemCollector(BaseCommCollector, Closing):
         self._metadata: queue.SimpleQueue[Any] = queue.SimpleQueue()
         self._collector: BaseParallelCollector | None = None
         self._thread: BackgroundThread | None = None
-        self.slave = CollectorSlave(callback_fn={
-            "deal_with_resource": self.deal_with_resource,
-            "deal_with_collector_start": self.deal_with_collector_start,
-            "deal_with_collector_data": self.deal_with_collector_data,
-            "deal_with_collector_close": self.deal_with_collector_close,
-        })  # fmt: skip
+        self.slave = CollectorSlave(
+            callback_fn={
+                "deal_with_resource": self.deal_with_resource,
+                "deal_with_collector_start": self.deal_with_collector_start,
+                "deal_with_collector_data": self.deal_with_collector_data,
+                "deal_with_collector_close": self.deal_with_collector_close,
+            }
+        )
 
     def close(self) -> None:
         """End the task, if one is under way. Idempotent."""

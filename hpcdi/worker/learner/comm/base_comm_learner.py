@@ -115,10 +115,10 @@ class BaseCommLearner(ABC):
         Raises:
             UnknownTypeError: there is no such learner or policy. ConfigError: a setting is wrong.
         """
-        given = to_mapping(task_info["learner_cfg"])
-        exp_name = given.pop("exp_name", task_info.get("exp_name", "default_experiment"))
+        settings = to_mapping(task_info["learner_cfg"])
+        exp_name = settings.pop("exp_name", task_info.get("exp_name", "default_experiment"))
         learner = create_learner(
-            {"type": "base", **given},
+            {"type": "base", **settings},
             dist_info=self._dist_info,
             exp_name=exp_name,
             **self._learner_arguments(),
@@ -163,12 +163,12 @@ def create_comm_learner(cfg: Any, context: WorkerContext | None = None) -> Any:
     from hpcdi.worker.learner.comm.flask_fs_learner import FlaskFileSystemLearner
     from hpcdi.worker.learner.comm.mpi_fs_learner import MPIFileSystemLearner
 
-    made = component_class(COMM_LEARNER_REGISTRY, cfg)
+    cls = component_class(COMM_LEARNER_REGISTRY, cfg)
     if context is not None:
-        return made(cfg, context)
-    if made is MPIFileSystemLearner and as_attributes(cfg).type == "mpi_fs":
+        return cls(cfg, context)
+    if cls is MPIFileSystemLearner and as_attributes(cfg).type == "mpi_fs":
         raise CommError(
             "a comm learner of type mpi_fs needs its place in a run (context=): `hpcdi train` "
             "makes one on each rank; flask_fs is for programs of your own"
         )
-    return (FlaskFileSystemLearner if made is MPIFileSystemLearner else made)(cfg)
+    return (FlaskFileSystemLearner if cls is MPIFileSystemLearner else cls)(cfg)

@@ -86,13 +86,15 @@ class FlaskFileSystemLearner(BaseCommLearner, Closing):
         self._learner: BaseLearner | None = None
         self._thread: BackgroundThread | None = None
         self._is_ending = False
-        self.slave = LearnerSlave(callback_fn={
-            "deal_with_resource": self.deal_with_resource,
-            "deal_with_learner_start": self.deal_with_learner_start,
-            "deal_with_get_data": self.deal_with_get_data,
-            "deal_with_learner_learn": self.deal_with_learner_learn,
-            "deal_with_learner_close": self.deal_with_learner_close,
-        })  # fmt: skip
+        self.slave = LearnerSlave(
+            callback_fn={
+                "deal_with_resource": self.deal_with_resource,
+                "deal_with_learner_start": self.deal_with_learner_start,
+                "deal_with_get_data": self.deal_with_get_data,
+                "deal_with_learner_learn": self.deal_with_learner_learn,
+                "deal_with_learner_close": self.deal_with_learner_close,
+            }
+        )
 
     def close(self) -> None:
         """End the task, if one is under way; leave the process group. Idempotent."""
