@@ -108,9 +108,9 @@ class ActionDistribution:
         """Actions [envs, ...] of their discrete [envs, components] and Box [envs, means] parts."""
         actions = {}
         for leaf, part in _parts(self.leaves, chosen, box):
-            is_whole = not leaf.counts and np.dtype(leaf.dtype).kind in "iu"
-            own = (np.rint(part) if is_whole else part).reshape(len(part), *leaf.shape)
-            actions[leaf.column("action")] = own if self._only else own.astype(leaf.dtype)
+            is_integer = not leaf.counts and np.dtype(leaf.dtype).kind in "iu"
+            action = (np.rint(part) if is_integer else part).reshape(len(part), *leaf.shape)
+            actions[leaf.column("action")] = action if self._only else action.astype(leaf.dtype)
         return actions
 
     # ---------------------------------------------------------------------------------- learning

@@ -86,7 +86,7 @@ class DQNPolicy(ReplayPolicy):
     # ---------------------------------------------------------------------------------- learning
 
     def prepare_learning(self) -> None:
-        """The target network: a copy that is renewed every `target_update_freq` updates; noise."""
+        """Make the target network, a copy renewed every `target_update_freq` updates; and noise."""
         learn = self._cfg.learn
         self._target = copy.deepcopy(self._model).requires_grad_(False)
         self._target_forward = gradient_step.forward_of(self._target, learn, self._device)
@@ -106,13 +106,13 @@ class DQNPolicy(ReplayPolicy):
             for, ``priority``: float32 array [batch].
         """
         cfg, learn, count = self._cfg, self._learn, len(batch["action"])
-        seen: list[tuple[Tensor, ...]] = []
+        of_parts: list[tuple[Tensor, Tensor]] = []  # values and priorities
 
         def loss_of(part: Mapping[str, Tensor]) -> Tensor:
             losses, value, priority = self.losses(part)
             if cfg.priority_IS_weight:
                 losses = losses * part["weight"]  # Schaul et al. 2016, 3.4
-            seen.append((value.detach(), priority.detach()))
+            of_parts.append((value.detach(), priority.detach()))
             return gradient_step.mean_share(losses, count)
 
         with self._noise:
@@ -122,7 +122,7 @@ class DQNPolicy(ReplayPolicy):
         if self._updates % learn.target_update_freq == 0:
             self._target.load_state_dict(self._model.state_dict())
 
-        value, priority = (torch.cat(parts) for parts in zip(*seen, strict=True))
+        value, priority = map(torch.cat, zip(*of_parts, strict=True))
         info: dict[str, Any] = {
             "total_loss": loss.item(),
             "q_value": value.mean().item(),
@@ -163,16 +163,16 @@ class DQNPolicy(ReplayPolicy):
         if self._cfg.learn.double:
             choosing, _ = self._forward(networks.observation_of(batch, "next_observation"), {})
         legal = batch.get("next_action_mask")
-        # of an end, where nothing is legal, it is some finite value that counts 0 times
+        # after a terminal step nothing is legal: some finite value, which the discount of 0 removes
         action, *_ = self.greedy(choosing, None if legal is None else legal.bool())
         return output, action
 
     def by_action(self, output: Tensor) -> Tensor:
-        """[batch, actions * outputs] as [batch, actions, outputs]."""
+        """Returns outputs [batch, actions * outputs] as [batch, actions, outputs]."""
         return output.view(-1, self._cfg.model.actions, self._cfg.model.outputs)
 
     def of_action(self, output: Tensor, action: Tensor) -> Tensor:
-        """Outputs [batch, outputs] of one action each, of those of all [batch, actions * ...]."""
+        """Returns the outputs of one action each, [batch, outputs], of those of all actions."""
         return self.by_action(output)[
             torch.arange(len(action), device=action.device), action.long()
         ]

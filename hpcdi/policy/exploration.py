@@ -85,7 +85,7 @@ class LastingActions:
     def __init__(self, exponent: float, rng: np.random.Generator) -> None:
         self._exponent, self._rng = exponent, rng
         self._action = np.zeros(0, dtype=np.int64)
-        self._left = np.zeros(0, dtype=np.int64)  # steps of it that are to come, by environment
+        self._remaining = np.zeros(0, dtype=np.int64)  # further steps of `_action`, [envs]
 
     def act(
         self,
@@ -99,22 +99,23 @@ class LastingActions:
 
         An action that is not legal any more ends early.
         """
-        more = max(0, int(envs.max(initial=-1)) + 1 - len(self._left))
-        self._action, self._left = np.pad(self._action, (0, more)), np.pad(self._left, (0, more))
-        held, left = self._action[envs], self._left[envs]
+        more = max(0, int(envs.max(initial=-1)) + 1 - len(self._remaining))
+        self._action = np.pad(self._action, (0, more))
+        self._remaining = np.pad(self._remaining, (0, more))
+        random, remaining = self._action[envs], self._remaining[envs]
         if legal is not None:
-            left[~legal[np.arange(len(envs)), held]] = 0
-        begins = (left == 0) & (self._rng.random(len(envs)) < eps)
+            remaining[~legal[np.arange(len(envs)), random]] = 0
+        begins = (remaining == 0) & (self._rng.random(len(envs)) < eps)
         if begins.any():
             count = int(begins.sum())
-            held[begins] = (
+            random[begins] = (
                 self._rng.integers(action_count, size=count)
                 if legal is None
                 else uniform_legal(legal[begins], self._rng)
             )
-            left[begins] = self._rng.zipf(self._exponent, count).clip(max=self.LONGEST)
-        action: Array = np.where(left > 0, held, greedy)
-        self._action[envs], self._left[envs] = held, np.maximum(left - 1, 0)
+            remaining[begins] = self._rng.zipf(self._exponent, count).clip(max=self.LONGEST)
+        action: Array = np.where(remaining > 0, random, greedy)
+        self._action[envs], self._remaining[envs] = random, np.maximum(remaining - 1, 0)
         return action
 
 

@@ -1,14 +1,14 @@
 """Memories: what a network knows of earlier steps of an episode; and sequences to learn it from.
 
-A memory is called with the rows of one step when acting: a row an environment. When learning it is
-called with whole sequences, whose rows lie one after the other::
+When acting, a memory is called with one step of each row. When learning, it is called with
+sequences, whose rows follow each other::
 
     features [rows, n]   a a a b c c      three sequences, of 3, 1 and 2 steps
-    sequence_len         3 1 2            [sequences]; absent: every row is a step of its own
+    sequence_len         3 1 2            [sequences]; absent: every row is one step
     state                of a, b, c       [sequences, ...]: before their first steps
 
-So encoders and heads see rows alone, none of which is filler, and only the memory knows sequences.
-A sequence is a piece of one episode: nothing is reset within it.
+So encoders and heads get rows without filler, and only the memory knows of sequences. A sequence is
+a piece of one episode: nothing is reset within it.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from hpcdi.types import Array
 
 State = dict[str, Tensor]
 LENGTH = "sequence_len"
-"""Stored: the transitions of the sequence that begins here; 0 within one. In a state: see above."""
+"""Stored column: transitions of the sequence that begins in a row, 0 within one; key of a state."""
 _STATE = "state"
 
 
@@ -36,7 +36,7 @@ class Recurrent(nn.Module):
         features: size of its input.
         size: size of its state, and of its output.
         kind: `nn.LSTM` or `nn.GRU`.
-        span: cells keep what they know for up to so many steps, at first; None: some few.
+        span: steps for which untrained cells remember, at most; None: some few.
     """
 
     def __init__(
@@ -57,35 +57,35 @@ class Recurrent(nn.Module):
             keep.data.log_()
             if kind is nn.LSTM:
                 bias.data[:size] = -keep.data  # its input gates
-        elif kind is nn.LSTM:  # it begins by keeping what it knows (Jozefowicz et al. 2015)
+        elif kind is nn.LSTM:  # forget gates begin open (Jozefowicz et al. 2015)
             nn.init.ones_(keep)
         self.out_features = size
         self._names = ("hidden", "cell") if kind is nn.LSTM else ("hidden",)
 
     def initial_state(self, batch: int) -> State:
-        """Zeros [batch, size]."""
+        """Returns zeros [batch, size]."""
         like = next(self.parameters())
         return {name: like.new_zeros(batch, self.out_features) for name in self._names}
 
     def forward(self, features: Tensor, state: State) -> tuple[Tensor, State]:
-        """Features after each row, and the state after each sequence; see the module's docstring.
+        """Returns features after each row, and the state after each sequence; see the module.
 
         Args:
-            features: [rows, n].
-            state: `initial_state`'s, and maybe ``sequence_len``, int64 [sequences].
+            features: float32 [rows, n].
+            state: as of `initial_state`; for sequences with ``sequence_len``, int64 [sequences].
         """
         before: Any = tuple(state[name].unsqueeze(0) for name in self._names)
         before = before if len(before) > 1 else before[0]
         if LENGTH not in state:
-            made, after = self.cells(features.unsqueeze(0), before)
-            return made.squeeze(0), self._named(after)
+            outputs, after = self.cells(features.unsqueeze(0), before)
+            return outputs.squeeze(0), self._named(after)
         lengths = state[LENGTH].tolist()
-        if not lengths:  # an empty part of a batch still has gradients: 0
+        if not lengths:  # an empty part of a batch: gradients of all parameters are 0, not None
             nothing = sum((each.sum() for each in self.parameters()), features.new_zeros(()))
             return features.new_zeros(0, self.out_features) * nothing, dict(state)
         packed = rnn.pack_sequence(list(torch.split(features, lengths)), enforce_sorted=False)
-        made, after = self.cells(packed, before)
-        rows = torch.cat(rnn.unpack_sequence(made))
+        outputs, after = self.cells(packed, before)
+        rows = torch.cat(rnn.unpack_sequence(outputs))
         return rows, {**self._named(after), LENGTH: state[LENGTH]}
 
     def _named(self, state: Any) -> State:
@@ -94,7 +94,7 @@ class Recurrent(nn.Module):
 
 
 def initial_state(network: nn.Module, batch: int) -> State:
-    """The state of a network at the start of `batch` episodes; empty where it has no memory."""
+    """Returns a network's state at the start of `batch` episodes; empty without a memory."""
     make = getattr(network, "initial_state", None)
     if make is None:
         make = getattr(getattr(network, "memory", None), "initial_state", None)
@@ -106,56 +106,57 @@ def initial_state(network: nn.Module, batch: int) -> State:
 
 
 class EpisodeStates:
-    """State of the memory in each row's running episode.
+    """The memory's state in each row's running episode.
 
     Args:
-        initial: makes the states at the start of so many episodes.
+        initial: makes the states at the start of a number of episodes.
     """
 
     def __init__(self, initial: Callable[[int], State]) -> None:
         self._initial = initial
-        self._held = initial(0)
+        self._states = initial(0)
 
     def read(self, rows: Sequence[int] | Array) -> State:
         """Returns copies of the states of these rows, [rows, ...]."""
         missing = max(rows, default=-1) + 1 - self._count
         if missing > 0:
             more = self._initial(missing)
-            self._held = {name: torch.cat([old, more[name]]) for name, old in self._held.items()}
-        return {name: held[list(rows)] for name, held in self._held.items()}
+            self._states = {n: torch.cat([old, more[n]]) for n, old in self._states.items()}
+        return {name: states[list(rows)] for name, states in self._states.items()}
 
     def write(self, rows: Sequence[int] | Array, state: State) -> None:
         """Store the states after a step of these rows."""
-        for name, held in self._held.items():
-            held[list(rows)] = state[name]
+        for name, states in self._states.items():
+            states[list(rows)] = state[name]
 
     def reset(self, rows: Sequence[int] | Array | None = None) -> None:
-        """New episodes begin in these rows; None: in all."""
-        known = range(self._count) if rows is None else [row for row in rows if row < self._count]
-        fresh = self._initial(len(known))
-        for name, held in self._held.items():
-            held[list(known)] = fresh[name]
+        """Set the states of rows in which new episodes begin; None: of all."""
+        count = self._count
+        existing = list(range(count)) if rows is None else [row for row in rows if row < count]
+        fresh = self._initial(len(existing))
+        for name, states in self._states.items():
+            states[existing] = fresh[name]
 
     @property
     def _count(self) -> int:
-        return len(next(iter(self._held.values())))
+        return len(next(iter(self._states.values())))
 
 
 # ----------------------------------------------------------------------------------------- learning
 
 
 def state_of(columns: Mapping[str, Any]) -> State:
-    """What a network takes beside the rows of sequences; empty where there are none."""
+    """Returns the state for a network from columns of sequences; empty if they have none."""
     prefix = f"{_STATE}/"
     state = {n.removeprefix(prefix): c for n, c in columns.items() if n.startswith(prefix)}
     return {**state, LENGTH: columns[LENGTH]} if LENGTH in columns else state
 
 
 def of_sequences(batch: Mapping[str, Any]) -> dict[str, Tensor]:
-    """Lengths of a batch's sequences and the states before them: columns of `chosen`.
+    """Returns lengths of a batch's sequences, and the states before them: columns for `chosen`.
 
     Args:
-        batch: name -> [rows, ...]; items, whole and in order, with ``sequence_len`` and the states
+        batch: name -> [rows, ...]; complete items, in order, with ``sequence_len`` and the states
             before each row.
 
     Raises:
@@ -175,16 +176,17 @@ def of_sequences(batch: Mapping[str, Any]) -> dict[str, Tensor]:
 
 
 def chosen(columns: Mapping[str, Tensor], numbers: Tensor) -> dict[str, Tensor]:
-    """Some of the sequences, in this order.
+    """Returns the columns of some of the sequences, in the order of `numbers`.
 
     Args:
-        columns: of rows, and with those of `of_sequences`.
-        numbers: of the sequences, int64 [m].
+        columns: columns of rows [rows, ...] and, by `of_sequences`, of sequences [sequences, ...].
+        numbers: numbers of sequences, int64 [m].
     """
     lengths = columns[LENGTH]
-    firsts, own = lengths.cumsum(0) - lengths, lengths[numbers]
-    offsets = firsts[numbers] - (own.cumsum(0) - own)
-    rows = offsets.repeat_interleave(own) + torch.arange(int(own.sum()), device=lengths.device)
+    firsts, counts = lengths.cumsum(0) - lengths, lengths[numbers]
+    offsets = firsts[numbers] - (counts.cumsum(0) - counts)
+    within = torch.arange(int(counts.sum()), device=lengths.device)
+    rows = offsets.repeat_interleave(counts) + within
     return {
         name: column[numbers if _is_of_sequences(name) else rows]
         for name, column in columns.items()
@@ -192,7 +194,7 @@ def chosen(columns: Mapping[str, Tensor], numbers: Tensor) -> dict[str, Tensor]:
 
 
 def parts_of(columns: Mapping[str, Tensor], order: Tensor, parts: int) -> list[dict[str, Tensor]]:
-    """Sequences of this order in so many parts, of as many sequences each, more or less."""
+    """Splits sequences, in a given order, into `parts` with about as many sequences each."""
     return [chosen(columns, numbers) for numbers in torch.tensor_split(order, parts)]
 
 

@@ -18,17 +18,17 @@ class Joint(NamedTuple):
     """Statistics of a joint minibatch: the samples that all learners learn from in one step."""
 
     per_learner: float
-    """Its samples for each learner, on average: a learner's sums are divided by it, so that the
-    mean over the learners is the mean over the samples."""
+    """Mean number of samples of a learner: each divides its sums by it, so that the mean over the
+    learners is the mean over the samples."""
     mean: Tensor
-    """Of the advantages, as the next two; scalars."""
+    """Mean of the advantages; this, standard deviation and largest are float32 scalars."""
     deviation: Tensor
     largest: Tensor
 
     @classmethod
     def of(cls, advantage: Tensor) -> Joint:
-        """Of a minibatch of one learner alone."""
-        deviation = advantage.std(correction=0)  # 0, not NaN, of a single one
+        """Returns the statistics of a minibatch of a single learner."""
+        deviation = advantage.std(correction=0)  # of one sample 0, not NaN
         return cls(len(advantage), advantage.mean(), deviation, advantage.max())
 
 
@@ -39,11 +39,11 @@ def minibatches(
     rng: np.random.Generator,
     of: str = "advantage",
 ) -> Iterator[tuple[dict[str, Tensor], Joint]]:
-    """This learner's minibatches of all passes, and the statistics of the joint ones.
+    """Yields this learner's minibatches of all passes, each with statistics of the joint one.
 
     All learners have the same number of minibatches: a learner with less data than others has
-    smaller ones, some of them empty perhaps. Each pass has an order of its own. Of sequences for a
-    memory each minibatch has whole ones, and `batch_size` samples on average.
+    smaller ones, and some may be empty. Each pass shuffles anew. With a memory a minibatch has
+    complete sequences, and `batch_size` samples on average.
 
     Collective over the learners' process group: one exchange at the start, and one a pass.
 
@@ -52,27 +52,27 @@ def minibatches(
         batch_size: samples of a learner's minibatch, at most.
         passes: how often all samples are used.
         rng: shuffles the samples.
-        of: column, float32, whose moments are wanted.
+        of: name of the column, float32, of which the statistics are.
     """
     advantage = columns[of]
-    units = columns.get(memories.LENGTH, advantage)  # what is shuffled: samples, or sequences
+    units = columns.get(memories.LENGTH, advantage)  # sequences, or samples: these are shuffled
     parts = _most(min(math.ceil(len(advantage) / batch_size), len(units)), advantage.device)
     for _ in range(passes):
         order = torch.from_numpy(rng.permutation(len(units))).to(advantage.device)
         if units is advantage:
             shuffled = [torch.tensor_split(column[order], parts) for column in columns.values()]
-            own = [dict(zip(columns, part, strict=True)) for part in zip(*shuffled, strict=True)]
+            pieces = [dict(zip(columns, part, strict=True)) for part in zip(*shuffled, strict=True)]
         else:
-            own = memories.parts_of(columns, order, parts)
+            pieces = memories.parts_of(columns, order, parts)
         if get_world_size() == 1:
-            for minibatch in own:
+            for minibatch in pieces:
                 yield minibatch, Joint.of(minibatch[of])
         else:
-            yield from zip(own, _exchange([part[of] for part in own]), strict=True)
+            yield from zip(pieces, _exchange([piece[of] for piece in pieces]), strict=True)
 
 
 def _most(parts: int, device: torch.device) -> int:
-    """The largest number of minibatches that a learner has."""
+    """Returns the largest number of minibatches that a learner has."""
     if get_world_size() == 1:
         return parts
     table = torch.zeros(get_world_size(), dtype=torch.float64, device=device)
@@ -82,25 +82,29 @@ def _most(parts: int, device: torch.device) -> int:
 
 
 def _exchange(advantages: Sequence[Tensor]) -> list[Joint]:
-    """Moments of each joint minibatch from every learner's own (Chan et al. 1979, eq. 2.1)."""
+    """Returns moments of the joint minibatches from all learners' (Chan et al. 1979, eq. 2.1).
+
+    Args:
+        advantages: of each minibatch of this learner, float32 [samples].
+    """
     learners, device = get_world_size(), advantages[0].device
     table = torch.zeros(4, learners, len(advantages), dtype=torch.float64, device=device)
-    own = [_moments(advantage.double()) for advantage in advantages]
-    table[:, get_rank()] = torch.stack(own, dim=1)
-    allreduce_data(table, "sum")  # to which each adds 0 but in its own places
+    moments = [_moments(advantage.double()) for advantage in advantages]
+    table[:, get_rank()] = torch.stack(moments, dim=1)
+    allreduce_data(table, "sum")  # each learner adds 0 in the others' columns
     sizes, means, spreads, largest = table
     total = sizes.sum(dim=0)
     mean = (sizes * means).sum(dim=0) / total
     spread = (spreads + sizes * (means - mean).square()).sum(dim=0)
-    found = torch.stack([mean, (spread / total).sqrt(), largest.amax(dim=0)], dim=1).float()
+    joint = torch.stack([mean, (spread / total).sqrt(), largest.amax(dim=0)], dim=1).float()
     return [
         Joint(size / learners, *row.unbind())
-        for size, row in zip(total.tolist(), found, strict=True)
+        for size, row in zip(total.tolist(), joint, strict=True)
     ]
 
 
 def _moments(values: Tensor) -> Tensor:
-    """Number, mean, sum of squared distances to it, largest, [4]; of none 0, 0, 0, -inf."""
+    """Returns count, mean, sum of squared deviations and maximum, [4]; of none 0, 0, 0, -inf."""
     if not len(values):
         return values.new_tensor([0.0, 0.0, 0.0, -math.inf])
     mean = values.mean()

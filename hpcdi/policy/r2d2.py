@@ -1,10 +1,10 @@
 """R2D2: recurrent replay for DQN (Kapturowski et al. 2019).
 
-Samples are sequences of `collect.unroll_len` transitions, which begin every `collect.stride` ones.
-The memory begins with the state that was stored, and reads the first `learn.burn_in` steps without
-learning from them, so that it is as of the present network where learning begins. (At the start of
-an episode the state is exact, and nothing is burnt in.) Targets are n-step ones of double
-Q-learning, in a rescaled form; a step whose bootstrap lies behind the sequence is left out.
+Samples are sequences of `collect.unroll_len` transitions; one begins every `collect.stride`
+transitions. The memory begins with the stored state, and reads the first `learn.burn_in` steps
+without learning from them, so that its state where learning begins is that of the present network.
+(At the start of an episode the state is exact, and no burn-in is needed.) Targets are n-step ones
+of double Q-learning, rescaled; steps whose bootstrap lies behind the sequence are left out.
 
 Read `dqn` and `torch_policy` for what is not here.
 """
@@ -48,11 +48,11 @@ class R2D2Policy(DQNPolicy):
         steps = torch.arange(batch["action"].shape[1], device=lengths.device)
         is_first = torch.stack([(state == 0).flatten(1).all(dim=1) for state in states.values()])
         burnt = torch.where(is_first.all(dim=0), 0, learn.burn_in).minimum(lengths)
-        held = steps < lengths.unsqueeze(1)
-        learnt = held & (steps >= burnt.unsqueeze(1))
-        values = self._unrolled(self._forward, batch, states, burnt, held)
+        is_step = steps < lengths.unsqueeze(1)  # not filler
+        learnt = is_step & (steps >= burnt.unsqueeze(1))
+        values = self._unrolled(self._forward, batch, states, burnt, is_step)
         with torch.no_grad():
-            target_values = self._unrolled(self._target_forward, batch, states, burnt, held)
+            target_values = self._unrolled(self._target_forward, batch, states, burnt, is_step)
             ahead = steps + batch["bootstrap_offset"].long()
             is_inside = ahead < lengths.unsqueeze(1)
             ahead = ahead.clamp(max=len(steps) - 1).unsqueeze(2).expand_as(values)
@@ -72,29 +72,37 @@ class R2D2Policy(DQNPolicy):
         return losses, torch.where(counts, value, 0.0).sum(dim=1) / number, priority
 
     def _unrolled(
-        self, forward: Any, batch: Mapping[str, Any], states: Any, burnt: Tensor, held: Tensor
+        self, forward: Any, batch: Mapping[str, Any], states: Any, burnt: Tensor, is_step: Tensor
     ) -> Tensor:
-        """Values [sequences, steps, actions]; 0 where nothing is learnt."""
-        steps = torch.arange(held.shape[1], device=held.device)
+        """Returns values [sequences, steps, actions], 0 in burn-in and filler.
+
+        Args:
+            forward: computes a network's output and next state.
+            batch: see `update`.
+            states: name -> [sequences, ...]: the memory's state before each sequence.
+            burnt: steps of burn-in, int64 [sequences].
+            is_step: bool [sequences, steps]; false in filler.
+        """
+        steps = torch.arange(is_step.shape[1], device=is_step.device)
         in_burn_in = steps < burnt.unsqueeze(1)
         if bool(in_burn_in.any()):
             chosen = burnt > 0
             with torch.no_grad():
-                own = {name: state[chosen] for name, state in states.items()}
+                before = {name: state[chosen] for name, state in states.items()}
                 rows = networks.rows_of(networks.observation_of(batch), in_burn_in)
-                _, after = forward(rows, {**own, memories.LENGTH: burnt[chosen]})
+                _, after = forward(rows, {**before, memories.LENGTH: burnt[chosen]})
             states = {name: state.clone() for name, state in states.items()}
             for name, state in states.items():
                 state[chosen] = after[name].to(state.dtype)
-        learnt = held & ~in_burn_in
+        learnt = is_step & ~in_burn_in
         chosen = learnt.any(dim=1)
-        own = {name: state[chosen] for name, state in states.items()}
+        before = {name: state[chosen] for name, state in states.items()}
         lengths = learnt.sum(dim=1)[chosen]
         rows = networks.rows_of(networks.observation_of(batch), learnt)
-        values, _ = forward(rows, {**own, memories.LENGTH: lengths})
-        found: Tensor = values.new_zeros(*held.shape, values.shape[1])
-        found[learnt] = values
-        return found
+        values, _ = forward(rows, {**before, memories.LENGTH: lengths})
+        padded: Tensor = values.new_zeros(*is_step.shape, values.shape[1])
+        padded[learnt] = values
+        return padded
 
 
 def scaled(value: Tensor, slope: float) -> Tensor:

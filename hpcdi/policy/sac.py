@@ -105,7 +105,7 @@ class SACPolicy(ReplayPolicy):
         noise, next_noise = torch.from_numpy(drawn).to(self._device)
         action = (batch["action"].reshape(count, -1) - middle) / half
         batch = {**batch, "action": action, "noise": noise, "next_noise": next_noise}
-        seen: list[tuple[Tensor, Tensor]] = []
+        of_parts: list[tuple[Tensor, Tensor]] = []  # values and absolute errors
         log_probs: list[Tensor] = []
 
         def critic_loss(part: Mapping[str, Tensor]) -> Tensor:
@@ -114,7 +114,8 @@ class SACPolicy(ReplayPolicy):
             errors = (values - target).square().sum(dim=0)  # eq. 5, of both critics
             if cfg.priority_IS_weight:
                 errors = errors * part["weight"]
-            seen.append((values.detach().mean(dim=0), (values.detach() - target).abs().mean(dim=0)))
+            detached = values.detach()
+            of_parts.append((detached.mean(dim=0), (detached - target).abs().mean(dim=0)))
             return gradient_step.mean_share(errors, count)
 
         def actor_loss(part: Mapping[str, Tensor]) -> Tensor:
@@ -125,10 +126,9 @@ class SACPolicy(ReplayPolicy):
             return gradient_step.mean_share(self._alpha * log_prob - values, count)  # eq. 9
 
         def temperature_loss(part: Mapping[str, Tensor]) -> Tensor:
-            missing = part["log_prob"] + self._target_entropy
-            return gradient_step.mean_share(
-                -self._temperature.number.exp() * missing, count
-            )  # eq. 18
+            lack_of_entropy = part["log_prob"] + self._target_entropy
+            losses = -self._temperature.number.exp() * lack_of_entropy  # eq. 18
+            return gradient_step.mean_share(losses, count)
 
         of_critics = self._critic_step.gradients(batch, critic_loss)
         self._critic_step.apply()
@@ -142,7 +142,7 @@ class SACPolicy(ReplayPolicy):
         gradient_step.follow(self._targets, self._critics, cfg.learn.tau)
         self._updates += 1
 
-        value, error = (torch.cat(parts) for parts in zip(*seen, strict=True))
+        value, error = map(torch.cat, zip(*of_parts, strict=True))
         scalars = (
             of_critics + of_actor,
             of_critics,

@@ -100,7 +100,7 @@ class TD3Policy(ReplayPolicy):
         noise = torch.from_numpy(drawn).to(self._device)
         action = (batch["action"].reshape(count, -1) - middle) / half
         batch = {**batch, "action": action, "noise": noise}
-        seen: list[tuple[Tensor, Tensor]] = []
+        of_parts: list[tuple[Tensor, Tensor]] = []  # values and absolute errors
 
         def critic_loss(part: Mapping[str, Tensor]) -> Tensor:
             target = self._td_target(part)
@@ -108,7 +108,8 @@ class TD3Policy(ReplayPolicy):
             errors = (values - target).square().sum(dim=0)  # of all critics
             if cfg.priority_IS_weight:
                 errors = errors * part["weight"]
-            seen.append((values.detach().mean(dim=0), (values.detach() - target).abs().mean(dim=0)))
+            detached = values.detach()
+            of_parts.append((detached.mean(dim=0), (detached - target).abs().mean(dim=0)))
             return gradient_step.mean_share(errors, count)
 
         def actor_loss(part: Mapping[str, Tensor]) -> Tensor:
@@ -125,7 +126,7 @@ class TD3Policy(ReplayPolicy):
             self._step.apply()
             gradient_step.follow(self._target_actor, self._model, cfg.learn.tau)
             gradient_step.follow(self._target_critics, self._critics, cfg.learn.tau)
-        value, error = (torch.cat(parts) for parts in zip(*seen, strict=True))
+        value, error = map(torch.cat, zip(*of_parts, strict=True))
         if cfg.priority:
             info["priority"] = error.cpu().numpy()
         return {**info, "q_value": value.mean().item(), **self._critic_step.scalars()}

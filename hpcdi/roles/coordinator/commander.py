@@ -59,7 +59,7 @@ class Commander:
 
     Args:
         config: the experiment.
-        groups: that learn.
+        groups: records of the groups that learn.
 
     Attributes:
         groups: see above.
@@ -83,7 +83,7 @@ class Commander:
     # -------------------------------------------------------------------------------------- tasks
 
     def get_learner_task(self, now: float) -> LearnTask | None:
-        """A task for the learners of the next group that has none; None: all have theirs."""
+        """Makes a task for the learners of the next group without one; None: all have one."""
         for group in self.groups:
             if group.learners.size and not group.is_learning:
                 group.evaluation.start(group.env_steps, group.train_iter, now)
@@ -91,9 +91,9 @@ class Commander:
         return None
 
     def get_collector_task(self, now: float) -> CollectTask | None:
-        """An evaluation if one is due, else collecting for whom the fewest collect.
+        """Makes an evaluation if one is due, else a collect task for the group that has fewest.
 
-        None: there is no room for it, or nobody learns.
+        None: no more tasks may be under way, or nobody learns.
         """
         if self._space is not None and len(self._tasks) >= self._space:
             return None
@@ -116,7 +116,7 @@ class Commander:
         return task
 
     def evaluation_task(self, now: float) -> CollectTask | None:
-        """Makes the evaluation that is due; None where none is."""
+        """Makes the evaluation that is due; None if none is due."""
         group = self._due(now)
         if group is None:
             return None
@@ -137,7 +137,7 @@ class Commander:
         return self._due(now) is not None
 
     def _due(self, now: float) -> Group | None:
-        """Returns the group that is to be evaluated now; None: nobody is, or somebody is being."""
+        """Returns the group to evaluate now; None: none is due, or an evaluation is under way."""
         if any(task.eval_flag for task in self._tasks.values()):
             return None
         due = [group for group in self.groups if self._is_due(group, now)]
@@ -152,20 +152,20 @@ class Commander:
         return may_freeze or group.evaluation_is_due(now)
 
     def begin_last_evaluation(self) -> bool:
-        """The run is about to end: returns whether one evaluation more is due now, before it does.
+        """Returns whether one more evaluation is needed before the run ends, and makes it due.
 
-        True at most once, and where the main group has learnt since its last one; if it fails, it
-        is due again.
+        That is so, at most once, if the main group has learnt since its last one. If the evaluation
+        fails, it is due again.
         """
         main = self.groups.main
         if self._is_last_begun or not main.has_learnt:
             return False
         self._is_last_begun = True
-        main.evaluation.make_due()  # the one under way, if there is one, is of an older policy
+        main.evaluation.make_due()  # one that is under way evaluates an older policy
         return True
 
     def get_setting_collect(self, group: Group) -> Settings:
-        """The policy's settings at a group's present counters, and whom it plays against."""
+        """Returns the policy's settings by a group's counters; in a league also its opponents."""
         counters = {
             "envstep": group.env_steps - group.began_at,
             "learner_step": group.train_iter,
@@ -178,7 +178,7 @@ class Commander:
         return {**setting, **self.league.matchmaking(group.name)}
 
     def notify_fail_collector_task(self, task: CollectTask) -> None:
-        """A task has failed: its place is free again; an evaluation is due at once."""
+        """Remove a task that has failed; an evaluation is due again at once."""
         self._tasks.pop(task.task_id, None)
         if task.eval_flag:
             self.groups.of(task).evaluation.make_due()
@@ -201,24 +201,24 @@ class Commander:
         return group.is_main and mean >= self._stop_value
 
     def describe_goal(self, finished_task: CollectResult) -> str:
-        """Reason of the end, for the result that reached the goal."""
+        """Returns why the run ends, for the result that has reached the goal."""
         mean = float(np.mean(finished_task.episode_returns))
         return f"stop value reached: mean return {human_return(mean)} of {self._stop_value:g}"
 
     def finish_learner_task(self, task_id: str, finished_task: Any) -> None:
-        """Take the result of a learner task: for commanders of one's own."""
+        """Take the result of a learner task; for commanders of the user."""
 
     def limit_reached(self) -> str:
         """Returns the reason to end the run at a limit; empty: there is none."""
         return self._limits.reached(self.groups.env_steps, self.groups.main.train_iter)
 
     def count_block(self, ready: BlockReady) -> None:
-        """Take a block that counts from now on: published, or found when the run was resumed."""
+        """Count a block that was published now, or before the run was resumed."""
         if self.league is not None:
             self.league.count_games(ready.games)
 
     def update_progress(self, group: Group) -> None:
-        """A group's counters have changed."""
+        """Take the changed counters of a group."""
         if self.league is not None:
             self.league.count_steps(group.name, group.env_steps, group.train_iter)
 
@@ -226,7 +226,7 @@ class Commander:
 
     @property
     def collector_task_space(self) -> int | None:
-        """Collect and evaluation tasks that may be under way; None: one for each collector."""
+        """Number of collect and evaluation tasks that may be under way; None: one a collector."""
         return self._space
 
     @collector_task_space.setter
@@ -236,10 +236,10 @@ class Commander:
     # -------------------------------------------------------------------------------------- state
 
     def state_dict(self) -> dict[str, Any]:
-        """State for a snapshot, beside that of the groups: plain data."""
+        """Returns the state for a snapshot, without that of the groups: plain data."""
         return {} if self.league is None else {"league": self.league.state_dict()}
 
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
-        """Restore a `state_dict`; that of a run without a league leaves the league new."""
+        """Restore a `state_dict`; if it is of a run without a league, the league stays new."""
         if self.league is not None and "league" in state_dict:
             self.league.load_state_dict(state_dict["league"])

@@ -60,10 +60,10 @@ class Coordinator(Closing):
         config: the experiment.
         link: to the workers.
         layout: the run folder; None: nothing is written.
-        workers: ranks that take part; None: all others of the link's world.
+        workers: ranks that take part; None: all others in the link's world.
         make_commander: makes the commander.
         in_turns: collecting and learning take turns, in one process.
-        store: called before a snapshot is taken; writes to disk what was announced, and is not.
+        store: called before a snapshot is taken; writes announced blocks to disk that are not yet.
         is_terminal: whether a person watches the progress line.
     """
 
@@ -103,7 +103,7 @@ class Coordinator(Closing):
             self._scheduler.want_collectors(collector.collector_num)
         self._unheard = UnheardDeaths(platform.node())
         self._arrived: list[tuple[int, Message]] = []
-        self._orders: deque[Order] = deque()  # that are not sent yet
+        self._orders: deque[Order] = deque()  # orders that were not sent yet
         self._heartbeat_at = 0.0
 
     # ---------------------------------------------------------------------------------------- life
@@ -125,16 +125,16 @@ class Coordinator(Closing):
         return self.end()
 
     def begin(self) -> None:
-        """Keep the beginning of a new run, before its first turn."""
+        """Take the first snapshot of a new run, before its first turn."""
         if self._keeper is not None:
             self._keeper.keep_beginning(self.state_dict)
 
     def turn(self, now: float, request: Message | None = None) -> bool:
-        """Handle what has come, send what follows from it, and show it.
+        """Handle the messages that have come, send the orders that follow, and refresh the view.
 
         Args:
             now: seconds on any clock that does not go back.
-            request: of a signal or a user.
+            request: what a signal or a user asks for.
 
         Returns:
             Whether the run goes on.
@@ -149,7 +149,7 @@ class Coordinator(Closing):
         if request is not None:
             self._orders += scheduler.request(request, now)
         self._orders += scheduler.tick(now)
-        if now - self._heartbeat_at >= HEARTBEAT_S:  # workers hear of rank 0 also without orders
+        if now - self._heartbeat_at >= HEARTBEAT_S:  # shows workers that rank 0 lives
             self._heartbeat_at = now
             workers = scheduler.workers
             self._orders += [Order(rank, Heartbeat()) for rank in workers.silent]
@@ -161,12 +161,12 @@ class Coordinator(Closing):
         return not scheduler.finished
 
     def wait(self) -> None:
-        """Wait until a message has come, but not for long: time matters, too."""
+        """Wait until a message has come, at most `Scheduler.patience_s`."""
         self._arrived += self._link.receive(self._scheduler.patience_s)
         self._view.meter.mark("wait")
 
     def end(self) -> Outcome:
-        """Let all messages leave and all snapshots be whole, after the last turn."""
+        """Send all messages and complete all snapshots, after the last turn."""
         for rank, message in self._link.receive(0.0):
             if is_guest(rank):  # what it has left: it did not end in order
                 self._handle(message, rank, time.monotonic())
@@ -182,7 +182,7 @@ class Coordinator(Closing):
         return self._scheduler.outcome or Outcome("stopped", "closed", 0)
 
     def close(self) -> None:
-        """End the run, if it is on, and close what is open. Idempotent."""
+        """End the run, if it goes on, and close files. Idempotent."""
         self._orders += self._scheduler.stop(Outcome("stopped", "closed", 0), time.monotonic())
         self._send_orders()
         if self._keeper is not None:
@@ -209,7 +209,7 @@ class Coordinator(Closing):
 
     @property
     def snapshot_s(self) -> float:
-        """Seconds until the last snapshot was whole."""
+        """Seconds that the last snapshot took."""
         return self._keeper.last_took_s if self._keeper is not None else 0.0
 
     def summary(self) -> list[str]:
@@ -239,7 +239,7 @@ class Coordinator(Closing):
     # ----------------------------------------------------------------------------------- internals
 
     def _handle(self, message: Message, rank: int, now: float) -> None:
-        """Have a message handled; of a rank that has died, what it could not announce before."""
+        """Let the scheduler handle a message; before a death, blocks that were not announced."""
         scheduler = self._scheduler
         if isinstance(message, RankLost) and self._layout is not None:
             for ready in unannounced(self._layout, rank, scheduler.announced.get(rank, 0)):
@@ -263,7 +263,7 @@ class Coordinator(Closing):
             self._link.send(order.rank, order.message)
 
     def _take_part(self, order: TakeSnapshot) -> None:
-        """Take rank 0's part of a snapshot, before the first learner is ordered to take its own."""
+        """Take rank 0's part of a snapshot, before the first learner gets the order."""
         if self._keeper is None or self._keeper.has_begun(order.name):
             return
         self._store()

@@ -1,8 +1,8 @@
 """All that rank 0 knows of the groups of learners: one record per group.
 
-Learners of a group share their gradients: they learn one policy. A run has one group, ``main``; a
-league has one for each player that learns, of its name. Collectors collect for a group, and fill
-its replay buffer. Who plays against whom, `hpcdi.league` alone knows.
+Learners of a group average their gradients: they learn one policy. A run has one group, ``main``; a
+league has one for each player that learns, with its name. Collectors collect for a group, into its
+replay buffer. `hpcdi.league` alone knows who plays against whom.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from hpcdi.utils.progress import Evaluation
 
 
 class OfPlayer(Protocol):
-    """A message, or a task: it says for which player it is."""
+    """A message or task that names the player whose group it is about."""
 
     @property
     def player(self) -> str:
@@ -52,11 +52,11 @@ EPISODE_WINDOW = 100
 class EvaluationClock:
     """Decides when the next evaluation is due.
 
-    By seconds, a long evaluation is followed by as long a pause: evaluations never take more than
-    half of a collector's time.
+    If the interval is in seconds, a pause as long as an evaluation follows it: evaluations never
+    take more than half of a collector's time.
 
     Args:
-        every: from the beginning of one to that of the next.
+        every: interval from the beginning of one to that of the next.
 
     Attributes:
         took_s: seconds that the last one took.
@@ -68,17 +68,17 @@ class EvaluationClock:
         """Environment steps, train iterations and seconds when one began; None: one is due."""
 
     def start(self, env_steps: int, train_iter: int, now: float) -> None:
-        """Learning begins: the next one is due an interval from here, or from a restored one."""
+        """Learning begins: the next one is due an interval after it, or after a restored one."""
         if self._last is not None:
             env_steps, train_iter, _ = self._last
         self._last = env_steps, train_iter, now
 
     def begin(self, env_steps: int, train_iter: int, now: float) -> None:
-        """One begins."""
+        """Note that an evaluation begins."""
         self._last = env_steps, train_iter, now
 
     def make_due(self) -> None:
-        """One is due at once."""
+        """Let an evaluation be due at once."""
         self._last = None
 
     def is_due(self, env_steps: int, train_iter: int, now: float) -> bool:
@@ -90,7 +90,7 @@ class EvaluationClock:
             env_steps - before_steps, train_iter - before_iter, now - before_s
         )
         pause_s = 2 * self.took_s if self.every.unit == "seconds" else 0.0
-        # a count below the last one was reset, perhaps by a checkpoint
+        # passed < 0: counters were reset, e.g. by loading a checkpoint
         return passed < 0 or (passed > 0 and passed >= max(self.every.length, pause_s))
 
     def take(self, env_steps: int, train_iter: int, now: float) -> bool:
@@ -115,10 +115,10 @@ class Learners:
     """The learners of a group, who do a task together.
 
     Attributes:
-        size: number of them, those included that have not reported yet; 0: all have died, and the
-            run goes on without them.
-        members: those that have reported and live, in the order of ranks.
-        task: of them all, until the last one has done it.
+        size: number of learners, also of those that have not reported yet; 0: all have died, and
+            the run goes on without them.
+        members: learners that have reported and live, in the order of ranks.
+        task: the task of them all, until the last one has finished it.
     """
 
     size: int = 1
@@ -138,12 +138,12 @@ class Learners:
         return [worker.rank for worker in self]
 
     def add(self, learner: Worker) -> None:
-        """One has reported."""
+        """Add a learner that has reported."""
         if learner not in self.members:
             bisect.insort(self.members, learner, key=lambda worker: worker.rank)
 
     def lose(self, learner: Worker) -> None:
-        """One has died, and the run goes on."""
+        """Remove a learner that has died while the run goes on."""
         self.members.remove(learner)
         self.size -= 1
         if not self.size:
@@ -151,17 +151,17 @@ class Learners:
 
     @property
     def are_free(self) -> bool:
-        """True if all are there, and free to begin a task."""
+        """True if all have reported, and are free to begin a task."""
         return sum(worker.state is State.FREE for worker in self) >= self.size
 
     def begin(self, task: LearnTask, now: float) -> None:
-        """All begin a task."""
+        """Let all begin a task."""
         self.task = task
         for worker in self:
             worker.start(task, now)
 
     def take_demands(self) -> list[DataDemand] | None:
-        """Requests of all, once each has asked again; None until then."""
+        """Returns the requests of all learners, once each has made one again; None until then."""
         demands = [worker.demand for worker in self if worker.demand is not None]
         if len(demands) < self.size:
             return None
@@ -170,10 +170,10 @@ class Learners:
         return demands
 
     def average(self, learner: Worker, info: LearnInfo) -> LearnInfo:
-        """A learner's message with the means of the last scalars of all.
+        """Returns a learner's message with means of the last scalars of all learners.
 
-        A scalar that some learners lack is the mean over those that have it. `train_iter` is what
-        all have done, 0 until all have reported; `shares` stay the sender's.
+        The mean of a scalar is over the learners that have it. `train_iter` is the smallest of all,
+        0 until all have reported; `shares` stay those of the sender.
         """
         learner.info = info
         infos = [worker.info for worker in self if worker.info is not None]
@@ -186,7 +186,7 @@ class Learners:
         return dataclasses.replace(info, train_iter=done, scalars=means, player=learner.group)
 
     def group_result(self) -> LearnResult | None:
-        """The result of the task, if no learner's is missing: then it is over."""
+        """Returns the result of the task, and ends it, if all learners have finished; else None."""
         results = [worker.result for worker in self if worker.result is not None]
         if not results or len(results) < self.size:
             return None
@@ -194,7 +194,7 @@ class Learners:
         return dataclasses.replace(results[0], train_iter=min(r.train_iter for r in results))
 
     def end_task(self) -> None:
-        """The task is over, whatever they send afterwards."""
+        """End the task; whatever learners send of it afterwards is ignored."""
         self.task = None
         for worker in self:
             worker.demand = worker.info = worker.result = None
@@ -205,24 +205,23 @@ class Group:
     """One group of learners, and the policy that it learns.
 
     Attributes:
-        name: unique in the run; in a league that of its player.
+        name: unique in the run; in a league the name of its player.
         replay: its replay buffer.
-        evaluation: when its policy is evaluated.
+        evaluation: decides when its policy is evaluated.
         learners: its members, and their task.
         collectors_wait: its collectors were ordered to wait for its learners.
-        env_steps: environment steps of its blocks that were published, also of those that are
-            removed by now.
-        episodes: that ended in them.
+        env_steps: environment steps of all its published blocks, also of those removed since.
+        episodes: episodes that ended in these blocks.
         train_iter: iterations that all its learners have done.
-        priorities_stale: new priorities of items that had left the buffer.
-        began_at: `env_steps` when it began anew: exploration did, too.
-        begins_anew: its learners are still to be told so.
-        evaluations: whole ones in this part of the run.
-        evaluations_begun: of it, whole or not.
-        evaluated_iter: train iterations of the last whole evaluation's policy.
+        priorities_stale: number of priorities that came for items that had left the buffer.
+        began_at: `env_steps` when it began anew; its exploration is by the steps since then.
+        begins_anew: its learners have yet to be ordered to begin anew.
+        evaluations: complete evaluations since this start of the run.
+        evaluations_begun: number of evaluations since then, complete or not.
+        evaluated_iter: train iterations of the policy of the last complete evaluation.
         best: mean return of its best evaluation; -inf: there is none.
         recent: return and length of the last episodes that were collected.
-        recent_figures: what environments said of them, by name; see `Episodes.figures`.
+        recent_figures: figures of these by environments, by name; see `Episodes.figures`.
         info: the last scalars of its learners, averaged, which no curve shows yet.
     """
 
@@ -262,12 +261,12 @@ class Group:
     # ----------------------------------------------------------------------------------- progress
 
     def count(self, ready: BlockReady) -> None:
-        """Count a published block: nothing else is there after a restart."""
+        """Count a published block's steps: only what is published still exists after a restart."""
         self.env_steps += ready.env_steps
         self.episodes += ready.episodes
 
     def reach(self, train_iter: int) -> None:
-        """All its learners have done so many iterations."""
+        """Note that all its learners have done `train_iter` iterations."""
         self.train_iter = max(self.train_iter, train_iter)
 
     def hear(self, progress: CollectProgress) -> None:
@@ -281,7 +280,7 @@ class Group:
 
     @property
     def figures(self) -> dict[str, float]:
-        """Means of what environments said of the last episodes that were collected, by name."""
+        """Means of the environments' figures of the last episodes that were collected, by name."""
         return means_of({n: np.array(values) for n, values in self.recent_figures.items()})
 
     @property
@@ -291,7 +290,7 @@ class Group:
 
     @property
     def has_learnt(self) -> bool:
-        """True if it has learnt since its last whole evaluation."""
+        """True if it has learnt since its last complete evaluation."""
         return self.train_iter > self.evaluated_iter
 
     def evaluation_is_due(self, now: float) -> bool:
@@ -299,12 +298,12 @@ class Group:
         return self.evaluation.is_due(self.env_steps, self.train_iter, now)
 
     def begin_evaluation(self, now: float) -> None:
-        """Its evaluation begins."""
+        """Note that its evaluation begins."""
         self.evaluations_begun += 1
         self.evaluation.begin(self.env_steps, self.train_iter, now)
 
     def end_evaluation(self, result: CollectResult) -> float:
-        """Take the result of a whole evaluation; returns its mean return."""
+        """Take the result of a complete evaluation; returns its mean return."""
         returns = np.asarray(result.episode_returns, dtype=np.float64)
         evaluation = Evaluation(
             mean=float(returns.mean()),
@@ -319,11 +318,11 @@ class Group:
         )
         self.evaluations.append(evaluation)
         self.evaluated_iter = result.policy_version
-        self.best = max(self.best, evaluation.mean)  # which a NaN never is
+        self.best = max(self.best, evaluation.mean)  # NaN never becomes the best
         return evaluation.mean
 
     def begin_anew(self) -> None:
-        """It learns on from the parameters of its start, and explores as at its start."""
+        """Let it learn on from the parameters of its start, and explore as at its start."""
         self.began_at, self.begins_anew = self.env_steps, True
 
     # -------------------------------------------------------------------------------------- state
@@ -371,7 +370,7 @@ class Groups:
         self.main = next(iter(self._by_name.values()))
 
     def __getitem__(self, name: str) -> Group:
-        """The group of a name.
+        """Returns the group of a name.
 
         Raises:
             CommError: there is no such group.
@@ -382,7 +381,7 @@ class Groups:
         return self._by_name[name]
 
     def of(self, message: OfPlayer) -> Group:
-        """The group that a message or a task is about; see `__getitem__`."""
+        """Returns the group that a message or a task is about; see `__getitem__`."""
         return self[message.player]
 
     def __iter__(self) -> Iterator[Group]:
@@ -393,23 +392,23 @@ class Groups:
 
     @property
     def may_begin(self) -> bool:
-        """True if some have no task, and all learners of each of these are free to begin one."""
+        """True if there are groups without a task, and all learners of these groups are free."""
         idle = [p.learners for p in self if p.learners.size and not p.is_learning]
         return bool(idle) and all(learners.are_free for learners in idle)
 
     @property
     def others(self) -> list[Group]:
-        """All but the main one."""
+        """All groups but the main one."""
         return [group for group in self if group is not self.main]
 
     @property
     def size(self) -> int:
-        """Learners of all, those included that have not reported yet."""
+        """Number of learners of all groups, also of those that have not reported yet."""
         return sum(group.learners.size for group in self)
 
     @property
     def learners(self) -> list[Worker]:
-        """Learners of all that have reported and live."""
+        """Learners of all groups that have reported and live."""
         return [worker for group in self for worker in group.learners]
 
     @property
@@ -418,19 +417,19 @@ class Groups:
         return {rank: part for one in self for rank, part in one.replay.partitions.items()}
 
     def of_learner(self, rank: int) -> Group | None:
-        """The group whose replay buffer has a learner's part; None: that learner has none."""
+        """Returns the group whose replay buffer has a partition of a learner; None: none has."""
         return next((one for one in self if rank in one.replay.partitions), None)
 
     # ------------------------------------------------------------------------------------- totals
 
     @property
     def env_steps(self) -> int:
-        """Environment steps of all."""
+        """Environment steps of all groups."""
         return sum(group.env_steps for group in self)
 
     @property
     def episodes(self) -> int:
-        """Episodes of all."""
+        """Episodes of all groups."""
         return sum(group.episodes for group in self)
 
     def replay_figures(self) -> ReplayFigures:
@@ -439,7 +438,7 @@ class Groups:
 
     @property
     def blocked(self) -> str:
-        """Why learning, or collecting, has to wait; empty where neither has to."""
+        """Why learning, or collecting, has to wait; empty if neither has to."""
         if len(self) == 1:
             return self.main.replay.blocked
         return "; ".join(f"{p.name}: {p.replay.blocked}" for p in self if p.replay.blocked)
@@ -453,11 +452,12 @@ class Groups:
     def load_state_dict(
         self, state: Mapping[str, Any], published: Mapping[str, BlockReady] | None = None
     ) -> None:
-        """Restore a `state_dict`; groups that are no more are left out, new ones begin.
+        """Restore a `state_dict`; it may have other groups: those that are missing in it are new.
 
         Args:
             state: a `state_dict`.
-            published: blocks of all that exist, by name, oldest first; None: they come later.
+            published: path -> announcement of all blocks that exist, oldest first; None: they come
+                later.
         """
         for group in self:
             if group.name in state:
@@ -503,6 +503,6 @@ def create_groups(
 
 
 def means_of(figures: Columns) -> dict[str, float]:
-    """Means of columns over the episodes that have a finite number, by name; see `Episodes`."""
+    """Returns means over the episodes with finite numbers, by name; see `Episodes.figures`."""
     finite = {name: values[np.isfinite(values)] for name, values in figures.items()}
     return {name: float(values.mean()) for name, values in finite.items() if values.size}

@@ -1,20 +1,20 @@
 """Whose turn it is: two plans, which the scheduler asks whenever that may have changed.
 
-`FreePlan`: nobody waits for anybody. Whoever is free gets work, and time decides about the rest.
+`FreePlan`: nobody waits for anybody. Free ranks get work; snapshots and evaluations come by time.
 
-`LockstepPlan`: in rounds, by counts. One round; nothing of it begins before what stands above it
-has ended everywhere::
+`LockstepPlan`: in rounds. Each step of a round begins when the step above it has ended on all
+ranks::
 
     rank 0            an evaluation, if one is due; then a snapshot, if one is due
     every collector   one rollout, with the learners' present policy and the present settings
     rank 0            hands the blocks to the learners, in the order of ranks and numbers
     every learner     reads its blocks
-    every learner     so many batches, one at a time, each drawn when all have asked for it
+    every learner     a number of batches, one at a time, each drawn when all have asked for it
 
-Several groups take rounds in turn. A deterministic run works so on many ranks, and `hpcdi serial`
-in one process. Where a deterministic run takes a snapshot, running episodes end, because they are
-in no snapshot, and collectors start anew with seeds that follow from the round: a resumed run
-repeats what came after its snapshot, to the bit.
+Groups take rounds in turn. A deterministic run works like this over ranks, and `hpcdi serial` in
+one process. When a deterministic run takes a snapshot, running episodes end, because no snapshot
+has them, and collectors start anew with seeds that depend on the round: a resumed run repeats what
+came after its snapshot, to the bit.
 """
 
 from __future__ import annotations
@@ -35,34 +35,37 @@ if TYPE_CHECKING:
 
 
 class Plan(Protocol):
-    """What a scheduler asks: its decisions are orders, made of the scheduler's own steps."""
+    """Decides whose turn it is; the scheduler calls it, and it answers with orders.
+
+    Orders are made by methods of the scheduler, `run`.
+    """
 
     def stamp(self, run: Scheduler, task: CollectTask) -> CollectTask:
-        """Returns a collect task or an evaluation as it is given out."""
+        """Returns a collect task or an evaluation as the collector gets it."""
         ...
 
     def collect(self, run: Scheduler, now: float) -> list[Order]:
-        """A collector may have become free, or time has passed."""
+        """Called when a collector may have become free, or time has passed."""
         ...
 
     def learn(self, run: Scheduler, now: float) -> list[Order]:
-        """A learner may have become free, or has read a block, or time has passed."""
+        """Called when a learner may be free, or has read a block, or time has passed."""
         ...
 
     def publish(self, run: Scheduler, ready: BlockReady, now: float) -> list[Order]:
-        """A block was published, and is counted."""
+        """Called when a block was published and has been counted."""
         ...
 
     def stored(self, run: Scheduler, block: BlockStored) -> None:
-        """A block that was published piece by piece lies in a shard."""
+        """Called when a block that was published piece by piece was stored in a shard."""
         ...
 
     def snapshot(self, run: Scheduler, now: float) -> list[Order]:
-        """Time has passed: a snapshot may be due."""
+        """Called when time has passed: a snapshot may be due."""
         ...
 
     def last_snapshot(self, run: Scheduler, now: float) -> list[Order]:
-        """The run is about to end."""
+        """Called when the run is about to end."""
         ...
 
     def state_dict(self) -> dict[str, Any]:
@@ -70,7 +73,7 @@ class Plan(Protocol):
         ...
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Restore a `state_dict`; of another plan it is empty."""
+        """Restore a `state_dict`; one of `FreePlan` is empty."""
         ...
 
 
@@ -82,7 +85,7 @@ class FreePlan:
         return task
 
     def collect(self, run: Scheduler, now: float) -> list[Order]:
-        """Give tasks to all free collectors; end those of others, where that must make room."""
+        """Give tasks to all free collectors; end tasks of others, if that must make room."""
         orders: list[Order] = []
         workers, commander = run.workers, run.commander
         while workers.free_collectors or (
@@ -99,7 +102,7 @@ class FreePlan:
         return orders + close_orders(run.workers.close_uneven(now))
 
     def learn(self, run: Scheduler, now: float) -> list[Order]:  # noqa: ARG002
-        """Serve the batches that can be drawn, each group's by itself."""
+        """Send the batches that can be drawn, for each group separately."""
         orders: list[Order] = []
         for group in run.groups:
             collecting = () if group.replay.is_replay else run.workers.collecting(group)
@@ -107,19 +110,19 @@ class FreePlan:
         return orders
 
     def publish(self, run: Scheduler, ready: BlockReady, now: float) -> list[Order]:
-        """A learner reads it at once."""
+        """Let a learner read it at once."""
         return [*run.admit(ready), *run.pause(), *run.end_at_limit(now)]
 
     def stored(self, run: Scheduler, block: BlockStored) -> None:
-        """Its replay buffer knows it."""
+        """Tell its replay buffer."""
         run.groups.of(block).replay.stored(block)
 
     def snapshot(self, run: Scheduler, now: float) -> list[Order]:
-        """By time."""
+        """Take a snapshot by time."""
         return self.last_snapshot(run, now) if run.snapshots.is_due(now) else []
 
     def last_snapshot(self, run: Scheduler, now: float) -> list[Order]:
-        """Always."""
+        """Take a snapshot."""
         return run.take_snapshot(now)
 
     def state_dict(self) -> dict[str, Any]:
@@ -131,7 +134,7 @@ class FreePlan:
 
 
 class RoundStep(Enum):
-    """Where a round is."""
+    """The steps of a round."""
 
     REST = "between two rounds"
     EVALUATE = "an evaluation"
@@ -143,24 +146,24 @@ class LockstepPlan:
     """Rounds of collecting and learning; see the module.
 
     Args:
-        snapshot_rounds: rounds from one snapshot to the next, at which episodes end, of a
-            deterministic run; None: snapshots are taken by time, and episodes go on.
+        snapshot_rounds: of a deterministic run: rounds from one snapshot, at which episodes end,
+            to the next; None: snapshots are taken by time, and episodes go on.
 
     Attributes:
-        rounds: that are done.
+        rounds: number of rounds that have ended.
     """
 
     def __init__(self, snapshot_rounds: int | None = None) -> None:
         self.rounds = 0
         self._snapshot_rounds = snapshot_rounds
         self._step = RoundStep.REST
-        self._is_first = True  # round of this process
+        self._is_first = True  # whether the next round is the first since this start
         self._collectors: list[int] = []  # ranks that work in this round
-        self._blocks: list[BlockReady] = []  # that they have published
-        self._stored: list[BlockStored] = []  # some of these, meanwhile
+        self._blocks: list[BlockReady] = []  # blocks that they have published
+        self._stored: list[BlockStored] = []  # those of these that were stored meanwhile
 
     def stamp(self, run: Scheduler, task: CollectTask) -> CollectTask:
-        """A task is one rollout, or one evaluation, by the learners' present policy."""
+        """Make a task one rollout, or one evaluation, by the learners' present policy."""
         begins_anew = self._ends_episodes or (task.eval_flag and self._snapshot_rounds is not None)
         version = run.groups.of(task).train_iter
         lockstep = Lockstep(self.rounds, version, begins_anew=begins_anew)
@@ -168,12 +171,12 @@ class LockstepPlan:
 
     @property
     def _ends_episodes(self) -> bool:
-        """True if episodes that run end before the next round."""
+        """True if running episodes end before the next round."""
         every = self._snapshot_rounds
         return every is not None and self.rounds % every == 0
 
     def collect(self, run: Scheduler, now: float) -> list[Order]:
-        """Take every step of rounds that can be taken now."""
+        """Take all steps of rounds that can be taken now."""
         orders: list[Order] = []
         while run.may_work:
             if self._step is RoundStep.REST and run.workers.free_collectors and _learners_wait(run):
@@ -193,29 +196,29 @@ class LockstepPlan:
         return self.collect(run, now)
 
     def publish(self, run: Scheduler, ready: BlockReady, now: float) -> list[Order]:  # noqa: ARG002
-        """Learners wait for the end of the collectors' turn, and so do limits."""
+        """Keep the block until all rollouts of the round are there."""
         self._blocks.append(ready)
         return [] if run.is_on else self._hand_over(run)
 
     def stored(self, run: Scheduler, block: BlockStored) -> None:
-        """Its replay buffer knows it; not before the pieces that this plan holds."""
+        """Tell its replay buffer; after its pieces, if this plan still keeps them."""
         if any(ready.block_id == block.block_id for ready in self._blocks):
             self._stored.append(block)
         else:
             run.groups.of(block).replay.stored(block)
 
     def snapshot(self, run: Scheduler, now: float) -> list[Order]:  # noqa: ARG002
-        """None in the middle of a round: see `_begin`."""
+        """Take no snapshot within a round: see `_begin`."""
         return []
 
     def last_snapshot(self, run: Scheduler, now: float) -> list[Order]:
-        """None of a deterministic run, which could not repeat the rest of this round."""
+        """Take a snapshot; but not in a deterministic run, whose round is incomplete."""
         if self._snapshot_rounds is not None:
             return []
         return [*self._hand_over(run), *run.take_snapshot(now)]
 
     def _begin(self, run: Scheduler, now: float) -> list[Order]:
-        """An evaluation if one is due, else the next round, after a snapshot if one is due."""
+        """Begin an evaluation if one is due; else a round, after a snapshot if one is due."""
         ending = run.end_at_limit(now)
         if not run.may_work:
             return ending
@@ -245,7 +248,7 @@ class LockstepPlan:
         return all(run.workers[rank].task is None for rank in self._collectors)
 
     def _hand_over(self, run: Scheduler) -> list[Order]:
-        """All rollouts have come: the learners read them."""
+        """Let the learners read the round's blocks."""
         blocks, self._blocks = sorted(self._blocks, key=_order_of), []
         self._group(run).replay.ratio.begin_round(sum(ready.transitions for ready in blocks))
         self._step = RoundStep.LEARN
@@ -256,9 +259,9 @@ class LockstepPlan:
         return orders
 
     def _draw(self, run: Scheduler) -> list[Order]:
-        """The next batch, now that all have asked for one; where none is left, the round is over.
+        """Draw the next batch; the round ends if the batches of this round are used up.
 
-        So it is where the replay buffer has too little still.
+        It also ends if the replay buffer has too few items yet.
         """
         orders = run.draw(self._group(run), self._collectors)
         if not orders:
@@ -272,7 +275,7 @@ class LockstepPlan:
         return learning[self.rounds % len(learning)]
 
     def state_dict(self) -> dict[str, Any]:
-        """Rounds that are done."""
+        """Returns the number of rounds that have ended."""
         return {"rounds": self.rounds}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
@@ -285,13 +288,13 @@ def _order_of(ready: BlockReady) -> tuple[int, int]:
 
 
 def _learners_wait(run: Scheduler) -> bool:
-    """Returns whether all learners have done and read what they were given, and ask for more."""
+    """Returns whether all learners have read their blocks, and wait for a batch."""
     parts = run.groups.partitions.values()
     return bool(parts) and all(part.waits and part.backlog.is_idle for part in parts)
 
 
 def close_orders(workers: Iterable[Worker]) -> list[Order]:
-    """Orders for workers to end their tasks."""
+    """Returns orders for workers to end their tasks."""
     return [Order(w.rank, CloseTask(w.task.task_id)) for w in workers if w.task is not None]
 
 
