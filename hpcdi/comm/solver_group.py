@@ -188,9 +188,11 @@ class SolverGroup:
 
     def _go_message(self, sizes: Sizes) -> SolverMessage:
         lines = {
-            "observations": str(sizes.observations), "actions": str(sizes.actions),
-            "from_group": str(int(_has_dead(self._world))), "rings": "0",
-        }  # fmt: skip
+            "observations": str(sizes.observations),
+            "actions": str(sizes.actions),
+            "from_group": str(int(_has_dead(self._world))),
+            "rings": "0",
+        }
         return SolverMessage(Kind.GO, lines=lines)
 
     def _go(self) -> None:

@@ -121,10 +121,9 @@ def pack(message: SolverMessage) -> Array:
     values = np.ascontiguousarray(message.values, np.float64)
     end = HEAD_BYTES + values.nbytes
     packed = np.empty(end + len(text), np.uint8)
-    _HEAD.pack_into(
-        packed.data, 0, _MAGIC, PROTOCOL, message.kind, message.number, message.seed,
-        message.reward, message.terminated, message.truncated, values.size, len(text),
-    )  # fmt: skip
+    head = (_MAGIC, PROTOCOL, message.kind, message.number, message.seed)
+    result = (message.reward, message.terminated, message.truncated)
+    _HEAD.pack_into(packed.data, 0, *head, *result, values.size, len(text))
     packed[HEAD_BYTES:end] = values.reshape(-1).view(np.uint8)
     packed[end:] = np.frombuffer(text, np.uint8)
     return packed
@@ -153,14 +152,13 @@ def unpack(received: Array) -> SolverMessage:
     if count < 0 or size < 0 or end + size > len(received):
         raise CommError(f"a solver's message of {len(received)} bytes claims to have {end + size}")
     try:
-        known = Kind(kind)
+        message_kind = Kind(kind)
     except ValueError as error:
         raise CommError(f"a solver sends a message of kind {kind}, which there is not") from error
-    return SolverMessage(
-        known, number, seed, received[HEAD_BYTES:end].view(np.float64).copy(), reward,
-        bool(terminated), bool(truncated),
-        lines_of(received[end : end + size].tobytes()) if size else {},
-    )  # fmt: skip
+    values = received[HEAD_BYTES:end].view(np.float64).copy()
+    lines = lines_of(received[end : end + size].tobytes()) if size else {}
+    is_end, is_cut = bool(terminated), bool(truncated)
+    return SolverMessage(message_kind, number, seed, values, reward, is_end, is_cut, lines)
 
 
 def lines_of(text: bytes) -> dict[str, str]:
@@ -213,10 +211,8 @@ class SolverPlace:
         }
         try:
             assigner = int(named["ASSIGNER"]) if "ASSIGNER" in named else None
-            return cls(
-                int(named["ENVIRONMENT"]), ranks_of(named["RANKS"]), int(named["COLLECTOR"]),
-                assigner,
-            )  # fmt: skip
+            environment, collector = int(named["ENVIRONMENT"]), int(named["COLLECTOR"])
+            return cls(environment, ranks_of(named["RANKS"]), collector, assigner)
         except (KeyError, ValueError) as error:
             raise LaunchError(
                 f"this process is no rank of a solver: {_PREFIX}* in its environment are {named}"
@@ -224,10 +220,12 @@ class SolverPlace:
 
     def assignment(self) -> SolverMessage:
         """Returns the message that makes spare ranks this one."""
-        return SolverMessage(Kind.ASSIGN, lines={
-            "environment": str(self.environment), "collector": str(self.collector),
+        lines = {
+            "environment": str(self.environment),
+            "collector": str(self.collector),
             "ranks": ranks_text(self.ranks),
-        })  # fmt: skip
+        }
+        return SolverMessage(Kind.ASSIGN, lines=lines)
 
 
 def ranks_text(ranks: Iterable[int]) -> str:

@@ -64,10 +64,15 @@ class SolverRank:
         self._held: Array | None = None
         self._number, self._is_over = 0, False
         self.environment = place.environment
-        self._send(self._world, place.collector, WORLD_TAG, SolverMessage(Kind.HELLO, lines={
-            "pid": str(os.getpid()), "host": platform.node(), **bell.lines(),
-            "observations": str(sizes.observations), "actions": str(sizes.actions),
-        }))  # fmt: skip
+        lines = {
+            "pid": str(os.getpid()),
+            "host": platform.node(),
+            **bell.lines(),
+            "observations": str(sizes.observations),
+            "actions": str(sizes.actions),
+        }
+        hello = SolverMessage(Kind.HELLO, lines=lines)
+        self._send(self._world, place.collector, WORLD_TAG, hello)
         told = self._wait(Receiving(self._world, place.collector, WORLD_TAG, 0, is_single=True))
         if told.kind is Kind.END:
             raise NotNeeded
@@ -135,9 +140,10 @@ class SolverRank:
             numbers: of its info.
         """
         lines = {name: repr(float(value)) for name, value in (numbers or {}).items()}
-        self._send(self._pair, 0, ANSWER_TAG, SolverMessage(
+        answer = SolverMessage(
             Kind.OBSERVATION, self._number, 0, observation, reward, terminated, truncated, lines
-        ))  # fmt: skip
+        )
+        self._send(self._pair, 0, ANSWER_TAG, answer)
 
     def leave(self) -> int:
         """End this rank in order; returns the exit code. Its program needs no order any more."""

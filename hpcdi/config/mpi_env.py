@@ -63,9 +63,10 @@ class MpiEnvConfig(NamedEnvConfig):
     type: str = "mpi"
     collector_env_num: int = setting(1, "environments of one collector, and of it alone", minimum=1)
     evaluator_env_num: int = setting(
-        1, "environments of an evaluation: some of the same collector's, which interrupts them",
+        1,
+        "environments of an evaluation: some of the same collector's, which interrupts them",
         minimum=1,
-    )  # fmt: skip
+    )
     ranks: int = setting(1, "MPI ranks of each environment", minimum=1)
     arguments: tuple[str, ...] = setting(
         (), "of the program; {index} and {folder} in them are the environment's number and folder"

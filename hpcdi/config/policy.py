@@ -63,7 +63,11 @@ class EpsConfig:
             yield Problem("duration", "must be above 1, or 0: else random actions never end")
 
     def rate(self, env_steps: int) -> float:
-        """Returns the rate after a number of environment steps."""
+        """Returns the rate after a number of environment steps.
+
+        "exp": ``end + (start - end) * exp(-step / decay)``; "linear": from `start` at step 0 to
+        `end` at step `decay`, and `end` from there on.
+        """
         if self.type == "exp":
             return self.end + (self.start - self.end) * math.exp(-env_steps / self.decay)
         return self.start + (self.end - self.start) * min(max(env_steps / self.decay, 0.0), 1.0)

@@ -1,29 +1,14 @@
-"""Exploration: schedules of its rate, epsilon-greedy actions, and actions at random."""
+"""Exploration: rates of many environments, epsilon-greedy actions, and actions at random."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
-from hpcdi.config.policy import EpsConfig
 from hpcdi.errors import PolicyError
 from hpcdi.types import ACTION_MASK, Array, Columns, Settings, Spaces
 from hpcdi.utils.nested import column_rows
-
-
-def get_epsilon_greedy_fn(
-    start: float, end: float, decay: int, type_: str = "exp"
-) -> Callable[[int], float]:
-    """Exploration rate as a function of environment steps.
-
-    "exp": ``end + (start - end) * exp(-step / decay)``; "linear": from `start` at step 0 to `end`
-    at step `decay`, and `end` from there on.
-    """
-    if type_ not in ("exp", "linear"):
-        raise ValueError(f"the decay must be 'exp' or 'linear', not {type_!r}")
-    return EpsConfig(type_, start, end, decay).rate
 
 
 def ladder(eps: float, exponent: float, rungs: Array, count: int) -> Array:

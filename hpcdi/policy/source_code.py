@@ -26,9 +26,9 @@ _ROOM = 1 << 32
 _PER_LINE = 4
 
 _MOVES = (
-    "view", "_unsafe_view", "reshape", "permute", "squeeze", "unsqueeze", "expand", "clone",
-    "alias", "detach", "slice", "select", "split_with_sizes", "cat", "_to_copy", "getitem",
-)  # fmt: skip
+    *("view", "_unsafe_view", "reshape", "permute", "squeeze", "unsqueeze", "expand", "clone"),
+    *("alias", "detach", "slice", "select", "split_with_sizes", "cat", "_to_copy", "getitem"),
+)
 _IGNORED = "_assert_tensor_metadata"
 _EACH: dict[str, tuple[str, str]] = {
     "add": ("{0} + {1}", "{0} + {1}"),
@@ -154,12 +154,10 @@ class _Translation:
     def _constants(self) -> dict[str, Any]:
         """Parameters and buffers, by the names of their placeholders."""
         signature, program = self._program.graph_signature, self._program
-        held = {**program.state_dict, **program.constants}
-        found = {
-            **signature.inputs_to_parameters, **signature.inputs_to_buffers,
-            **signature.inputs_to_lifted_tensor_constants,
-        }  # fmt: skip
-        return {given: held[target].detach() for given, target in found.items()}
+        tensors = {**program.state_dict, **program.constants}
+        targets = {**signature.inputs_to_parameters, **signature.inputs_to_buffers}
+        targets |= signature.inputs_to_lifted_tensor_constants
+        return {name: tensors[target].detach() for name, target in targets.items()}
 
     def files(self, name: str, title: str) -> dict[str, str]:
         """Returns the files."""
@@ -426,11 +424,10 @@ void {name}_act(const double *observation, double *action);
         buffers = "".join(f"    double {buffer};\n" for buffer in self._buffers)
         body = "\n".join(self._body)
         used = [text for word, text in _C_HELPERS.items() if f"{word}(" in body]
-        source = "\n".join([
-            f'/* {title}. Written by hpcdi. */\n#include "{name}.h"\n\n#include <math.h>\n',
-            *self._constants, *used, f"void {name}_act(const double *observation, double *action)",
-            f"{{\n{buffers}{body}\n}}\n",
-        ])  # fmt: skip
+        head = f'/* {title}. Written by hpcdi. */\n#include "{name}.h"\n\n#include <math.h>\n'
+        signature = f"void {name}_act(const double *observation, double *action)"
+        definition = f"{{\n{buffers}{body}\n}}\n"
+        source = "\n".join([head, *self._constants, *used, signature, definition])
         return {f"{name}.h": header, f"{name}.c": source}
 
 
@@ -541,11 +538,13 @@ class Fortran:
         """See `Language.reduce`."""
         rows, columns = size
         table = f"reshape({given}, [{columns}, {rows}])"
-        made = {
-            "sum": f"sum({table}, 1)", "mean": f"sum({table}, 1) / {columns}",
-            "amax": f"maxval({table}, 1)", "argmax": f"maxloc({table}, 1) - 1",
-        }[how]  # fmt: skip
-        self._body.append(f"        {out} = {made}")
+        reduced = {
+            "sum": f"sum({table}, 1)",
+            "mean": f"sum({table}, 1) / {columns}",
+            "amax": f"maxval({table}, 1)",
+            "argmax": f"maxloc({table}, 1) - 1",
+        }
+        self._body.append(f"        {out} = {reduced[how]}")
 
     def text(self, title: str, name: str, sizes: tuple[int, int], result: str) -> dict[str, str]:
         """See `Language.text`."""

@@ -111,16 +111,13 @@ def plan_ranks(world: int, config: ExperimentConfig) -> RankPlan:
             first = own + number * beside + index * env.ranks
             is_spare = index >= env.collector_env_num
             collector = 1 + learners + number
-            groups.append(
-                SolverPlace(
-                    collectors * env.collector_env_num
-                    + number * env.spares + index - env.collector_env_num
-                    if is_spare else number * env.collector_env_num + index,
-                    tuple(range(first, first + env.ranks)),
-                    collector,
-                    collector if is_spare else None,
-                )
-            )  # fmt: skip
+            environment = number * env.collector_env_num + index
+            if is_spare:  # spares are numbered behind all environments
+                spare = index - env.collector_env_num
+                environment = collectors * env.collector_env_num + number * env.spares + spare
+            ranks = tuple(range(first, first + env.ranks))
+            assigner = collector if is_spare else None
+            groups.append(SolverPlace(environment, ranks, collector, assigner))
     return RankPlan(own, tuple(groups))
 
 

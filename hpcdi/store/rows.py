@@ -315,19 +315,6 @@ def sequence_rows(starts: Array, lengths: Array, most: int) -> Array:
     return rows
 
 
-def sequences(columns: Columns, most: int) -> Columns:
-    """Sequences among transitions, item after item, as columns [sequences, most, ...].
-
-    Sequences of one transition are the transitions as they are, [transitions, ...].
-    """
-    if most == 1:
-        return columns
-    lengths = columns[SEQUENCE_LEN]
-    starts = lengths.nonzero()[0]
-    rows = sequence_rows(starts, lengths[starts], most)
-    return {name: column[rows] for name, column in columns.items()}
-
-
 def transitions(block: Block) -> Columns:
     """Returns a block's transitions, without tail rows, item after item, views included: copies."""
 

@@ -11,13 +11,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fakes.spaces import simple_spaces
+from hpcdi.config.policy import EpsConfig
 from hpcdi.errors import PolicyError
 from hpcdi.policy.base import CollectMode
 from hpcdi.policy.create import create_policy
 from hpcdi.policy.exploration import (
     LastingActions,
     epsilon_greedy,
-    get_epsilon_greedy_fn,
 )
 from hpcdi.types import Spaces
 from hpcdi.worker.dict_envs import BaseEnvTimestep
@@ -30,14 +30,14 @@ FOREVER = 10**12
     ("type_", "at_decay"), [("exp", 0.1 + 0.8 * math.exp(-1)), ("linear", 0.1)]
 )
 def test_schedule_at_the_start_after_one_decay_and_at_the_end(type_: str, at_decay: float) -> None:
-    rate = get_epsilon_greedy_fn(0.9, 0.1, 1000, type_)
+    rate = EpsConfig(type_, 0.9, 0.1, 1000).rate
     assert rate(0) == 0.9
     assert rate(1000) == pytest.approx(at_decay, abs=1e-15)
     assert rate(FOREVER) == pytest.approx(0.1, abs=1e-15)
 
 
 def test_linear_is_half_way_at_half_the_decay() -> None:
-    rate = get_epsilon_greedy_fn(1.0, 0.0, 10, "linear")
+    rate = EpsConfig("linear", 1.0, 0.0, 10).rate
     assert [rate(step) for step in (-1, 5, 10, 11)] == [1.0, 0.5, 0.0, 0.0]
 
 
@@ -48,15 +48,10 @@ def test_linear_is_half_way_at_half_the_decay() -> None:
 def test_schedule_goes_from_start_to_end_and_never_back(
     start: float, end: float, decay: int, type_: str, steps: list[int]
 ) -> None:
-    rate = get_epsilon_greedy_fn(start, end, decay, type_)
+    rate = EpsConfig(type_, start, end, decay).rate
     rates = [rate(step) for step in sorted(steps)]
     assert all(min(start, end) - 1e-12 <= value <= max(start, end) + 1e-12 for value in rates)
     assert rates == sorted(rates, reverse=start > end) or max(rates) - min(rates) < 1e-12
-
-
-def test_unknown_schedule() -> None:
-    with pytest.raises(ValueError, match="'exp' or 'linear', not 'cosine'"):
-        get_epsilon_greedy_fn(1.0, 0.1, 100, "cosine")
 
 
 def draw(eps: float, count: int = 20_000) -> np.ndarray:

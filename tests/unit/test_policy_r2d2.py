@@ -15,8 +15,8 @@ from hpcdi.policy.create import create_policy
 from hpcdi.policy.memories import LENGTH
 from hpcdi.policy.r2d2 import scaled, unscaled
 from hpcdi.replay.partition import item_count, item_rows
-from hpcdi.store.rows import RowStore, sequences
-from hpcdi.types import SequenceRule
+from hpcdi.store.rows import RowStore, sequence_rows
+from hpcdi.types import Columns, SequenceRule
 
 pytestmark = pytest.mark.usefixtures("one_torch_thread")
 
@@ -57,6 +57,13 @@ def columns_of(built: Any, seed: int = 0) -> dict[str, np.ndarray]:
     return columns | added.columns
 
 
+def sequences(columns: Columns) -> Columns:
+    """The sequences among transitions, item after item, as columns [sequences, STEPS, ...]."""
+    starts = columns[LENGTH].nonzero()[0]
+    rows = sequence_rows(starts, columns[LENGTH][starts], STEPS)
+    return {name: column[rows] for name, column in columns.items()}
+
+
 def test_a_ring_gathers_the_sequences_that_rank_0_counts() -> None:
     """Each item has one row more, which no sequence reads."""
     built, rule = policy("collect"), SequenceRule(STEPS, STRIDE)
@@ -72,7 +79,7 @@ def test_a_ring_gathers_the_sequences_that_rank_0_counts() -> None:
         stored[name][place] = column
     ring = RowStore(40)
     ring.write(20, stored)
-    drawn, plain = ring.gather(20 + rows, STEPS), sequences(columns, STEPS)
+    drawn, plain = ring.gather(20 + rows, STEPS), sequences(columns)
     assert drawn.keys() == plain.keys()
     for name, column in plain.items():
         assert column.shape[:2] == (6, STEPS)
@@ -129,7 +136,7 @@ def test_losses_and_priorities_are_those_by_hand(burn_in: int) -> None:
     with torch.no_grad():
         for parameter in built._target.parameters():
             parameter.add_(0.1 * torch.randn_like(parameter))
-    flat = sequences(columns_of(built), STEPS)
+    flat = sequences(columns_of(built))
     batch = {name: torch.from_numpy(column) for name, column in flat.items()}
     losses, priorities = by_hand(built, batch)
     assert (losses[:4] > 0).any()
@@ -140,7 +147,7 @@ def test_losses_and_priorities_are_those_by_hand(burn_in: int) -> None:
 
 def test_parts_of_a_batch_have_its_gradient() -> None:
     whole, parts = policy(), policy(accumulate=3)
-    flat = sequences(columns_of(whole), STEPS)
+    flat = sequences(columns_of(whole))
     for built in (whole, parts):
         batch = {name: torch.from_numpy(column) for name, column in flat.items()}
         built.learn_mode.forward({**batch, "weight": torch.ones(6)})
