@@ -10,6 +10,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+import hpcdi.worker  # noqa: F401 (it gives policies their methods by dicts)
 from hpcdi.env.create import make_env_manager
 from hpcdi.errors import ConfigError, PolicyError
 from hpcdi.policy import memories
