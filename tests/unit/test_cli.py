@@ -82,7 +82,7 @@ def test_inspect_shows_a_file_and_a_run(capsys: pytest.CaptureFixture[str]) -> N
     assert [len(example) for example in examples] == [2, 3]
 
 
-@pytest.mark.parametrize(("command", "count"), [("eval", 5), ("export", 3)])
+@pytest.mark.parametrize(("command", "count"), [("eval", 5), ("export", 5)])
 def test_examples_with_a_policy_are_right_but_for_the_policy(
     capsys: pytest.CaptureFixture[str], tmp_path: Path, command: str, count: int
 ) -> None:
@@ -108,7 +108,7 @@ def test_examples_with_a_policy_are_right_but_for_the_policy(
         (["eval"], "the following arguments are required: RUN|CHECKPOINT|FILE"),
         (["export", "run", "--batch", "0"], "--batch: must be an integer from 1, not '0'"),
         (["export", "run", "--batch", "all"], "--batch: must be an integer from 1, not 'all'"),
-        (["export", "run", "--format", "tf"], "argument --format: invalid choice: 'tf'"),
+        (["export", "run", "--format", "tf"], "argument --format/--to: invalid choice: 'tf'"),
     ],
 )
 def test_options_of_eval_and_export(
