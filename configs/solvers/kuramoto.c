@@ -7,7 +7,7 @@
  * of time: minus the root mean square of u, less 0.01 of the mean square of a. An episode is cut
  * after 200 steps; it begins on the attractor, at a place that the seed chooses, or with the field
  * in a file of POINTS doubles, as `hpcdi_state` names one. Without control the mean return is about
- * -235. Fourth-order Runge-Kutta, central differences.
+ * -255. Fourth-order Runge-Kutta, central differences.
  *
  * What makes it an environment of hpcdi are the lines that begin with hpcdi_.
  */
