@@ -108,9 +108,14 @@ class SolverGroup:
     """
 
     def __init__(
-        self, place: SolverPlace, sizes: Sizes, bell: Doorbell | None = None, kill: Kill = _no_kill,
-        *, is_coupled: bool = False,
-    ) -> None:  # fmt: skip
+        self,
+        place: SolverPlace,
+        sizes: Sizes,
+        bell: Doorbell | None = None,
+        kill: Kill = _no_kill,
+        *,
+        is_coupled: bool = False,
+    ) -> None:
         self._is_coupled = is_coupled
         self.coupled: CoupledComm | None = None
         self.place, self.sizes = place, sizes

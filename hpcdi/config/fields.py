@@ -34,11 +34,18 @@ from hpcdi.utils.registry import Registry, import_module
 T = TypeVar("T")
 
 OTHER_NAMES = {
-    "lr": "learning_rate", "gamma": "discount_factor", "n_envs": "collector_env_num",
-    "num_envs": "collector_env_num", "buffer_size": "replay_buffer_size", "n_steps": "n_sample",
-    "ent_coef": "entropy_weight", "vf_coef": "value_weight", "clip_range": "clip_ratio",
-    "n_epochs": "epoch_per_collect", "max_grad_norm": "grad_clip_norm",
-}  # fmt: skip
+    "lr": "learning_rate",
+    "gamma": "discount_factor",
+    "n_envs": "collector_env_num",
+    "num_envs": "collector_env_num",
+    "buffer_size": "replay_buffer_size",
+    "n_steps": "n_sample",
+    "ent_coef": "entropy_weight",
+    "vf_coef": "value_weight",
+    "clip_range": "clip_ratio",
+    "n_epochs": "epoch_per_collect",
+    "max_grad_norm": "grad_clip_norm",
+}
 """What other libraries call a setting -> its name here, where that is one of the section's."""
 RETIRED_KEYS = {
     "host": "MPI needs no address",
