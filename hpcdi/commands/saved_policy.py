@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import pwd
 import stat
+import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,6 +18,7 @@ from hpcdi.config.modules import holds_modules, modules_beside, named_code, pres
 from hpcdi.config.schema import ExperimentConfig
 from hpcdi.errors import CheckpointError, LaunchError
 from hpcdi.policy.base import ColumnarActor, actor_of
+from hpcdi.run import run_folder
 from hpcdi.run.experiment import load_experiment
 from hpcdi.run.run_folder import short
 from hpcdi.run.serial import set_threads
@@ -110,6 +112,10 @@ def find_policy(
         config_file = Path(config)
     else:
         config_file = _config_of(file)
+        layout = RunLayout(config_file.parent)
+        change = run_folder.change_of_config(layout) if layout.run_file.is_file() else ""
+        if change:
+            sys.stderr.write(f"hpcdi: warning: {short(config_file)}: {change}: is it the run's?\n")
         if not trust:
             check_trusted(config_file)
     return SavedPolicy(file, title, image, config_file, _home_of(file))

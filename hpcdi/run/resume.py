@@ -99,7 +99,15 @@ def config_of(request: RunRequest) -> str:
                 f"{request.resume} holds no run: --resume takes the run folder of an `hpcdi train` "
                 "or `hpcdi serial`"
             )
-        return request.config or str(RunLayout(Path(request.resume)).config_file)
+        layout = RunLayout(Path(request.resume))
+        change = run_folder.change_of_config(layout) if request.config is None else ""
+        if change:
+            raise LaunchError(
+                f"{layout.config_file} is not as the run wrote it: {change}. If you have changed "
+                f"it, name it: --resume {request.resume} {layout.config_file}; else --resume "
+                f"{request.resume} FILE, with the experiment that the run was started with"
+            )
+        return request.config or str(layout.config_file)
     if request.config is None:
         raise LaunchError("name an experiment's YAML file, or a run folder by --resume")
     return request.config

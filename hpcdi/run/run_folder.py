@@ -25,11 +25,11 @@ from hpcdi.store.atomic import (
     read_json,
     write_bytes,
     write_json,
-    write_text,
 )
 from hpcdi.store.checkpoints import checkpoint_names
 from hpcdi.store.disk_full import or_refuse, or_warn
 from hpcdi.store.layout import RunLayout
+from hpcdi.store.sealed import change_of, write_sealed
 
 if TYPE_CHECKING:
     from hpcdi.roles.coordinator.scheduler import Outcome
@@ -255,7 +255,15 @@ def reopen(layout: RunLayout, restarts: Mapping[str, Any], placement: list[dict[
 
 def keep_config(layout: RunLayout, config: Mapping[str, Any]) -> None:
     """Write the compiled experiment."""
-    write_text(layout.config_file, dump(config))
+    write_sealed(layout.config_file, dump(config))
+
+
+def change_of_config(layout: RunLayout) -> str:
+    """Returns how a run's config.yaml differs from what the run wrote; empty: it does not."""
+    try:
+        return change_of(layout.config_file)
+    except OSError as error:
+        return f"it cannot be read: {error.strerror or error}"
 
 
 def leave(layout: RunLayout) -> None:

@@ -19,6 +19,7 @@ from hpcdi.store.files import check_file
 from hpcdi.store.hdf5 import DAMAGE, read_attributes
 from hpcdi.store.layout import RunLayout
 from hpcdi.store.policies import header, read_policy
+from hpcdi.store.sealed import change_of
 from hpcdi.store.shard_file import KIND as SHARD
 from hpcdi.store.shard_file import ShardReader
 from hpcdi.store.shards import read_blocks
@@ -152,6 +153,7 @@ def _run_folder(path: Path, report: Report) -> None:
         f"{path}: run of {run.get('exp_name')!r}, state {run.get('state')!r}, hpcdi {of_version}"
     )
     report.errors += _no_folders(layout)
+    report.errors += _config(layout)
     shards, blocks, transitions, size = 0, 0, 0, 0
     for shard in sorted(layout.data_dir.rglob("*.h5")):
         try:
@@ -176,6 +178,16 @@ def _run_folder(path: Path, report: Report) -> None:
     _checkpoints(layout, report)
     leftovers = list(path.rglob(f".*{TEMPORARY_MARK}*"))
     report.lines += [f"  left over from an interrupted write: {name}" for name in leftovers]
+
+
+def _config(layout: RunLayout) -> Iterator[str]:
+    """Yields what is wrong with the experiment of a run."""
+    try:
+        change = change_of(layout.config_file)
+    except OSError as error:
+        change = f"it cannot be read: {error.strerror or error}"
+    if change:
+        yield f"{layout.config_file}: is not as the run wrote it: {change}"
 
 
 def _no_folders(layout: RunLayout) -> Iterator[str]:

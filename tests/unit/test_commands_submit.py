@@ -26,6 +26,7 @@ from hpcdi.config.schema import SlurmConfig
 from hpcdi.errors import LaunchError
 from hpcdi.run.request import RunRequest
 from hpcdi.store.layout import RunLayout
+from hpcdi.store.sealed import write_sealed
 
 CARTPOLE = Path(__file__).parent.parent.parent / "configs" / "cartpole_dqn.yaml"
 SMALL = str(CARTPOLE)
@@ -216,6 +217,11 @@ def test_a_run_is_gone_on_with(
     run.mkdir()
     (run / "run.json").write_text('{"state": "stopped", "placement": [{"role": "coordinator"}]}')
     (run / "config.yaml").write_text(CARTPOLE.read_text())
+    assert cli.main(["submit", "--resume", "run", "--print"]) == 2
+    assert (
+        "config.yaml is not as the run wrote it: it lacks its last line" in capsys.readouterr().err
+    )
+    write_sealed(run / "config.yaml", CARTPOLE.read_text())
     assert cli.main(["submit", "--resume", "run", "env.stop_value=475", "--print"]) == 0
     text = capsys.readouterr().out
     assert 'train "$@" --resume "$RUN"' in text

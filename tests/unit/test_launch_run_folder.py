@@ -221,7 +221,7 @@ def test_of_two_processes_that_want_a_folder_exactly_one_gets_it(tmp_path: Path)
 
 def load_name(folder: Path) -> str:
     """Name in the kept configuration."""
-    [line] = RunLayout(folder).config_file.read_text().splitlines()
+    [line, _checksum] = RunLayout(folder).config_file.read_text().splitlines()
     return line.removeprefix("exp_name: ")
 
 

@@ -18,6 +18,7 @@ from hpcdi.store.checkpoints import save_checkpoint
 from hpcdi.store.inspect import inspect
 from hpcdi.store.layout import RunLayout
 from hpcdi.store.policies import PolicyImage, publish_policy
+from hpcdi.store.sealed import write_sealed
 from hpcdi.store.shards import Appender, survey
 from hpcdi.store.state_file import save_state
 from hpcdi.types import BLOCK_ID_BITS, ITEM_DTYPE, RowView
@@ -42,6 +43,7 @@ def layout(tmp_path: Path) -> RunLayout:
     layout = RunLayout(tmp_path)
     run = {"exp_name": "cartpole", "state": "done", "versions": {"hpcdi": "1.2.3"}}
     layout.run_file.write_text(json.dumps(run))
+    write_sealed(layout.config_file, "seed: 1\n")
     for number in range(3):
         write_shard(layout, layout.shard_path(2, number, 0.0), make_block(), fsync=False)
     publish_policy(layout.latest_policy, PolicyImage.of({"w": torch.ones(2)}, 9), fsync=False)
@@ -172,6 +174,7 @@ def test_what_an_interrupted_write_left_is_told(layout: RunLayout) -> None:
 
 def test_a_run_without_data(tmp_path: Path) -> None:
     RunLayout(tmp_path).run_file.write_text("{}")
+    write_sealed(RunLayout(tmp_path).config_file, "seed: 1\n")
     report = inspect(tmp_path)
     assert report.errors == []
     assert "data: 0 blocks in 0 shards, 0 transitions" in "\n".join(report.lines)
@@ -281,6 +284,7 @@ def test_a_shard_in_the_place_of_another_is_not_taken(tmp_path: Path) -> None:
 
 def test_files_in_the_place_of_folders_are_named(tmp_path: Path) -> None:
     RunLayout(tmp_path).run_file.write_text("{}")
+    write_sealed(RunLayout(tmp_path).config_file, "seed: 1\n")
     assert not inspect(tmp_path).errors
     for place in ("data", "policies", "log", "snapshots"):
         (tmp_path / place).write_text("")
@@ -294,3 +298,13 @@ def test_bytes_after_a_policy_are_named(tmp_path: Path) -> None:
     assert not inspect(path).errors
     path.write_bytes(image.data + bytes(1000))
     assert "its header describes" in inspect(path).errors[0]
+
+
+def test_a_configuration_that_was_changed_is_told(tmp_path: Path) -> None:
+    layout = RunLayout(tmp_path)
+    layout.run_file.write_text("{}")
+    write_sealed(layout.config_file, "seed: 1\n")
+    layout.config_file.write_bytes(layout.config_file.read_bytes().replace(b"1", b"2", 1))
+    assert inspect(tmp_path).errors == [
+        f"{layout.config_file}: is not as the run wrote it: its checksum is wrong"
+    ]

@@ -174,6 +174,8 @@ class Scheduler:
             return self.request(message, now)
         if isinstance(message, WorkerReady):
             self.workers.report(rank, message)
+        if is_guest(rank) and rank not in self.workers:
+            return []  # it has gone
         worker = self.workers[rank]
         worker.hear(type(message).__name__, now)
         if isinstance(message, CollectProgress | LearnInfo):

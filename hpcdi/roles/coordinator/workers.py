@@ -328,6 +328,10 @@ class Workers:
             raise CommError(f"rank {rank} is no worker of this run; its workers are {ranks}")
         return self._workers[rank]
 
+    def __contains__(self, rank: object) -> bool:
+        """Whether a rank has a record."""
+        return rank in self._workers
+
     def __iter__(self) -> Iterator[Worker]:
         """All records."""
         return iter(self._workers.values())
