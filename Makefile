@@ -43,9 +43,9 @@ train: venv  ## train CartPole with 4 ranks on this machine (CONFIG=... for anot
 	$(SAY) "train: hpcdi train $(CONFIG)"
 	@$(BIN)/hpcdi train $(CONFIG)
 
-test: unit mpi jobs  ## the tests of the main promises: 7 minutes on two cores
+test: unit mpi jobs  ## the tests of the main promises: about 10 minutes on two cores
 
-test-all:  ## all tests: slow ones, a Slurm of virtual nodes, MPICH too: 23 minutes on two cores
+test-all:  ## all tests: slow ones, a Slurm of virtual nodes, MPICH too: about 32 minutes on two cores
 	@$(MAKE) --no-print-directory unit mpi jobs slurm ALL=1
 	@$(MAKE) --no-print-directory mpi MPI=mpich
 
@@ -53,7 +53,7 @@ test-all:  ## all tests: slow ones, a Slurm of virtual nodes, MPICH too: 23 minu
 FAST := $(if $(ALL),,and not slow)
 
 unit: $(BIN)/.ready-dev  ## only the tests without MPI
-	$(SAY) "test: without MPI, in parallel processes (about $(if $(ALL),4,3.5) minutes)"
+	$(SAY) "test: without MPI, in parallel processes (about $(if $(ALL),6,5) minutes)"
 	@$(BIN)/python -m pytest -q -n auto --maxprocesses 8 --dist worksteal \
 	  -m 'not gpu $(FAST)' tests/unit
 
@@ -62,11 +62,11 @@ mpi: $(BIN)/.ready-dev  ## only the collective tests, by mpirun -n 4
 	@$(BIN)/python tests/run_mpi.py -n 4 -q -m mpi tests/mpi
 
 jobs: $(BIN)/.ready-dev  ## only whole jobs
-	$(SAY) "test: whole jobs, two at a time (about $(if $(ALL),7,3) minutes)"
+	$(SAY) "test: whole jobs, two at a time (about $(if $(ALL),12,4) minutes)"
 	@$(BIN)/python -m pytest -q -n 2 --dist loadfile -m 'job $(FAST)' -o faulthandler_timeout=1800 tests/jobs
 
 slurm: $(BIN)/.ready-dev  ## only jobs of a throw-away Slurm cluster on this machine
-	$(SAY) "test: on three Slurm clusters of this machine (about 8 minutes)"
+	$(SAY) "test: on three Slurm clusters of this machine (about 9 minutes)"
 	@$(BIN)/python -m pytest -q -n 3 --dist worksteal -m slurm -o faulthandler_timeout=1800 tests/slurm
 
 ding: $(DING)/.ready  ## only the tests beside DI-engine, in .venv-ding

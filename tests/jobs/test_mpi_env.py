@@ -74,6 +74,7 @@ def test_a_class_is_trained_on_groups_of_ranks_and_survives_a_death(
 
 
 @needs_compiler
+@pytest.mark.slow
 def test_compiled_groups_answer_and_every_kind_of_death_is_seen(tmp_path: Path) -> None:
     """Six groups in one job, each with an end of its own; the seventh is not disturbed."""
     kinds = ["abort", "fault", "exit", "error", "nan", "hang"]
@@ -123,6 +124,7 @@ def test_an_unmodified_program_computes_the_same_to_the_bit(tmp_path: Path) -> N
 
 
 @needs_compiler
+@pytest.mark.slow
 def test_an_unmodified_program_finds_the_collector_in_its_world(tmp_path: Path) -> None:
     """Two of them, each coupled to its own controller by its own protocol."""
     program = build.compiled([TESTS / "fakes" / "solvers" / "coupled.c"])

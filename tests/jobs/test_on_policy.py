@@ -16,6 +16,7 @@ pytestmark = pytest.mark.job
 Start = Callable[..., Running]
 
 
+@pytest.mark.slow
 def test_ppo_solves_cartpole_by_batches_that_its_present_policy_made(
     start: Start, tmp_path: Path
 ) -> None:

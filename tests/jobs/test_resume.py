@@ -153,6 +153,7 @@ def check_curves(ended: Ended, snapshot_iter: int) -> None:
         assert steps == sorted(steps), f"{tag} runs back"
 
 
+@pytest.mark.slow
 def test_a_script_that_is_started_again_and_again_comes_to_its_end(
     start: Start,
     tmp_path: Path,

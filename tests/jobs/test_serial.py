@@ -95,6 +95,7 @@ def test_a_policy_learns_a_game_against_itself(serial: Callable[..., Any]) -> No
     assert (last["episodes"], last["mean"] >= 0.9) == (200, True)
 
 
+@pytest.mark.slow
 def test_a_run_that_is_killed_goes_on_and_ctrl_c_ends_it_in_order(
     start: Start, resume: Start
 ) -> None:

@@ -57,6 +57,7 @@ def check_counting(shard: h5py.File) -> None:
         np.testing.assert_array_equal(shard["truncated"][rows], ended & ~even)
 
 
+@pytest.mark.slow
 def test_a_foreign_policy_does_exactly_its_train_iterations(start: Start) -> None:
     """It knows nothing of columns, and gets lists of dicts."""
     ended = start(

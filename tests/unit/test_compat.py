@@ -284,6 +284,7 @@ def test_a_state_for_too_few_environments_is_explained(
         policy.collect_mode.forward({2: np.zeros(3)}, eps=0.1)
 
 
+@pytest.mark.slow
 def test_it_trains_in_one_process(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     run, limit = tmp_path / "run", "policy.other.commander.max_train_iter=6"
     assert main(["serial", str(FORM), "--run-dir", str(run), limit, "env.manager.type=base"]) == 0

@@ -253,6 +253,7 @@ def test_an_experiment_is_handed_to_ranks_as_it_is(path: Path) -> None:
     st.floats(0, 1e300, exclude_min=True),
     st.text(st.characters(exclude_categories=["C"], exclude_characters="/$\\"), min_size=1),
 )
+@pytest.mark.slow
 def test_any_number_and_any_name_survive(
     tmp_path_factory: pytest.TempPathFactory, rate: float, name: str
 ) -> None:

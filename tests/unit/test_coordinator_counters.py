@@ -252,6 +252,7 @@ events = st.lists(
     ]
 )  # the first rank publishes nothing after its restart
 @example(events=[("collect", 2, 2), ("die", 2, 4)])  # it dies with a shard that nobody has heard of
+@pytest.mark.slow
 def test_counters_are_what_was_published(
     policy: str, events: list[tuple[str, int, int]], tmp_path_factory: pytest.TempPathFactory
 ) -> None:

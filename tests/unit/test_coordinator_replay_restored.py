@@ -65,6 +65,7 @@ def read_all(replay: ReplayManager, orders: list[tuple[int, AdmitBlock]]) -> Non
 
 
 @given(lengths=st.lists(st.integers(4, 17), min_size=3, max_size=25))
+@pytest.mark.slow
 def test_as_many_learners_draw_what_they_would_have_drawn(
     lengths: list[int], tmp_path_factory: pytest.TempPathFactory
 ) -> None:

@@ -195,6 +195,7 @@ def test_the_error_it_shows_is_the_error(
     assert capsys.readouterr().err.strip() == printed.strip()
 
 
+@pytest.mark.slow
 def test_the_library_program_solves_its_task(tmp_path: Path) -> None:
     (program,) = re.findall(
         r"```python\n(.*?)```", (ROOT / "hpcdi" / "README.md").read_text(), flags=re.DOTALL

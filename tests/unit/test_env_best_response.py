@@ -70,6 +70,7 @@ def test_kuhn_poker() -> None:
     )
 
 
+@pytest.mark.slow
 def test_tictactoe() -> None:
     rng = np.random.default_rng(0)
     game = SmallGame(of_pettingzoo("tictactoe_v3"))

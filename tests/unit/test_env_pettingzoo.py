@@ -284,6 +284,7 @@ def test_child_processes_play_the_same_games() -> None:
     assert games[0] == games[1]
 
 
+@pytest.mark.slow
 def test_a_process_that_ends_is_replaced_and_its_game_dropped() -> None:
     fns = [partial(ThreeEnv, 0), partial(ThreeEnv, 3)]
     settings = {"type": "subprocess", "retry_waiting_time": 0.0}

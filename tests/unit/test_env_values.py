@@ -57,6 +57,7 @@ def test_a_wrong_value_is_refused_at_once_by_name(kind: str, form: str, wrong: s
 
 
 @pytest.mark.parametrize("wrong", ["fractions", "beyond Discrete", "other order"])
+@pytest.mark.slow
 def test_a_child_process_says_the_same(wrong: str) -> None:
     with pytest.raises(EnvValueError, match=r"environment 0, step 2 .*observation/a") as caught:
         played("child", Task("dict", wrong))

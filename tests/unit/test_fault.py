@@ -107,6 +107,7 @@ def test_they_are_refused_where_nobody_has_allowed_them() -> None:
     assert check_faults(compiled([]), {}) == []
 
 
+@pytest.mark.slow
 def test_the_command_refuses_them(tmp_path: Path) -> None:
     variables = {k: v for k, v in os.environ.items() if k not in ("CI", "HPCDI_ALLOW_FAULTS")}
     config = Path(__file__).parent.parent.parent / "configs" / "cartpole_dqn.yaml"

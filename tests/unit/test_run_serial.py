@@ -378,6 +378,7 @@ def test_where_there_is_no_checkpoint(tmp_path: Path) -> None:
         assert read_newest(RunLayout(tmp_path)) is None
 
 
+@pytest.mark.slow
 def test_checkpoints_come_by_time(tmp_path: Path) -> None:
     name, overrides = RUNS["dqn"]
     keep = ("system.snapshot_s=1e-9", "system.keep_snapshots=3")
@@ -614,6 +615,7 @@ def test_an_environment_that_fails_ends_the_run(
     assert err.count("Traceback (most recent call last):") == 1
 
 
+@pytest.mark.slow
 def test_an_environment_that_cannot_even_be_reset_ends_the_run_and_the_process(
     tmp_path: Path,
 ) -> None:

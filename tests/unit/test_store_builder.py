@@ -235,6 +235,7 @@ def stacks_of(lengths: list[int], tail_rows: int, palette: Array, kind: str, see
 @pytest.mark.parametrize("kind", ["padded", "sliding", "any"])
 @pytest.mark.parametrize("names", [["observation"], ["observation", "next_observation"]])
 @pytest.mark.parametrize("form", ["view", "stored"])
+@pytest.mark.slow
 def test_stacks_in_a_ring_are_those_that_were_collected(
     tmp_path: Path, kind: str, names: list[str], form: str
 ) -> None:

@@ -158,6 +158,7 @@ def test_what_cannot_be_a_population(
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.slow
 def test_a_decision_survives_a_kill_at_any_moment(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
