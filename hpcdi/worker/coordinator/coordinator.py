@@ -171,6 +171,16 @@ class Coordinator(RunCoordinator, Configurable):
         with self._lock:
             return super().turn(now, request)
 
+    def summary(self) -> list[str]:
+        """See `RunCoordinator.summary`; also while the run is on."""
+        with self._lock:
+            return super().summary()
+
+    def figures(self) -> dict[str, Any]:
+        """See `RunCoordinator.figures`; also while the run is on."""
+        with self._lock:
+            return super().figures()
+
     def close(self) -> None:
         """End the run, if it is on, and close what is open. Idempotent."""
         with self._lock:
