@@ -14,9 +14,9 @@ from typing import TextIO
 from hpcdi.commands.options import make_parser
 from hpcdi.commands.run_state import find_run
 from hpcdi.errors import EXIT_DONE, LaunchError
-from hpcdi.store.curves import CurvePoint, read_curves
 from hpcdi.store.layout import RunLayout
 from hpcdi.utils.console import escaped
+from hpcdi.utils.curves import CurvePoint, read_curves
 from hpcdi.utils.metrics import human_count
 
 HELP = """\

@@ -8,10 +8,10 @@ import os
 import platform
 import re
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from tensorboard.compat.proto.event_pb2 import Event
@@ -185,6 +185,34 @@ class TensorBoardWriter(Closing):
         self._file.add(data.getvalue())
 
 
+class CurvePoint(NamedTuple):
+    """A point of a curve: environment step or train iteration, seconds since the epoch, value."""
+
+    step: int
+    time: float
+    value: float
+
+
+def read_curves(folder: str | Path) -> dict[str, list[CurvePoint]]:
+    """The curves in the event files of a folder and of those below it.
+
+    Where a file is torn, its points before that are read: a run that writes it may still live.
+
+    Returns:
+        Tag -> points, by step and time.
+    """
+    curves: dict[str, list[CurvePoint]] = {}
+    for _, events in _files_of(Path(folder)):
+        for event in events:
+            for value in event.summary.value:
+                if value.HasField("simple_value"):
+                    point = CurvePoint(event.step, event.wall_time, value.simple_value)
+                    curves.setdefault(value.tag, []).append(point)
+    for points in curves.values():
+        points.sort()
+    return curves
+
+
 def drop_events_after(
     folder: str | Path, env_steps: int, train_iter: int, iterations: Mapping[str, int] | None = None
 ) -> None:
@@ -200,8 +228,6 @@ def drop_events_after(
         train_iter: train iterations at the checkpoint, of the main player.
         iterations: player -> the same, for curves whose tags begin with its name.
     """
-    from tensorboard.backend.event_processing.event_file_loader import RawEventFileLoader
-
     at_the_limit: set[str] = set()  # tags: the first point at the limit was before the checkpoint
 
     def is_before(event: Event) -> bool:
@@ -216,10 +242,7 @@ def drop_events_after(
                 at_the_limit.add(value.tag)
         return True
 
-    for path in sorted(Path(folder).rglob("events.out.tfevents.*")):
-        if path.is_symlink() or not path.is_file():  # not written by a run
-            continue
-        events = [Event.FromString(record) for record in RawEventFileLoader(str(path)).Load()]
+    for path, events in _files_of(Path(folder)):
         events_before = list(filter(is_before, events))
         if len(events_before) == len(events):
             continue
@@ -230,3 +253,12 @@ def drop_events_after(
                 records.write(event.SerializeToString())
             records.flush()
         aside.replace(path)
+
+
+def _files_of(folder: Path) -> Iterator[tuple[Path, list[Event]]]:
+    """Yields the event files of a folder and of those below it, each with its whole events."""
+    from tensorboard.backend.event_processing.event_file_loader import RawEventFileLoader
+
+    for path in sorted(folder.rglob("events.out.tfevents.*")):
+        if not path.is_symlink() and path.is_file():  # others were not written by a run
+            yield path, [Event.FromString(data) for data in RawEventFileLoader(str(path)).Load()]

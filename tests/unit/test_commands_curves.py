@@ -11,8 +11,7 @@ import pytest
 
 from hpcdi import cli
 from hpcdi.commands.curves import sparkline
-from hpcdi.store.curves import read_curves
-from hpcdi.utils.curves import TensorBoardWriter
+from hpcdi.utils.curves import TensorBoardWriter, read_curves
 
 
 @pytest.fixture

@@ -16,8 +16,7 @@ import pytest
 from hpcdi import cli
 from hpcdi.commands.report.charts import ticks
 from hpcdi.commands.report.statistics import band_of, improvement, iqm_of, mean_of
-from hpcdi.store.curves import CurvePoint
-from hpcdi.utils.curves import TensorBoardWriter
+from hpcdi.utils.curves import CurvePoint, TensorBoardWriter
 
 
 def make_run(folder: Path, seed: int, nstep: int, scores: list[float], **facts: Any) -> Path:

@@ -14,9 +14,9 @@ from hpcdi.commands.run_state import read_progress
 from hpcdi.config.load import read_mapping
 from hpcdi.errors import HpcdiError
 from hpcdi.run import run_folder
-from hpcdi.store.curves import CurvePoint, read_curves
 from hpcdi.store.files import check_file
 from hpcdi.store.layout import RunLayout
+from hpcdi.utils.curves import CurvePoint, read_curves
 
 SCORE = "curves/evaluation_return"
 """The curve whose last point is a run's score."""

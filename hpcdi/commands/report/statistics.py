@@ -10,8 +10,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from hpcdi.store.curves import CurvePoint
 from hpcdi.types import Array
+from hpcdi.utils.curves import CurvePoint
 
 GRID = 120
 """Points at which the curves of a group are averaged."""

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 from hpcdi.utils.curves import TensorBoardWriter
 from hpcdi.utils.progress import SUCCESS
@@ -75,10 +74,6 @@ class RunCurves:
         else:
             step = self._env_steps
         self._writer.add_scalar(name, value, step)
-
-    def add_video(self, tag: str, frames: Any, step: int) -> None:
-        """Add videos."""
-        self._writer.add_video(tag, frames, step)
 
 
 def shown_name(tag: str) -> str | None:
