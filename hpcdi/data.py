@@ -22,9 +22,10 @@ import numpy as np
 
 from hpcdi.errors import ShardError, StoreError
 from hpcdi.store.block import Block
+from hpcdi.store.rows import rows_of, transitions
 from hpcdi.store.shards import read_blocks
 from hpcdi.types import Array, Columns
-from hpcdi.utils.nested import under
+from hpcdi.utils.nested import take_rows, under
 
 _OBSERVATION = "observation"
 
@@ -133,8 +134,7 @@ def _ended_in(
 ) -> Iterator[list[_Part]]:
     """Yields the parts of each episode that ends in a block; others stay, or become, open."""
     envs = set[int]()
-    for item in range(len(block.items)):
-        part = _Part.of(block, item, gaps, folder)
+    for part in _parts_of(block, folder, gaps):
         open_episodes.setdefault(part.episode, []).append(part)
         if part.has_ended:
             envs.add(part.env)
@@ -190,46 +190,37 @@ class _Part:
     gaps: int
     begins: bool
 
-    @classmethod
-    def of(cls, block: Block, item: int, gaps: _Gaps, folder: Path) -> _Part:
-        row = block.items[item]
-        start, length = int(row["item_start"]), int(row["item_len"])
-        rows = np.arange(start, start + length)
-        names = [*block.columns, *(view.name for view in block.views)]
-        seen = [n for n in names if n == _OBSERVATION or n.startswith(f"{_OBSERVATION}/")]
-        if "reward" not in block.columns or not seen or not block.tail_rows:
-            raise StoreError(folder, "holds no transitions with the observations around them")
-        offsets = {view.offset for view in block.views}
-        columns = {
-            name: column[rows]
-            for name, column in block.columns.items()
-            if name not in seen and name not in offsets
-        }
-        columns["policy_version"] = np.full(length, row["policy_version"])
-        end = np.array([start + length])
-        return cls(
-            int(row["env_id"]),
-            int(row["episode_id"]),
-            {name: _column(block, name, rows) for name in seen},
-            {name: _column(block, name, end) for name in seen},
-            columns,
-            gaps.count,
-            gaps.begins(int(row["env_id"])),
-        )
-
     @property
     def has_ended(self) -> bool:
         return bool(self.columns["terminated"][-1] or self.columns["truncated"][-1])
 
 
-def _column(block: Block, name: str, rows: Array) -> Array:
-    """Rows of a stored column, or of a view, which may look through another."""
-    if name in block.columns:
-        return block.columns[name][rows]
-    view = next(view for view in block.views if view.name == name)
-    offset = block.columns[view.offset][rows].astype(np.int64)
-    at = rows.reshape(rows.shape + (1,) * (offset.ndim - rows.ndim)) + offset
-    return _column(block, view.column, at)
+def _parts_of(block: Block, folder: Path, gaps: _Gaps) -> Iterator[_Part]:
+    """Yields the items of a block.
+
+    Raises:
+        StoreError: they are no transitions.
+    """
+    items, columns = block.items, transitions(block)
+    seen = under(columns, _OBSERVATION)
+    if "reward" not in columns or not seen or not block.tail_rows:
+        raise StoreError(folder, "holds no transitions with the observations around them")
+    after = rows_of(block, items["item_start"].astype(np.int64) + items["item_len"])
+    for_items = {view.name for view in block.views} | {view.offset for view in block.views}
+    columns["policy_version"] = np.repeat(items["policy_version"], items["item_len"])
+    others = {n: c for n, c in columns.items() if n not in seen and n not in for_items}
+    ends = np.cumsum(items["item_len"])
+    for number, (start, end) in enumerate(zip(ends - items["item_len"], ends, strict=True)):
+        env = int(items["env_id"][number])
+        yield _Part(
+            env,
+            int(items["episode_id"][number]),
+            take_rows(seen, slice(start, end)),
+            {name: after[name][number : number + 1] for name in seen},
+            take_rows(others, slice(start, end)),
+            gaps.count,
+            gaps.begins(env),
+        )
 
 
 def _joined(parts: list[_Part], folder: Path, *, is_whole: bool) -> Episode:

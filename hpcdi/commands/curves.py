@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TextIO
 
-from hpcdi.commands.options import make_parser
+from hpcdi.commands.options import add_runs, make_parser
 from hpcdi.commands.run_state import find_run
 from hpcdi.errors import EXIT_DONE, LaunchError
 from hpcdi.store.layout import RunLayout
@@ -54,7 +54,7 @@ def main(arguments: Sequence[str]) -> int:
 def parse(arguments: Sequence[str]) -> argparse.Namespace:
     """Returns ``runs`` (their folders), ``names`` (patterns), ``to``, ``output``."""
     parser = make_parser("curves", HELP, EXIT_CODES)
-    parser.add_argument("runs", metavar="RUN|JOB", nargs="+", help="run folders, or Slurm job ids")
+    add_runs(parser)
     parser.add_argument(
         "--name",
         action="append",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from hpcdi.commands.options import make_parser
+from hpcdi.commands.options import add_run, make_parser
 from hpcdi.run.environment import limit_threads
 
 HELP = """\
@@ -37,7 +37,7 @@ def main(arguments: Sequence[str]) -> int:
         LaunchError: there is no such run, or it takes no guests.
     """
     parser = make_parser("join", HELP, EXIT_CODES)
-    parser.add_argument("run", metavar="RUN|JOB", help="run folder, or Slurm job id")
+    add_run(parser)
     parser.add_argument(
         "--wait",
         type=float,

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from hpcdi.commands import cross_play, exploitability
-from hpcdi.commands.options import at_least, in_columns, make_parser, print_lines
+from hpcdi.commands.options import add_run, at_least, in_columns, make_parser, print_lines
 from hpcdi.commands.run_state import find_run
 from hpcdi.commands.score_picture import write_picture
 from hpcdi.config.league import LEARNING
@@ -62,7 +62,7 @@ def main(arguments: Sequence[str]) -> int:
         LaunchError: the run is no league, or has not begun.
     """
     parser = make_parser("league", HELP, EXIT_CODES)
-    parser.add_argument("run", metavar="RUN|JOB", help="run folder, or Slurm job id")
+    add_run(parser)
     parser.add_argument(
         "override", nargs="*", default=[], metavar="key=value", help="settings for these games"
     )

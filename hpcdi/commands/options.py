@@ -49,6 +49,16 @@ def add_experiment(parser: argparse.ArgumentParser, *, is_optional: bool = False
     )
 
 
+def add_run(parser: argparse.ArgumentParser) -> None:
+    """Add the argument that names a run; see `run_state.find_run`."""
+    parser.add_argument("run", metavar="RUN|JOB", help="run folder, or Slurm job id")
+
+
+def add_runs(parser: argparse.ArgumentParser) -> None:
+    """Add the argument that names several runs; see `add_run`."""
+    parser.add_argument("runs", metavar="RUN|JOB", nargs="+", help="run folders, or Slurm job ids")
+
+
 def add_ranks(parser: argparse.ArgumentParser) -> None:
     """Add the number of ranks, and the short settings of a run over ranks."""
     parser.add_argument(

@@ -6,7 +6,7 @@ import sys
 import time
 from collections.abc import Sequence
 
-from hpcdi.commands.options import at_least, make_parser
+from hpcdi.commands.options import add_run, at_least, make_parser
 from hpcdi.commands.run_state import RunStatus, find_run, status_of
 from hpcdi.config.load import load
 from hpcdi.errors import EXIT_DONE, EXIT_FAILED, LaunchError
@@ -44,7 +44,7 @@ def main(arguments: Sequence[str]) -> int:
         LaunchError: the run is not running, or cannot have that many collectors.
     """
     parser = make_parser("scale", HELP, EXIT_CODES)
-    parser.add_argument("run", metavar="RUN|JOB", help="run folder, or Slurm job id")
+    add_run(parser)
     parser.add_argument("collectors", type=at_least(1), metavar="N", help="collectors to work")
     options = parser.parse_args(arguments)
     layout = RunLayout(find_run(options.run))

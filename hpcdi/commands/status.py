@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from hpcdi.commands.options import make_parser
+from hpcdi.commands.options import add_run, make_parser
 from hpcdi.commands.run_state import RunStatus, find_run, status_of
 from hpcdi.run.run_folder import short
 from hpcdi.types import is_guest
@@ -55,7 +55,7 @@ _COUNTED = (
 def main(arguments: Sequence[str]) -> int:
     """Run the command; returns the exit code."""
     parser = make_parser("status", HELP, EXIT_CODES)
-    parser.add_argument("run", metavar="RUN|JOB", help="run folder, or Slurm job id")
+    add_run(parser)
     parser.add_argument("--json", action="store_true", help="print one JSON object instead")
     parser.add_argument(
         "--watch",

@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from hpcdi.commands.logs import LogLine, LogReader, logs_of, newest_lines
-from hpcdi.commands.options import make_parser
+from hpcdi.commands.options import add_run, make_parser
 from hpcdi.commands.run_state import find_run, status_of
 from hpcdi.errors import EXIT_DONE, EXIT_FAILED, EXIT_REQUEUE, LaunchError
 from hpcdi.run import slurm_queue
@@ -55,7 +55,7 @@ def main(arguments: Sequence[str]) -> int:
 def parse(arguments: Sequence[str]) -> argparse.Namespace:
     """Returns ``run`` (its folder), ``lines``, ``rank``, ``level``, ``follow``, ``json``."""
     parser = make_parser("tail", HELP, EXIT_CODES)
-    parser.add_argument("run", metavar="RUN|JOB", help="run folder, or Slurm job id")
+    add_run(parser)
     parser.add_argument(
         "-n", "--lines", type=int, default=20, metavar="N", help="lines to begin with (20)"
     )

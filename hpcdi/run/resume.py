@@ -22,6 +22,7 @@ from hpcdi.store.checkpoints import checkpoint_names
 from hpcdi.store.disk_full import or_refuse, or_warn
 from hpcdi.store.layout import RunLayout
 from hpcdi.transport.guests import send_away
+from hpcdi.utils.nested import dotted
 
 if TYPE_CHECKING:
     from hpcdi.roles.coordinator.snapshots import Resumed
@@ -404,7 +405,7 @@ def differences(
         keys: dotted paths.
         free: dotted paths of exceptions.
     """
-    olds, news = dict(_leaves(old)), dict(_leaves(new))
+    olds, news = dict(dotted(old)), dict(dotted(new))
     return [
         Difference(key, olds.get(key, _ABSENT), news.get(key, _ABSENT))
         for key in dict.fromkeys([*olds, *news])
@@ -417,11 +418,3 @@ def differences(
 def is_below(key: str, keys: Iterable[str]) -> bool:
     """Returns whether a dotted path is one of `keys` or below one of them."""
     return any(key == above or key.startswith(f"{above}.") for above in keys)
-
-
-def _leaves(tree: Mapping[str, Any], prefix: str = "") -> Iterable[tuple[str, Any]]:
-    for name, value in tree.items():
-        if isinstance(value, Mapping) and value:
-            yield from _leaves(value, f"{prefix}{name}.")
-        else:
-            yield f"{prefix}{name}", value

@@ -317,11 +317,15 @@ def sequence_rows(starts: Array, lengths: Array, most: int) -> Array:
 
 def transitions(block: Block) -> Columns:
     """Returns a block's transitions, without tail rows, item after item, views included: copies."""
+    return rows_of(block, transition_rows(block.items))
 
-    def take(name: str, rows: Array) -> Array:
-        return block.columns[name].take(rows, axis=0)
 
-    rows = transition_rows(block.items)
+def rows_of(block: Block, rows: Array) -> Columns:
+    """Returns some rows [m] of a block, views included: copies."""
+
+    def take(name: str, at: Array) -> Array:
+        return block.columns[name].take(at, axis=0)
+
     stacked = stacked_by(block.views, {n: column.shape[1:] for n, column in block.columns.items()})
     columns = {name: take(name, rows) for name in block.columns if name not in stacked}
     return with_views(columns, block.views, rows, take, block.rows)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import math
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from importlib import import_module
 from typing import Any
 
@@ -106,6 +106,15 @@ def split_columns(columns: Mapping[str, Any]) -> list[dict[str, Any]]:
     else:
         rows = [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
     return list(map(unflatten, rows)) if "/" in "".join(columns) else rows
+
+
+def dotted(tree: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """Yields the leaves of nested settings by dotted name, in order; an empty mapping is a leaf."""
+    for name, value in tree.items():
+        if isinstance(value, Mapping) and value:
+            yield from dotted(value, f"{prefix}{name}.")
+        else:
+            yield f"{prefix}{name}", value
 
 
 def under(columns: Mapping[str, Any], name: str) -> dict[str, Any]:

@@ -7,7 +7,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from hpcdi.commands.options import make_parser
+from hpcdi.commands.options import add_runs, make_parser
 from hpcdi.commands.report.page import charts_of, page_of
 from hpcdi.commands.report.runs import Run, grouped, read_run
 from hpcdi.commands.run_state import find_run
@@ -46,7 +46,7 @@ def main(arguments: Sequence[str]) -> int:
 def parse(arguments: Sequence[str]) -> argparse.Namespace:
     """Returns ``runs`` (folders), ``output``, ``plots``, ``against`` (name and score, or None)."""
     parser = make_parser("report", HELP, EXIT_CODES)
-    parser.add_argument("runs", metavar="RUN|JOB", nargs="+", help="run folders, or Slurm job ids")
+    add_runs(parser)
     parser.add_argument(
         "-o",
         "--output",

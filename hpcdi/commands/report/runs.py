@@ -17,6 +17,7 @@ from hpcdi.run import run_folder
 from hpcdi.store.files import check_file
 from hpcdi.store.layout import RunLayout
 from hpcdi.utils.curves import CurvePoint, read_curves
+from hpcdi.utils.nested import dotted
 
 SCORE = "curves/evaluation_return"
 """The curve whose last point is a run's score."""
@@ -100,7 +101,7 @@ def read_run(folder: Path) -> Run:
     """Returns what there is of a run; what is damaged is left out."""
     layout = RunLayout(folder)
     try:
-        settings = _dotted(read_mapping(check_file(layout.config_file)))
+        settings = dict(dotted(read_mapping(check_file(layout.config_file))))
     except (HpcdiError, OSError):
         settings = {}
     return Run(
@@ -146,13 +147,3 @@ def _name(run: Run, names: Sequence[str]) -> str:
     shown = [f"{n.rpartition('.')[2]}={said(run.settings[n])}" for n in names if n in run.settings]
     experiment = str(run.facts.get("exp_name") or run.folder.parent.name)
     return ", ".join(shown[:4]) or experiment
-
-
-def _dotted(tree: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    flat: dict[str, Any] = {}
-    for name, value in tree.items():
-        if isinstance(value, Mapping) and value:
-            flat.update(_dotted(value, f"{prefix}{name}."))
-        else:
-            flat[f"{prefix}{name}"] = value
-    return flat
