@@ -52,6 +52,23 @@ def test_where_a_shard_is_gone_only_what_is_whole_is_returned(tmp_path: Path) ->
     assert left <= before
 
 
+def test_frames_that_are_stored_once_come_back_as_stacks(tmp_path: Path) -> None:
+    stacked = (
+        "env.wrappers=[{type: FrameStackObservation, stack_size: 3}]",
+        "policy.other.replay_buffer.frames=[observation]",
+    )
+    with serial_run(tmp_path, "cartpole_dqn", STEPS, *stacked) as run:
+        train(run)
+        counted = run.coordinator.groups.main.episodes
+    episodes = list(read_episodes(tmp_path))
+    assert len(episodes) == counted
+    for episode in episodes:
+        stacks = episode.observation
+        assert stacks.shape == (len(episode) + 1, 3, 4)
+        assert np.array_equal(stacks[1:, :-1], stacks[:-1, 1:])
+        assert not {name for name in episode.columns if name.startswith("observation")}
+
+
 def test_battles_have_an_episode_for_each_player_that_learns(tmp_path: Path) -> None:
     with serial_run(tmp_path, "tictactoe_league", "policy.other.commander.max_env_step=300") as run:
         train(run)
