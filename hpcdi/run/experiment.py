@@ -31,7 +31,10 @@ needs."""
 def load_experiment(
     path: str, overrides: Sequence[str], *, over_ranks: bool | None = True
 ) -> tuple[Compiled, Spaces]:
-    """Load a YAML file, create its environment once, and fill in what follows from its spaces.
+    """Load a YAML file, make its environment to see what it is, and fill in what follows from that.
+
+    What is to be trained is made up to five times: for players, spaces, and for room beside each
+    other; each is closed again.
 
     Args:
         path: the file.
