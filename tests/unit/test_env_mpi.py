@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from gymnasium import spaces
 
 from hpcdi.comm.solver_protocol import Kind, SolverLost, SolverMessage, SolverPlace, pack, unpack
 from hpcdi.config.compat import parse
@@ -23,7 +24,7 @@ from hpcdi.env.mpi.launch import Program, located
 from hpcdi.env.mpi.manager import SolverEnvs
 from hpcdi.env.mpi.solvers import Limits, Solver
 from hpcdi.env.mpi.vectors import put_vector, size_of, vector_of
-from hpcdi.errors import CommError, ConfigError, LaunchError
+from hpcdi.errors import CommError, ConfigError, EnvValueError, LaunchError
 from hpcdi.run.solver_ranks import default_ranks, gpus_of, lines_of, plan_ranks, world_of
 
 COUNTER = {"type": "mpi", "env_id": "fakes.python_solvers:Counter", "ranks": 2}
@@ -193,6 +194,26 @@ def test_rows_of_nested_spaces_travel_as_vectors() -> None:
     assert (vector.size, sorted(vector)) == (size_of(space), [-0.25, 0.5, 3.0])
     put_vector(space, back, 1, vector)
     assert {n: c.tolist() for n, c in back.items()} == {n: c.tolist() for n, c in columns.items()}
+
+
+@pytest.mark.parametrize(
+    ("numbers", "said"),
+    [
+        ([7.0], r"observation: 7, the space says int64 from 0 to 4"),
+        ([0.9], r"observation: float64"),
+        ([float("nan")], r"observation: float64"),
+        ([1.0, 2.0], r"returned 2 numbers, and its space has 1"),
+    ],
+)
+def test_numbers_of_a_program_are_checked_as_every_environment_s(
+    numbers: list[float], said: str
+) -> None:
+    space = Space.of_observations(spaces.Discrete(5))
+    columns = space.zeros(1)
+    put_vector(space, columns, 0, np.array([4.0]))
+    with pytest.raises(EnvValueError, match=said):
+        put_vector(space, columns, 0, np.array(numbers))
+    assert columns["observation"].tolist() == [4]
 
 
 def test_a_message_is_the_same_when_it_arrives() -> None:

@@ -26,8 +26,8 @@ from typing import Any, Protocol
 
 from hpcdi.comm.solver_protocol import Kind, SolverLost, SolverMessage
 from hpcdi.env.base import EnvFacts
-from hpcdi.env.contract import Space
-from hpcdi.env.mpi.python_solver import PythonSolver, numbers_of
+from hpcdi.env.contract import Space, number_of, numbers_in, truth_of
+from hpcdi.env.mpi.python_solver import PythonSolver
 from hpcdi.env.mpi.solvers import Group, Limits
 from hpcdi.env.mpi.vectors import put_vector, vector_of
 
@@ -88,6 +88,9 @@ class CoupledGroup:
                     action, comm
                 )
             self._seen.put(self._observation, 0, observation)
+            reward = number_of(reward)
+            terminated = truth_of(terminated, "terminated")
+            truncated = truth_of(truncated, "truncated")
         except Exception as error:  # whatever it is: nobody knows what the program waits for
             self._group.look_for_deaths()
             reason = str(error) if isinstance(error, SolverLost) else f"its coupling: {error!r}"
@@ -95,8 +98,8 @@ class CoupledGroup:
             raise SolverLost(reason) from error
         self._answer = SolverMessage(
             Kind.OBSERVATION, values=vector_of(self._seen, self._observation, 0),
-            reward=float(reward), terminated=bool(terminated), truncated=bool(truncated),
-            lines={name: repr(number) for name, number in numbers_of(info).items()},
+            reward=reward, terminated=terminated, truncated=truncated,
+            lines={name: repr(number) for name, number in numbers_in(info).items()},
         )  # fmt: skip
 
     def release(self) -> None:

@@ -32,7 +32,7 @@ from gymnasium import spaces
 
 from hpcdi.comm.importing import without_starting_mpi
 from hpcdi.comm.solver_protocol import Kind, Sizes, SolverMessage, SolverPlace
-from hpcdi.env.contract import Space
+from hpcdi.env.contract import Space, number_of, numbers_in, truth_of
 from hpcdi.env.mpi.vectors import put_vector, size_of, vector_of
 from hpcdi.errors import EXIT_DONE, EnvError
 from hpcdi.types import Array
@@ -126,19 +126,22 @@ class _Answering:
         self._answer(*made)
 
     def _answer(
-        self, observation: Any, reward: float, terminated: bool, truncated: bool, info: Any
+        self, observation: Any, reward: Any, terminated: Any, truncated: Any, info: Any
     ) -> None:
+        reward = number_of(reward)
+        terminated = truth_of(terminated, "terminated")
+        truncated = truth_of(truncated, "truncated")
         if self._is_assembled:
             part = np.ravel(np.asarray(observation, np.float64))
             parts = self._rank.comm.gather((part, reward, terminated, truncated))
             if self._is_first:
                 observations, rewards, terminations, truncations = zip(*parts, strict=True)
-                observation, reward = np.concatenate(observations), float(sum(rewards))
+                observation, reward = np.concatenate(observations), sum(rewards)
                 terminated, truncated = any(terminations), any(truncations)
         if self._is_first:
             self._rank.answer(
-                self._vector(observation), float(reward), terminated=bool(terminated),
-                truncated=bool(truncated), numbers=numbers_of(info),
+                self._vector(observation), reward, terminated=terminated,
+                truncated=truncated, numbers=numbers_in(info),
             )  # fmt: skip
 
     def _vector(self, observation: Any) -> Array:
@@ -152,12 +155,3 @@ class _Answering:
             )
         whole: Array = observation
         return whole
-
-
-def numbers_of(info: Any) -> dict[str, float]:
-    """Returns the numbers of an info."""
-    return {
-        str(name): float(value)
-        for name, value in (info or {}).items()
-        if isinstance(value, int | float | np.number | np.bool_)
-    }

@@ -24,10 +24,10 @@ def vector_of(space: Space, columns: Columns, row: int) -> Array:
 
 
 def put_vector(space: Space, columns: Columns, row: int, vector: Array) -> None:
-    """Write a vector [n] to a row.
+    """Write a vector [n] to a row, as its space checks every environment's values.
 
     Raises:
-        EnvValueError: it has another size.
+        EnvValueError: it has another size, or values that the space does not have.
     """
     if vector.size != size_of(space):
         raise EnvValueError(
@@ -37,6 +37,7 @@ def put_vector(space: Space, columns: Columns, row: int, vector: Array) -> None:
     for field in space.fields:
         end = at + math.prod(field.shape)
         part = vector[at:end].reshape(field.shape)
-        with np.errstate(over="ignore"):  # infinite in float32: the manager names it
-            columns[field.name][row] = np.rint(part) if field.dtype.kind in "biu" else part
+        if field.dtype.kind in "biu" and (part == np.rint(part)).all() and np.isfinite(part).all():
+            part = part.astype(np.int64)  # whole numbers, which travel as float64
+        field.put(columns[field.name], row, part)
         at = end
