@@ -104,23 +104,131 @@ def test_compiled_groups_answer_and_every_kind_of_death_is_seen(tmp_path: Path) 
     assert all("no spare ranks" in why for why in result["again"] if isinstance(why, str))
 
 
+def alone_and_in_two_groups(folder: Path, *command: str, inputs: dict[str, str]) -> list[Path]:
+    """Run a program by mpirun, and in two groups of one job, each in a world of its own.
+
+    Returns:
+        The three folders in which it ran, with the texts of `inputs` by names of files.
+    """
+    folders = [folder / name for name in ("alone", "env0", "env1")]
+    for each in folders:
+        each.mkdir()
+        for name, text in inputs.items():
+            (each / name).write_text(text)
+    libraries = {"LD_LIBRARY_PATH": str(Path(sys.executable).parents[1] / "lib")}
+    with mpi_folders(True) as found:
+        subprocess.run(
+            [*mpirun_command(2), *command],
+            cwd=folders[0],
+            check=True,
+            capture_output=True,
+            env={**rank_environment({**os.environ, **found}), **libraries},
+            timeout=stretched(),
+        )
+    program = {
+        "command": command, "ranks": 2, "is_unmodified": True, "variables": libraries,
+    }  # fmt: skip
+    result = job(folder, program, program, do="ends")
+    assert result["reasons"] == ["its program has ended"] * 2
+    return folders
+
+
 @needs_compiler
 def test_an_unmodified_program_computes_the_same_to_the_bit(tmp_path: Path) -> None:
     """Two groups in one job, each in a world of its own, against the program alone."""
-    program = build.compiled([UNMODIFIED])
-    alone = tmp_path / "alone"
-    alone.mkdir()
-    with mpi_folders(True) as folders:
-        subprocess.run(
-            [*mpirun_command(2), str(program)], cwd=alone, check=True, capture_output=True,
-            env=rank_environment({**os.environ, **folders}), timeout=stretched(),
-        )  # fmt: skip
-    unmodified = {"command": [str(program)], "ranks": 2, "is_unmodified": True}
-    result = job(tmp_path, unmodified, unmodified, do="ends")
-    assert result["reasons"] == ["its program has ended"] * 2
-    for number in range(2):
-        field = tmp_path / f"env{number}" / "field.bin"
-        assert field.read_bytes() == (alone / "field.bin").read_bytes()
+    alone, *groups = alone_and_in_two_groups(tmp_path, str(build.compiled([UNMODIFIED])), inputs={})
+    for group in groups:
+        assert (group / "field.bin").read_bytes() == (alone / "field.bin").read_bytes()
+
+
+def needs_program(name: str) -> Any:
+    """Of Debian's, built with its Open MPI: it runs with the wheel's, not with MPICH's."""
+    reason = f"NO {name}, or not with Open MPI: a program of someone else's is not tested here"
+    found = shutil.which(name) and (Path(sys.executable).parents[1] / "lib/libmpi.so.40").exists()
+    return pytest.mark.skipif(not found, reason=reason)
+
+
+MELT = """
+units lj
+lattice fcc 0.8442
+region box block 0 6 0 6 0 6
+create_box 1 box
+create_atoms 1 box
+mass 1 1.0
+velocity all create 3.0 87287 loop geom
+pair_style lj/cut 2.5
+pair_coeff 1 1 1.0 1.0 2.5
+fix move all nve
+run 300
+write_data melt.data nocoeff
+"""
+
+
+@needs_compiler
+@needs_program("lmp")
+@pytest.mark.slow
+def test_lammps_computes_the_same_to_the_bit(tmp_path: Path) -> None:
+    """864 atoms melt; where they are at the end is written by all digits."""
+    alone, *groups = alone_and_in_two_groups(
+        tmp_path, "lmp", "-in", "melt.in", inputs={"melt.in": MELT}
+    )
+    for group in groups:
+        assert (group / "melt.data").read_bytes() == (alone / "melt.data").read_bytes()
+
+
+HPCC = """
+HPL.out
+8
+1
+200
+1
+40
+0
+1
+1
+2
+16.0
+1
+2
+1
+4
+1
+2
+1
+1
+1
+1
+1
+0
+2
+64
+0
+0
+1
+8
+
+0
+0
+0
+0
+"""
+
+
+@needs_compiler
+@needs_program("hpcc")
+@pytest.mark.slow
+def test_hpcc_s_own_checks_pass_in_two_worlds_at_once(tmp_path: Path) -> None:
+    """HPC Challenge: matrices, FFT, random access, all collectives and many communicators."""
+    lines = ["HPC Challenge, small", "its second title", *HPCC.strip().split("\n")]
+    inputs = {"hpccinf.txt": "\n".join(lines) + "\n"}
+    for folder in alone_and_in_two_groups(tmp_path, "hpcc", inputs=inputs):
+        text = (folder / "hpccoutf.txt").read_text()
+        said = dict(line.split("=") for line in text.splitlines() if line.count("=") == 1)
+        assert (said["CommWorldProcs"], said["Success"]) == ("2", "1")
+        for error in ("PTRANS_residual", "MPIRandomAccess_ErrorsFraction"):
+            assert float(said[error]) == 0
+        assert float(said["MPIFFT_maxErr"]) < 1e-12
+        assert "0 tests completed and failed residual checks" in text
 
 
 @needs_compiler
