@@ -65,9 +65,14 @@ def test_dqn_learns_and_leaves_what_common_tools_read(
     events = EventAccumulator(str(tmp_path / "run" / "tb"))
     events.Reload()
     assert {
-        "learner_iter/total_loss", "learner_step/total_loss", "collector_step/reward_mean",
-        "collector_iter/reward_mean", "evaluator_step/reward_mean", "evaluator_iter/reward_mean",
-    } <= set(events.Tags()["scalars"])  # fmt: skip
+        f"{part}_{axis}/{figure}"
+        for part, figure in (
+            ("learner", "total_loss_avg"),
+            ("collector", "reward_mean"),
+            ("evaluator", "reward_mean"),
+        )
+        for axis in ("iter", "step")
+    } <= set(events.Tags()["scalars"])
     curve = events.Scalars("evaluator_iter/reward_mean")
     assert [(point.step, pytest.approx(point.value)) for point in curve] == [
         (one["policy_version"], one["mean"]) for one in evaluations

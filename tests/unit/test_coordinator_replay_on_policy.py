@@ -469,6 +469,21 @@ def test_a_piece_that_was_lost_is_given_again() -> None:
     assert made.may_act(9, 101.0 + LOST_ROLLOUT_S)
 
 
+@pytest.mark.parametrize(
+    ("waited_s", "patience_s"), [(1.0, LOST_ROLLOUT_S), (20.0, 60.0), (250.0, 150.0)]
+)
+def test_where_learning_takes_long_a_piece_is_lost_later(
+    waited_s: float, patience_s: float
+) -> None:
+    made = gate()
+    made.sent_rollout(7)  # at 100 s
+    made.cut_at = 100.0 + waited_s
+    assert made.may_act(8, made.cut_at)
+    made.sent_rollout(8)
+    assert not made.may_act(8, made.cut_at + patience_s - 0.1)
+    assert made.may_act(8, made.cut_at + patience_s)
+
+
 class Clock:
     """Stands still but for those who wait."""
 

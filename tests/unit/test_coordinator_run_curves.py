@@ -9,7 +9,7 @@ import pytest
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from fakes.scheduler import Shown
-from hpcdi.roles.coordinator.run_curves import FIRST, RunCurves, shown_name
+from hpcdi.roles.coordinator.run_curves import FIRST, DingCurves, RunCurves, shown_name
 from hpcdi.types import FIGURES_KEPT, Episodes
 from hpcdi.utils.curves import TensorBoardWriter
 from hpcdi.utils.progress import Evaluation
@@ -51,6 +51,17 @@ def test_all_are_over_environment_steps(tmp_path: Path) -> None:
     events = EventAccumulator(str(tmp_path)).Reload()
     points = [(p.step, p.value) for p in events.Scalars("detail/buffer_rank1/use_avg")]
     assert points == [(500, 3.0)]
+
+
+def test_means_of_learners_have_di_engines_tags(tmp_path: Path) -> None:
+    writer = TensorBoardWriter(tmp_path)
+    curves, own = DingCurves(writer), ("collector_iter/reward_mean", "learner_iter/grad/norm")
+    for tag in (*own, "learner_iter/total_loss", "bot_2_learner_step/q_value"):
+        curves.add_scalar(tag, 1.0, 1)
+    writer.close()
+    tags = EventAccumulator(str(tmp_path)).Reload().Tags()["scalars"]
+    means = {"learner_iter/total_loss_avg", "bot_2_learner_step/q_value_avg"}
+    assert set(tags) == {*own, *means}
 
 
 # ---------------------------------------------------------------------- figures of environments

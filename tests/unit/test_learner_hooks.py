@@ -274,9 +274,11 @@ def test_log_show_averages_over_its_iterations_and_writes_them(
     events = [event for event in EventFileLoader(str(file)).Load() if event.summary.value]
     curve = [(event.summary.value[0].tag, event.step) for event in events]
     assert curve == [
-        ("learner_iter/total_loss", 2), ("learner_iter/one", 2),
-        ("learner_iter/total_loss", 4), ("learner_iter/one", 4),
-    ]  # fmt: skip
+        ("learner_iter/total_loss_avg", 2),
+        ("learner_iter/one_avg", 2),
+        ("learner_iter/total_loss_avg", 4),
+        ("learner_iter/one_avg", 4),
+    ]
 
 
 class Engine:

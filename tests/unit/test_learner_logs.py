@@ -10,7 +10,7 @@ import pytest
 import torch
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-from hpcdi.errors import PolicyError
+from hpcdi.errors import BufferContractError, PolicyError
 from hpcdi.roles.learner.training import Batch
 from hpcdi.utils.curves import TensorBoardWriter
 from hpcdi.worker.learner import BaseLearner
@@ -84,6 +84,10 @@ def test_priorities_of_something_else_are_refused() -> None:
     batch = Batch({}, np.array([4, 2]), 0, lambda _priority: None)
     with pytest.raises(PolicyError, match=r"priorities of shape \(3,\) for a batch of 2"):
         learner_of({"priority": [1.0, 2.0, 3.0]}).train(batch)
+    learner = learner_of({"priority": [1.0, 2.0, 3.0]})
+    learner.train(items(0, 1))  # the buffer that they came from refuses them
+    with pytest.raises(BufferContractError, match=r"priorities of shape \(3,\) for 2 items"):
+        AdvancedReplayBuffer({}).update(learner.priority_info)
 
 
 def test_every_pass_must_have_a_finite_loss() -> None:
@@ -148,7 +152,7 @@ def test_charts_and_histograms_reach_tensorboard(tmp_path: Path) -> None:
     writer.close()
     assert learner.log_buffer == {"lr": 0.5, "loss/actor": 1.5, "loss/critic": 10.0}
     assert learner.learn_info["scalars"] == learner.log_buffer
-    own = {"learner_iter/lr": [(2, 0.5)], "learner_step/lr": [(60, 0.5)]}
+    own = {"learner_iter/lr_avg": [(2, 0.5)], "learner_step/lr_avg": [(60, 0.5)]}
     assert scalars_of(tmp_path) == own
     for curve, value in (("actor", 1.5), ("critic", 10.0)):
         assert scalars_of(tmp_path / f"learner_iter_loss_{curve}") == {

@@ -10,9 +10,11 @@ from __future__ import annotations
 
 import importlib
 import inspect
+import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import ModuleType
 from typing import Any, ClassVar
 
 import h5py
@@ -185,6 +187,8 @@ def _registered() -> Iterator[None]:
 def test_create_comm_learner() -> None:
     cfg = EasyDict(type="seed_learner", import_names=[], multi_gpu=False, path_data="./data")
     assert isinstance(ding.create_comm_learner(cfg), CommLearner)
+    by_document = EasyDict(comm_learner_type="seed_learner", import_names=[])
+    assert isinstance(ding.create_comm_learner(by_document), CommLearner)
     with pytest.raises(KeyError):
         ding.create_comm_learner(EasyDict(type="no_such", import_names=[]))
     given = {"env": ENV, "policy": DQN, "system": {"comm_learner": {"type": "seed_learner"}}}
@@ -261,6 +265,8 @@ def test_base_comm_collector_creates_a_collector() -> None:
 def test_create_comm_collector() -> None:
     cfg = EasyDict(type="seed_collector", import_names=[], host="0.0.0.0", port=8000)
     assert isinstance(ding.create_comm_collector(cfg), CommCollector)
+    by_document = EasyDict(comm_collector_type="seed_collector", import_names=[])
+    assert isinstance(ding.create_comm_collector(by_document), CommCollector)
     with pytest.raises(KeyError):
         ding.create_comm_collector(EasyDict(type="no_such", import_names=[]))
     given = {"env": ENV, "policy": DQN, "system": {"comm_collector": {"type": "seed_collector"}}}
@@ -834,6 +840,39 @@ def test_base_learner() -> None:
     assert isinstance(made, ding.BaseLearner)
     with pytest.raises(KeyError):
         ding.create_learner(EasyDict(type="no_such"))
+    by_document = EasyDict(learner_type="base", import_module=[])
+    assert isinstance(ding.create_learner(by_document), ding.BaseLearner)
+
+
+def test_a_policy_with_a_state_of_its_own_is_saved_as_a_file() -> None:
+    mode = LearnMode()
+    mode.state_dict = lambda: {"model": {"actor": {"w": torch.ones(1)}}}  # type: ignore[method-assign]
+    learner = ding.BaseLearner({}, mode, exp_name="own")
+    learner.save_checkpoint("ckpt_best.pth.tar")
+    state = torch.load("own/ckpt/ckpt_best.pth.tar", weights_only=False)
+    assert state["model"]["actor"]["w"].tolist() == [1.0]
+    assert not Path("own/ckpt/ckpt_best").exists()
+
+
+def test_classes_in_di_engines_registries_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Collector(ding.SampleSerialCollector):
+        pass
+
+    class Learner(ding.BaseLearner):
+        pass
+
+    theirs = ModuleType("ding.utils")
+    vars(theirs).update(
+        SERIAL_COLLECTOR_REGISTRY={"mine": Collector}, LEARNER_REGISTRY={"mine": Learner}
+    )
+    cfg = EasyDict(type="mine")
+    with pytest.raises(KeyError):
+        ding.create_learner(cfg)
+    monkeypatch.setitem(sys.modules, "ding.utils", theirs)
+    assert isinstance(ding.create_learner(cfg), Learner)
+    assert ding.get_serial_collector_cls(cfg) is Collector
+    with pytest.raises(KeyError):
+        ding.get_buffer_cls(cfg)
 
 
 class Note(ding.LearnerHook):
@@ -1026,6 +1065,9 @@ def test_create_parallel_commander() -> None:
     assert isinstance(commander, ding.SoloCommander)
     assert ding.get_parallel_commander_cls(EasyDict(type="solo")) is ding.SoloCommander
     assert commander.get_collector_task() is None, "nobody learns yet"
+    of_di_engine = EasyDict(compiled()["main"])
+    assert isinstance(ding.create_parallel_commander(of_di_engine), ding.SoloCommander)
+    assert ding.SoloCommander(of_di_engine).get_learner_task() is not None
 
 
 def test_learner_aggregator() -> None:
@@ -1186,7 +1228,7 @@ DIFFERENCES: dict[str, Callable[[], None]] = {
     "Buffers refuse items of other keys or shapes, and draw by a generator of their own": _items,
     "Buffers do not load files of hickle": _hickle,
     "A hook after an iteration sees how many are done, 1 at the first": _iterations,
-    "A loss that is not finite, or priorities that are not one a sample, are errors": _loss,
+    "A loss that is not finite is an error": _loss,
     "Private attributes are others": _private,
     "`CommCoordinator` and `OperatorServer` cannot be made": _left_out,
     "A parallel collector has no thread, timer and logger of its own": _threads,

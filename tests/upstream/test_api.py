@@ -35,6 +35,7 @@ LEFT_OUT = {
     "coordinator.comm_coordinator:CommCoordinator": "the link has its place, and no threads",
     "coordinator.operator_server:OperatorServer": _SERVER,
     "replay_buffer.utils:PeriodicThruputMonitor": "a part of a buffer; reports go to its tb_logger",
+    "replay_buffer.utils:SampledDataAttrMonitor": "the same",
     "replay_buffer.utils:ThruputController": "counts are told to it, by note",
 }
 """Name, or class, that differs; and why."""
@@ -52,9 +53,11 @@ def modules() -> Iterator[ModuleType]:
 
 
 def own(owner: Any, name: str) -> Iterator[tuple[str, Any]]:
-    """Public names that an object of a module or class of theirs defines itself."""
+    """Names that an object of a module or class of theirs defines itself; its constructor, too."""
     for key, value in vars(owner).items():
-        if not key.startswith("_") and getattr(value, "__module__", name) == name:
+        if (not key.startswith("_") or key == "__init__") and getattr(
+            value, "__module__", name
+        ) == name:
             yield key, value
 
 
@@ -80,7 +83,10 @@ def differences(path: str, theirs: Any, ours: Any) -> Iterator[str]:
         our_places, our_required = takes(ours)
         if our_places[: len(places)] != places:
             yield f"{path}: takes {our_places}, should begin with {places}"
-        if set(our_required) - {*required, *places}:
+        is_open = any(
+            p.kind is p.VAR_POSITIONAL for p in inspect.signature(theirs).parameters.values()
+        )
+        if not is_open and set(our_required) - {*required, *places}:
             yield f"{path}: needs {our_required}"
 
 

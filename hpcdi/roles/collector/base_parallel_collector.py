@@ -48,8 +48,10 @@ return ends with its rollout, so rollouts must not be cut short often."""
 MAX_EPISODES = 1000
 """Last episodes that a collect task keeps, since it may take days; rank 0 is sent all of them."""
 LOST_ROLLOUT_S = 10.0
-"""On-policy: seconds without a newer policy after which the last rollout counts as lost."""
+"""On-policy: seconds without a newer policy after which the last rollout counts as lost; more where
+learning takes longer, see `StalenessGate`."""
 _POLICY_PATIENCE_S = 300.0
+_TIMES_LAST_WAIT = 3.0
 _NAP_S = 0.002
 """Seconds between two checks whether a step may be made."""
 
@@ -597,8 +599,9 @@ class StalenessGate:
     """Decides how many rollouts a collector makes by one policy before it waits for a newer one.
 
     On-policy, with a staleness bound of S, that is S + 1 rollouts. If no newer policy comes for
-    long, it makes one more, since a rollout may have been lost. Off-policy, and where an algorithm
-    corrects for staleness, it never waits.
+    long, it makes one more, since a rollout may have been lost: after `LOST_ROLLOUT_S`, or three
+    times as long as it waited for the last one, at most half the time in which a policy must come.
+    Off-policy, and where an algorithm corrects for staleness, it never waits.
 
     Args:
         policy: the policy's settings.
@@ -614,6 +617,8 @@ class StalenessGate:
         if policy.on_policy and not policy.CORRECTS_STALENESS:
             self._rollouts = 1 + policy.buffer.staleness_bound
         self._sent = (-1, 0)  # version of the last policy, and how many rollouts it has made
+        self._waits_since = now  # when it had made as many as it may
+        self._waited_s = 0.0  # for the newest policy
 
     def rollout_is_old(self, now: float) -> bool:
         """Returns whether to send a rollout that is not full; on-policy never."""
@@ -622,6 +627,8 @@ class StalenessGate:
     def sent_rollout(self, version: int) -> None:
         """Count a rollout of a policy."""
         self._sent = (version, self._sent[1] + 1 if version == self._sent[0] else 1)
+        if self._sent[1] == self._rollouts:
+            self._waits_since = self.cut_at
 
     def forget(self) -> None:
         """Forget which policy has acted: the next one is another player's."""
@@ -630,7 +637,12 @@ class StalenessGate:
     def may_act(self, version: int, now: float) -> bool:
         """Returns whether the policy of a version may act now."""
         last, count = self._sent
-        return version != last or count < self._rollouts or now - self.cut_at >= LOST_ROLLOUT_S
+        if version == last and count >= self._rollouts:
+            longer_s = min(_TIMES_LAST_WAIT * self._waited_s, _POLICY_PATIENCE_S / 2)
+            return now - self.cut_at >= max(LOST_ROLLOUT_S, longer_s)
+        if count >= self._rollouts:
+            self._waited_s = now - self._waits_since
+        return True
 
 
 def create_parallel_collector(

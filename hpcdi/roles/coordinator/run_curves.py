@@ -1,4 +1,4 @@
-"""Names of a run's curves, as TensorBoard shows them.
+"""Names of a run's curves, as TensorBoard shows them: for people, or the predecessor's.
 
 A run says what it has to say under the predecessor's tags (``collector_step/reward_mean``), each
 over train iterations and over environment steps. People are shown about ten curves first, each
@@ -34,7 +34,7 @@ OVERVIEW: Mapping[str, Sequence[str]] = {
         "(.*_)?evaluator_step/reward_mean",
         "(.*_)?collector_step/reward_mean",
     ],
-    "loss": ["(.*_)?learner_step/total_loss"],
+    "loss": ["(.*_)?learner_step/total_loss_avg"],
     "environment steps a second": ["perf/env_steps_per_s"],
     "train iterations a second": ["perf/train_iters_per_s"],
     "waiting, share of a rank's time": ["perf/idle_frac/.*"],
@@ -46,6 +46,23 @@ OVERVIEW: Mapping[str, Sequence[str]] = {
 
 _PART = re.compile(r"(?:(?P<group>.+)_)?(?P<part>collector|evaluator|learner)_(?P<axis>iter|step)/")
 _OVER_ITERATIONS = re.compile(r"_iter/")
+
+
+class DingCurves:
+    """Writes a run's curves under the predecessor's tags, by which means of learners end in _avg.
+
+    Args:
+        writer: of the event file.
+    """
+
+    def __init__(self, writer: TensorBoardWriter) -> None:
+        self._writer = writer
+
+    def add_scalar(self, tag: str, value: float, step: int) -> None:
+        """Add a point to a curve."""
+        part = _PART.match(tag)
+        is_mean = part is not None and part["part"] == "learner" and "/" not in tag[part.end() :]
+        self._writer.add_scalar(f"{tag}_avg" if is_mean else tag, value, step)
 
 
 class RunCurves:

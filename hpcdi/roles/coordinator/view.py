@@ -35,7 +35,7 @@ from hpcdi.replay.manager import ReplayFigures
 from hpcdi.roles.context import COORDINATOR_RANK
 from hpcdi.roles.coordinator.commander import RunLimits
 from hpcdi.roles.coordinator.groups import Group, Groups
-from hpcdi.roles.coordinator.run_curves import OVERVIEW, RunCurves
+from hpcdi.roles.coordinator.run_curves import OVERVIEW, DingCurves, RunCurves
 from hpcdi.roles.coordinator.scheduler import Phase, Scheduler
 from hpcdi.roles.coordinator.snapshots import SnapshotResult
 from hpcdi.roles.coordinator.workers import (
@@ -301,9 +301,8 @@ class RunView:
         self._started = time.monotonic()
         self._writer = TensorBoardWriter(layout.tensorboard_dir) if layout is not None else None
         by_people = config.system.tensorboard.tags == "plain"
-        self._record = RunRecord(
-            RunCurves(self._writer) if self._writer is not None and by_people else self._writer
-        )
+        name = RunCurves if by_people else DingCurves
+        self._record = RunRecord(name(self._writer) if self._writer is not None else None)
         self._line: StatusLine | None = None
         self._file: StatusFile | None = None
         self._phase: Phase | None = None  # that status.json says

@@ -150,7 +150,14 @@ class LogShow(Periodic):
         if training.curves is not None:
             for axis, step in (("iter", training.train_iter), ("step", training.env_steps)):
                 if step > 0:
-                    draw(training.curves, f"{training.name}_{axis}", step, means, arrays)
+                    draw(
+                        training.curves,
+                        f"{training.name}_{axis}",
+                        step,
+                        means,
+                        arrays,
+                        training.MEAN_SUFFIX,
+                    )
 
 
 def draw(
@@ -159,11 +166,12 @@ def draw(
     step: int,
     means: Mapping[str, float],
     arrays: Mapping[str, Any],
+    mean_suffix: str = "",
 ) -> None:
     """Add a point to each curve over one axis, and histograms."""
     single, charts = split_charts(means)
     for name, value in single.items():
-        curves.add_scalar(f"{prefix}/{name}", value, step)
+        curves.add_scalar(f"{prefix}/{name}{mean_suffix}", value, step)
     for name, values in charts.items():
         curves.add_scalars(f"{prefix}/{name}", values, step)
     for name, array in arrays.items():

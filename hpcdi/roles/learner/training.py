@@ -10,7 +10,7 @@ import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any, ClassVar, TypeAlias
 
 import numpy as np
 
@@ -93,6 +93,9 @@ class Training:
         scalars: latest averaged scalars by name.
     """
 
+    MEAN_SUFFIX: ClassVar[str] = ""
+    """Ends the tags of curves of scalars."""
+
     def __init__(
         self,
         cfg: LearnerConfig,
@@ -148,10 +151,26 @@ class Training:
         logs: list[Log] = output if isinstance(output, list) else [output]
         for number, log in enumerate(logs, self.train_iter + 1):
             check_loss(log, number)
-            return_priorities(log, batch)
+            self.return_priorities(log, batch)
         for log in logs:
             self.count(log)
         return logs
+
+    def return_priorities(self, log: Log, batch: Batch) -> None:
+        """Return the priorities in a log, if there are any, to where the batch came from.
+
+        Raises:
+            PolicyError: they are not one for each item.
+        """
+        priority, size = log.get("priority"), len(batch.unique_ids)
+        if priority is None or not size:
+            return
+        priority = np.asarray(priority, dtype=np.float64)
+        if priority.shape != (size,):
+            raise PolicyError(
+                f"the policy returned priorities of shape {priority.shape} for a batch of {size}"
+            )
+        batch.feedback(priority)
 
     def prepare(self, env_steps: int) -> None:
         """Do what comes before an update.
@@ -263,20 +282,3 @@ def check_loss(log: Log, train_iter: int, task: str = "") -> None:
             "diverged and would not recover. Begin anew with a lower policy.learn."
             "learning_rate, with policy.learn.grad_clip_norm or with policy.normalize"
         )
-
-
-def return_priorities(log: Log, batch: Batch) -> None:
-    """Return the priorities in a log, if there are any, to where the batch came from.
-
-    Raises:
-        PolicyError: they are not one for each item.
-    """
-    priority, size = log.get("priority"), len(batch.unique_ids)
-    if priority is None or not size:
-        return
-    priority = np.asarray(priority, dtype=np.float64)
-    if priority.shape != (size,):
-        raise PolicyError(
-            f"the policy returned priorities of shape {priority.shape} for a batch of {size}"
-        )
-    batch.feedback(priority)

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from hpcdi.config.compat import Configurable, component_class
+from hpcdi.config.compat import Configurable
 from hpcdi.config.roles import SerialCollectorConfig
 from hpcdi.errors import EnvError, PolicyError, Problem
 from hpcdi.roles.collector.loop import Act, Loop, PolicyAgent, attribute_of
@@ -31,6 +31,7 @@ from hpcdi.worker.dict_policy import (
     columnar_actor,
 )
 from hpcdi.worker.errors import NoEnvError, NoPolicyError, QuotaError, UnknownAmountError
+from hpcdi.worker.registered import class_of
 
 __all__ = [
     "CachePool",
@@ -450,6 +451,4 @@ def create_serial_collector(cfg: Any, **kwargs: Any) -> ISerialCollector:
 
 def get_serial_collector_cls(cfg: Any) -> Any:
     """The class that ``cfg.type`` names."""
-    if isinstance(cfg, Mapping) and "type" not in cfg:
-        cfg = {**cfg, "type": "sample"}
-    return component_class(SERIAL_COLLECTOR_REGISTRY, cfg)
+    return class_of(SERIAL_COLLECTOR_REGISTRY, cfg, "sample")

@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from hpcdi.config.compat import Configurable, component_class
+from hpcdi.config.compat import Configurable
 from hpcdi.config.roles import BattleEvaluatorConfig, EvaluatorConfig, InteractionEvaluatorConfig
 from hpcdi.errors import ConfigError, EnvError
 from hpcdi.roles.collector.evaluation import evaluate, quotas
@@ -40,6 +40,7 @@ from hpcdi.worker.collector.episode_videos import NAMES, Camera, EpisodeVideos
 from hpcdi.worker.dict_envs import as_number, ours
 from hpcdi.worker.dict_policy import DictActor, columnar_actor
 from hpcdi.worker.errors import NoEnvError, NoPolicyError, QuotaError
+from hpcdi.worker.registered import class_of
 
 
 class ISerialEvaluator(Configurable, ABC):
@@ -107,9 +108,8 @@ def create_serial_evaluator(cfg: Any, **kwargs: Any) -> ISerialEvaluator:
     Raises:
         UnknownTypeError: no evaluator has that type. ConfigError: a setting is wrong.
     """
-    if isinstance(cfg, Mapping):
-        cfg = {"type": "interaction", **cfg}
-    evaluator: ISerialEvaluator = component_class(SERIAL_EVALUATOR_REGISTRY, cfg)(cfg, **kwargs)
+    make = class_of(SERIAL_EVALUATOR_REGISTRY, cfg, "interaction")
+    evaluator: ISerialEvaluator = make(cfg, **kwargs)
     return evaluator
 
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from hpcdi.comm.messages import CollectResult, CollectTask, LearnTask
-from hpcdi.config.compat import Configurable, component_class
+from hpcdi.config.compat import Configurable
 from hpcdi.config.fields import ComponentConfig
 from hpcdi.config.league import OneVsOneCommanderConfig
 from hpcdi.config.load import compile_config
@@ -19,6 +19,8 @@ from hpcdi.roles.coordinator.commander import Commander
 from hpcdi.roles.coordinator.groups import Group, Groups, create_groups
 from hpcdi.types import Settings
 from hpcdi.utils.registry import PARALLEL_COMMANDER_REGISTRY
+from hpcdi.worker.ding.convert import compiled, has_defaults
+from hpcdi.worker.registered import class_of
 
 
 class BaseCommander(Configurable, Commander):
@@ -26,9 +28,17 @@ class BaseCommander(Configurable, Commander):
 
     A commander of your own overrides `get_collector_task`, `get_learner_task` and
     `finish_collector_task`, or parts of them.
+
+    Args:
+        cfg: see `create_parallel_commander`.
+        groups: that learn; None: new records.
     """
 
     Config: ClassVar[type] = CommanderConfig
+
+    def __init__(self, cfg: Any, groups: Groups | None = None) -> None:
+        config = main_experiment(cfg)
+        super().__init__(config, groups if groups is not None else create_groups(config))
 
     def get_collector_task(self, now: float | None = None) -> CollectTask | None:
         """See `Commander.get_collector_task`; without a time it is the present one."""
@@ -68,7 +78,8 @@ class NaiveCommander(BaseCommander):
 
     Config: ClassVar[type] = NaiveCommanderConfig
 
-    def __init__(self, config: ExperimentConfig, groups: Groups) -> None:
+    def __init__(self, cfg: Any, groups: Groups | None = None) -> None:
+        config = main_experiment(cfg)
         super().__init__(config, groups)
         settings = config.policy.other.commander
         if not isinstance(settings, NaiveCommanderConfig):
@@ -200,18 +211,28 @@ def create_parallel_commander(cfg: Any, groups: Groups | None = None) -> Command
     """Make the commander of ``cfg.policy.other.commander.type``.
 
     Args:
-        cfg: the whole experiment: an `ExperimentConfig`, or a mapping of its settings.
+        cfg: the whole experiment: an `ExperimentConfig`, a mapping of its settings, or the ``main``
+            of what DI-engine's ``compile_config_parallel`` returns.
         groups: that learn; None: new records.
 
     Raises:
         UnknownTypeError: no commander has that type. ConfigError: a setting is wrong.
     """
-    config = cfg if isinstance(cfg, ExperimentConfig) else compile_config(dict(cfg)).config
-    make = get_parallel_commander_cls(config.policy.other.commander)
-    commander: Commander = make(config, groups if groups is not None else create_groups(config))
+    config = main_experiment(cfg)
+    commander: Commander = get_parallel_commander_cls(config.policy.other.commander)(config, groups)
     return commander
+
+
+def main_experiment(cfg: Any) -> ExperimentConfig:
+    """Returns the experiment that a commander is for; see `create_parallel_commander`."""
+    if isinstance(cfg, ExperimentConfig):
+        return cfg
+    main = dict(cfg)
+    if has_defaults(main):
+        main = compiled(main, {})
+    return compile_config(main).config
 
 
 def get_parallel_commander_cls(cfg: Any) -> Any:
     """The class that ``cfg.type`` names; `cfg` is the commander's own settings."""
-    return component_class(PARALLEL_COMMANDER_REGISTRY, cfg)
+    return class_of(PARALLEL_COMMANDER_REGISTRY, cfg)

@@ -128,6 +128,13 @@ def is_compiled(system: Mapping[str, Any]) -> bool:
     return any(_ADDRESSES.fullmatch(name) for name in sections)
 
 
+def has_defaults(tree: Any) -> bool:
+    """Returns whether DI-engine has completed settings by its classes' defaults."""
+    if not isinstance(tree, Mapping):
+        return False
+    return "cfg_type" in tree or any(map(has_defaults, tree.values()))
+
+
 def compiled(main: Mapping[str, Any], system: Mapping[str, Any]) -> dict[str, Any]:
     """Returns the experiment of a configuration that ``compile_config_parallel`` has made.
 

@@ -17,7 +17,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from hpcdi.config.compat import Configurable, component_class
+from hpcdi.config.compat import Configurable
 from hpcdi.config.fields import setting
 from hpcdi.config.roles import LearnerConfig
 from hpcdi.errors import CheckpointError, PolicyError
@@ -30,7 +30,7 @@ from hpcdi.roles.learner.checkpointing import (
     copied,
     set_policy,
 )
-from hpcdi.roles.learner.training import Batch, Log, Training, check_loss, return_priorities
+from hpcdi.roles.learner.training import Batch, Log, Training, check_loss
 from hpcdi.store.atomic import temporary_beside
 from hpcdi.store.checkpoints import load_tensors, save_tensors
 from hpcdi.types import Array
@@ -47,6 +47,7 @@ from hpcdi.worker.learner.learner_hook import (
     build_learner_hook_by_cfg,
 )
 from hpcdi.worker.learner.loading import SampleLoader
+from hpcdi.worker.registered import class_of
 
 
 class LearnerPort(Protocol):
@@ -83,6 +84,10 @@ class BaseLearnerConfig(LearnerConfig):
     )
 
 
+_FOR_FACTORIES = ("learner_type", "import_module")
+"""What DI-engine's documents call ``type`` and ``import_names``."""
+
+
 class BaseLearner(Configurable, Training):
     """Updates a policy from batches and calls hooks around each update.
 
@@ -106,6 +111,7 @@ class BaseLearner(Configurable, Training):
     """
 
     Config = BaseLearnerConfig
+    MEAN_SUFFIX = "_avg"
 
     policy: Any
     monitor: Any
@@ -155,7 +161,10 @@ class BaseLearner(Configurable, Training):
     @classmethod
     def parse_config(cls, cfg: Any) -> Any:
         """See `Configurable.parse_config`; settings of a run over ranks are parsed already."""
-        return cfg if isinstance(cfg, LearnerConfig) else super().parse_config(cfg)
+        if isinstance(cfg, LearnerConfig):
+            return cfg
+        mapping = {} if cfg is None else cfg
+        return super().parse_config({k: v for k, v in mapping.items() if k not in _FOR_FACTORIES})
 
     def start(self) -> None:
         """Train until all iterations are done or the data end, then close.
@@ -190,8 +199,8 @@ class BaseLearner(Configurable, Training):
             The policy's logs: one, one for each of several passes, or one a task; scalars alone.
 
         Raises:
-            PolicyError: there is no policy, the loss is not finite any more, or the policy's
-                outputs do not fit the batch.
+            PolicyError: there is no policy, the loss is not finite any more, or priorities do not
+                fit a batch of columns.
         """
         self._check_policy()
         self.priority_info = {}
@@ -205,6 +214,13 @@ class BaseLearner(Configurable, Training):
     def update(self, batch: Batch, **forward: Any) -> list[Log]:
         """See `Training.update`; a subclass may do an iteration in its own `train`."""
         return self.train(batch, batch.env_steps, forward)
+
+    def return_priorities(self, log: Log, batch: Batch) -> None:
+        """See `Training.return_priorities`; of items, the buffer that takes them checks them."""
+        if not isinstance(batch.unique_ids, list):
+            super().return_priorities(log, batch)
+        elif log.get("priority") is not None:
+            batch.feedback(log["priority"])
 
     def count(self, log: Log) -> None:
         """See `Training.count`; hooks read the log in `log_buffer`."""
@@ -226,7 +242,7 @@ class BaseLearner(Configurable, Training):
         for place, (log, part) in enumerate(zip(logs, parts, strict=True)):
             task = f"task{log.get('task_id', place)}"
             check_loss(log, self.train_iter + 1, task)
-            return_priorities(log, self._batch_of(part, envstep, task))
+            self.return_priorities(log, self._batch_of(part, envstep, task))
             merged |= {_task_name(name, task): value for name, value in log.items()}
         self.count(merged)
         return logs
@@ -239,9 +255,8 @@ class BaseLearner(Configurable, Training):
         def feedback(priority: Array) -> None:
             if passes_on is not None:
                 passes_on(priority)
-            values = {**ids, "priority": priority if passes_on is not None else priority.tolist()}
             noted = self.priority_info.setdefault(task, {}) if task else self.priority_info
-            for name, value in values.items():
+            for name, value in {**ids, "priority": priority}.items():
                 noted[name] = _joined(noted[name], value) if name in noted else value
 
         unique_ids: Any = next(iter(ids.values()), ())
@@ -317,7 +332,8 @@ class BaseLearner(Configurable, Training):
         this method, the checkpoint is written as without it, see `Training.save_checkpoint`.
 
         With ``ckpt_format: pth.tar`` there is a file beside the folder, e.g. ``ckpt_best.pth.tar``,
-        as DI-engine writes it: the policy's state, ``last_iter`` and ``last_step``.
+        as DI-engine writes it: the policy's state, ``last_iter`` and ``last_step``; and no folder
+        where the policy's weights are not name -> tensor.
 
         Args:
             ckpt_name: its name; None: that of the attribute, or else by the iteration.
@@ -332,8 +348,10 @@ class BaseLearner(Configurable, Training):
             finally:
                 self.ckpt_name, self._is_saving = None, False
             return
-        super().save_checkpoint(name)
-        if self.rank == 0 and self._cfg.ckpt_format == "pth.tar":
+        is_file = self._cfg.ckpt_format == "pth.tar"
+        if not is_file or _are_tensors(self.policy.state_dict().get("model")):
+            super().save_checkpoint(name)
+        if self.rank == 0 and is_file:
             self._save_as_file(checkpoint_name(name, self.train_iter))
 
     def load_checkpoint(
@@ -353,6 +371,7 @@ class BaseLearner(Configurable, Training):
         counts = {"last_iter": self.train_iter, "last_step": self.env_steps}
         aside = temporary_beside(path)
         try:
+            self.ckpt_dir.mkdir(parents=True, exist_ok=True)
             save_tensors(aside, copied({**self.policy.state_dict(), **counts}))
             aside.replace(path)
         except OSError as error:
@@ -469,7 +488,7 @@ def create_learner(cfg: Any, **kwargs: Any) -> BaseLearner:
     Raises:
         UnknownTypeError: no learner has that type (it is a KeyError).
     """
-    learner: BaseLearner = component_class(LEARNER_REGISTRY, cfg)(cfg, **kwargs)
+    learner: BaseLearner = class_of(LEARNER_REGISTRY, cfg)(cfg, **kwargs)
     return learner
 
 
@@ -512,6 +531,13 @@ def _scalars(log: Log) -> dict[str, Any]:
     """Returns a log's scalars: what is neither priorities, nor a chart, nor a histogram."""
     others = (CHART, HISTOGRAM)
     return {n: v for n, v in log.items() if not n.startswith(others) and n != "priority"}
+
+
+def _are_tensors(model: Any) -> bool:
+    """Returns whether weights are name -> tensor."""
+    if not isinstance(model, Mapping):
+        return False
+    return all(isinstance(name, str) and hasattr(one, "detach") for name, one in model.items())
 
 
 def _columns(data: Any) -> Any:

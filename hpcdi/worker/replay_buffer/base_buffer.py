@@ -10,7 +10,7 @@ from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
-from hpcdi.config.compat import Configurable, component_class
+from hpcdi.config.compat import Configurable
 from hpcdi.config.replay import BufferConfig
 from hpcdi.errors import BufferContractError, CommError, SnapshotError
 from hpcdi.replay.index import Drawn
@@ -21,6 +21,7 @@ from hpcdi.utils.metrics import Curves
 from hpcdi.utils.nested import share_tensors, unflatten
 from hpcdi.utils.registry import BUFFER_REGISTRY
 from hpcdi.worker.errors import NoFileError
+from hpcdi.worker.registered import class_of
 from hpcdi.worker.replay_buffer.items import ItemStore
 from hpcdi.worker.replay_buffer.ring import Ring, UsedData
 from hpcdi.worker.replay_buffer.state import BufferState
@@ -91,7 +92,7 @@ def create_buffer(cfg: Any, *args: Any, **kwargs: Any) -> IBuffer:
 
 def get_buffer_cls(cfg: Any) -> Any:
     """The class that ``cfg.type`` names."""
-    return component_class(BUFFER_REGISTRY, cfg)
+    return class_of(BUFFER_REGISTRY, cfg)
 
 
 def _seeded_by_numpy(name: str) -> np.random.Generator:

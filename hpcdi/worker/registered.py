@@ -1,0 +1,53 @@
+"""Finds the class of a type: ours, or a user's own, in hpcdi's registries or in DI-engine's."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping
+from typing import Any
+
+from hpcdi.config.compat import component_class
+from hpcdi.errors import UnknownTypeError
+from hpcdi.utils.registry import Registry
+
+_DI_ENGINES = {
+    "comm collector": "COMM_COLLECTOR_REGISTRY",
+    "comm learner": "COMM_LEARNER_REGISTRY",
+    "learner": "LEARNER_REGISTRY",
+    "parallel collector": "PARALLEL_COLLECTOR_REGISTRY",
+    "parallel commander": "COMMANDER_REGISTRY",
+    "replay buffer": "BUFFER_REGISTRY",
+    "serial collector": "SERIAL_COLLECTOR_REGISTRY",
+    "serial evaluator": "SERIAL_EVALUATOR_REGISTRY",
+}
+"""Kind of component -> its registry in `ding.utils`."""
+
+
+def class_of(registry: Registry, cfg: Any, default: str = "") -> Any:
+    """Imports the modules that settings name, and returns the class of their type.
+
+    A class that a user has registered in DI-engine's registry is found where DI-engine has been
+    imported.
+
+    Args:
+        registry: of this kind of component.
+        cfg: settings, a mapping or frozen: ``type``, or ``<kind>_type`` as DI-engine's documents
+            call it; ``import_names``, or ``import_module``.
+        default: type of settings that name none.
+
+    Raises:
+        UnknownTypeError: no class has that type (it is a KeyError).
+        ConfigError: a module is missing.
+    """
+    if isinstance(cfg, Mapping):
+        named = cfg.get("type", cfg.get(f"{registry.kind.replace(' ', '_')}_type", default))
+        modules = cfg.get("import_names", cfg.get("import_module", ()))
+        cfg = {"type": named, "import_names": modules}
+    try:
+        return component_class(registry, cfg)
+    except UnknownTypeError:
+        theirs = getattr(sys.modules.get("ding.utils"), _DI_ENGINES[registry.kind], {})
+        name = cfg["type"] if isinstance(cfg, Mapping) else cfg.type
+        if name not in theirs:
+            raise
+        return theirs[name]
