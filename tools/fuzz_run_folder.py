@@ -1,14 +1,14 @@
 """Damages a run folder in many ways, and sees what the commands that read it make of that.
 
-A short run is made once. Each trial copies its folder, damages one of its files (a flipped bit, a
-cut, bytes appended, another file in its place, an old copy, a link to itself or out of the folder,
-a pipe, a folder), and has `inspect`, `status`, `tail`, `eval` and `serial --resume` read it, in
-processes of their own. Counted are hangs, tracebacks, and damage to a file that others depend on
-(shards, policies, snapshots, checkpoints, config.yaml) that neither `inspect` nor any other command
-names. Fails (exit code 1) if there are any. With --train N, N trials resume by `hpcdi train`, too.
+A short run is made once, in two starts. Each trial copies its folder, damages one of its files (a
+flipped bit, a cut, bytes appended, another file in its place, the file as it was at the end of the
+first start, a link to itself or out of the folder, a pipe, a folder), and has `inspect`, `status`,
+`tail`, `eval` and `train --resume` read it, in processes of their own. Counted are hangs,
+tracebacks, and damage that `inspect` does not name to a file that others depend on: shards,
+policies, snapshots, checkpoints, config.yaml, run.json. Fails (exit code 1) if there are any.
 
-    python tools/fuzz_run_folder.py                    300 trials
-    python tools/fuzz_run_folder.py --trials 30 --seed 7
+    python tools/fuzz_run_folder.py                    300 trials, some 50 minutes
+    python tools/fuzz_run_folder.py --trials 30 --seed 7 --train-every 5
 """
 
 from __future__ import annotations
@@ -39,13 +39,15 @@ from hpcdi.run import serial
 PRELOADED = (_eval, inspect, status, tail, serial)
 CONFIG = Path(__file__).parent.parent / "configs" / "cartpole_dqn.yaml"
 SETTINGS = (
-    "env.stop_value=1e9", "policy.other.commander.max_train_iter=400",
+    "env.stop_value=1e9", "policy.other.commander.max_train_iter=200",
     "policy.learn.replay_ratio=8", "policy.eval.every=150 iterations", "system.snapshot_s=1",
     "policy.learn.learner.hook={save_ckpt_after_iter: 100}", "env.evaluator_env_num=2",
 )  # fmt: skip
 LIMIT_S = 120.0
-COVERED = ("data/", "policies/", "snapshots/", "checkpoints", "config.yaml")
+COVERED = ("data/", "policies/", "snapshots/", "checkpoints", "config.yaml", "run.json")
 """What is read again; logs, curves and status.json are only shown."""
+_EARLIER = "earlier"
+"""Folder beside the run: the run as it was at the end of its first start."""
 
 
 def flip(file: Path, dice: random.Random, _others: list[Path]) -> None:
@@ -114,8 +116,15 @@ def zeros(file: Path, dice: random.Random, _others: list[Path]) -> None:
         stream.write(bytes(min(4096, file.stat().st_size)))
 
 
+def old_copy(file: Path, _dice: random.Random, _others: list[Path]) -> None:
+    """It is as it was at the end of the run's first start."""
+    root = next(folder for folder in file.parents if folder.name.startswith("trial"))
+    shutil.copyfile(root.parent / _EARLIER / file.relative_to(root), file)
+
+
 DAMAGES: tuple[Callable[[Path, random.Random, list[Path]], None], ...] = (
-    flip, flip, flip, cut, append, swap, link_to_itself, link_away, pipe, folder, no_folder, zeros,
+    flip, flip, flip, cut, append, swap, old_copy, old_copy,
+    link_to_itself, link_away, pipe, folder, no_folder, zeros,
 )  # fmt: skip
 
 
@@ -169,6 +178,10 @@ def holds_the_same(one: Path, other: Path) -> bool:
         return False
 
 
+def _differs(file: Path, earlier: Path) -> bool:
+    return earlier.is_file() and earlier.read_bytes() != file.read_bytes()
+
+
 def try_once(sound: Path, trial: Path, dice: random.Random, *, trains: bool) -> tuple[str, str]:
     """Damage a copy and read it; returns what was done, and what is wrong (empty: nothing)."""
     shutil.copytree(sound, trial, symlinks=True)
@@ -181,6 +194,10 @@ def try_once(sound: Path, trial: Path, dice: random.Random, *, trains: bool) -> 
     damage = dice.choice(DAMAGES)
     if damage is no_folder and file.parent == trial:
         damage = cut
+    if damage is old_copy:
+        earlier = sound.with_name(_EARLIER)
+        changed = [f for f in covered if _differs(f, earlier / f.relative_to(trial))]
+        file = dice.choice(changed)
     name = str(file.relative_to(trial))
     before = file.read_bytes()
     damage(file, dice, files)
@@ -190,10 +207,9 @@ def try_once(sound: Path, trial: Path, dice: random.Random, *, trains: bool) -> 
     here = str(trial)
     commands = [
         ("inspect", here), ("status", here), ("tail", here),
-        ("eval", here, "--episodes", "1"), ("serial", "--resume", here),
+        ("eval", here, "--episodes", "1"),
+        ("train", "--resume", here, "-n", "3") if trains else ("serial", "--resume", here),
     ]  # fmt: skip
-    if trains:
-        commands.append(("train", "--resume", here, "-n", "3"))
     wrong, codes = [], []
     for words in commands:
         code, said = run(*words)
@@ -213,12 +229,17 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--trials", type=int, default=300)
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--train", type=int, default=0, metavar="N", help="resume N by hpcdi train")
+    by = "resume by hpcdi train in one of N trials, else by hpcdi serial"
+    parser.add_argument("--train-every", type=int, default=1, metavar="N", help=by)
     parser.add_argument("--seconds", type=float, default=float("inf"), help="end after so long")
     given = parser.parse_args()
     base, began = Path(tempfile.mkdtemp(prefix="hpcdi-fuzz-")), time.monotonic()
-    code, said = run("serial", str(CONFIG), "--run-dir", str(base / "sound"), *SETTINGS)
-    if code != 0 or run("inspect", str(base / "sound"))[0] != 0:
+    sound, longer = str(base / "sound"), "policy.other.commander.max_train_iter=400"
+    code, said = run("serial", str(CONFIG), "--run-dir", sound, *SETTINGS)
+    shutil.copytree(sound, base / _EARLIER, symlinks=True)
+    if code == 0:
+        code, said = run("serial", "--resume", sound, longer)
+    if code != 0 or run("inspect", sound)[0] != 0:
         sys.stderr.write(said)
         return 1
     results, done = Counter[bool](), 0
@@ -226,7 +247,7 @@ def main() -> int:
         if time.monotonic() - began > given.seconds:
             break
         dice, trial = random.Random(f"{given.seed}-{number}"), base / f"trial{number}"
-        about, wrong = try_once(base / "sound", trial, dice, trains=number < given.train)
+        about, wrong = try_once(base / "sound", trial, dice, trains=number % given.train_every == 0)
         done += 1
         results[bool(wrong)] += 1
         if wrong:

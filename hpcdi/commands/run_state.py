@@ -63,6 +63,7 @@ class RunStatus:
         progress: status.json; empty before rank 0 has written it.
         signs: see there.
         error: the last one: ``rank``, ``role``, ``host``, ``error``, ``traceback``.
+        damage: how run.json differs from what the run wrote; empty: it does not.
     """
 
     layout: RunLayout
@@ -72,6 +73,7 @@ class RunStatus:
     progress: dict[str, Any]
     signs: SignsOfLife
     error: dict[str, Any] = field(default_factory=dict)
+    damage: str = ""
 
     @property
     def is_over(self) -> bool:
@@ -220,8 +222,13 @@ def _status(
     job_ids = jobs_of(layout, facts, progress)
     if job_id and job_id not in job_ids:
         job_ids.append(job_id)
+    damage = run_folder.damage_of(layout)
     if not facts and not job_ids:
-        raise LaunchError(f"{layout.root} holds no run: there is no {layout.run_file.name} in it")
+        raise LaunchError(
+            f"{layout.run_file} is damaged: {damage}"
+            if damage
+            else f"{layout.root} holds no run: there is no {layout.run_file.name} in it"
+        )
     beat_s = _age_s(layout.lock_file)
     is_process = holder.is_there() if holder is not None else None
     is_alive = is_process or (is_process is None and (beat_s or 0.0) < run_lock.SILENT_S)
@@ -238,7 +245,7 @@ def _status(
     state, why = judge(facts, progress, signs)
     progress = _present(progress, facts, state)
     error = _last_error(layout, state, facts, progress)
-    return RunStatus(layout, state, why, facts, progress, signs, error)
+    return RunStatus(layout, state, why, facts, progress, signs, error, damage)
 
 
 def _job(job_ids: list[str], ask: Callable[[str], QueueJob | None]) -> QueueJob | None:

@@ -100,6 +100,8 @@ def lines_of(status: RunStatus) -> list[str]:
         lines.append(_line("last status", f"{status.signs.age_s:.1f} s ago"))
     if facts.get("restarts"):
         lines.append(_line("restarts", str(facts["restarts"])))
+    if status.damage:
+        lines.append(_line("damaged", f"{status.layout.run_file.name}: {status.damage}"))
     lines += _error(status.error)
     return lines + [_line("next" if not i else "", step) for i, step in enumerate(steps(status))]
 

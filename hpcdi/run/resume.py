@@ -96,6 +96,9 @@ def config_of(request: RunRequest) -> str:
                     f"says how its job is; sbatch {layout.submit_dir / 'job.sbatch'} submits "
                     "another one"
                 )
+            damage = run_folder.damage_of(layout)
+            if damage:
+                raise LaunchError(f"{layout.run_file} is damaged: {damage}")
             raise LaunchError(
                 f"{request.resume} holds no run: --resume takes the run folder of an `hpcdi train` "
                 "or `hpcdi serial`"
@@ -141,6 +144,11 @@ def start_mode(
     if not layout.run_file.exists():
         return StartMode.NEW
     facts = run_folder.read(layout.root)
+    if not facts and has_snapshot(layout):  # to begin anew would remove what is whole
+        raise LaunchError(
+            f"{layout.run_file} is damaged: {run_folder.damage_of(layout)}; nothing was changed. "
+            "Put it right, or choose another --run-dir"
+        )
     if not facts:  # the run was killed while it took the folder
         return StartMode.RESTART
     _check_same(layout, config)
@@ -191,7 +199,7 @@ def _check_shapes(path: str, config: ExperimentConfig) -> None:
 
 
 def changes(request: RunRequest, config: ExperimentConfig) -> list[str]:
-    """Returns a line for each setting that differs from the run that is resumed.
+    """Returns a line for each setting that differs from the run that is resumed, and its damage.
 
     Args:
         request: the command line.
@@ -202,7 +210,9 @@ def changes(request: RunRequest, config: ExperimentConfig) -> list[str]:
     old, new = _config_in(request.resume), to_mapping(config)
     keys = {*old, *new} - {"slurm", "fault"}
     binding = {each.key for each in differences(old, new)}
-    return [
+    run_file = RunLayout(Path(request.resume)).run_file
+    damage = run_folder.damage_of(RunLayout(Path(request.resume)))
+    return [f"{run_file} is damaged: {damage}; it is written anew"] * bool(damage) + [
         f"resumed with {each}" + _OTHER_MEANING * (each.key in binding)
         for each in differences(old, new, keys, free=("system.auto_resume", "system.import_path"))
     ]

@@ -24,12 +24,17 @@ from hpcdi.store.atomic import (
     of_types,
     read_json,
     write_bytes,
-    write_json,
 )
 from hpcdi.store.checkpoints import checkpoint_names
 from hpcdi.store.disk_full import or_refuse, or_warn
+from hpcdi.store.inventory import rewritten_files
 from hpcdi.store.layout import RunLayout
-from hpcdi.store.sealed import change_of, write_sealed
+from hpcdi.store.sealed import (
+    change_of,
+    load_sealed_json,
+    write_sealed,
+    write_sealed_json,
+)
 
 if TYPE_CHECKING:
     from hpcdi.roles.coordinator.scheduler import Outcome
@@ -39,7 +44,7 @@ _RESERVED_BYTES = 1 << 16
 _TYPES: Mapping[str, type] = {
     **dict.fromkeys(("state", "reason", "exp_name", "host", "launcher", "started", "ended"), str),
     **dict.fromkeys(("pid", "exit_code", "restarts"), int),
-    **dict.fromkeys(("versions", "figures", "slurm"), dict),
+    **dict.fromkeys(("versions", "figures", "slurm", "files"), dict),
     "placement": list,
 }
 _PLACE_TYPES = {"rank": int, "role": str, "host": str}
@@ -156,7 +161,7 @@ def claim(
             raise LaunchError(f"the run folder {path} has just been taken by another run") from None
         keep_config(layout, config)
         _reserve(layout)
-        write_json(layout.run_file, facts)
+        write_sealed_json(layout.run_file, facts)
     if path.parent.parent.name == "runs":
         _point_latest(path)
     return layout
@@ -170,7 +175,7 @@ def end(
     Raises:
         OSError: it cannot be written, or is gone. ValueError: it is damaged.
     """
-    facts = load_json(layout.run_file)
+    facts = _without_checksum(load_json(layout.run_file))
     layout.reserve_file.unlink(missing_ok=True)
     facts.pop("before", None)
     ended = {
@@ -179,8 +184,9 @@ def end(
         "exit_code": exit_code,
         "ended": now_text(),
         "figures": figures,
+        "files": rewritten_files(layout),
     }
-    write_json(layout.run_file, {**facts, **ended})
+    write_sealed_json(layout.run_file, {**facts, **ended})
 
 
 def _reserve(layout: RunLayout) -> None:
@@ -190,11 +196,29 @@ def _reserve(layout: RunLayout) -> None:
 
 def read(path: Path) -> dict[str, Any]:
     """Returns ``run.json``, without what is damaged in it; empty where there is none."""
-    facts = of_types(read_json(RunLayout(path).run_file), _TYPES)
+    facts = of_types(_without_checksum(read_json(RunLayout(path).run_file)), _TYPES)
     places = facts.get("placement", [])
     if not all(isinstance(p, dict) and of_types(p, _PLACE_TYPES) == p for p in places):
         del facts["placement"]
     return facts
+
+
+def damage_of(layout: RunLayout) -> str:
+    """Returns how ``run.json`` differs from what the run wrote; empty: it does not, or is absent.
+
+    A run that has just taken its folder has an empty one.
+    """
+    try:
+        load_sealed_json(layout.run_file)
+    except FileNotFoundError:
+        return ""
+    except (OSError, ValueError) as error:
+        return str(getattr(error, "strerror", None) or error)
+    return ""
+
+
+def _without_checksum(facts: dict[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in facts.items() if name != "crc32"}
 
 
 def read_state(path: Path) -> str:
@@ -246,11 +270,11 @@ def reopen(layout: RunLayout, restarts: Mapping[str, Any], placement: list[dict[
         "placement": placement,
         **restarts,
     }
-    past = {*taken, "reason", "exit_code", "ended", "figures"}
+    past = {*taken, "reason", "exit_code", "ended", "figures", "files"}
     before = {name: facts[name] for name in past if name in facts}
     unchanged = {name: value for name, value in facts.items() if name not in before}
     _reserve(layout)
-    write_json(layout.run_file, {**unchanged, **taken, "before": before})
+    write_sealed_json(layout.run_file, {**unchanged, **taken, "before": before})
 
 
 def keep_config(layout: RunLayout, config: Mapping[str, Any]) -> None:
@@ -272,7 +296,7 @@ def leave(layout: RunLayout) -> None:
     before = facts.pop("before", {})
     for name in _RESTARTS:  # absent from `before` if this was the first time
         facts.pop(name, None)
-    or_warn("state of the run", partial(write_json, layout.run_file, {**facts, **before}))
+    or_warn("state of the run", partial(write_sealed_json, layout.run_file, {**facts, **before}))
 
 
 def _slurm() -> dict[str, str]:

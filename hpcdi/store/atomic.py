@@ -163,11 +163,29 @@ def load_json(path: str | Path) -> dict[str, Any]:
     Raises:
         OSError: it cannot be read. ValueError: it holds something else, or is too large.
     """
+    return json_mapping(json_bytes(path))
+
+
+def json_bytes(path: str | Path) -> bytes:
+    """The bytes of a JSON file.
+
+    Raises:
+        OSError: it cannot be read. ValueError: it is too large.
+    """
     with open_file(path) as file:
-        text = file.read(LARGEST_JSON_BYTES + 1)
-    if len(text) > LARGEST_JSON_BYTES:
+        content = file.read(LARGEST_JSON_BYTES + 1)
+    if len(content) > LARGEST_JSON_BYTES:
         raise ValueError(f"has more than {LARGEST_JSON_BYTES >> 20} MB")
-    value = parse_json(text, is_file=True)
+    return content
+
+
+def json_mapping(content: bytes) -> dict[str, Any]:
+    """The mapping in a JSON file.
+
+    Raises:
+        ValueError: it holds something else.
+    """
+    value = parse_json(content, is_file=True)
     if not isinstance(value, dict):
         raise ValueError("holds JSON, but no mapping")  # noqa: TRY004 (a file, not an argument)
     return value

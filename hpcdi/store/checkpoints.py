@@ -11,37 +11,34 @@ Life of a checkpoint::
 Where one of the same name exists, it is renamed to `<name>.before` first and removed last, so that
 a kill at any moment leaves one of them.
 
-The manifest has the size and the crc32 of every file, and its own crc32. A folder without a
-manifest, or whose files differ from it, is torn: readers skip it, and take the one before it.
+The manifest has the size and the crc32 of every file, and its own, over every byte of it. A folder
+without a manifest, or whose files differ from it, is torn: readers skip it, and take the one before
+it.
 """
 
 from __future__ import annotations
 
 import contextlib
 import io
-import json
 import os
 import shutil
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 from hpcdi.errors import CheckpointError, StoreError
-from hpcdi.store.atomic import load_json, make_folders, temporary_beside, write_json
-from hpcdi.store.checksum import crc32_of
+from hpcdi.store.atomic import make_folders, temporary_beside
+from hpcdi.store.checksum import crc32_of_file
 from hpcdi.store.files import REFUSED, check_file, open_file
-from hpcdi.utils.nested import jsonable
+from hpcdi.store.sealed import load_sealed_json, write_sealed_json
 
 MANIFEST = "manifest.json"
 POLICY_FILE = "policy.safetensors"
 """File of every checkpoint: the weights."""
 BEST_CHECKPOINT = "ckpt_best"
 """Name of the checkpoint with the best evaluation; in a run over ranks it has weights alone."""
-_CHECKSUM = "crc32"
-"""Key of a manifest: the checksum of everything else in it."""
 _BEFORE = ".before"
-_CHUNK = 1 << 20
 
 
 @dataclass(frozen=True)
@@ -122,7 +119,7 @@ def write_files(
         write(aside / file)
         with open_file(aside / file) as written:
             size = os.fstat(written.fileno()).st_size
-            files[file] = {"bytes": size, "crc32": _crc32_of_file(written)}
+            files[file] = {"bytes": size, "crc32": crc32_of_file(written)}
     return files
 
 
@@ -134,8 +131,7 @@ def finish(
     Raises:
         OSError, StoreError: the file system refuses it.
     """
-    manifest = jsonable({"facts": facts, "files": files})
-    write_json(aside / MANIFEST, {**manifest, _CHECKSUM: _crc32_of_manifest(manifest)})
+    write_sealed_json(aside / MANIFEST, {"facts": facts, "files": files})
     _put(aside, target)
 
 
@@ -172,7 +168,7 @@ def open_checkpoint(folder: Path) -> Checkpoint:
         CheckpointError: there is none, or it is torn.
     """
     try:
-        facts, files = _verified(load_json(folder / MANIFEST))
+        facts, files = _verified(folder / MANIFEST)
         for name, written in files.items():
             if not _is_as_written(folder / name, written):
                 raise CheckpointError(folder, f"is torn: {name} is not what was written")
@@ -267,24 +263,22 @@ def _reason(error: OSError | StoreError) -> str:
     return error.strerror or str(error) if isinstance(error, OSError) else str(error)
 
 
-def _verified(manifest: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+def _verified(path: Path) -> tuple[dict[str, Any], dict[str, Any]]:
     """Returns facts and files of a manifest.
 
     Raises:
-        ValueError: it is damaged. KeyError: a part of it is missing.
+        OSError: it cannot be read. ValueError: it is damaged.
     """
-    if manifest.keys() != {"facts", "files", _CHECKSUM}:
+    try:
+        manifest = load_sealed_json(path)
+    except ValueError as error:
+        raise ValueError(f"{MANIFEST} is damaged: {error}") from error
+    if manifest.keys() != {"facts", "files"}:
         raise ValueError(f"{MANIFEST} is damaged: it has the keys {sorted(manifest)}")
-    if manifest.pop(_CHECKSUM) != _crc32_of_manifest(manifest):
-        raise ValueError(f"checksum of {MANIFEST} is wrong")
     facts, files = manifest["facts"], manifest["files"]
     if not isinstance(facts, dict) or not isinstance(files, dict):
         raise ValueError(f"{MANIFEST} names no files")  # noqa: TRY004 (a file, not an argument)
     return facts, files
-
-
-def _crc32_of_manifest(manifest: Mapping[str, Any]) -> int:
-    return crc32_of(json.dumps(manifest, sort_keys=True).encode())
 
 
 def _is_as_written(path: Path, written: Mapping[str, int]) -> bool:
@@ -297,11 +291,4 @@ def _is_as_written(path: Path, written: Mapping[str, int]) -> bool:
         raise
     with file:
         is_alike = os.fstat(file.fileno()).st_size == written["bytes"]
-        return is_alike and _crc32_of_file(file) == written["crc32"]
-
-
-def _crc32_of_file(file: IO[bytes]) -> int:
-    crc32 = 0
-    while chunk := file.read(_CHUNK):
-        crc32 = crc32_of(chunk, crc32)
-    return crc32
+        return is_alike and crc32_of_file(file) == written["crc32"]

@@ -5,6 +5,8 @@ ISA-L, in the extra ``hpcdi[fast]``, is 4 times as fast as zlib and computes the
 
 from __future__ import annotations
 
+from typing import IO
+
 import numpy as np
 
 from hpcdi.types import Array
@@ -14,7 +16,9 @@ try:
 except ImportError:
     from zlib import crc32 as crc32_of
 
-__all__ = ["crc32_of", "crc32_of_array"]
+__all__ = ["crc32_of", "crc32_of_array", "crc32_of_file"]
+
+_CHUNK = 1 << 20
 
 
 def crc32_of_array(array: Array, crc32: int = 0) -> int:
@@ -22,3 +26,11 @@ def crc32_of_array(array: Array, crc32: int = 0) -> int:
     if not array.size:
         return crc32
     return crc32_of(np.ascontiguousarray(array).reshape(-1).view(np.uint8).data, crc32)
+
+
+def crc32_of_file(file: IO[bytes]) -> int:
+    """Returns the checksum of what is left to read of a file."""
+    crc32 = 0
+    while chunk := file.read(_CHUNK):
+        crc32 = crc32_of(chunk, crc32)
+    return crc32

@@ -12,14 +12,15 @@ import h5py
 import numpy as np
 
 from hpcdi.errors import CheckpointError, ShardError, StoreError
-from hpcdi.store.atomic import TEMPORARY_MARK, load_json
+from hpcdi.store.atomic import TEMPORARY_MARK, read_json
 from hpcdi.store.block import Block
 from hpcdi.store.checkpoints import MANIFEST, checkpoint_names, open_checkpoint
 from hpcdi.store.files import check_file
 from hpcdi.store.hdf5 import DAMAGE, read_attributes
+from hpcdi.store.inventory import other_files
 from hpcdi.store.layout import RunLayout
 from hpcdi.store.policies import header, read_policy
-from hpcdi.store.sealed import change_of
+from hpcdi.store.sealed import change_of, load_sealed_json
 from hpcdi.store.shard_file import KIND as SHARD
 from hpcdi.store.shard_file import ShardReader
 from hpcdi.store.shards import read_blocks
@@ -144,16 +145,20 @@ def _run_folder(path: Path, report: Report) -> None:
     layout = RunLayout(path)
     if not layout.run_file.is_file():
         raise StoreError(path, "is not a run folder: it has no run.json")
+    run = read_json(layout.run_file)
     try:
-        run = load_json(layout.run_file)
-        of_version = run.get("versions", {}).get("hpcdi")
-    except (OSError, ValueError, AttributeError) as error:
-        raise StoreError(layout.run_file, f"is damaged: {error}") from error
+        load_sealed_json(layout.run_file)
+    except (OSError, ValueError) as error:
+        report.errors.append(f"{layout.run_file}: is damaged: {error}")
+    versions = run.get("versions")
+    of_version = versions.get("hpcdi") if isinstance(versions, dict) else None
     report.lines.append(
         f"{path}: run of {run.get('exp_name')!r}, state {run.get('state')!r}, hpcdi {of_version}"
     )
     report.errors += _no_folders(layout)
     report.errors += _config(layout)
+    recorded = run.get("files")
+    report.errors += other_files(layout, recorded if isinstance(recorded, dict) else {})
     shards, blocks, transitions, size = 0, 0, 0, 0
     for shard in sorted(layout.data_dir.rglob("*.h5")):
         try:

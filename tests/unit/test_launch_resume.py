@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import zlib
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -95,8 +96,11 @@ def test_what_the_folder_holds_says_how(run: Path, tmp_path: Path) -> None:
     set_state(run, "done")
     assert line.mode(SLURM) is StartMode.DONE
     assert "is done already (why not)" in resume.done_line(run)
-    RunLayout(run).run_file.write_text("")  # killed while it took the folder
-    assert line.mode(SLURM) is StartMode.RESTART
+    RunLayout(run).run_file.write_text("")
+    with pytest.raises(LaunchError, match=r"run.json is damaged: .*; nothing was changed"):
+        line.mode(SLURM)  # to begin anew would remove the snapshots
+    shutil.rmtree(RunLayout(run).snapshots_dir)
+    assert line.mode(SLURM) is StartMode.RESTART  # killed while it took the folder
 
 
 @pytest.mark.parametrize("is_old", [False, True])

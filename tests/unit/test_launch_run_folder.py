@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import platform
 import subprocess
@@ -18,7 +17,9 @@ from hpcdi.config.load import load
 from hpcdi.errors import EXIT_USAGE, LaunchError
 from hpcdi.run import run_folder
 from hpcdi.run.experiment import load_experiment
+from hpcdi.store.inventory import rewritten_files
 from hpcdi.store.layout import RunLayout
+from hpcdi.store.sealed import load_sealed_json
 
 ROOT = Path(__file__).parent.parent.parent
 CONFIG = str(ROOT / "configs" / "cartpole_dqn.yaml")
@@ -135,7 +136,7 @@ def test_a_claim_writes_what_the_run_is(tmp_path: Path, monkeypatch: pytest.Monk
     assert sorted(path.name for path in layout.root.iterdir()) == [
         ".reserve", "config.yaml", "run.json",
     ]  # fmt: skip
-    facts = json.loads(layout.run_file.read_text())
+    facts = load_sealed_json(layout.run_file)
     started = time.mktime(time.strptime(facts.pop("started")[:19], "%Y-%m-%dT%H:%M:%S"))
     assert abs(time.time() - started) < 60
     versions = facts.pop("versions")
@@ -266,6 +267,7 @@ def test_the_end_is_added_to_the_facts(tmp_path: Path) -> None:
         "reason": "received SIGTERM",
         "exit_code": 85,
         "figures": {"env_steps": 7},
+        "files": rewritten_files(layout),
     }
     assert run_folder.read_state(tmp_path) == "stopped"
 

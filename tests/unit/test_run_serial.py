@@ -449,7 +449,8 @@ def test_a_folder_that_is_no_run(tmp_path: Path, held: str) -> None:
         path.mkdir()
     if held == "text":
         (path / "run.json").write_text("text")
-    with pytest.raises(LaunchError, match="holds no run: --resume takes the run folder"):
+    said = "is damaged" if held == "text" else "holds no run: --resume takes the run folder"
+    with pytest.raises(LaunchError, match=said):
         serial(None, resume=str(path))
     assert not (path / "log").exists()
 

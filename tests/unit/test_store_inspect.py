@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import shutil
 from pathlib import Path
 from typing import Any
@@ -16,9 +15,10 @@ from fakes.store import write_shard
 from hpcdi.store.block import Block
 from hpcdi.store.checkpoints import save_checkpoint
 from hpcdi.store.inspect import inspect
+from hpcdi.store.inventory import rewritten_files
 from hpcdi.store.layout import RunLayout
 from hpcdi.store.policies import PolicyImage, publish_policy
-from hpcdi.store.sealed import write_sealed
+from hpcdi.store.sealed import write_sealed, write_sealed_json
 from hpcdi.store.shards import Appender, survey
 from hpcdi.store.state_file import save_state
 from hpcdi.types import BLOCK_ID_BITS, ITEM_DTYPE, RowView
@@ -42,7 +42,7 @@ def layout(tmp_path: Path) -> RunLayout:
     """A run with three shards, a policy and a snapshot."""
     layout = RunLayout(tmp_path)
     run = {"exp_name": "cartpole", "state": "done", "versions": {"hpcdi": "1.2.3"}}
-    layout.run_file.write_text(json.dumps(run))
+    write_sealed_json(layout.run_file, run)
     write_sealed(layout.config_file, "seed: 1\n")
     for number in range(3):
         write_shard(layout, layout.shard_path(2, number, 0.0), make_block(), fsync=False)
@@ -173,19 +173,44 @@ def test_what_an_interrupted_write_left_is_told(layout: RunLayout) -> None:
 
 
 def test_a_run_without_data(tmp_path: Path) -> None:
-    RunLayout(tmp_path).run_file.write_text("{}")
+    write_sealed_json(RunLayout(tmp_path).run_file, {})
     write_sealed(RunLayout(tmp_path).config_file, "seed: 1\n")
     report = inspect(tmp_path)
     assert report.errors == []
     assert "data: 0 blocks in 0 shards, 0 transitions" in "\n".join(report.lines)
 
 
+def test_an_old_copy_of_what_is_written_again_and_again_is_named(layout: RunLayout) -> None:
+    run = {"state": "done", "files": rewritten_files(layout)}
+    write_sealed_json(layout.run_file, run)
+    assert inspect(layout.root).errors == []
+    publish_policy(layout.latest_policy, PolicyImage.of({"w": torch.ones(2)}, 8), fsync=False)
+    write_sealed(layout.config_file, "seed: 0\n")
+    assert [error.partition(": ")[0] for error in inspect(layout.root).errors] == [
+        str(layout.config_file),
+        str(layout.latest_policy),
+    ]
+
+
 @pytest.mark.parametrize("text", ["", "{", "\x00"])
 def test_a_torn_run_file_is_told(tmp_path: Path, text: str) -> None:
     file = RunLayout(tmp_path).run_file
     file.write_text(text)
-    (error,) = inspect(tmp_path).errors
-    assert error.startswith(f"{file}: is damaged: ")
+    assert inspect(tmp_path).errors[0].startswith(f"{file}: is damaged: ")
+
+
+@pytest.mark.parametrize("name", ["run.json", "snapshots/snapshot_000001/manifest.json"])
+def test_every_byte_of_run_and_manifests_is_covered(layout: RunLayout, name: str) -> None:
+    """Also bytes that JSON does not care about."""
+    assert not inspect(layout.root).errors
+    path = layout.root / name
+    whole = path.read_bytes()
+    others = [whole + b"\n", whole[:-1], b" " + whole, whole.replace(b": ", b":", 1)]
+    others += [whole.replace(b"{", b'{"facts": 1,', 1), whole.replace(b'"crc32"', b'"more"')]
+    for other in others:
+        path.write_bytes(other)
+        (error,) = inspect(layout.root).errors
+        assert "is damaged: " in error
 
 
 def test_a_folder_that_is_no_run(tmp_path: Path) -> None:
@@ -283,7 +308,7 @@ def test_a_shard_in_the_place_of_another_is_not_taken(tmp_path: Path) -> None:
 
 
 def test_files_in_the_place_of_folders_are_named(tmp_path: Path) -> None:
-    RunLayout(tmp_path).run_file.write_text("{}")
+    write_sealed_json(RunLayout(tmp_path).run_file, {})
     write_sealed(RunLayout(tmp_path).config_file, "seed: 1\n")
     assert not inspect(tmp_path).errors
     for place in ("data", "policies", "log", "snapshots"):
@@ -302,7 +327,7 @@ def test_bytes_after_a_policy_are_named(tmp_path: Path) -> None:
 
 def test_a_configuration_that_was_changed_is_told(tmp_path: Path) -> None:
     layout = RunLayout(tmp_path)
-    layout.run_file.write_text("{}")
+    write_sealed_json(layout.run_file, {})
     write_sealed(layout.config_file, "seed: 1\n")
     layout.config_file.write_bytes(layout.config_file.read_bytes().replace(b"1", b"2", 1))
     assert inspect(tmp_path).errors == [

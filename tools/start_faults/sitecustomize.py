@@ -1,7 +1,8 @@
-"""Faults in a rank's start, for tests and `bench_faults.py`: Python imports this before all else.
+"""Faults in a rank's start, for tests and tools: Python imports this before all else.
 
 Put this folder on PYTHONPATH, and set START_FAULT=KIND:RANK. With START_FAULT_ONCE=FILE the fault
-comes once: the file notes that it has.
+comes once: the file notes that it has. `lines` is no fault: it writes to the file START_LINES each
+line of the functions of hpcdi that the rank comes to; `line` kills it at START_LINE=FILE:NUMBER.
 """
 
 import importlib.abc
@@ -10,9 +11,10 @@ import importlib.util
 import os
 import signal
 import sys
+import threading
 import time
-from collections.abc import Sequence
-from types import ModuleType
+from collections.abc import Callable, Sequence
+from types import FrameType, ModuleType
 
 _RANKS = ("OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK", "SLURM_PROCID")
 
@@ -50,6 +52,36 @@ def _die_soon() -> None:
         os._exit(0)
 
 
+def _at_each_line(visit: Callable[[str], None]) -> None:
+    """Call `visit` with each line of a function of hpcdi that any thread comes to."""
+    seen = set[tuple[str, int]]()
+
+    def on_line(frame: FrameType, event: str, _: object) -> object:
+        path = frame.f_code.co_filename
+        if event == "line" and (path, frame.f_lineno) not in seen:
+            seen.add((path, frame.f_lineno))
+            place = path.rpartition(f"{os.sep}hpcdi{os.sep}")[2]
+            visit(f"{place}:{frame.f_lineno}:{frame.f_code.co_name}")
+        return on_line
+
+    def on_call(frame: FrameType, _event: str, _: object) -> object:
+        is_ours = f"{os.sep}hpcdi{os.sep}" in frame.f_code.co_filename
+        return on_line if is_ours and frame.f_code.co_name != "<module>" else None
+
+    threading.settrace(on_call)
+    sys.settrace(on_call)
+
+
+def _write_lines() -> None:
+    file = os.open(os.environ["START_LINES"], os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+    _at_each_line(lambda line: os.write(file, f"{line}\n".encode()) and None)
+
+
+def _die_at_line() -> None:
+    place = f"{os.environ['START_LINE']}:"
+    _at_each_line(lambda line: _die() if line.startswith(place) else None)
+
+
 _MPI, _GROUP = "mpi4py.MPI", "hpcdi.comm.group"
 _KINDS = {  # kind -> at which module's import, before or after it, what
     "never_begins": ("", True, _sleep),
@@ -61,6 +93,8 @@ _KINDS = {  # kind -> at which module's import, before or after it, what
     "killed_in_init": (_MPI, True, _die_soon),
     "killed_after_init": (_MPI, False, _die),
     "killed_in_group": (_GROUP, False, _die),
+    "lines": ("", True, _write_lines),
+    "line": ("", True, _die_at_line),
 }
 
 
