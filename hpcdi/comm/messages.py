@@ -27,6 +27,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from hpcdi.comm.codec import sendable
+from hpcdi.config.schedule import Value
 from hpcdi.types import MAIN, Array, GameCounts, Lockstep, ShardRef
 
 
@@ -256,6 +257,7 @@ class CollectTask(Message):
     lockstep: Lockstep | None = None  # where collecting and learning take turns
     freeze: str = ""  # an evaluation writes its policy there, relative to the run folder
     player: str = MAIN  # that acts
+    scheduled: dict[str, tuple[Value, float]] = field(default_factory=dict)  # see `env.schedule`
 
 
 @dataclass(frozen=True)
@@ -264,6 +266,7 @@ class CollectSetting(Message):
 
     task_id: str
     setting: dict[str, Any]
+    scheduled: dict[str, tuple[Value, float]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Any, Self
 
 from hpcdi.config.fields import ComponentConfig, component, setting
+from hpcdi.config.schedule import Course, courses_of
 from hpcdi.errors import Problem
 from hpcdi.utils.registry import ENV_MANAGER_REGISTRY
 
@@ -144,9 +145,20 @@ class EnvConfig(ComponentConfig):
     eval_seeds: str | tuple[int | str, ...] = setting(
         (), "those of evaluations, which play them in order, each time the same ones"
     )
+    schedule: dict[str, Any] = setting(
+        {},
+        "a curriculum: attributes, or kwargs.NAME, that change with the run's steps, as in {wind: "
+        "{env_steps: {0: 0.0, 200_000: 5.0}}}, or by what is reached, as in {kwargs.level: "
+        "{values: [1, 2, 3], when: 'is_success >= 0.8', episodes: 100}}; not in evaluations",
+    )
     manager: ManagerConfig = component(
         ENV_MANAGER_REGISTRY, "base", "how the environments are stepped"
     )
+
+    @property
+    def courses(self) -> tuple[Course, ...]:
+        """`schedule`, read."""
+        return courses_of(self.schedule)
 
     @property
     def title(self) -> str:
@@ -160,14 +172,20 @@ class EnvConfig(ComponentConfig):
     @property
     def needs_single(self) -> bool:
         """True if each environment is made and reset by itself."""
-        return bool(self.seeds or self.eval_seeds or self.manager.folder or self.manager.renewal)
+        needs = (self.seeds, self.eval_seeds, self.schedule, self.manager.folder)
+        return any(needs) or self.manager.renewal is not None
 
     def for_evaluation(self) -> Self:
         """Returns the settings of the environments of evaluations."""
         return self
 
     def problems(self) -> Iterator[Problem]:
-        """Refuses what names no seeds."""
+        """Refuses what names no seeds, and what is no schedule."""
+        try:
+            courses_of(self.schedule)
+        except ValueError as error:
+            name, said = error.args
+            yield Problem(f"schedule.{name}", said)
         for name in ("seeds", "eval_seeds"):
             try:
                 seeds_of(getattr(self, name))
@@ -248,7 +266,7 @@ class GymnasiumConfig(NamedEnvConfig):
         """Rules over several settings."""
         yield from NamedEnvConfig.problems(self)
         if self.needs_single and self.vectorization != "auto":
-            said = "must be 'auto' where there are seeds, or folders or renewals of single ones"
+            said = "must be 'auto' where there are seeds, a schedule, folders or renewals"
             yield Problem("vectorization", said)
         if self.action_mask and self.vectorization == "vector_entry_point":
             yield Problem("action_mask", "needs single environments: set vectorization: sync")
@@ -286,7 +304,7 @@ class EnvPoolConfig(NamedEnvConfig):
         """Rules over several settings."""
         yield from NamedEnvConfig.problems(self)
         if self.needs_single:
-            said = "seeds, manager.folder and manager.renew_after are for single environments"
+            said = "seeds, schedule, manager.folder and renew_after are for single environments"
             yield Problem("", f"{said}, and EnvPool has none")
         if self.manager.type not in ("base", "gym"):
             yield Problem(

@@ -116,8 +116,12 @@ class MpiEnvConfig(NamedEnvConfig):
                 "environments (collector_env_num), which evaluations share; set "
                 "evaluator_episode_num for more episodes",
             )
-        if self.eval_kwargs:
-            yield Problem("eval_kwargs", "evaluations have the same solvers, which are made once")
+        for name in ("schedule", "eval_kwargs"):
+            if getattr(self, name):
+                yield Problem(name, "solvers are made once, and evaluations have the same ones")
+        yield from self._problems_of_program()
+
+    def _problems_of_program(self) -> Iterator[Problem]:
         if self.coupling and self.is_class:
             yield Problem("coupling", "is for a program")
         if not self.is_class:

@@ -8,11 +8,12 @@ from collections.abc import Callable, Mapping, Sequence
 from types import TracebackType
 from typing import Any, NamedTuple, Protocol
 
+from hpcdi.config.schedule import Scheduled
 from hpcdi.errors import EnvValueError
 from hpcdi.types import Array, Columns, Episodes, Step
 
-EnvFn = Callable[[], Any]
-"""Makes one environment."""
+EnvFn = Callable[..., Any]
+"""Makes one environment; called without arguments, or by a schedule's with ``kwargs``."""
 
 
 # ---------------------------------------------------------------------------------- with collectors
@@ -206,6 +207,10 @@ class Backend(Protocol):
     @property
     def resets_alone(self) -> bool:
         """See above."""
+        ...
+
+    def schedule(self, values: Scheduled) -> None:
+        """Have episodes that begin from now on be played with these values."""
         ...
 
     @property

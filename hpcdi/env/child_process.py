@@ -21,6 +21,7 @@ import weakref
 from collections.abc import Iterator
 from multiprocessing import reduction
 from multiprocessing.connection import Connection
+from types import FrameType
 from typing import Any
 
 from hpcdi.env.base import EnvFailure, EnvFn
@@ -38,11 +39,27 @@ _OURS = "hpcdi"
 _EXIT_S = 1.0  # for a process whose pipe has closed to exit
 
 
+_UNHEARD = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
+
+
+def _ignore(_number: int, _frame: FrameType | None) -> None:
+    """Not SIG_IGN, which a program that the environment starts would have, too."""
+
+
+def _hear() -> None:
+    """In a process that the environment forks: it ends when the environment terminates it."""
+    for number in _UNHEARD:
+        if signal.getsignal(number) is _ignore:
+            signal.signal(number, signal.SIG_DFL)
+
+
 def child_main(connection: Connection, make: EnvFn, is_battle: bool) -> None:
     """Do commands until the parent closes the environment or is gone."""
     _die_with_parent()
-    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2):
-        signal.signal(number, signal.SIG_IGN)
+    for number in _UNHEARD:
+        signal.signal(number, _ignore)
+        signal.siginterrupt(number, False)
+    os.register_at_fork(after_in_child=_hear)
     for name in _launcher_variables():
         del os.environ[name]
     if os.environ.get(SAFE_PATH_VARIABLE) == _OURS:  # not for what an environment starts

@@ -13,7 +13,14 @@ from typing import Any
 import numpy as np
 
 from hpcdi.config.compat import Configurable, component_class
-from hpcdi.config.env import ChildConfig, EnvConfig, ManagerConfig, OverlappingConfig
+from hpcdi.config.env import (
+    ChildConfig,
+    EnvConfig,
+    ManagerConfig,
+    NamedEnvConfig,
+    OverlappingConfig,
+)
+from hpcdi.config.schedule import Scheduled
 from hpcdi.env.base import EnvFn
 from hpcdi.env.child_process import ChildWorker
 from hpcdi.env.in_process import LocalWorker, SingleEnvs
@@ -175,6 +182,7 @@ def create_env_manager(
     is_endless: bool = False,
     policy: Any = None,
     number: int = 0,
+    scheduled: Scheduled | None = None,
     seed: np.random.SeedSequence,
 ) -> EnvManager:
     """Returns a manager of the environments of one collector, or of an evaluation.
@@ -185,6 +193,7 @@ def create_env_manager(
         is_endless: the caller says when it has played enough: there is no number of episodes.
         policy: its settings, of which ``eval.max_steps`` cuts evaluated episodes, if it has that.
         number: of the collector among those of the run; see `hpcdi.env.numbering`.
+        scheduled: what ``env.schedule`` has now; an evaluation has none.
         seed: spawns each environment's seed.
 
     Raises:
@@ -198,7 +207,7 @@ def create_env_manager(
             config = env_cls.for_evaluation(config)
     scenarios = config.scenarios(evaluate=evaluate)
     settings: ManagerConfig = config.manager
-    is_alone = bool(scenarios or settings.folder or settings.renewal)
+    is_alone = bool(scenarios or settings.folder or settings.renewal or config.schedule)
     if evaluate and isinstance(settings, OverlappingConfig):  # each has a quota of episodes
         settings = dataclasses.replace(settings, wait_num=None)
     env_num = config.evaluator_env_num if evaluate else config.collector_env_num
@@ -212,6 +221,8 @@ def create_env_manager(
     )
     if scenarios:
         manager.seeds = ScenarioSeeds(scenarios, seed, env_num, in_order=evaluate)
+    if scheduled and not evaluate:
+        manager.schedule(scheduled)
     if evaluate:
         manager.max_steps = getattr(getattr(policy, "eval", None), "max_steps", None)
     return manager
@@ -252,9 +263,16 @@ def make_env_manager(
 def single_env_fns(config: EnvConfig, numbers: Sequence[int]) -> list[EnvFn]:
     """Returns what makes single environments of a configuration, which have these numbers."""
     env_cls = get_env_cls(config)
-    make = partial(env_cls.make_single, config) if hasattr(env_cls, "make_single") else env_cls
+    make = partial(_make_single, env_cls, config) if hasattr(env_cls, "make_single") else env_cls
     folder = config.manager.folder and str(Path(config.manager.folder).absolute())
     return [partial(make_numbered, make, number, folder) for number in numbers]
+
+
+def _make_single(env_cls: Any, config: EnvConfig, kwargs: Mapping[str, Any] | None = None) -> Any:
+    """Returns one environment of a configuration; `kwargs` take the place of some of its own."""
+    if kwargs and isinstance(config, NamedEnvConfig):
+        config = dataclasses.replace(config, kwargs={**config.kwargs, **kwargs})
+    return env_cls.make_single(config)
 
 
 def _source(

@@ -25,6 +25,7 @@ from typing import Any, Protocol, Self
 
 import numpy as np
 
+from hpcdi.config.schedule import Scheduled
 from hpcdi.env.base import BackendStep, EnvFacts, EnvFailure, EnvFn, EpisodeStart
 from hpcdi.env.contract import (
     Results,
@@ -37,6 +38,7 @@ from hpcdi.env.contract import (
 from hpcdi.env.old_gym import as_gymnasium
 from hpcdi.env.pettingzoo import as_battle, space_of_players, teams_of
 from hpcdi.env.process_state import SignalGuard, seed_libraries
+from hpcdi.env.scheduled import arguments_in, figures_of, set_attributes
 from hpcdi.errors import ConfigError, EnvError, EnvValueError
 from hpcdi.types import Array, Columns
 from hpcdi.utils.lifetime import Closing
@@ -195,26 +197,36 @@ class LocalWorker:
         self._acts: Any = None
         self._result: Any = None
         self._failure: EnvFailure | None = None
+        self._scheduled: Scheduled = {}  # for episodes that begin
+        self._played_with: Scheduled = {}  # in the running one
+        self._figures: dict[str, float] = {}  # that stand for these values
+        self._arguments: Mapping[str, Any] = {}  # of the schedule, that it was made with
 
     # the commands
 
-    def make(self, seed: int | None = None) -> EnvFacts:
+    def make(self, seed: int | None = None, scheduled: Scheduled | None = None) -> EnvFacts:
         """Create the environment, in place of the one there was.
 
         Args:
             seed: of the libraries that have one generator for the process; None: they go on.
+            scheduled: see `schedule`.
         """
+        self._scheduled, self._played_with = scheduled or {}, {}
+        return self._made(seed)
+
+    def _made(self, seed: int | None) -> EnvFacts:
         self.shut()
         self._seed(seed)
+        arguments = self._arguments = arguments_in(self._scheduled)
         with self._signals:
-            made = self._make_env()
+            made = self._make_env(kwargs=arguments) if arguments else self._make_env()
         for name in ("reset", "step"):
             if not callable(getattr(made, name, None)):
                 raise EnvError(f"{made!r} is no environment: it has no {name}()")
         env = self._env = as_battle(made) if self._is_battle else as_gymnasium(made)
         if self._is_battle:
-            return EnvFacts(*space_of_players(env), int(env.agents), teams_of(env))
-        return EnvFacts(getattr(env, "observation_space", None), getattr(env, "action_space", None))
+            return EnvFacts(*self._spaces(), int(env.agents), teams_of(env))
+        return EnvFacts(*self._spaces())
 
     def reset(self, slot: int, seed: int | None, options: dict[str, Any] | None) -> None:
         """Begin an episode.
@@ -224,6 +236,7 @@ class LocalWorker:
             seed: None: the environment's generator goes on.
             options: for its reset.
         """
+        self._keep_schedule()
         self._seed(seed)
         with self._signals:
             if self._is_battle:
@@ -231,6 +244,41 @@ class LocalWorker:
             else:
                 first = [parts_of_reset(self._env.reset(seed=seed, options=options))[0]]
         self._show(slot, first)
+
+    def schedule(self, values: Scheduled) -> None:
+        """Play episodes that begin from now on with these values."""
+        self._scheduled = values
+
+    def _keep_schedule(self) -> None:
+        """Before an episode begins: give the environment the values of the schedule.
+
+        Raises:
+            EnvValueError: with another argument it has other spaces, or it has no such attribute.
+        """
+        if self._scheduled == self._played_with:
+            return
+        self._played_with, self._figures = self._scheduled, figures_of(self._scheduled)
+        if arguments_in(self._scheduled) != self._arguments:
+            spaces = self._spaces()
+            self._made(None)
+            if self._spaces() != spaces:
+                raise EnvValueError(
+                    f"env.schedule: with {self._arguments} it has other spaces, {self._spaces()}, "
+                    f"than before, {spaces}"
+                )
+        set_attributes(self._env, self._scheduled)
+
+    def _spaces(self) -> tuple[Any, Any]:
+        """The observation and action space of a player."""
+        env = self._env
+        return space_of_players(env) if self._is_battle else (
+            getattr(env, "observation_space", None), getattr(env, "action_space", None)
+        )  # fmt: skip
+
+    def _numbers(self, info: Any) -> dict[str, float]:
+        """The numbers of an info at an episode's end, and those of the schedule."""
+        numbers = numbers_in(info)
+        return {**self._figures, **numbers} if self._figures else numbers
 
     def _seed(self, seed: int | None) -> None:
         if seed is not None:
@@ -256,19 +304,22 @@ class LocalWorker:
         observation, reward, terminated, truncated, info = parts_of_step(env.step(action))
         results = arrays.results
         results.put(row, reward, terminated, truncated)
+        numbers: dict[str, float] = {}
         is_over = bool(results.terminated[row] or results.truncated[row])
         if is_over:
             seen.put(arrays.final, row, observation)
             results.acts[row] = goes_on
+            numbers = self._numbers(info)
             if goes_on:
                 self._on_reset()
+                self._keep_schedule()
                 self._seed(next_seed)
                 with self._signals:
-                    observation, _ = parts_of_reset(env.reset(seed=next_seed))
+                    observation, _ = parts_of_reset(self._env.reset(seed=next_seed))
         seen.put(arrays.slots[slot], row, observation)
         if not (is_over or keeps_info):
             return None
-        return [numbers_in(info)] if is_over else [], info if keeps_info else None
+        return [numbers] if is_over else [], info if keeps_info else None
 
     def play(
         self, slot: int, next_seed: int | None, goes_on: bool, keeps_info: bool
@@ -281,6 +332,7 @@ class LocalWorker:
         ]
         observations, rewards, over, infos = env.step(actions)
         is_over = truth_of(over, "the end of a game")
+        numbers = [self._numbers(info) for info in infos] if is_over else []
         for seat, (reward, info) in enumerate(zip(rewards, infos, strict=True)):
             is_cut = is_over and truth_of(info.get("truncated", False), "truncated")
             with _of_player(seat):
@@ -293,13 +345,14 @@ class LocalWorker:
             observations = [None] * len(self._rows)
             if goes_on:
                 self._on_reset()
+                self._keep_schedule()
                 self._seed(next_seed)
                 with self._signals:
-                    observations = env.reset(seed=next_seed)
+                    observations = self._env.reset(seed=next_seed)
         self._show(slot, observations)
         if not (is_over or keeps_info):
             return None
-        return [*map(numbers_in, infos)] if is_over else [], infos if keeps_info else None
+        return numbers, infos if keeps_info else None
 
     def _show(self, slot: int, observations: Sequence[Any]) -> None:
         """Write what players see whose turn it is; others keep what they saw last."""
@@ -348,8 +401,7 @@ class LocalWorker:
         """Use the rows of an environment."""
         layout, self._arrays = arrays.layout, arrays
         self._rows = [seat * layout.env_num + env for seat in range(layout.seats)]
-        spaces = self._env.observation_space, self._env.action_space
-        observation, action = space_of_players(self._env) if self._is_battle else spaces
+        observation, action = self._spaces()
         self._seen, self._acts = Space.of_observations(observation), Space.of_actions(action)
 
     def retire(self) -> None:
@@ -433,18 +485,34 @@ class SingleEnvs:
         self._landing: Columns | None = None  # where workers write that nobody waits for
         self._slot = 0  # number of the set that is acted on next
         self._under_way: dict[int, None] = {}  # whose step is
+        self._scheduled: Scheduled = {}
+        self._untold: set[int] = set()  # environments that do not know it yet
 
     @property
     def is_taken(self) -> bool:
         """See `Backend.is_taken`."""
         return False
 
+    def schedule(self, values: Scheduled) -> None:
+        """See `Backend.schedule`; environments in a step are told after it."""
+        self._scheduled, self._untold = dict(values), set(range(self.env_num))
+        self._tell()
+
+    def _tell(self) -> None:
+        """Tell the schedule to environments that exist, and do nothing else."""
+        told = [env for env in self._untold if env not in self._under_way]
+        if self.facts is not None:
+            self._perform(dict.fromkeys(told, ("schedule", self._scheduled)))
+        self._untold.difference_update(told)
+
     def start(self, starts: Mapping[int, EpisodeStart]) -> dict[int, EnvFailure]:
         """Create environments that do not exist, and reset all of `starts`."""
         for env in [env for env in starts if env in self._under_way]:
             self._finish(env)
+        if self._untold:
+            self._tell()
         made, failed = self._perform(
-            {e: ("make", s.seed) for e, s in starts.items() if not s.exists}
+            {e: ("make", s.seed, self._scheduled) for e, s in starts.items() if not s.exists}
         )
         for env, facts in made.items():
             self._admit(env, facts)
@@ -472,6 +540,8 @@ class SingleEnvs:
         for name, column in action.items():  # other rows may not have read theirs yet
             mine: Any = slice(None) if all_begin else began
             arrays.action[name][mine] = column[mine]
+        if self._untold:
+            self._tell()
         into = 1 - self._slot if self._landing is None else 0
         verb = "step" if seats == 1 else "play"
         for env in range(self.env_num) if all_begin else _envs_of(began, self.env_num):

@@ -26,6 +26,7 @@ from typing import Any
 import numpy as np
 
 from hpcdi.config.env import ManagerConfig
+from hpcdi.config.schedule import Scheduled
 from hpcdi.env.base import (
     Backend,
     BackendStep,
@@ -234,6 +235,7 @@ class EnvManager(Closing):
         self._is_running = False
         self._over = np.zeros(0, dtype=bool)  # of the last step
         self._steps = 0
+        self._scheduled: Scheduled = {}
         self._no_end_from: int | None = _NO_END_FROM
         self._coarse: list[str] = []  # columns that lose digits, if their numbers are large
         self._bounds: dict[str, tuple[Array, Array, Array]] | None = None  # that were never left
@@ -302,6 +304,12 @@ class EnvManager(Closing):
     def wait_num(self) -> int | None:
         """Steps that a step waits for, of those under way; None: all, and none goes on after it."""
         return self._backend.wait_num
+
+    def schedule(self, values: Scheduled) -> None:
+        """Have episodes that begin from now on be played with these values; see `env.schedule`."""
+        if values != self._scheduled:
+            self._scheduled = dict(values)
+            self._backend.schedule(values)
 
     @property
     def is_taken(self) -> bool:

@@ -11,6 +11,7 @@ import multiprocessing
 import os
 import re
 from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -22,14 +23,22 @@ _FOLDER = "{folder}"
 _INDEX = re.compile(r"\{\s*index\s*(?:\+\s*(\d+)\s*)?\}")
 
 
-def make_numbered(make: Callable[[], Any], index: int, folder: str = "") -> Any:
+def make_numbered(
+    make: Callable[..., Any],
+    index: int,
+    folder: str = "",
+    *,
+    kwargs: Mapping[str, Any] | None = None,
+) -> Any:
     """Returns what `make` returns, made as the environment of that number.
 
     Args:
         make: makes it.
         index: the number.
         folder: in which a folder of its own is made, named by the number; empty: it has none.
+        kwargs: keyword arguments that take the place of configured ones; None: there are none.
     """
+    make = partial(make, kwargs) if kwargs else make
     variables = {ENV_INDEX: str(index)}
     if folder:
         own = Path(folder).absolute() / f"{index:06d}"

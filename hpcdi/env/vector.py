@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 from gymnasium.vector import AutoresetMode, SyncVectorEnv, VectorEnv
 
+from hpcdi.config.schedule import Scheduled
 from hpcdi.env.base import BackendStep, EnvFacts, EnvFailure, EpisodeStart
 from hpcdi.env.contract import Results, Space, numbers_in, parts_of_reset, parts_of_step
 from hpcdi.env.in_process import call_method
@@ -52,6 +53,10 @@ class VectorEnvs:
         self._signals = SignalGuard()
         self._other: Columns = {}  # observations that the next step writes to
         self._results = Results({name: np.zeros(env_num, dtype) for name, dtype in Results.LAYOUT})
+
+    def schedule(self, values: Scheduled) -> None:
+        """See `Backend.schedule`; where there is a schedule, single environments are made."""
+        raise EnvError(f"a vector environment has no schedule: {sorted(values)}")
 
     def start(self, starts: Mapping[int, EpisodeStart]) -> dict[int, EnvFailure]:
         """Create the vector environment where it does not exist, and reset those of `starts`.

@@ -126,6 +126,7 @@ class SignalFlag:
         """
         self._taken = [*_ENDING, *preempt_signals()]
         self._keep()
+        os.register_at_fork(after_in_child=self._forget)
         if signal.SIGUSR1 not in self._taken:
             faulthandler.register(signal.SIGUSR1, file=2, all_threads=True)
 
@@ -149,6 +150,12 @@ class SignalFlag:
             if signal.getsignal(number) != self._handle:
                 signal.signal(number, self._handle)
         signal.pthread_sigmask(signal.SIG_UNBLOCK, self._taken)  # mpirun has some of them blocked
+
+    def _forget(self) -> None:
+        """In a process that an environment forks: it ends when the environment terminates it."""
+        for number in self._taken:
+            if signal.getsignal(number) == self._handle:
+                signal.signal(number, signal.SIG_DFL)
 
     def _handle(self, number: int, _frame: FrameType | None) -> None:
         meaning = self._signals.receive(number, time.monotonic())

@@ -21,6 +21,7 @@ from hpcdi.comm.messages import CollectProgress, CollectResult, Message
 from hpcdi.config.compat import Configurable, component_class
 from hpcdi.config.policy import PolicyConfig
 from hpcdi.config.roles import ParallelCollectorConfig, ZerglingCollectorConfig
+from hpcdi.config.schedule import Scheduled
 from hpcdi.env.create import create_env_manager
 from hpcdi.errors import CommError, ConfigError, PolicyError, Problem
 from hpcdi.league.battle_agent import BattleAgent, Player, Players, in_turn, live_opponents
@@ -113,6 +114,7 @@ class CollectorTask:
         lockstep: the task ends with its first rollout, by the policy of this version; None: it does
             not.
         player: the player that acts, and that learns from the data.
+        scheduled: what environments are played with, see ``env.schedule``.
     """
 
     task_id: str = ""
@@ -125,6 +127,7 @@ class CollectorTask:
     evaluated: list[Episodes] = field(default_factory=list)
     lockstep: Lockstep | None = None
     player: str = MAIN
+    scheduled: Scheduled = field(default_factory=dict)
 
     def add_episodes(self, returns: Array, lengths: Array, keep: int | None) -> None:
         """Count ended episodes; keep the last `keep` of all (None: all of them)."""
@@ -162,6 +165,7 @@ class BaseParallelCollector(Configurable, Closing, ABC):
         "seed",
         "number",
         "make_policy",
+        "scheduled",
     )
     """Keys of `cfg` that are no settings of `Config`: what a task needs."""
 
@@ -288,6 +292,9 @@ class BaseParallelCollector(Configurable, Closing, ABC):
     def _update_policy(self) -> None:
         """Load a newer policy if there is one."""
 
+    def follow_schedule(self, scheduled: Scheduled) -> None:
+        """Have episodes that begin from now on be played with the values of a schedule."""
+
     def _iter_after_hook(self) -> None:
         """Called after each step."""
 
@@ -353,6 +360,7 @@ class ZerglingParallelCollector(BaseParallelCollector):
             evaluate=self.evaluates,
             policy=self._task_cfg["policy"],
             number=self._task_cfg.get("number", (0, 1))[0],
+            scheduled=self._task_cfg.get("scheduled"),
             seed=env_seed,
         )
         self._env_manager.retires = True
@@ -375,6 +383,7 @@ class ZerglingParallelCollector(BaseParallelCollector):
         """
         is_other = task.player != self.task.player and self._version >= 0
         super().begin(task)
+        self.follow_schedule(task.scheduled)
         self._reported_at = time.monotonic()
         self._ask_for_policy()
         if is_other:
@@ -383,6 +392,11 @@ class ZerglingParallelCollector(BaseParallelCollector):
         if self.evaluates or is_other or self._env_manager.is_taken:
             self._loop.begin()
         self._env_manager.restart_count()
+
+    def follow_schedule(self, scheduled: Scheduled) -> None:
+        """See `BaseParallelCollector.follow_schedule`."""
+        if scheduled and not self.evaluates:
+            self._env_manager.schedule(scheduled)
 
     def _make_loop(self, settings: Any, seed: np.random.SeedSequence) -> Loop:
         """Returns the stepping loop of the policy in the environments."""

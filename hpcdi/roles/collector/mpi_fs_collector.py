@@ -265,7 +265,13 @@ class MPIFileSystemCollector(MessageSide, CollectorPort):
             self._discard(task.eval_flag)
         collector = self._collector_for(task.eval_flag)
         collector.begin(
-            CollectorTask(task.task_id, task.setting, lockstep=task.lockstep, player=task.player)
+            CollectorTask(
+                task.task_id,
+                task.setting,
+                lockstep=task.lockstep,
+                player=task.player,
+                scheduled=task.scheduled,
+            ),
         )
         for policies in self._policies.values():
             policies.give_up()
@@ -334,6 +340,7 @@ class MPIFileSystemCollector(MessageSide, CollectorPort):
                 "exp_name": config.exp_name,
                 "policy_update_path": str(place.layout.root),  # of frozen policies
                 "seed": task_seed(place.seed, self._task),
+                "scheduled": self._task.scheduled,
             }
             self._collectors[eval_flag] = self._create_collector({"collector_cfg": cfg})
             self.meter.mark("start")
@@ -384,6 +391,7 @@ class MPIFileSystemCollector(MessageSide, CollectorPort):
         collector = self._collectors.get(False)
         if collector is not None and collector.task.task_id == message.task_id:
             collector.task.setting = message.setting
+            collector.follow_schedule(message.scheduled)
 
     def _pause(self, message: CollectPause) -> None:
         self._is_paused = message.waits

@@ -16,11 +16,13 @@ import numpy as np
 from hpcdi.comm.messages import BlockReady, CollectResult, CollectTask, LearnTask
 from hpcdi.config.league import OneVsOneCommanderConfig
 from hpcdi.config.roles import SoloCommanderConfig
+from hpcdi.config.schedule import Value
 from hpcdi.config.schema import ExperimentConfig
 from hpcdi.league.league import League
 from hpcdi.policy.create import create_policy
 from hpcdi.policy.exploration import RANDOM
 from hpcdi.roles.context import get_task_uid
+from hpcdi.roles.coordinator.curriculum import Curriculum
 from hpcdi.roles.coordinator.groups import Group, Groups
 from hpcdi.types import Settings
 from hpcdi.utils.metrics import human_return
@@ -64,6 +66,7 @@ class Commander:
     Attributes:
         groups: see above.
         league: who plays whom; None: they play alone.
+        curriculum: what the environments are played with.
     """
 
     def __init__(self, config: ExperimentConfig, groups: Groups) -> None:
@@ -72,6 +75,7 @@ class Commander:
         self.league: League | None = None
         if isinstance(settings, OneVsOneCommanderConfig):
             self.league = League(settings.league, settings.evaluate_against, config.seed)
+        self.curriculum = Curriculum(config.env.courses)
         self._limits = RunLimits.of(config)
         self._stop_value = float(config.env.stop_value)
         self._random_steps = config.policy.random_collect_size
@@ -111,6 +115,7 @@ class Commander:
             eval_flag=False,
             setting=dict(self.get_setting_collect(group)),
             player=group.name,
+            scheduled=self.scheduled(),
         )
         self._tasks[task.task_id] = task
         return task
@@ -177,6 +182,10 @@ class Commander:
             return setting
         return {**setting, **self.league.matchmaking(group.name)}
 
+    def scheduled(self) -> dict[str, tuple[Value, float]]:
+        """Returns what collectors' environments are played with now; see ``env.schedule``."""
+        return self.curriculum.values(self.groups.env_steps)
+
     def notify_fail_collector_task(self, task: CollectTask) -> None:
         """Remove a task that has failed; an evaluation is due again at once."""
         self._tasks.pop(task.task_id, None)
@@ -198,6 +207,8 @@ class Commander:
             if self.league.freeze(group.name, task.freeze, version):
                 group.begin_anew()
         mean = group.end_evaluation(finished_task)
+        if group.is_main:
+            self.curriculum.evaluated(mean)
         return group.is_main and mean >= self._stop_value
 
     def describe_goal(self, finished_task: CollectResult) -> str:
@@ -237,9 +248,12 @@ class Commander:
 
     def state_dict(self) -> dict[str, Any]:
         """Returns the state for a snapshot, without that of the groups: plain data."""
-        return {} if self.league is None else {"league": self.league.state_dict()}
+        league = {} if self.league is None else {"league": self.league.state_dict()}
+        stages = self.curriculum.state_dict()
+        return {**league, "curriculum": stages} if stages else league
 
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
         """Restore a `state_dict`; if it is of a run without a league, the league stays new."""
+        self.curriculum.load_state_dict(state_dict.get("curriculum", {}))
         if self.league is not None and "league" in state_dict:
             self.league.load_state_dict(state_dict["league"])

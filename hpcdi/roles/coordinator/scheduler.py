@@ -497,14 +497,17 @@ class Scheduler:
         """Note its episodes; send new settings, except to evaluations and within a round."""
         worker.policy_version = message.policy_version
         self.groups.of(message).hear(message)
+        self.commander.curriculum.hear(message)
         task = worker.begin(message.task_id)
         if not self.is_on or not isinstance(task, CollectTask):
             return []
         if task.eval_flag or task.lockstep is not None:
             return []
         setting = dict(self.commander.get_setting_collect(self.groups.of(task)))
-        is_new = setting or RANDOM in task.setting
-        return [Order(worker.rank, CollectSetting(message.task_id, setting))] if is_new else []
+        scheduled = self.commander.scheduled()
+        if not (setting or RANDOM in task.setting or scheduled):
+            return []
+        return [Order(worker.rank, CollectSetting(message.task_id, setting, scheduled))]
 
     def _on_collect_result(self, message: CollectResult, now: float) -> list[Order]:
         reached = self.commander.finish_collector_task(message.task_id, message)

@@ -1,0 +1,133 @@
+"""The curriculum: which values ``env.schedule`` has now, by a run's steps and by what is reached.
+
+Rank 0 decides for all collectors, by the counters of the run, so that a resumed run goes on where
+it was. An episode says what it was played with (`FIGURE`), and only episodes of the present value
+count for the next one.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from hpcdi.comm.messages import CollectProgress
+from hpcdi.config.schedule import EVALUATION, FIGURE, Course, Value
+from hpcdi.types import Array
+from hpcdi.utils.log import LOGGER
+
+
+class Stage:
+    """Where a course by a metric is.
+
+    Args:
+        course: by a metric.
+
+    Attributes:
+        number: of the present value.
+    """
+
+    def __init__(self, course: Course) -> None:
+        self.number, self._course = 0, course
+        self._window: list[float] = []
+        self._new: list[float] = []  # that have come since the last look
+
+    @property
+    def value(self) -> tuple[Value, float]:
+        """The present value, and the number that stands for it."""
+        return self._course.stage(self.number)
+
+    def hear(self, progress: CollectProgress) -> None:
+        """Note the episodes of the present value."""
+        played_with = progress.episode_figures.get(f"{FIGURE}{self._course.name}")
+        found = _of_episodes(self._course.metric, progress)
+        if played_with is not None and found is not None:
+            chosen = found[(played_with == self.value[1]) & np.isfinite(found)]
+            self._new += chosen.tolist()
+
+    def evaluated(self, mean: float) -> None:
+        """Note the mean return of an evaluation."""
+        if self._course.metric == EVALUATION:
+            self._new.append(mean)
+
+    def look(self) -> bool:
+        """Go on to the next value where its condition is met; returns whether it did.
+
+        What came since the last look is taken in the order of size, not in that of arrival.
+        """
+        self._window = [*self._window, *sorted(self._new)][-self._course.episodes :]
+        self._new.clear()
+        is_last = self.number + 1 == len(self._course.values)
+        if is_last or len(self._window) < self._course.episodes:
+            return False
+        mean = math.fsum(self._window) / len(self._window)
+        if not self._course.is_met(mean):
+            return False
+        self.number, self._window = self.number + 1, []
+        LOGGER.info(
+            "env.schedule: %s is %s from now on, %d of %d: %s was %.4g",
+            self._course.name, self.value[0], self.number + 1, len(self._course.values),
+            self._course.metric, mean,
+        )  # fmt: skip
+        return True
+
+    def state(self) -> dict[str, Any]:
+        """Returns what `restore` takes."""
+        return {"number": self.number, "window": [*self._window, *sorted(self._new)]}
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """Go on from a `state`, as far as the values are still there."""
+        self.number = min(int(state["number"]), len(self._course.values) - 1)
+        self._window, self._new = [float(value) for value in state["window"]], []
+
+
+def _of_episodes(metric: str, progress: CollectProgress) -> Array | None:
+    """Returns a metric of each episode; None: they do not have it."""
+    if metric == "return":
+        return progress.episode_returns
+    if metric == "length":
+        return progress.episode_lengths
+    return progress.episode_figures.get(metric)
+
+
+class Curriculum:
+    """The values of a schedule.
+
+    Args:
+        courses: what changes.
+    """
+
+    def __init__(self, courses: Sequence[Course]) -> None:
+        self._courses = courses
+        self._stages = {course.name: Stage(course) for course in courses if course.metric}
+
+    def hear(self, progress: CollectProgress) -> None:
+        """Note episodes of collectors."""
+        for stage in self._stages.values():
+            stage.hear(progress)
+
+    def evaluated(self, mean: float) -> None:
+        """Note an evaluation's mean return."""
+        for stage in self._stages.values():
+            stage.evaluated(mean)
+
+    def values(self, env_steps: int) -> dict[str, tuple[Value, float]]:
+        """Returns the value of each name after so many steps of the run's environments."""
+        for stage in self._stages.values():
+            stage.look()
+        return {
+            course.name: self._stages[course.name].value if course.metric else course.at(env_steps)
+            for course in self._courses
+        }
+
+    def state_dict(self) -> dict[str, Any]:
+        """Returns the state for a snapshot, plain data."""
+        return {name: stage.state() for name, stage in self._stages.items()}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Restore a `state_dict`; what is new begins anew."""
+        for name, stage in self._stages.items():
+            if name in state:
+                stage.restore(state[name])
