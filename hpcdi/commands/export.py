@@ -86,6 +86,11 @@ def main(arguments: Sequence[str]) -> int:
     module, first = _module_of(loaded), loaded.spaces.observation[0]
     if "observation" in getattr(module, "inputs", {}):  # the network's own shape may be flat
         module.inputs["observation"] = first.shape
+    origins = loaded.config.env.origins
+    if origins and not hasattr(module, "subtract"):
+        raise PolicyError("a policy of another form than Greedy knows no env.origin")
+    if origins:
+        module.subtract(origins)
     if kind in SOURCES:
         _write_source(module, loaded, kind, given.output)
         return EXIT_DONE
@@ -113,7 +118,8 @@ def _write_source(module: Any, loaded: LoadedPolicy, language: str, output: str 
     folder, name = name_of(output, loaded.config.exp_name, language)
     files = as_source(module, language, name, f"The policy of {loaded.config.exp_name}")
     drawn = _observations(loaded.spaces, _TRIALS, 0)
-    flat = [drawn[given].reshape(_TRIALS, -1).astype(np.float32) for given in module.inputs]
+    inputs = _from_afar(drawn, loaded)
+    flat = [inputs[given].reshape(_TRIALS, -1) for given in module.inputs]
     difference = check(files, name, language, module, np.concatenate(flat, axis=1))
     for file, text in files.items():
         with or_refuse(short(folder / file)), published(folder / file) as out:
@@ -183,7 +189,7 @@ def _compare(act: Any, module: Any, loaded: LoadedPolicy, batch: int | None, fil
         for _ in range(_STEPS):  # of episodes, as far as there is a memory
             given = _observations(loaded.spaces, size, next(numbers))
             own = under(loaded.actor.act(given, {}), "action")
-            inputs = {name: column.astype(np.float32) for name, column in given.items()}
+            inputs = _from_afar(given, loaded)
             made = act({**inputs, **(state or _first_state(module, size))})
             if batch is None and not state:  # in use it often gets a single observation
                 alone = {name: column[:1] for name, column in inputs.items()}
@@ -195,6 +201,15 @@ def _compare(act: Any, module: Any, loaded: LoadedPolicy, batch: int | None, fil
             if not state:
                 break
     return max(differences)
+
+
+def _from_afar(given: Columns, loaded: LoadedPolicy) -> Columns:
+    """Returns rows of observations as an environment returns them: far from 0 as float64."""
+    inputs = {name: column.astype(np.float32) for name, column in given.items()}
+    for name, origin in loaded.config.env.origins.items():
+        shape, numbers = given[name].shape[1:], np.array(origin)
+        inputs[name] = given[name] + (numbers if numbers.size == 1 else numbers.reshape(shape))
+    return inputs
 
 
 def _difference(made: Array, own: Array, file: Path) -> float:

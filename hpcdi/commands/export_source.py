@@ -50,7 +50,7 @@ def check(
         name: of the function, without ``_act``.
         language: of the files.
         module: the policy, see `hpcdi.policy.networks.Greedy`.
-        observations: float32 [n, numbers].
+        observations: [n, numbers].
 
     Raises:
         PolicyFileError: they do not compile, or it is too large.
@@ -84,10 +84,11 @@ def check(
 def _actions_of(module: Any, observations: Array) -> Array:
     """Returns the policy's actions, float64 [n, numbers]."""
     given, at = [], 0
-    for shape in module.inputs.values():
+    for name, shape in module.inputs.items():
         size = int(np.prod(shape))
         part = observations[:, at : at + size].reshape(-1, *shape)
-        given.append(torch.from_numpy(part.copy()))
+        number = torch.float64 if name in getattr(module, "far", {}) else torch.float32
+        given.append(torch.tensor(part, dtype=number))
         at += size
     with torch.no_grad():
         outputs = module.eval()(*given)

@@ -283,7 +283,7 @@ def prepare(request: RunRequest) -> tuple[BatchJob, dict[str, Any]]:
         ConfigError: the experiment is wrong. LaunchError: it asks for too few ranks, or the run
             folder cannot be used.
     """
-    compiled, spaces = load_experiment(resume.config_of(request), request.overrides)
+    compiled, spaces = load_experiment(resume.config_of(request), resume.overrides_of(request))
     config = compiled.config
     slurm = resolved(config.slurm, default_ranks(config))
     ranks = slurm.nodes * slurm.ntasks_per_node

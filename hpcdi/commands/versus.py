@@ -18,8 +18,9 @@ from hpcdi.commands.saved_policy import LoadedPolicy, find_policy, load_policy
 from hpcdi.config.league import OneVsOneCommanderConfig
 from hpcdi.config.schema import ExperimentConfig
 from hpcdi.env.best_response import Act
-from hpcdi.env.create import battle_teams, create_env_manager
+from hpcdi.env.create import create_env_manager
 from hpcdi.env.manager import EnvManager
+from hpcdi.env.probe import look_at
 from hpcdi.errors import EXIT_DONE, LaunchError
 from hpcdi.league.battle_agent import (
     LEARNER,
@@ -230,7 +231,7 @@ class Arena(Closing):
         self.iteration = kept.image.version
         config = self._loaded.config
         self.seed = config.seed if given.seed is None else given.seed
-        self.players = battle_teams(config.env)
+        self.players = look_at(config.env).teams
         """Seats of a game; where there are teams, these."""
         if self.players < 2:
             raise LaunchError(

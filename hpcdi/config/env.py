@@ -151,9 +151,23 @@ class EnvConfig(ComponentConfig):
         "{env_steps: {0: 0.0, 200_000: 5.0}}}, or by what is reached, as in {kwargs.level: "
         "{values: [1, 2, 3], when: 'is_success >= 0.8', episodes: 100}}; not in evaluations",
     )
+    origin: dict[str, Any] | None = setting(
+        None,
+        "what is subtracted from observations before they are rounded to float32, by column, e.g. "
+        "{observation: [5_400_000, 0]}; empty: a first observation says it, where numbers of "
+        "float64 are beyond 100,000; {}: nothing",
+    )
     manager: ManagerConfig = component(
         ENV_MANAGER_REGISTRY, "base", "how the environments are stepped"
     )
+
+    @property
+    def origins(self) -> dict[str, tuple[float, ...]]:
+        """`origin` as numbers of each column; none: it is not known, or nothing is subtracted."""
+        return {
+            name: tuple(map(float, given if isinstance(given, list | tuple) else [given]))
+            for name, given in (self.origin or {}).items()
+        }
 
     @property
     def courses(self) -> tuple[Course, ...]:
@@ -186,6 +200,10 @@ class EnvConfig(ComponentConfig):
         except ValueError as error:
             name, said = error.args
             yield Problem(f"schedule.{name}", said)
+        for name, given in (self.origin or {}).items():
+            numbers = given if isinstance(given, list | tuple) else [given]
+            if not numbers or not all(isinstance(each, float | int) for each in numbers):
+                yield Problem(f"origin.{name}", "is a number, or one for each component, in a list")
         for name in ("seeds", "eval_seeds"):
             try:
                 seeds_of(getattr(self, name))

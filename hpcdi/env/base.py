@@ -195,6 +195,7 @@ class Backend(Protocol):
         observation: each [rows, ...]; the policy acts on it next. A step writes to other arrays,
             the step after it to these.
         keeps_infos: keep the infos of each step.
+        origin: what is subtracted from observations, see `Space.of_observations`.
         infos: of the last step, by environment, in a battle lists of them; where they are kept.
     """
 
@@ -220,6 +221,7 @@ class Backend(Protocol):
 
     observation: Columns
     keeps_infos: bool
+    origin: Mapping[str, Sequence[float]]
     infos: dict[int, Any]
 
     def start(self, starts: Mapping[int, EpisodeStart]) -> dict[int, EnvFailure]:

@@ -19,7 +19,7 @@ from __future__ import annotations
 import dataclasses
 import math
 import reprlib
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -31,6 +31,13 @@ from hpcdi.types import ACTION_MASK, Array, Columns, Leaf, Spaces
 Path = tuple[Any, ...]
 At = int | slice
 """One row, or several."""
+Origin = Mapping[str, Sequence[float]]
+"""What is subtracted from observations, by column: one number, or one for each component."""
+COARSE_FROM = 1e5
+"""Numbers from here on are in steps of 0.008 in float32."""
+_NO_ORIGIN: Origin = {}
+_MOST_OF_ORIGIN = 4096
+"""Numbers of an observation beyond which it gets no origin by itself."""
 
 
 def children_of(space: Any) -> list[tuple[Any, Any]] | None:
@@ -121,6 +128,50 @@ def stored_dtype(dtype: Any) -> str:
     return "float32" if np.dtype(dtype) == np.float64 else str(np.dtype(dtype))
 
 
+def origin_of(
+    space: Any, value: Any, *, is_of_several: bool = False
+) -> dict[str, tuple[float, ...]]:
+    """Returns what to subtract from observations: far numbers of float64, in whole thousands.
+
+    Args:
+        space: gymnasium's, of observations.
+        value: one of these, as the environment returned it.
+        is_of_several: it is that of a vector environment.
+    """
+    found: dict[str, tuple[float, ...]] = {}
+    for field in Space.of_observations(space).fields:
+        numbers = np.asarray(pick(value, field.path))
+        if field.dtype.kind != "f" or numbers.dtype != np.float64:
+            continue
+        numbers = numbers[0] if is_of_several else numbers
+        is_far = np.isfinite(numbers) & (np.abs(numbers) >= COARSE_FROM)
+        if not is_far.any() or numbers.size > _MOST_OF_ORIGIN:
+            continue
+        origin = np.where(is_far, np.round(np.where(is_far, numbers, 0.0), -3), 0.0).ravel()
+        is_one = bool((origin == origin[0]).all())
+        found[field.name] = (float(origin[0]),) if is_one else tuple(origin.tolist())
+    return found
+
+
+def _origin_in(origin: Origin, leaf: Leaf, column: str) -> Array | None:
+    """Returns the origin of a column as an array of a row's shape; None: it has none.
+
+    Raises:
+        EnvError: it has other components.
+    """
+    given = origin.get(column)
+    if given is None:
+        return None
+    numbers = np.asarray(given, np.float64).ravel()
+    if numbers.size not in (1, math.prod(leaf.shape)) or np.dtype(leaf.dtype).kind != "f":
+        raise EnvError(f"env.origin.{column} has {numbers.size} numbers, and that is {leaf}")
+    if not numbers.any():
+        return None
+    return np.broadcast_to(
+        numbers if numbers.size == 1 else numbers.reshape(leaf.shape), leaf.shape
+    )
+
+
 class Field:
     """One column of a space: checks values of one part, and copies them there.
 
@@ -131,6 +182,7 @@ class Field:
         start: the first of a discrete action's values in the environment; None: 0.
         limits: of whole numbers, both included; None: none but those of the dtype.
         is_mask: of legal actions; 0 and 1 of any dtype.
+        origin: is subtracted from values, in float64; None: nothing is.
 
     Attributes:
         shape, dtype: of a row.
@@ -145,7 +197,9 @@ class Field:
         limits: tuple[Any, Any] | None = None,
         *,
         is_mask: bool = False,
+        origin: Array | None = None,
     ) -> None:
+        self.origin = origin
         self.name, self.path, self.start = name, path, start
         self.shape, self.dtype = leaf.shape, np.dtype(leaf.dtype)
         self._is_mask = is_mask
@@ -179,6 +233,8 @@ class Field:
             array, is_safe = self._fitting(value, np.shape(column[at]), is_one)
         if not is_safe:
             self._check_limits(array, is_one)
+        if self.origin is not None:
+            array = array - self.origin
         if array.dtype is column.dtype:
             column[at] = array
         else:
@@ -262,7 +318,14 @@ class Space:
     """
 
     def __init__(
-        self, root: str, space: Any, mask: Any = None, prefix: Path = (), *, as_is: bool = False
+        self,
+        root: str,
+        space: Any,
+        mask: Any = None,
+        prefix: Path = (),
+        *,
+        as_is: bool = False,
+        origin: Origin = _NO_ORIGIN,
     ) -> None:
         found = list(leaves_of(root, space))
         is_seen = root == "observation"
@@ -274,6 +337,7 @@ class Space:
                 leaf.column(root), (*prefix, *path), stored,
                 None if is_seen or not leaf.starts else np.reshape(leaf.starts, leaf.shape),
                 _limits_of(pick_space(space, path), leaf, is_seen),
+                origin=_origin_in(origin, stored, leaf.column(root)),
             )
             for stored, (leaf, path) in zip(self.leaves, found, strict=True)
         ]  # fmt: skip
@@ -287,23 +351,29 @@ class Space:
         """The one column, where a value is one array."""
 
     @classmethod
-    def of_observations(cls, space: Any, *, as_is: bool = False) -> Space:
+    def of_observations(
+        cls, space: Any, *, as_is: bool = False, origin: Origin = _NO_ORIGIN
+    ) -> Space:
         """Returns that of observations.
 
         Args:
             space: gymnasium's.
             as_is: rows have its own dtypes, not those that are stored.
+            origin: what is subtracted from values, by column; see ``env.origin``.
 
         Raises:
-            EnvError: they are no arrays.
+            EnvError: they are no arrays; or the origin is of others.
         """
         inner, mask = split_mask(space)
         is_inside = (
             isinstance(space, of_gymnasium.Dict) and space.spaces.get("observation") is inner
         )
         prefix = ("observation",) if is_inside else ()
-        made = cls("observation", inner, mask, prefix, as_is=as_is)
+        made = cls("observation", inner, mask, prefix, as_is=as_is, origin=origin)
         made._space = space
+        if unknown := origin.keys() - {field.name for field in made.fields}:
+            names = ", ".join(field.name for field in made.fields)
+            raise EnvError(f"env.origin has {', '.join(unknown)}, and its observations are {names}")
         return made
 
     @classmethod
@@ -328,6 +398,15 @@ class Space:
             and np.dtype(pick_space(self._space, field.path).dtype) == np.float64
         ]
 
+    def may_be_coarse(self) -> bool:
+        """Decides whether bounds allow numbers that float32 would round to coarse steps."""
+        for field in self.fields:
+            if field.dtype.kind == "f":
+                space = pick_space(self._space, field.path)
+                if max(-np.min(space.low), np.max(space.high)) >= COARSE_FROM:
+                    return True
+        return False
+
     def bounds(self) -> dict[str, tuple[Array, Array, Array]]:
         """Returns the bounds of each bounded Box of numbers, by column, and what is near."""
         found = {}
@@ -335,7 +414,10 @@ class Space:
             if field.dtype.kind != "f":
                 continue
             space = pick_space(self._space, field.path)
-            low, high = (np.asarray(limit, np.float64) for limit in (space.low, space.high))
+            from_origin = 0.0 if field.origin is None else field.origin
+            low, high = (
+                np.asarray(limit, np.float64) - from_origin for limit in (space.low, space.high)
+            )
             if not (np.isinf(low).all() and np.isinf(high).all()):
                 slack = 1e-5 * np.maximum(1.0, np.nan_to_num(np.maximum(-low, high), posinf=0.0))
                 found[field.name] = low, high, slack

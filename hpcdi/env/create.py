@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -23,14 +22,13 @@ from hpcdi.config.env import (
 from hpcdi.config.schedule import Scheduled
 from hpcdi.env.base import EnvFn
 from hpcdi.env.child_process import ChildWorker
+from hpcdi.env.contract import Origin
 from hpcdi.env.in_process import LocalWorker, SingleEnvs
 from hpcdi.env.manager import EnvManager
 from hpcdi.env.numbering import make_numbered
-from hpcdi.env.process_state import SignalGuard
 from hpcdi.env.seeds import ScenarioSeeds
 from hpcdi.env.vector import VectorEnvs
 from hpcdi.errors import ConfigError, Problem
-from hpcdi.types import Spaces
 from hpcdi.utils.registry import ENV_MANAGER_REGISTRY, ENV_REGISTRY
 
 
@@ -42,11 +40,13 @@ class Source:
         env_fns: make one environment each; there are as many of them as environments.
         vector: makes a vector environment of all of them, where that is preferred.
         is_battle: whether they are battle environments.
+        origin: see `Space.of_observations`.
     """
 
     env_fns: Sequence[EnvFn]
     vector: Callable[[], Any] | None = None
     is_battle: bool = False
+    origin: Origin = dataclasses.field(default_factory=dict)
 
 
 class BaseEnvManager(Configurable):
@@ -75,8 +75,10 @@ class BaseEnvManager(Configurable):
             raise ConfigError(problems, "the manager's configuration")
         if source.vector is not None:
             vector = VectorEnvs(source.vector, len(source.env_fns))
+            vector.origin = source.origin
             return EnvManager(vector, settings, episode_num=episode_num, seed=seed)
         envs = cls.single_envs(source, settings)
+        envs.origin = source.origin
         return EnvManager(envs, settings, episode_num=episode_num, seed=seed)
 
     @classmethod
@@ -111,68 +113,6 @@ class SubprocessEnvManager(BaseEnvManager):
 def get_env_cls(cfg: EnvConfig | Mapping[str, Any]) -> Any:
     """Returns the class that ``cfg.type`` names."""
     return component_class(ENV_REGISTRY, cfg)
-
-
-def get_spaces(cfg: EnvConfig) -> Spaces:
-    """Returns the spaces of an environment, in a battle of one player; makes one and closes it.
-
-    Raises:
-        ConfigError: it cannot be made here, or its observations are not arrays.
-    """
-    with SignalGuard():
-        env_cls, evaluated = get_env_cls(cfg), cfg.for_evaluation()
-        spaces: Spaces = env_cls.spaces(cfg)
-        if evaluated is not cfg and (others := env_cls.spaces(evaluated)) != spaces:
-            message = f"lead to other spaces, {others}, than kwargs alone, {spaces}"
-            raise ConfigError([Problem("env.eval_kwargs", message)])
-    return spaces
-
-
-def check_room(cfg: EnvConfig) -> None:
-    """Check that a process has room for the environments that a run makes in one; makes two.
-
-    Raises:
-        ConfigError: the second cannot be made, as of a simulator of which a process has one.
-    """
-    env_cls = get_env_cls(cfg)
-    in_a_process = cfg.collector_env_num + cfg.evaluator_env_num
-    if isinstance(cfg.manager, ChildConfig) or not hasattr(env_cls, "make_single"):
-        return
-    if hasattr(env_cls, "has_vector") and not cfg.needs_single and env_cls.has_vector(cfg):
-        return
-    first, second = single_env_fns(cfg, range(2))
-    with SignalGuard(), contextlib.ExitStack() as stack:
-        for make, is_first in ((first, True), (second, False)):
-            try:
-                stack.callback(getattr(make(), "close", lambda: None))
-            except Exception as error:
-                if is_first:  # it was made before, for its spaces: this is no matter of room
-                    return
-                message = (
-                    f"is {cfg.manager.type!r}: a collector's process makes {in_a_process} "
-                    f"environments ({cfg.collector_env_num} collect, {cfg.evaluator_env_num} "
-                    f"evaluate), and already a second one cannot be made in it ({error}); set "
-                    "env.manager.type: subprocess, or give each its own port or file by {index}"
-                )
-                raise ConfigError([Problem("env.manager.type", message)]) from error
-
-
-def battle_players(cfg: EnvConfig) -> int:
-    """Returns the players of an environment; 1 where it is no battle. Makes one and closes it.
-
-    Raises:
-        ConfigError: it cannot be made here.
-    """
-    env_cls = get_env_cls(cfg)
-    with SignalGuard():
-        return int(env_cls.players(cfg)) if hasattr(env_cls, "players") else 1
-
-
-def battle_teams(cfg: EnvConfig) -> int:
-    """Returns the teams of an environment; players without one are teams. See `battle_players`."""
-    env_cls = get_env_cls(cfg)
-    with SignalGuard():
-        return int(env_cls.teams(cfg)) if hasattr(env_cls, "teams") else battle_players(cfg)
 
 
 def create_env_manager(
@@ -216,6 +156,7 @@ def create_env_manager(
     first = number * (config.collector_env_num + config.evaluator_env_num)
     first += config.collector_env_num if evaluate else 0
     source = _source(env_cls, config, range(first, first + env_num), alone=is_alone)
+    source = dataclasses.replace(source, origin=config.origins)
     manager: EnvManager = component_class(ENV_MANAGER_REGISTRY, settings).build(
         source, settings, episode_num=limit or settings.episodes, seed=seed
     )
@@ -288,7 +229,7 @@ def _source(
     """
     in_children = isinstance(config.manager, ChildConfig)
     env_fns = single_env_fns(config, numbers)
-    if hasattr(env_cls, "players"):
+    if getattr(env_cls, "is_battle", False):
         return Source(env_fns, is_battle=True)
     if in_children and getattr(config, "vectorization", "auto") != "auto":
         message = "must be 'auto' where each environment has a process of its own"

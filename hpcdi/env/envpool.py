@@ -14,9 +14,9 @@ from gymnasium.vector.utils import batch_space
 
 from hpcdi.config.compat import Configurable
 from hpcdi.config.env import EnvPoolConfig
-from hpcdi.env.gymnasium import cannot_make, spaces_of
+from hpcdi.env.gymnasium import cannot_make
 from hpcdi.errors import ConfigError, Problem
-from hpcdi.types import Array, Spaces
+from hpcdi.types import Array
 from hpcdi.utils.registry import import_module
 
 
@@ -109,13 +109,9 @@ class EnvPoolEnv(Configurable):
             raise ConfigError([Problem("env.kwargs", str(error))]) from error
 
     @classmethod
-    def spaces(cls, cfg: EnvPoolConfig) -> Spaces:
-        """Returns the spaces of one environment.
-
-        Raises:
-            ConfigError: it cannot be made, or its observations or actions are of another kind.
-        """
-        return spaces_of(cls.make_vector(cfg, 1), cfg.env_id)
+    def probe(cls, cfg: EnvPoolConfig) -> EnvPoolVector:
+        """Returns a vector environment of one; see `make_vector`."""
+        return cls.make_vector(cfg, 1)
 
 
 @contextlib.contextmanager

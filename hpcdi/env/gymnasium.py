@@ -18,11 +18,9 @@ from gymnasium.vector import AutoresetMode, VectorEnv
 
 from hpcdi.config.compat import Configurable
 from hpcdi.config.env import GymnasiumConfig
-from hpcdi.env.contract import read_spaces
-from hpcdi.env.numbering import is_numbered, numbered
+from hpcdi.env.numbering import is_numbered, make_numbered, numbered
 from hpcdi.env.wrappers import ActionMasks, Checked, without_reward_wrappers, wrap
 from hpcdi.errors import ConfigError, EnvError, Problem
-from hpcdi.types import Spaces
 from hpcdi.utils.registry import import_module, missing_module, named_in_module
 
 _AUTORESET = {
@@ -71,7 +69,8 @@ class GymnasiumEnv(Configurable):
         import_module(cfg.import_names)  # again in a child process
         with _config_errors(cfg.env_id):
             spec, kwargs = _called(cfg)
-            env = gymnasium.make(spec, **kwargs)
+            # values are checked where they are copied, those of all kinds of environments
+            env = gymnasium.make(spec, **{"disable_env_checker": True, **kwargs})
         return cls._wrapped(cfg, env)
 
     @classmethod
@@ -84,15 +83,17 @@ class GymnasiumEnv(Configurable):
         mode = None if cfg.vectorization == "auto" else cfg.vectorization
         vector_kwargs = {"autoreset_mode": _AUTORESET[cfg.autoreset]} if cfg.autoreset else None
         wrapped = partial(cls._wrapped, cfg) if cfg.wrappers or cfg.action_mask else None
+        unchecked: dict[str, bool] = {}
         if mode in ("sync", "async"):
             wrapped = partial(cls._checked, cfg)
+            unchecked = {"disable_env_checker": True}
         with _config_errors(cfg.env_id):
             spec, kwargs = _called(cfg)
             return gymnasium.make_vec(
                 spec, num_envs=env_num, vectorization_mode=mode,
                 vector_kwargs=vector_kwargs,
                 wrappers=None if wrapped is None else [wrapped],
-                **kwargs,
+                **{**unchecked, **kwargs},
             )  # fmt: skip
 
     @classmethod
@@ -110,31 +111,15 @@ class GymnasiumEnv(Configurable):
             raise ConfigError([Problem("env.action_mask", str(error))]) from error
 
     @classmethod
-    def spaces(cls, cfg: GymnasiumConfig) -> Spaces:
-        """Returns the spaces of one environment.
+    def probe(cls, cfg: GymnasiumConfig) -> Any:
+        """Returns an environment as a run has it: one, or a vector environment of one.
 
         Raises:
-            ConfigError: it cannot be made, or its observations or actions are of another kind.
+            ConfigError: it cannot be made.
         """
-        if cfg.wrappers or cfg.action_mask:
-            return spaces_of(cls.make_single(cfg), cfg.env_id)
-        return spaces_of(cls.make_vector(cfg, 1), cfg.env_id)
-
-
-def spaces_of(env: Any, env_id: str) -> Spaces:
-    """Returns the spaces of an environment, or of one of a vector environment; closes it.
-
-    Raises:
-        ConfigError: they are of another kind than `hpcdi.env.spaces` takes.
-    """
-    one = "single_" if hasattr(env, "single_observation_space") else ""
-    try:
-        observation, action = (getattr(env, f"{one}{of}_space") for of in ("observation", "action"))
-        return read_spaces(observation, action)
-    except EnvError as error:
-        raise refuse_spaces(env_id, error) from error
-    finally:
-        env.close()
+        if not cfg.needs_single and cls.has_vector(cfg):
+            return cls.make_vector(cfg, 1)
+        return make_numbered(partial(cls.make_single, cfg), 0, cfg.manager.folder)
 
 
 def refuse_spaces(env_id: str, error: EnvError) -> ConfigError:

@@ -21,6 +21,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from multiprocessing.connection import wait
+from types import MappingProxyType
 from typing import Any, Protocol, Self
 
 import numpy as np
@@ -28,6 +29,7 @@ import numpy as np
 from hpcdi.config.schedule import Scheduled
 from hpcdi.env.base import BackendStep, EnvFacts, EnvFailure, EnvFn, EpisodeStart
 from hpcdi.env.contract import (
+    Origin,
     Results,
     Space,
     numbers_in,
@@ -62,14 +64,16 @@ class Layout:
         env_num, seats: environments, and players of each.
         arrays: ``0/``, ``1/`` and ``final/`` before the names of an observation's columns, an
             action's columns, and the results of a step.
+        origin: see `Space.of_observations`.
     """
 
     env_num: int
     seats: int
     arrays: tuple[tuple[str, tuple[int, ...], str], ...]
+    origin: Origin
 
     @classmethod
-    def of(cls, env_num: int, facts: EnvFacts) -> Self:
+    def of(cls, env_num: int, facts: EnvFacts, origin: Origin) -> Self:
         """Returns the layout for environments.
 
         Raises:
@@ -81,7 +85,7 @@ class Layout:
         columns = {f"{part}/{n}": c for part in ("0", "1", "final") for n, c in seen.items()}
         arrays = [(n, c.shape, c.dtype.str) for n, c in {**columns, **acts}.items()]
         arrays += [(name, (rows,), dtype) for name, dtype in Results.LAYOUT]
-        return cls(env_num, facts.players, tuple(arrays))
+        return cls(env_num, facts.players, tuple(arrays), origin)
 
 
 class SharedArrays(Closing):
@@ -402,7 +406,8 @@ class LocalWorker:
         layout, self._arrays = arrays.layout, arrays
         self._rows = [seat * layout.env_num + env for seat in range(layout.seats)]
         observation, action = self._spaces()
-        self._seen, self._acts = Space.of_observations(observation), Space.of_actions(action)
+        self._seen = Space.of_observations(observation, origin=layout.origin)
+        self._acts = Space.of_actions(action)
 
     def retire(self) -> None:
         """Close the environment; an error of its own does not matter any more."""
@@ -464,6 +469,7 @@ class SingleEnvs:
     fails_as_one = False
     resets_alone = True
     keeps_infos = False
+    origin: Origin = MappingProxyType({})
 
     def __init__(
         self,
@@ -685,7 +691,7 @@ class SingleEnvs:
     def _admit(self, env: int, facts: EnvFacts) -> None:
         """Attach a new environment to its rows of the arrays, after a look at its spaces."""
         if self.facts is None:
-            layout = Layout.of(self.env_num, facts)
+            layout = Layout.of(self.env_num, facts, self.origin)
             self.facts, self.acts = facts, np.zeros(self.env_num * facts.players, dtype=bool)
             self._all, self._none = ~self.acts, np.zeros_like(self.acts)
             self._all.flags.writeable = self._none.flags.writeable = False

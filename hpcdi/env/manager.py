@@ -34,7 +34,7 @@ from hpcdi.env.base import (
     EnvFailure,
     EpisodeStart,
 )
-from hpcdi.env.contract import Space, read_spaces
+from hpcdi.env.contract import COARSE_FROM, Space, read_spaces
 from hpcdi.env.renewal import Renewal
 from hpcdi.env.seeds import SeedStreams
 from hpcdi.errors import EnvError, EnvValueError
@@ -47,7 +47,6 @@ from hpcdi.utils.processes import tree_bytes
 ResetParam = Mapping[int, Mapping[str, Any] | None]
 """Environments to reset; each with None, or with its ``seed`` and ``options``."""
 _NO_LIMIT = np.iinfo(np.int64).max
-_COARSE_FROM = 1e5  # of float64 numbers; float32 has them in steps of 0.008
 _NO_END_FROM = 10_000  # steps of an environment, after which that is said
 _LOOK_EVERY = 1_000  # steps from one look at the bounds of observations to the next
 
@@ -641,16 +640,17 @@ class EnvManager(Closing):
     def _warn_of_bounds(self, rows: Array) -> None:
         """Warn once of numbers, in some rows (bool), that are beyond a Box's bounds, or coarse."""
         if self._bounds is None and self._backend.facts is not None:
-            space = Space.of_observations(self._backend.facts.observation_space)
+            facts, origin = self._backend.facts, self._backend.origin
+            space = Space.of_observations(facts.observation_space, origin=origin)
             self._bounds, self._coarse = space.bounds(), space.coarse()
         for name in self._coarse:
             most = float(np.abs(self._backend.observation[name][rows]).max(initial=0.0))
-            if most >= _COARSE_FROM and math.isfinite(most):
+            if most >= COARSE_FROM and math.isfinite(most):
                 self._coarse = [other for other in self._coarse if other != name]
                 LOGGER.warning(
                     "%s is %g, float64, and is stored as float32, in steps of %.2g: if smaller "
-                    "differences matter, subtract an origin before, by env.wrappers: [{type: "
-                    "Recenter, by: [...]}]", name, most, float(np.spacing(np.float32(most))),
+                    "differences matter, set env.origin to what lies near, by column",
+                    name, most, float(np.spacing(np.float32(most))),
                     extra={"once": f"{name} is stored in coarse steps"},
                 )  # fmt: skip
                 break

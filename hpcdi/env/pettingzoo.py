@@ -26,7 +26,6 @@ from hpcdi.env.contract import (
     number_of,
     parts_of_reset,
     parts_of_step,
-    read_spaces,
     split_mask,
     truth_of,
 )
@@ -34,13 +33,12 @@ from hpcdi.env.gymnasium import (
     cannot_make,
     failed_in_making,
     place_within,
-    refuse_spaces,
 )
-from hpcdi.env.numbering import numbered
+from hpcdi.env.numbering import make_numbered, numbered
 from hpcdi.env.old_gym import space_of
 from hpcdi.env.wrappers import flat_mask
 from hpcdi.errors import ConfigError, EnvError, EnvValueError, Problem
-from hpcdi.types import ACTION_MASK, Array, Spaces
+from hpcdi.types import ACTION_MASK, Array
 from hpcdi.utils.registry import import_module
 
 Joint = list[Any]
@@ -54,6 +52,7 @@ class PettingZooEnv(Configurable):
     """Makes PettingZoo's environments; never instantiated."""
 
     Config = PettingZooConfig
+    is_battle = True
 
     @classmethod
     def make_single(cls, cfg: PettingZooConfig) -> BattleEnv:
@@ -82,37 +81,10 @@ class PettingZooEnv(Configurable):
         return battle
 
     @classmethod
-    def spaces(cls, cfg: PettingZooConfig) -> Spaces:
-        """Spaces of one player.
-
-        Raises:
-            ConfigError: the environment cannot be made, or its players' spaces differ.
-        """
-        env = cls.make_single(cfg)
-        try:
-            return read_spaces(*space_of_players(env))
-        except EnvError as error:
-            raise refuse_spaces(cfg.env_id, error) from error
-        finally:
-            env.close()
-
-    @classmethod
-    def players(cls, cfg: PettingZooConfig) -> int:
-        """Number of players; makes an environment and closes it."""
-        env = cls.make_single(cfg)
-        try:
-            return env.agents
-        finally:
-            env.close()
-
-    @classmethod
-    def teams(cls, cfg: PettingZooConfig) -> int:
-        """Number of teams; makes an environment and closes it."""
-        env = cls.make_single(cfg)
-        try:
-            return len(teams_of(env))
-        finally:
-            env.close()
+    def probe(cls, cfg: PettingZooConfig) -> BattleEnv:
+        """One environment; see `make_single`."""
+        battle: BattleEnv = make_numbered(partial(cls.make_single, cfg), 0, cfg.manager.folder)
+        return battle
 
 
 def numbered_teams(given: Mapping[str, Any], env: Any) -> tuple[tuple[int, ...], ...]:

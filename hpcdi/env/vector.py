@@ -13,6 +13,7 @@ All three become the same: `successor` is always the last observation of the old
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -20,7 +21,7 @@ from gymnasium.vector import AutoresetMode, SyncVectorEnv, VectorEnv
 
 from hpcdi.config.schedule import Scheduled
 from hpcdi.env.base import BackendStep, EnvFacts, EnvFailure, EpisodeStart
-from hpcdi.env.contract import Results, Space, numbers_in, parts_of_reset, parts_of_step
+from hpcdi.env.contract import Origin, Results, Space, numbers_in, parts_of_reset, parts_of_step
 from hpcdi.env.in_process import call_method
 from hpcdi.env.process_state import SignalGuard, seed_libraries
 from hpcdi.errors import ConfigError, EnvError, EnvValueError
@@ -41,6 +42,7 @@ class VectorEnvs:
     wait_num: int | None = None
     is_taken = False
     keeps_infos = False
+    origin: Origin = MappingProxyType({})
 
     def __init__(self, make: Callable[[], VectorEnv[Any, Any, Any]], env_num: int) -> None:
         self.env_num = env_num
@@ -181,7 +183,7 @@ class VectorEnvs:
                 f"{self._mode!r}, and must be one of gymnasium.vector.AutoresetMode"
             )
         self.facts = EnvFacts(env.single_observation_space, env.single_action_space)
-        self._seen = Space.of_observations(env.single_observation_space)
+        self._seen = Space.of_observations(env.single_observation_space, origin=self.origin)
         self._acts = Space.of_actions(env.single_action_space)
         self._none = self._acts.zeros(self.env_num)
         if not self.observation:

@@ -93,26 +93,6 @@ class AsFloats(gymnasium.ObservationWrapper[Array, Any, Array]):
         return np.asarray(observation, np.float32) * self._scale
 
 
-class Recenter(gymnasium.ObservationWrapper[Array, Any, Array]):
-    """Numbers minus `by`, subtracted in float64: coordinates of a map, whose digits float32 lacks.
-
-    Args:
-        env: its observations are of a Box of float64.
-        by: one number, or one for each component.
-    """
-
-    def __init__(self, env: gymnasium.Env[Array, Any], by: float | Sequence[float]) -> None:
-        super().__init__(env)
-        space: Any = env.observation_space
-        self._by = np.asarray(by, np.float64)
-        low, high = (np.asarray(limit, np.float64) - self._by for limit in (space.low, space.high))
-        self.observation_space = gymnasium.spaces.Box(low, high, dtype=np.float64)
-
-    def observation(self, observation: Array) -> Array:
-        """The numbers, shifted."""
-        return np.asarray(observation, np.float64) - self._by
-
-
 class RepeatAction(gymnasium.Wrapper[Any, Any, Any, Any]):
     """Each action is taken several times in a row; the rewards of these steps are added up.
 
@@ -272,7 +252,6 @@ WRAPPERS: dict[str, Wrap] = {
     "AsFloats": AsFloats,
     "ChannelsFirst": ChannelsFirst,
     "Components": Components,
-    "Recenter": Recenter,
     "RepeatAction": RepeatAction,
     "ScaleReward": ScaleReward,
     "SignReward": SignReward,

@@ -844,6 +844,7 @@ class Greedy(nn.Module):
     Attributes:
         output_names: of what is returned; actions of several parts are ``action/<name>``, and the
             states after the step, ``next_state/<name>``, come last.
+        far: inputs of which something is subtracted first.
     """
 
     def __init__(
@@ -862,10 +863,27 @@ class Greedy(nn.Module):
         self._states = [name for name in self.inputs if name.startswith("state/")]
         after = [f"next_{name}" for name in self._states]
         self.output_names = (*(action_names or (action,)), *others, *after)
+        self.far: dict[str, str] = {}
+
+    def subtract(self, origin: Mapping[str, Sequence[float]]) -> None:
+        """Take some inputs as float64, and subtract numbers first, as environments' rows have it.
+
+        Args:
+            origin: of each such input, one number or one for each component; see ``env.origin``.
+        """
+        for number, (name, given) in enumerate(origin.items()):
+            shape = self.inputs[name]
+            numbers = torch.tensor(given, dtype=torch.float64)
+            self.far[name] = f"origin{number}"
+            self.register_buffer(
+                self.far[name], numbers.expand(shape) if len(given) == 1 else numbers.view(shape)
+            )
 
     def forward(self, *inputs: Tensor) -> tuple[Tensor, ...]:
-        """Of float32 [batch, ...], in the order of `inputs`."""
+        """Of float32 [batch, ...], float64 where they are far, in the order of `inputs`."""
         columns = dict(zip(self.inputs or ("observation",), inputs, strict=True))
+        for name, buffer in self.far.items():
+            columns[name] = (columns[name] - getattr(self, buffer)).float()
         normalizer = getattr(self.network, "normalizer", None)
         normalized = columns if normalizer is None else normalizer(columns)
         output, state = self.network(observation_of(normalized), state_of(columns))

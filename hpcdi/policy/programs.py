@@ -131,7 +131,13 @@ def _example(
 ) -> tuple[dict[str, Tensor], Any]:
     """Inputs by name, and which of their axes are free."""
     inputs = getattr(module, "inputs", {}) or {_INPUT: tuple(obs_shape)}
-    example = {name: torch.zeros(batch or _EXAMPLES, *shape) for name, shape in inputs.items()}
+    far = getattr(module, "far", {})
+    example = {
+        name: torch.zeros(
+            batch or _EXAMPLES, *shape, dtype=torch.float64 if name in far else torch.float32
+        )
+        for name, shape in inputs.items()
+    }
     if batch:
         return example, None
     free = tuple({0: torch.export.Dim("batch", min=1)} for _ in example)

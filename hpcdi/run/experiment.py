@@ -13,8 +13,8 @@ from hpcdi.config.load import Compiled, load
 from hpcdi.config.policy import TorchPolicyConfig
 from hpcdi.config.roles import ReturnEvaluatorConfig
 from hpcdi.config.schema import ExperimentConfig, check_faults, check_over_ranks, check_serial
-from hpcdi.env.create import battle_players, check_room, get_spaces
 from hpcdi.env.mpi.launch import located
+from hpcdi.env.probe import look_at
 from hpcdi.errors import ConfigError, PolicyError, Problem
 from hpcdi.policy.create import get_policy_cls
 from hpcdi.policy.spaces import with_spaces
@@ -33,8 +33,8 @@ def load_experiment(
 ) -> tuple[Compiled, Spaces]:
     """Load a YAML file, make its environment to see what it is, and fill in what follows from that.
 
-    What is to be trained is made up to five times: for players, spaces, and for room beside each
-    other; each is closed again.
+    It is made once, a second time where a process has several, or for `env.eval_kwargs` and the
+    like; what is made is closed again.
 
     Args:
         path: the file.
@@ -46,14 +46,20 @@ def load_experiment(
         ConfigError: something is wrong; holds all problems.
     """
     compiled = load(path, overrides)
-    players = 1 if over_ranks is None else battle_players(compiled.config.env)
+    env = located(compiled.config.env, Path(path).parent)
+    seed = compiled.config.seed if env.origin is None else None
+    seen = look_at(env, trains=over_ranks is not None, seed=seed)
+    players, spaces = 1 if over_ranks is None else seen.players, seen.spaces
     if players > 1:
         compiled = load(path, [*_as_a_league(compiled.config), *overrides])
-    env = located(compiled.config.env, Path(path).parent)
+    if env.origin is None:
+        env = dataclasses.replace(env, origin=dict(seen.origin))
     compiled = dataclasses.replace(compiled, config=dataclasses.replace(compiled.config, env=env))
-    spaces = get_spaces(env)
+    if seen.origin:
+        far = ", ".join(f"{name} minus {_numbers(of)}" for name, of in seen.origin.items())
+        note = f"observations are far from 0, and float32 is coarse there: {far} (env.origin)"
+        compiled = dataclasses.replace(compiled, notes=(*compiled.notes, note))
     if over_ranks is not None:
-        check_room(compiled.config.env)
         _check_can_train(compiled.config, path, players, over_ranks=over_ranks)
         notes = (*compiled.notes, *_notes(compiled.config, over_ranks=over_ranks))
         compiled = dataclasses.replace(compiled, notes=notes)
@@ -71,6 +77,11 @@ def load_experiment(
     return dataclasses.replace(
         compiled, config=dataclasses.replace(compiled.config, policy=policy)
     ), spaces
+
+
+def _numbers(given: Sequence[float]) -> str:
+    shown = ", ".join(f"{each:,.15g}" for each in given[:4]) + ", ..." * (len(given) > 4)
+    return f"({shown})" if len(given) > 1 else shown
 
 
 def _check_can_train(

@@ -81,7 +81,7 @@ def train(request: RunRequest) -> int:
         ConfigError: the experiment is wrong.
         LaunchError: it cannot be started.
     """
-    compiled, spaces = load_experiment(resume.config_of(request), request.overrides)
+    compiled, spaces = load_experiment(resume.config_of(request), resume.overrides_of(request))
     config = compiled.config
     if is_outside_allocation() and (problems := does_not_fit(config, spaces)):
         raise ConfigError(problems)

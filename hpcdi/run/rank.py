@@ -271,7 +271,7 @@ def _experiment(request: RunRequest) -> ExperimentConfig:
     """Returns the experiment, checked here: srun or the user's own mpirun has started the ranks."""
     from hpcdi.run.experiment import load_experiment
 
-    compiled, _ = load_experiment(resume.config_of(request), request.overrides)
+    compiled, _ = load_experiment(resume.config_of(request), resume.overrides_of(request))
     show_notes([*compiled.notes, *resume.changes(request, compiled.config)])
     return compiled.config
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -115,6 +116,20 @@ def config_of(request: RunRequest) -> str:
     if request.config is None:
         raise LaunchError("name an experiment's YAML file, or a run folder by --resume")
     return request.config
+
+
+def overrides_of(request: RunRequest) -> list[str]:
+    """Returns the settings of the command line, and the origin of the run that goes on.
+
+    What was subtracted from its observations stays, whatever an environment shows first now.
+    """
+    given = list(request.overrides)
+    folder = request.resume or request.run_dir
+    if folder is None or any(each.startswith("env.origin") for each in given):
+        return given
+    file = RunLayout(Path(folder)).config_file
+    origin = _config_in(folder).get("env", {}).get("origin") if file.is_file() else None
+    return given if origin is None else [*given, f"env.origin={json.dumps(origin)}"]
 
 
 def start_mode(

@@ -69,7 +69,7 @@ def serial(request: RunRequest) -> int:
         PolicyError: there is no GPU, and policy.cuda is true.
     """
     source = resume.config_of(request)
-    compiled, spaces = load_experiment(source, request.overrides, over_ranks=False)
+    compiled, spaces = load_experiment(source, resume.overrides_of(request), over_ranks=False)
     config = compiled.config
     if problems := does_not_fit(config, spaces):
         raise ConfigError(problems)

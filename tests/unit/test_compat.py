@@ -17,7 +17,8 @@ from fakes.ding_form import SEQUENCE
 from fakes.spaces import simple_spaces
 from hpcdi.cli import main
 from hpcdi.config.load import compile_config
-from hpcdi.env.create import create_env_manager, get_spaces
+from hpcdi.env.create import create_env_manager
+from hpcdi.env.probe import get_spaces
 from hpcdi.errors import ConfigError, PolicyError
 from hpcdi.policy.create import create_policy
 from hpcdi.utils.nested import share_tensors

@@ -10,8 +10,9 @@ import pytest
 
 from fakes.env_managers import seen, stepped
 from fakes.spaces import simple_spaces
-from hpcdi.env.create import create_env_manager, get_spaces
+from hpcdi.env.create import create_env_manager
 from hpcdi.env.envpool import EnvPoolEnv
+from hpcdi.env.probe import get_spaces
 from hpcdi.errors import ConfigError, EnvError
 
 

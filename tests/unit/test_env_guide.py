@@ -12,7 +12,8 @@ import numpy as np
 import pytest
 import yaml
 
-from hpcdi.env.create import create_env_manager, get_env_cls, get_spaces
+from hpcdi.env.create import create_env_manager, get_env_cls
+from hpcdi.env.probe import get_spaces
 from hpcdi.worker.dict_envs import BaseEnvTimestep, DictManager
 
 GUIDE = (Path(__file__).parents[2] / "hpcdi/env/README.md").read_text()

@@ -13,8 +13,9 @@ from gymnasium import spaces
 
 from fakes.spaces import simple_spaces
 from hpcdi.env.contract import read_spaces, stored_dtype
-from hpcdi.env.create import create_env_manager, get_env_cls, get_spaces
+from hpcdi.env.create import create_env_manager, get_env_cls
 from hpcdi.env.gymnasium import GymnasiumEnv, cannot_make
+from hpcdi.env.probe import get_spaces
 from hpcdi.env.toy import CountEnv
 from hpcdi.errors import ConfigError, EnvError
 from hpcdi.types import Array

@@ -10,8 +10,9 @@ import numpy as np
 import pytest
 from gymnasium import spaces
 
-from hpcdi.env.create import create_env_manager, get_env_cls, get_spaces
+from hpcdi.env.create import create_env_manager, get_env_cls
 from hpcdi.env.numbering import ENV_INDEX, is_numbered, numbered
+from hpcdi.env.probe import get_spaces
 from hpcdi.errors import ConfigError
 
 pytestmark = pytest.mark.usefixtures("env_helpers")

@@ -15,14 +15,9 @@ import pytest
 from fakes.battles import FromOne
 from fakes.env_managers import of_games
 from fakes.spaces import simple_spaces
-from hpcdi.env.create import (
-    battle_players,
-    battle_teams,
-    create_env_manager,
-    get_spaces,
-    make_env_manager,
-)
+from hpcdi.env.create import create_env_manager, make_env_manager
 from hpcdi.env.pettingzoo import BattleEnv, PettingZooEnv, as_battle, teams_of
+from hpcdi.env.probe import get_spaces, look_at
 from hpcdi.errors import ConfigError, EnvError
 from hpcdi.types import Array
 from hpcdi.worker.dict_envs import DictManager
@@ -162,7 +157,7 @@ def test_teams_are_named_by_the_players() -> None:
     here = f"{__name__}:FourEnv"
     by_name = {"red": ["red_1", "red_2"], "blue": ["blue_2", 1]}
     cfg = {"env_id": here, "teams": by_name, "collector_env_num": 1}
-    assert battle_teams(PettingZooEnv.parse_config(cfg)) == 2
+    assert look_at(PettingZooEnv.parse_config(cfg)).teams == 2
     for form in FORMS:
         with create_env_manager(
             {"type": "pettingzoo", **cfg, "manager": {"type": form}},
@@ -321,7 +316,7 @@ def test_one_battle_is_reset() -> None:
 def test_spaces_and_players() -> None:
     cfg = config("classic.connect_four_v3")
     assert get_spaces(cfg) == simple_spaces((6, 7, 2), "int8", 7, (), is_masked=True)
-    assert battle_players(cfg) == 2
+    assert look_at(cfg).players == 2
 
 
 def test_parallel_where_there_is_a_choice() -> None:

@@ -19,7 +19,8 @@ import pytest
 from gymnasium import spaces
 
 from fakes.env_managers import SYNC, made, running, seen, steps_of
-from hpcdi.env.create import create_env_manager, get_env_cls, get_spaces
+from hpcdi.env.create import create_env_manager, get_env_cls
+from hpcdi.env.probe import get_spaces
 from hpcdi.env.process_state import SignalGuard, seed_libraries
 from hpcdi.env.toy import CountEnv
 from hpcdi.errors import ConfigError, EnvError

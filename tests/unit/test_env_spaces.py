@@ -15,7 +15,8 @@ from fakes.echo_env import NESTED, EchoEnv
 from fakes.env_managers import vector_manager
 from fakes.key_env import KeyEnv
 from hpcdi.env.contract import Space, read_spaces
-from hpcdi.env.create import get_env_cls, get_spaces, make_env_manager
+from hpcdi.env.create import get_env_cls, make_env_manager
+from hpcdi.env.probe import get_spaces
 from hpcdi.env.wrappers import ActionMasks, flat_mask
 from hpcdi.errors import ConfigError, EnvError
 from hpcdi.types import Leaf

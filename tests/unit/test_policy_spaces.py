@@ -13,7 +13,8 @@ from torch import Tensor, distributions
 
 from fakes.serial_runs import serial_run, train
 from hpcdi.config.policy import ModelConfig
-from hpcdi.env.create import create_env_manager, get_env_cls, get_spaces
+from hpcdi.env.create import create_env_manager, get_env_cls
+from hpcdi.env.probe import get_spaces
 from hpcdi.errors import PolicyError
 from hpcdi.policy.create import create_policy, get_policy_cls
 from hpcdi.policy.distributions import ActionDistribution

@@ -14,7 +14,7 @@ from hpcdi.commands.rehearse.facts import Alone
 from hpcdi.commands.rehearse.output import Output, warnings_in
 from hpcdi.commands.rehearse.watched import watched
 from hpcdi.config.env import EnvConfig
-from hpcdi.env.contract import Space
+from hpcdi.env.contract import Origin, Space
 from hpcdi.env.create import get_env_cls, single_env_fns
 from hpcdi.env.in_process import LocalWorker, SingleEnvs
 from hpcdi.env.manager import EnvManager
@@ -51,12 +51,14 @@ def look(
         tell: called before what may take long.
     """
     make = single_env_fns(config, [0])[0]
-    is_battle = hasattr(get_env_cls(config), "players")
+    is_battle = getattr(get_env_cls(config), "is_battle", False)
     worker = LocalWorker(
         watched(make, facts.habits, is_battle=is_battle), is_battle=is_battle, is_alone=True
     )
     seeds = np.random.SeedSequence(seed)
-    envs = EnvManager(SingleEnvs([worker]), config.manager, seed=seeds)
+    single = SingleEnvs([worker])
+    single.origin = config.origins
+    envs = EnvManager(single, config.manager, seed=seeds)
 
     def now(doing: str) -> None:
         facts.doing = doing
@@ -70,7 +72,7 @@ def look(
             facts.limit = getattr(envs.call(0, "get_wrapper_attr", "spec")[1], "max_episode_steps",
                                   None)  # fmt: skip
             now("playing at random")
-            _play(facts, envs, budget, seeds.spawn(1)[0])
+            _play(facts, envs, config.origins, budget, seeds.spawn(1)[0])
             facts.lines_played = output.lines() - facts.lines_made
             now("playing two episodes of one seed")
             facts.repeats = _difference([_trace(envs, seed) for _ in range(2)])
@@ -81,11 +83,13 @@ def look(
             facts.printed = output.line(facts.lines_made if facts.lines_played else 0)
 
 
-def _play(facts: Alone, envs: EnvManager, budget: Budget, seed: np.random.SeedSequence) -> None:
+def _play(
+    facts: Alone, envs: EnvManager, origin: Origin, budget: Budget, seed: np.random.SeedSequence
+) -> None:
     """Play at random until the budget is spent."""
     spaces = envs.spaces
     loop = policy_loop(envs, RandomActor(_bounded(spaces), seed))
-    bounds = Space.of_observations(envs.facts.observation_space).bounds()
+    bounds = Space.of_observations(envs.facts.observation_space, origin=origin).bounds()
     deadline = time.monotonic() + budget.seconds
     next_sample, next_s = 0, 0.0
     seen: list[Columns] = []

@@ -295,7 +295,7 @@ def check_observations(alone: Alone, config: ExperimentConfig, spaces: Spaces) -
                 WARN,
                 f"{name} is float64 and stored as float32, in steps of "
                 f"{np.spacing(np.float32(seen.most)):.2g}",
-                "env.wrappers: [{type: Recenter, by: [...]}]",
+                "set env.origin to what lies near, by column",
             )
 
 

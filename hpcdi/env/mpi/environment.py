@@ -10,12 +10,11 @@ from gymnasium import spaces as of_gymnasium
 from hpcdi.config.compat import Configurable
 from hpcdi.config.mpi_env import MpiEnvConfig, SolverSpaceConfig
 from hpcdi.env.base import EnvFacts
-from hpcdi.env.contract import Space, read_spaces
+from hpcdi.env.contract import Space
 from hpcdi.env.mpi.python_solver import find_class
 from hpcdi.env.mpi.vectors import size_of
 from hpcdi.env.numbering import make_numbered, numbered
 from hpcdi.errors import ConfigError, EnvError, Problem
-from hpcdi.types import Spaces
 
 NO_RANKS = (
     "an environment of type 'mpi' has ranks of its own: `hpcdi train` runs it, which evaluates it, "
@@ -28,18 +27,16 @@ class MpiEnv(Configurable):
 
     Config = MpiEnvConfig
 
+    is_of_one_process = False
+
     @classmethod
-    def spaces(cls, cfg: MpiEnvConfig) -> Spaces:
-        """Returns the spaces of one environment.
+    def probe(cls, cfg: MpiEnvConfig) -> EnvFacts:
+        """Returns what has the spaces of one environment.
 
         Raises:
-            ConfigError: it is not there, or its observations or actions are of another kind.
+            ConfigError: it is not there.
         """
-        facts = facts_of(cfg)
-        try:
-            return read_spaces(facts.observation_space, facts.action_space)
-        except EnvError as error:
-            raise ConfigError([Problem("env.env_id", f"{cfg.env_id}: {error}")]) from error
+        return facts_of(cfg)
 
     @classmethod
     def has_vector(cls, cfg: MpiEnvConfig) -> bool:  # noqa: ARG003

@@ -16,10 +16,9 @@ import numpy as np
 from hpcdi.config.compat import Configurable
 from hpcdi.config.env import EnvConfig
 from hpcdi.config.fields import setting
-from hpcdi.env.gymnasium import spaces_of
 from hpcdi.env.old_gym import OldEnv
 from hpcdi.errors import Problem
-from hpcdi.types import Array, Spaces
+from hpcdi.types import Array
 from hpcdi.worker.ding.library import attribute_dict, class_of
 
 
@@ -75,13 +74,9 @@ class DingEnv(Configurable):
         return DingSingle(env_cls(of_env))
 
     @classmethod
-    def spaces(cls, cfg: Config) -> Spaces:
-        """Returns the spaces of one environment.
-
-        Raises:
-            ConfigError: it cannot be made, or its observations or actions are of another kind.
-        """
-        return spaces_of(cls.make_single(cfg), str(cfg.ding["type"]))
+    def probe(cls, cfg: Config) -> Any:
+        """Returns one environment; see `make_single`."""
+        return cls.make_single(cfg)
 
 
 class DingSingle(OldEnv):

@@ -1,0 +1,182 @@
+"""A look at a configuration's environment before anything starts: one is made, and closed again.
+
+A second one is made where a process has several, beside the first, and for each way in which
+environments of a run are made by other arguments.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import warnings
+from collections.abc import Callable, Iterator, Mapping
+from functools import partial
+from typing import Any
+
+from hpcdi.config.env import ChildConfig, EnvConfig
+from hpcdi.config.schedule import KWARGS
+from hpcdi.env.contract import Space, origin_of, parts_of_reset, read_spaces
+from hpcdi.env.create import get_env_cls, single_env_fns
+from hpcdi.env.gymnasium import refuse_spaces
+from hpcdi.env.old_gym import as_gymnasium
+from hpcdi.env.pettingzoo import space_of_players, teams_of
+from hpcdi.env.process_state import SignalGuard
+from hpcdi.env.scheduled import owner_of
+from hpcdi.errors import ConfigError, EnvError, EnvValueError, Problem
+from hpcdi.types import Spaces
+
+Origin = Mapping[str, tuple[float, ...]]
+"""See ``env.origin``."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Seen:
+    """What an environment is.
+
+    Attributes:
+        spaces: of a player.
+        players: 1: it is no battle.
+        teams: players without one are teams.
+        origin: what ``env.origin`` may be, by a first observation.
+    """
+
+    spaces: Spaces
+    players: int = 1
+    teams: int = 1
+    origin: Origin = dataclasses.field(default_factory=dict)
+
+
+def look_at(cfg: EnvConfig, *, trains: bool = False, seed: int | None = None) -> Seen:
+    """Make an environment, and see what it is.
+
+    Args:
+        cfg: of the environment.
+        trains: also see whether a process has room for those of a run, and whether the environment
+            has what the schedule changes.
+        seed: of the first observation that gives the origin; None: there is no need of one.
+
+    Raises:
+        ConfigError: it cannot be made here, or its observations are no arrays; or a setting does
+            not go with it.
+    """
+    env_cls = get_env_cls(cfg)
+    with SignalGuard(), contextlib.ExitStack() as first:
+        env = first.enter_context(_opened(partial(env_cls.probe, cfg)))
+        seen = _seen(env, cfg, seed)
+        if trains:
+            _check_attributes(env, cfg)
+        is_beside = trains and _has_several(cfg)
+        if not is_beside:
+            first.close()
+        for path, make in _others(cfg, trains=trains, is_beside=is_beside):
+            try:
+                with _opened(make) as other:
+                    spaces = _seen(other, cfg, None).spaces
+            except Exception as error:
+                if not is_beside:
+                    raise
+                first.close()
+                if path:  # perhaps it cannot be made so at all
+                    with _opened(make):
+                        pass
+                raise _no_room(cfg, error) from error
+            if spaces != seen.spaces:
+                message = f"leads to other spaces, {spaces}, than kwargs alone, {seen.spaces}"
+                raise ConfigError([Problem(path, message)])
+    return seen
+
+
+def get_spaces(cfg: EnvConfig) -> Spaces:
+    """Returns the spaces of an environment, in a battle of one player; see `look_at`."""
+    return look_at(cfg).spaces
+
+
+@contextlib.contextmanager
+def _opened(make: Callable[[], Any]) -> Iterator[Any]:
+    env = make()
+    try:
+        yield env
+    finally:
+        getattr(env, "close", lambda: None)()
+
+
+def _seen(env: Any, cfg: EnvConfig, seed: int | None) -> Seen:
+    """Returns what an open environment is.
+
+    Raises:
+        ConfigError: its spaces are of another kind.
+    """
+    is_battle = isinstance(getattr(env, "agents", None), int)
+    is_vector = hasattr(env, "single_observation_space")
+    try:
+        if is_battle:
+            observation, action = space_of_players(env)
+        elif is_vector:
+            observation, action = env.single_observation_space, env.single_action_space
+        else:
+            env = as_gymnasium(env) if hasattr(env, "reset") else env
+            observation, action = env.observation_space, env.action_space
+        spaces = read_spaces(observation, action)
+    except EnvError as error:
+        raise refuse_spaces(cfg.title, error) from error
+    origin: Origin = {}
+    if seed is not None and Space.of_observations(observation).may_be_coarse():
+        scenarios = cfg.scenarios(evaluate=False)
+        seed = scenarios[0] if scenarios else seed
+        with contextlib.suppress(Exception, SystemExit), warnings.catch_warnings():  # a run says it
+            warnings.simplefilter("ignore")
+            if is_battle:
+                first = next(own for own in env.reset(seed=seed) if own is not None)
+            else:
+                first, _ = parts_of_reset(env.reset(seed=seed))
+            origin = origin_of(observation, first, is_of_several=is_vector)
+    players = int(env.agents) if is_battle else 1
+    return Seen(spaces, players, len(teams_of(env)) if is_battle else 1, origin)
+
+
+def _check_attributes(env: Any, cfg: EnvConfig) -> None:
+    problems = []
+    for course in cfg.courses:
+        if not course.argument:
+            try:
+                owner_of(env, course.name)
+            except EnvValueError as error:
+                said = str(error).partition(": ")[2]
+                problems.append(Problem(f"env.schedule.{course.name}", said))
+    if problems:
+        raise ConfigError(problems)
+
+
+def _has_several(cfg: EnvConfig) -> bool:
+    """Decides whether a run makes several single environments in a process."""
+    env_cls = get_env_cls(cfg)
+    if isinstance(cfg.manager, ChildConfig) or not getattr(env_cls, "is_of_one_process", True):
+        return False
+    is_vector = hasattr(env_cls, "has_vector") and not cfg.needs_single and env_cls.has_vector(cfg)
+    return not is_vector
+
+
+def _others(
+    cfg: EnvConfig, *, trains: bool, is_beside: bool
+) -> Iterator[tuple[str, Callable[[], Any]]]:
+    """Yields how else environments of a run are made, and the setting that says so."""
+    evaluated = cfg.for_evaluation()
+    if evaluated is not cfg:
+        yield "env.eval_kwargs", partial(get_env_cls(cfg).probe, evaluated)
+    changed = {course.argument: course.values[-1] for course in cfg.courses if course.argument}
+    if changed and trains:
+        paths = ", ".join(f"{KWARGS}{name}" for name in changed)
+        yield f"env.schedule.{paths}", partial(single_env_fns(cfg, [1])[0], kwargs=changed)
+    elif evaluated is cfg and is_beside:
+        yield "", single_env_fns(cfg, [1])[0]
+
+
+def _no_room(cfg: EnvConfig, error: Exception) -> ConfigError:
+    message = (
+        f"is {cfg.manager.type!r}: a collector's process makes "
+        f"{cfg.collector_env_num + cfg.evaluator_env_num} environments ({cfg.collector_env_num} "
+        f"collect, {cfg.evaluator_env_num} evaluate), and already a second one cannot be made in "
+        f"it ({error}); set env.manager.type: subprocess, or give each its own port or file by "
+        "{index}"
+    )
+    return ConfigError([Problem("env.manager.type", message)])

@@ -1,0 +1,218 @@
+"""Numbers of float64 far from 0 (coordinates of a map) are centred before they are rounded."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import gymnasium
+import numpy as np
+import pytest
+import torch
+from gymnasium import spaces
+from pettingzoo import ParallelEnv
+
+from hpcdi.commands.export_source import check
+from hpcdi.env.create import create_env_manager, get_env_cls
+from hpcdi.env.manager import EnvManager
+from hpcdi.env.probe import look_at
+from hpcdi.errors import ConfigError, EnvError
+from hpcdi.policy.networks import Greedy
+from hpcdi.policy.programs import TorchProgram
+from hpcdi.policy.source_code import as_source
+from hpcdi.run import resume
+from hpcdi.run.experiment import load_experiment
+from hpcdi.run.request import RunRequest
+
+pytestmark = pytest.mark.usefixtures("env_helpers")
+FAR = 5_400_000.3
+BOX = spaces.Box(-np.inf, np.inf, (2,), np.float64)
+
+
+class Map(gymnasium.Env[Any, Any]):
+    """A position far from 0, which moves by 0.1, and an angle."""
+
+    action_space = spaces.Discrete(2)
+
+    def __init__(self, form: str = "bare", low: float = -np.inf, scale: float = 1.0) -> None:
+        self.form, self._far = form, FAR * scale
+        box = spaces.Box(low, -low, (2,), np.float64)
+        if form == "float32":  # and yet it returns float64
+            box = spaces.Box(-np.inf, np.inf, (2,), np.float32)
+        self.observation_space = {
+            "nested": lambda: spaces.Dict(arm=spaces.Dict(at=box), other=spaces.Discrete(3)),
+            "tuple": lambda: spaces.Tuple((spaces.Discrete(3), box)),
+            "masked": lambda: spaces.Dict(observation=box, action_mask=spaces.MultiBinary(2)),
+        }.get(form, lambda: box)()
+
+    def _seen(self) -> Any:
+        at = np.array([self._far + 0.1 * self._t, 0.5])
+        return {
+            "nested": {"arm": {"at": at}, "other": 1},
+            "tuple": (1, at),
+            "masked": {"observation": at, "action_mask": np.ones(2, np.int8)},
+            "list": at.tolist(),
+        }.get(self.form, at)
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
+        self._t = 0
+        return self._seen(), {}
+
+    def step(self, action: Any) -> Any:
+        self._t += 1
+        return self._seen(), 0.0, self._t == 2, False, {}
+
+
+class MapVector(gymnasium.vector.VectorEnv[Any, Any, Any]):
+    """The same, vectorised."""
+
+    metadata = {"autoreset_mode": gymnasium.vector.AutoresetMode.NEXT_STEP}  # noqa: RUF012
+
+    def __init__(self, num_envs: int, **_: Any) -> None:
+        self.num_envs, self.single_observation_space = num_envs, BOX
+        self.single_action_space = spaces.Discrete(2)
+
+    def reset(self, *, seed: Any = None, options: Any = None) -> Any:
+        return np.tile([FAR, 0.5], (self.num_envs, 1)), {}
+
+    def step(self, actions: Any) -> Any:
+        no = np.zeros(self.num_envs, bool)
+        return np.tile([FAR + 0.1, 0.5], (self.num_envs, 1)), no * 1.0, no, no, {}
+
+
+class MapPair(ParallelEnv[str, Any, Any]):
+    """The same, of two players."""
+
+    metadata = {"name": "map_v0"}  # noqa: RUF012
+    possible_agents = ["a", "b"]  # noqa: RUF012
+
+    def __init__(self, **_: Any) -> None:
+        self._one = Map()
+
+    def observation_space(self, agent: str) -> Any:
+        return BOX
+
+    def action_space(self, agent: str) -> Any:
+        return spaces.Discrete(2)
+
+    def reset(self, seed: int | None = None, options: Any = None) -> Any:
+        self.agents = ["a", "b"]
+        return dict.fromkeys("ab", self._one.reset()[0]), {"a": {}, "b": {}}
+
+    def step(self, actions: Any) -> Any:
+        seen, _, over, _, _ = self._one.step(0)
+        self.agents = [] if over else ["a", "b"]
+        ends = dict.fromkeys("ab", over), dict.fromkeys("ab", False)
+        return dict.fromkeys("ab", seen), dict.fromkeys("ab", 0.0), *ends, {"a": {}, "b": {}}
+
+
+gymnasium.register("test/Map-v0", f"{__name__}:Map", vector_entry_point=f"{__name__}:MapVector")
+FORMS: dict[str, tuple[str, dict[str, Any]]] = {
+    "bare": ("observation", {}),
+    "list": ("observation", {"kwargs": {"form": "list"}}),
+    "float32": ("observation", {"kwargs": {"form": "float32"}}),
+    "nested": ("observation/arm/at", {"kwargs": {"form": "nested"}}),
+    "tuple": ("observation/1", {"kwargs": {"form": "tuple"}}),
+    "masked": ("observation", {"kwargs": {"form": "masked"}}),
+    "child": ("observation", {"manager": {"type": "subprocess"}}),
+    "sync": ("observation", {"vectorization": "sync"}),
+    "vector": ("observation", {"env_id": "test/Map-v0", "vectorization": "vector_entry_point"}),
+    "players": ("observation", {"type": "pettingzoo", "env_id": f"{__name__}:MapPair"}),
+}
+
+
+def config(**settings: Any) -> Any:
+    cfg = {"type": "gymnasium", "env_id": f"{__name__}:Map", "collector_env_num": 2, **settings}
+    return get_env_cls(cfg).parse_config(cfg)
+
+
+def manager(**settings: Any) -> EnvManager:
+    seed = np.random.SeedSequence(0)
+    return create_env_manager(config(**settings), evaluate=False, seed=seed)
+
+
+@pytest.fixture(params=FORMS)
+def form(request: pytest.FixtureRequest) -> Iterator[tuple[str, EnvManager]]:
+    column, settings = FORMS[request.param]
+    origin = look_at(config(**settings), seed=0).origin
+    assert origin == {column: (5_400_000.0, 0.0)}
+    with manager(**settings, origin=dict(origin)) as envs:
+        envs.launch()
+        yield column, envs
+
+
+def test_digits_are_kept_in_every_form(form: tuple[str, EnvManager]) -> None:
+    column, envs = form
+    near = pytest.approx([0.3, 0.5], abs=1e-6)
+    assert envs.observation[column].tolist() == [near] * envs.rows
+    step = envs.step({"action": np.zeros(envs.rows, np.int64)})
+    near = pytest.approx([0.4, 0.5], abs=1e-6)
+    assert step.successor[column].tolist() == [near] * envs.rows
+    assert envs.observation[column].dtype == np.float32
+
+
+@pytest.mark.parametrize("kwargs", [{"low": -100.0, "scale": 1e-6}, {"scale": 1e-3}])
+def test_near_numbers_have_no_origin(kwargs: dict[str, Any]) -> None:
+    assert look_at(config(kwargs=kwargs), seed=0).origin == {}
+
+
+def test_one_number_stands_for_all_components() -> None:
+    with manager(origin={"observation": FAR}) as envs:
+        envs.launch()
+        assert envs.observation["observation"][0] == pytest.approx([0.0, 0.5 - FAR])
+
+
+def test_an_origin_of_others_is_refused() -> None:
+    with manager(origin={"observation": [1, 2, 3]}) as envs, pytest.raises(EnvError, match="has 3"):
+        envs.launch()
+    with manager(origin={"at": 1.0}) as envs, pytest.raises(EnvError, match="observations are obs"):
+        envs.launch()
+    with pytest.raises(ConfigError, match="one for each component"):
+        config(origin={"observation": "far"})
+
+
+def test_an_experiment_takes_it_by_itself_and_says_so(tmp_path: Path) -> None:
+    file = tmp_path / "map.yaml"
+    file.write_text(f"env: {{env_id: '{__name__}:Map'}}\npolicy: {{type: dqn}}\n")
+    compiled, _ = load_experiment(str(file), [])
+    assert compiled.config.env.origins == {"observation": (5_400_000.0, 0.0)}
+    assert "observation minus (5,400,000, 0)" in "\n".join(compiled.notes)
+    compiled, _ = load_experiment(str(file), ["env.origin={}"])
+    assert compiled.config.env.origins == {}
+
+
+def test_a_run_that_goes_on_keeps_its_origin(tmp_path: Path) -> None:
+    file = tmp_path / "config.yaml"
+    file.write_text("env: {env_id: CartPole-v1, origin: {observation: [7.0]}}\n")
+    request = RunRequest(config="another.yaml", overrides=("seed=1",), resume=str(tmp_path))
+    assert resume.overrides_of(request) == ["seed=1", 'env.origin={"observation": [7.0]}']
+    request = RunRequest(config="another.yaml", overrides=("env.origin={}",), resume=str(tmp_path))
+    assert resume.overrides_of(request) == ["env.origin={}"]
+
+
+class Linear(torch.nn.Module):
+    """Sums of two observations, of which the first is far."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = torch.nn.Linear(2, 2)
+
+    def forward(self, observation: Any, state: Any) -> Any:
+        return self.layer(observation["at"] + observation["near"]), state
+
+
+def test_what_is_exported_subtracts_it() -> None:
+    inputs = {"observation/at": (2,), "observation/near": (2,)}
+    module = Greedy(Linear(), lambda output: (output,), ["action"], inputs)
+    module.subtract({"observation/at": (5_400_000.0, 0.0)})
+    at = np.array([[FAR, 0.5], [FAR + 0.1, 0.5]])
+    near = np.array([[0.5, 0.25], [0.5, 0.25]], np.float32)
+    own = module.network.layer(torch.tensor(at - [5_400_000.0, 0.0]).float() + torch.tensor(near))
+    program = TorchProgram()
+    act = program.load(program.trace(module, (2,), None).data)
+    made = act({"observation/at": at, "observation/near": near})["action"]
+    assert made == pytest.approx(own.detach().numpy(), abs=1e-6)
+    assert abs(made[0] - made[1]).max() > 1e-3
+    difference = check(as_source(module, "c"), "policy", "c", module, np.hstack([at, near]))
+    assert difference is None or difference < 1e-5  # None: there is no compiler
