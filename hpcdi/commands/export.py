@@ -1,4 +1,4 @@
-"""`hpcdi export`: a policy as a file that acts without hpcdi."""
+"""`hpcdi export`: a policy as a file that acts without hpcdi, or episodes as a dataset."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from hpcdi.commands.export_data import DATASETS, add_filters, export_dataset
 from hpcdi.commands.options import add_policy, at_least, make_parser
 from hpcdi.commands.saved_policy import LoadedPolicy, find_policy, load_policy
 from hpcdi.errors import EXIT_DONE, LaunchError, PolicyError, PolicyFileError
@@ -39,6 +40,17 @@ normalisation included, one observation a call; convolutions and memories have n
 compiler is there, it is compiled and must act as the policy does.
 
 ONNX needs the packages onnx and onnxscript: pip install 'hpcdi[onnx]'
+
+Or write the run's whole episodes as a dataset, all or some of them:
+
+  hpcdi export runs/cartpole_dqn/latest --to minari cartpole/dqn-v0     minari.load_dataset(...)
+  hpcdi export runs/cartpole_dqn/latest --to minari cartpole/good-v0 --returns 150:
+  hpcdi export runs/cartpole_dqn/latest --to parquet -o steps.parquet   a row a step
+
+Minari's (pip install 'hpcdi[minari]') have the environment's own spaces and values; masks of legal
+actions and policy versions are in the infos. They lie where Minari looks: MINARI_DATASETS_PATH,
+else ~/.minari/datasets. In Parquet (pip install 'hpcdi[parquet]') actions count from 0, and values
+of several numbers are lists. In Python: hpcdi.data.read_episodes(RUN).
 """
 FORMATS = {"torch": ".pt2", "onnx": ".onnx"}
 """Format -> suffix of its files."""
@@ -68,15 +80,18 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument(
         "--format",
         "--to",
-        choices=[*FORMATS, *SOURCES],
+        choices=[*FORMATS, *SOURCES, *DATASETS],
         help="default: by FILE's suffix, else torch (torch.export)",
     )
     parser.add_argument(
         "--batch", type=_batch, default="dynamic", metavar="N",
         help="observations per call; dynamic (default): any number",
     )  # fmt: skip
+    add_filters(parser)
     given = parser.parse_intermixed_args(arguments)
     kind = _format_of(given.output, given.format)
+    if kind in DATASETS:
+        return export_dataset(kind, given)
     _check_packages(kind)
     saved = find_policy(given.policy, given.which, given.config, trust=given.trust)
     loaded = load_policy(saved, given.override)
@@ -142,7 +157,7 @@ def _format_of(output: str | None, asked: str | None) -> str:
     if output is None or Path(output).is_dir():
         return asked or "torch"
     suffix = Path(output).suffix
-    endings = {**FORMATS, **SOURCES}
+    endings = {**FORMATS, **SOURCES, "parquet": DATASETS["parquet"]}
     by_name = {ending: kind for kind, ending in endings.items()}.get(suffix)
     if by_name is None or asked not in (None, by_name):
         wanted = endings[asked] if asked else " or ".join(endings.values())

@@ -1,0 +1,290 @@
+"""`hpcdi export --to minari|parquet`: a run's episodes as a dataset of other tools.
+
+Episodes are read and written one after the other: memory holds what one needs.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.util
+import itertools
+import shutil
+import time
+import warnings
+from argparse import ArgumentParser, ArgumentTypeError, Namespace
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from hpcdi.commands.run_state import find_run
+from hpcdi.commands.saved_policy import check_trusted
+from hpcdi.config.schema import ExperimentConfig
+from hpcdi.data import Episode, read_episodes
+from hpcdi.env.episode_values import EpisodeValues, facts_by, registered_spec
+from hpcdi.errors import EXIT_DONE, LaunchError
+from hpcdi.run.experiment import load_experiment
+from hpcdi.run.run_folder import short
+from hpcdi.store.atomic import published
+from hpcdi.store.disk_full import or_refuse
+from hpcdi.store.layout import RunLayout
+from hpcdi.store.minari_file import write_episodes
+from hpcdi.types import ACTION_MASK
+from hpcdi.utils.log import say
+from hpcdi.utils.metrics import human_bytes
+
+DATASETS = {"minari": "", "parquet": ".parquet"}
+"""Kind of dataset -> suffix of its files."""
+_PACKAGES = {"minari": ("minari",), "parquet": ("pyarrow",)}
+_ROWS_AT_A_TIME = 65_536
+
+
+@dataclass(frozen=True)
+class Range:
+    """Numbers from `low` to `high`, both included."""
+
+    low: float = -np.inf
+    high: float = np.inf
+
+    def __contains__(self, number: float) -> bool:
+        return self.low <= number <= self.high
+
+
+def add_filters(parser: ArgumentParser) -> None:
+    """Add which episodes are wanted: ``returns``, ``steps``, ``versions``."""
+    for name, what in (
+        ("returns", "sum of rewards"),
+        ("steps", "number of steps"),
+        ("versions", "policy version at its first step"),
+    ):
+        parser.add_argument(
+            f"--{name}",
+            type=_range,
+            default=Range(),
+            metavar="LOW:HIGH",
+            help=f"of a dataset: only episodes with this {what} (--{name}=LOW: or :HIGH, too)",
+        )
+
+
+def export_dataset(kind: str, options: Namespace) -> int:
+    """Write a run's episodes as a dataset; returns the exit code.
+
+    Args:
+        kind: a key of `DATASETS`.
+        options: of `hpcdi export`.
+
+    Raises:
+        LaunchError: there is no such run, its name is taken or wrong, no episode is wanted, or a
+            package is missing. StoreError: it holds no data.
+    """
+    missing = [name for name in _PACKAGES[kind] if importlib.util.find_spec(name) is None]
+    if missing:
+        raise LaunchError(
+            f"--to {kind} needs the package {missing[0]}: pip install 'hpcdi[{kind}]'"
+        )
+    run = find_run(options.policy)
+    names = [word for word in options.override if "=" not in word]
+    overrides = [word for word in options.override if "=" in word]
+    config_file = Path(options.config) if options.config else RunLayout(run).config_file
+    if not config_file.is_file():
+        raise LaunchError(f"there is no {short(config_file)}; name the experiment: --config FILE")
+    if options.config is None and not options.trust:
+        check_trusted(config_file)
+    compiled, _ = load_experiment(str(config_file), overrides, over_ranks=None)
+    episodes = _Chosen(run, options)
+    began = time.monotonic()
+    if kind == "minari":
+        name = _dataset_name(names, compiled.config.exp_name)
+        size = _write_minari(name, run, compiled.config, episodes)
+        where = f"{name} (minari.load_dataset)"
+    else:
+        file = Path(options.output or f"{compiled.config.exp_name}{DATASETS[kind]}")
+        file = file / f"{compiled.config.exp_name}{DATASETS[kind]}" if file.is_dir() else file
+        with or_refuse(short(file)), published(file) as out:
+            _write_parquet(Path(out.name), episodes)
+        size, where = file.stat().st_size, short(file)
+    took = max(time.monotonic() - began, 1e-9)
+    say(f"  written      {where}, {human_bytes(size)} in {took:.1f} s")
+    say(
+        f"  episodes     {episodes.count:,} of {episodes.seen:,}, {episodes.steps:,} steps, mean "
+        f"return {episodes.total / episodes.count:.4g}"
+    )
+    return EXIT_DONE
+
+
+@dataclass
+class _Chosen(Iterable[Episode]):
+    """The whole episodes of a run that are wanted; counts them as they are read."""
+
+    run: Path
+    options: Namespace
+    seen: int = field(default=0, init=False)
+    count: int = field(default=0, init=False)
+    steps: int = field(default=0, init=False)
+    total: float = field(default=0.0, init=False)
+
+    def __iter__(self) -> Iterator[Episode]:
+        for episode in read_episodes(self.run):
+            self.seen += 1
+            wanted = (
+                episode.total in self.options.returns
+                and len(episode) in self.options.steps
+                and int(episode.columns["policy_version"][0]) in self.options.versions
+            )
+            if wanted:
+                self.count += 1
+                self.steps += len(episode)
+                self.total += episode.total
+                yield episode
+        if not self.count:
+            raise LaunchError(
+                f"{short(self.run)} has {self.seen} whole episodes, and none is wanted by "
+                "--returns, --steps and --versions"
+            )
+
+
+def _range(text: str) -> Range:
+    low, colon, high = text.partition(":")
+    try:
+        made = Range(float(low or -np.inf), float(high or np.inf))
+    except ValueError as error:
+        raise ArgumentTypeError(f"must be LOW:HIGH, LOW: or :HIGH, not {text!r}") from error
+    if not colon or made.low > made.high:
+        raise ArgumentTypeError(f"must be LOW:HIGH, LOW: or :HIGH, not {text!r}")
+    return made
+
+
+# ----------------------------------------------------------------------------------------- Minari
+
+
+def _dataset_name(names: list[str], exp_name: str) -> str:
+    from minari.dataset.minari_dataset import parse_dataset_id
+
+    if len(names) > 1:
+        raise LaunchError(f"a dataset has one name, and {' '.join(names)} are several")
+    name = names[0] if names else f"hpcdi/{exp_name}-v0"
+    try:
+        parse_dataset_id(name)
+    except (ValueError, TypeError) as error:  # a TypeError where it has no version
+        raise LaunchError(
+            f"{name!r} is no name of Minari's: NAME-v0, or NAMESPACE/NAME-v0"
+        ) from error
+    return name
+
+
+def _write_minari(
+    name: str, run: Path, config: ExperimentConfig, episodes: Iterable[Episode]
+) -> int:
+    """Write a dataset into Minari's folder; returns its bytes. What fails leaves nothing."""
+    import minari
+    from minari.storage import get_dataset_path
+
+    folder = Path(get_dataset_path(name))
+    if folder.exists():
+        raise LaunchError(f"{folder} exists; name another version, such as {_next_version(name)}")
+    values = EpisodeValues(facts_by(config.env))
+    with or_refuse(short(folder)), _removed_if_it_fails(folder), warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # that nobody has said who the author is
+        dataset = minari.create_dataset_from_buffers(
+            name,
+            [],
+            env=registered_spec(config.env),
+            algorithm_name=config.policy.type,
+            observation_space=values.observation_space,
+            action_space=values.action_space,
+            description=f"episodes of the hpcdi run {run.parent.name}/{run.name}",
+            jpeg_encoding=False,
+        )
+        count, steps = write_episodes(
+            dataset.storage.data_path, (_as_minari_has_it(e, values) for e in episodes)
+        )
+        size = sum(file.stat().st_size for file in folder.rglob("*") if file.is_file())
+        megabytes = round(size / 1e6, 1)
+        dataset.storage.update_metadata(
+            {"total_episodes": count, "total_steps": steps, "dataset_size": megabytes}
+        )
+    return size
+
+
+def _as_minari_has_it(episode: Episode, values: EpisodeValues) -> dict[str, Any]:
+    infos = ("policy_version", ACTION_MASK)
+    return {
+        "observations": values.observations(episode.observations),
+        "actions": values.actions(episode.columns),
+        "rewards": episode.reward,
+        "terminations": episode.columns["terminated"],
+        "truncations": episode.columns["truncated"],
+        "infos": {name: episode.columns[name] for name in infos if name in episode.columns},
+    }
+
+
+def _next_version(name: str) -> str:
+    base, _, version = name.rpartition("-v")
+    return f"{base}-v{int(version) + 1}"
+
+
+@contextlib.contextmanager
+def _removed_if_it_fails(folder: Path) -> Iterator[None]:
+    try:
+        yield
+    except BaseException:
+        shutil.rmtree(folder, ignore_errors=True)
+        raise
+
+
+# ---------------------------------------------------------------------------------------- Parquet
+
+
+def _write_parquet(file: Path, episodes: Iterable[Episode]) -> None:
+    """Write a row a step: where it was made, and its columns, those of several numbers as lists."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    writer: Any = None
+    try:
+        for tables in _groups(map(_table, itertools.count(), episodes)):
+            table = pa.concat_tables(tables)
+            writer = writer or pq.ParquetWriter(file, table.schema, compression="zstd")
+            writer.write_table(table)
+    finally:
+        if writer is not None:
+            writer.close()
+
+
+def _groups(tables: Iterable[Any]) -> Iterator[list[Any]]:
+    """Yields tables together, so many that they are worth a row group."""
+    group: list[Any] = []
+    for table in tables:
+        group.append(table)
+        if sum(map(len, group)) >= _ROWS_AT_A_TIME:
+            yield group
+            group = []
+    if group:
+        yield group
+
+
+def _table(number: int, episode: Episode) -> Any:
+    import pyarrow as pa
+
+    steps = len(episode)
+    columns: dict[str, Any] = {
+        "collector": pa.array([episode.collector] * steps, pa.string()),
+        "env": np.full(steps, episode.env, np.int32),
+        "episode": np.full(steps, number, np.int64),
+        "step": np.arange(steps, dtype=np.int32),
+    }
+    columns |= {name: seen[:-1] for name, seen in episode.observations.items()}
+    columns |= {f"next_{name}": seen[1:] for name, seen in episode.observations.items()}
+    columns |= episode.columns
+    return pa.table({name: _arrow(column) for name, column in columns.items()})
+
+
+def _arrow(column: Any) -> Any:
+    import pyarrow as pa
+
+    if not isinstance(column, np.ndarray) or column.ndim == 1:
+        return column
+    rows = np.ascontiguousarray(column).reshape(len(column), -1)
+    return pa.FixedSizeListArray.from_arrays(pa.array(rows.ravel()), rows.shape[1])

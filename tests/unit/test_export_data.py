@@ -1,0 +1,113 @@
+"""`hpcdi export RUN --to minari|parquet`: episodes as other tools read them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import minari
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+
+from fakes.serial_runs import DQN, ROOT, serial
+from hpcdi.commands.export import main
+from hpcdi.data import Episode, read_episodes
+from hpcdi.errors import LaunchError
+
+CONFIG = str(ROOT / "configs" / "cartpole_dqn.yaml")
+STEPS = "policy.other.commander.max_env_step=300"
+BLACKJACK = ("env.env_id=Blackjack-v1",)
+"""A Tuple of three numbers."""
+
+
+@pytest.fixture(scope="module")
+def cartpole(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("cartpole") / "run"
+    assert serial(CONFIG, (*DQN, STEPS), str(folder)) == 0
+    return folder
+
+
+@pytest.fixture(autouse=True)
+def datasets(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("MINARI_DATASETS_PATH", str(tmp_path / "datasets"))
+    return tmp_path / "datasets"
+
+
+def pairs(dataset: Any, run: Path) -> Iterator[tuple[Any, Episode]]:
+    return zip(dataset, read_episodes(run), strict=True)
+
+
+def test_minari_reads_each_episode_as_it_was(
+    cartpole: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main([str(cartpole), "--to", "minari", "cartpole/dqn-v0"]) == 0
+    dataset = minari.load_dataset("cartpole/dqn-v0")
+    for read, episode in pairs(dataset, cartpole):
+        np.testing.assert_array_equal(read.observations, episode.observation)
+        np.testing.assert_array_equal(read.actions, episode.action)
+        np.testing.assert_array_equal(read.rewards, episode.reward)
+        assert read.terminations.tolist() == episode.columns["terminated"].tolist()
+        assert read.truncations.tolist() == episode.columns["truncated"].tolist()
+        assert dataset.observation_space.contains(read.observations[0])
+        assert dataset.action_space.contains(read.actions[0])
+    episodes = list(read_episodes(cartpole))
+    assert (dataset.total_episodes, dataset.total_steps) == (len(episodes), sum(map(len, episodes)))
+    assert f"{len(episodes)} of {len(episodes)}" in capsys.readouterr().out
+    assert dataset.recover_environment().spec.id == "CartPole-v1"
+
+
+def test_a_dataset_has_the_environment_s_own_form(tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    assert serial(CONFIG, (*DQN, STEPS, *BLACKJACK), str(run)) == 0
+    main([str(run), "--to", "minari", "cards/dqn-v0"])
+    dataset = minari.load_dataset("cards/dqn-v0")
+    for read, episode in pairs(dataset, run):
+        for part, own in zip(read.observations, episode.observation.values(), strict=True):
+            np.testing.assert_array_equal(part, own)
+        assert dataset.observation_space.contains(tuple(part[0] for part in read.observations))
+
+
+def test_some_of_the_episodes(cartpole: Path) -> None:
+    totals = sorted(episode.total for episode in read_episodes(cartpole))
+    least = totals[len(totals) // 2]
+    main([str(cartpole), "--to", "minari", "cartpole/good-v0", f"--returns={least}:"])
+    dataset = minari.load_dataset("cartpole/good-v0")
+    wanted = [total for total in totals if total >= least]
+    assert sorted(episode.rewards.sum() for episode in dataset) == wanted
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["bad name"], "is no name of Minari's"),
+        (["one-v0", "two-v0"], "one name"),
+        (["far/none-v0", "--returns=1000000:"], "none is wanted"),
+    ],
+)
+def test_what_cannot_be_written_leaves_nothing(
+    cartpole: Path, datasets: Path, arguments: list[str], said: str
+) -> None:
+    with pytest.raises(LaunchError, match=said):
+        main([str(cartpole), "--to", "minari", *arguments])
+    assert not list(datasets.rglob("main_data.hdf5"))
+
+
+def test_a_dataset_is_never_overwritten(cartpole: Path) -> None:
+    main([str(cartpole), "--to", "minari", "cartpole/once-v0"])
+    with pytest.raises(LaunchError, match="once-v1"):
+        main([str(cartpole), "--to", "minari", "cartpole/once-v0"])
+
+
+def test_parquet_has_a_row_a_step(cartpole: Path, tmp_path: Path) -> None:
+    assert main([str(cartpole), "-o", str(tmp_path / "steps.parquet")]) == 0
+    table = pq.read_table(tmp_path / "steps.parquet")
+    episodes = list(read_episodes(cartpole))
+    assert table["reward"].to_numpy().mean() == 1.0
+    for number, episode in enumerate(episodes):
+        rows = table.filter(np.equal(table["episode"].to_numpy(), number))
+        np.testing.assert_array_equal(
+            np.stack(rows["next_observation"].to_numpy()), episode.observation[1:]
+        )
+        np.testing.assert_array_equal(rows["action"].to_numpy(), episode.action)
