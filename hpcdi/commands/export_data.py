@@ -6,6 +6,7 @@ Episodes are read and written one after the other: memory holds what one needs.
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import importlib.util
 import itertools
 import shutil
@@ -21,11 +22,12 @@ import numpy as np
 
 from hpcdi.commands.run_state import find_run
 from hpcdi.commands.saved_policy import check_trusted
+from hpcdi.config.load import load
 from hpcdi.config.schema import ExperimentConfig
 from hpcdi.data import Episode, read_episodes
-from hpcdi.env.episode_values import EpisodeValues, facts_by, registered_spec
+from hpcdi.env.episode_values import EpisodeValues, registered_spec
+from hpcdi.env.mpi.launch import located
 from hpcdi.errors import EXIT_DONE, LaunchError
-from hpcdi.run.experiment import load_experiment
 from hpcdi.run.run_folder import short
 from hpcdi.store.atomic import published
 from hpcdi.store.disk_full import or_refuse
@@ -92,16 +94,17 @@ def export_dataset(kind: str, options: Namespace) -> int:
         raise LaunchError(f"there is no {short(config_file)}; name the experiment: --config FILE")
     if options.config is None and not options.trust:
         check_trusted(config_file)
-    compiled, _ = load_experiment(str(config_file), overrides, over_ranks=None)
+    config = load(str(config_file), overrides).config
+    config = dataclasses.replace(config, env=located(config.env, config_file.parent))
     episodes = _Chosen(run, options)
     began = time.monotonic()
     if kind == "minari":
-        name = _dataset_name(names, compiled.config.exp_name)
-        size = _write_minari(name, run, compiled.config, episodes)
+        name = _dataset_name(names, config.exp_name)
+        size = _write_minari(name, run, config, episodes)
         where = f"{name} (minari.load_dataset)"
     else:
-        file = Path(options.output or f"{compiled.config.exp_name}{DATASETS[kind]}")
-        file = file / f"{compiled.config.exp_name}{DATASETS[kind]}" if file.is_dir() else file
+        file = Path(options.output or f"{config.exp_name}{DATASETS[kind]}")
+        file = file / f"{config.exp_name}{DATASETS[kind]}" if file.is_dir() else file
         with or_refuse(short(file)), published(file) as out:
             _write_parquet(Path(out.name), episodes)
         size, where = file.stat().st_size, short(file)
@@ -184,7 +187,7 @@ def _write_minari(
     folder = Path(get_dataset_path(name))
     if folder.exists():
         raise LaunchError(f"{folder} exists; name another version, such as {_next_version(name)}")
-    values = EpisodeValues(facts_by(config.env))
+    values = EpisodeValues(config.env)
     with or_refuse(short(folder)), _removed_if_it_fails(folder), warnings.catch_warnings():
         warnings.simplefilter("ignore")  # that nobody has said who the author is
         dataset = minari.create_dataset_from_buffers(

@@ -6,32 +6,11 @@ import dataclasses
 from typing import Any
 
 import gymnasium
-import numpy as np
 
 from hpcdi.config.env import EnvConfig, GymnasiumConfig
-from hpcdi.config.mpi_env import MpiEnvConfig
-from hpcdi.env.base import EnvFacts
 from hpcdi.env.contract import Space, split_mask
-from hpcdi.env.create import create_env_manager
-from hpcdi.env.mpi.environment import facts_of
+from hpcdi.env.probe import look_at
 from hpcdi.types import Columns
-
-
-def facts_by(cfg: EnvConfig) -> EnvFacts:
-    """Returns gymnasium's spaces of an environment; makes one and closes it.
-
-    Raises:
-        ConfigError: it cannot be made here. EnvError: nor reset.
-    """
-    if isinstance(cfg, MpiEnvConfig):
-        return facts_of(cfg)
-    one = dataclasses.replace(cfg, collector_env_num=1)
-    manager = create_env_manager(one, evaluate=False, seed=np.random.SeedSequence(0))
-    try:
-        manager.launch()
-        return manager.facts
-    finally:
-        manager.close()
 
 
 def registered_spec(cfg: EnvConfig) -> Any:
@@ -46,18 +25,22 @@ class EpisodeValues:
     """Turns columns of many steps into nested values of the environment's spaces.
 
     Args:
-        facts: of the environment.
+        cfg: of the environment; one is made and closed.
+
+    Raises:
+        ConfigError: it cannot be made here.
 
     Attributes:
         observation_space: without the mask of legal actions.
         action_space: with actions from where the environment counts them.
     """
 
-    def __init__(self, facts: EnvFacts) -> None:
-        self.observation_space, _ = split_mask(facts.observation_space)
-        self.action_space = facts.action_space
-        self._seen = Space("observation", self.observation_space, as_is=True)
-        self._acts = Space.of_actions(facts.action_space)
+    def __init__(self, cfg: EnvConfig) -> None:
+        seen = look_at(cfg)
+        self.observation_space, _ = split_mask(seen.observation_space)
+        self.action_space = seen.action_space
+        self._seen = Space("observation", self.observation_space, as_is=True, origin=cfg.origins)
+        self._acts = Space.of_actions(self.action_space)
 
     def observations(self, columns: Columns) -> Any:
         """Returns values of ``observation``, or of ``observation/<leaf>``: [steps, ...] each."""
@@ -69,8 +52,8 @@ class EpisodeValues:
 
 
 def _values(space: Space, columns: Columns) -> Any:
-    typed = {
-        field.name: columns[field.name].astype(field.dtype, copy=False).reshape(-1, *field.shape)
-        for field in space.fields
-    }
+    typed = {}
+    for field in space.fields:
+        column = columns[field.name].astype(field.dtype, copy=False).reshape(-1, *field.shape)
+        typed[field.name] = column if field.origin is None else column + field.origin
     return space.value(typed, slice(None))

@@ -38,12 +38,15 @@ class Seen:
         players: 1: it is no battle.
         teams: players without one are teams.
         origin: what ``env.origin`` may be, by a first observation.
+        observation_space, action_space: gymnasium's, of a player.
     """
 
     spaces: Spaces
     players: int = 1
     teams: int = 1
     origin: Origin = dataclasses.field(default_factory=dict)
+    observation_space: Any = None
+    action_space: Any = None
 
 
 def look_at(cfg: EnvConfig, *, trains: bool = False, seed: int | None = None) -> Seen:
@@ -131,7 +134,8 @@ def _seen(env: Any, cfg: EnvConfig, seed: int | None) -> Seen:
                 first, _ = parts_of_reset(env.reset(seed=seed))
             origin = origin_of(observation, first, is_of_several=is_vector)
     players = int(env.agents) if is_battle else 1
-    return Seen(spaces, players, len(teams_of(env)) if is_battle else 1, origin)
+    teams = len(teams_of(env)) if is_battle else 1
+    return Seen(spaces, players, teams, origin, observation, action)
 
 
 def _check_attributes(env: Any, cfg: EnvConfig) -> None:

@@ -13,7 +13,9 @@ import pytest
 
 from fakes.serial_runs import DQN, ROOT, serial
 from hpcdi.commands.export import main
+from hpcdi.config.env import GymnasiumConfig
 from hpcdi.data import Episode, read_episodes
+from hpcdi.env.episode_values import EpisodeValues
 from hpcdi.errors import LaunchError
 
 CONFIG = str(ROOT / "configs" / "cartpole_dqn.yaml")
@@ -111,3 +113,11 @@ def test_parquet_has_a_row_a_step(cartpole: Path, tmp_path: Path) -> None:
             np.stack(rows["next_observation"].to_numpy()), episode.observation[1:]
         )
         np.testing.assert_array_equal(rows["action"].to_numpy(), episode.action)
+
+
+def test_numbers_far_from_zero_come_back() -> None:
+    """Rows have them from ``env.origin``, and the dataset as the environment has them."""
+    cfg = GymnasiumConfig(env_id="CartPole-v1", origin={"observation": 500_000.0})
+    stored = {"observation": np.array([[0.25, 1, 2, 3]], np.float32)}
+    values = EpisodeValues(cfg).observations(stored)
+    np.testing.assert_array_equal(values, [[500_000.25, 500_001, 500_002, 500_003]])
