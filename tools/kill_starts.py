@@ -1,11 +1,12 @@
 """Kills a rank at each line of its start: does the job hang, or end with another code than 85 or 0?
 
 A first job notes the lines of hpcdi's own functions that a rank comes to, from its first one to
-that of its first task. Then there is a job for each of these lines (of `--every N` one in N), in
-which the rank is killed there. The job has a coordinator, two learners and a collector, and each
-of them is struck in turn. It must go on without the rank to its end (exit code 0), or end with 85,
-which says that it is to be started again: within the settings' patience, and without a traceback
-of another rank. Fails (exit code 1) otherwise.
+that of its first task; not those of packages that talk to nobody (settings, networks, ...). Then
+there is a job for each of these lines (of `--every N` one in N), in which the rank is killed there.
+The job has a coordinator, two learners and a collector, and each of them is struck in turn. It must
+go on without the rank to its end (exit code 0), or end with 85, which says that it is to be started
+again: within the settings' patience, and without a traceback of another rank. Fails (exit code 1)
+otherwise.
 
     python tools/kill_starts.py --every 10            with this Python's MPI
     python tools/kill_starts.py --ranks 1 --lines role.py
@@ -16,6 +17,7 @@ from __future__ import annotations
 import argparse
 import os
 import random
+import re
 import shutil
 import signal
 import subprocess
@@ -35,6 +37,7 @@ SETTINGS = (
     "system.coordinator.start_timeout_s=60", "system.max_restarts_without_progress=1",
 )  # fmt: skip
 FIRST_TASK = ("_take_task", "_begin", "_admit")
+ALONE = ("config/", "env/", "policy/", "utils/", "types.py", "store/")
 LIMIT_S = 240.0
 """Of a job: more than the settings' patience, and a busy machine's start."""
 
@@ -72,18 +75,20 @@ def lines_of(rank: int, base: Path) -> list[str]:
         place, _, name = line.rpartition(":")
         if name in FIRST_TASK and place.startswith("roles/"):
             break
-        lines.append(place)
+        if not place.startswith(ALONE):
+            lines.append(place)
     return lines
 
 
-def wrong_with(rank: int, code: int | None, said: str) -> str:
+def wrong_with(code: int | None, said: str) -> str:
     """Returns what is wrong with a job whose rank was killed; empty: nothing."""
     if code is None:
         return "HANGS"
     if code not in (0, 85):
         return f"EXIT CODE {code}"
-    errors = [line for line in said.splitlines() if "Error" in line and f"rank {rank}" not in line]
-    return f"TRACEBACK {errors[-1:]}" if "Traceback (most recent call last)" in said else ""
+    raised = re.findall(r"Traceback \(most recent call last\):\n(?:[ ].*\n)+(.*)", said)
+    raised = [error for error in raised if "MPI_ERR_PROC_FAILED" not in error]  # says what it is
+    return f"TRACEBACK {raised[0]}" if raised else ""
 
 
 def main() -> int:
@@ -107,7 +112,7 @@ def main() -> int:
         folder = base / f"{number:04d}"
         fault = {"START_FAULT": f"line:{rank}", "START_LINE": line}
         code, said, took_s = run(folder, fault)
-        wrong = wrong_with(rank, code, said)
+        wrong = wrong_with(code, said)
         results.append((rank, line, code, wrong))
         sys.stdout.write(f"{NAMES[rank]:<15} {line:<50} {code} {took_s:5.1f} s {wrong}\n")
         sys.stdout.flush()

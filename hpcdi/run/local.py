@@ -48,6 +48,7 @@ from hpcdi.run.environment import (
 from hpcdi.run.experiment import load_experiment
 from hpcdi.run.private_folder import TEMPORARY_VARIABLE, own_folder
 from hpcdi.run.request import RunRequest
+from hpcdi.run.shared_memory import BACKING_VARIABLE, SHARED_MEMORY
 from hpcdi.run.signals import Meaning, Signals, preempt_signals
 from hpcdi.run.sizes import does_not_fit
 from hpcdi.run.solver_ranks import default_ranks, plan_ranks, words_of_solvers, world_of
@@ -61,8 +62,6 @@ from hpcdi.utils.python import python_command
 
 _PR_SET_PDEATHSIG = 1
 _SESSION_VARIABLE = "PRTE_MCA_prte_local_tmpdir_base"
-_MEMORY_VARIABLE = "OMPI_MCA_btl_sm_backing_directory"
-_SHARED_MEMORY = Path("/dev/shm")  # noqa: S108 (a folder of our own is made there)
 _LEAST_SHARED_BYTES = 64 << 20
 """Free space for segments of Open MPI, some MB a rank; in containers /dev/shm may be smaller."""
 _ULFM_SINCE = 5
@@ -246,8 +245,6 @@ class Job:
             if source is not None:
                 with source:
                     self._relays.append(Relay(os.dup(source.fileno()), target))
-        if is_outside_allocation():
-            loopback.begin(self._process.pid)
         self._has_begun = False
         self._signals = Signals()
         self._asked: int | None = None
@@ -258,6 +255,8 @@ class Job:
             numbers.append(signal.SIGHUP)
         numbers += [number for number in self._preempt if number not in numbers]
         self._old = {number: signal.signal(number, self._on_signal) for number in numbers}
+        if is_outside_allocation():
+            loopback.begin(self._process.pid)
 
     def __enter__(self) -> Job:
         return self
@@ -408,6 +407,8 @@ def _in_mpirun() -> None:
     signal.signal(signal.SIGHUP, signal.SIG_DFL)
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGHUP)
+    if is_outside_allocation():
+        loopback.let_parent_trace()
 
 
 def _has_room(folder: Path) -> bool:
@@ -442,9 +443,9 @@ def mpi_folders(one_host: bool) -> Iterator[dict[str, str]]:
             variables = {_SESSION_VARIABLE: str(session)}
             if one_host:  # files that killed ranks leave are removed with it
                 variables[TEMPORARY_VARIABLE] = str(session)
-                shared = _has_room(_SHARED_MEMORY)
-                variables[_MEMORY_VARIABLE] = str(
-                    stack.enter_context(own_folder(_SHARED_MEMORY)) if shared else session
+                shared = _has_room(SHARED_MEMORY)
+                variables[BACKING_VARIABLE] = str(
+                    stack.enter_context(own_folder(SHARED_MEMORY)) if shared else session
                 )
         except OSError as error:
             raise LaunchError(

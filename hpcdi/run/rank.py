@@ -45,6 +45,7 @@ from hpcdi.run.placement import (
 from hpcdi.run.private_folder import own_temporary_folder
 from hpcdi.run.request import RunRequest
 from hpcdi.run.run_lock import RunLock
+from hpcdi.run.shared_memory import check_shared_memory
 from hpcdi.run.signals import SignalFlag
 from hpcdi.run.solver_ranks import (
     RankPlan,
@@ -118,6 +119,7 @@ def run_rank(
     guard.limit(_start_timeout_s(settings))
     plan = None
     try:
+        check_shared_memory(os.environ)
         if has_solvers(settings):
             config = experiment_of(request, handed_over)
             plan = plan_ranks(launched.tasks, config)
@@ -127,7 +129,7 @@ def run_rank(
     except HpcdiError as error:
         if plan is not None or is_first(os.environ):  # else all ranks say the same
             sys.stderr.write(f"hpcdi: {error}\n")
-        return error.exit_code
+        return _refusal(error.exit_code)
     return _run_role(request, launched, guard, BeforeMpi(flag, handed_over, plan, chosen_by_user))
 
 
@@ -188,8 +190,13 @@ def _run_role(
 def _refuse(start: RunStart) -> int:
     """Say why the run does not begin; returns rank 0's exit code, the only one that counts."""
     sys.stderr.write(f"hpcdi: {start.error}\n")
+    return _refusal(start.exit_code)
+
+
+def _refusal(exit_code: int) -> int:
+    """Returns the exit code of a rank that does not begin, as `hpcdi train` understands it."""
     is_ours = LAUNCHER_VARIABLE in os.environ
-    return REFUSED if is_ours and start.exit_code == EXIT_FAILED else start.exit_code
+    return REFUSED if is_ours and exit_code == EXIT_FAILED else exit_code
 
 
 def _settings(request: RunRequest, handed_over: Mapping[str, Any] | None) -> Mapping[str, Any]:

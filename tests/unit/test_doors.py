@@ -136,6 +136,29 @@ def test_sockets_of_a_child_are_bound_to_loopback() -> None:
         child.stdin.close()
 
 
+SEES_ITSELF = """
+import os, socket, sys
+doors = [socket.socket(), socket.socket(socket.AF_INET6)]
+for door, address in zip(doors, ("0.0.0.0", "::")):
+    door.bind((address, 0))
+    door.listen()
+    print(door.getsockopt(socket.SOL_SOCKET, socket.SO_BINDTODEVICE, 16), flush=True)
+os.fork() or os._exit(0)
+sys.exit(7)
+"""
+
+
+def test_a_child_that_is_traced_is_never_open() -> None:
+    with subprocess.Popen(
+        [sys.executable, "-c", SEES_ITSELF], stdout=subprocess.PIPE, text=True,
+        preexec_fn=loopback.let_parent_trace,
+    ) as child:  # fmt: skip
+        assert child.stdout is not None
+        loopback.begin(child.pid)
+        assert child.stdout.read() == "b'lo\\x00'\n" * 2
+    assert child.returncode == 7
+
+
 def test_who_does_not_want_it_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
     with subprocess.Popen(
         [sys.executable, "-c", LISTENER], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True

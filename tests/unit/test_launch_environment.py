@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
@@ -16,6 +17,7 @@ from hpcdi.run.environment import (
     job_component,
     visible_gpus,
 )
+from hpcdi.run.shared_memory import BACKING_VARIABLE, check_shared_memory
 
 NONE = LaunchEnvironment("none", 1)
 
@@ -257,3 +259,16 @@ def test_gpus_of_the_driver(tmp_path: Path) -> None:
 def test_a_gpu_of_another_maker_may_be_there(device: str, tmp_path: Path) -> None:
     (tmp_path / device).touch()
     assert visible_gpus({}, tmp_path) == ("0",)
+
+
+def test_a_host_without_shared_memory_is_no_place_for_ranks(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No requeue mends it: it is no 85."""
+    state = os.statvfs(tmp_path)
+    small = os.statvfs_result((4096, 4096, 4096, *state[3:]))  # 16 MB, all of them free
+    monkeypatch.setattr(os, "statvfs", lambda _: small)
+    with pytest.raises(LaunchError, match=r"16.0 MiB in all on this host.*--shm-size") as refused:
+        check_shared_memory({"PMI_RANK": "0"}, tmp_path)
+    assert refused.value.exit_code == EXIT_USAGE
+    check_shared_memory({"OMPI_COMM_WORLD_SIZE": "2", BACKING_VARIABLE: "/tmp/x"}, tmp_path)

@@ -21,7 +21,7 @@ from typing import Any
 import pytest
 
 from hpcdi.errors import EXIT_USAGE
-from hpcdi.run import local
+from hpcdi.run import local, loopback
 from hpcdi.run.environment import REFUSED
 from hpcdi.run.local import Job, Patience
 from hpcdi.run.signals import SECOND_S
@@ -29,8 +29,9 @@ from hpcdi.store.layout import RunLayout
 
 
 @pytest.fixture(autouse=True)
-def _own_signals() -> Iterator[None]:
+def _own_signals(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """The tests may themselves run under nohup, or in the background of a script."""
+    monkeypatch.setenv(loopback.SWITCH, "0")  # what stands in mpirun's place here sleeps at once
     numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
     old = {number: signal.signal(number, signal.SIG_DFL) for number in numbers}
     yield

@@ -126,7 +126,7 @@ def places(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Path, Path]
     temporary.mkdir()
     memory.mkdir()
     monkeypatch.setattr(tempfile, "tempdir", str(temporary))
-    monkeypatch.setattr(local, "_SHARED_MEMORY", memory)
+    monkeypatch.setattr(local, "SHARED_MEMORY", memory)
     monkeypatch.setenv("TMPDIR", str(temporary))
     return temporary, memory
 

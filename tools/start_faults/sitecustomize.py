@@ -65,8 +65,9 @@ def _at_each_line(visit: Callable[[str], None]) -> None:
         return on_line
 
     def on_call(frame: FrameType, _event: str, _: object) -> object:
-        is_ours = f"{os.sep}hpcdi{os.sep}" in frame.f_code.co_filename
-        return on_line if is_ours and frame.f_code.co_name != "<module>" else None
+        code = frame.f_code
+        is_function = code.co_flags & 1  # CO_OPTIMIZED: no module, and no body of a class
+        return on_line if is_function and f"{os.sep}hpcdi{os.sep}" in code.co_filename else None
 
     threading.settrace(on_call)
     sys.settrace(on_call)
