@@ -111,6 +111,8 @@ class CollectProgress(Message):
     shares: dict[str, float]  # activity -> share of the time, see `TimeLedger.shares`
     player: str = MAIN
     episode_figures: dict[str, Array] = field(default_factory=dict)  # see `Episodes.figures`
+    env_bytes: int = 0  # that the processes of its environments hold; 0: unknown
+    env_growth: float = 0.0  # bytes by which they grow with each transition
 
 
 @dataclass(frozen=True)

@@ -25,7 +25,7 @@ QUIET_S = 30.0
 """A run writes status.json every second; after so long without it, it may hang."""
 _PROGRESS_TYPES: Mapping[str, type] = {
     **dict.fromkeys(("limits", "players", "idle", "lost", "buffer", "collectors", "figures"), dict),
-    **dict.fromkeys(("evaluation", "best_evaluation", "guests"), dict),
+    **dict.fromkeys(("evaluation", "best_evaluation", "guests", "env_memory"), dict),
     **dict.fromkeys(("pid", "evaluations"), int),
     "phase": str,
 }

@@ -21,7 +21,7 @@ from hpcdi.run.run_folder import short
 from hpcdi.types import is_guest
 from hpcdi.utils.backoff import wait_s
 from hpcdi.utils.console import escaped
-from hpcdi.utils.metrics import counted, human_count, human_time
+from hpcdi.utils.metrics import counted, human_bytes, human_count, human_time
 from hpcdi.utils.progress import Evaluation
 
 HELP = """\
@@ -111,7 +111,7 @@ def _counts(status: RunStatus) -> list[str]:
     progress, lines = status.progress, []
     if progress:
         lines += [_line("progress", _progress(status)), *_returns(progress), *_waits(status)]
-    lines += [*_players(progress), *_collectors(status), *_guests(status)]
+    lines += [*_players(progress), *_memory(progress), *_collectors(status), *_guests(status)]
     if progress.get("lost"):
         gone = [f"rank {rank} ({role})" for rank, role in progress["lost"].items()]
         lines.append(_line("lost", f"{', '.join(gone)}: the run goes on"))
@@ -292,6 +292,21 @@ def _waits(status: RunStatus) -> list[str]:
         idle.setdefault(str(role), {})[rank] = share
     parts = [_idle(role, shares) for role, shares in sorted(idle.items())]
     return [*lines, _line("idle", "; ".join(parts))] if parts else lines
+
+
+def _memory(progress: dict[str, Any]) -> list[str]:
+    """Returns a line about the memory of environments; none where nothing is known of it."""
+    ranks: dict[str, dict[str, float]] = progress.get("env_memory", {})
+    if not ranks:
+        return []
+    name, most = max(ranks.items(), key=lambda item: (item[1]["bytes_a_step"], item[1]["bytes"]))
+    held, growth = human_bytes(most["bytes"]), 1000 * most["bytes_a_step"]
+    if growth <= 0:
+        return [_line("memory", f"environments hold up to {held} a rank, and do not grow")]
+    grow = sum(each["bytes_a_step"] > 0 for each in ranks.values())
+    of = f"{counted(grow, 'collector')}: of rank {name} {held}, {human_bytes(growth)} more"
+    text = f"environments grow in {of} with each 1,000 steps; env.manager.renew_after"
+    return [_line("memory", text)]
 
 
 def _collectors(status: RunStatus) -> list[str]:

@@ -18,6 +18,7 @@ A row is one player of one environment. What happens to rows in a step (`EnvMana
 from __future__ import annotations
 
 import math
+import os
 import time
 from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
@@ -270,6 +271,15 @@ class EnvManager(Closing):
         """Child processes that hold environments; empty where these are in this process."""
         workers = getattr(self._backend, "workers", ())
         return [w.pid for w in workers if getattr(w, "pid", None) is not None]
+
+    def held_bytes(self, *, own: bool) -> int:
+        """Returns what the environments' processes hold, with those that they have started.
+
+        Args:
+            own: in this process there is little beside them; else 0 where they are in it.
+        """
+        pids = self.child_pids
+        return sum(map(tree_bytes, pids or [os.getpid()])) if pids or own else 0
 
     @property
     def facts(self) -> EnvFacts:

@@ -16,9 +16,10 @@ from hpcdi.commands.rehearse.alone import Budget, look
 from hpcdi.commands.rehearse.apart import apart, run_stage
 from hpcdi.commands.rehearse.as_a_run import play
 from hpcdi.commands.rehearse.checks import Facts, findings
-from hpcdi.commands.rehearse.facts import Alone, AsARun, Memory, Stage
+from hpcdi.commands.rehearse.facts import Alone, AsARun, Stage
 from hpcdi.errors import ConfigError
 from hpcdi.run.experiment import load_experiment
+from hpcdi.utils.growth import Memory
 
 ROOT = Path(__file__).parent.parent.parent
 pytestmark = pytest.mark.filterwarnings("ignore:.*WARN:UserWarning")  # gymnasium's own checks
@@ -96,6 +97,10 @@ def test_memory_that_is_filled_once_is_no_leak() -> None:
         still.add(100 * sample, 10**8 + sample % 7 * 1_000)
     assert (cache.slope, still.slope) == (0.0, 0.0)
     assert leak.slope == pytest.approx(1_000)
+    for sample in range(60, 2_000):  # a long life keeps few samples, evenly spread
+        leak.add(100 * sample, 10**8 + sample * 10**5)
+    assert leak.slope == pytest.approx(1_000)
+    assert len(leak.steps) <= 241
 
 
 def test_a_collector_and_its_evaluation_are_played_as_a_run() -> None:

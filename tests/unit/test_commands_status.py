@@ -120,6 +120,18 @@ def test_of_many_ranks_the_most_idle_are_named(tmp_path: Path) -> None:
     assert "9 ranks on 5 hosts" in told(layout.root)
 
 
+def test_environments_that_grow_are_named(tmp_path: Path) -> None:
+    layout = make_run(tmp_path / "run")
+    still = {"bytes": 3 << 20, "bytes_a_step": 0.0}
+    write_progress(layout, env_memory={"1": still, "2": {"bytes": 1 << 20, "bytes_a_step": 0.0}})
+    assert "environments hold up to 3.0 MiB a rank, and do not grow" in told(layout.root)
+    write_progress(layout, env_memory={"1": still, "2": {"bytes": 2 << 30, "bytes_a_step": 2048.0}})
+    assert (
+        "environments grow in 1 collector: of rank 2 2.0 GiB, 2.0 MiB more with each 1,000 steps; "
+        "env.manager.renew_after"
+    ) in told(layout.root)
+
+
 def test_a_run_whose_process_is_gone_is_dead_and_says_why_and_what_next(tmp_path: Path) -> None:
     with subprocess.Popen([sys.executable, "-c", ""]) as process:
         process.wait()

@@ -5,17 +5,13 @@ A stage fills its facts step by step, so that some are left of one whose process
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
 
 from hpcdi.types import Array, Columns
-
-_LEAK_BYTES = 1 << 20
-_WARM_UP = 1 / 3
-"""Share of the samples of memory in which caches may fill."""
+from hpcdi.utils.growth import Memory
 
 
 @dataclass
@@ -116,32 +112,6 @@ class Numbers:
     def most(self) -> float:
         """The largest absolute value; 0: nothing was seen."""
         return float(np.maximum(-self.low, self.high).max(initial=0.0)) if self.count else 0.0
-
-
-@dataclass
-class Memory:
-    """Samples of a process's memory: steps that were made, and bytes that are resident."""
-
-    steps: list[int] = field(default_factory=list)
-    n_bytes: list[int] = field(default_factory=list)
-
-    def add(self, steps: int, n_bytes: int) -> None:
-        """Add a sample."""
-        self.steps.append(steps)
-        self.n_bytes.append(n_bytes)
-
-    @property
-    def slope(self) -> float:
-        """Bytes a step; 0: it does not grow all the time, or by little."""
-        first = math.ceil(_WARM_UP * len(self.steps))
-        steps, held = np.array(self.steps[first:]), np.array(self.n_bytes[first:])
-        if len(steps) < 6 or steps[-1] <= steps[0]:
-            return 0.0
-        parts = [part[-1] - part[0] for part in np.array_split(held, 3)]
-        grown = int(held[-1] - held[0])
-        if grown < _LEAK_BYTES or min(parts) < 0.15 * grown:
-            return 0.0
-        return float(np.polyfit(steps - steps[0], held, 1)[0])
 
 
 @dataclass

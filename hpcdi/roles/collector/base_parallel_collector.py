@@ -36,12 +36,15 @@ from hpcdi.store.builder import Segment
 from hpcdi.store.policies import PolicyImage
 from hpcdi.types import MAIN, Array, Columns, Episodes, Lockstep, Settings, Step
 from hpcdi.utils.backoff import wait_s
+from hpcdi.utils.growth import Memory
 from hpcdi.utils.lifetime import Closing
 from hpcdi.utils.log import LOGGER
 from hpcdi.utils.registry import PARALLEL_COLLECTOR_REGISTRY
 from hpcdi.utils.timer import RoleMeter
 
 PROGRESS_S = 0.25
+_SAMPLE_S = 5.0
+"""Seconds between two looks at the memory of environments."""
 """Seconds between two progress reports to the coordinator."""
 ROLLOUT_S = 10.0
 """Seconds after which a rollout is sent even if it is not full (slow environments). An n-step
@@ -166,6 +169,7 @@ class BaseParallelCollector(Configurable, Closing, ABC):
         "number",
         "make_policy",
         "scheduled",
+        "own_process",
     )
     """Keys of `cfg` that are no settings of `Config`: what a task needs."""
 
@@ -372,6 +376,7 @@ class ZerglingParallelCollector(BaseParallelCollector):
         self._version = -1
         self._acted: tuple[Columns, Columns] = ({}, {})  # observation and outputs of a step
         self._reported_at = self._asked_at = time.monotonic()
+        self._made_steps, self._memory, self._sampled_at = 0, Memory(), -math.inf
         self._is_current = False  # whether the policy is new enough for the next step
         self._gate = StalenessGate(settings, time.monotonic())
 
@@ -521,6 +526,7 @@ class ZerglingParallelCollector(BaseParallelCollector):
     def _process_timestep(self, timestep: Step) -> None:
         transitions = self._loop.record(*self._acted, timestep)
         self.task.env_steps += transitions
+        self._made_steps += transitions
         FAULTS.advance(transitions, "collector")
         if FAULTS.requests("env_hang"):
             hang_environment(self._env_manager.child_pids)
@@ -560,6 +566,10 @@ class ZerglingParallelCollector(BaseParallelCollector):
             self.task.evaluated.append(episodes)
         elif self.port is not None:
             shares = self.port.meter.shares()
+            if now - self._sampled_at >= _SAMPLE_S:
+                own = bool(self._task_cfg.get("own_process"))
+                self._memory.add(self._made_steps, self._env_manager.held_bytes(own=own))
+                self._sampled_at = now
             task = self.task
             self.port.send_metadata(
                 CollectProgress(
@@ -570,6 +580,8 @@ class ZerglingParallelCollector(BaseParallelCollector):
                     shares,
                     task.player,
                     episodes.figures,
+                    next(reversed(self._memory.n_bytes), 0),
+                    self._memory.slope,
                 )
             )
         self._reported_at = now

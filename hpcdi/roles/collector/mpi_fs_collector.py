@@ -341,6 +341,7 @@ class MPIFileSystemCollector(MessageSide, CollectorPort):
                 "policy_update_path": str(place.layout.root),  # of frozen policies
                 "seed": task_seed(place.seed, self._task),
                 "scheduled": self._task.scheduled,
+                "own_process": not place.in_turns,
             }
             self._collectors[eval_flag] = self._create_collector({"collector_cfg": cfg})
             self.meter.mark("start")

@@ -180,6 +180,8 @@ class Scheduler:
         worker.hear(type(message).__name__, now)
         if isinstance(message, CollectProgress | LearnInfo):
             worker.shares = message.shares
+        if isinstance(message, CollectProgress):
+            worker.env_memory = message.env_bytes, message.env_growth
         if isinstance(message, LearnInfo) and worker.role == "learner":
             message = self.groups[worker.group].learners.average(worker, message)
         self._observe(rank, message)

@@ -456,6 +456,11 @@ def _facts(run: Scheduler, replay: ReplayFigures) -> dict[str, Any]:
             for worker in run.workers
             if worker.shares and worker.state is not State.LOST
         },
+        "env_memory": {
+            worker.rank: {"bytes": worker.env_memory[0], "bytes_a_step": worker.env_memory[1]}
+            for worker in run.workers
+            if worker.env_memory[0] and worker.state is not State.LOST
+        },
         "lost": dict(run.workers.lost),
         "collectors": run.collectors,
         "figures": run.groups.main.figures,

@@ -116,6 +116,8 @@ class Worker:
         killed_at: when it was ordered to be killed, because it is frozen; None: it was not.
         policy_version: version of the policy by which it acts; None: it does not act.
         shares: activity -> share of its time, from its last report.
+        env_memory: what the environments of a collector hold, and by what they grow with each
+            transition, in bytes; 0: it is not known.
         is_paused: a collector was ordered to wait for learners.
         free_since: a number that counts up as workers become free: the lowest was free first.
         has_environments: a collector has made environments, for an earlier task.
@@ -147,6 +149,7 @@ class Worker:
     killed_at: float | None = None
     policy_version: int | None = None
     shares: dict[str, float] = dataclasses.field(default_factory=dict)
+    env_memory: tuple[int, float] = (0, 0.0)
     is_paused: bool = False
     free_since: int = 0
     has_environments: bool = False

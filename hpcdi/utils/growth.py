@@ -1,0 +1,44 @@
+"""Whether memory grows all the time: a leak."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+
+import numpy as np
+
+_LEAK_BYTES = 1 << 20
+_WARM_UP = 1 / 3
+"""Share of the samples in which caches may fill."""
+_MOST_SAMPLES = 240
+
+
+@dataclass
+class Memory:
+    """Samples of what processes hold: steps that were made, and bytes that are resident.
+
+    Of a long life every other sample goes, again and again: they stay evenly spread.
+    """
+
+    steps: list[int] = field(default_factory=list)
+    n_bytes: list[int] = field(default_factory=list)
+
+    def add(self, steps: int, n_bytes: int) -> None:
+        """Add a sample."""
+        self.steps.append(steps)
+        self.n_bytes.append(n_bytes)
+        if len(self.steps) > _MOST_SAMPLES:
+            del self.steps[1::2], self.n_bytes[1::2]
+
+    @property
+    def slope(self) -> float:
+        """Bytes a step; 0: it does not grow all the time, or by little."""
+        first = math.ceil(_WARM_UP * len(self.steps))
+        steps, held = np.array(self.steps[first:]), np.array(self.n_bytes[first:])
+        if len(steps) < 6 or steps[-1] <= steps[0]:
+            return 0.0
+        parts = [part[-1] - part[0] for part in np.array_split(held, 3)]
+        grown = int(held[-1] - held[0])
+        if grown < _LEAK_BYTES or min(parts) < 0.15 * grown:
+            return 0.0
+        return float(np.polyfit(steps - steps[0], held, 1)[0])
