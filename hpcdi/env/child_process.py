@@ -36,6 +36,8 @@ _RESETTING = bytes(_DUMPS(("resetting", None)))
 _PRELOAD = ["__main__", "hpcdi.env.child_process", "hpcdi.env.gymnasium"]
 _START_S = 60.0  # beside the time of a reset, for a process to start and import its modules
 _OURS = "hpcdi"
+OPEN_FILES = 3
+"""That a process has for each of its children with an environment."""
 _EXIT_S = 1.0  # for a process whose pipe has closed to exit
 
 

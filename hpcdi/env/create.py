@@ -21,7 +21,7 @@ from hpcdi.config.env import (
 )
 from hpcdi.config.schedule import Scheduled
 from hpcdi.env.base import EnvFn
-from hpcdi.env.child_process import ChildWorker
+from hpcdi.env.child_process import OPEN_FILES, ChildWorker
 from hpcdi.env.contract import Origin
 from hpcdi.env.in_process import LocalWorker, SingleEnvs
 from hpcdi.env.manager import EnvManager
@@ -29,7 +29,11 @@ from hpcdi.env.numbering import make_numbered
 from hpcdi.env.seeds import ScenarioSeeds
 from hpcdi.env.vector import VectorEnvs
 from hpcdi.errors import ConfigError, Problem
+from hpcdi.utils.host import allow_open_files, open_files
 from hpcdi.utils.registry import ENV_MANAGER_REGISTRY, ENV_REGISTRY
+
+_SPARE_FILES = 32
+"""That a process opens beside those for environments: shards, logs."""
 
 
 @dataclass(frozen=True)
@@ -97,6 +101,8 @@ class SubprocessEnvManager(BaseEnvManager):
         """Returns a back-end of the single environments of a source."""
         if not isinstance(settings, ChildConfig):
             raise TypeError(f"not settings of child processes: {settings}")
+        soon = OPEN_FILES * len(source.env_fns) + _SPARE_FILES
+        allow_open_files(open_files() + soon)
         workers = [
             ChildWorker(
                 fn, start_method=settings.start_method, is_battle=source.is_battle,

@@ -18,6 +18,7 @@ from hpcdi.env.probe import look_at
 from hpcdi.errors import ConfigError, PolicyError, Problem
 from hpcdi.policy.create import get_policy_cls
 from hpcdi.policy.spaces import with_spaces
+from hpcdi.run.sizes import too_many_files
 from hpcdi.types import Spaces
 
 _TYPES = {
@@ -88,7 +89,11 @@ def _check_can_train(
     config: ExperimentConfig, path: str, players: int, *, over_ranks: bool
 ) -> None:
     problems = check_over_ranks(config) if over_ranks else check_serial(config)
-    problems += [*check_faults(config, os.environ), *_check_league(config, players)]
+    problems += [
+        *too_many_files(config),
+        *check_faults(config, os.environ),
+        *_check_league(config, players),
+    ]
     if problems:
         raise ConfigError(problems, path)
 

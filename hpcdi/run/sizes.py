@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import math
 
+from hpcdi.config.env import ChildConfig
 from hpcdi.config.schema import ExperimentConfig
+from hpcdi.env.child_process import OPEN_FILES
 from hpcdi.errors import Problem
 from hpcdi.run.placement import learner_count
 from hpcdi.types import Spaces
-from hpcdi.utils.host import free_bytes
+from hpcdi.utils.host import free_bytes, may_open_files
 from hpcdi.utils.metrics import human_bytes
 
+_OPEN_FILES = 40
+"""That a process of a run has beside those for environments."""
 _ROW_EXTRA_BYTES = 4 + 2 * 1 + 4 + 4 + 2
 """Stored per row beside observation and action: reward, two flags, n-step return, discount and
 offset of its bootstrap."""
@@ -54,6 +58,26 @@ def memory_of(role: str, config: ExperimentConfig, row_bytes: int) -> float:
     if role == "coordinator":
         return int(config.policy.other.replay_buffer.replay_buffer_size) * _INDEX_ITEM_BYTES
     return 6 * block * row_bytes  # one open, four on their way to disk, one being encoded
+
+
+def too_many_files(config: ExperimentConfig) -> list[Problem]:
+    """Returns the problem of more environments in child processes than a process has files for."""
+    env, most = config.env, may_open_files()
+    if not isinstance(env.manager, ChildConfig):
+        return []
+    count = env.collector_env_num + env.evaluator_env_num
+    needed = _OPEN_FILES + OPEN_FILES * count
+    if needed <= most:
+        return []
+    fits = max(0, most - _OPEN_FILES) // OPEN_FILES
+    return [
+        Problem(
+            "env.collector_env_num",
+            f"a collector's process has {OPEN_FILES} open files for each of {count} environments "
+            f"({env.collector_env_num} collect, {env.evaluator_env_num} evaluate) and {_OPEN_FILES} "
+            f"others, {needed} in all, and may have {most} here (ulimit -Hn): {fits} would do",
+        )
+    ]
 
 
 def does_not_fit(config: ExperimentConfig, spaces: Spaces) -> list[Problem]:

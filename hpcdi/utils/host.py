@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import resource
 from pathlib import Path
 
 _CGROUPS = Path("/sys/fs/cgroup")
@@ -21,6 +22,28 @@ def memory_of_host() -> tuple[int, int]:
                     limits.append(int(text))
             folder = folder.parent
     return free * 1024, min(limits, default=0)
+
+
+def may_open_files() -> int:
+    """Returns how many open files a process here may have, at most."""
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return _UNLIMITED if hard == resource.RLIM_INFINITY else hard
+
+
+def open_files() -> int:
+    """Returns how many open files this process has; 0: unknown."""
+    try:
+        return sum(1 for _ in Path("/proc/self/fd").iterdir())
+    except OSError:
+        return 0
+
+
+def allow_open_files(count: int) -> None:
+    """Let this process have so many open files, as far as it may."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if resource.RLIM_INFINITY != soft < count:
+        most = count if hard == resource.RLIM_INFINITY else min(count, hard)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))
 
 
 def free_bytes() -> int:

@@ -160,3 +160,13 @@ def test_a_rollout_smaller_than_its_minibatch_is_noted() -> None:
     (note,) = compiled.notes
     assert "batch_size is 5,000, and a learner's rollout has 1,024 transitions" in note
     assert load_experiment(config, [])[0].notes == ()
+
+
+def test_more_environments_in_processes_than_open_files_are_refused(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("hpcdi.run.sizes.may_open_files", lambda: 64)
+    several = ["env.collector_env_num=16", "env.evaluator_env_num=4"]
+    load_experiment(CONFIG, several)  # in one process
+    with pytest.raises(ConfigError, match=r"100 in all, and may have 64 .* 8 would do"):
+        load_experiment(CONFIG, [*several, "env.manager.type=subprocess"])
