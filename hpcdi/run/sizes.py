@@ -74,8 +74,9 @@ def too_many_files(config: ExperimentConfig) -> list[Problem]:
         Problem(
             "env.collector_env_num",
             f"a collector's process has {OPEN_FILES} open files for each of {count} environments "
-            f"({env.collector_env_num} collect, {env.evaluator_env_num} evaluate) and {_OPEN_FILES} "
-            f"others, {needed} in all, and may have {most} here (ulimit -Hn): {fits} would do",
+            f"({env.collector_env_num} collect, {env.evaluator_env_num} evaluate), and "
+            f"{_OPEN_FILES} others, {needed} in all, and may have {most} here (ulimit -Hn): {fits} "
+            "would do",
         )
     ]
 
