@@ -29,7 +29,7 @@ takes the role that its rank has:
   hpcdi train --resume runs/cartpole_dqn/latest -n 8 env.stop_value=475      with more collectors
 
 A run takes a snapshot of itself at its beginning, every system.snapshot_s seconds, and at its
-end: also by Ctrl-C, SIGTERM, SIGUSR2, or when the time limit is near. With --resume the
+end: also by Ctrl-C, SIGTERM, SIGUSR2, SIGXCPU, or when the time limit is near. With --resume the
 settings are those of the run folder; others can be named, or a file, whose settings must fit the
 snapshots. Inside Slurm (system.auto_resume) --run-dir resumes the run that the folder holds,
 if it is the same one.

@@ -29,6 +29,8 @@ _MODULE_AND_NAME = frozenset(
     }
 )
 """Keys whose values, at any depth, are imported up to a colon, whatever follows it."""
+_RUNS_A_PROGRAM = "mpi"
+"""Type of environments whose id is a program, or a source that is compiled."""
 _NO_CODE = "slurm"
 """Section that is read before a job only; its options and lines for the shell have colons."""
 _LOOKS_LIKE_IT = re.compile(r"[^\s:/]+:[^\W\d][^\s:]*")
@@ -38,8 +40,8 @@ def named_code(tree: Any, *, is_module: bool = False, is_code: bool = False) -> 
     """Yields what a configuration may import: modules and folders, each as it is spelled.
 
     These are `import_names`, folders of `import_path` (searched for any module that is not
-    installed, an optional one too), and what holds a colon where a module may be named: Gymnasium
-    imports all that stands before it in an id, ``module:namespace/Name-v0``.
+    installed, an optional one too), programs, and what holds a colon where a module may be named:
+    Gymnasium imports all that stands before it in an id, ``module:namespace/Name-v0``.
 
     Args:
         tree: the configuration, or a part of it.
@@ -47,6 +49,8 @@ def named_code(tree: Any, *, is_module: bool = False, is_code: bool = False) -> 
         is_code: any text of it with a colon names a module; else those that look like it do.
     """
     if isinstance(tree, Mapping):
+        if tree.get("type") == _RUNS_A_PROGRAM and isinstance(tree.get("env_id"), str):
+            yield tree["env_id"]
         for key, value in tree.items():
             yield from named_code(str(key), is_code=is_code)
             if key != _NO_CODE:

@@ -211,8 +211,8 @@ class Patience:
 class Job:
     """A running mpirun, in a process group of its own so that Ctrl-C reaches only this process.
 
-    It blocks SIGINT and SIGTERM, which a batch system sends to all processes of a job: at one of
-    them it would kill the ranks. SIGHUP ends it.
+    It blocks SIGINT, SIGTERM and SIGXCPU, which a batch system sends to all processes of a job: at
+    one of them it would kill the ranks. SIGHUP ends it.
 
     Args:
         command: mpirun's command line.
@@ -372,8 +372,9 @@ class Job:
         coordinator = self._facts()
         is_here = coordinator.get("host") == platform.node()
         if number in self._preempt:
+            forwarded = signal.SIGUSR2 if number == signal.SIGXCPU else number  # by mpirun, too
             with contextlib.suppress(OSError):  # rank 0 may have ended
-                os.kill(int(coordinator["pid"]) if is_here else self._process.pid, number)
+                os.kill(int(coordinator["pid"]) if is_here else self._process.pid, forwarded)
             return
         asked = signal.SIGTERM if number == signal.SIGHUP else number
         meaning = self._signals.receive(asked, time.monotonic())
@@ -403,7 +404,7 @@ def _in_mpirun() -> None:
 
     Ranks unblock the signals that are blocked here when they are ready for them.
     """
-    signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT, signal.SIGTERM])
+    signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT, signal.SIGTERM, signal.SIGXCPU])
     signal.signal(signal.SIGHUP, signal.SIG_DFL)
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGHUP)

@@ -27,6 +27,8 @@ PREEMPT_VARIABLE = "HPCDI_PREEMPT_SIGNAL"
 _EXIT = os._exit  # a rank replaces it: `failure.die_if_it_exits`
 _ENDING = {signal.SIGINT: EXIT_INTERRUPTED, signal.SIGTERM: EXIT_TERMINATED}
 """Signals that end the process at once when they come twice, and the exit code."""
+_PREEMPTING = frozenset({signal.SIGUSR2, signal.SIGXCPU})
+"""Slurm and LSF send the first near a limit of time, SGE and LSF the other near one of CPU time."""
 SECOND_S = 1.0
 """What comes sooner after the first of them is the same wish, said twice."""
 END_VARIABLE = "SLURM_JOB_END_TIME"
@@ -46,14 +48,14 @@ def preempt_signals() -> list[signal.Signals]:
     """
     name = os.environ.get(PREEMPT_VARIABLE, "").strip().upper().removeprefix("SIG")
     if name in ("", "TERM"):  # SIGTERM asks for the same; a second one ends at once
-        return [signal.SIGUSR2]
+        return sorted(_PREEMPTING)
     number = getattr(signal, f"SIG{name}", None)
     if not isinstance(number, signal.Signals) or number in (*_ENDING, signal.SIGKILL):
         raise LaunchError(
             f"{PREEMPT_VARIABLE}={os.environ[PREEMPT_VARIABLE]} is not a usable signal; name one "
             "such as USR1 or HUP"
         )
-    return sorted({signal.SIGUSR2, number})
+    return sorted({*_PREEMPTING, number})
 
 
 class Meaning(enum.Enum):
@@ -121,10 +123,13 @@ class SignalFlag:
     def install(self) -> None:
         """Handle SIGINT, SIGTERM and `preempt_signals`; SIGUSR1 prints all stacks (main thread).
 
+        SIGHUP, of a terminal that closes, asks for the same, unless it is ignored (nohup).
+
         Raises:
             LaunchError: see `preempt_signals`.
         """
-        self._taken = [*_ENDING, *preempt_signals()]
+        hangup = [signal.SIGHUP] * (signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN)
+        self._taken = [*_ENDING, *preempt_signals(), *hangup]
         self._keep()
         os.register_at_fork(after_in_child=self._forget)
         if signal.SIGUSR1 not in self._taken:

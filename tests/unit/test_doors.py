@@ -389,6 +389,8 @@ def test_all_ways_to_name_code_are_known() -> None:
         "note": "a: b", "time": "12:00:00",
     }  # fmt: skip
     assert sorted(named_code(tree)) == ["a", "b.c", "evil.module:Env-v0", "mine:make"]
+    program = {"env": {"type": "mpi", "env_id": "./solver.c", "manager": {"type": "mpi"}}}
+    assert list(named_code(program)) == ["./solver.c"]
 
 
 def test_a_module_of_somebody_else_in_the_present_folder_is_asked_for(

@@ -8,7 +8,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from signal import SIGINT, SIGTERM, SIGUSR1, SIGUSR2
+from signal import SIGHUP, SIGINT, SIGTERM, SIGUSR1, SIGUSR2, SIGXCPU
 
 import pytest
 
@@ -18,9 +18,10 @@ from hpcdi.run.signals import SECOND_S, SignalFlag, Signals, preempt_signals
 
 # It says what the flag holds whenever a line comes in; signals come while it waits for one.
 CHILD = """
-import sys
+import signal, sys
 from hpcdi.run.signals import SignalFlag
 
+signal.signal(signal.SIGHUP, signal.SIG_DFL)  # the tests may run under nohup
 flag = SignalFlag()
 flag.install()
 print("ready", flush=True)
@@ -62,6 +63,8 @@ def ask(process: subprocess.Popen[str]) -> str:
         (SIGINT, SIGTERM, StopRequest("received SIGINT", 130), 143),
         (SIGTERM, SIGINT, StopRequest("received SIGTERM", 85), 130),
         (SIGUSR2, None, StopRequest("received SIGUSR2", 85), 0),
+        (SIGXCPU, None, StopRequest("received SIGXCPU", 85), 0),
+        (SIGHUP, None, StopRequest("received SIGHUP", 85), 0),
     ],
 )
 def test_the_first_signal_asks_and_the_second_ends(
@@ -169,7 +172,7 @@ def test_the_queue_may_have_a_signal_of_its_own(
     monkeypatch: pytest.MonkeyPatch, said: str, number: signal.Signals
 ) -> None:
     monkeypatch.setenv("HPCDI_PREEMPT_SIGNAL", said)
-    assert preempt_signals() == sorted({SIGUSR2, number})
+    assert preempt_signals() == sorted({SIGUSR2, SIGXCPU, number})
 
 
 @pytest.mark.parametrize("said", ["INT", "KILL", "NOSUCH", "12", "DFL"])
@@ -190,6 +193,7 @@ def test_only_these_signals_are_taken_over() -> None:
         changed = {number for number in old if signal.getsignal(number) != old[number]}
     finally:
         faulthandler.unregister(SIGUSR1)
-        for number in (SIGINT, SIGTERM, SIGUSR2):
+        for number in (SIGINT, SIGTERM, SIGUSR2, SIGXCPU, SIGHUP):
             signal.signal(number, old[number])
-    assert changed == {SIGINT, SIGTERM, SIGUSR2}
+    ignored = {SIGHUP} if old[SIGHUP] is signal.SIG_IGN else set()
+    assert changed == {SIGINT, SIGTERM, SIGUSR2, SIGXCPU, SIGHUP} - ignored
