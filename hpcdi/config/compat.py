@@ -132,6 +132,8 @@ class Configurable:
 
     Config: ClassVar[type] = ComponentConfig
     config: ClassVar[Any] = _Defaults()
+    UNUSED: ClassVar[tuple[str, ...]] = ()
+    """Settings in the predecessor's own configurations that nothing reads: they are dropped."""
 
     @classmethod
     def default_config(cls) -> ConfigDict:
@@ -164,4 +166,8 @@ class Configurable:
             )
             merged = {**more_settings, **mapping}
             mapping = merged | {name: _wrap(merged[name]) for name, _, _ in more}
+        if cls.UNUSED and isinstance(mapping, Mapping):
+            known = {field.name for field in dataclasses.fields(settings)}
+            unused = set(cls.UNUSED) - known
+            mapping = {key: value for key, value in mapping.items() if key not in unused}
         return parse(settings, mapping, cls.__name__)

@@ -25,5 +25,13 @@ class NoFileError(SnapshotError, FileNotFoundError):
     """There is no such file of a buffer."""
 
 
-class HookError(ValueError, AssertionError):
+class NoDataError(PolicyError, AttributeError):
+    """A learner that is to start has no method that returns batches."""
+
+
+class NoEpisodeError(EnvError, IndexError, ValueError):
+    """No episode has ended yet."""
+
+
+class HookError(ValueError, AssertionError, AttributeError):
     """A hook has no such position, or is none."""

@@ -66,7 +66,7 @@ def test_logs_are_the_means_over_the_group(
     assert learner.monitor is not None
     rest = learner.monitor.take_means()
     odd = [other for other in range(size) if other % 2]
-    assert learner.log_buffer == {
+    assert learner.scalars == {
         "total_loss": pytest.approx(25 + (3 * np.mean(range(size)) + rank) / 4),
         "noreduce_rank": rank,
         "part/a": pytest.approx((3 * np.mean(range(size)) + rank) / 4), "part/noreduce_b": rank,

@@ -23,11 +23,11 @@ def test_the_last_value_of_each_environment(deepcopy: bool) -> None:
     pool.update({1: first})
     first[:] = 7.0
     assert pool[1].tolist() == ([0.0, 0.0] if deepcopy else [7.0, 7.0])
-    pool.update(["a", "b", "c"])
-    pool.update({0: "d"})
-    assert [pool[env] for env in range(3)] == ["d", "b", "c"]
+    pool.update([{0: "a", 1: "b"}, {0: "A", 1: "B"}])
+    pool.update({1: "d"})
+    assert [pool[env] for env in range(3)] == [["a", "A"], "d", None], "one value a player"
     pool.reset(1)
-    assert [pool[env] for env in range(3)] == ["d", None, "c"]
+    assert [pool[env] for env in range(3)] == [["a", "A"], None, None]
     with pytest.raises(TypeError, match="observations takes values by environment, not a tuple"):
         pool.update(("a", "b", "c"))  # type: ignore[arg-type]
 

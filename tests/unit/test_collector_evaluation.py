@@ -229,7 +229,7 @@ class TestContract:
 
     def test_wrong_settings_are_told_all_at_once(self, bench: Bench) -> None:
         with pytest.raises(ConfigError) as caught:
-            bench.make({"eval_freq": 0, "stop_valeu": 1})
+            bench.make({"eval_freq": "often", "stop_valeu": 1})
         assert [p.path for p in caught.value.problems] == ["eval_freq", "stop_valeu"]
         assert "did you mean 'stop_value'" in str(caught.value)
 

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from hpcdi.config.roles import LearnerConfig
 from hpcdi.errors import ConfigError, PolicyError
 from hpcdi.roles.learner.training import Batch
 from hpcdi.utils.timer import RoleMeter
@@ -124,7 +125,7 @@ def test_each_log_of_several_passes_counts_as_one_iteration() -> None:
 
 @pytest.mark.parametrize("loss", [float("nan"), float("inf")])
 def test_a_loss_that_is_not_finite_ends_the_run(loss: float) -> None:
-    made = learner(Policy([{"total_loss": 1.0}, {"total_loss": loss}]))
+    made = BaseLearner(LearnerConfig(), Policy([{"total_loss": 1.0}, {"total_loss": loss}]))
     made.train([])
     with pytest.raises(PolicyError, match=r"in train iteration 2: the network has diverged"):
         made.train([])
@@ -158,7 +159,7 @@ def test_priorities_of_items_that_a_buffer_has_drawn() -> None:
     }
     assert after[names[1]] == pytest.approx(0.25)
     made.priority_info = {}
-    made.log_buffer = {"total_loss": 1.0}
+    made.scalars = {"total_loss": 1.0}
     assert made.learn_info["priority_info"] == {}
     assert made.learn_info["scalars"] == {"total_loss": 1.0}
 
@@ -259,9 +260,9 @@ def test_learn_info_has_its_keys() -> None:
     assert made.learn_info == {
         "learner_step": 0, "priority_info": {}, "learner_done": False, "scalars": {}
     }  # fmt: skip
-    made.log_buffer["loss"] = 1.5
+    made.scalars["loss"] = 1.5
     info = made.learn_info
-    made.log_buffer["loss"] = 2.5
+    made.scalars["loss"] = 2.5
     assert info["scalars"] == {"loss": 1.5}, "a copy"
 
 

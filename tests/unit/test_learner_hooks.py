@@ -102,11 +102,12 @@ def test_only_hooks_of_learners_can_be_registered() -> None:
     assert "odd" not in hook_mapping
 
 
-def test_show_hooks() -> None:
+def test_show_hooks(capsys: pytest.CaptureFixture[str]) -> None:
     hooks = no_hooks()
     for made in (hook("late", 100), hook("early", 2.5), hook("first", position="before_run")):
         add_learner_hook(hooks, made)
-    assert show_hooks(hooks).splitlines() == [
+    show_hooks(hooks)
+    assert capsys.readouterr().out.splitlines() == [
         "before_run: first(100)",
         "after_run: ",
         "before_iter: ",
@@ -265,8 +266,8 @@ def test_log_show_averages_over_its_iterations_and_writes_them(
             learner.train([])
             monkeypatch.setattr("hpcdi.roles.learner.callbacks.LOG_EVERY_S", every_s)
     writer.close()
-    assert learner.log_buffer == {"total_loss": 3.5, "one": 1.0}
-    assert learner.learn_info["scalars"] == learner.log_buffer
+    assert learner.scalars == {"total_loss": 3.5, "one": 1.0}
+    assert learner.learn_info["scalars"] == learner.scalars
     logged = [(record.train_iter, record.scalars) for record in caplog.records]
     lines = [(2, {"total_loss": 1.5, "one": 1.0}), (4, {"total_loss": 3.5, "one": 1.0})]
     assert logged == (lines if every_s == 0 else lines[:1])

@@ -35,7 +35,6 @@ from hpcdi.errors import (
     CommError,
     ConfigError,
     EnvError,
-    PolicyError,
     SnapshotError,
 )
 from hpcdi.utils.registry import COMM_COLLECTOR_REGISTRY, COMM_LEARNER_REGISTRY, HOOK_REGISTRY
@@ -819,7 +818,9 @@ def test_base_learner() -> None:
     assert learner.learn_info["learner_step"] == 1
     assert learner.learn_info["priority_info"]["priority"] == [2.0, 2.0]
     assert learner.learn_info["learner_done"] is False
-    assert learner.log_buffer["scalar"]["total_loss"] == 0.5
+    assert learner.log_buffer == {
+        "scalar": {"total_loss": 0.5}, "scalars": {}, "histogram": {"h": [1.0]},
+    }  # fmt: skip
     assert learner.monitor is not None
     learner.collector_envstep = 5
     learner.call_hook("before_run")
@@ -950,6 +951,17 @@ BUFFERS = {
 }  # fmt: skip
 
 
+def test_settings_that_nobody_reads_are_taken() -> None:
+    """They are in DI-engine's own configurations."""
+    ding.AdvancedReplayBuffer({"name": "policy_buffer", "max_reuse": 5, "sliced": True})
+    ding.BaseLearner({"learner_type": "base", "import_module": [], "load_path": ""})
+    ding.SampleSerialCollector({"get_train_sample": True})
+    collector = {**collector_task()["collector_cfg"], "compressor": "lz4", "print_freq": 5}
+    CommCollector({})._create_collector({**collector_task(), "collector_cfg": collector}).close()
+    evaluator = ding.InteractionSerialEvaluator({"eval_freq": -1})
+    assert [evaluator.should_eval(k) for k in (0, 1, 1, 2)] == [True, True, False, True]
+
+
 @pytest.mark.parametrize("kind", BUFFERS)
 def test_buffer(kind: str) -> None:
     cls: Any = getattr(ding, BUFFERS[kind])
@@ -974,6 +986,7 @@ def test_buffer(kind: str) -> None:
         assert buffer.episode_len > 0
     else:
         assert len(buffer.sample(3, 0)) == 3
+        assert buffer.sample(0, 0) == []
         newest = buffer.sample(2, 0, sample_range=slice(-2, None))
         assert {one["number"] for one in newest} == {4, 5}
     if kind == "naive":
@@ -1150,11 +1163,17 @@ def _iterations() -> None:
     assert seen == [1]
 
 
-def _loss() -> None:
+def _start() -> None:
+    def forward(data: Any, **kwargs: Any) -> dict[str, Any]:
+        raise ZeroDivisionError
+
     mode = LearnMode()
-    mode.forward = lambda data, **kwargs: {"total_loss": float("nan")}  # type: ignore[method-assign]
-    with pytest.raises(PolicyError):
-        ding.BaseLearner({}, mode).train(drawn())
+    mode.forward = forward  # type: ignore[method-assign]
+    learner = ding.BaseLearner({}, mode, exp_name="failed")
+    learner.get_data = lambda size: [lambda: drawn()[0]] * size  # type: ignore[attr-defined]
+    with pytest.raises(ZeroDivisionError):
+        learner.start()
+    assert Path("failed/ckpt/ckpt_exception.pth.tar").is_file()
 
 
 def _hickle() -> None:
@@ -1228,7 +1247,8 @@ DIFFERENCES: dict[str, Callable[[], None]] = {
     "Buffers refuse items of other keys or shapes, and draw by a generator of their own": _items,
     "Buffers do not load files of hickle": _hickle,
     "A hook after an iteration sees how many are done, 1 at the first": _iterations,
-    "A loss that is not finite is an error": _loss,
+    "An error in `BaseLearner.start()` is raised, after a checkpoint `ckpt_exception`; signals are "
+    "the program's": _start,
     "Private attributes are others": _private,
     "`CommCoordinator` and `OperatorServer` cannot be made": _left_out,
     "A parallel collector has no thread, timer and logger of its own": _threads,

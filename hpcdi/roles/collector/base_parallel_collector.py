@@ -156,6 +156,7 @@ class BaseParallelCollector(Configurable, Closing, ABC):
     """
 
     Config = ParallelCollectorConfig
+    UNUSED = ("compressor", "policy_update_flag", "print_freq")
     _cfg: ParallelCollectorConfig
 
     TASK_KEYS = (

@@ -15,8 +15,10 @@ stored from CPU memory, so that a checkpoint of a GPU can be read without one an
 
 from __future__ import annotations
 
+import copy
 import re
 import time
+from collections import OrderedDict
 from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
@@ -345,10 +347,15 @@ def copied(tree: Any) -> Any:
     """Returns a nested structure with copies of its tensors in CPU memory."""
     if hasattr(tree, "detach"):
         return tree.detach().to("cpu", copy=True)
+    if isinstance(tree, OrderedDict):  # a module's, which torch's readers may ask for its metadata
+        same = copy.copy(tree)
+        same.update({key: copied(value) for key, value in tree.items()})
+        return same
     if isinstance(tree, Mapping):
         return {key: copied(value) for key, value in tree.items()}
     if isinstance(tree, list | tuple):
-        return type(tree)(map(copied, tree))
+        items = map(copied, tree)
+        return type(tree)(*items) if hasattr(tree, "_fields") else type(tree)(items)
     return tree
 
 

@@ -150,11 +150,15 @@ class Training:
         output = self.policy.forward(batch.columns, **forward)
         logs: list[Log] = output if isinstance(output, list) else [output]
         for number, log in enumerate(logs, self.train_iter + 1):
-            check_loss(log, number)
+            self.check(log, number)
             self.return_priorities(log, batch)
         for log in logs:
             self.count(log)
         return logs
+
+    def check(self, log: Log, train_iter: int, task: str = "") -> None:
+        """Check what the policy returned; see `check_loss`."""
+        check_loss(log, train_iter, task)
 
     def return_priorities(self, log: Log, batch: Batch) -> None:
         """Return the priorities in a log, if there are any, to where the batch came from.

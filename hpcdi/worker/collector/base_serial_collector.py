@@ -34,6 +34,7 @@ from hpcdi.worker.errors import NoEnvError, NoPolicyError, QuotaError, UnknownAm
 from hpcdi.worker.registered import class_of
 
 __all__ = [
+    "INF",
     "CachePool",
     "ISerialCollector",
     "SerialCollector",
@@ -43,12 +44,16 @@ __all__ = [
     "to_tensor_transitions",
 ]
 
+INF = float("inf")
+"""Length of trajectories that are whole episodes, for collectors of a user's own."""
 _RECENT_EPISODES = 100
 _REPORT_EVERY_S = 1.0
 
 
 class ISerialCollector(Configurable, ABC):
     """Steps environments by a policy until it has collected a given amount of data."""
+
+    UNUSED = ("get_train_sample",)  # where there is no such setting
 
     @abstractmethod
     def reset_env(self, _env: Any = None) -> None:

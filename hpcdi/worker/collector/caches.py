@@ -19,6 +19,8 @@ _AS_THEY_ARE = (bool, int, float, str, type(None))
 class CachePool:
     """The last value of each environment, e.g. its observation or its policy's output.
 
+    Of several players it is a list, one value a player.
+
     Args:
         name: for messages.
         env_num: environments.
@@ -27,25 +29,26 @@ class CachePool:
 
     def __init__(self, name: str, env_num: int, deepcopy: bool = False) -> None:
         self._name, self._deepcopy = name, deepcopy
-        self._values: list[Any] = [None] * env_num
+        self._values: list[list[Any] | None] = [None] * env_num
 
-    def update(self, data: Mapping[int, Any] | list[Any]) -> None:
-        """Set values by environment, or one for each.
+    def update(self, data: Mapping[int, Any] | list[Mapping[int, Any]]) -> None:
+        """Set values by environment: of one player, or of each of several.
 
         Raises:
-            TypeError: `data` is neither a mapping nor a list.
+            TypeError: `data` is neither a mapping nor a list of such.
         """
-        if isinstance(data, list):
-            data = dict(enumerate(data))
-        if not isinstance(data, Mapping):
-            raise TypeError(
-                f"{self._name} takes values by environment, not a {type(data).__name__}"
-            )
-        for env, value in data.items():
-            self._values[env] = copy.deepcopy(value) if self._deepcopy else value
+        of_players = data if isinstance(data, list) else [data]
+        for player, values in enumerate(of_players):
+            if not isinstance(values, Mapping):
+                message = f"{self._name} takes values by environment"
+                raise TypeError(f"{message}, not a {type(values).__name__}")
+            for env, value in values.items():
+                kept = copy.deepcopy(value) if self._deepcopy else value
+                self._values[env] = [*(self._values[env] if player else ()), kept]
 
     def __getitem__(self, env: int) -> Any:
-        return self._values[env]
+        values = self._values[env]
+        return values[0] if values is not None and len(values) == 1 else values
 
     def reset(self, idx: int) -> None:
         """Forget an environment's value."""

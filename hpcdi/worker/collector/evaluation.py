@@ -22,7 +22,7 @@ import numpy as np
 
 from hpcdi.config.compat import Configurable
 from hpcdi.config.roles import BattleEvaluatorConfig, EvaluatorConfig, InteractionEvaluatorConfig
-from hpcdi.errors import ConfigError, EnvError
+from hpcdi.errors import ConfigError
 from hpcdi.roles.collector.evaluation import evaluate, quotas
 from hpcdi.roles.collector.loop import Loop, PolicyAgent
 from hpcdi.roles.coordinator.groups import EvaluationClock
@@ -39,7 +39,7 @@ from hpcdi.worker.collectives import group_rank, on_first_rank
 from hpcdi.worker.collector.episode_videos import NAMES, Camera, EpisodeVideos
 from hpcdi.worker.dict_envs import as_number, ours
 from hpcdi.worker.dict_policy import DictActor, columnar_actor
-from hpcdi.worker.errors import NoEnvError, NoPolicyError, QuotaError
+from hpcdi.worker.errors import NoEnvError, NoEpisodeError, NoPolicyError, QuotaError
 from hpcdi.worker.registered import class_of
 
 
@@ -188,7 +188,7 @@ class VectorEvalMonitor:
         """
         ended = [(env, n) for env, rewards in enumerate(self._rewards) for n in range(len(rewards))]
         if not ended:
-            raise EnvError("there is no video yet: no episode has ended")
+            raise NoEpisodeError("there is no video yet: no episode has ended")
         ranked = sorted(ended, key=lambda episode: self._rewards[episode[0]][episode[1]])
         return self._videos.stack([ranked[0], ranked[(len(ranked) - 1) // 2], ranked[-1]])
 
@@ -208,7 +208,7 @@ class VectorEvalMonitor:
             EnvError: it has ended none.
         """
         if not self._rewards[env_id]:
-            raise EnvError(f"environment {env_id} has not ended an episode yet")
+            raise NoEpisodeError(f"environment {env_id} has not ended an episode yet")
         return self._rewards[env_id][-1]
 
     def get_current_episode(self) -> int:
@@ -271,6 +271,13 @@ class SerialEvaluator(Closing, ISerialEvaluator):
         self._cfg = config
         self._clock = EvaluationClock(Interval("iterations", config.eval_freq))
         self.reset(policy, env)
+
+    @classmethod
+    def parse_config(cls, cfg: Any) -> Any:
+        """See `Configurable.parse_config`; an `eval_freq` below 1 means each iteration."""
+        if isinstance(cfg, Mapping) and isinstance(cfg.get("eval_freq"), int):
+            cfg = {**cfg, "eval_freq": max(1, cfg["eval_freq"])}
+        return super().parse_config(cfg)
 
     @property
     def env(self) -> Any:

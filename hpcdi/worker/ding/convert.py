@@ -152,6 +152,9 @@ def compiled(main: Mapping[str, Any], system: Mapping[str, Any]) -> dict[str, An
     kind = commander.get("type", "solo")
     known = {field.name for field in dataclasses.fields(PARALLEL_COMMANDER_REGISTRY.settings(kind))}
     settings = {key: commander[key] for key in known & commander.keys() if key != "import_names"}
+    for key in ("collector_task_space", "learner_task_space"):
+        if settings.get(key) == 0:  # workers that come later would each add to it
+            del settings[key]
     experiment["policy"].setdefault("other", {})["commander"] = {**settings, "type": kind}
     number = policy["collect"].get("collector", {}).get("collector_num")
     if number is not None:

@@ -30,7 +30,7 @@ from hpcdi.roles.learner.checkpointing import (
     copied,
     set_policy,
 )
-from hpcdi.roles.learner.training import Batch, Log, Training, check_loss
+from hpcdi.roles.learner.training import Batch, Log, NoLogError, Training
 from hpcdi.store.atomic import temporary_beside
 from hpcdi.store.checkpoints import load_tensors, save_tensors
 from hpcdi.types import Array
@@ -38,7 +38,7 @@ from hpcdi.utils.disk import advice
 from hpcdi.utils.log import LOGGER
 from hpcdi.utils.metrics import CHART, HISTOGRAM, CountVar, Curves, CurveWriter
 from hpcdi.utils.registry import LEARNER_REGISTRY
-from hpcdi.worker.errors import NoPolicyError
+from hpcdi.worker.errors import HookError, NoDataError, NoPolicyError
 from hpcdi.worker.learner.learner_hook import (
     POSITIONS,
     LearnerHook,
@@ -84,10 +84,6 @@ class BaseLearnerConfig(LearnerConfig):
     )
 
 
-_FOR_FACTORIES = ("learner_type", "import_module")
-"""What DI-engine's documents call ``type`` and ``import_names``."""
-
-
 class BaseLearner(Configurable, Training):
     """Updates a policy from batches and calls hooks around each update.
 
@@ -106,15 +102,18 @@ class BaseLearner(Configurable, Training):
         priority_info: ids and priorities of the last batch, as a replay buffer's `update` takes
             them; empty where the policy returned none; with several tasks one mapping a task.
         ckpt_name: name of checkpoints that are given none; None: by the iteration.
+        log_buffer: what the policy returned last, by kind: scalar, scalars (charts), histogram.
         exp_name: name of the experiment.
         logger: what `info` and `debug` write to.
     """
 
     Config = BaseLearnerConfig
     MEAN_SUFFIX = "_avg"
+    UNUSED = ("learner_type", "import_module", "load_path")
 
     policy: Any
     monitor: Any
+    log_buffer: dict[str, dict[str, Any]]
     priority_info: dict[str, Any]
     ckpt_name: str | None
     train_iter: int
@@ -150,26 +149,24 @@ class BaseLearner(Configurable, Training):
         )
         self.exp_name, self.logger, self.ckpt_name = exp_name, LOGGER, None
         self.priority_info = {}
-        self._latest: Log = {}
-        self.scalars = LogBuffer(lambda: self._latest)
+        self.log_buffer = _by_kind({})
         self._port = port
         self._loader: SampleLoader | None = None
         self._is_saving = False  # its hook calls `save_checkpoint` back
+        self._is_finite = True  # all losses so far
         if config.log_policy:
             self.register_hook(LogPolicyHook())
 
     @classmethod
     def parse_config(cls, cfg: Any) -> Any:
         """See `Configurable.parse_config`; settings of a run over ranks are parsed already."""
-        if isinstance(cfg, LearnerConfig):
-            return cfg
-        mapping = {} if cfg is None else cfg
-        return super().parse_config({k: v for k, v in mapping.items() if k not in _FOR_FACTORIES})
+        return cfg if isinstance(cfg, LearnerConfig) else super().parse_config(cfg)
 
     def start(self) -> None:
         """Train until all iterations are done or the data end, then close.
 
-        In a program of one's own, iterations of a loaded checkpoint are not counted among them.
+        In a program of one's own, iterations of a loaded checkpoint are not counted among them, and
+        an error is raised after a checkpoint, ``ckpt_exception``.
         """
         if self._loader is None:
             self.setup_dataloader()
@@ -180,8 +177,19 @@ class BaseLearner(Configurable, Training):
             for data in itertools.islice(self._loader or (), missing):
                 self.train(data, getattr(data, "env_steps", -1))
             self.end()
+        except Exception as error:
+            if self._port is None:
+                self._save_for(error)
+            raise
         finally:
             self.close()
+
+    def _save_for(self, error: Exception) -> None:
+        """Save a checkpoint before an error is raised, which names another one."""
+        try:
+            self.save_checkpoint("ckpt_exception.pth.tar")
+        except Exception as another:
+            error.add_note(f"no checkpoint could be written: {another}")
 
     def train(
         self, data: Any, envstep: int = -1, policy_kwargs: Mapping[str, Any] | None = None
@@ -199,8 +207,8 @@ class BaseLearner(Configurable, Training):
             The policy's logs: one, one for each of several passes, or one a task; scalars alone.
 
         Raises:
-            PolicyError: there is no policy, the loss is not finite any more, or priorities do not
-                fit a batch of columns.
+            PolicyError: there is no policy, or priorities do not fit a batch of columns; in a run,
+                also a loss that is not finite, which is a warning in a program of one's own.
         """
         self._check_policy()
         self.priority_info = {}
@@ -215,6 +223,19 @@ class BaseLearner(Configurable, Training):
         """See `Training.update`; a subclass may do an iteration in its own `train`."""
         return self.train(batch, batch.env_steps, forward)
 
+    def check(self, log: Log, train_iter: int, task: str = "") -> None:
+        """See `Training.check`; in a program of one's own a loss may be NaN, as PPG's at times."""
+        try:
+            super().check(log, train_iter, task)
+        except NoLogError:
+            raise
+        except PolicyError as error:
+            if not isinstance(self._cfg, BaseLearnerConfig):
+                raise
+            if self._is_finite:
+                LOGGER.warning("%s; further ones are not named", error)
+            self._is_finite = False
+
     def return_priorities(self, log: Log, batch: Batch) -> None:
         """See `Training.return_priorities`; of items, the buffer that takes them checks them."""
         if not isinstance(batch.unique_ids, list):
@@ -224,7 +245,7 @@ class BaseLearner(Configurable, Training):
 
     def count(self, log: Log) -> None:
         """See `Training.count`; hooks read the log in `log_buffer`."""
-        self._latest = log
+        self.log_buffer = _by_kind(log)
         super().count(log)
 
     def _train_tasks(self, data: Any, envstep: int, kwargs: Mapping[str, Any]) -> list[Log]:
@@ -241,7 +262,7 @@ class BaseLearner(Configurable, Training):
         merged: dict[str, Any] = {}
         for place, (log, part) in enumerate(zip(logs, parts, strict=True)):
             task = f"task{log.get('task_id', place)}"
-            check_loss(log, self.train_iter + 1, task)
+            self.check(log, self.train_iter + 1, task)
             self.return_priorities(log, self._batch_of(part, envstep, task))
             merged |= {_task_name(name, task): value for name, value in log.items()}
         self.count(merged)
@@ -266,7 +287,7 @@ class BaseLearner(Configurable, Training):
         """Take batches from now on: from its own ``get_data(batch_size)``, or from the port."""
         get_data = getattr(self, "get_data", None) or getattr(self._port, "get_data", None)
         if get_data is None:
-            raise PolicyError(
+            raise NoDataError(
                 "a learner without a port and without a method get_data(batch_size) has no data to "
                 "start with; use train()"
             )
@@ -296,7 +317,13 @@ class BaseLearner(Configurable, Training):
             hook(self)
 
     def register_hook(self, hook: LearnerHook) -> None:
-        """Add a hook."""
+        """Add a hook.
+
+        Raises:
+            HookError: it is none.
+        """
+        if not isinstance(hook, LearnerHook):
+            raise HookError(f"{hook!r} is no LearnerHook")
         self.add(hook)
 
     def offer_policy(self, *, force: bool) -> None:
@@ -406,18 +433,6 @@ class BaseLearner(Configurable, Training):
         return _TrainIter(self)
 
     @property
-    def log_buffer(self) -> dict[str, Any]:
-        """Latest averaged scalars; a chart's are called chart/curve.
-
-        Under the keys scalar, scalars and histogram, what the last update returned of each kind.
-        """
-        return self.scalars
-
-    @log_buffer.setter
-    def log_buffer(self, scalars: dict[str, Any]) -> None:
-        self.scalars = scalars
-
-    @property
     def collector_envstep(self) -> int:
         """Environment steps of the run, as far as this learner knows."""
         return self.env_steps
@@ -506,25 +521,13 @@ def make_learner(context: WorkerContext, policy: LearnMode, group: tuple[int, in
 # ---------------------------------------------------------------------------------- data and logs
 
 
-class LogBuffer(dict[str, Any]):
-    """Averaged scalars by name; and what the last update returned, by kind.
-
-    Kinds are read as the predecessor's hooks do: ``log_buffer["scalar"]["total_loss"]``.
-
-    Args:
-        latest: returns the log of the last update.
-    """
-
-    def __init__(self, latest: Callable[[], Log]) -> None:
-        super().__init__()
-        self._latest = latest
-
-    def __missing__(self, kind: str) -> dict[str, Any]:
-        mark = {"scalar": "", "scalars": CHART, "histogram": HISTOGRAM}[kind]
-        log = self._latest()
-        if mark:
-            return {n.removeprefix(mark): v for n, v in log.items() if n.startswith(mark)}
-        return _scalars(log)
+def _by_kind(log: Log) -> dict[str, dict[str, Any]]:
+    """Returns what a policy returned by its kinds: scalar, scalars (charts) and histogram."""
+    kinds = {
+        kind: {name.removeprefix(mark): one for name, one in log.items() if name.startswith(mark)}
+        for kind, mark in (("scalars", CHART), ("histogram", HISTOGRAM))
+    }
+    return {"scalar": _scalars(log), **kinds}
 
 
 def _scalars(log: Log) -> dict[str, Any]:

@@ -118,12 +118,11 @@ def merge_hooks(hooks1: Hooks, hooks2: Hooks) -> Hooks:
     return merged
 
 
-def show_hooks(hooks: Hooks) -> str:
-    """Returns the hooks in the order of their calls, as text."""
-    return "\n".join(
-        f"{position}: " + ", ".join(f"{hook.name}({hook.priority:g})" for hook in hooks[position])
-        for position in POSITIONS
-    )
+def show_hooks(hooks: Hooks) -> None:
+    """Print the hooks in the order of their calls."""
+    for position in POSITIONS:
+        names = ", ".join(f"{hook.name}({hook.priority:g})" for hook in hooks[position])
+        print(f"{position}: {names}")
 
 
 # ----------------------------------------------------------------------------------- built-in hooks
@@ -336,15 +335,15 @@ hook_mapping: dict[str, type[LearnerHook]] = {}
 
 
 def register_learner_hook(name: str, hook_type: type) -> None:
-    """Register a hook type for configurations.
+    """Register a hook type for configurations; it replaces another one of that name.
 
     Raises:
         AssertionError: it is not a `LearnerHook`.
-        ValueError: another type has that name.
     """
     if not issubclass(hook_type, LearnerHook):
         raise AssertionError(f"{hook_type!r} is not a subclass of LearnerHook")  # noqa: TRY004
-    hook_mapping[name] = HOOK_REGISTRY.register(name)(hook_type)
+    HOOK_REGISTRY.replace(name, hook_type)
+    hook_mapping[name] = hook_type
 
 
 for _hook_type in (

@@ -93,8 +93,10 @@ class AdvancedReplayBuffer(RingBuffer):
         the oldest being item 0: ``slice(-10, None)`` are the ten newest.
 
         Raises:
-            BufferContractError: `size` is below 1.
+            BufferContractError: `size` is below 0.
         """
+        if size == 0:
+            return []
         with self._lock:
             drawn = self._draw(size, cur_learner_iter, among=sample_range)
             if drawn is None or self._ring.store is None:
@@ -303,7 +305,7 @@ class AdvancedReplayBuffer(RingBuffer):
             item["priority"] = priority
             item["staleness"] = staleness
             item["use"] = use
-            item["IS"] = weight
+            item["IS"] = np.float64(weight)  # collated as such
 
 
 def _made_at_of(item: Mapping[str, Any]) -> int:

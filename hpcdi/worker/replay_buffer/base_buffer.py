@@ -33,6 +33,8 @@ STATE_VERSION = 6
 class IBuffer(Configurable, ABC):
     """Holds data items and samples from them."""
 
+    UNUSED = ("max_reuse", "name", "sliced")
+
     @abstractmethod
     def push(self, data: Any, cur_collector_envstep: int) -> None:
         """Add one item, or a list of items; the oldest are overwritten when the buffer is full.

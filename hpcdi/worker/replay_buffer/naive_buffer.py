@@ -81,8 +81,10 @@ class NaiveReplayBuffer(RingBuffer):
             replace: an item may be drawn more than once.
 
         Raises:
-            BufferContractError: `size` is below 1.
+            BufferContractError: `size` is below 0.
         """
+        if size == 0:
+            return []
         with self._lock:
             ids = self._draw(size, sample_range, replace)
             if ids is None or self._ring.store is None:
