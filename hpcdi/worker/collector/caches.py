@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import itertools
 import numbers
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Self
 
 import numpy as np
@@ -37,14 +37,15 @@ class CachePool:
         Raises:
             TypeError: `data` is neither a mapping nor a list of such.
         """
-        of_players = data if isinstance(data, list) else [data]
+        of_players: Sequence[object] = data if isinstance(data, list) else [data]
         for player, values in enumerate(of_players):
             if not isinstance(values, Mapping):
                 message = f"{self._name} takes values by environment"
                 raise TypeError(f"{message}, not a {type(values).__name__}")
             for env, value in values.items():
+                before = self._values[env] if player else None
                 kept = copy.deepcopy(value) if self._deepcopy else value
-                self._values[env] = [*(self._values[env] if player else ()), kept]
+                self._values[env] = [*(before or ()), kept]
 
     def __getitem__(self, env: int) -> Any:
         values = self._values[env]
