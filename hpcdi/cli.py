@@ -49,7 +49,7 @@ others collect.
   hpcdi sweep configs/cartpole_dqn.yaml seed=0..4 --local      several settings, a run each
   hpcdi status runs/cartpole_dqn/latest       state of a run, from any host, without a port
   hpcdi tail runs/cartpole_dqn/latest -f      logs of all ranks
-  hpcdi curves runs/cartpole_dqn/latest       its curves in the terminal, or as CSV
+  hpcdi curves runs/cartpole_dqn/latest       its curves: terminal, CSV, wandb, MLflow
   hpcdi report runs/cartpole_dqn/*            runs as one HTML file, which opens without a network
   hpcdi scale runs/cartpole_dqn/latest 4      change the number of collectors of a running run
   hpcdi inspect runs/cartpole_dqn/latest      list its files, verify their checksums

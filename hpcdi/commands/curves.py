@@ -1,4 +1,4 @@
-"""`hpcdi curves`: the curves of runs as a table in the terminal, or as CSV; without a server."""
+"""`hpcdi curves`: the curves of runs in the terminal, as CSV, or for an experiment tracker."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TextIO
 
+from hpcdi.commands import trackers
 from hpcdi.commands.options import add_runs, make_parser
 from hpcdi.commands.run_state import find_run
 from hpcdi.errors import EXIT_DONE, LaunchError
@@ -20,15 +21,19 @@ from hpcdi.utils.curves import CurvePoint, read_curves
 from hpcdi.utils.metrics import human_count
 
 HELP = """\
-Show the curves of runs in the terminal, or write them as CSV; from the run folders alone.
+Show the curves of runs in the terminal, or write them as CSV, or as runs of Weights & Biases or
+MLflow; from the run folders alone, without a server or a network.
 
   hpcdi curves runs/cartpole_dqn/latest                       the first ones of TensorBoard
   hpcdi curves runs/cartpole_dqn/latest --name 'detail/*'     others, by a pattern
   hpcdi curves runs/cartpole_dqn/latest --to csv > curves.csv
   hpcdi curves runs/sweep_7/* --to csv -o curves.csv          several runs in one file
+  hpcdi curves runs/cartpole_dqn/* --to wandb                 wandb/offline-run-..., for wandb sync
+  hpcdi curves runs/cartpole_dqn/* --to mlflow -o results     results/mlruns, for mlflow ui
 
 The CSV has a row a point: run, curve, env_step, time (seconds since the epoch), value. In Python:
 pandas.read_csv("curves.csv").pivot_table("value", "env_step", ["run", "curve"]).plot()
+WANDB_MODE=online writes to the server of Weights & Biases, MLFLOW_TRACKING_URI to that of MLflow.
 """
 EXIT_CODES = "exit codes: 0 shown; 2 there is no such run, or no curve of this name"
 _FIRST = ("curves/*", "info/*")
@@ -44,7 +49,11 @@ def main(arguments: Sequence[str]) -> int:
     curves = {run: chosen(run, options.names) for run in options.runs}
     if not any(curves.values()):
         raise LaunchError(_nothing(options))
-    if options.to == "csv":
+    if options.to in trackers.TRACKERS:
+        folder = options.output or Path()
+        for said in trackers.write(options.to, curves, folder):
+            sys.stdout.write(f"{escaped(said)}\n")
+    elif options.to == "csv":
         _write(curves, options.output)
     else:
         sys.stdout.write("".join(f"{line}\n" for line in _lines(curves)))
@@ -63,13 +72,18 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
         dest="names",
         help="curves of this name or pattern; may be repeated (default: the first ones)",
     )
-    parser.add_argument("--to", choices=("table", "csv"), default="table", help="the form (table)")
+    forms = ("table", "csv", *trackers.TRACKERS)
+    parser.add_argument("--to", choices=forms, default="table", help="the form (table)")
     parser.add_argument(
-        "-o", "--output", type=Path, metavar="FILE", help="where the CSV goes (standard output)"
+        "-o",
+        "--output",
+        type=Path,
+        metavar="PATH",
+        help="where the CSV goes (standard output), or the tracker's folder is made (here)",
     )
     options = parser.parse_args(arguments)
     if options.output is not None and options.to == "table":
-        parser.error("-o FILE is for --to csv")
+        parser.error("-o PATH is for --to csv, wandb and mlflow")
     options.runs = list(dict.fromkeys(find_run(name) for name in options.runs))
     return options
 

@@ -1,0 +1,117 @@
+"""`hpcdi curves --to wandb|mlflow`: runs of experiment trackers, without a network.
+
+Neither is among the developers' tools: each brings dozens of packages. To run these tests:
+pip install wandb mlflow-skinny
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from hpcdi.commands import trackers
+from hpcdi.commands.curves import main
+from hpcdi.errors import LaunchError
+from hpcdi.store.layout import RunLayout
+from hpcdi.utils.curves import TensorBoardWriter, read_curves
+
+POINTS = {100: 20.0, 200: 35.5, 300: float("nan"), 400: 195.0}
+BLOCK, HEADER = 32_768, 7
+"""Of a .wandb file: records lie in blocks, each after its checksum, length and type."""
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Path:
+    layout = RunLayout(tmp_path / "poles" / "first")
+    layout.root.mkdir(parents=True)
+    layout.config_file.write_text(yaml.safe_dump({"exp_name": "poles", "policy": {"nstep": 3}}))
+    logger = TensorBoardWriter(layout.tensorboard_dir)
+    for step, value in POINTS.items():
+        logger.add_scalar("curves/return", value, step)
+        logger.add_scalar("curves/loss", 1 / step, step)
+    logger.close()
+    return layout.root
+
+
+def records(file: Path) -> Iterator[Any]:
+    from wandb.proto import wandb_internal_pb2
+
+    data, place, parts = file.read_bytes(), HEADER, b""
+    while place + HEADER <= len(data):
+        if BLOCK - place % BLOCK < HEADER:
+            place += BLOCK - place % BLOCK
+            continue
+        size, kind = int.from_bytes(data[place + 4 : place + 6], "little"), data[place + 6]
+        parts += data[place + HEADER : place + HEADER + size]
+        place += HEADER + size
+        if kind in (1, 4):  # whole, or a last part
+            record = wandb_internal_pb2.Record()
+            record.ParseFromString(parts)
+            yield record
+            parts = b""
+
+
+def needs(package: str) -> pytest.MarkDecorator:
+    is_here = importlib.util.find_spec(package) is not None
+    return pytest.mark.skipif(not is_here, reason=f"NO {package}: not tested here")
+
+
+@needs("mlflow")
+def test_mlflow_reads_the_curves_and_the_settings(
+    run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("MLFLOW_ALLOW_FILE_STORE", "true")
+    monkeypatch.setenv("MLFLOW_DISABLE_TELEMETRY", "true")
+    import mlflow
+
+    assert main([str(run), "--to", "mlflow", "-o", str(tmp_path / "out")]) == 0
+    client = mlflow.MlflowClient((tmp_path / "out" / "mlruns").as_uri())
+    experiment = client.get_experiment_by_name("poles")
+    (made,) = client.search_runs([experiment.experiment_id])
+    assert (made.info.run_name, made.info.status) == ("first", "FINISHED")
+    assert made.data.params["policy.nstep"] == "3"
+    points = client.get_metric_history(made.info.run_id, "curves/return")
+    assert [str(point.value) for point in points] == [str(value) for value in POINTS.values()]
+    assert [point.step for point in points] == list(POINTS)
+
+
+@needs("wandb")
+def test_wandb_has_an_offline_run(run: Path, tmp_path: Path) -> None:
+    """Written by the command itself, as its service outlives what has used it."""
+    subprocess.run(
+        [sys.executable, "-m", "hpcdi", "curves", str(run), "--to", "wandb", "-o", str(tmp_path)],
+        check=True,
+        capture_output=True,
+        env={name: value for name, value in os.environ.items() if name != "WANDB_MODE"},
+    )
+    (file,) = tmp_path.glob("wandb/offline-run-*/*.wandb")
+    rows, settings = [], {}
+    for record in records(file):
+        if record.WhichOneof("record_type") == "history":
+            items = {item.nested_key[0]: item.value_json for item in record.history.item}
+            rows.append({name: json.loads(value) for name, value in items.items()})
+        if record.WhichOneof("record_type") == "run":
+            settings = {item.key: item.value_json for item in record.run.config.update}
+            assert (record.run.project, record.run.display_name) == ("poles", "first")
+    assert {row["env_step"]: row.get("curves/return") for row in rows} == {
+        step: value if value == value else None for step, value in POINTS.items()
+    }
+    assert settings["policy.nstep"] == "3"
+
+
+def test_a_package_that_is_missing_is_named(
+    run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(trackers.importlib.util, "find_spec", lambda _name: None)
+    curves = {run: read_curves(RunLayout(run).tensorboard_dir)}
+    with pytest.raises(LaunchError, match="pip install wandb"):
+        list(trackers.write("wandb", curves, tmp_path))
