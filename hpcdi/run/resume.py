@@ -12,9 +12,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from hpcdi.config.fields import to_mapping
-from hpcdi.config.load import load
+from hpcdi.config.load import load, read_mapping
 from hpcdi.config.schema import ExperimentConfig
-from hpcdi.errors import CheckpointError, LaunchError, NoProgressError
+from hpcdi.errors import CheckpointError, ConfigError, LaunchError, NoProgressError
 from hpcdi.run import run_folder
 from hpcdi.run.placement import RankPlace
 from hpcdi.run.request import RunRequest
@@ -127,9 +127,21 @@ def overrides_of(request: RunRequest) -> list[str]:
     folder = request.resume or request.run_dir
     if folder is None or any(each.startswith("env.origin") for each in given):
         return given
+    if request.config is None:  # it goes on with the run's own, which has it
+        return given
     file = RunLayout(Path(folder)).config_file
-    origin = _config_in(folder).get("env", {}).get("origin") if file.is_file() else None
-    return given if origin is None else [*given, f"env.origin={json.dumps(origin)}"]
+    if not file.is_file():
+        return given
+    try:
+        before, now = (
+            read_mapping(path, overrides).get("env") or {}
+            for path, overrides in ((file, ()), (request.config, given))
+        )
+    except ConfigError:  # who loads it says so
+        return given
+    if before.get("origin") is None or before.get("env_id") != now.get("env_id"):
+        return given
+    return [*given, f"env.origin={json.dumps(before['origin'])}"]
 
 
 def start_mode(

@@ -82,7 +82,7 @@ def test_inspect_shows_a_file_and_a_run(capsys: pytest.CaptureFixture[str]) -> N
     assert [len(example) for example in examples] == [2, 3]
 
 
-@pytest.mark.parametrize(("command", "count"), [("eval", 5), ("export", 5)])
+@pytest.mark.parametrize(("command", "count"), [("eval", 5), ("export", 8)])
 def test_examples_with_a_policy_are_right_but_for_the_policy(
     capsys: pytest.CaptureFixture[str], tmp_path: Path, command: str, count: int
 ) -> None:
@@ -93,6 +93,8 @@ def test_examples_with_a_policy_are_right_but_for_the_policy(
         if "onnx" in " ".join(example):
             pytest.importorskip("onnx")
             pytest.importorskip("onnxscript")
+        if "parquet" in example:
+            pytest.importorskip("pyarrow")
         assert cli.main(example) == 2
         assert f"there is no {example[1]}; name a run folder" in capsys.readouterr().err
     assert list(tmp_path.iterdir()) == []

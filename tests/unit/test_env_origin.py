@@ -185,10 +185,14 @@ def test_an_experiment_takes_it_by_itself_and_says_so(tmp_path: Path) -> None:
 def test_a_run_that_goes_on_keeps_its_origin(tmp_path: Path) -> None:
     file = tmp_path / "config.yaml"
     file.write_text("env: {env_id: CartPole-v1, origin: {observation: [7.0]}}\n")
-    request = RunRequest(config="another.yaml", overrides=("seed=1",), resume=str(tmp_path))
+    another = tmp_path / "another.yaml"
+    another.write_text("env: {env_id: CartPole-v1}\n")
+    request = RunRequest(str(another), ("seed=1",), resume=str(tmp_path))
     assert resume.overrides_of(request) == ["seed=1", 'env.origin={"observation": [7.0]}']
-    request = RunRequest(config="another.yaml", overrides=("env.origin={}",), resume=str(tmp_path))
+    request = RunRequest(str(another), ("env.origin={}",), resume=str(tmp_path))
     assert resume.overrides_of(request) == ["env.origin={}"]
+    request = RunRequest(str(another), ("env.env_id=Acrobot-v1",), resume=str(tmp_path))
+    assert resume.overrides_of(request) == ["env.env_id=Acrobot-v1"]
 
 
 class Linear(torch.nn.Module):
