@@ -55,6 +55,16 @@ def test_a_start_without_one_rank_ends_and_names_it(start: Start, kind: str, sai
 
 
 @pytest.mark.slow
+def test_a_learner_dies_as_it_begins_to_hear_messages(start: Start) -> None:
+    """The collector may be anywhere in its own start. tools/kill_starts.py takes each line."""
+    variables = {**planted("line:1"), "START_LINE": "roles/message_side.py:start"}
+    ended = start(CARTPOLE, *LONG, ONE_COLLECTOR, variables=variables).wait()
+    ended.check(85, "stopped")
+    assert "rank 1 has died" in ended.said
+    assert "Traceback" not in ended.said
+
+
+@pytest.mark.slow
 def test_a_learner_dies_while_the_group_forms(start: Start) -> None:
     ended = start(
         CARTPOLE, *LONG, TWO_LEARNERS, ONE_COLLECTOR, variables=planted("killed_in_group:2")

@@ -2,7 +2,8 @@
 
 Put this folder on PYTHONPATH, and set START_FAULT=KIND:RANK. With START_FAULT_ONCE=FILE the fault
 comes once: the file notes that it has. `lines` is no fault: it writes to the file START_LINES each
-line of the functions of hpcdi that the rank comes to; `line` kills it at START_LINE=FILE:NUMBER.
+line of the functions of hpcdi that the rank comes to; `line` kills it at START_LINE=FILE:NUMBER,
+or FILE:FUNCTION.
 """
 
 import importlib.abc
@@ -79,8 +80,14 @@ def _write_lines() -> None:
 
 
 def _die_at_line() -> None:
-    place = f"{os.environ['START_LINE']}:"
-    _at_each_line(lambda line: _die() if line.startswith(place) else None)
+    place = os.environ["START_LINE"]
+
+    def visit(line: str) -> None:
+        path, number, function = line.split(":")
+        if place in (f"{path}:{number}", f"{path}:{function}"):
+            _die()
+
+    _at_each_line(visit)
 
 
 _MPI, _GROUP = "mpi4py.MPI", "hpcdi.comm.group"
