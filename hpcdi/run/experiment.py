@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -54,10 +54,11 @@ def load_experiment(
     if players > 1:
         compiled = load(path, [*_as_a_league(compiled.config), *overrides])
     if env.origin is None:
-        env = dataclasses.replace(env, origin=dict(seen.origin))
+        stacked = compiled.config.policy.other.replay_buffer.frames
+        env = dataclasses.replace(env, origin=_alike_in_frames(seen.origin, spaces, stacked))
     compiled = dataclasses.replace(compiled, config=dataclasses.replace(compiled.config, env=env))
     if seen.origin:
-        far = ", ".join(f"{name} minus {_numbers(of)}" for name, of in seen.origin.items())
+        far = ", ".join(f"{name} minus {_numbers(of)}" for name, of in env.origins.items())
         note = f"observations are far from 0, and float32 is coarse there: {far} (env.origin)"
         compiled = dataclasses.replace(compiled, notes=(*compiled.notes, note))
     if over_ranks is not None:
@@ -78,6 +79,24 @@ def load_experiment(
     return dataclasses.replace(
         compiled, config=dataclasses.replace(compiled.config, policy=policy)
     ), spaces
+
+
+def _alike_in_frames(
+    origin: Mapping[str, tuple[float, ...]], spaces: Spaces, stacked: Sequence[str]
+) -> dict[str, tuple[float, ...]]:
+    """Returns an origin that is that of the newest frame for each frame of a stack.
+
+    The first ones of an episode may be padding; what is stored once has one origin.
+    """
+    frames = {
+        leaf.column("observation"): leaf.shape[0] for leaf in spaces.observation if leaf.shape
+    }
+    return {
+        name: of[-(len(of) // frames[name]) :] * frames[name]
+        if name in stacked and len(of) > 1
+        else of
+        for name, of in origin.items()
+    }
 
 
 def _numbers(given: Sequence[float]) -> str:

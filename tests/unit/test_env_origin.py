@@ -182,6 +182,17 @@ def test_an_experiment_takes_it_by_itself_and_says_so(tmp_path: Path) -> None:
     assert compiled.config.env.origins == {}
 
 
+def test_frames_of_a_stack_have_one_origin(tmp_path: Path) -> None:
+    file = tmp_path / "map.yaml"
+    stack = "{type: FrameStackObservation, stack_size: 2, padding_type: zero}"
+    file.write_text(
+        f"env: {{env_id: '{__name__}:Map', wrappers: [{stack}]}}\n"
+        "policy: {type: dqn, other: {replay_buffer: {frames: [observation]}}}\n"
+    )
+    compiled, _ = load_experiment(str(file), [])
+    assert compiled.config.env.origins == {"observation": (5_400_000.0, 0.0) * 2}
+
+
 def test_a_run_that_goes_on_keeps_its_origin(tmp_path: Path) -> None:
     file = tmp_path / "config.yaml"
     file.write_text("env: {env_id: CartPole-v1, origin: {observation: [7.0]}}\n")
