@@ -403,7 +403,7 @@ class Space:
         for field in self.fields:
             if field.dtype.kind == "f":
                 space = pick_space(self._space, field.path)
-                if max(-np.min(space.low), np.max(space.high)) >= COARSE_FROM:
+                if max(-np.min(space.low, initial=0), np.max(space.high, initial=0)) >= COARSE_FROM:
                     return True
         return False
 
