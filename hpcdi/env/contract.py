@@ -112,6 +112,9 @@ def read_spaces(observation: Any, action: Any) -> Spaces:
         EnvError: one of them is of another kind, or the mask has a wrong length.
     """
     seen, acts = Space.of_observations(observation), Space.of_actions(action)
+    for name, space, found in (("observations", observation, seen), ("actions", action, acts)):
+        if not sum(math.prod(leaf.shape) for leaf in found.leaves):
+            raise EnvError(f"its {name}, {space}, hold no number: have one, if only a constant")
     wanted = sum(sum(leaf.counts) for leaf in acts.leaves)
     if seen.mask not in (0, wanted):
         stacked = wanted and seen.mask > wanted and not seen.mask % wanted

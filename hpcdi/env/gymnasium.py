@@ -19,6 +19,7 @@ from gymnasium.vector import AutoresetMode, VectorEnv
 from hpcdi.config.compat import Configurable
 from hpcdi.config.env import GymnasiumConfig
 from hpcdi.env.numbering import is_numbered, make_numbered, numbered
+from hpcdi.env.old_gym import made_by
 from hpcdi.env.wrappers import ActionMasks, Checked, without_reward_wrappers, wrap
 from hpcdi.errors import ConfigError, EnvError, Problem
 from hpcdi.utils.registry import import_module, missing_module, named_in_module
@@ -153,7 +154,8 @@ def _class_spec(env_id: str) -> EnvSpec | None:
     if name.isidentifier():  # an id has a version: -v0
         named_in_module(env_id, "env.env_id")
     if name.isidentifier() or hasattr(importlib.import_module(module), name):
-        return EnvSpec(f"{name}-v0", entry_point=env_id)
+        found = load_env_creator(env_id)
+        return EnvSpec(f"{name}-v0", entry_point=partial(made_by, found))
     return None
 
 

@@ -24,6 +24,18 @@ def as_gymnasium(env: Any) -> Any:
     return OldEnv(env) if are_foreign or not _takes_seed(env.reset) else env
 
 
+def made_by(entry: Any, **kwargs: Any) -> Any:
+    """Returns an environment that a class or a function makes, in gymnasium's API and of its base.
+
+    What is no environment at all is returned as it is.
+    """
+    env = entry(**kwargs)
+    if not (callable(getattr(env, "reset", None)) and callable(getattr(env, "step", None))):
+        return env
+    env = as_gymnasium(env)
+    return env if isinstance(env, gymnasium.Env) else OldEnv(env)
+
+
 def space_of(space: Any) -> Any:
     """Returns a space of another library as gymnasium's, with those inside it; else itself."""
     if space is None or isinstance(space, gymnasium.Space):
@@ -48,8 +60,8 @@ def space_of(space: Any) -> Any:
     return space
 
 
-class OldEnv:
-    """An old environment behind gymnasium's API.
+class OldEnv(gymnasium.Env[Any, Any]):
+    """An old environment behind gymnasium's API, in which gymnasium's wrappers take it.
 
     An end is a truncation where ``info["TimeLimit.truncated"]`` says so, else a termination.
 
@@ -64,12 +76,31 @@ class OldEnv:
         self._later_seeds = np.random.default_rng()
 
     @property
-    def observation_space(self) -> Any:
+    def metadata(self) -> dict[str, Any]:  # type: ignore[override]
+        """Its own, where it has some."""
+        own: dict[str, Any] = getattr(self._env, "metadata", {})
+        return own
+
+    @property
+    def render_mode(self) -> str | None:  # type: ignore[override]
+        """Its own, where it has one."""
+        return getattr(self._env, "render_mode", None)
+
+    def render(self, *args: Any, **kwargs: Any) -> Any:
+        """Its own picture, where it draws one."""
+        return getattr(self._env, "render", super().render)(*args, **kwargs)
+
+    def close(self) -> None:
+        """Close it, where it closes."""
+        getattr(self._env, "close", super().close)()
+
+    @property
+    def observation_space(self) -> Any:  # type: ignore[override]
         """The space as gymnasium's."""
         return space_of(self._env.observation_space)
 
     @property
-    def action_space(self) -> Any:
+    def action_space(self) -> Any:  # type: ignore[override]
         """The space as gymnasium's."""
         return space_of(self._env.action_space)
 

@@ -140,6 +140,14 @@ def with_spaces(cfg: P, spaces: Spaces) -> tuple[P, list[Problem]]:
     found = {name: value for name, value in found.items() if hasattr(model, name)}
     if kind in cfg.ACTIONS:
         problems += _action_problems(model, found)
+    for leaf in spaces.action:
+        if sum(leaf.counts) > MOST_ONE_HOT and not model.type:
+            said = (
+                f"actions are {leaf}: a network with an output for each of {sum(leaf.counts):,} "
+                "hardly learns; have several components, such as digits, in a MultiDiscrete, or "
+                "name a network of yours"
+            )
+            problems.append(Problem("model.type", said))
     if spaces.is_masked and not cfg.TAKES_MASKS:
         said = f"{cfg.type} knows no action masks; dqn, c51, qrdqn, impala and ppo do"
         problems.append(Problem("type", said))

@@ -10,8 +10,9 @@ import numpy as np
 import pytest
 import torch
 
-from hpcdi.env.create import make_env_manager
+from hpcdi.env.create import create_env_manager, get_env_cls, make_env_manager
 from hpcdi.env.old_gym import OldEnv, as_gymnasium, space_of
+from hpcdi.env.probe import get_spaces
 from hpcdi.env.toy import CountEnv
 from hpcdi.errors import EnvError
 from hpcdi.worker.dict_envs import DictManager
@@ -166,3 +167,41 @@ def test_a_space_of_no_known_shape_is_named() -> None:
 
     with pytest.raises(EnvError, match="observations are <object object"):
         make_env_manager(None, [Odd]).launch()
+
+
+class OldByName:
+    """Without gymnasium's base and a seed, by four results; named as module:Class."""
+
+    observation_space, action_space = gymnasium.spaces.Box(0, 9, (1,)), gymnasium.spaces.Discrete(2)
+    render_mode = None
+
+    def reset(self) -> Any:
+        self._at = 0
+        return np.zeros(1, np.float32)
+
+    def step(self, action: Any) -> Any:
+        self._at += 1
+        return np.full(1, self._at, np.float32), 1.0, False, {}
+
+
+class OfTheBaseWithoutASeed(OldByName, gymnasium.Env):  # type: ignore[type-arg]
+    """The same, of the base."""
+
+
+SCALED = {"wrappers": [{"type": "ScaleReward", "scale": 2.0}]}
+
+
+@pytest.mark.parametrize("settings", [{}, {"vectorization": "sync"}, SCALED])
+@pytest.mark.parametrize("name", ["OldByName", "OfTheBaseWithoutASeed"])
+def test_old_classes_by_their_name(name: str, settings: dict[str, Any]) -> None:
+    cfg = {
+        "type": "gymnasium", "env_id": f"{__name__}:{name}", "collector_env_num": 2,
+        "kwargs": {"max_episode_steps": 3}, **settings,
+    }  # fmt: skip
+    assert get_spaces(get_env_cls(cfg).parse_config(cfg)).action[0].counts == (2,)
+    with create_env_manager(cfg, evaluate=False, seed=np.random.SeedSequence(0)) as envs:
+        envs.launch()
+        steps = [envs.step({"action": np.zeros(2, np.int64)}) for _ in range(3)]
+        assert steps[2].truncated.all()
+        assert steps[2].successor["observation"].tolist() == [[3.0], [3.0]]
+        assert not envs.failures

@@ -160,3 +160,11 @@ def test_the_configuration_says_where_masks_are() -> None:
         get_spaces(config(action_mask="lawful"))
     with pytest.raises(ConfigError, match=r"masks are of discrete actions"):
         get_spaces(config(env_id="Pendulum-v1", action_mask="info"))
+
+
+@pytest.mark.parametrize("space", [spaces.Dict({}), spaces.Box(0, 1, (0,)), spaces.Tuple(())])
+def test_spaces_without_a_number_are_refused(space: Any) -> None:
+    two = spaces.Discrete(2)
+    for observation, action, said in ((space, two, "observations"), (two, space, "actions")):
+        with pytest.raises(EnvError, match=f"its {said}, .* hold no number"):
+            read_spaces(observation, action)

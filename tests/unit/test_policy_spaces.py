@@ -266,6 +266,11 @@ def test_a_discrete_observation_of_very_many_values_says_what_to_set() -> None:
         settings = {"type": "dqn", "model": {"embedding_size": size}}
         _, problems = with_spaces(get_policy_cls(settings).parse_config(settings), spaces)
         assert [each.path for each in problems] == ["model.embedding_size"] * count
+    many = Spaces((Leaf("", (2,)),), (Leaf("", (), "int64", (2_000_000,)),))
+    settings = {"type": "dqn"}
+    _, (problem,) = with_spaces(get_policy_cls(settings).parse_config(settings), many)
+    assert problem.path == "model.type"
+    assert "MultiDiscrete" in problem.message
 
 
 # --------------------------------------------------------------------------------------- whole runs
