@@ -95,13 +95,15 @@ def compared() -> tuple[int, list[str]]:
     unlike, count = [], 0
     for module in modules():
         path = module.__name__.removeprefix("ding.worker.")
+        ours = importlib.import_module(f"hpcdi.worker.{path}")
+        numbers = [key for key, one in vars(module).items() if isinstance(one, int | float)]
+        unlike += [f"{path}:{key}: missing" for key in numbers if not hasattr(ours, key)]
         for name, theirs in own(module, module.__name__):
             if getattr(theirs, "__module__", "") != module.__name__:
                 continue
             count += 1
-            ours = getattr(importlib.import_module(f"hpcdi.worker.{path}"), name, None)
-            place = f"{path}:{name}"
-            unlike += [f"{place}: missing"] if ours is None else differences(place, theirs, ours)
+            one, place = getattr(ours, name, None), f"{path}:{name}"
+            unlike += [f"{place}: missing"] if one is None else differences(place, theirs, one)
     return count, unlike
 
 

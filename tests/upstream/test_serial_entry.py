@@ -28,6 +28,7 @@ RUNS = [
     ("serial", f"{CARTPOLE}_r2d2_config", 2200, 5),
     ("serial", f"{CARTPOLE}_c51_config", 1000, 20),
     ("serial", f"{CARTPOLE}_rainbow_config", 1000, 15),
+    ("serial", f"{CARTPOLE}_acer_config", 1500, 10),
     ("ngu", f"{CARTPOLE}_ngu_config", 1000, 10),
     ("serial", f"{PENDULUM}_sac_config", 1300, 10),
     ("serial", f"{PENDULUM}_td3_config", 1000, 5),

@@ -1,6 +1,8 @@
 """DI-engine's own tests of `ding.worker`, run on `hpcdi.worker` by an alias of the module.
 
-They are those that come with the package; nothing of them is copied.
+They are those that come with the package; nothing of them is copied. Of its repository's others,
+those of buffers, hooks and learners pass but for lines that read private attributes; the rest
+connects workers by addresses.
 """
 
 from __future__ import annotations

@@ -8,6 +8,7 @@ from typing import Any
 from hpcdi.config.roles import MarineCollectorConfig
 from hpcdi.roles.collector import base_parallel_collector as core
 from hpcdi.roles.collector.base_parallel_collector import BaseParallelCollector, CollectorPort
+from hpcdi.worker.collector.base_serial_collector import INF as INF
 from hpcdi.worker.dict_policy import columnar_policy
 
 

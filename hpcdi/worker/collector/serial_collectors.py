@@ -24,6 +24,7 @@ from hpcdi.store.builder import Segment
 from hpcdi.store.rows import transitions
 from hpcdi.types import Columns, Episodes, Settings, Transition
 from hpcdi.utils.nested import column_rows, concatenate_columns
+from hpcdi.worker.collector.base_serial_collector import INF as INF
 from hpcdi.worker.collector.base_serial_collector import CollectCall, SerialCollector
 from hpcdi.worker.dict_envs import ForeignEnvs, by_dicts, ours
 from hpcdi.worker.dict_policy import Trajectory, TrajectoryRecorder, trajectory_length
