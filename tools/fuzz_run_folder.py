@@ -43,7 +43,8 @@ SETTINGS = (
     "policy.learn.replay_ratio=8", "policy.eval.every=150 iterations", "system.snapshot_s=1",
     "policy.learn.learner.hook={save_ckpt_after_iter: 100}", "env.evaluator_env_num=2",
 )  # fmt: skip
-LIMIT_S = 120.0
+LIMIT_S = 400.0
+"""On a machine with 25 processes for 2 cores a resume by `hpcdi train` has taken 140 s."""
 COVERED = ("data/", "policies/", "snapshots/", "checkpoints", "config.yaml", "run.json")
 """What is read again; logs, curves and status.json are only shown."""
 _EARLIER = "earlier"
