@@ -751,6 +751,7 @@ class FailingVector:
     fails_as_one = keeps_infos = False
     wait_num = None
     facts = EnvFacts(Box(0, np.inf, (3,), np.float32), Discrete(1000))
+    origin: dict[str, tuple[float, ...]] = {}  # noqa: RUF012
 
     def __init__(self, env_num: int, length: int, failing: dict[int, list[int]]) -> None:
         self.env_num, self.length, self.failing = env_num, length, failing

@@ -323,7 +323,7 @@ def test_blocks_that_are_torn_cost_their_items(tmp_path: Path) -> None:
 
 def test_data_that_a_snapshot_names_are_on_disk(tmp_path: Path) -> None:
     """Also what was learnt from while its block was open: killed then, nothing is missing."""
-    settings = (*DQN, f"{LIMIT}.max_train_iter=12", "system.snapshot_s=1e-9")
+    settings = (*DQN, f"{LIMIT}.max_train_iter=40", "system.snapshot_s=1e-9")
     with serial_run(tmp_path, "cartpole_dqn", *settings, "system.keep_snapshots=99") as run:
         train(run)
     layout = RunLayout(tmp_path)
