@@ -56,6 +56,7 @@ from hpcdi.run.start_guard import START_TIMEOUT_S
 from hpcdi.store.atomic import sweep_temporary
 from hpcdi.store.disk_full import or_warn
 from hpcdi.store.layout import RunLayout
+from hpcdi.utils.backoff import wait_s
 from hpcdi.utils.console import Relay
 from hpcdi.utils.processes import stat_of
 from hpcdi.utils.python import python_command
@@ -69,7 +70,8 @@ _WATCH_S = 5.0
 _LEAVE_S = 60.0
 """Seconds for mpirun to end when it has nothing to wait for any more."""
 _LAST_S = 10.0
-"""Seconds for mpirun to end after SIGHUP; then it is killed."""
+"""Seconds for mpirun to end after SIGHUP, then it is killed; and for rank 0 to end after mpirun."""
+_LOOK_S = 0.05
 _ALLOCATION_VARIABLES = ("SLURM_JOB_ID", "PBS_JOBID", "LSB_JOBID")
 
 
@@ -276,6 +278,7 @@ class Job:
     def wait(self, patience: Patience | None = None) -> int:
         """Wait for the job; returns the run's exit code, which mpirun may have changed."""
         returned = self._returned(patience or Patience())
+        self._wait_for_rank_0()
         self._close_relays()
         returned = 128 - returned if returned < 0 else returned  # as a shell counts signals
         run_lock.remove(RunLayout(self._path), _this_launcher())  # rank 0 may have been killed
@@ -343,10 +346,23 @@ class Job:
             return "the job was started", patience.start_s
         if facts.get("state") in ("done", "failed", "stopped"):
             return "the run ended", 0.0
-        is_here = sys.platform == "linux" and facts.get("host") == platform.node()
-        if is_here and stat_of(int(facts["pid"]))[0] in ("", "Z"):
+        if _is_gone(facts):
             return "rank 0 ended", patience.silence_s
         return "", math.inf
+
+    def _wait_for_rank_0(self) -> None:
+        """Wait for rank 0 of this host, which mpirun may have left alone before it wrote its end.
+
+        Where ranks have exited or raised, Open MPI 5.0.11 ends now and then as soon as the other
+        workers leave, as if it counted one twice.
+        """
+        ends = time.monotonic() + _LAST_S
+        while self._asked is None and time.monotonic() < ends:
+            facts = self._facts()
+            is_here = sys.platform == "linux" and facts.get("host") == platform.node()
+            if not is_here or _is_gone(facts):
+                return
+            wait_s(_LOOK_S)
 
     def _ended(self, exit_code: int, returned: int) -> int:
         """Returns the exit code of a run whose run.json has a result."""
@@ -392,6 +408,12 @@ class Job:
             self._process.send_signal(signal.SIGUSR2)  # means the same, and mpirun forwards it
             return
         self._process.send_signal(signal.SIGHUP)
+
+
+def _is_gone(facts: Mapping[str, Any]) -> bool:
+    """Decides by a run's run.json whether its rank 0 was on this host, and has ended."""
+    is_here = sys.platform == "linux" and facts.get("host") == platform.node()
+    return is_here and stat_of(int(facts["pid"]))[0] in ("", "Z")
 
 
 def _this_launcher() -> str:
