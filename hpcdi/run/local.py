@@ -72,6 +72,8 @@ _LEAVE_S = 60.0
 _LAST_S = 10.0
 """Seconds for mpirun to end after SIGHUP, then it is killed; and for rank 0 to end after mpirun."""
 _LOOK_S = 0.05
+_ENDS = ("done", "failed", "stopped")
+"""States of a run in its run.json that has ended."""
 _ALLOCATION_VARIABLES = ("SLURM_JOB_ID", "PBS_JOBID", "LSB_JOBID")
 
 
@@ -285,7 +287,7 @@ class Job:
         facts = self._facts()
         if facts and returned != EXIT_DONE:
             sweep_temporary(self._path)  # their writers have ended
-        if facts.get("state") in ("done", "failed", "stopped"):
+        if facts.get("state") in _ENDS:
             return self._ended(int(facts["exit_code"]), returned)
         if self._asked == signal.SIGTERM and not facts and not self._is_ended:
             return EXIT_REQUEUE  # before the run had begun
@@ -344,7 +346,7 @@ class Job:
         self._has_begun = self._has_begun or bool(facts)
         if not self._has_begun:
             return "the job was started", patience.start_s
-        if facts.get("state") in ("done", "failed", "stopped"):
+        if facts.get("state") in _ENDS:
             return "the run ended", 0.0
         if _is_gone(facts):
             return "rank 0 ended", patience.silence_s
@@ -360,7 +362,7 @@ class Job:
         while self._asked is None and time.monotonic() < ends:
             facts = self._facts()
             is_here = sys.platform == "linux" and facts.get("host") == platform.node()
-            if not is_here or _is_gone(facts):
+            if not is_here or facts.get("state") in _ENDS or _is_gone(facts):
                 return
             wait_s(_LOOK_S)
 

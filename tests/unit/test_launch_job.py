@@ -341,3 +341,19 @@ def test_a_terminal_that_has_gone_keeps_nobody_from_ending(
     assert coordinator.stdout.readline() == "SIGTERM\n"
     (tmp_path / "end").write_text("\n")
     assert running.wait() == 143
+
+
+def test_rank_0_is_waited_for_where_mpirun_has_left_it_alone(tmp_path: Path) -> None:
+    """It writes how the run ended half a second after mpirun's own end."""
+    late = (
+        "import json, os, pathlib, sys, time\n"
+        "file = pathlib.Path(sys.argv[1]); facts = json.loads(file.read_text())\n"
+        "if os.fork(): sys.exit(3)\n"
+        "facts['pid'] = os.getpid(); file.write_text(json.dumps(facts)); time.sleep(0.5)\n"
+        "facts.update(state='done', exit_code=0); file.write_text(json.dumps(facts))\n"
+    )
+    path = tmp_path / "run"
+    write_run(path, state="running", host=platform.node(), pid=os.getpid())
+    with Job([sys.executable, "-c", late, str(path / "run.json")], path, {}) as job:
+        assert job.wait() == 0
+    assert json.loads(RunLayout(path).run_file.read_text())["state"] == "done"
