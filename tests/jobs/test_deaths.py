@@ -42,7 +42,7 @@ def check_survived(ended: Ended, *ranks: int) -> None:
 def test_one_collector_exits_another_raises_and_the_third_goes_on(start: Start) -> None:
     job = start(
         CARTPOLE, *LONG, "policy.collect.collector.collector_num=3", "--survive",
-        "fault=[{kind: raise, rank: 3, at_step: 3000}, {kind: exit, rank: 2, at_step: 3000}]",
+        "fault=[{kind: raise, rank: 3, at_step: 800}, {kind: exit, rank: 2, at_step: 800}]",
         variables=FAULTS_ALLOWED,
     )  # fmt: skip
     ended = job.wait()

@@ -65,6 +65,15 @@ def test_the_run_goes_on_without_a_collector() -> None:
     assert all(order.rank != 3 for order in run.tick(EVERY_S))
 
 
+def test_a_death_that_is_told_twice_is_one() -> None:
+    """By MPI, and by a look at the processes of rank 0's host."""
+    run = run_of()
+    run.hear(3, RankLost())
+    assert run.hear(3, RankLost()) == []
+    assert run.scheduler.phase is Phase.RUNNING
+    assert run.scheduler.workers.lost == {3: "collector"}
+
+
 def test_an_evaluation_is_given_to_another_at_once() -> None:
     run = run_of()
     run.learn_info(10)

@@ -177,6 +177,8 @@ class Scheduler:
         if is_guest(rank) and rank not in self.workers:
             return []  # it has gone
         worker = self.workers[rank]
+        if isinstance(message, RankLost) and worker.state is State.LOST:
+            return []  # MPI and a look at the processes have both noticed it
         worker.hear(type(message).__name__, now)
         if isinstance(message, CollectProgress | LearnInfo):
             worker.shares = message.shares
