@@ -52,11 +52,12 @@ def _write_wandb(run: Path, curves: Curves, folder: Path) -> str:
     import wandb
 
     os.environ.setdefault("WANDB_MODE", "offline")
+    settings = _settings_of(run)
     made = wandb.init(
-        project=_project(run),
+        project=_project(run, settings),
         name=run.name,
         dir=folder,
-        config=_settings_of(run),
+        config=settings,
         settings=wandb.Settings(silent=True, console="off", x_disable_stats=True),
         reinit="create_new",
     )
@@ -80,14 +81,14 @@ def _write_mlflow(run: Path, curves: Curves, folder: Path) -> str:
 
     place = folder.absolute() / "mlruns"
     client = mlflow.MlflowClient(os.environ.get("MLFLOW_TRACKING_URI") or place.as_uri())
-    experiment = client.get_experiment_by_name(_project(run))
-    number = (
-        client.create_experiment(_project(run)) if experiment is None else experiment.experiment_id
-    )
+    settings = _settings_of(run)
+    project = _project(run, settings)
+    experiment = client.get_experiment_by_name(project)
+    number = client.create_experiment(project) if experiment is None else experiment.experiment_id
     made = client.create_run(number, run_name=run.name)
-    settings = [Param(name, str(value)[:500]) for name, value in _settings_of(run).items()]
-    for start in range(0, len(settings), 100):
-        client.log_batch(made.info.run_id, params=settings[start : start + 100])
+    params = [Param(name, str(value)[:500]) for name, value in settings.items()]
+    for start in range(0, len(params), 100):
+        client.log_batch(made.info.run_id, params=params[start : start + 100])
     metrics = [
         Metric(name, point.value, round(1000 * point.time), point.step)
         for name, points in curves.items()
@@ -107,9 +108,9 @@ TRACKERS: dict[str, Callable[[Path, Curves, Path], str]] = {
 }
 
 
-def _project(run: Path) -> str:
+def _project(run: Path, settings: Mapping[str, Any]) -> str:
     """Name of the experiment: the settings have it."""
-    return str(_settings_of(run).get("exp_name") or run.parent.name)
+    return str(settings.get("exp_name") or run.parent.name)
 
 
 def _settings_of(run: Path) -> dict[str, Any]:

@@ -72,6 +72,7 @@ _LEAVE_S = 60.0
 _LAST_S = 10.0
 """Seconds for mpirun to end after SIGHUP, then it is killed; and for rank 0 to end after mpirun."""
 _LOOK_S = 0.05
+"""Seconds between two looks at whether rank 0 has ended."""
 _ENDS = ("done", "failed", "stopped")
 """States of a run in its run.json that has ended."""
 _ALLOCATION_VARIABLES = ("SLURM_JOB_ID", "PBS_JOBID", "LSB_JOBID")
@@ -361,8 +362,7 @@ class Job:
         ends = time.monotonic() + _LAST_S
         while self._asked is None and time.monotonic() < ends:
             facts = self._facts()
-            is_here = sys.platform == "linux" and facts.get("host") == platform.node()
-            if not is_here or facts.get("state") in _ENDS or _is_gone(facts):
+            if not _is_seen(facts) or facts.get("state") in _ENDS or _is_gone(facts):
                 return
             wait_s(_LOOK_S)
 
@@ -412,10 +412,14 @@ class Job:
         self._process.send_signal(signal.SIGHUP)
 
 
+def _is_seen(facts: Mapping[str, Any]) -> bool:
+    """Decides by a run's run.json whether its rank 0 is on this host, where processes are seen."""
+    return sys.platform == "linux" and facts.get("host") == platform.node()
+
+
 def _is_gone(facts: Mapping[str, Any]) -> bool:
-    """Decides by a run's run.json whether its rank 0 was on this host, and has ended."""
-    is_here = sys.platform == "linux" and facts.get("host") == platform.node()
-    return is_here and stat_of(int(facts["pid"]))[0] in ("", "Z")
+    """Decides whether a run's rank 0 was seen here, and has ended."""
+    return _is_seen(facts) and stat_of(int(facts["pid"]))[0] in ("", "Z")
 
 
 def _this_launcher() -> str:

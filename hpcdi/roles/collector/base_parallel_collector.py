@@ -43,9 +43,9 @@ from hpcdi.utils.registry import PARALLEL_COLLECTOR_REGISTRY
 from hpcdi.utils.timer import RoleMeter
 
 PROGRESS_S = 0.25
+"""Seconds between two progress reports to the coordinator."""
 _SAMPLE_S = 5.0
 """Seconds between two looks at the memory of environments."""
-"""Seconds between two progress reports to the coordinator."""
 ROLLOUT_S = 10.0
 """Seconds after which a rollout is sent even if it is not full (slow environments). An n-step
 return ends with its rollout, so rollouts must not be cut short often."""
