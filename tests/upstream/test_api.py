@@ -9,16 +9,13 @@ import importlib
 import importlib.util
 import inspect
 import json
-import os
 import pkgutil
-import subprocess
-import sys
 from collections.abc import Iterator
-from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 import pytest
+from beside import answer_of
 
 pytestmark = [
     pytest.mark.ding,
@@ -108,18 +105,7 @@ def compared() -> tuple[int, list[str]]:
 
 
 def test_names_and_parameters() -> None:
-    here = Path(__file__).parent
-    environment = {"PYTHONPATH": f"{here}:{here.parent.parent}", "PYTHONWARNINGS": "ignore"}
-    done = subprocess.run(
-        [sys.executable, __file__],
-        env={**os.environ, **environment},
-        capture_output=True,
-        text=True,
-        timeout=300,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr[-3000:]
-    count, unlike = json.loads(done.stdout.splitlines()[-1])
+    count, unlike = answer_of(__file__)
     known = tuple(LEFT_OUT)
     wrong = [line for line in unlike if not line.startswith(known)]
     assert not wrong, "\n".join(wrong)

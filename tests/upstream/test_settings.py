@@ -9,14 +9,12 @@ import contextlib
 import importlib
 import importlib.util
 import json
-import os
-import subprocess
-import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import pytest
+from beside import answer_of
 
 pytestmark = [
     pytest.mark.ding,
@@ -83,18 +81,7 @@ def unknown() -> tuple[int, list[str]]:
 
 
 def test_every_setting_is_known() -> None:
-    here = Path(__file__).parent
-    environment = {"PYTHONPATH": f"{here}:{here.parent.parent}", "PYTHONWARNINGS": "ignore"}
-    done = subprocess.run(
-        [sys.executable, __file__],
-        env={**os.environ, **environment},
-        capture_output=True,
-        text=True,
-        timeout=300,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr[-3000:]
-    count, wrong = json.loads(done.stdout.splitlines()[-1])
+    count, wrong = answer_of(__file__)
     # checkpoints that a user makes first are not there
     usual = ("hook.load_ckpt_before_run", *SLIPS)
     assert [line for line in wrong if not line.endswith(usual)] == []
