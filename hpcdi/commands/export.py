@@ -56,7 +56,7 @@ FORMATS = {"torch": ".pt2", "onnx": ".onnx"}
 """Format -> suffix of its files."""
 SOURCES = {"c": ".c", "fortran": ".f90"}
 """Language -> suffix of its files."""
-_PACKAGES = {"torch": (), "onnx": ("onnx", "onnxscript")}
+_PACKAGES = {"onnx": ("onnx", "onnxscript"), "minari": ("minari",), "parquet": ("pyarrow",)}
 _TRIALS, _STEPS = 64, 3
 _RTOL, _ATOL = 1e-4, 1e-5  # float32, by other kernels
 
@@ -90,9 +90,9 @@ def main(arguments: Sequence[str]) -> int:
     add_filters(parser)
     given = parser.parse_intermixed_args(arguments)
     kind = _format_of(given.output, given.format)
+    _check_packages(kind)
     if kind in DATASETS:
         return export_dataset(kind, given)
-    _check_packages(kind)
     saved = find_policy(given.policy, given.which, given.config, trust=given.trust)
     loaded = load_policy(saved, given.override)
     say(str(saved))
@@ -166,11 +166,12 @@ def _format_of(output: str | None, asked: str | None) -> str:
 
 
 def _check_packages(kind: str) -> None:
-    missing = [name for name in _PACKAGES.get(kind, ()) if importlib.util.find_spec(name) is None]
+    needed = _PACKAGES.get(kind, ())
+    missing = [name for name in needed if importlib.util.find_spec(name) is None]
     if missing:
         raise LaunchError(
-            f"--format {kind} needs the packages {' and '.join(_PACKAGES[kind])}, and there is no "
-            f"{' and no '.join(missing)} here: pip install 'hpcdi[{kind}]'"
+            f"--format {kind} needs the package{'s' * (len(needed) > 1)} {' and '.join(needed)}, "
+            f"and there is no {' and no '.join(missing)} here: pip install 'hpcdi[{kind}]'"
         )
 
 

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import importlib.util
 import itertools
 import shutil
 import time
@@ -39,7 +38,6 @@ from hpcdi.utils.metrics import human_bytes
 
 DATASETS = {"minari": "", "parquet": ".parquet"}
 """Kind of dataset -> suffix of its files."""
-_PACKAGES = {"minari": ("minari",), "parquet": ("pyarrow",)}
 _ROWS_AT_A_TIME = 65_536
 
 
@@ -78,14 +76,9 @@ def export_dataset(kind: str, options: Namespace) -> int:
         options: of `hpcdi export`.
 
     Raises:
-        LaunchError: there is no such run, its name is taken or wrong, no episode is wanted, or a
-            package is missing. StoreError: it holds no data.
+        LaunchError: there is no such run, its name is taken or wrong, or no episode is wanted.
+            StoreError: it holds no data.
     """
-    missing = [name for name in _PACKAGES[kind] if importlib.util.find_spec(name) is None]
-    if missing:
-        raise LaunchError(
-            f"--to {kind} needs the package {missing[0]}: pip install 'hpcdi[{kind}]'"
-        )
     run = find_run(options.policy)
     names = [word for word in options.override if "=" not in word]
     overrides = [word for word in options.override if "=" in word]
