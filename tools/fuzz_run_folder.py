@@ -22,9 +22,12 @@ import sys
 import tempfile
 import time
 import traceback
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable
+from dataclasses import dataclass
+from operator import attrgetter
 from pathlib import Path
+from statistics import median as median_of
 
 os.environ["OMP_NUM_THREADS"] = "1"  # before torch: a child of a process with threads may hang
 
@@ -44,7 +47,7 @@ SETTINGS = (
     "policy.learn.learner.hook={save_ckpt_after_iter: 100}", "env.evaluator_env_num=2",
 )  # fmt: skip
 LIMIT_S = 400.0
-"""On a machine with 25 processes for 2 cores a resume by `hpcdi train` has taken 140 s."""
+"""Of a command: a hundred times what the slowest takes of an idle machine (see the last lines)."""
 COVERED = ("data/", "policies/", "snapshots/", "checkpoints", "config.yaml", "run.json")
 """What is read again; logs, curves and status.json are only shown."""
 _EARLIER = "earlier"
@@ -129,11 +132,25 @@ DAMAGES: tuple[Callable[[Path, random.Random, list[Path]], None], ...] = (
 )  # fmt: skip
 
 
+@dataclass(frozen=True)
+class Took:
+    """What a command took."""
+
+    wall_s: float
+    cpu_s: float
+    """Of all its processes: what does not depend on how busy the machine is."""
+
+
+TOOK = defaultdict[str, list[Took]](list)
+"""By command: what each has taken."""
+
+
 def run(*words: str) -> tuple[int | None, str]:
     """Run a command in a child of this process, which has imported what it needs.
 
     Returns its exit code (None: it hung, and was killed), and all that it printed.
     """
+    began = time.monotonic()
     with tempfile.TemporaryFile() as out:
         child = os.fork()
         if child == 0:
@@ -152,14 +169,16 @@ def run(*words: str) -> tuple[int | None, str]:
                 sys.stdout.flush()
                 sys.stderr.flush()
                 os._exit(code)
-        deadline, status = time.monotonic() + LIMIT_S, None
-        while status is None and time.monotonic() < deadline:
+        status, used = None, os.times()
+        while status is None and time.monotonic() < began + LIMIT_S:
             pid, state = os.waitpid(child, os.WNOHANG)
             status = os.waitstatus_to_exitcode(state) if pid else None
             time.sleep(0.01)
         if status is None:
             os.killpg(child, signal.SIGKILL)
             os.waitpid(child, 0)
+        cpu_s = sum(os.times()[2:4]) - sum(used[2:4])  # of children that have ended
+        TOOK[words[0]].append(Took(time.monotonic() - began, cpu_s))
         out.seek(0)
         return status, out.read().decode(errors="replace")
 
@@ -258,6 +277,13 @@ def main() -> int:
             sys.stdout.flush()
         else:
             shutil.rmtree(trial, ignore_errors=True)
+    for command, took in TOOK.items():
+        slowest, median = max(took, key=attrgetter("wall_s")), median_of(t.cpu_s for t in took)
+        most = max(t.cpu_s for t in took)
+        sys.stdout.write(
+            f"{command:<8} {len(took):4} times: the slowest {slowest.wall_s:.1f} s, of which "
+            f"{slowest.cpu_s:.1f} s CPU; CPU at most {most:.1f} s, median {median:.1f} s\n"
+        )
     sys.stdout.write(f"{done} trials, {results[True]} with something wrong ({base})\n")
     return int(results[True] > 0)
 

@@ -26,7 +26,7 @@ from typing import TypeVar
 
 from hpcdi.errors import LaunchError
 from hpcdi.run.environment import allocation, visible_gpus
-from hpcdi.run.signals import END_VARIABLE
+from hpcdi.run.job_end import END_VARIABLE
 from hpcdi.utils.python import python_command
 
 T = TypeVar("T")

@@ -16,6 +16,7 @@ from types import FrameType
 
 from hpcdi.comm.messages import ScaleCollectors, StopRequest
 from hpcdi.errors import EXIT_INTERRUPTED, EXIT_REQUEUE, EXIT_TERMINATED, LaunchError
+from hpcdi.run.job_end import job_end
 from hpcdi.store.atomic import read_json
 from hpcdi.store.layout import RunLayout
 from hpcdi.utils.log import LOGGER
@@ -31,7 +32,6 @@ _PREEMPTING = frozenset({signal.SIGUSR2, signal.SIGXCPU})
 """Slurm and LSF send the first near a limit of time, SGE and LSF the other near one of CPU time."""
 SECOND_S = 1.0
 """What comes sooner after the first of them is the same wish, said twice."""
-END_VARIABLE = "SLURM_JOB_END_TIME"
 _LEAST_S = 30.0
 """Seconds before the limit for publishing data and ending processes."""
 _TIMES = 3.0
@@ -196,14 +196,13 @@ def end_of(time_limit: str | None, variables: Mapping[str, str], now: float) -> 
     """Returns the time limit in seconds since the epoch; infinite if there is none.
 
     Args:
-        time_limit: a duration from `now`, see `seconds_of`; overrides the job's limit.
+        time_limit: a duration from `now`, see `seconds_of`; overrides the job's limit, `job_end`.
         variables: environment variables.
         now: seconds since the epoch.
     """
     if time_limit is not None:
         return now + seconds_of(time_limit)
-    end = variables.get(END_VARIABLE, "")
-    return float(end) if end.isdigit() and int(end) > 0 else math.inf
+    return job_end(variables, now)
 
 
 class TimeLimit:

@@ -8,13 +8,12 @@ from __future__ import annotations
 
 import os
 import re
-import shutil
-import subprocess
 import time
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-LIMIT_S = 10.0
+from hpcdi.utils.answers import answer_of
+
 GONE = "UNKNOWN"
 """State of a job that Slurm does not know, or no longer."""
 
@@ -192,22 +191,8 @@ def parse_scontrol(job_id: str, text: str) -> QueueJob | None:
 
 
 def _run(*command: str) -> tuple[bool, str]:
-    """Returns whether a command has succeeded, and its output; empty if it is not installed."""
-    program = shutil.which(command[0])
-    if program is None:
-        return False, ""
-    try:
-        done = subprocess.run(  # noqa: S603 (Slurm's own commands, with a number)
-            [program, *command[1:]],
-            capture_output=True,
-            text=True,
-            timeout=LIMIT_S,
-            env=slurm_variables(os.environ),
-            check=False,
-        )
-    except (OSError, subprocess.TimeoutExpired):
-        return False, ""
-    return done.returncode == 0, done.stdout if done.returncode == 0 else done.stderr
+    """Returns whether a command of Slurm has succeeded, and its output."""
+    return answer_of(*command, variables=slurm_variables(os.environ))
 
 
 def _known(text: str) -> str:

@@ -1,11 +1,12 @@
 """Faults in a rank's start, for tests and tools: Python imports this before all else.
 
 Put this folder on PYTHONPATH, and set START_FAULT=KIND:RANK. With START_FAULT_ONCE=FILE the fault
-comes once: the file notes that it has. `lines` is no fault: it writes to the file START_LINES each
-line of the functions of hpcdi that the rank comes to; `line` kills it at START_LINE=FILE:NUMBER,
-or FILE:FUNCTION.
+comes once: the file notes that it has. `line` kills the rank at START_LINE=FILE:NUMBER, or
+FILE:FUNCTION. `lines:*` is no fault: each rank writes to the file START_LINES and its number each
+line of the functions of hpcdi that it comes to, and what another process can notice of it.
 """
 
+import dis
 import importlib.abc
 import importlib.machinery
 import importlib.util
@@ -18,6 +19,11 @@ from collections.abc import Callable, Sequence
 from types import FrameType, ModuleType
 
 _RANKS = ("OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK", "SLURM_PROCID")
+
+
+def _rank() -> str:
+    """Returns this process' rank; empty: it is none."""
+    return next((os.environ[name] for name in _RANKS if name in os.environ), "")
 
 
 def _die() -> None:
@@ -53,7 +59,7 @@ def _die_soon() -> None:
         os._exit(0)
 
 
-def _at_each_line(visit: Callable[[str], None]) -> None:
+def _at_each_line(visit: Callable[[str, FrameType], None]) -> None:
     """Call `visit` with each line of a function of hpcdi that any thread comes to."""
     seen = set[tuple[str, int]]()
 
@@ -62,7 +68,7 @@ def _at_each_line(visit: Callable[[str], None]) -> None:
         if event == "line" and (path, frame.f_lineno) not in seen:
             seen.add((path, frame.f_lineno))
             place = path.rpartition(f"{os.sep}hpcdi{os.sep}")[2]
-            visit(f"{place}:{frame.f_lineno}:{frame.f_code.co_name}")
+            visit(f"{place}:{frame.f_lineno}:{frame.f_code.co_name}", frame)
         return on_line
 
     def on_call(frame: FrameType, _event: str, _: object) -> object:
@@ -75,14 +81,85 @@ def _at_each_line(visit: Callable[[str], None]) -> None:
 
 
 def _write_lines() -> None:
-    file = os.open(os.environ["START_LINES"], os.O_WRONLY | os.O_CREAT | os.O_APPEND)
-    _at_each_line(lambda line: os.write(file, f"{line}\n".encode()) and None)
+    """Write `THREAD FILE:NUMBER:FUNCTION` for each line, and `THREAD * ACT` for what it does."""
+    file = os.open(os.environ["START_LINES"] + _rank(), os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+    write = os.write
+
+    def note(text: str) -> None:
+        write(file, f"{os.getpid()}-{threading.get_ident()} {text}\n".encode())
+
+    def on_line(line: str, frame: FrameType) -> None:
+        note(line)
+        for name in _names_in(frame) & (_LIBRARIES | _mpi_names()):
+            note(f"* {name}")
+
+    def on_event(_frame: FrameType, event: str, function: object) -> None:
+        if event == "c_call" and function is not write and _is_act(function):
+            note(f"* {function}")
+
+    def on_audit(event: str, arguments: tuple[object, ...]) -> None:
+        if event == "open" and isinstance(arguments[2], int) and arguments[2] & os.O_ACCMODE:
+            note(f"* open {arguments[0]!r}")
+
+    _at_each_line(on_line)
+    threading.setprofile(on_event)
+    sys.setprofile(on_event)
+    sys.addaudithook(on_audit)
+
+
+_ACTS = {
+    "posix": {
+        "_exit", "chmod", "close", "fchmod", "fork", "fsync", "ftruncate", "kill", "killpg",
+        "link", "mkdir", "mkfifo", "nice", "posix_spawn", "rename", "replace", "rmdir",
+        "sched_setaffinity", "sendfile", "setsid", "symlink", "truncate", "unlink", "utime",
+        "waitpid", "write", "writev",
+    },
+    "fcntl": {"flock", "lockf", "fcntl", "ioctl"},
+    "_io": {"flush", "truncate", "write", "writelines"},
+    "_posixsubprocess": {"fork_exec"},
+    "_socket": {"bind", "close", "connect", "listen", "send", "sendall", "sendmsg", "shutdown"},
+}  # fmt: skip
+"""By module: functions written in C whose call another process can notice."""
+_LIBRARIES = {
+    "File", "close", "create_dataset", "create_group", "flush", "require_group", "resize",
+    "TCPStore", "all_gather", "all_reduce", "broadcast", "destroy_process_group",
+    "init_process_group", "new_group",
+}  # fmt: skip
+"""Of HDF5 and torch.distributed, whose calls Python does not tell of: a line with such a name."""
+
+
+def _is_act(function: object) -> bool:
+    name, owner = getattr(function, "__name__", ""), getattr(function, "__self__", None)
+    module = getattr(function, "__module__", None) or type(owner).__module__
+    return name in _ACTS.get(module, ())
+
+
+def _mpi_names() -> set[str]:
+    """Returns the names of MPI's calls, of which Python does not tell either."""
+    mpi = sys.modules.get("mpi4py.MPI")
+    owners = [getattr(mpi, name, None) for name in ("Comm", "Intracomm", "Request", "Message")]
+    names = {name for owner in (mpi, *owners) if owner is not None for name in vars(owner)}
+    return {x for x in names if x[0].isupper() and not x.isupper() and x[:4] not in _LOCAL}
+
+
+_LOCAL = ("Comm", "Get_", "Grou", "Intr", "Requ", "Stat", "Exce", "Is_f", "Is_i", "Quer")
+"""Calls, and classes, of MPI that ask nobody."""
+
+
+def _names_in(frame: FrameType) -> set[str]:
+    """Returns the names of attributes and globals in a frame's present line."""
+    line, names = None, set[str]()
+    for step in dis.get_instructions(frame.f_code):
+        line = step.starts_line or line
+        if line == frame.f_lineno and isinstance(step.argval, str):
+            names.add(step.argval)
+    return names
 
 
 def _die_at_line() -> None:
     place = os.environ["START_LINE"]
 
-    def visit(line: str) -> None:
+    def visit(line: str, _frame: FrameType) -> None:
         path, number, function = line.split(":")
         if place in (f"{path}:{number}", f"{path}:{function}"):
             _die()
@@ -137,8 +214,7 @@ class _Importer(importlib.abc.MetaPathFinder):
 
 def _plant() -> None:
     kind, _, rank = os.environ.get("START_FAULT", "").partition(":")
-    own = [os.environ[name] for name in _RANKS if name in os.environ]
-    if kind not in _KINDS or own[:1] != [rank]:
+    if kind not in _KINDS or not _rank() or rank not in (_rank(), "*"):
         return
     once = os.environ.get("START_FAULT_ONCE")
     if once:

@@ -1,0 +1,69 @@
+"""When the batch job ends: Slurm's scripts export it; PBS and LSF are asked.
+
+Both have been tried with stand-ins for their commands only, no real PBS or LSF.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+import time
+from collections.abc import Mapping
+
+from hpcdi.run.environment import allocation
+from hpcdi.utils.answers import answer_of
+
+END_VARIABLE = "SLURM_JOB_END_TIME"
+_UNITS_S = (1, 60, 3600, 86400)
+
+
+def job_end(variables: Mapping[str, str], now: float) -> float:
+    """Returns the end of this process's batch job in seconds since the epoch; infinite if unknown.
+
+    Args:
+        variables: environment variables.
+        now: seconds since the epoch.
+    """
+    end = variables.get(END_VARIABLE, "")
+    if end.isdigit() and int(end) > 0:
+        return float(end)
+    job = allocation(variables)
+    if job is not None and job.scheduler == "pbs":
+        return pbs_end(answer_of("qstat", "-f", job.job)[1], now)
+    if job is not None and job.scheduler == "lsf":
+        return now + lsf_left_s(answer_of("bjobs", "-noheader", "-o", "time_left", job.job)[1])
+    return math.inf
+
+
+def pbs_end(said: str, now: float) -> float:
+    """Returns the end of a job by what `qstat -f` says of it, of OpenPBS or Torque."""
+    fields = dict(re.findall(r"^\s*([\w.]+) = (.*?)\s*$", said, re.MULTILINE))
+    limit_s = _duration_s(fields.get("Resource_List.walltime", ""))
+    try:
+        began = fields.get("stime") or fields["start_time"]  # OpenPBS; Torque
+        return time.mktime(time.strptime(began, "%a %b %d %H:%M:%S %Y")) + limit_s
+    except (KeyError, ValueError, OverflowError):
+        used_s = _duration_s(fields.get("resources_used.walltime", "0"))
+        return now + limit_s - used_s if math.isfinite(used_s) else math.inf
+
+
+def lsf_left_s(said: str) -> float:
+    """Returns the seconds that are left to a job by `bjobs -o time_left`, such as ``1:05 L``.
+
+    ``E`` in the place of ``L`` is an estimate of the user's, which ends nothing.
+    """
+    match = re.fullmatch(r"\s*(\d+):(\d+)(?::(\d+))?\s*([LX]?)\s*", said)
+    if match is None:
+        return math.inf
+    hours, minutes, seconds = (int(part or 0) for part in match.groups()[:3])
+    return float(hours * 3600 + minutes * 60 + seconds)
+
+
+def _duration_s(text: str) -> float:
+    """Returns a duration as PBS spells it, ``[[days:]hours:]minutes:seconds``, or in seconds."""
+    parts = text.split(":")
+    if not all(part.isdecimal() for part in parts) or len(parts) > len(_UNITS_S):
+        return math.inf
+    return float(
+        sum(int(part) * unit for part, unit in zip(reversed(parts), _UNITS_S, strict=False))
+    )
