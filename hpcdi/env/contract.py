@@ -211,6 +211,8 @@ class Field:
             whole = (0, 1) if self.dtype.kind == "b" else _range_of(self.dtype)
             self._limits = whole
         self._is_number = not self.shape and self.dtype.kind in "iu"
+        # whether any value of its own dtype and shape is right, and stored as it is
+        self._takes_all = origin is None and (self.dtype.kind == "f" or self._is_within(self.dtype))
         # of the last array of one row, and of several, that needed no other look
         self._known: dict[bool, tuple[Any, tuple[int, ...], bool]] = {}
 
@@ -221,6 +223,14 @@ class Field:
             EnvValueError: it is not as the space says.
         """
         is_one = at.__class__ is not slice
+        if (
+            self._takes_all
+            and value.__class__ is np.ndarray
+            and value.dtype is self.dtype
+            and value.shape == (self.shape if is_one else column[at].shape)
+        ):
+            column[at] = value
+            return
         array, is_safe = value, False
         if value.__class__ is np.ndarray:
             dtype, shape, is_safe = self._known.get(is_one, (None, (), False))
@@ -507,31 +517,45 @@ class Results:
         self.of_all = [arrays[name] for name, _ in self.LAYOUT]
         self.reward, self.terminated, self.truncated, self.acts = self.of_all
 
-    def put(self, at: At, reward: Any, terminated: Any, truncated: Any) -> None:
-        """Write what an environment returned of a step to its row, or of several to theirs.
+    def put(self, row: int, reward: Any, terminated: Any, truncated: Any) -> bool:
+        """Write what an environment returned of a step to its row; returns whether it ended.
 
         Raises:
             EnvValueError: it is no number, or no truth; a reward that is none (NaN) is taken, and
                 the manager's business.
         """
-        if at.__class__ is slice:
-            rows = len(self.reward)
-            numbers = _of_each("reward", reward, rows)
-            if numbers.dtype is self.reward.dtype:
-                self.reward[at] = numbers
-            else:
-                with np.errstate(over="ignore"):  # infinite in float32: the manager names it
-                    self.reward[at] = numbers
-            self.terminated[at] = _are_truths("terminated", terminated, rows)
-            self.truncated[at] = _are_truths("truncated", truncated, rows)
-            return
-        self.reward[at] = number_of(reward)
-        self.terminated[at] = truth_of(terminated, "terminated")
-        self.truncated[at] = truth_of(truncated, "truncated")
+        is_usual = reward.__class__ is float and -_MOST <= reward <= _MOST
+        self.reward[row] = reward if is_usual else number_of(reward)
+        is_terminated = (
+            terminated if terminated.__class__ is bool else truth_of(terminated, "terminated")
+        )
+        is_truncated = (
+            truncated if truncated.__class__ is bool else truth_of(truncated, "truncated")
+        )
+        self.terminated[row], self.truncated[row] = is_terminated, is_truncated
+        return bool(is_terminated or is_truncated)
+
+    def put_all(self, reward: Any, terminated: Any, truncated: Any) -> bool:
+        """Write what a vector environment returned of a step; returns whether any ended.
+
+        Raises:
+            EnvValueError: see `put`.
+        """
+        rows = len(self.reward)
+        numbers = _of_each("reward", reward, rows)
+        if numbers.dtype is self.reward.dtype:
+            self.reward[:] = numbers
+        else:
+            with np.errstate(over="ignore"):  # infinite in float32: the manager names it
+                self.reward[:] = numbers
+        self.terminated[:] = _are_truths("terminated", terminated, rows)
+        self.truncated[:] = _are_truths("truncated", truncated, rows)
+        return bool(np.count_nonzero(self.terminated) or np.count_nonzero(self.truncated))
 
 
 _BOOL = np.dtype(bool)
 _MOST = float(np.finfo(np.float32).max)
+_NUMBERS = (float, int, np.floating, np.integer)
 
 
 def number_of(value: Any, name: str = "reward") -> float:
@@ -542,7 +566,7 @@ def number_of(value: Any, name: str = "reward") -> float:
     Raises:
         EnvValueError: it is none.
     """
-    if not isinstance(value, float | int | np.floating | np.integer):
+    if not isinstance(value, _NUMBERS):
         value = _one(value, name, "one number")
     value = float(value)
     return (
@@ -556,7 +580,7 @@ def truth_of(value: Any, name: str) -> bool:
     Raises:
         EnvValueError: it is none.
     """
-    if isinstance(value, bool | np.bool_):
+    if isinstance(value, (bool, np.bool_)):
         return bool(value)
     number = _one(value, name, "True or False")
     if number not in (0.0, 1.0):
@@ -592,6 +616,9 @@ def _of_each(name: str, value: Any, rows: int) -> Array:
 
 def _are_truths(name: str, value: Any, rows: int) -> Array:
     """Returns the truths of several environments, one each, bool [rows]."""
+    if value.__class__ is np.ndarray and value.dtype is _BOOL and value.shape == (rows,):
+        truths: Array = value
+        return truths
     array = _of_each(name, value, rows)
     if array.dtype is _BOOL:
         return array
@@ -650,7 +677,9 @@ def parts_of_step(result: Any) -> tuple[Any, Any, Any, Any, Any]:
     Raises:
         EnvValueError: it is something else.
     """
-    if isinstance(result, tuple | list) and len(result) == 5:
+    if result.__class__ is tuple and len(result) == 5:
+        return result
+    if isinstance(result, (tuple, list)) and len(result) == 5:
         observation, reward, terminated, truncated, info = result
         return observation, reward, terminated, truncated, info
     raise EnvValueError(
@@ -678,7 +707,7 @@ def _parts(result: Any) -> str:
 def numbers_in(info: Any) -> dict[str, float]:
     """Returns the numbers of an info, those of nested ones by '/'-joined names; none of no dict."""
     found: dict[str, float] = {}
-    if not isinstance(info, Mapping):
+    if info.__class__ is not dict and not isinstance(info, Mapping):
         return found
     for name, value in info.items():
         if isinstance(value, Mapping):

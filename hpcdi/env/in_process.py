@@ -307,9 +307,8 @@ class LocalWorker:
         action = self._acts.value(arrays.action, row)
         observation, reward, terminated, truncated, info = parts_of_step(env.step(action))
         results = arrays.results
-        results.put(row, reward, terminated, truncated)
+        is_over = results.put(row, reward, terminated, truncated)
         numbers: dict[str, float] = {}
-        is_over = bool(results.terminated[row] or results.truncated[row])
         if is_over:
             seen.put(arrays.final, row, observation)
             results.acts[row] = goes_on
@@ -528,7 +527,7 @@ class SingleEnvs:
         )
         if firsts:
             begun = self._rows_of(firsts)
-            self.acts[begun] = self._arrays.results.acts[begun]
+            self.acts = np.where(begun, self._arrays.results.acts, self.acts)
             for name, column in (self._landing or {}).items():
                 self.observation[name][begun] = column[begun]
         return failed | not_reset

@@ -67,12 +67,15 @@ class Turns:
     """
 
     def __init__(self, rows: int, *, takes_turns: bool = False, dtype: Any = np.float32) -> None:
-        self.pending, self._takes_turns = np.zeros(rows, dtype=bool), takes_turns
+        self._takes_turns = takes_turns
+        self._none = np.zeros(rows, dtype=bool)
+        self._none.flags.writeable = False
+        self.pending: Array = self._none
         self._reward = np.zeros(rows, dtype)  # since a row's turn
 
     def begin(self, rows: Array) -> None:
         """Some rows act now, bool [rows]."""
-        self.pending |= rows
+        self.pending = rows if self.pending is self._none else self.pending | rows
 
     def complete(
         self, over: Array, acts: Array, ended: Array, reward: Array
@@ -85,19 +88,23 @@ class Turns:
             ended: bool [rows]; whose episode ended.
             reward: float32 [rows]; of the step.
         """
-        live: Array = self.pending & over
+        pending = self.pending
+        if not self._takes_turns and (over is pending or np.count_nonzero(over) == len(over)):
+            self.pending = self._none
+            return pending, reward
+        live: Array = pending & over
         if self._takes_turns:
             live &= acts | ended
             reward = reward + self._reward
             self._reward[live] = 0.0
-            waiting = self.pending & over & ~live
+            waiting = pending & over & ~live
             self._reward[waiting] = reward[waiting]
-        self.pending ^= live
+        self.pending = pending ^ live
         return live, reward
 
     def drop(self, rows: Array) -> None:
         """Forget the transitions of some rows, bool [rows]."""
-        self.pending[rows], self._reward[rows] = False, 0.0
+        self.pending, self._reward[rows] = self.pending & ~rows, 0.0
 
 
 class EpisodeCounter:
@@ -111,7 +118,6 @@ class EpisodeCounter:
     Attributes:
         left: int64 [envs]; episodes that each environment has still to do.
         is_limited: whether an environment may have none to do.
-        lengths: int64 [rows]; steps of the running episodes.
     """
 
     def __init__(
@@ -119,9 +125,19 @@ class EpisodeCounter:
     ) -> None:
         self._quota = np.broadcast_to(_NO_LIMIT if quota is None else quota, env_num)
         self._seats, self.is_limited = seats, quota is not None
-        self.returns, self.lengths = np.zeros(env_num * seats), np.zeros(env_num * seats, np.int64)
+        self._returns, self._steps = np.zeros(env_num * seats), 0
+        self._not_steps = np.zeros(env_num * seats, np.int64)  # those of other episodes, or of none
         self._ended: list[Episodes] = []
         self.restart()
+
+    @property
+    def lengths(self) -> Array:
+        """Steps of the running episodes, int64 [rows]."""
+        return self._steps - self._not_steps
+
+    def length(self, row: int) -> int:
+        """Steps of a row's running episode."""
+        return self._steps - int(self._not_steps[row])
 
     def restart(self) -> None:
         """Every environment may do its quota again; running episodes go on."""
@@ -139,18 +155,21 @@ class EpisodeCounter:
 
     def add(self, step: BackendStep) -> None:
         """Add a step of the back-end."""
-        self.returns += step.reward  # 0 where no step is over
-        self.lengths += step.over
+        self._returns += step.reward  # 0 where no step is over
+        self._steps += 1
+        if np.count_nonzero(step.over) < len(step.over):
+            self._not_steps[~step.over] += 1
         if step.ends:
             rows, env_num = (step.ended & step.over).nonzero()[0], len(self.left)
             infos = [step.ends[row % env_num][row // env_num] for row in rows.tolist()]
-            self._ended.append(Episodes(rows, self.returns[rows], self.lengths[rows], infos))
+            lengths = self._steps - self._not_steps[rows]
+            self._ended.append(Episodes(rows, self._returns[rows], lengths, infos))
             self.drop(rows)
-            self.left[np.unique(rows % env_num)] -= 1
+            self.left[rows if self._seats == 1 else np.unique(rows % env_num)] -= 1
 
     def drop(self, rows: Array) -> None:
         """Forget the running episodes of rows (a mask, or numbers)."""
-        self.returns[rows], self.lengths[rows] = 0.0, 0
+        self._returns[rows], self._not_steps[rows] = 0.0, self._steps
 
     def take(self) -> Episodes:
         """Returns the episodes that ended since the last call, in order."""
@@ -456,20 +475,20 @@ class EnvManager(Closing):
 
     def _too_long(self, step: BackendStep) -> list[int]:
         """Returns environments whose episodes are to be cut; warns where none has ever ended."""
-        lengths = self._episodes.lengths
+        episodes = self._episodes
         if step.ends:
             self._no_end_from = None
-        elif self._no_end_from is not None and lengths[0] >= self._no_end_from:
+        elif self._no_end_from is not None and episodes.length(0) >= self._no_end_from:
             self._no_end_from = None
             LOGGER.warning(
                 "no episode has ended in %d steps: set env.kwargs: {max_episode_steps: ...}, else "
-                "returns come late or never%s", lengths[0],
+                "returns come late or never%s", episodes.length(0),
                 f"; evaluations cut episodes after {self.max_steps:,} (policy.eval.max_steps)"
                 if self.max_steps else "", extra={"once": "no episode has ended"},
             )  # fmt: skip
         if self.max_steps is None:
             return []
-        is_long = step.over & ~step.ended & (lengths + 1 >= self.max_steps)
+        is_long = step.over & ~step.ended & (episodes.lengths + 1 >= self.max_steps)
         envs: list[int] = np.unique(is_long.nonzero()[0] % self.env_num).tolist()
         return envs
 
@@ -615,7 +634,7 @@ class EnvManager(Closing):
                 ("a reward", {"": step.reward}, step.over),
             ):
                 for row in np.flatnonzero(_odd_rows(columns) & rows).tolist():
-                    at = 0 if rows is begun else int(self._episodes.lengths[row]) + 1
+                    at = 0 if rows is begun else self._episodes.length(row) + 1
                     failed[row % self.env_num] = self._odd(what, columns, row, at)
         if failed and backend.fails_as_one:
             return {0: next(iter(failed.values()))}
@@ -770,7 +789,7 @@ class EnvManager(Closing):
             name = "the vector environment" if failure.wrong_row == -1 else f"environment {named}"
         when = "at the beginning of an episode"
         if activity == "stepping":
-            when = f"step {int(self._episodes.lengths[named]) + 1} of its episode"
+            when = f"step {self._episodes.length(named) + 1} of its episode"
         return f"{name}, {when}: {failure.cause}"
 
     def _warn(self, env: int, failure: EnvFailure, done: str) -> None:
@@ -855,8 +874,10 @@ def _are_finite(columns: Columns) -> bool:
     """False if a number is NaN or infinite, or where that needs a closer look."""
     for column in columns.values():
         # a sum of squares finds any of them in half a microsecond
-        if column.dtype.kind == "f" and not math.isfinite(np.vdot(column, column)):
-            return False
+        if column.dtype.kind == "f":
+            numbers = column.reshape(-1)
+            if not math.isfinite(numbers.dot(numbers)):
+                return False
     return True
 
 

@@ -55,6 +55,8 @@ class VectorEnvs:
         self._signals = SignalGuard()
         self._other: Columns = {}  # observations that the next step writes to
         self._results = Results({name: np.zeros(env_num, dtype) for name, dtype in Results.LAYOUT})
+        self._all, self._none = np.ones(env_num, dtype=bool), np.zeros(env_num, dtype=bool)
+        self._all.flags.writeable = self._none.flags.writeable = False
 
     def schedule(self, values: Scheduled) -> None:
         """See `Backend.schedule`; where there is a schedule, single environments are made."""
@@ -81,6 +83,7 @@ class VectorEnvs:
             raise
         except BaseException as error:  # whatever an environment raises is its failure
             return {0: EnvFailure.of(error)}
+        self.acts = self.acts.copy()
         self.acts[list(starts)] = True
         return {}
 
@@ -108,23 +111,35 @@ class VectorEnvs:
         What it returned may be its own arrays, and what it is given it may change.
         """
         env, mode, results = self._env, self._mode, self._results
-        given = self._acts.value(action or self._none, slice(None))
+        given = self._acts.value(action or self._nothing, slice(None))
         observation, reward, terminated, truncated, info = parts_of_step(env.step(given))
-        results.put(slice(None), reward, terminated, truncated)
+        any_ended = results.put_all(reward, terminated, truncated)
         self._seen.put(self.observation, slice(None), observation)
-        reward, terminated = results.reward.copy(), results.terminated & began
-        truncated = results.truncated & began
-        if np.count_nonzero(began) < len(began):
+        reward, successor = results.reward.copy(), self.observation
+        if np.count_nonzero(began) < self.env_num:
             reward[~began] = 0.0
-        ended, successor = terminated | truncated, self.observation
-        is_over = results.terminated | results.truncated  # of environments whose episodes are done
+        if not any_ended:
+            self.acts = self._all  # those that did not have begun an episode in this step
+            if self.keeps_infos:
+                self.infos = _infos(info, began)
+            none = self._none
+            return BackendStep(successor, reward, none, none, none, began, {}, {})
+        is_over = ended = terminated = results.terminated & began
+        truncated = self._none
+        if np.count_nonzero(results.truncated):
+            truncated = results.truncated & began
+            is_over = ended = terminated | truncated
+        if began is not self.acts:  # of environments that have done their number of episodes, too
+            is_over = results.terminated | results.truncated
         is_same = mode is AutoresetMode.SAME_STEP
+        infos = _ends(info, ended, is_same)
         if self.keeps_infos:
-            self.infos = _infos(info, began & ~ended) | _ends(info, ended, is_same)
-        ends = {env: [numbers_in(of_env)] for env, of_env in _ends(info, ended, is_same).items()}
+            self.infos = _infos(info, began & ~ended) | infos
+        ends = {env: [numbers_in(of_env) if of_env else {}] for env, of_env in infos.items()}
         if mode is AutoresetMode.NEXT_STEP:
-            self.acts = ~(is_over & self.acts)  # a step that resets ends nothing
-        elif is_over.any():
+            # a step that resets ends nothing
+            self.acts = ~(is_over if is_over is ended else is_over & self.acts)
+        else:
             successor = {name: column.copy() for name, column in self.observation.items()}
             if is_same:
                 self._put_last(successor, is_over, info)
@@ -185,7 +200,7 @@ class VectorEnvs:
         self.facts = EnvFacts(env.single_observation_space, env.single_action_space)
         self._seen = Space.of_observations(env.single_observation_space, origin=self.origin)
         self._acts = Space.of_actions(env.single_action_space)
-        self._none = self._acts.zeros(self.env_num)
+        self._nothing = self._acts.zeros(self.env_num)
         if not self.observation:
             self.observation, self._other = (self._seen.zeros(self.env_num) for _ in range(2))
 
@@ -228,15 +243,15 @@ def _of_one(value: Any, env: int) -> Any:
 
 def _ends(info: Mapping[str, Any], ended: Array, is_same: bool) -> dict[int, dict[str, Any]]:
     """The infos of episodes that ended; in SAME_STEP those beside them are of the next ones."""
-    if not ended.any():
-        return {}
     return _infos(info.get("final_info", {}) if is_same else info, ended)
 
 
 def _infos(info: Mapping[str, Any], envs: Array) -> dict[int, dict[str, Any]]:
     """Returns a vector environment's info as one dict for each environment of the mask `envs`."""
+    numbers: list[int] = envs.nonzero()[0].tolist()
     named = [name for name in info if f"_{name}" in info and not name.startswith("final_")]
+    if not named:
+        return {env: {} for env in numbers}
     return {
-        int(env): {name: info[name][env] for name in named if info[f"_{name}"][env]}
-        for env in np.flatnonzero(envs)
+        env: {name: info[name][env] for name in named if info[f"_{name}"][env]} for env in numbers
     }
