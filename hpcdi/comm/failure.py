@@ -10,11 +10,12 @@ import platform
 import signal
 import sys
 import traceback
+from collections.abc import Iterator
 from pathlib import Path
 from typing import NoReturn
 
 from hpcdi.comm.messages import KillFrozen, WorkerFailed
-from hpcdi.errors import EXIT_DONE, EXIT_FAILED, EXIT_REQUEUE, HpcdiError
+from hpcdi.errors import EXIT_DONE, EXIT_FAILED, EXIT_REQUEUE, EnvValueError, HpcdiError
 from hpcdi.utils.backoff import wait_s
 from hpcdi.utils.log import LOGGER
 from hpcdi.utils.processes import end_mpirun, launcher_of
@@ -51,8 +52,15 @@ def forget_world() -> None:
 
 
 def describe(error: BaseException, role: str) -> WorkerFailed:
-    """Report of an error for the coordinator, with its traceback."""
-    lines = traceback.format_exception(type(error), error, error.__traceback__)
+    """Report of an error for the coordinator, with its traceback.
+
+    A value that the environment's spaces do not have has none: its message says all, and the frames
+    are ours.
+    """
+    lines = (
+        [] if isinstance(error, EnvValueError)
+        else traceback.format_exception(type(error), error, error.__traceback__)
+    )  # fmt: skip
     code = error.exit_code if isinstance(error, HpcdiError) else EXIT_FAILED
     code = EXIT_REQUEUE if is_of_the_machine(error) else code
     summary = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
@@ -69,9 +77,9 @@ def is_of_the_machine(error: BaseException) -> bool:
 
 
 def headline(failure: WorkerFailed, rank: int) -> str:
-    """Message for people: who failed, where, and the whole traceback."""
+    """Message for people: who failed, where, and the whole traceback, if there is one."""
     who = f"rank {rank} ({failure.role}, host {failure.host})"
-    return f"hpcdi: {who} failed\n{failure.traceback}"
+    return f"hpcdi: {who} failed\n{failure.traceback or failure.error}"
 
 
 def abort_job(exit_code: int = EXIT_FAILED) -> None:
@@ -122,6 +130,35 @@ def die_if_it_exits() -> None:
         _EXIT(status)
 
     os._exit = exit_or_die
+
+
+@contextlib.contextmanager
+def said_if_it_exits() -> Iterator[None]:
+    """Within it, say so where a library, a simulator say, ends this process: see above."""
+    message = (
+        "hpcdi: {} was called, by the environment or a library, and ends this process; with "
+        "env.manager.type: subprocess that is the environment's failure, and the run goes on\n"
+    )
+    pid, libc = os.getpid(), ctypes.CDLL(None)
+    libc.strdup.restype = ctypes.c_void_p
+    line = ctypes.c_void_p(libc.strdup(message.format("exit()").encode()))  # outlives Python
+    libc.__cxa_atexit(ctypes.cast(libc.printf, ctypes.c_void_p), line, None)
+
+    def say_and_exit(status: int) -> NoReturn:
+        if os.getpid() == pid:
+            _flush()
+            caller = sys._getframe(1)
+            where = f"{caller.f_code.co_filename}, line {caller.f_lineno}"
+            sys.stderr.write(message.format(f"os._exit({status}) ({where})"))
+            sys.stderr.flush()
+        _EXIT(status)
+
+    os._exit = say_and_exit
+    try:
+        yield
+    finally:
+        os._exit = _EXIT
+        ctypes.memset(line, 0, 1)  # nothing to be said
 
 
 def kill_frozen(order: KillFrozen) -> None:

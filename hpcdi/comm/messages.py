@@ -201,7 +201,7 @@ class StopRequest(Message):
 
 @dataclass(frozen=True)
 class WorkerFailed(Message):
-    """A rank raised an exception and is about to exit."""
+    """A rank raised an exception and is about to exit; without a traceback, the error says all."""
 
     role: str
     host: str

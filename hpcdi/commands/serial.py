@@ -30,7 +30,8 @@ def main(arguments: Sequence[str]) -> int:
     add_experiment(parser, is_optional=True)
     add_run_folder(parser)
     request = request_of(parser.parse_intermixed_args(arguments))
+    from hpcdi.comm.failure import said_if_it_exits
     from hpcdi.run.serial import serial
 
-    with as_yaml(request.config) as config:
+    with as_yaml(request.config) as config, said_if_it_exits():
         return serial(dataclasses.replace(request, config=config))

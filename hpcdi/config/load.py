@@ -77,7 +77,11 @@ def read_mapping(path: str | Path, overrides: Sequence[str] = ()) -> dict[str, A
         tree: Any = OmegaConf.create({} if read is None else read)
         if not OmegaConf.is_dict(tree):
             raise ConfigError([Problem("", "the file must hold a mapping of settings")], source)
-        tree = OmegaConf.merge(tree, _overrides(overrides))
+        changes, emptied = _overrides(overrides)
+        for key in emptied:
+            if OmegaConf.is_dict(OmegaConf.select(tree, key)):
+                OmegaConf.update(tree, key, {}, merge=False)
+        tree = OmegaConf.merge(tree, changes)
         resolved: Any = OmegaConf.to_container(tree, resolve=True, throw_on_missing=True)
     except UnicodeDecodeError as error:
         raise ConfigError([Problem("", f"the file is not text: {error}")], source) from error
@@ -176,26 +180,30 @@ def _check_size(path: Path) -> None:
         raise OSError(f"the file has more than {_MOST_NODES} settings")
 
 
-def _overrides(overrides: Sequence[str]) -> Any:
-    """Returns ``key=value`` texts as a tree of settings.
+def _overrides(overrides: Sequence[str]) -> tuple[Any, list[str]]:
+    """Returns ``key=value`` texts as a tree of settings, and the keys whose value is ``{}``.
+
+    A mapping changes the file's where it differs; ``{}`` leaves nothing of it.
 
     Raises:
         ConfigError: one of them is of another form, or its value is no YAML.
     """
-    tree, problems = OmegaConf.create({}), []
+    tree, emptied, problems = OmegaConf.create({}), [], []
     for text in overrides:
         key, sign, value = text.partition("=")
         if not sign or not all(key.split(".")):
             problems.append(Problem("", f"override {text!r} is not of the form key=value"))
             continue
         try:
-            OmegaConf.update(tree, key, words.read(value))
+            read = words.read(value)
+            OmegaConf.update(tree, key, read)
+            emptied += [key] if read == {} else []
         except yaml.YAMLError as error:
             why = " ".join(str(error).split())
             problems.append(Problem("", f"the value of override {text!r} is not YAML: {why}"))
     if problems:
         raise ConfigError(problems, "the command line")
-    return tree
+    return tree, emptied
 
 
 def _neighbours(path: Path) -> str:

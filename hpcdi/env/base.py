@@ -110,7 +110,9 @@ class EnvFailure(Exception):
 
     @classmethod
     def of(cls, error: BaseException) -> EnvFailure:
-        """Returns the failure that an exception of the environment is; also sys.exit() in it.
+        """Returns the failure that an exception of the environment is, of whatever kind.
+
+        So are sys.exit() in it, and what libraries of coroutines raise to cancel one.
 
         Its traceback begins where hpcdi calls the environment.
 
@@ -118,14 +120,17 @@ class EnvFailure(Exception):
             BaseException: it is not the environment's but a person's: Control-C where that raises
                 KeyboardInterrupt, which it does not in a run.
         """
-        if not isinstance(error, Exception | SystemExit | KeyboardInterrupt) or (
+        if (
             isinstance(error, KeyboardInterrupt)
             and signal.getsignal(signal.SIGINT) is signal.default_int_handler
         ):
             raise error
         if isinstance(error, EnvValueError):
             return cls(str(error), wrong_row=-1 if error.row is None else error.row)
-        text = str(error).partition("\n")[0]
+        try:
+            text = str(error).partition("\n")[0]
+        except Exception:  # it cannot say what it is
+            text = ""
         cause = f"{type(error).__name__}: {text}" if text else type(error).__name__
         trace = error.__traceback__
         while trace is not None and trace.tb_next is not None and _is_ours(trace):

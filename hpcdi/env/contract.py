@@ -568,10 +568,11 @@ def number_of(value: Any, name: str = "reward") -> float:
     """
     if not isinstance(value, _NUMBERS):
         value = _one(value, name, "one number")
-    value = float(value)
-    return (
-        value if -_MOST <= value <= _MOST or math.isnan(value) else math.copysign(math.inf, value)
-    )
+    if -_MOST <= value <= _MOST:
+        return float(value)
+    if value > _MOST:
+        return math.inf
+    return -math.inf if value < -_MOST else math.nan
 
 
 def truth_of(value: Any, name: str) -> bool:
@@ -637,6 +638,8 @@ def as_numbers(value: Any) -> Array:
         ValueError: it is something else; says what.
     """
     array = value
+    if isinstance(value, np.ma.MaskedArray) and np.ma.getmaskarray(value).any():
+        raise ValueError("an array of which values are masked")
     if not isinstance(value, np.ndarray):
         try:
             if hasattr(value, "detach"):  # torch's, perhaps with a gradient or on a device

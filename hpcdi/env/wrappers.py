@@ -233,19 +233,24 @@ class Checked(gymnasium.Wrapper[Any, Any, Any, Any]):
         if seed is not None and os.getpid() != self._made_in:
             seed_libraries(seed, with_torch=True)  # forked: all processes would draw the same
         observation, info = parts_of_reset(self.env.reset(seed=seed, options=options))
-        return self._checked(observation), info
+        return self._checked(observation), _mapping(info)
 
     def step(self, action: Any) -> tuple[Any, float, bool, bool, Any]:
         """Step."""
         observation, reward, terminated, truncated, info = parts_of_step(self.env.step(action))
         return (
             self._checked(observation), number_of(reward), truth_of(terminated, "terminated"),
-            truth_of(truncated, "truncated"), info,
+            truth_of(truncated, "truncated"), _mapping(info),
         )  # fmt: skip
 
     def _checked(self, observation: Any) -> Any:
         self._seen.put(self._row, 0, observation)
         return self._seen.value(self._row, 0)
+
+
+def _mapping(info: Any) -> Any:
+    """An info as gymnasium's vector environments need it; one that is no mapping says nothing."""
+    return info if isinstance(info, Mapping) else {}
 
 
 WRAPPERS: dict[str, Wrap] = {

@@ -13,7 +13,15 @@ import pytest
 
 from hpcdi.comm.failure import describe, headline
 from hpcdi.comm.messages import WorkerFailed
-from hpcdi.errors import CommError, ConfigError, EnvError, LaunchError, Problem, StoreError
+from hpcdi.errors import (
+    CommError,
+    ConfigError,
+    EnvError,
+    EnvValueError,
+    LaunchError,
+    Problem,
+    StoreError,
+)
 
 
 @pytest.mark.parametrize(
@@ -68,6 +76,11 @@ def test_a_report_holds_the_whole_traceback_and_its_causes() -> None:
     assert traceback.endswith("EnvError: no frame")
 
 
+def test_a_value_that_spaces_do_not_have_is_said_without_our_frames() -> None:
+    failure = describe(EnvValueError("reward: None"), "collector")
+    assert headline(failure, 2).endswith("failed\nEnvValueError: reward: None")
+
+
 def test_the_headline_names_rank_role_and_host_first() -> None:
     failure = WorkerFailed("learner", "node7", "ValueError: x", "Traceback...\nValueError: x")
     assert headline(failure, 3) == (
@@ -105,6 +118,28 @@ def test_abort_needs_no_reader() -> None:
     )
     ended = run(code)
     assert ended.returncode == 7, ended.stderr
+
+
+@pytest.mark.parametrize(
+    ("how", "said"),
+    [
+        ("ctypes.CDLL(None).exit(3)", "hpcdi: exit() was called"),
+        ("os._exit(3)", "hpcdi: os._exit(3) (<string>, line 6) was called"),
+        ("pass", ""),
+        ("sys.exit(3)", ""),
+    ],
+)
+def test_a_run_in_one_process_says_who_has_ended_it(how: str, said: str) -> None:
+    """Not where it ends by itself, nor where a forked process exits."""
+    ended = run(
+        "import ctypes, os, sys\n"
+        "from hpcdi.comm.failure import said_if_it_exits\n"
+        "with said_if_it_exits():\n"
+        "    os.fork() or os._exit(0)\n"
+        f"    {how}\n"
+    )
+    assert ended.returncode == (0 if how == "pass" else 3)
+    assert (ended.stdout + ended.stderr).partition(", by the")[0] == said
 
 
 @pytest.mark.parametrize("how", ["ctypes.CDLL(None).exit(3)", "os._exit(3)", "sys.exit(3)"])

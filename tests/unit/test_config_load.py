@@ -171,6 +171,12 @@ def test_an_override_of_one_key_leaves_its_neighbours(load_text: Load) -> None:
     assert (eps.start, eps.end) == (0.5, 0.1)
 
 
+@pytest.mark.parametrize("text", ["env.kwargs={}", "env.kwargs={} env.kwargs.gap=4"])
+def test_an_empty_mapping_leaves_nothing_of_the_file_s(load_text: Load, text: str) -> None:
+    config = load_text("env: {env_id: CartPole-v1, kwargs: {wind: 3}}", *text.split()).config
+    assert config.env.kwargs == ({"gap": 4} if "gap" in text else {})
+
+
 @pytest.mark.parametrize("text", ["seed", "=3", "", "seed: 3", ".seed=1", "seed.=1", "env..x=1"])
 def test_malformed_overrides_are_named(load_text: Load, text: str) -> None:
     with pytest.raises(ConfigError) as caught:

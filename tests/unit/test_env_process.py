@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import ctypes
 import itertools
 import logging
@@ -32,6 +33,13 @@ FORMS = ("pool", "forkserver", *SYNC)
 # ------------------------------------------------------------------------------------------ ending
 
 
+class Speechless(Exception):
+    """Cannot say what it is."""
+
+    def __str__(self) -> str:
+        raise ValueError
+
+
 class Ending(CountEnv):
     """Ends its process by an exception once it has made some steps, or when it is made or reset."""
 
@@ -45,6 +53,10 @@ class Ending(CountEnv):
         if where == self._where:
             if self._how == "exit":
                 sys.exit("licence lost")
+            if self._how == "cancel":
+                raise asyncio.CancelledError("licence lost")
+            if self._how == "speechless":
+                raise Speechless
             raise KeyboardInterrupt("licence lost")
 
     def reset(self, **given: Any) -> Any:
@@ -74,12 +86,17 @@ def _as_in_a_run() -> Iterator[None]:
     [
         *itertools.product(["pool", *SYNC], ["make", "step", "reset"], ["exit", "interrupt"]),
         ("forkserver", "make", "exit"), ("forkserver", "step", "interrupt"),
+        ("pool", "step", "cancel"), ("pool", "make", "cancel"), (SYNC[0], "reset", "cancel"),
+        ("pool", "step", "speechless"),
     ],
 )  # fmt: skip
 def test_it_is_the_environment_s_failure_with_its_text(
     form: str, where: str, how: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    word = {"exit": "SystemExit", "interrupt": "KeyboardInterrupt"}[how]
+    word = {
+        "exit": "SystemExit: licence lost", "interrupt": "KeyboardInterrupt: licence lost",
+        "cancel": "CancelledError: licence lost", "speechless": "Speechless",
+    }[how]  # fmt: skip
     manager = made(form, [partial(Ending, how, where)] * 2, max_retry=0)
     with caplog.at_level(logging.WARNING, "hpcdi"), manager:
         said = ""
@@ -89,7 +106,7 @@ def test_it_is_the_environment_s_failure_with_its_text(
             manager.reset()
         except EnvError as error:
             said = str(error)
-        assert f"{word}: licence lost" in said + caplog.text
+        assert word in said + caplog.text
 
 
 @pytest.fixture

@@ -11,10 +11,11 @@ import pytest
 import torch
 from gymnasium import spaces
 
-from fakes.env_managers import MODES
+from fakes.env_managers import MODES, CountEnv, running, steps_of
 from fakes.odd_values import COLUMN, FORMS, KINDS, RIGHT, WRONG, Single, Task, manager_of
-from hpcdi.env.contract import Space, described, number_of, truth_of
+from hpcdi.env.contract import Space, as_numbers, described, number_of, truth_of
 from hpcdi.env.create import create_env_manager
+from hpcdi.env.wrappers import Checked
 from hpcdi.errors import EnvError, EnvValueError
 
 pytestmark = pytest.mark.usefixtures("env_helpers")
@@ -127,7 +128,7 @@ NUMBERS: dict[str, Any] = {
 NO_NUMBERS: dict[str, Any] = {
     "text": "2.0", "None": None, "vector": np.array([2.0, -1.0]), "infinite": float("inf"),
     "too large": 1e39, "object": object(), "complex": 2j, "empty": [], "dict": {},
-    "array of text": np.array(["2.0"]),
+    "array of text": np.array(["2.0"]), "a long whole number": 10**400,
 }  # fmt: skip
 TRUTHS: dict[str, Any] = {
     "int": 1, "numpy": np.bool_(True), "array": np.array([True]), "list": [True], "float": 1.0,
@@ -190,6 +191,30 @@ def test_rewards_and_ends_of_a_vector_may_be_columns_lists_or_tensors(
         inner._many = lambda one: value if isinstance(one, float) else type(inner)._many(inner, one)
         step = envs.step({"action": np.zeros(2, np.int64)})
     assert step.reward.tolist() == [1.0, 1.0]
+
+
+def test_a_masked_array_is_no_value() -> None:
+    """Gymnasium's vector environments lose the mask; their environments are looked at before."""
+    with pytest.raises(ValueError, match="masked"):
+        as_numbers(np.ma.array([1.0, 2.0], mask=[1, 0]))
+    with pytest.raises(EnvValueError, match="masked"):
+        number_of(np.ma.masked)
+    assert as_numbers(np.ma.array([1.0, 2.0])).tolist() == [1.0, 2.0]
+
+
+@pytest.mark.parametrize("info", [None, [1]])
+def test_an_info_that_is_no_mapping_says_nothing(info: Any) -> None:
+    class Env(CountEnv):
+        def reset(self, **given: Any) -> Any:
+            return super().reset(**given)[0], info
+
+        def step(self, action: Any) -> Any:
+            return (*super().step(action)[:4], info)
+
+    for form, make in (("pool", lambda: Env(2)), ("next_step", lambda: Checked(Env(2)))):
+        with running(form, [make] * 2) as envs:
+            steps_of(envs, 4)
+            assert envs.failures == 0
 
 
 def test_what_a_value_is_called() -> None:
