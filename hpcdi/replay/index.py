@@ -265,7 +265,7 @@ class ReplayIndex:
             train_iter: the learner's current train iteration.
             draws: how many batches they are for, as the annealing of `beta` counts them.
             among: positions of items by age, 0 being the oldest: draw uniformly among these only,
-                none twice.
+                none twice where there are as many.
 
         Raises:
             BufferContractError: `size` is below 1.
@@ -279,7 +279,7 @@ class ReplayIndex:
         else:
             chosen = self._choose(size, among)
             if chosen is None:
-                self.blocked = f"fewer than {size} items in {among}"
+                self.blocked = f"no items in {among}"
                 return None
             slots, weights = chosen, np.ones(size, dtype=np.float32)
         newest = self.places.pushed - 1
@@ -292,11 +292,11 @@ class ReplayIndex:
         return Drawn(slots, ids, weights, staleness, use)
 
     def _choose(self, size: int, among: slice) -> Array | None:
-        """Slots of `size` different items in a range of those alive; None: there are fewer."""
+        """Slots of `size` items in a range of those alive; None: there are none."""
         candidates = range(self._alive)[among]
-        if len(candidates) < size:
+        if not candidates:
             return None
-        chosen = self._rng.choice(len(candidates), size, replace=False)
+        chosen = self._rng.choice(len(candidates), size, replace=len(candidates) < size)
         ages = candidates.start + candidates.step * chosen
         if self._alive == len(self.places):
             return self.places.slots_of(self.places.first + ages)

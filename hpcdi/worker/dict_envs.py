@@ -300,9 +300,9 @@ class ForeignEnvs:
         for row in np.flatnonzero(live).tolist():
             timestep = timesteps[row % self.env_num]
             if self._is_battle:
-                timestep = BaseEnvTimestep(
-                    successor[row], reward[row], bool(timestep.done), infos[row]
-                )
+                given = _of_player(timestep.reward, row // self.env_num)
+                own = _like(given, float(reward[row]))
+                timestep = BaseEnvTimestep(successor[row], own, bool(timestep.done), infos[row])
             self._timesteps[row] = timestep
         self._count(over, ended, failed, ends)
         seen, no = {"observation": successor}, np.zeros(self.rows, dtype=bool)
@@ -560,6 +560,21 @@ def _is_abnormal(timestep: Any) -> bool:
     info = timestep.info
     infos = [info] if isinstance(info, Mapping) else info  # one for each player
     return any(one.get("abnormal", False) for one in infos)
+
+
+def _of_player(rewards: Any, player: int) -> Any:
+    """A player's reward, of one for each player or of one for all."""
+    is_one = getattr(rewards, "ndim", 1) == 0 or not hasattr(rewards, "__len__")
+    return rewards if is_one else rewards[player % len(rewards)]
+
+
+def _like(given: Any, number: float) -> Any:
+    """A number as an array, a tensor or a number of numpy's like one that an environment gave."""
+    if hasattr(given, "new_full"):
+        return given.new_full(given.shape, number)
+    if isinstance(given, np.ndarray):
+        return np.full_like(given, number)
+    return given.dtype.type(number) if isinstance(given, np.generic) else number
 
 
 def _objects(values: Iterable[Any]) -> Array:

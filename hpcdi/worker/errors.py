@@ -33,5 +33,9 @@ class NoEpisodeError(EnvError, IndexError, ValueError):
     """No episode has ended yet."""
 
 
+class NoFilmError(EnvError, ValueError):
+    """Episodes were not filmed, or their pictures differ in size."""
+
+
 class HookError(ValueError, AssertionError, AttributeError):
     """A hook has no such position, or is none."""

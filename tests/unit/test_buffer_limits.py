@@ -213,8 +213,8 @@ def test_a_buffer_says_why_it_gave_nothing() -> None:
     assert buffer.blocked == "6 items are here, a draw of 7 needs 7 (sample_min_limit_ratio)"
     assert buffer.sample(6, 0) is not None
     assert buffer.blocked == buffer.why_not_sample(6, 0) == ""
-    assert buffer.sample(2, 0, slice(0, 1)) is None
-    assert buffer.blocked == "fewer than 2 items in slice(0, 1, None)"
+    assert buffer.sample(2, 0, slice(6, 9)) is None
+    assert buffer.blocked == "no items in slice(6, 9, None)"
 
 
 def test_asking_whether_one_may_changes_nothing() -> None:
@@ -249,7 +249,7 @@ def test_a_buffer_counts_every_way_of_pushing(as_columns: bool) -> None:
 
 
 def test_items_that_may_not_be_drawn_any_more_do_not_count() -> None:
-    buffer = buffer_of(replay_buffer_size=8, max_staleness=2)
+    buffer = buffer_of(replay_buffer_size=8, max_staleness=3)
     buffer.push([{"n": n, "collect_iter": n} for n in range(8)])
     assert buffer.why_not_sample(5, 5) == ""
     assert buffer.why_not_sample(6, 5).startswith("5 items are here")

@@ -141,7 +141,7 @@ class BufferMachine(MovingMachine):
     def may_draw(self, size: int, now: int) -> bool:
         stale = self.limits.get("max_staleness", INF)
         for n, item in list(self.model.items.items()):
-            if item.made_at >= 0 and now - item.made_at > stale:
+            if item.made_at >= 0 and now - item.made_at >= stale:
                 del self.model.items[n]
         return len(self.model.items) >= max(size, self.limits.get("min_fill", 1))
 
@@ -186,10 +186,10 @@ class BufferMachine(MovingMachine):
         may = self.may_draw(size, 0)
         among = list(self.model.items)[start:stop]
         drawn = self.buffer.sample(size, 0, slice(start, stop))
-        assert (drawn is not None) == (may and len(among) >= size)
+        assert (drawn is not None) == (may and bool(among))
         ids = [int(d["n"]) for d in drawn or []]
+        assert len(ids) == (0 if drawn is None else size)
         assert set(ids) <= set(among)
-        assert len(set(ids)) == len(ids)
         self.take(ids)
 
     # ------------------------------------------------------------------------------------ changes

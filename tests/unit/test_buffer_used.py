@@ -181,7 +181,7 @@ def test_used_up() -> None:
 
 
 def test_stale() -> None:
-    buffer = tracking(max_staleness=5)
+    buffer = tracking(max_staleness=6)
     for n, name in enumerate("aba"):
         buffer.push(items(name, collect_iter=n))
     buffer.sample(1, 6)

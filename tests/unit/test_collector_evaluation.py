@@ -95,7 +95,7 @@ class TestContract:
             best = evaluator.best
             assert (best["acc"] if bench.kind == "metric" else best) == 0.75
 
-    def test_the_first_time_is_always_right_and_no_iteration_twice(self, bench: Bench) -> None:
+    def test_iteration_0_is_always_right_and_none_twice(self, bench: Bench) -> None:
         with bench.make({"eval_freq": 10}) as evaluator:
             asked = [0, 0, 1, 9, 10, 10, 15, 19, 20, 45, 54, 55]
             answers = [evaluator.should_eval(train_iter) for train_iter in asked]
@@ -103,19 +103,21 @@ class TestContract:
             evaluator.reset()
             assert evaluator.should_eval(55)
 
-    @pytest.mark.parametrize("first", [0, 3, 1234])
-    def test_the_first_time_may_be_any_iteration(self, bench: Bench, first: int) -> None:
+    @pytest.mark.parametrize("first", [0, 999, 1234])
+    def test_the_first_time_comes_after_as_many_iterations_as_others(
+        self, bench: Bench, first: int
+    ) -> None:
         with bench.make({"eval_freq": 1000}) as evaluator:
+            assert not evaluator.should_eval(3)
             assert evaluator.should_eval(first)
             assert not evaluator.should_eval(first)
             assert not evaluator.should_eval(first + 999)
             assert evaluator.should_eval(first + 1000)
 
-    def test_a_count_that_begins_anew_is_evaluated(self, bench: Bench) -> None:
+    def test_a_count_that_begins_anew_is_evaluated_at_0(self, bench: Bench) -> None:
         with bench.make({"eval_freq": 10}) as evaluator:
             assert evaluator.should_eval(500)
-            assert evaluator.should_eval(20)
-            assert not evaluator.should_eval(25)
+            assert [evaluator.should_eval(k) for k in (20, 0, 9, 10)] == [False, True, False, True]
 
     @pytest.mark.parametrize(
         ("result", "train_iter", "stops"),

@@ -114,5 +114,6 @@ def test_curves_of_numbers_only() -> None:
     with MetricSerialEvaluator({"multi_gpu": True}, env, ParityPolicy(), Writer()) as evaluator:
         evaluator.eval(train_iter=1)
     numbers = {tag.split("/")[1]: value for tag, value in points.items()}
-    assert numbers.pop("evaluate_time") > 0
-    assert numbers == {"acc": 0.5, "one": 1.0, "n": 2}
+    batches, seconds = numbers["data_length"], numbers.pop("evaluate_time")
+    assert numbers.pop("avg_time_per_data") == seconds / batches > 0
+    assert numbers == {"acc": 0.5, "one": 1.0, "n": 2, "data_length": len(list(loader()))}

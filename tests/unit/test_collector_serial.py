@@ -156,11 +156,19 @@ class TestSerialCollector:
     @pytest.mark.parametrize("foreign", [True, False])
     def test_nobody_says_how_many(self, kind: Kind, foreign: bool) -> None:
         policy = kind.policy(kind.actors(), foreign=foreign)
-        with kind.make(kind.manager(), policy) as made:
-            with pytest.raises(ConfigError, match=f"{kind.target}: must be at least 1, not None"):
-                made.collect()
-            with pytest.raises(ConfigError, match="at least 1, not 0"):
-                made.collect(0)
+        words = f"{kind.target}: is neither given nor an attribute"
+        with kind.make(kind.manager(), policy) as made, pytest.raises(ConfigError, match=words):
+            made.collect()
+
+    @pytest.mark.parametrize("amount", [0, -1])
+    def test_nothing_is_asked_for(self, kind: Kind, amount: int) -> None:
+        with kind.make(kind.manager(), kind.policy(kind.actors())) as made:
+            if kind.by_episodes:  # one of each environment is the least
+                with pytest.raises(AssertionError, match=f"number of environments.* not {amount}"):
+                    made.collect(amount)
+            else:
+                assert made.collect(amount) == (([[], []],) * 2 if kind.is_battle else [])
+            assert made.envstep == 0
 
     def test_foreign_policies(self, kind: Kind) -> None:
         """Bare tuples of functions, no `get_attribute`; actions are tensors."""
@@ -408,7 +416,15 @@ class TestSerialCollector:
             assert curve(name, "step") == list(zip((4, 12), values, strict=True)), name
             assert vars(records[1])["scalars"][name] == pytest.approx(values[1])
         per_s = [f"avg_{name}_per_sec" for name in ("envstep", "train_sample", "episode")]
-        assert {tag.split("/")[1] for tag in events.Tags()["scalars"]} == {*expected, *per_s}
+        times = ["collect_time", "total_duration"]
+        assert curve(times[0], "iter")[0] == curve(times[1], "iter")[0]
+        assert curve(times[0], "iter")[1][1] < curve(times[1], "iter")[1][1]
+        names = {*expected, *per_s, *times}
+        if kind.is_battle:
+            figures = ("mean", "std", "max", "min")
+            assert curve("reward0_max", "iter") == curve("reward_max", "iter")
+            names |= {f"reward{player}_{figure}" for player in range(2) for figure in figures}
+        assert {tag.split("/")[1] for tag in events.Tags()["scalars"]} == names
         speeds = [dict(curve(name, "iter"))[5] for name in per_s]
         assert speeds == pytest.approx([speeds[0], speeds[0], speeds[0] / 2])
 
@@ -1009,8 +1025,7 @@ def test_all_act_at_once(cls: Any, players: int, one_info: bool) -> None:
         if cls is BattleEpisodeSerialCollector:
             ended = ended[:4]
         assert info[player] == [
-            {"eval_episode_return": return_of(e, env.lengths[k], player), "length": env.lengths[k]}
-            for k, e in ended
+            {"eval_episode_return": return_of(e, env.lengths[k], player)} for k, e in ended
         ]
         assert all(type(one["eval_episode_return"]) is float for one in info[player])
 
@@ -1063,7 +1078,7 @@ def test_in_turns_an_environment_fails_between_two_turns(cls: Any) -> None:
     """No reward of a failed episode is in the next one's transitions."""
     env = Battle((6,), turns=True, failing={0: [2, 5]})
     data, info = collect(cls, env, actors_of(2), 4)
-    assert {one["length"] for own in info for one in own} == {6}
+    assert all(info)
     for player, own in enumerate(data):
         assert all(one["obs"][1] == one["next_obs"][1] for one in own), "of one episode"
         last = [one for one in own if one["obs"][1] == 2]

@@ -164,10 +164,11 @@ def test_priorities_of_items_that_a_buffer_has_drawn() -> None:
     assert made.learn_info["scalars"] == {"total_loss": 1.0}
 
 
-def test_priorities_of_data_without_names_are_left() -> None:
+def test_priorities_of_data_without_names() -> None:
     made = learner(Policy([{"priority": [1.0]}]))
     made.train([{"obs": 1}])
-    assert made.priority_info == {}
+    unknown = {"replay_unique_id": [None], "replay_buffer_idx": [None]}
+    assert made.priority_info == {**unknown, "priority": [1.0]}
 
 
 # ---------------------------------------------------------------------------------------- start()

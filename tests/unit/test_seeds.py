@@ -597,6 +597,52 @@ def test_sample_collector_arguments() -> None:
         assert {(int(one["obs"][0]), int(one["seed"])) for one in samples} == {(0, 5), (1, 6)}
 
 
+def test_collectors_that_are_asked_for_nothing() -> None:
+    assert ding.SampleSerialCollector({}, Manager([2, 3]), Actor().mode).collect(0) == []
+    modes = [Actor(player).mode for player in range(2)]
+    battle = ding.BattleSampleSerialCollector({}, Battle([2, 3]), modes)
+    assert battle.collect(0) == ([[], []], [[], []])
+    with pytest.raises(AssertionError):
+        ding.EpisodeSerialCollector({}, Manager([2, 3]), Actor().mode).collect(0)
+
+
+def test_a_policy_without_a_usual_number_makes_samples_of_whole_episodes() -> None:
+    """Its attribute is None; else a piece is an environment's share."""
+    for n_sample, lengths in ((None, [3, 4]), (4, [2, 2])):
+        made: list[int] = []
+
+        class Policy(Actor):
+            def get_train_sample(self, data: Any, made: list[int] = made) -> Any:
+                made.append(len(data))
+                return super().get_train_sample(data)
+
+        policy = Policy(n_sample=n_sample)
+        ding.SampleSerialCollector({}, Manager([3, 4]), policy.mode).collect(4)
+        assert made == lengths
+
+
+@pytest.mark.parametrize(
+    "form", [np.float32, lambda n: np.full(1, n, np.float32), torch.tensor, float]
+)
+def test_rewards_of_a_battle_are_as_the_environments_give_them(form: Any) -> None:
+    class Envs(Battle):
+        def step(self, actions: Any) -> Any:
+            steps = super().step(actions)
+            return {
+                e: s._replace(reward=[form(float(r)) for r in s.reward]) for e, s in steps.items()
+            }
+
+    modes = [Actor(player).mode for player in range(2)]
+    data, _ = ding.BattleEpisodeSerialCollector({}, Envs([2, 3]), modes).collect(2)
+    like = form(1.0)
+    for one in data[1][0]:
+        own = one["reward"]
+        if isinstance(like, np.ndarray | torch.Tensor):
+            assert (tuple(own.shape), own.dtype) == (tuple(like.shape), torch.float32)
+        else:
+            assert type(own) is type(like)
+
+
 def test_episode_collector_arguments() -> None:
     envs, policy = Manager([2, 3]), Actor(n_episode=2).mode
     episodes = ding.EpisodeSerialCollector({}, envs, policy).collect(train_iter=1)
@@ -702,6 +748,35 @@ def test_interaction_evaluator() -> None:
     evaluator.close()
     evaluator.__del__()
     assert not envs.is_launched
+
+
+def test_an_evaluator_with_an_eval_of_its_own() -> None:
+    """It uses the parts that dizoo's `TradingSerialEvaluator` uses."""
+
+    class Own(ding.InteractionSerialEvaluator):
+        def eval(self, save_ckpt_fn: Any = None, train_iter: int = -1, *_more: Any) -> Any:  # type: ignore[override]
+            monitor = ding.VectorEvalMonitor(self._env.env_num, self._default_n_episode or 0)
+            with self._timer:
+                assert self._should_render(0, train_iter) is False
+            self._logger.info(self._logger.get_tabulate_vars_hor({"reward_mean": 2.0}))
+            tag = f"{self._instance_name}_{self._render.mode}/reward_mean"
+            self._tb_logger.add_scalar(tag, 2.0, train_iter)
+            is_best, self._max_episode_return = self._max_episode_return < 2.0, 2.0
+            return monitor.is_finished(), is_best, self._stop_value <= 2.0, self._timer.value > 0
+
+    cfg = {"n_episode": 2, "stop_value": 2.0}
+    evaluator = Own(cfg, EvaluatorManager([[(2, 1.0)], [(3, 5.0)]]), DuckPolicy(), None, "exp")
+    assert evaluator.eval(None, 1) == (False, True, True, True)
+    assert evaluator.eval(None, 2) == (False, False, True, True)
+    evaluator.close()
+    assert list(Path("exp/log/evaluator").glob("events*"))
+
+
+def test_should_eval_counts_from_iteration_minus_1() -> None:
+    evaluator = ding.InteractionSerialEvaluator({"eval_freq": 3})
+    assert [evaluator.should_eval(k) for k in (-1, 1, 2, 2, 4, 5, 0, 0)] == [
+        False, False, True, False, False, True, True, False,
+    ]  # fmt: skip
 
 
 def test_battle_evaluator() -> None:
@@ -843,6 +918,42 @@ def test_base_learner() -> None:
         ding.create_learner(EasyDict(type="no_such"))
     by_document = EasyDict(learner_type="base", import_module=[])
     assert isinstance(ding.create_learner(by_document), ding.BaseLearner)
+
+
+def test_a_hook_in_di_engines_form() -> None:
+    """It reads what DI-engine's own hooks read, and lays out tables."""
+    lines: list[Any] = []
+
+    class Show(ding.LearnerHook):
+        def __call__(self, engine: Any) -> None:
+            values = {"loss": 0.5, "name": "x", "a": 1, "b": 2, "c": 3}
+            lines.append(engine._collector_envstep)
+            for layout in (engine.logger.get_tabulate_vars, engine.logger.get_tabulate_vars_hor):
+                lines.append(layout(values).split())
+            engine.logger.info(lines[-1])
+
+    learner = ding.BaseLearner({}, LearnMode())
+    count = len(learner._hooks["after_iter"])
+    ding.add_learner_hook(learner._hooks, Show("show", 30, position="after_iter"))
+    assert len(learner._hooks["after_iter"]) == count + 1
+    learner.train(drawn(), envstep=17)
+    values = ["0.500000", "x", "1.000000", "2.000000", "3.000000"]
+    names = ["loss", "name", "a", "b", "c"]
+    assert lines == [
+        17,
+        [text for pair in zip(names, values, strict=True) for text in pair],
+        [*names[:4], *values[:4], names[4], values[4]],
+    ]
+
+
+def test_priorities_of_samples_without_ids() -> None:
+    learner = ding.BaseLearner({}, LearnMode())
+    learner.train([{"obs": k} for k in range(2)])
+    unknown = [None, None]
+    assert learner.priority_info == {
+        "replay_unique_id": unknown, "replay_buffer_idx": unknown, "priority": [2.0, 2.0],
+    }  # fmt: skip
+    ding.AdvancedReplayBuffer({}).update(learner.priority_info)
 
 
 def test_a_policy_with_a_state_of_its_own_is_saved_as_a_file() -> None:
@@ -1032,6 +1143,40 @@ def test_advanced_buffer() -> None:
         buffer.load_data("nowhere.h5")
 
 
+def test_an_item_is_dropped_at_its_staleness() -> None:
+    buffer = ding.AdvancedReplayBuffer({"max_staleness": 5})
+    buffer.push([item(k, collect_iter=k) for k in range(2)], 0)
+    assert [one["staleness"] for one in buffer.sample(1, 4, slice(0, 1)) or ()] == [4]
+    assert buffer.sample(2, 5) is None
+    assert [one["number"] for one in buffer.sample(1, 5) or ()] == [1]
+
+
+def test_a_range_with_fewer_items_is_drawn_from_with_repeats() -> None:
+    buffer = ding.AdvancedReplayBuffer({})
+    buffer.push([item(k) for k in range(4)], 0)
+    assert len(buffer.sample(3, 0, slice(-2, None)) or ()) == 3
+    assert buffer.sample(1, 0, slice(4, None)) is None
+
+
+def test_a_state_has_the_marks_of_its_items() -> None:
+    """By DI-engine's keys; a buffer reads them, and has them by its names."""
+    buffer: Any = ding.AdvancedReplayBuffer({"replay_buffer_size": 4}, instance_name="mine")
+    buffer.push([item(k, priority=float(k + 1)) for k in range(6)], 0)
+    data = buffer.state_dict()["data"]
+    assert [one["replay_unique_id"] for one in data] == ["mine_4", "mine_5", "mine_2", "mine_3"]
+    assert [one["replay_buffer_idx"] for one in data] == [0, 1, 2, 3]
+    assert [one["priority"] for one in data] == pytest.approx([5, 6, 3, 4])
+    assert (buffer._tail, buffer._head, buffer._valid_count, buffer._next_unique_id) == (2, 2, 4, 6)
+    assert [one["number"] for one in buffer._data] == [4, 5, 2, 3]
+    again: Any = ding.AdvancedReplayBuffer({"replay_buffer_size": 4}, instance_name="other")
+    again.load_state_dict({"data": data})
+    assert [one["priority"] for one in again._data] == pytest.approx([5, 6, 3, 4])
+    assert (again.count(), again._max_priority) == (4, pytest.approx(6))
+    naive: Any = ding.NaiveReplayBuffer({"replay_buffer_size": 3})
+    naive.push(item(1), 0)
+    assert (naive._tail, naive._data[1:], naive._push_count) == (1, [None, None], 1)
+
+
 def test_a_buffer_closes_its_writer() -> None:
     writer = Writer()
     buffer = ding.AdvancedReplayBuffer({}, writer)
@@ -1151,6 +1296,12 @@ def _items() -> None:
     buffer.push([item(k) for k in range(4)], 0)
     buffer.sample(2, 0)
     assert np.random.get_state()[1].tolist() == state  # type: ignore[index, union-attr]
+    pushed = item(9)
+    buffer = ding.AdvancedReplayBuffer({})
+    buffer.push([item(0, priority=1e9), pushed], 0)
+    assert "replay_unique_id" not in pushed
+    both = buffer.sample(2, 0, sample_range=slice(0, 2)) or ()
+    assert {one["number"] for one in both} == {0, 9}, "whatever their priorities are"
 
 
 def _iterations() -> None:
@@ -1159,8 +1310,10 @@ def _iterations() -> None:
     hook = Note(None, "a", 1, position="after_iter")
     hook.notes = EasyDict(append=lambda _position: seen.append(learner.last_iter.val))  # type: ignore[assignment]
     learner.register_hook(hook)
+    learner.collector_envstep = 7
     learner.train(drawn())
-    assert seen == [1]
+    assert (seen, learner.collector_envstep) == ([1], 7)
+    assert not list(Path().rglob("iteration_0*"))
 
 
 def _start() -> None:
@@ -1199,7 +1352,10 @@ def _threads() -> None:
 
 
 def _private() -> None:
-    assert not hasattr(ding.BaseLearner({}), "_hooks")
+    buffer = ding.AdvancedReplayBuffer({}, instance_name="mine")
+    for name in ("_thruput_controller", "_eps", "_lock_type", "_cfgs"):
+        assert not hasattr(buffer, name)
+    assert not hasattr(ding.NaiveReplayBuffer({}), "_max_priority")
 
 
 def _ranks() -> None:
@@ -1244,12 +1400,15 @@ def _lambda() -> None:
 DIFFERENCES: dict[str, Callable[[], None]] = {
     "`Coordinator.state_dict()` is not empty": _state_dict,
     "A setting that nobody knows is refused": _setting,
-    "Buffers refuse items of other keys or shapes, and draw by a generator of their own": _items,
+    "Buffers copy items, refuse those of other keys or shapes, and draw by a generator of their "
+    "own, from a `sample_range` uniformly": _items,
     "Buffers do not load files of hickle": _hickle,
-    "A hook after an iteration sees how many are done, 1 at the first": _iterations,
+    "A hook after an iteration sees how many are done, 1 at the first; there is no `iteration_0`, "
+    "and `train` without `envstep` leaves `collector_envstep`": _iterations,
     "An error in `BaseLearner.start()` is raised, after a checkpoint `ckpt_exception`; signals are "
     "the program's": _start,
-    "Private attributes are others": _private,
+    "Private attributes are others, but those that subclasses in dizoo use, a learner's hooks and "
+    "what a buffer's `state_dict` says": _private,
     "`CommCoordinator` and `OperatorServer` cannot be made": _left_out,
     "A parallel collector has no thread, timer and logger of its own": _threads,
     "Nothing listens at `host` and `port`": _addresses,

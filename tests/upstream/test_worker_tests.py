@@ -1,8 +1,8 @@
 """DI-engine's own tests of `ding.worker`, run on `hpcdi.worker` by an alias of the module.
 
-They are those that come with the package; nothing of them is copied. Of its repository's others,
-those of buffers, hooks and learners pass but for lines that read private attributes; the rest
-connects workers by addresses.
+They are those that come with the package; nothing of them is copied. Of its repository's others
+those of buffers, hooks and learners were typed and run by this alias: 10 of 13 pass, and
+`ELSEWHERE` says why the rest does not.
 """
 
 from __future__ import annotations
@@ -34,6 +34,22 @@ LEFT_OUT = {
     "nothing here",
     "collector/tests/speed_test/test_collector_profile.py": "measures for minutes",
 }
+
+ELSEWHERE = {
+    "replay_buffer/tests/test_advanced_buffer.py::test_update": "writes into `_data`, reads `_eps`",
+    "replay_buffer/tests/test_advanced_buffer.py::test_weight": "its nodes of two segment trees; "
+    "pushed dicts are marked",
+    "replay_buffer/tests/test_advanced_buffer.py::test_rate_limit": "all of it passes but the last "
+    "lines, which read counts in `_thruput_controller`: ours forget by a window, not by halves",
+    "coordinator/tests/test_one_vs_one_commander.py": "settings of its own "
+    "league (`naive_sp_player`, see hpcdi/worker/README.md); private task spaces",
+    "coordinator/tests/test_coordinator.py": "connects to addresses",
+    "coordinator/tests/test_fake_operator_server.py": "a server of workers",
+    "learner/comm/tests/test_learner_with_coordinator.py": "connects to addresses",
+    "collector/comm/tests/test_collector_with_coordinator.py": "connects to addresses",
+    "adapter/tests/test_learner_aggregator.py": "connects to addresses",
+}
+"""Tests of its repository that are in neither its wheel nor its sdist, and do not pass; and why."""
 
 
 def worker() -> Path:

@@ -263,15 +263,15 @@ class SerialCollector(Closing, ISerialCollector):
 
         Raises:
             NoEnvError, NoPolicyError: there are no environments, or there is no policy.
-            UnknownAmountError: the amount is unknown or below 1.
+            UnknownAmountError: the amount is unknown.
         """
         if self._env is None:
             raise NoEnvError("the collector has no environments; set them by reset_env(manager)")
         if self._policy is None:
             raise NoPolicyError("the collector has no policy; give it one by reset_policy(mode)")
         target = amount if amount is not None else attribute_of(self._policies()[0], name, None)
-        if target is None or target < 1:
-            problem = f"must be at least 1, not {target}"
+        if target is None:
+            problem = "is neither given nor an attribute of the policy"
             raise UnknownAmountError([Problem(name, problem)], f"{type(self).__name__}.collect")
         return int(target)
 
@@ -340,9 +340,9 @@ class CollectCall:
         """
         ended, envs = self.loop.take_episodes(), self.loop.envs
         of = [ended.of(ended.rows // envs.env_num == seat) for seat in range(envs.seats)]
-        first = of[0].returns
-        counts = {"envstep": self._env_steps, "train_sample": samples, "episode": len(first)}
-        report.add(counts, time.perf_counter() - self._began, first, is_shown=is_shown)
+        returns = [one.returns for one in of]
+        counts = {"envstep": self._env_steps, "train_sample": samples, "episode": len(returns[0])}
+        report.add(counts, time.perf_counter() - self._began, returns, is_shown=is_shown)
         report.show(train_iter)
         return of
 
@@ -364,7 +364,8 @@ class CollectReport:
         """Forget all counts."""
         self.totals = {"envstep": 0, "train_sample": 0, "episode": 0}
         self._since: dict[str, float] = {"duration": 0.0}
-        self._returns: list[Array] = []
+        self._duration_s = 0.0
+        self._returns: list[Sequence[Array]] = []  # of each call, by player
         self._shown: tuple[int, float] | None = None  # train iteration and time
         self.recent: deque[float] = deque(maxlen=_RECENT_EPISODES)
 
@@ -372,7 +373,7 @@ class CollectReport:
         self,
         counts: Mapping[str, int],
         duration_s: float,
-        returns: Array,
+        returns: Sequence[Array],
         *,
         is_shown: bool = True,
     ) -> None:
@@ -382,7 +383,7 @@ class CollectReport:
             counts: ``envstep, train_sample, episode``; under torch.distributed those of all ranks
                 are summed.
             duration_s: seconds it took.
-            returns: of the episodes that ended in it; in a battle the first player's.
+            returns: of the episodes that ended in it, by player.
             is_shown: it is part of the next curves, too.
         """
         counts = sum_over_ranks(counts)
@@ -393,9 +394,10 @@ class CollectReport:
         for name, count in counts.items():
             self._since[name] = self._since.get(name, 0) + count
         self._since["duration"] += duration_s
-        if len(returns):
+        self._duration_s += duration_s
+        if len(returns[0]):
             self._returns.append(returns)
-            self.recent += returns.tolist()
+            self.recent += returns[0].tolist()
 
     def show(self, train_iter: int) -> None:
         """Write curves and a log line of all since the last report, if an episode ended.
@@ -426,7 +428,10 @@ class CollectReport:
         """Values under DI-engine's names."""
         since, seconds = self._since, max(self._since["duration"], 1e-9)
         episodes = max(since.get("episode", 0), 1)
-        returns = np.concatenate(self._returns)
+        returns = [np.concatenate(of_player) for of_player in zip(*self._returns, strict=True)]
+        players = {"reward": returns[0]}
+        if len(returns) > 1:
+            players |= {f"reward{player}": one for player, one in enumerate(returns)}
         per = {
             f"avg_{name}_per_sec": since.get(name, 0) / seconds
             for name in ("envstep", "train_sample", "episode")
@@ -437,10 +442,13 @@ class CollectReport:
             **per,
             "avg_envstep_per_episode": since.get("envstep", 0) / episodes,
             "avg_sample_per_episode": since.get("train_sample", 0) / episodes,
-            "reward_mean": float(returns.mean()),
-            "reward_std": float(returns.std()),
-            "reward_max": float(returns.max()),
-            "reward_min": float(returns.min()),
+            "collect_time": since["duration"],
+            "total_duration": self._duration_s,
+            **{
+                f"{name}_{figure}": float(getattr(one, figure)())
+                for name, one in players.items()
+                for figure in ("mean", "std", "max", "min")
+            },
         }
 
 

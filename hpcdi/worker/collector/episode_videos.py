@@ -7,11 +7,11 @@ from typing import Any
 
 import numpy as np
 
-from hpcdi.errors import EnvError
 from hpcdi.types import Array
 from hpcdi.utils.log import LOGGER
 from hpcdi.utils.video import as_frame
 from hpcdi.worker.dict_envs import by_dicts
+from hpcdi.worker.errors import NoFilmError
 
 NAMES = ("worst", "median", "best")
 
@@ -70,7 +70,7 @@ class EpisodeVideos:
         films = [self._ended[env_id][number] for env_id, number in episodes]
         shapes = {frame.shape for film in films for frame in film}
         if len(shapes) != 1 or not all(films):
-            raise EnvError(
+            raise NoFilmError(
                 f"the films of {len(films)} episodes cannot be laid together: they have "
                 f"{[len(film) for film in films]} pictures of the sizes {sorted(shapes)}; "
                 "update_video() must get pictures of one size, before every step"

@@ -37,6 +37,7 @@ from hpcdi.utils.timer import EasyTimer
 from hpcdi.utils.video import as_frame, encode_video
 from hpcdi.worker.collectives import group_rank, on_first_rank
 from hpcdi.worker.collector.episode_videos import NAMES, Camera, EpisodeVideos
+from hpcdi.worker.collector.own_eval import OwnEval
 from hpcdi.worker.dict_envs import as_number, ours
 from hpcdi.worker.dict_policy import DictActor, columnar_actor
 from hpcdi.worker.errors import NoEnvError, NoEpisodeError, NoPolicyError, QuotaError
@@ -80,8 +81,8 @@ class ISerialEvaluator(Configurable, ABC):
     def should_eval(self, train_iter: int) -> bool:
         """Returns whether an evaluation is due; the caller is expected to evaluate then.
 
-        True at the first call, and once `eval_freq` train iterations have passed since it was true;
-        never twice for one iteration.
+        True at iteration 0, and once `eval_freq` train iterations have passed since it was true, at
+        first since iteration -1; never twice for one iteration.
         """
 
     @abstractmethod
@@ -269,7 +270,8 @@ class SerialEvaluator(Closing, ISerialEvaluator):
         self._curves, self._exp_name = Curves(tb_logger, instance_name), exp_name
         config: EvaluatorConfig = self.parse_config(cfg)
         self._cfg = config
-        self._clock = EvaluationClock(Interval("iterations", config.eval_freq))
+        self._evaluated_at = -1
+        """Train iteration at which `should_eval` was true last."""
         self.reset(policy, env)
 
     @classmethod
@@ -327,7 +329,7 @@ class SerialEvaluator(Closing, ISerialEvaluator):
         if _policy is not None or self._policy is not None:
             self.reset_policy(_policy)
         self._best = None
-        self._clock.make_due()
+        self._evaluated_at = -1
 
     def close(self) -> None:
         """See `ISerialEvaluator.close`; `reset_env` opens it again."""
@@ -338,7 +340,11 @@ class SerialEvaluator(Closing, ISerialEvaluator):
 
     def should_eval(self, train_iter: int) -> bool:
         """See `ISerialEvaluator.should_eval`."""
-        return self._clock.take(0, train_iter, 0.0)
+        passed = train_iter - self._evaluated_at
+        is_due = passed != 0 and (passed >= self._cfg.eval_freq or train_iter == 0)
+        if is_due:
+            self._evaluated_at = train_iter
+        return is_due
 
     # For subclasses.
 
@@ -499,7 +505,7 @@ def _numbers(_step: Step, episodes: Episodes) -> dict[int, Mapping[str, Any]]:
     return {row: {**unflatten(info), "eval_episode_return": stated} for row, info, stated in ended}
 
 
-class InteractionSerialEvaluator(SerialEvaluator):
+class InteractionSerialEvaluator(SerialEvaluator, OwnEval):
     """Evaluates a policy by its mean return; see `SerialEvaluator` for the arguments.
 
     Videos go to TensorBoard, and as files to ``<figure_path>/videos``, or to
@@ -587,10 +593,7 @@ class InteractionSerialEvaluator(SerialEvaluator):
 
     def _camera(self, force: bool, train_iter: int, envstep: int) -> Camera | None:
         """A camera if this evaluation is to be filmed, else None."""
-        render = self._cfg.render
-        count = envstep if render.mode == "envstep" else train_iter
-        is_due = render.render_freq > 0 and self._film_clock.take(0, count, 0.0)
-        if not (is_due or force):
+        if not (self._should_render(envstep, train_iter) or force):
             return None
         if self._curves.writer is None and self._cfg.figure_path is None:
             LOGGER.warning(
@@ -599,7 +602,13 @@ class InteractionSerialEvaluator(SerialEvaluator):
                 self._curves.name,
             )
             return None
-        return Camera(render.max_size)
+        return Camera(self._cfg.render.max_size)
+
+    def _should_render(self, envstep: int, train_iter: int) -> bool:
+        """Returns whether an evaluation is to be filmed, which it then is."""
+        render = self._cfg.render
+        count = envstep if render.mode == "envstep" else train_iter
+        return render.render_freq > 0 and self._film_clock.take(0, count, 0.0)
 
     def _show(self, monitor: VectorEvalMonitor, train_iter: int, envstep: int) -> None:
         """Write the videos to TensorBoard and to files."""

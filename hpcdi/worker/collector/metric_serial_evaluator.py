@@ -105,7 +105,12 @@ class MetricSerialEvaluator(SerialEvaluator):
         named = dict(metric) if isinstance(metric, Mapping) else {"metric": metric}
         scalars = {name: _plain(value) for name, value in named.items()}
         line = ", ".join(f"{name} {value}" for name, value in scalars.items())
-        scalars["evaluate_time"] = timer.value
+        batches = len(results)
+        scalars |= {
+            "evaluate_time": timer.value,
+            "data_length": batches,
+            "avg_time_per_data": timer.value / batches,
+        }
         stop = self._conclude(metric, scalars, line, (train_iter, envstep), save_ckpt_fn)
         return stop, metric
 

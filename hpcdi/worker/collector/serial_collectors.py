@@ -71,12 +71,17 @@ class SampleSerialCollector(SerialCollector):
         if random_collect and self._policy is None and self._env is not None:
             self.reset_policy(_NoPolicy(self._env))
         target = self._target(n_sample, "n_sample")
+        if target < 1:
+            return []
         call = self._begin(policy_kwargs, train_iter, level_seeds)
         if self._records is not None:
             self._records.actor.passes_state = not random_collect
         (recorder,) = call.recorders
-        share = attribute_of(self._policy, "n_sample", None) or target
-        recorder.length = trajectory_length(self._policy, share, self._env.env_num)
+        share = attribute_of(self._policy, "n_sample", target)
+        whole = share is None  # the policy says itself that it has no usual number
+        recorder.length = (
+            math.inf if whole else trajectory_length(self._policy, share, self._env.env_num)
+        )
         samples: list[Transition] = []
         for _ in call.steps():
             samples += _samples_of(recorder, train_iter)
@@ -113,6 +118,8 @@ class SampleSerialCollector(SerialCollector):
             PolicyError: the policy wants dicts. EnvError: the environments are foreign.
         """
         target = self._target(n_sample, "n_sample")
+        if target < 1:
+            return {}
         actor, envs = actor_of(self._policy), ours(self._env)
         if envs is None:
             raise EnvError(
@@ -263,9 +270,11 @@ class BattleSampleSerialCollector(BattleSerialCollector):
         Returns:
             Samples of each player (empty where they are not collected), and for each player a list
             of infos, one for each episode that ended: the environment's last one for that player,
-            with ``eval_episode_return`` and ``length``.
+            with ``eval_episode_return``.
         """
         target = self._target(n_sample, "n_sample")
+        if target < 1:
+            return [[] for _ in self._policy], [[] for _ in self._policy]
         call = self._begin(policy_kwargs, train_iter)
         recorders = call.recorders
         kept = [(player, recorder) for player, recorder in enumerate(recorders) if recorder]
@@ -400,13 +409,11 @@ def _columns_of(segment: Segment | None) -> Columns:
 def _by_player(
     ended: Sequence[Episodes], infos: Sequence[Sequence[Mapping[str, Any]]]
 ) -> list[list[dict[str, Any]]]:
-    """Infos of ended episodes, for each player a list of them, with returns and lengths."""
+    """Infos of ended episodes, for each player a list of them, with returns."""
     return [
         [
-            {**info, "eval_episode_return": total, "length": length}
-            for info, total, length in zip(
-                of_player, episodes.returns.tolist(), episodes.lengths.tolist(), strict=True
-            )
+            {**info, "eval_episode_return": total}
+            for info, total in zip(of_player, episodes.returns.tolist(), strict=True)
         ]
         for episodes, of_player in zip(ended, infos, strict=True)
     ]

@@ -303,7 +303,12 @@ def _policy(
     if not on_policy:
         buffer = policy.get("other", {}).get("replay_buffer", {})
         kept = _known(buffer, _BUFFER_KEYS, "policy.other.replay_buffer", notes)
-        result["other"] = {"replay_buffer": {"type": "advanced", **kept}}
+        result["other"] = {
+            "replay_buffer": {
+                "type": "advanced",
+                **_staleness(kept),
+            }
+        }
         kind = create.get("replay_buffer", {}).get("type", "advanced")
         if kind != "advanced":
             notes.append(
@@ -351,6 +356,13 @@ def _random_collect(policy: Mapping[str, Any], notes: list[str]) -> int:
         )
         return 0
     return size
+
+
+def _staleness(buffer: Mapping[str, Any]) -> dict[str, Any]:
+    """Settings of a buffer; DI-engine drops an item at its `max_staleness`, a run above it."""
+    bound = buffer.get("max_staleness", math.inf)
+    own = {"max_staleness": max(0, math.ceil(bound) - 1)} if math.isfinite(bound) else {}
+    return {**buffer, **own}
 
 
 def _known(

@@ -10,7 +10,7 @@ import itertools
 import re
 from abc import abstractmethod
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
@@ -41,12 +41,14 @@ from hpcdi.utils.registry import LEARNER_REGISTRY
 from hpcdi.worker.errors import HookError, NoDataError, NoPolicyError
 from hpcdi.worker.learner.learner_hook import (
     POSITIONS,
+    Hooks,
     LearnerHook,
     LogPolicyHook,
     SaveCkptHook,
     build_learner_hook_by_cfg,
 )
 from hpcdi.worker.learner.loading import SampleLoader
+from hpcdi.worker.log import TableLog
 from hpcdi.worker.registered import class_of
 
 
@@ -104,7 +106,7 @@ class BaseLearner(Configurable, Training):
         ckpt_name: name of checkpoints that are given none; None: by the iteration.
         log_buffer: what the policy returned last, by kind: scalar, scalars (charts), histogram.
         exp_name: name of the experiment.
-        logger: what `info` and `debug` write to.
+        logger: what `info` and `debug` write to; lays out values as tables.
     """
 
     Config = BaseLearnerConfig
@@ -120,7 +122,7 @@ class BaseLearner(Configurable, Training):
     rank: int
     world_size: int
     exp_name: str
-    logger: Any
+    logger: TableLog
 
     def __init__(
         self,
@@ -147,7 +149,7 @@ class BaseLearner(Configurable, Training):
             name=instance_name,
             curves=tb_logger,
         )
-        self.exp_name, self.logger, self.ckpt_name = exp_name, LOGGER, None
+        self.exp_name, self.logger, self.ckpt_name = exp_name, TableLog(), None
         self.priority_info = {}
         self.log_buffer = _by_kind({})
         self._port = port
@@ -346,6 +348,11 @@ class BaseLearner(Configurable, Training):
         if self._port is not None:
             self._port.send_learn_info(learn_info)
 
+    @property
+    def _hooks(self) -> Hooks:
+        """Hooks by position, by DI-engine's name; `add_learner_hook` adds to them."""
+        return {position: _Hooks(self, self._hooks_at(position)) for position in POSITIONS}
+
     def _hooks_at(self, position: str) -> list[LearnerHook]:
         hooks = [added for added in self._callbacks if isinstance(added, LearnerHook)]
         return [hook for hook in hooks if hook.position == position]
@@ -441,6 +448,8 @@ class BaseLearner(Configurable, Training):
     def collector_envstep(self, steps: int) -> None:
         self.env_steps = steps
 
+    _collector_envstep = collector_envstep  # hooks that are written as DI-engine's ask for it
+
     @property
     def tb_logger(self) -> CurveWriter | None:
         """Takes curves; None on learners of a group that keep no log.
@@ -462,11 +471,11 @@ class BaseLearner(Configurable, Training):
 
     def info(self, s: str) -> None:
         """Log a line."""
-        LOGGER.info(s)
+        self.logger.info(s)
 
     def debug(self, s: str) -> None:
         """Log a line for developers."""
-        LOGGER.debug(s)
+        self.logger.debug(s)
 
     def _check_policy(self) -> None:
         if self.policy is None:
@@ -475,6 +484,24 @@ class BaseLearner(Configurable, Training):
     def __repr__(self) -> str:
         counts = {position: len(self._hooks_at(position)) for position in POSITIONS}
         return f"{type(self).__name__}(iterations={self.train_iter}, hooks={counts})"
+
+
+class _Hooks(list[LearnerHook]):
+    """A learner's hooks of a position: who is inserted is registered.
+
+    Args:
+        training: has them.
+        hooks: in order.
+    """
+
+    def __init__(self, training: Training, hooks: Iterable[LearnerHook]) -> None:
+        super().__init__(hooks)
+        self._training = training
+
+    def insert(self, place: Any, hook: LearnerHook) -> None:
+        """Insert a hook, and add it to the training."""
+        super().insert(place, hook)
+        self._training.add(hook)
 
 
 class _TrainIter(CountVar):
@@ -554,14 +581,13 @@ def _task_name(name: str, task: str) -> str:
 
 
 def _sample_ids(data: Any) -> dict[str, Any]:
-    """Returns the ids of a batch's samples; empty where they have none."""
+    """Returns the ids of a batch's samples, None where a dict has none; empty for other batches."""
     ids = getattr(data, "unique_ids", None)
     if ids is not None:
         return {"unique_ids": ids}
     if isinstance(data, list) and data and isinstance(data[0], Mapping):
         names = ("replay_unique_id", "replay_buffer_idx")
-        if all(name in data[0] for name in names):
-            return {name: [item[name] for item in data] for name in names}
+        return {name: [item.get(name) for item in data] for name in names}
     return {}
 
 

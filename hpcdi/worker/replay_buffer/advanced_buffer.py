@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence, Sized
+from dataclasses import replace
 from typing import Any, ClassVar
 
 import numpy as np
@@ -16,6 +18,7 @@ from hpcdi.utils.log import LOGGER
 from hpcdi.worker.replay_buffer.base_buffer import RingBuffer, Sample
 from hpcdi.worker.replay_buffer.items import ItemStore
 from hpcdi.worker.replay_buffer.ring import ObjectStore, Ring
+from hpcdi.worker.replay_buffer.state import BufferState
 
 
 def to_positive_index(idx: int | None, size: int) -> int | None:
@@ -27,7 +30,8 @@ class AdvancedReplayBuffer(RingBuffer):
     """Draws by priority; bounds the use, staleness and rate of items, and reports them.
 
     Items are dicts; a `ReplayIndex` draws them. See `RingBuffer` for the arguments; without
-    `prioritized` it draws uniformly, whatever the priorities are.
+    `prioritized` it draws uniformly, whatever the priorities are. `max_staleness` is the first
+    staleness at which an item is dropped; in runs it is the last at which one is kept.
     """
 
     Config = AdvancedBufferConfig
@@ -89,8 +93,8 @@ class AdvancedReplayBuffer(RingBuffer):
         """Draw items as dicts, with replacement; None where there are not enough (see `blocked`).
 
         Each has ``replay_unique_id, replay_buffer_idx, priority, staleness, use, IS`` besides its
-        own keys. With `sample_range` it draws uniformly among these items only, none of them twice,
-        the oldest being item 0: ``slice(-10, None)`` are the ten newest.
+        own keys. With `sample_range` it draws uniformly among these items only, none of them twice
+        where there are as many, the oldest being item 0: ``slice(-10, None)`` are the ten newest.
 
         Raises:
             BufferContractError: `size` is below 0.
@@ -216,6 +220,20 @@ class AdvancedReplayBuffer(RingBuffer):
     def beta(self, value: float) -> None:
         self._index.beta = value
 
+    def state_dict(self) -> dict[str, Any]:
+        """See `RingBuffer.state_dict`; in ``data`` items have their ids and priorities."""
+        with self._lock:
+            return BufferState(self._state(), self._name, self.alpha)
+
+    def _sample_check(self, size: int, cur_learner_iter: int) -> tuple[bool, str]:
+        """Returns whether items can be drawn, and why not, by DI-engine's name."""
+        reason = self.why_not_sample(size, cur_learner_iter)
+        return not reason, reason
+
+    @property
+    def _max_use(self) -> float:
+        return self._cfg.max_use
+
     def _about_items(self) -> dict[str, Any]:
         return self._index.state_dict()
 
@@ -234,9 +252,13 @@ class AdvancedReplayBuffer(RingBuffer):
 
     def _begin(self, ring: Ring) -> None:
         super()._begin(ring)
+        bound = self._cfg.max_staleness
+        cfg = self._cfg
+        if math.isfinite(bound):  # at that staleness an item is dropped, as in DI-engine
+            cfg = replace(cfg, max_staleness=math.ceil(bound) - 1)
         self._index = ReplayIndex(
             ring,
-            self._cfg,
+            cfg,
             self._monitor,
             rng=self._rng,
             prioritized=self._prioritized,

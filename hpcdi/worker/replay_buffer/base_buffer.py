@@ -24,7 +24,7 @@ from hpcdi.worker.errors import NoFileError
 from hpcdi.worker.registered import class_of
 from hpcdi.worker.replay_buffer.items import ItemStore
 from hpcdi.worker.replay_buffer.ring import Ring, UsedData
-from hpcdi.worker.replay_buffer.state import BufferState
+from hpcdi.worker.replay_buffer.state import STATE_KEYS, BufferState
 
 STATE_VERSION = 6
 """Of saved states."""
@@ -253,6 +253,16 @@ class RingBuffer(IBuffer, Closing):
         """
         with self._lock:
             return self._used.take_new() if self._used is not None else []
+
+    def __getattr__(self, name: str) -> Any:
+        """What DI-engine's buffers keep by such names (``_data``, ``_tail``, ...): copies."""
+        key = name.removeprefix("_")
+        if key == name or key not in STATE_KEYS or "_ring" not in vars(self):
+            raise AttributeError(f"{type(self).__name__} has no attribute {name!r}")
+        state = self.state_dict()
+        if key not in state:
+            raise AttributeError(f"{type(self).__name__} has no attribute {name!r}")
+        return state[key]
 
     def state_dict(self) -> dict[str, Any]:
         """Everything, copied; the random generator's state included.

@@ -17,7 +17,16 @@ class BufferState(dict[str, Any]):
     ``push_count``, ``next_unique_id``; of a prioritized buffer also ``use_count``,
     ``max_priority``, ``anneal_step``, ``beta`` and ``sum_tree``, ``min_tree``: the leaves of
     either tree, by slot. They are not iterated over, and are not saved.
+
+    Args:
+        state: of the buffer.
+        name: of a prioritized buffer, which begins its items' ``replay_unique_id``.
+        alpha: its exponent of priorities.
     """
+
+    def __init__(self, state: dict[str, Any], name: str = "", alpha: float = 1.0) -> None:
+        super().__init__(state)
+        self.name, self.alpha = name, alpha
 
     def __missing__(self, key: str) -> Any:
         if key not in self:
@@ -46,6 +55,22 @@ class BufferState(dict[str, Any]):
         values = ring.store.read(slots) if ring.store is not None else ()
         for slot, item in zip(slots.tolist(), values, strict=True):
             items[slot] = item
+        return self._marked(items, ring) if "index" in self else items
+
+    def _marked(self, items: list[Any], ring: Ring) -> list[Any]:
+        """Items of a prioritized buffer as it marks them; None where one is dropped."""
+        mass, ids = self._sum_tree(), np.zeros(len(items), np.int64)
+        slots = ring.slots()
+        ids[slots] = np.arange(ring.first, ring.pushed)
+        for slot in slots.tolist():
+            if not mass[slot]:
+                items[slot] = None
+            elif items[slot] is not None:
+                items[slot] |= {
+                    "replay_unique_id": f"{self.name}_{ids[slot]}",
+                    "replay_buffer_idx": slot,
+                    "priority": float(mass[slot] ** (1 / self.alpha)) if self.alpha else 1.0,
+                }
         return items
 
     def _tail(self) -> int:
@@ -92,3 +117,4 @@ class BufferState(dict[str, Any]):
 
 _KEYS = ("data", "tail", "head", "valid_count", "push_count", "next_unique_id")
 _OF_PRIORITIZED = ("use_count", "max_priority", "anneal_step", "beta", "sum_tree", "min_tree")
+STATE_KEYS = frozenset((*_KEYS, *_OF_PRIORITIZED))
