@@ -329,11 +329,15 @@ class Partition:
         if admitted.error:
             return 0
         rows, versions = item_rows(ready, first_row, self.rule)
-        ids = self.buffer.add(len(rows), versions)
+        ids = self._add(ready, versions)
         self._rows[self._slots(ids)] = rows[len(rows) - len(ids) :]
         block.first_id = ids.start if block.end_id < 0 else block.first_id
         block.end_id = ids.stop
         return len(ids)
+
+    def _add(self, ready: BlockReady, versions: Array) -> range:  # noqa: ARG002
+        """Add a block's items, with the policy version of each; returns their unique ids."""
+        return self.buffer.add(len(versions), versions)
 
     def _slots(self, ids: range) -> Array:
         return self.buffer.places.slots(ids.start, ids.stop)
@@ -506,6 +510,8 @@ class OnPolicyPartition(Partition):
         super().__init__(buffer, block_bytes, rule)
         self._undrawn: dict[int, bool] = {}  # block id of a rollout -> whether the learner has it
         self._end_id = 0
+        # unique ids behind the last transition of each piece of a trajectory that is undrawn
+        self._ends = np.array([buffer.places.pushed])
 
     def offer(self, ready: BlockReady) -> list[AdmitBlock]:
         """Take a published rollout."""
@@ -524,6 +530,18 @@ class OnPolicyPartition(Partition):
             self.newest_version[rank] = max(version, self.newest_version.get(rank, -1))
             self._end_id = block.end_id
         return count
+
+    def _add(self, ready: BlockReady, versions: Array) -> range:
+        """Where the new items displace the beginning of a piece, the rest of it goes, too.
+
+        What is learnt from a piece of a trajectory (V-trace, a memory's states) needs it whole.
+        """
+        begin = self.buffer.places.pushed
+        ids = super()._add(ready, versions)
+        self._ends = np.concatenate([self._ends, begin + ready.items["item_len"].cumsum()])
+        self._ends = self._ends[np.searchsorted(self._ends, self.buffer.places.first) :]
+        self.buffer.evict(int(self._ends[0]))
+        return ids
 
     def ready(self, collecting: Collection[int], newest_version: Mapping[int, int]) -> int:
         """One batch of everything, once all collecting ranks have delivered a rollout."""
@@ -554,6 +572,7 @@ class OnPolicyPartition(Partition):
         """Restore counters and random numbers only: rollouts are collected anew."""
         self.buffer.load_state_dict(state["buffer"])
         self.buffer.evict(self.buffer.places.pushed)
+        self._ends = np.array([self.buffer.places.pushed])
         self.samples_drawn = int(state["samples_drawn"])
         return []
 

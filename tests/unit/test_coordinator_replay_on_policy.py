@@ -56,8 +56,10 @@ PPO = {
 class Part:
     """A partition whose learner reads blocks at once, and the rows of what it was given."""
 
-    def __init__(self, bound: int = 0) -> None:
-        self.partition = OnPolicyPartition(make_buffer("rank1", max_staleness=bound), BLOCK_BYTES)
+    def __init__(
+        self, kind: type[OnPolicyPartition] = OnPolicyPartition, *, bound: int = 0
+    ) -> None:
+        self.partition = kind(make_buffer("rank1", max_staleness=bound), BLOCK_BYTES)
 
     def give(self, ready: BlockReady, error: str = "") -> list[int]:
         (order,) = self.partition.offer(ready)
@@ -107,6 +109,24 @@ def test_each_item_is_drawn_once() -> None:
         assert part.partition.buffer.count() == 0
 
 
+@pytest.mark.parametrize("kind", [OnPolicyPartition, AsynchronousPartition])
+def test_where_rollouts_overflow_the_buffer_whole_pieces_of_trajectories_go(
+    kind: type[OnPolicyPartition],
+) -> None:
+    part = Part(kind)
+    part.ask(0)
+    size = part.partition.buffer.capacity
+    lengths = [7, 4, 6, 5, 9, 7]
+    ready = rollout(A, 0, 0, lengths)
+    for number in range(3 * size // sum(lengths)):
+        part.give(dataclasses.replace(ready, block_id=ready.block_id + number))
+        # items that can be drawn: the newest pieces that fit whole
+        pieces = np.cumsum((lengths * (number + 1))[::-1])
+        assert part.partition.buffer.count() == pieces[pieces <= size].max()
+    assert len(part.serve(A) or ()) == pieces[pieces <= size].max()
+    assert part.partition.buffer.count() == 0
+
+
 def test_nothing_goes_while_nobody_collects() -> None:
     part = Part()
     part.ask(0)
@@ -117,7 +137,7 @@ def test_nothing_goes_while_nobody_collects() -> None:
 
 @pytest.mark.parametrize("bound", [0, 1, 3])
 def test_what_an_older_policy_made_is_dropped(bound: int) -> None:
-    part = Part(bound)
+    part = Part(bound=bound)
     stale = part.give(rollout(A, 1, 9 - bound))
     rows = part.give(rollout(A, 2, 10 - bound))
     part.ask(10)
@@ -189,7 +209,7 @@ def test_what_a_rank_gave_before_it_stopped_is_learnt_from() -> None:
 
 def test_a_late_piece_of_a_rank_that_stopped_is_dropped_or_learnt_from_by_its_age() -> None:
     for bound, expected in ((0, False), (1, True)):
-        part = Part(bound)
+        part = Part(bound=bound)
         part.ask(0)
         part.give(rollout(A, 1, 0))
         assert part.serve(A) is not None
