@@ -11,12 +11,17 @@ without control minus that of the step, less 0.2 of the lift coefficient's absol
 begin in the fully developed vortex street, at a phase that the seed chooses, and are cut after 80
 steps.
 
-``hpcdi train configs/cylinder_sac.yaml`` runs it; this class needs only numpy, gymnasium and a
-communicator.
+``hpcdi train configs/cylinder_sac.yaml`` trains it; the class needs only numpy, gymnasium and a
+communicator. A film of an exported policy, the first half of it without control::
+
+    hpcdi export runs/cylinder_sac/latest -o jets.pt2
+    mpirun -n 4 python configs/solvers/cylinder.py jets.pt2 jets.gif
 """
 
 from __future__ import annotations
 
+import sys
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -39,11 +44,15 @@ BACK = np.array([0, 3, 4, 1, 2, 7, 8, 5, 6])
 """The opposite of each direction."""
 EQUILIBRIA = W[:, None] * np.stack(
     [
-        np.ones(9), 3 * C[:, 0], 3 * C[:, 1], 4.5 * C[:, 0] ** 2 - 1.5, 9 * C[:, 0] * C[:, 1],
+        np.ones(9),
+        3 * C[:, 0],
+        3 * C[:, 1],
+        4.5 * C[:, 0] ** 2 - 1.5,
+        9 * C[:, 0] * C[:, 1],
         4.5 * C[:, 1] ** 2 - 1.5,
     ],
     axis=1,
-)  # fmt: skip
+)
 """Of `products`."""
 
 
@@ -79,10 +88,9 @@ class Cylinder:
         self._steps += 1
         reward = self._drag - drag - 0.2 * abs(lift)
         is_first = comm.Get_rank() == 0  # rewards of all ranks are summed
-        return (
-            self._flow.probes(), reward if is_first else 0.0, False,
-            self._steps == STEPS_PER_EPISODE, {"drag": drag, "lift": lift},
-        )  # fmt: skip
+        is_over = self._steps == STEPS_PER_EPISODE
+        info = {"drag": drag, "lift": lift}
+        return self._flow.probes(), reward if is_first else 0.0, False, is_over, info
 
     def render(self, comm: Any) -> Any:  # noqa: ARG002 (all ranks call it)
         """Returns the vorticity as a picture, uint8 [height, width, 3]; None but on rank 0."""
@@ -251,3 +259,34 @@ def _shape(ranks: int) -> list[int]:
     """Rows and columns of ranks."""
     rows = max(n for n in (1, 2, 3, 4) if ranks % n == 0 and n * n <= ranks)
     return [rows, ranks // rows]
+
+
+def film(policy: Path, file: Path) -> None:
+    """Write two episodes as a film: without control, then by an exported policy.
+
+    All ranks call it. Needs torch and imageio.
+    """
+    import imageio.v3 as imageio
+    import torch
+    from mpi4py import MPI
+
+    comm = MPI.COMM_WORLD
+    act = torch.export.load(policy).module()
+    flow, pictures = Cylinder(), []
+    for half, name in enumerate(("without control", "by the policy")):
+        drags = []
+        own, _ = flow.reset(0, comm)
+        for _ in range(STEPS_PER_EPISODE):
+            seen = np.concatenate(comm.allgather(own)).astype(np.float32)
+            action = act(torch.from_numpy(seen[None]))[0][0].numpy() * half
+            own, _, _, _, info = flow.step(comm.bcast(action), comm)
+            drags.append(info["drag"])
+            pictures.append(flow.render(comm))
+        if comm.Get_rank() == 0:
+            sys.stdout.write(f"{name}: mean drag coefficient {np.mean(drags):.3f}\n")
+    if comm.Get_rank() == 0:
+        imageio.imwrite(file, pictures, duration=60, loop=0)
+
+
+if __name__ == "__main__":
+    film(*map(Path, sys.argv[1:]))

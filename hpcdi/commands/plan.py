@@ -74,7 +74,7 @@ def plan(config: ExperimentConfig, spaces: Spaces, ranks: int) -> list[str]:
     gpus = visible_gpus(os.environ)
     share = HostShare(cores, ranks - learner_count(config), learner_count(config))
     for rank, role in enumerate(roles_of([Place("")] * by_rank.own, config)):
-        threads = threads_of(role, share)
+        threads = threads_of(role, share, config.policy)
         is_on_gpu = role == "learner" and config.policy.cuda
         # by the learner's number; with fewer devices than learners, those in turn (`local_device`)
         device = f"cuda:{(rank - 1) % (len(gpus) or ranks)}" if is_on_gpu else "cpu"

@@ -136,7 +136,7 @@ def load_policy(
     """
     compiled, spaces = load_experiment(str(saved.config_file), overrides, over_ranks=None)
     config = compiled.config
-    set_threads(spaces)
+    set_threads(config.policy, spaces)
     # a key of its own: training spawns its seeds without one, or by role and rank
     root = np.random.SeedSequence(config.seed if seed is None else seed, spawn_key=(2**32 - 1,))
     mode = columnar_policy(config.policy, ["eval"], seed=root.spawn(1)[0]).eval_mode

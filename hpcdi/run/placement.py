@@ -3,19 +3,27 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
+import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from hpcdi.config.mpi_env import MpiEnvConfig
+from hpcdi.config.policy import PolicyConfig, TorchPolicyConfig
 from hpcdi.config.schema import ExperimentConfig, communicator_of, learners_of
 from hpcdi.errors import LaunchError
+from hpcdi.policy.spaces import image_axes, obs_leaves
 from hpcdi.run.hostlist import compress
+from hpcdi.types import Leaf
 from hpcdi.utils.metrics import counted
 
 COLLECTOR_NICENESS = 5
 """A collector gets a third of the learner's weight in the Linux scheduler."""
+_WORK_OF_A_THREAD = 1 << 24
+"""Multiplications of a layer that a further thread is worth: a quarter of a millisecond or more."""
+_MANY = 1 << 16
 _MOST_ROWS = 16
 """Of `table`; more ranks are summarised by host."""
 
@@ -302,17 +310,41 @@ def share_of_host(place: RankPlace, placement: Sequence[RankPlace]) -> HostShare
     )
 
 
-def threads_of(role: str, share: HostShare) -> int:
+def threads_of(role: str, share: HostShare, policy: PolicyConfig) -> int:
     """Returns the number of threads that a rank computes with.
 
-    A learner that is bound to its own cores uses all of them. On a shared host every other rank
-    gets one core, and the learners divide the rest. Coordinators and collectors use one thread.
+    A learner that is bound to its own cores may use all of them. On a shared host every other rank
+    gets one core, and the learners divide the rest. More than are useful to its network none uses.
+    Coordinators and collectors use one thread.
     """
     if role != "learner":
         return 1
-    if share.is_bound:
-        return max(1, share.cores)
-    return max(1, (share.cores - share.others) // share.learners)
+    cores = share.cores
+    if not share.is_bound:
+        cores = (share.cores - share.others) // share.learners
+    if isinstance(policy, TorchPolicyConfig) and not policy.cuda:
+        cores = min(cores, useful_threads(policy, obs_leaves(policy.model)))
+    return max(1, cores)
+
+
+def useful_threads(policy: PolicyConfig, observation: Sequence[Leaf]) -> int:
+    """Returns how many threads make updates faster: small layers are fastest by one.
+
+    With pictures it is any number; else it follows from the largest layer's multiplications in a
+    batch. Networks of the user's count as if they had the layers of the settings.
+
+    Args:
+        policy: its settings.
+        observation: its arrays.
+    """
+    if any(image_axes(leaf) is not None for leaf in observation):
+        return _MANY
+    if not isinstance(policy, TorchPolicyConfig):
+        return 1
+    sizes = [sum(math.prod(leaf.shape) for leaf in observation)]
+    sizes += policy.model.encoder_hidden_size_list
+    largest = max(size_in * size_out for size_in, size_out in itertools.pairwise(sizes))
+    return max(1, int(policy.learn.batch_size) * largest // _WORK_OF_A_THREAD)
 
 
 def niceness_of(role: str, share: HostShare) -> int:

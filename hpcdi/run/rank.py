@@ -297,9 +297,9 @@ def _play(
     place = start.placement[world.rank]
     share = share_of_host(place, start.placement)
     os.nice(niceness_of(place.role, share))
-    threads = thread_variables(threads_of(place.role, share))  # before torch
-    os.environ.update({k: v for k, v in threads.items() if k not in chosen_by_user})
     config = restore_config(start.experiment)
+    threads = thread_variables(threads_of(place.role, share, config.policy))  # before torch
+    os.environ.update({k: v for k, v in threads.items() if k not in chosen_by_user})
     layout = RunLayout(Path(start.run_dir))
     stay_in(layout.root)
     open_log(layout.log_file(world.rank), world.rank, place.role, start.restarts)

@@ -25,10 +25,10 @@ from hpcdi.comm.messages import StopRequest
 from hpcdi.comm.pump import LocalPump
 from hpcdi.config.league import OneVsOneCommanderConfig
 from hpcdi.config.load import show_notes
+from hpcdi.config.policy import PolicyConfig
 from hpcdi.config.schema import ExperimentConfig, learners_of
 from hpcdi.errors import EXIT_DONE, EXIT_FAILED, ConfigError, HpcdiError, StoreError
 from hpcdi.policy.networks import learner_device
-from hpcdi.policy.spaces import image_axes
 from hpcdi.roles.collector.mpi_fs_collector import MPIFileSystemCollector
 from hpcdi.roles.context import ROLES, WorkerContext, role_seed
 from hpcdi.roles.coordinator.coordinator import Coordinator
@@ -37,7 +37,7 @@ from hpcdi.roles.fault import FAULTS
 from hpcdi.roles.message_side import MessageSide
 from hpcdi.run import resume, run_folder
 from hpcdi.run.experiment import evaluation_goal, load_experiment
-from hpcdi.run.placement import RankPlace
+from hpcdi.run.placement import RankPlace, useful_threads
 from hpcdi.run.private_folder import own_temporary_folder
 from hpcdi.run.request import RunRequest
 from hpcdi.run.run_lock import RunLock
@@ -73,7 +73,7 @@ def serial(request: RunRequest) -> int:
     config = compiled.config
     if problems := does_not_fit(config, spaces):
         raise ConfigError(problems)
-    set_threads(spaces)
+    set_threads(config.policy, spaces)
     learner_device(cuda=config.policy.cuda)  # raises without a GPU, before a folder is made
     show_notes([*compiled.notes, *resume.changes(request, config)])
     mode = resume.start_mode(request, config, os.environ)
@@ -279,11 +279,11 @@ def within_a_process(config: ExperimentConfig) -> ExperimentConfig:
     )
 
 
-def set_threads(spaces: Spaces) -> None:
-    """Let torch compute images by several threads; small networks are fastest by one.
+def set_threads(policy: PolicyConfig, spaces: Spaces) -> None:
+    """Let torch compute by as many threads as are useful, see `useful_threads`, and at most 8.
 
     Does nothing if the user has set ``OMP_NUM_THREADS``.
     """
     if "OMP_NUM_THREADS" not in os.environ:
-        is_image = any(image_axes(leaf) is not None for leaf in spaces.observation)
-        torch.set_num_threads(min(len(os.sched_getaffinity(0)), 8) if is_image else 1)
+        cores = min(len(os.sched_getaffinity(0)), 8)
+        torch.set_num_threads(min(cores, useful_threads(policy, spaces.observation)))

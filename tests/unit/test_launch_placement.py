@@ -10,6 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fakes.experiments import experiment
+from hpcdi.config.algorithms import DQNConfig
+from hpcdi.config.compat import parse
 from hpcdi.errors import EXIT_USAGE, LaunchError
 from hpcdi.run.environment import thread_variables
 from hpcdi.run.placement import (
@@ -33,6 +35,7 @@ from hpcdi.run.placement import (
     threads_of,
 )
 
+PICTURES = {"obs_shape": (4, 84, 84)}
 SHORT = {"coordinator": "C", "learner": "L", "collector": "c"}
 FOUR = ("0", "1", "2", "3")
 
@@ -45,6 +48,11 @@ def hosts(*counts: int, gpus: tuple[str, ...] = (), first: str = "node1") -> lis
 
 def roles(places: list[Place], config: Any) -> str:
     return "".join(SHORT[role] for role in roles_of(places, config))
+
+
+def policy_of(learn: dict[str, Any] | None = None, **model: Any) -> DQNConfig:
+    """Settings of DQN, with these of learning and of the network."""
+    return parse(DQNConfig, {"type": "dqn", "model": model, "learn": learn or {}}, "policy")
 
 
 def on_gpus(learners: int) -> Any:
@@ -255,7 +263,30 @@ def test_an_experiment_asks_for_a_rank_each(learners: int, collectors: int, size
 def test_threads(
     role: str, cores: int, others: int, learners: int, is_bound: bool, threads: int
 ) -> None:
-    assert threads_of(role, HostShare(cores, others, learners, is_bound)) == threads
+    share = HostShare(cores, others, learners, is_bound)
+    assert threads_of(role, share, policy_of(**PICTURES)) == threads
+    assert threads_of(role, share, policy_of(obs_shape=4)) == 1, "small layers"
+
+
+@pytest.mark.parametrize(
+    ("model", "learn", "threads"),
+    [
+        ({"obs_shape": [4, 84, 84]}, {}, 16),
+        ({"obs_shape": 4}, {}, 1),
+        ({"obs_shape": 376, "encoder_hidden_size_list": [256, 256]}, {"batch_size": 256}, 1),
+        ({"obs_shape": 4, "encoder_hidden_size_list": [1024, 1024]}, {"batch_size": 64}, 4),
+        ({"obs_shape": 4, "encoder_hidden_size_list": [2048, 2048]}, {"batch_size": 4096}, 16),
+        ({"obs_shape": 4, "type": "mine:make"}, {}, 1),
+    ],
+)
+def test_a_learner_uses_the_threads_that_its_network_gains_from(
+    model: dict[str, Any], learn: dict[str, Any], threads: int
+) -> None:
+    policy = policy_of(learn, **model)
+    assert threads_of("learner", HostShare(16, 0, 1, True), policy) == threads
+    # on a GPU they gather batches
+    on_gpu = replace(policy, cuda=True)
+    assert threads_of("learner", HostShare(16, 0, 1, True), on_gpu) == 16
 
 
 @pytest.mark.parametrize(
@@ -308,7 +339,7 @@ def test_a_learner_computes_with_the_cores_that_are_left(
     places = [place(*who) for who in placement]
 
     def told(p: RankPlace) -> int:
-        return threads_of(p.role, share_of_host(p, places))
+        return threads_of(p.role, share_of_host(p, places), policy_of(**PICTURES))
 
     assert [told(p) for p in places if p.role == "learner"] == [threads]
     assert all(told(p) == 1 for p in places if p.role != "learner")

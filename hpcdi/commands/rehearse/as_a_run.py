@@ -53,7 +53,7 @@ def play(
         facts.doing = doing
         tell(facts)
 
-    set_threads(spaces)
+    set_threads(config.policy, spaces)
     seeds = np.random.SeedSequence(config.seed).spawn(4)
     policy = columnar_policy(config.policy, ["collect", "eval"], seed=seeds[0])
     make = partial(create_env_manager, config.env, policy=config.policy)
