@@ -1,6 +1,8 @@
 """What a run bears: seeds x kinds of faults, each at a random moment of a real `mpirun -n 5`.
 
-Rank 0 coordinates, ranks 1 and 2 learn, 3 and 4 collect. A run that ends by its fault is started
+Rank 0 coordinates, ranks 1 and 2 learn, 3 and 4 collect; where a solver is struck (an environment
+that is an MPI program, hpcdi/env/MPI.md) rank 1 learns, 2 and 3 collect, each by a group of two
+ranks beside a spare one. A run that ends by its fault is started
 again until it is done, as a batch script does. Of each kind the table says how often the run went
 on by itself and how often it was resumed, after how many seconds the fault was noticed (a warning,
 or the end of the job), how many environment steps had to be done again, how many published blocks
@@ -46,7 +48,9 @@ from hpcdi.store.games import parse_games
 from hpcdi.store.layout import RunLayout
 from hpcdi.store.shards import read_block, survey
 
-CONFIG = Path(__file__).parent.parent / "configs" / "cartpole_dqn.yaml"
+ROOT = Path(__file__).parent.parent
+CONFIG = ROOT / "configs" / "cartpole_dqn.yaml"
+SOLVERS = ROOT / "tests" / "fakes" / "python_solvers.yaml"
 RANKS = {"coordinator": [0], "learner": [1, 2], "collector": [3, 4], "any": [0, 1, 2, 3, 4]}
 ITERATIONS, PATIENCE_S, RESUMES = 600, 90.0, 4
 START_FAULTS = Path(__file__).parent / "start_faults"
@@ -146,6 +150,15 @@ class Trial:
         facts = json.loads((self.run / "run.json").read_text())
         return [int(place["pid"]) for place in facts["placement"]]
 
+    def solver_pids(self) -> list[int]:
+        """Of the ranks of solvers that are no spare ones: they work in folders of the run."""
+        found, folders = [], [self.run / "solvers" / f"env{number:05}" for number in range(2)]
+        for process in Path("/proc").glob("[0-9]*"):
+            with contextlib.suppress(OSError):
+                if process.joinpath("cwd").readlink() in folders:
+                    found.append(int(process.name))
+        return sorted(found)
+
     def signal(self, rank: int, number: int = signal.SIGKILL) -> float:
         """Send a rank a signal; gives when (seconds since the epoch)."""
         self._send(self.pids()[rank], number)
@@ -219,6 +232,24 @@ def kill_of(*roles: str, number: int = signal.SIGKILL) -> Strike:
     return lambda trial: max(trial.signal(trial.dice.choice(RANKS[r]), number) for r in roles)
 
 
+def strike_solver(number: int) -> Strike:
+    """Send a signal to a random rank of a random solver."""
+
+    def strike(trial: Trial) -> float:
+        if pids := trial.solver_pids():
+            os.kill(trial.dice.choice(pids), number)
+        return time.time()
+
+    return strike
+
+
+def solver_by_itself(trial: Trial) -> float:
+    """A solver goes wrong by itself, at a step that its settings name."""
+    once = trial.run.parent / "once"
+    trial.wait(once.exists)
+    return once.stat().st_mtime if once.exists() else time.time()
+
+
 def kill_in_snapshot(trial: Trial) -> float:
     """Everything dies while a snapshot is being written."""
     aside = trial.run / "snapshots"
@@ -270,6 +301,9 @@ class Kind:
         disk: size of a file system of its own; empty: it has none.
         waits: whether the fault comes only when the run learns.
         codes: exit codes that are right.
+        solver: how an environment that is an MPI program goes wrong; empty: not by itself.
+        config: the experiment.
+        ranks: of the job.
     """
 
     strike: Strike = by_itself
@@ -282,9 +316,22 @@ class Kind:
     disk: str = ""
     waits: bool = True
     codes: tuple[int, ...] = (0, 85)
+    solver: str = ""
+    config: Path = CONFIG
+    ranks: int = 5
 
-    def overrides(self, dice: random.Random) -> list[str]:
+    def overrides(self, dice: random.Random, folder: Path) -> list[str]:
         """Settings of one trial."""
+        if self.solver:
+            wrong = {
+                "how": self.solver, "at": dice.randint(1, 99), "only": dice.randrange(2),
+                "culprit": dice.randrange(2), "once": str(folder / "once"),
+                "after": dice.randint(0, 3),
+            }  # fmt: skip
+            return [
+                *self.settings,
+                *(f"env.kwargs.{name}={value}" for name, value in wrong.items()),
+            ]
         if not self.fault:
             return list(self.settings)
         rank = dice.choice(RANKS[self.role])
@@ -296,6 +343,18 @@ class Kind:
 LONG = ("policy.other.commander.max_train_iter=12000",)  # else it is over before it is noticed
 SURVIVE = ("system.survival.on_worker_error=continue",)
 USERS = (0, 1)
+ON_SOLVERS = (
+    "policy.learn.learner.learner_num=1", "env.collector_env_num=1", "env.spares=1",
+    "policy.eval.every=500 env_steps", "policy.other.commander.max_env_step=1500",
+    "policy.other.commander.max_train_iter=1e9", "env.kwargs.how=", "env.manager.step_timeout=5",
+)  # fmt: skip
+
+
+def of_solver(strike: Strike = solver_by_itself, solver: str = "") -> Kind:
+    """A fault of an environment that is an MPI program; a spare group waits at each collector."""
+    return Kind(strike, settings=ON_SOLVERS, solver=solver, config=SOLVERS, ranks=8 + 2 * 2)
+
+
 CHILDREN = ("env.manager.type=subprocess", "env.manager.step_timeout=3")
 KINDS = {
     "kill_collector": Kind(kill_of("collector")),
@@ -327,6 +386,11 @@ KINDS = {
     "no_room_for_3_s": Kind(fault="enospc, seconds: 3", role="collector"),
     "preempted_by_usr2": Kind(kill_of("collector", number=signal.SIGUSR2)),
     "terminated": Kind(kill_of("coordinator", number=signal.SIGTERM)),
+    "solver_killed": of_solver(strike_solver(signal.SIGKILL)),
+    "solver_stopped": of_solver(strike_solver(signal.SIGSTOP)),
+    "solver_segmentation_fault": of_solver(strike_solver(signal.SIGSEGV)),
+    "solver_aborts": of_solver(solver="abort"),
+    "solver_nan": of_solver(solver="nan"),
 }
 QUICK = ("kill_collector", "kill_learner", "kill_everything", "terminated")
 
@@ -355,7 +419,12 @@ def try_once(
         SmallDisk(folder).mount(kind.disk)
     dice = random.Random(seed)
     start_fault = f"{kind.start_fault}:{dice.choice(RANKS[kind.role])}" if kind.start_fault else ""
-    trial = Trial(folder, [f"seed={seed}", *kind.overrides(dice)], dice, start_fault, patience_s)
+    paths = os.pathsep.join(filter(None, [str(ROOT / "tests"), os.environ.get("PYTHONPATH")]))
+    trial = Trial(
+        folder, [f"seed={seed}", *kind.overrides(dice, folder)], dice, start_fault, patience_s,
+        config=kind.config, ranks=kind.ranks,
+        variables={"PYTHONPATH": paths} if kind.config == SOLVERS else None,
+    )  # fmt: skip
     if kind.waits:
         trial.wait(lambda: int(trial.status().get("train_iter", 0)) > 0)
     if kind.waits and kind.strike is not by_itself:

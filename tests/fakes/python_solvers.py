@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import time
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -21,6 +22,8 @@ class Counter:
         only: the environment where it does; -1: in all.
         length: steps of an episode.
         index: number of the environment.
+        once: a file that is made where something goes wrong; once it is there, nothing does.
+        after: episodes in which nothing goes wrong.
     """
 
     observation_space = spaces.Box(-np.inf, np.inf, (4,))
@@ -28,23 +31,27 @@ class Counter:
 
     def __init__(
         self, at: int = -1, how: str = "", culprit: int = 0, length: int = 1_000_000,
-        index: int = -1, only: int = -1,
+        index: int = -1, only: int = -1, once: str = "", after: int = 0,
     ) -> None:  # fmt: skip
         how = how if only in (-1, index) else ""
+        self._right = after + 1
+        self._once = Path(once) if once and how else None
         self._at, self._how, self._culprit, self._length = at, how, culprit, length
         self._sum, self._steps, self._seed = 0.0, 0, 0
-        print(f"environment {index}", flush=True)
+        print(f"environment {index} on {os.environ.get('SLURMD_NODENAME')}", flush=True)
 
     def reset(self, seed: int, comm: Any, state: str = "") -> Any:
         """Begin an episode."""
         self._sum, self._steps, self._seed = 0.0, 0, seed
+        self._right -= 1
         print(f"episode {seed} {state}", flush=True)
         return self._seen(comm), {}
 
     def step(self, action: Any, comm: Any) -> Any:
         """Add up."""
         self._steps += 1
-        if self._steps == self._at and comm.Get_rank() == self._culprit:
+        is_due = self._steps == self._at and self._right <= 0
+        if is_due and comm.Get_rank() == self._culprit:
             self._go_wrong(comm)
         self._sum += comm.allreduce(float(action.sum()) / comm.Get_size())
         return self._seen(comm), -self._steps, False, self._steps >= self._length, {
@@ -55,6 +62,10 @@ class Counter:
         return np.array([self._sum, self._steps, self._seed, comm.Get_size()])
 
     def _go_wrong(self, comm: Any) -> None:
+        if self._once is not None:
+            if self._once.exists():
+                return
+            self._once.touch()
         if self._how == "raise":
             raise RuntimeError("the grid is torn")
         if self._how == "abort":
@@ -65,6 +76,8 @@ class Counter:
             os.kill(os.getpid(), signal.SIGKILL)
         elif self._how == "hang":
             time.sleep(3600)
+        elif self._how == "nan":
+            self._sum = np.nan
 
 
 class Parts(Counter):

@@ -74,3 +74,21 @@ def test_the_wrong_pmi_plugin_is_named(cluster: Cluster, tmp_path: Path) -> None
     assert "4 processes were started, but each is rank 0 of a world of 1" in said
     assert "srun --mpi=pmix python -m hpcdi train" in said
     assert "the run has not begun (exit code " in said  # 2, or 143 where srun was faster
+
+
+def test_environments_that_are_mpi_programs(cluster: Cluster, tmp_path: Path) -> None:
+    """hpcdi's own ranks on one node, two groups of two on the other; a killed rank: it resumes."""
+    job = cluster.sbatch(
+        tmp_path, "--ntasks-per-node=4", SLURM / "train_mpi_env.sbatch",
+        ROOT / "tests" / "fakes" / "python_solvers.yaml", "env.spares=0", "env.collector_env_num=1",
+        "policy.collect.collector.collector_num=2", "system.snapshot_s=2",
+        "policy.other.commander.max_env_step=300",
+        f"env.kwargs.once={tmp_path / 'killed'}",
+    )  # fmt: skip
+    said = job.wait()
+    assert job.restarts == 1, said
+    assert job.run["figures"]["env_steps"] >= 300
+    assert Counter(place["host"] for place in job.run["placement"]) == {"node1": 4}
+    logs = {path.parent.name: path.read_text() for path in job.run_dir.glob("solvers/*/*.log")}
+    assert sorted(logs) == ["env00000", "env00001"]
+    assert all("on node2" in text for text in logs.values())
