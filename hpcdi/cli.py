@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import sys
+import traceback
 from collections.abc import Sequence
 from importlib import import_module
 
@@ -83,7 +84,10 @@ def main(argv: Sequence[str] | None = None) -> int:
         lines = map(console.escaped, str(error).split("\n"))
         sys.stderr.write(f"hpcdi {command}: " + "\n".join(lines) + "\n")
         return error.exit_code
-    except KeyboardInterrupt:
+    except KeyboardInterrupt as error:
+        frames = traceback.extract_tb(error.__traceback__)
+        where = f" in {frames[-1].filename}, line {frames[-1].lineno}" if frames else ""
+        sys.stderr.write(f"hpcdi {command}: interrupted{where}\n")
         return EXIT_INTERRUPTED
     except BrokenPipeError:  # the reader of our output has gone
         console.forget(sys.stdout.fileno())

@@ -18,6 +18,7 @@ from gymnasium.vector import AutoresetMode, VectorEnv
 
 from hpcdi.config.compat import Configurable
 from hpcdi.config.env import GymnasiumConfig
+from hpcdi.env.base import EnvFailure
 from hpcdi.env.numbering import is_numbered, make_numbered, numbered
 from hpcdi.env.old_gym import made_by
 from hpcdi.env.wrappers import ActionMasks, Checked, without_reward_wrappers, wrap
@@ -179,7 +180,7 @@ def _config_errors(env_id: str) -> Iterator[None]:
 
 def place_within(error: BaseException) -> str | None:
     """Returns the file and line in which an environment's code raised; None: its call did."""
-    trace = (error.__context__ or error).__traceback__
+    trace = _raised_first(error).__traceback__
     last = None
     while trace is not None:
         last, trace = trace, trace.tb_next
@@ -193,9 +194,15 @@ def place_within(error: BaseException) -> str | None:
 
 def failed_in_making(env_id: str, error: BaseException, place: str | None) -> EnvError:
     """Returns the error of an environment whose own code fails when it is made."""
-    text = str(error.__context__ or error).partition("\n")[0]
+    cause = EnvFailure.of(_raised_first(error)).cause
     where = f" ({place})" if place else ""
-    return EnvError(f"{env_id!r} cannot be made: {type(error).__name__}: {text}{where}")
+    return EnvError(f"{env_id!r} cannot be made: {cause}{where}")
+
+
+def _raised_first(error: BaseException) -> BaseException:
+    """Returns an error as it was raised: gymnasium raises some again, with words of its own."""
+    first = error.__context__
+    return first if first is not None and type(first) is type(error) else error
 
 
 _PACKAGES = {

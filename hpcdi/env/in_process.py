@@ -44,6 +44,7 @@ from hpcdi.env.scheduled import arguments_in, figures_of, set_attributes
 from hpcdi.errors import ConfigError, EnvError, EnvValueError
 from hpcdi.types import Array, Columns
 from hpcdi.utils.lifetime import Closing
+from hpcdi.utils.log import LOGGER
 
 Command = tuple[Any, ...]
 """The name of a method of `LocalWorker`, and its arguments."""
@@ -378,8 +379,7 @@ class LocalWorker:
     def shut(self) -> None:
         """Close the environment. Idempotent."""
         env, self._env = self._env, None
-        if hasattr(env, "close"):
-            env.close()
+        close_or_warn(env)
 
     # the contract of workers
 
@@ -429,6 +429,18 @@ def _of_player(seat: int | None) -> Iterator[None]:
         yield
     except EnvValueError as error:
         raise error if seat is None else EnvValueError(f"player {seat}: {error}") from error
+
+
+def close_or_warn(env: Any) -> None:
+    """Close an environment, if it has a ``close``; whatever that raises is a warning."""
+    try:
+        getattr(env, "close", lambda: None)()
+    except BaseException as error:
+        failure = EnvFailure.of(error)
+        LOGGER.warning(
+            "close() of an environment failed (%s)", failure.cause,
+            extra={"detail": failure.detail, "once": f"close() failed ({failure.cause})"},
+        )  # fmt: skip
 
 
 def call_method(env: Any, name: str, args: tuple[Any, ...]) -> tuple[bool, Any]:

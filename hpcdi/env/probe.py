@@ -17,12 +17,13 @@ from hpcdi.config.env import ChildConfig, EnvConfig
 from hpcdi.config.schedule import KWARGS
 from hpcdi.env.contract import Space, origin_of, parts_of_reset, read_spaces
 from hpcdi.env.create import get_env_cls, single_env_fns
-from hpcdi.env.gymnasium import refuse_spaces
+from hpcdi.env.gymnasium import failed_in_making, place_within, refuse_spaces
+from hpcdi.env.in_process import close_or_warn
 from hpcdi.env.old_gym import as_gymnasium
 from hpcdi.env.pettingzoo import space_of_players, teams_of
 from hpcdi.env.process_state import SignalGuard
 from hpcdi.env.scheduled import owner_of
-from hpcdi.errors import ConfigError, EnvError, EnvValueError, Problem
+from hpcdi.errors import ConfigError, EnvError, EnvValueError, HpcdiError, Problem
 from hpcdi.types import Spaces
 
 Origin = Mapping[str, tuple[float, ...]]
@@ -64,7 +65,7 @@ def look_at(cfg: EnvConfig, *, trains: bool = False, seed: int | None = None) ->
     """
     env_cls = get_env_cls(cfg)
     with SignalGuard(), contextlib.ExitStack() as first:
-        env = first.enter_context(_opened(partial(env_cls.probe, cfg)))
+        env = first.enter_context(_opened(partial(env_cls.probe, cfg), cfg.title))
         seen = _seen(env, cfg, seed)
         if trains:
             _check_attributes(env, cfg)
@@ -73,14 +74,14 @@ def look_at(cfg: EnvConfig, *, trains: bool = False, seed: int | None = None) ->
             first.close()
         for path, make in _others(cfg, trains=trains, is_beside=is_beside):
             try:
-                with _opened(make) as other:
+                with _opened(make, cfg.title) as other:
                     spaces = _seen(other, cfg, None).spaces
             except Exception as error:
                 if not is_beside:
                     raise
                 first.close()
                 if path:  # perhaps it cannot be made so at all
-                    with _opened(make):
+                    with _opened(make, cfg.title):
                         pass
                 raise _no_room(cfg, error) from error
             if spaces != seen.spaces:
@@ -95,12 +96,17 @@ def get_spaces(cfg: EnvConfig) -> Spaces:
 
 
 @contextlib.contextmanager
-def _opened(make: Callable[[], Any]) -> Iterator[Any]:
-    env = make()
+def _opened(make: Callable[[], Any], title: str) -> Iterator[Any]:
+    try:
+        env = make()
+    except (HpcdiError, KeyboardInterrupt):
+        raise
+    except BaseException as error:  # whatever an environment raises
+        raise failed_in_making(title, error, place_within(error)) from error
     try:
         yield env
     finally:
-        getattr(env, "close", lambda: None)()
+        close_or_warn(env)
 
 
 def _seen(env: Any, cfg: EnvConfig, seed: int | None) -> Seen:

@@ -22,7 +22,7 @@ from gymnasium.vector import AutoresetMode, SyncVectorEnv, VectorEnv
 from hpcdi.config.schedule import Scheduled
 from hpcdi.env.base import BackendStep, EnvFacts, EnvFailure, EpisodeStart
 from hpcdi.env.contract import Origin, Results, Space, numbers_in, parts_of_reset, parts_of_step
-from hpcdi.env.in_process import call_method
+from hpcdi.env.in_process import call_method, close_or_warn
 from hpcdi.env.process_state import SignalGuard, seed_libraries
 from hpcdi.errors import ConfigError, EnvError, EnvValueError
 from hpcdi.types import Array, Columns
@@ -185,8 +185,7 @@ class VectorEnvs:
     def close(self) -> None:
         """Close the vector environment. Idempotent."""
         env, self._env, self.facts = self._env, None, None
-        if env is not None:
-            env.close()
+        close_or_warn(env)
 
     def _create(self) -> None:
         self.close()

@@ -123,6 +123,8 @@ class SignalFlag:
     def install(self) -> None:
         """Handle SIGINT, SIGTERM and `preempt_signals`; SIGUSR1 prints all stacks (main thread).
 
+        What kills a process by a fault (SIGSEGV, SIGABRT) is said with the lines that led to it.
+
         SIGHUP, of a terminal that closes, asks for the same, unless it is ignored (nohup).
 
         Raises:
@@ -132,6 +134,8 @@ class SignalFlag:
         self._taken = [*_ENDING, *preempt_signals(), *hangup]
         self._keep()
         os.register_at_fork(after_in_child=self._forget)
+        if not faulthandler.is_enabled():  # a simulator that crashes is named by its lines
+            faulthandler.enable(file=2, all_threads=False)
         if signal.SIGUSR1 not in self._taken:
             faulthandler.register(signal.SIGUSR1, file=2, all_threads=True)
 

@@ -130,6 +130,8 @@ class OfConfiguration(gymnasium.Env[Any, Any]):
     def __init__(self, how: str) -> None:
         if how == "exit":
             sys.exit("no licence")
+        if how == "key":
+            raise KeyError("scene")
         len(how, how)  # type: ignore[call-arg]
 
 
@@ -137,6 +139,7 @@ class OfConfiguration(gymnasium.Env[Any, Any]):
     ("how", "error", "said"),
     [
         ("exit", EnvError, r"cannot be made: SystemExit: no licence \(.*line \d+"),
+        ("key", EnvError, r"cannot be made: KeyError: 'scene' \(.*test_env_process.py, line \d+"),
         ("type", EnvError, r"cannot be made: TypeError: len.* \(.*test_env_process.py, line \d+"),
     ],
 )
@@ -302,3 +305,14 @@ def test_environments_of_gymnasium_s_processes_draw_other_numbers() -> None:
         envs.launch()
         observation = envs.observation["observation"]
         assert np.unique(observation[:, 1:3]).size == 6
+
+
+@pytest.mark.parametrize("form", ["pool", "next_step"])
+def test_one_that_fails_to_close_is_a_warning(form: str, caplog: pytest.LogCaptureFixture) -> None:
+    class Env(CountEnv):
+        def close(self) -> None:
+            sys.exit("licence lost")
+
+    with caplog.at_level(logging.WARNING, "hpcdi"), running(form, [partial(Env, 9)]) as envs:
+        steps_of(envs, 1)
+    assert "close() of an environment failed (SystemExit: licence lost)" in caplog.text
