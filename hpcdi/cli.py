@@ -92,3 +92,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     except BrokenPipeError:  # the reader of our output has gone
         console.forget(sys.stdout.fileno())
         return EXIT_FAILED
+    except OSError as error:
+        if error.errno not in console.FULL or error.filename is not None:
+            raise
+        console.forget(sys.stdout.fileno())
+        sys.stderr.write(f"hpcdi {command}: it cannot write any more: {error.strerror}\n")
+        return EXIT_FAILED

@@ -18,6 +18,7 @@ The tree, with the exit code of a process that ends with it::
     │   └── CheckpointError
     └── CommError                  85   communication between ranks
         ├── WorkerSilentError           a rank sends nothing any more
+        ├── RankMissingError            a call of all ranks misses some that have died
         └── GroupBrokenError            a learner left its group during a step
 
 A message says what happened, where (rank, path, key), and what to do next.
@@ -154,6 +155,10 @@ class CommError(HpcdiError):
 
 class GroupBrokenError(CommError):
     """A member left the learners' group or hangs: collective operations fail until it regroups."""
+
+
+class RankMissingError(CommError):
+    """A call of all ranks has returned without what some have to give: they have died."""
 
 
 class WorkerSilentError(CommError):

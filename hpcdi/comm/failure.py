@@ -15,7 +15,15 @@ from pathlib import Path
 from typing import NoReturn
 
 from hpcdi.comm.messages import KillFrozen, WorkerFailed
-from hpcdi.errors import EXIT_DONE, EXIT_FAILED, EXIT_REQUEUE, EnvValueError, HpcdiError
+from hpcdi.errors import (
+    EXIT_DONE,
+    EXIT_FAILED,
+    EXIT_REQUEUE,
+    EnvValueError,
+    GroupBrokenError,
+    HpcdiError,
+    RankMissingError,
+)
 from hpcdi.utils.backoff import wait_s
 from hpcdi.utils.log import LOGGER
 from hpcdi.utils.processes import end_mpirun, launcher_of
@@ -54,11 +62,11 @@ def forget_world() -> None:
 def describe(error: BaseException, role: str) -> WorkerFailed:
     """Report of an error for the coordinator, with its traceback.
 
-    A value that the environment's spaces do not have has none: its message says all, and the frames
-    are ours.
+    Those whose message says all have none: of a value that the environment's spaces do not have, and
+    where another rank has died; the frames are those of who noticed it.
     """
     lines = (
-        [] if isinstance(error, EnvValueError)
+        [] if isinstance(error, (EnvValueError, GroupBrokenError, RankMissingError))
         else traceback.format_exception(type(error), error, error.__traceback__)
     )  # fmt: skip
     code = error.exit_code if isinstance(error, HpcdiError) else EXIT_FAILED

@@ -15,7 +15,8 @@ from mpi4py import MPI
 
 from hpcdi.comm.codec import from_bytes, to_bytes
 from hpcdi.comm.mpi_link import MpiLink
-from hpcdi.errors import LaunchError
+from hpcdi.errors import LaunchError, RankMissingError
+from hpcdi.types import Array
 from hpcdi.utils.backoff import Backoff
 
 T = TypeVar("T")
@@ -75,22 +76,44 @@ class World:
 def share(comm: MPI.Comm, value: Any, root: int = 0) -> Any:
     """`value` of rank `root`, on every rank (collective)."""
     is_root = comm.Get_rank() == root
-    packed = to_bytes(value) if is_root else np.empty(0, np.uint8)
+    packed = to_bytes(value) if is_root else np.zeros(0, np.uint8)
     size = np.array([len(packed)], np.int64)
     comm.Bcast(size, root)
-    packed = packed if is_root else np.empty(int(size[0]), np.uint8)
+    _check_came({root: size})
+    packed = packed if is_root else np.zeros(int(size[0]), np.uint8)
     comm.Bcast([packed, MPI.BYTE], root)
+    _check_came({root: packed})
     return value if is_root else from_bytes(packed)
 
 
 def collect(comm: MPI.Comm, value: Any) -> list[Any]:
     """Every rank's `value`, on every rank (collective)."""
-    packed, sizes = to_bytes(value), np.empty(comm.Get_size(), np.int64)
+    packed, sizes = to_bytes(value), np.zeros(comm.Get_size(), np.int64)
     comm.Allgather(np.array([len(packed)], np.int64), sizes)
+    _check_came(dict(enumerate(sizes)))
     counts = sizes.tolist()
-    gathered = np.empty(sum(counts), np.uint8)
+    gathered = np.zeros(sum(counts), np.uint8)
     comm.Allgatherv([packed, MPI.BYTE], [gathered, counts, MPI.BYTE])
-    return [from_bytes(part.copy()) for part in np.split(gathered, np.cumsum(counts)[:-1])]
+    parts = np.split(gathered, np.cumsum(counts)[:-1])
+    _check_came(dict(enumerate(parts)))
+    return [from_bytes(part.copy()) for part in parts]
+
+
+def _check_came(of_ranks: Mapping[int, Array]) -> None:
+    """Check that something has come from each rank, in the place of zeros.
+
+    With ULFM a collective call that misses a dead rank may return on some of the others as if
+    nothing were wrong (seen with Open MPI 5.0.11).
+
+    Raises:
+        RankMissingError: some have sent nothing.
+    """
+    missing = [rank for rank, came in of_ranks.items() if not np.any(came)]
+    if missing:
+        raise RankMissingError(
+            f"nothing has come from {'ranks' if missing[1:] else 'rank'} "
+            f"{', '.join(map(str, missing))}: dead, or about to end"
+        )
 
 
 def gather_and_answer(

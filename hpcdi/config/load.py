@@ -70,6 +70,8 @@ def read_mapping(path: str | Path, overrides: Sequence[str] = ()) -> dict[str, A
         raise ConfigError([Problem("", message)], source)
     if not Path(path).is_file():
         message = f"there is no file {source!r}{_neighbours(Path(path))}"
+        if Path(path).exists() or Path(path).is_symlink():
+            message = f"{source!r} is no regular file, or a link to nowhere, and is not read"
         raise ConfigError([Problem("", message)], source)
     try:
         _check_size(Path(path))

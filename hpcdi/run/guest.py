@@ -138,6 +138,9 @@ def _await(
             return invitation, None
         state = run_folder.read_state(layout.root)
         if state in ("done", "failed") or time.monotonic() > until:
+            damage = run_folder.damage_of(layout)
+            if damage and state == "unknown":
+                raise LaunchError(f"{layout.run_file} is damaged: {damage}")
             _say(f"{run_folder.short(layout.root)} is {state}: nothing to join")
             return None, None
         request = take()

@@ -23,7 +23,7 @@ _PLAIN = {"±": "+-", "…": "...", "→": "->"}
 _ERRORS = "hpcdi.plain"
 _LOOK_S = 0.1
 _PIECE = 1 << 16
-_FULL = (errno.ENOSPC, errno.EDQUOT)
+FULL = (errno.ENOSPC, errno.EDQUOT)
 
 
 def escaped(text: str) -> str:
@@ -114,7 +114,7 @@ class Unfailing(io.TextIOWrapper):
             self._drop(error)
 
     def _drop(self, error: OSError) -> None:
-        if error.errno not in _FULL:  # a disk may have room again
+        if error.errno not in FULL:  # a disk may have room again
             forget(self.fileno())
 
 
@@ -167,7 +167,7 @@ class Relay:
             except BlockingIOError:
                 select.select([], [self._target], [], _LOOK_S)
             except OSError as error:
-                self._is_gone = error.errno not in _FULL
+                self._is_gone = error.errno not in FULL
                 return
 
 

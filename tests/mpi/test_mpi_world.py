@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import platform
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 from mpi4py import MPI
 
 from fakes.link_contract import RANKS, flush, take
 from hpcdi.comm.messages import LearnResult
-from hpcdi.comm.world import World, library_version, open_world
+from hpcdi.comm.world import World, collect, library_version, open_world, share
+from hpcdi.errors import RankMissingError
 
 pytestmark = pytest.mark.mpi(RANKS)
 
@@ -41,6 +43,43 @@ def test_share_gives_everybody_what_one_has(world: World, root: int) -> None:
 
 def test_collect_gives_everybody_what_all_have(world: World) -> None:
     assert world.collect(world.rank**2) == [rank**2 for rank in range(world.size)]
+
+
+class Forgetful(MPI.Intracomm):
+    """As Open MPI with ULFM where a rank dies: a call returns without what that one has to give."""
+
+    lost: str
+    """The call."""
+
+    def Bcast(self, buf: Any, root: int = 0) -> None:
+        if self.lost != "Bcast":
+            super().Bcast(buf, root)
+
+    def Allgather(self, sendbuf: Any, recvbuf: Any) -> None:
+        super().Allgather(sendbuf, recvbuf)
+        if self.lost == "Allgather":
+            recvbuf[-1] = 0
+
+    def Allgatherv(self, sendbuf: Any, recvbuf: Any) -> None:
+        super().Allgatherv(sendbuf, recvbuf)
+        gathered, counts, _ = recvbuf
+        gathered[-counts[-1] :] = 0
+
+
+@pytest.mark.parametrize("lost", ["Allgather", "Allgatherv"])
+def test_a_rank_that_has_given_nothing_is_missing(world: World, lost: str) -> None:
+    comm = Forgetful(world.comm)
+    comm.lost = lost
+    with pytest.raises(RankMissingError, match=f"nothing has come from rank {RANKS - 1}: dead"):
+        collect(comm, "here")
+
+
+def test_a_root_that_has_given_nothing_is_missing(world: World) -> None:
+    comm = Forgetful(world.comm)
+    comm.lost = "Bcast"
+    if world.rank != 1:
+        with pytest.raises(RankMissingError, match="nothing has come from rank 1: dead"):
+            share(comm, None, 1)
 
 
 @pytest.mark.parametrize("members", [(), (1, 2), (3, 1), (3,), tuple(range(RANKS))])

@@ -291,3 +291,13 @@ def test_a_run_needs_an_experiment_or_a_run_to_go_on_with(
     assert "name an experiment's YAML file, or a run folder by --resume" in capsys.readouterr().err
     assert cli.main([command, "--resume", str(tmp_path)]) == 2
     assert "--resume takes the run folder of an `hpcdi" in capsys.readouterr().err
+
+
+def test_a_command_ends_in_a_line_where_nothing_more_can_be_written(
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("hpcdi.commands.plan.main", lambda _: sys.stdout.write("a plan\n"))
+    with Path("/dev/full").open("w", buffering=1) as full:
+        monkeypatch.setattr(sys, "stdout", full)
+        assert cli.main(["plan"]) == 1
+    assert "hpcdi plan: it cannot write any more: No space left" in capfd.readouterr().err

@@ -12,12 +12,14 @@ from pathlib import Path
 import pytest
 
 from hpcdi.comm.failure import describe, headline
+from hpcdi.comm.group import waiting_for
 from hpcdi.comm.messages import WorkerFailed
 from hpcdi.errors import (
     CommError,
     ConfigError,
     EnvError,
     EnvValueError,
+    GroupBrokenError,
     LaunchError,
     Problem,
     StoreError,
@@ -58,6 +60,15 @@ def test_a_file_system_that_fails_or_is_full_is_not_the_user_s_fault(number: int
     with pytest.raises(StoreError) as caught:
         planted()
     assert describe(caught.value, "learner").exit_code == 85
+
+
+def test_a_learner_that_waited_in_vain_for_another_says_so_in_a_line() -> None:
+    with pytest.raises(GroupBrokenError) as caught, waiting_for("a sum"):
+        raise RuntimeError("Connection closed by peer.")
+    failure = describe(caught.value, "learner")
+    assert failure.exit_code == 85
+    assert failure.traceback == ""
+    assert "waited in vain for a sum: Connection closed by peer. A learner" in failure.error
 
 
 def test_a_report_holds_the_whole_traceback_and_its_causes() -> None:

@@ -103,6 +103,9 @@ def test_wrong_words(runs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[s
     (tmp_path / "empty").mkdir()
     assert cli.main(["report", str(tmp_path / "empty")]) == 2
     assert "is no run folder, and holds none" in capsys.readouterr().err
+    (tmp_path / "empty" / "run.json").write_text("{")
+    assert cli.main(["report", str(tmp_path / "empty")]) == 2
+    assert "empty's run.json is damaged: " in capsys.readouterr().err
     assert cli.main(["report", str(runs), "-o", str(runs)]) == 2
     assert "cannot be written" in capsys.readouterr().err
 

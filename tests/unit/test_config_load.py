@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -75,6 +76,13 @@ def test_a_missing_file_offers_its_neighbours(tmp_path: Path) -> None:
     assert f"there is no file '{tmp_path / 'cartpol.yaml'}'" in text
     assert "there are cartpole.yaml" in text
     assert caught.value.exit_code == EXIT_USAGE
+
+
+@pytest.mark.parametrize("make", [Path.mkdir, os.mkfifo, lambda file: file.symlink_to("nowhere")])
+def test_what_is_no_file_is_not_read(tmp_path: Path, make: Callable[[Path], None]) -> None:
+    make(tmp_path / "x.yaml")
+    with pytest.raises(ConfigError, match="is no regular file, or a link to nowhere"):
+        load(tmp_path / "x.yaml")
 
 
 def test_a_missing_folder_is_a_missing_file(tmp_path: Path) -> None:

@@ -94,6 +94,12 @@ def test_a_run_that_is_over(
     assert f"run is {word}: nothing to join" in capsys.readouterr().out
 
 
+def test_a_damaged_run_is_not_joined(layout: RunLayout, capsys: pytest.CaptureFixture[str]) -> None:
+    layout.run_file.write_text("{")
+    assert join(layout) == EXIT_USAGE
+    assert "run.json is damaged: " in capsys.readouterr().err
+
+
 def test_a_signal_ends_the_wait(layout: RunLayout, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("hpcdi.run.guest.wait_s", lambda _s: os.kill(os.getpid(), signal.SIGUSR2))
     assert join(layout, "--wait", "60") == EXIT_REQUEUE

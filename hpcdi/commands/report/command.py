@@ -13,6 +13,7 @@ from hpcdi.commands.report.runs import Run, grouped, read_run
 from hpcdi.commands.run_state import find_run
 from hpcdi.errors import EXIT_DONE, LaunchError
 from hpcdi.run import run_folder
+from hpcdi.store.layout import RunLayout
 from hpcdi.utils.metrics import human_bytes
 
 HELP = """\
@@ -79,7 +80,9 @@ def _runs(name: str) -> list[Path]:
     below = sorted({file.parent.resolve() for file in folder.glob("*/run.json")})
     below = [run for run in below if run_folder.read(run)]
     if not below:
-        raise LaunchError(f"{name} is no run folder, and holds none")
+        damage = run_folder.damage_of(RunLayout(folder))
+        why = f"'s run.json is damaged: {damage}" if damage else " is no run folder, and holds none"
+        raise LaunchError(f"{name}{why}")
     return below
 
 
