@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from hpcdi.errors import ShardError
+from hpcdi.errors import ShardError, StoreError
 from hpcdi.store.block import Block, check_block, checksum, row_columns
 from hpcdi.store.disk_full import DiskPatience
 from hpcdi.store.layout import RunLayout, block_name, split_name
@@ -170,7 +170,7 @@ class Survey:
     """
 
     blocks: list[tuple[ShardRef, Block]] = field(default_factory=list)
-    damaged: list[ShardError] = field(default_factory=list)
+    damaged: list[StoreError] = field(default_factory=list)
 
 
 def survey(
@@ -200,6 +200,20 @@ def survey(
     return result
 
 
+def survey_in(
+    layout: RunLayout, name: str, wanted: Callable[[str, Mapping[str, Any]], bool]
+) -> Survey:
+    """Look which blocks a shard of a run holds; see `survey`.
+
+    A link that leads out of the run folder, or to itself, holds none, and is damage.
+    """
+    try:
+        path = layout.inside(name)
+    except StoreError as error:
+        return Survey(damaged=[error])
+    return survey(path, name, wanted)
+
+
 def absent(layout: RunLayout, names: Iterable[str]) -> list[str]:
     """Those of some blocks that are not there; rows are not looked at."""
     by_shard: dict[str, set[str]] = {}
@@ -207,7 +221,7 @@ def absent(layout: RunLayout, names: Iterable[str]) -> list[str]:
         by_shard.setdefault(split_name(name)[0], set()).add(name)
     gone: set[str] = set()
     for shard, wanted in by_shard.items():
-        result = survey(layout.inside(shard), shard, lambda name, _, wanted=wanted: name in wanted)  # type: ignore[misc]
+        result = survey_in(layout, shard, lambda name, _, wanted=wanted: name in wanted)  # type: ignore[misc]
         gone |= wanted - {ref.path for ref, _ in result.blocks}
     return sorted(gone)
 

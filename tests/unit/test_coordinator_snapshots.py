@@ -424,17 +424,20 @@ def test_what_is_missing_or_damaged_is_told_and_left_out(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     layout = RunLayout(tmp_path)
-    known = [publish(layout, 2, number) for number in (1, 2, 3)]
-    snapshot = snapshot_of(layout, known, {"2": 3})
+    known = [publish(layout, 2, number) for number in (1, 2, 3, 4, 5)]
+    snapshot = snapshot_of(layout, known, {"2": 5})
     layout.inside(known[0]).unlink()
+    for name, target in ((known[3], "000004.h5"), (known[4], "/etc/passwd")):
+        layout.inside(name).unlink()
+        (tmp_path / split_name(name)[0]).symlink_to(target)
     layout.inside(known[1]).write_bytes(b"torn")
     (tmp_path / "data" / "rank00002" / "x").mkdir()
     (tmp_path / "data" / "rank00002" / "x" / "000009.h5").write_bytes(b"foreign")
     resumed = resume_from(layout, snapshot)
     assert list(resumed.published) == [known[2]]
-    assert (resumed.later, resumed.lost) == (0, 2)
+    assert (resumed.later, resumed.lost) == (0, 4)
     told = [record.getMessage() for record in caplog.records]
-    assert sum("it is left out" in line for line in told) == 2
+    assert sum("it is left out" in line for line in told) == 4
     assert sum("1 blocks of the snapshot are missing" in line for line in told) == 1
 
 

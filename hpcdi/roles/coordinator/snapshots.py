@@ -52,7 +52,7 @@ from hpcdi.store.checkpoints import (
 )
 from hpcdi.store.layout import RunLayout, split_name
 from hpcdi.store.retention import Retention
-from hpcdi.store.shards import survey, withdraw
+from hpcdi.store.shards import survey_in, withdraw
 from hpcdi.store.state_file import load_state, save_state
 from hpcdi.transport.base import announcement
 from hpcdi.types import MAIN, number_of
@@ -540,7 +540,8 @@ def resume_from(layout: RunLayout, snapshot: Checkpoint, *, repeats: bool = Fals
         withdraw(layout, later)
         existing, later = {name: existing[name] for name in existing.keys() & named}, set()
     absent = named - existing.keys()
-    missing = sorted(name for name in absent if not layout.inside(name).exists())
+    files = {name: layout.root / split_name(name)[0] for name in absent}
+    missing = sorted(n for n, file in files.items() if not (file.is_symlink() or file.exists()))
     if missing:
         LOGGER.warning(
             "%d blocks of the snapshot are missing, %s first; they are left out",
@@ -601,8 +602,8 @@ def _published(
             number = number_of(int(facts.get("block_id", 0)))
             return name in named or number > announced.get(rank, 0)
 
-        survey_of = survey(layout.inside(path), path, is_wanted)
-        damaged = list[StoreError](survey_of.damaged)
+        survey_of = survey_in(layout, path, is_wanted)
+        damaged = survey_of.damaged
         for ref, block in survey_of.blocks:
             try:
                 blocks[ref.path] = announcement(ref, block)
