@@ -62,8 +62,8 @@ def forget_world() -> None:
 def describe(error: BaseException, role: str) -> WorkerFailed:
     """Report of an error for the coordinator, with its traceback.
 
-    Those whose message says all have none: of a value that the environment's spaces do not have, and
-    where another rank has died; the frames are those of who noticed it.
+    Those whose message says all have none: a value that the environment's spaces do not have, or
+    another rank's death; the frames are those of who noticed it.
     """
     lines = (
         [] if isinstance(error, (EnvValueError, GroupBrokenError, RankMissingError))
