@@ -52,8 +52,8 @@ class ActionDistribution:
         if scales and self.bounds is not None:
             least, most = (bound.astype(np.float64) for bound in self.bounds)
             is_bounded = (np.maximum(-least, most) < _UNBOUNDED) & (most > least)
-            middle = np.where(is_bounded, (least + most) / 2, 0.0)
-            half = np.where(is_bounded, (most - least) / 2, 1.0)
+            least, most = np.where(is_bounded, least, -1.0), np.where(is_bounded, most, 1.0)
+            middle, half = (least + most) / 2, (most - least) / 2
             if (middle != 0).any() or (half != 1).any():
                 self._scale = middle.astype(np.float32), half.astype(np.float32)
         # where the logits of each component are; filler is behind the last one
