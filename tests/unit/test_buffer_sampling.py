@@ -154,7 +154,7 @@ def test_a_draw_for_many_batches_counts_as_many() -> None:
 def test_a_draw_of_nothing_does_not_anneal() -> None:
     buffer = filled(3, beta=0.0, anneal_step=4)
     assert buffer.sample(4, 0) is None
-    assert buffer.sample(2, 0, slice(0, 1)) is None
+    assert buffer.sample(2, 0, slice(3, 4)) is None
     assert buffer.beta == 0.0
 
 
