@@ -246,6 +246,7 @@ class LocalWorker:
         with self._signals:
             if self._is_battle:
                 first = self._env.reset(seed=seed, **({"options": options} if options else {}))
+                _check_turns(first)
             else:
                 first = [parts_of_reset(self._env.reset(seed=seed, options=options))[0]]
         self._show(slot, first)
@@ -353,6 +354,8 @@ class LocalWorker:
                 self._seed(next_seed)
                 with self._signals:
                     observations = self._env.reset(seed=next_seed)
+        if goes_on or not is_over:
+            _check_turns(observations)
         self._show(slot, observations)
         if not (is_over or keeps_info):
             return None
@@ -420,6 +423,14 @@ class LocalWorker:
         """Close the environment."""
         self.shut()
         self._arrays = None
+
+
+def _check_turns(observations: Sequence[Any]) -> None:
+    """Refuses a game that goes on, and waits for nobody."""
+    if all(own is None for own in observations):
+        raise EnvValueError(
+            "no player has an observation, and the game goes on: return one for each who acts next"
+        )
 
 
 @contextlib.contextmanager

@@ -18,7 +18,7 @@ from fakes.spaces import simple_spaces
 from hpcdi.env.create import create_env_manager, make_env_manager
 from hpcdi.env.pettingzoo import BattleEnv, PettingZooEnv, as_battle, teams_of
 from hpcdi.env.probe import get_spaces, look_at
-from hpcdi.errors import ConfigError, EnvError
+from hpcdi.errors import ConfigError, EnvError, EnvValueError
 from hpcdi.types import Array
 from hpcdi.worker.dict_envs import DictManager
 
@@ -242,6 +242,26 @@ def rounds(rows: Any) -> Iterator[tuple[Any, Any, Any]]:
         ready = manager.ready_obs
         actions = manager.random_action()
         yield ready, actions, manager.step(actions)
+
+
+class NobodyActs(SeedsBattle):
+    """Goes on in its second step, and has an observation for nobody."""
+
+    steps = 0
+
+    def step(self, actions: Any) -> Any:
+        self.steps += 1
+        obs = np.ones((2, 3)) if self.steps == 1 else [None, None]
+        return SimpleNamespace(obs=obs, reward=[0.0, 0.0], done=False, info=[{}, {}])
+
+
+def test_a_game_that_waits_for_nobody_is_refused() -> None:
+    """It would go on for ever, without a step of anybody's."""
+    with make_env_manager({"type": "base"}, [NobodyActs], battle=True) as rows:
+        rows.launch()
+        rows.step({"action": np.zeros(2, np.int64)})
+        with pytest.raises(EnvValueError, match="no player has an observation"):
+            rows.step({"action": np.zeros(2, np.int64)})
 
 
 @pytest.mark.parametrize("env_id", ["classic.tictactoe_v3", "classic.connect_four_v3"])
