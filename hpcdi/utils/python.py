@@ -21,7 +21,16 @@ def python_command(*words: str) -> list[str]:
 
 
 def leave_present_folder() -> None:
-    """Take from the path what ``python -m`` has put first; a checkout that is used comes last."""
+    """Take from the path what ``python -m`` has put first; a checkout that is used comes last.
+
+    And what an empty entry of PYTHONPATH stands for, here and in what this process starts:
+    ``PYTHONPATH=$PYTHONPATH:/x`` has one where the variable was unset, and nobody means it.
+    """
+    named = [folder for folder in os.environ.get("PYTHONPATH", "").split(os.pathsep) if folder]
+    if os.pathsep in os.environ.get("PYTHONPATH", "") and _present() not in named:
+        os.environ["PYTHONPATH"] = os.pathsep.join(named)
+        first = 0 if sys.flags.safe_path else 1
+        sys.path[first:] = [x for x in sys.path[first:] if x not in ("", _present())]
     if sys.flags.safe_path or not sys.path or sys.path[0] not in ("", _present()):
         return
     del sys.path[0]

@@ -83,7 +83,7 @@ def planted(folder: Path) -> dict[str, str]:
     return {k: v for k, v in os.environ.items() if k != "PYTHONSAFEPATH"}
 
 
-@pytest.mark.parametrize("how", ["as ranks are", "as scripts do"])
+@pytest.mark.parametrize("how", ["as ranks are", "as scripts do", "an empty entry"])
 def test_commands_that_are_started_do_not_search_the_present_folder(
     tmp_path: Path, how: str
 ) -> None:
@@ -91,6 +91,10 @@ def test_commands_that_are_started_do_not_search_the_present_folder(
     if how == "as scripts do":
         command = [word for word in command if word != "-P"]
         for module in ("hpcdi", "types"):  # which Python itself takes, before it runs us
+            (tmp_path / f"{module}.py").unlink()
+    if how == "an empty entry":  # of PYTHONPATH=$PYTHONPATH:/x; those above are imported before us
+        variables["PYTHONPATH"] = os.pathsep.join(["", "/x"])
+        for module in ("hpcdi", "types"):
             (tmp_path / f"{module}.py").unlink()
     done = subprocess.run(
         command, cwd=tmp_path, env=variables, check=False, capture_output=True, text=True
