@@ -100,6 +100,7 @@ def main(arguments: Sequence[str]) -> int:
             f"{short(layout.root)} has no league.json: it is no league (policy.other.commander."
             "type: one_vs_one), or has not begun; see hpcdi status"
         )
+    _check(layout, shown)
     options.config = None  # that of the run
     if options.cross_play:
         return cross_play.play(layout, shown, options)
@@ -117,6 +118,22 @@ def main(arguments: Sequence[str]) -> int:
         if not options.json:
             print_lines([f"picture {options.png}: rows and columns are {', '.join(names)}"])
     return EXIT_DONE
+
+
+def _check(layout: RunLayout, shown: Mapping[str, Any]) -> None:
+    """Check that a file holds what `LeagueView` has written, by showing it all.
+
+    Raises:
+        LaunchError: it does not.
+    """
+    try:
+        _title(layout, shown)
+        scores_of(shown)
+        for player in shown["players"]:
+            if player["role"] in LEARNING:
+                _table(shown, player["name"])
+    except (AttributeError, IndexError, LookupError, TypeError, ValueError) as error:
+        raise LaunchError(f"{layout.league_file} is damaged: {error!r}") from error
 
 
 def _learning(shown: Mapping[str, Any], name: str) -> str:

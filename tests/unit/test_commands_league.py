@@ -112,6 +112,18 @@ def test_a_run_that_is_no_league(run_dir: Path, capsys: pytest.CaptureFixture[st
     assert "has no league.json" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("key", ["players", "payoff", "ratings", "games", "env_steps"])
+def test_a_damaged_league_is_refused(
+    run_dir: Path, key: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = RunLayout(run_dir).league_file
+    shown = json.loads(file.read_text())
+    for value in ("\x1b[2J", {"main": "x"}, [3]):
+        write_json(file, {**shown, key: value})
+        assert main(["league", str(run_dir), "--cross-play"]) == 2
+        assert "league.json is damaged: " in capsys.readouterr().err
+
+
 def test_the_picture_is_blue_where_the_row_wins() -> None:
     picture = heat_map(scores_of(shown_of(league(), 0)))
     main_row, against_first = picture[0], 2 * 12  # main, script, main_000001
