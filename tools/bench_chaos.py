@@ -222,8 +222,9 @@ def rows_of(chaos: Chaos, minutes: float) -> list[Row]:
                 peer=f"{len(chaos.flipped)} were damaged"),
         at_most("env steps counted more or less than are stored",
                 chaos.trial.steps_off() if is_done else math.nan, "steps", 0),
-        *[at_most("games in the payoff more or less than are stored",
-                  chaos.trial.games_off() if is_done else math.nan, "games", 0)] * is_league,
+        *(at_most("games in the payoff more or less than are stored",
+                  chaos.trial.games_off() if is_done else math.nan, "games", 0)
+          for _ in range(is_league)),
         Row("processes that a job has left on its hosts", chaos.left, "processes"),
     ]  # fmt: skip
 
