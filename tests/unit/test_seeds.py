@@ -1263,6 +1263,8 @@ def test_errors_are_also_what_di_engine_raises() -> None:
         Note(None, "a", 1, position="sometimes")
     with pytest.raises(AssertionError):
         ding.AdvancedReplayBuffer({}).push([3], 0)
+    with pytest.raises(AssertionError, match="key 'data'"):
+        ding.NaiveReplayBuffer({}).load_state_dict({})
 
 
 # ------------------------------------------------------------------------------------- differences
@@ -1296,6 +1298,8 @@ def _items() -> None:
     buffer.push([item(k) for k in range(4)], 0)
     buffer.sample(2, 0)
     assert np.random.get_state()[1].tolist() == state  # type: ignore[index, union-attr]
+    with pytest.raises(BufferContractError, match="holds 10000 items, this one 8"):
+        ding.NaiveReplayBuffer({"replay_buffer_size": 8}).load_state_dict(buffer.state_dict())
     pushed = item(9)
     buffer = ding.AdvancedReplayBuffer({})
     buffer.push([item(0, priority=1e9), pushed], 0)
@@ -1400,8 +1404,8 @@ def _lambda() -> None:
 DIFFERENCES: dict[str, Callable[[], None]] = {
     "`Coordinator.state_dict()` is not empty": _state_dict,
     "A setting that nobody knows is refused": _setting,
-    "Buffers copy items, refuse those of other keys or shapes, and draw by a generator of their "
-    "own, from a `sample_range` uniformly": _items,
+    "Buffers copy items, refuse those of other keys or shapes and states of another size, and "
+    "draw by a generator of their own, from a `sample_range` uniformly": _items,
     "Buffers do not load files of hickle": _hickle,
     "A hook after an iteration sees how many are done, 1 at the first; there is no `iteration_0`, "
     "and `train` without `envstep` leaves `collector_envstep`": _iterations,

@@ -279,13 +279,15 @@ class RingBuffer(IBuffer, Closing):
         list of items that are pushed.
 
         Raises:
-            BufferContractError: it was of another capacity, or stores frames of other columns; then
-                the buffer stays as it is.
+            BufferContractError: it was of another capacity, stores frames of other columns, or is
+                none; then the buffer stays as it is.
         """
         with self._lock:
             if "ring" in _state_dict:
                 self._restore(_state_dict)
                 return
+            if "data" not in _state_dict:
+                raise BufferContractError("a buffer's state has a key 'data'")
             items = list(_state_dict["data"])
             if "tail" in _state_dict:
                 tail = int(_state_dict["tail"])
