@@ -103,16 +103,16 @@ def _check_came(of_ranks: Mapping[int, Array]) -> None:
     """Check that something has come from each rank, in the place of zeros.
 
     With ULFM a collective call that misses a dead rank may return on some of the others as if
-    nothing were wrong (seen with Open MPI 5.0.11).
+    nothing were wrong, and have written nothing (seen with Open MPI 5.0.11).
 
     Raises:
         RankMissingError: some have sent nothing.
     """
     missing = [rank for rank, came in of_ranks.items() if not np.any(came)]
     if missing:
+        who = f"{'ranks' if missing[1:] else 'rank'} {', '.join(map(str, missing))}"
         raise RankMissingError(
-            f"nothing has come from {'ranks' if missing[1:] else 'rank'} "
-            f"{', '.join(map(str, missing))}: dead, or about to end"
+            f"a call of all ranks returned without what {who} gave: one has died"
         )
 
 
