@@ -65,7 +65,7 @@ def test_rank_0_plays_and_all_end_together(world: World, shared_path: Path) -> N
     env = Manager([[(2, 1.0), (3, 9.0)], [(4, 2.0)]]) if first else None
     policy = DuckPolicy() if first else NeverAsked()
     with InteractionSerialEvaluator({"stop_value": 4}, env, policy, writer) as evaluator:
-        assert evaluator.should_eval(5)
+        assert evaluator.should_eval(0)
         stop, info = evaluator.eval(saved.append, train_iter=5, n_episode=3)
         assert stop is True
         assert info["eval_episode_return"] == [1.0, 9.0, 2.0]
