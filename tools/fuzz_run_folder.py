@@ -47,7 +47,7 @@ SETTINGS = (
     "policy.learn.learner.hook={save_ckpt_after_iter: 100}", "env.evaluator_env_num=2",
 )  # fmt: skip
 LIMIT_S = 400.0
-"""Of a command: a hundred times what the slowest takes of an idle machine (see the last lines)."""
+"""Of a command: thirty times the CPU time of the slowest, 13 s of `train` (see the last lines)."""
 COVERED = ("data/", "policies/", "snapshots/", "checkpoints", "config.yaml", "run.json")
 """What is read again; logs, curves and status.json are only shown."""
 _EARLIER = "earlier"
