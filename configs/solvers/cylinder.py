@@ -12,7 +12,8 @@ begin in the fully developed vortex street, at a phase that the seed chooses, an
 steps.
 
 ``hpcdi train configs/cylinder_sac.yaml`` trains it; the class needs only numpy, gymnasium and a
-communicator. A film of an exported policy, the first half of it without control::
+communicator. A film of an exported policy, the first half of it without control, by as many
+ranks as it was trained with (they say in which order the probes come)::
 
     hpcdi export runs/cylinder_sac/latest -o jets.pt2
     mpirun -n 4 python configs/solvers/cylinder.py jets.pt2 jets.gif

@@ -65,10 +65,8 @@ def describe(error: BaseException, role: str) -> WorkerFailed:
     Those whose message says all have none: a value that the environment's spaces do not have, or
     another rank's death; the frames are those of who noticed it.
     """
-    lines = (
-        [] if isinstance(error, (EnvValueError, GroupBrokenError, RankMissingError))
-        else traceback.format_exception(type(error), error, error.__traceback__)
-    )  # fmt: skip
+    says_all = isinstance(error, EnvValueError | GroupBrokenError | RankMissingError)
+    lines = [] if says_all else traceback.format_exception(type(error), error, error.__traceback__)
     code = error.exit_code if isinstance(error, HpcdiError) else EXIT_FAILED
     code = EXIT_REQUEUE if is_of_the_machine(error) else code
     summary = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
