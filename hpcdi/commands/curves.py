@@ -19,6 +19,7 @@ from hpcdi.store.layout import RunLayout
 from hpcdi.utils.console import escaped
 from hpcdi.utils.curves import CurvePoint, read_curves
 from hpcdi.utils.metrics import human_count
+from hpcdi.utils.sparkline import sparkline
 
 HELP = """\
 Show the curves of runs in the terminal, or write them as CSV, or as runs of Weights & Biases or
@@ -38,9 +39,6 @@ WANDB_MODE=online writes to the server of Weights & Biases, MLFLOW_TRACKING_URI 
 EXIT_CODES = "exit codes: 0 shown; 2 there is no such run, or no curve of this name"
 _FIRST = ("curves/*", "info/*")
 _COLUMNS = ("run", "curve", "env_step", "time", "value")
-_BARS = "▁▂▃▄▅▆▇█"
-_ASCII_BARS = "_.-=^"
-_WIDTH = 32
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -141,25 +139,3 @@ def _lines(curves: Mapping[Path, Mapping[str, Sequence[CurvePoint]]]) -> Iterato
                 f"  {name:{width}}  {values[-1]:>9.4g}  {sparkline(values)}  {span}, "
                 f"{len(points)} points to env step {human_count(points[-1].step)}"
             )
-
-
-def sparkline(values: Sequence[float], width: int = _WIDTH) -> str:
-    """Values in order as a line of bars, each the mean of a part of them; NaN is a blank."""
-    try:
-        _BARS.encode(sys.stdout.encoding or "utf-8")
-        bars = _BARS
-    except UnicodeEncodeError:
-        bars = _ASCII_BARS
-    count = min(width, len(values))
-    parts = [
-        values[len(values) * k // count : len(values) * (k + 1) // count] for k in range(count)
-    ]
-    finite = [[value for value in part if math.isfinite(value)] for part in parts]
-    means = [sum(part) / len(part) if part else math.nan for part in finite]
-    known = [mean for mean in means if mean == mean]
-    if not known:
-        return " " * width
-    low, high = min(known), max(known)
-    scale = (len(bars) - 1) / (high - low) if high > low else 0.0
-    line = "".join(" " if m != m else bars[round((m - low) * scale)] for m in means)
-    return f"{line:{width}}"

@@ -154,6 +154,8 @@ def _batch(text: str) -> int | None:
 
 
 def _format_of(output: str | None, asked: str | None) -> str:
+    if asked == "minari" and output is not None:
+        raise LaunchError(f"-o {output}: Minari's datasets are named: --to minari NAME")
     if output is None or Path(output).is_dir():
         return asked or "torch"
     suffix = Path(output).suffix

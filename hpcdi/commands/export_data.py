@@ -81,6 +81,8 @@ def export_dataset(kind: str, options: Namespace) -> int:
     """
     run = find_run(options.policy)
     names = [word for word in options.override if "=" not in word]
+    if kind != "minari" and names:
+        raise LaunchError(f"-o FILE names a {kind} file; {names[0]!r} has no meaning here")
     overrides = [word for word in options.override if "=" in word]
     config_file = Path(options.config) if options.config else RunLayout(run).config_file
     if not config_file.is_file():

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import re
 import statistics
 import sys
 import time
@@ -18,11 +19,13 @@ from typing import Any
 from hpcdi.commands.options import add_run, make_parser
 from hpcdi.commands.run_state import RunStatus, find_run, status_of
 from hpcdi.run.run_folder import short
+from hpcdi.store.layout import RunLayout
 from hpcdi.types import is_guest
 from hpcdi.utils.backoff import wait_s
 from hpcdi.utils.console import escaped
 from hpcdi.utils.metrics import counted, human_bytes, human_count, human_time
 from hpcdi.utils.progress import Evaluation
+from hpcdi.utils.sparkline import sparkline
 
 HELP = """\
 Print the state of a run: pending, starting, running, done, failed, stopped or dead; its job, speed,
@@ -32,7 +35,7 @@ from a login node, and when the run hangs or is gone.
 
   hpcdi status runs/cartpole_dqn/latest              a run, by its folder
   hpcdi status 123456                                by its Slurm job, also 123456_7 of an array
-  hpcdi status runs/cartpole_dqn/latest --watch 5    repeat every 5 s until it is over
+  hpcdi status runs/cartpole_dqn/latest --watch 5    repeat every 5 s until its end, with curves
   hpcdi status runs/cartpole_dqn/latest --json       for a program
 
 A run is dead if its run.json says running, but its process or job is gone, or it has been silent
@@ -42,6 +45,9 @@ EXIT_CODES = """\
 exit codes: 0 it is pending, starting, running or done; 1 it has failed, or is dead; 2 there is no
 such run; 85, 130, 143 it was stopped (time limit or signal; Ctrl-C; a second SIGTERM)
 """
+_RETURN = re.compile(
+    r"curves/(evaluation|collect)_return(/.*)?|(.*_)?(evaluator|collector)_step/reward_mean"
+)
 _TRACE_LINES = 6
 _IDLE_NAMED = 3
 _HOSTS_NAMED = 4
@@ -70,12 +76,12 @@ def main(arguments: Sequence[str]) -> int:
     clear = "\x1b[H\x1b[2J" if options.watch is not None and sys.stdout.isatty() else ""
     while True:
         status = status_of(run)
-        lines = (
-            [json.dumps(data_of(status), indent=2)]
-            if options.json
-            else map(escaped, lines_of(status))
-        )
-        text = "\n".join(lines)
+        if options.json:
+            lines = [json.dumps(data_of(status), indent=2)]
+        else:
+            lines = lines_of(status)
+            lines[1:1] = curves_of(status.layout) if options.watch is not None else []
+        text = "\n".join(lines if options.json else map(escaped, lines))
         sys.stdout.write(f"{clear}{text}\n")
         sys.stdout.flush()
         if options.watch is None or status.is_over:
@@ -104,6 +110,18 @@ def lines_of(status: RunStatus) -> list[str]:
         lines.append(_line("damaged", f"{status.layout.run_file.name}: {status.damage}"))
     lines += _error(status.error)
     return lines + [_line("next" if not i else "", step) for i, step in enumerate(steps(status))]
+
+
+def curves_of(layout: RunLayout) -> list[str]:
+    """Returns lines with the curves of a run's return, of evaluating and of collecting."""
+    from hpcdi.utils.curves import read_curves  # slow: with it tensorboard
+
+    curves, lines = read_curves(layout.tensorboard_dir), []
+    for name in sorted(name for name in curves if _RETURN.fullmatch(name)):
+        values = [point.value for point in curves[name]]
+        what = name.removeprefix("curves/").replace("_return", "")
+        lines.append(_line("return", f"{sparkline(values)} {values[-1]:.4g}, {what}"))
+    return lines
 
 
 def _counts(status: RunStatus) -> list[str]:

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from hpcdi import cli
-from hpcdi.commands.curves import sparkline
 from hpcdi.utils.curves import TensorBoardWriter, read_curves
+from hpcdi.utils.sparkline import sparkline
 
 
 @pytest.fixture

@@ -21,6 +21,7 @@ from hpcdi.run import run_folder
 from hpcdi.run.run_lock import this_process
 from hpcdi.run.slurm_queue import QueueJob
 from hpcdi.store.layout import RunLayout
+from hpcdi.utils.curves import TensorBoardWriter
 
 PLACEMENT = [{"rank": r, "role": role, "host": "node1"} for r, role in enumerate(("c", "l", "k"))]
 
@@ -193,9 +194,16 @@ def test_before_the_first_word_there_is_little_to_say(tmp_path: Path) -> None:
 
 
 def test_watching_ends_with_the_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    make_run(tmp_path / "run", state="stopped", exit_code=85, reason="the time limit is near")
+    run = make_run(tmp_path / "run", state="stopped", exit_code=85, reason="the limit is near")
+    with TensorBoardWriter(run.tensorboard_dir) as curves:
+        for step, value in ((10, -21.0), (20, 0.0), (30, 18.5)):
+            curves.add_scalar("curves/evaluation_return", value, step)
+            curves.add_scalar("curves/loss", value, step)
     assert cli.main(["status", "run", "--watch"]) == 85
-    assert capsys.readouterr().out.count("pong") == 1
+    headline, curve, *others = capsys.readouterr().out.splitlines()
+    assert headline.startswith("pong")
+    assert curve.split() == ["return", "▁▅█", "18.5,", "evaluation"]
+    assert not [line for line in others if "▁" in line]
 
 
 def test_a_run_is_found_by_its_job(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -83,16 +83,18 @@ def test_some_of_the_episodes(cartpole: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (["bad name"], "is no name of Minari's"),
-        (["one-v0", "two-v0"], "one name"),
-        (["far/none-v0", "--returns=1000000:"], "none is wanted"),
+        (["minari", "bad name"], "is no name of Minari's"),
+        (["minari", "one-v0", "two-v0"], "one name"),
+        (["minari", "-o", "one.hdf5"], "--to minari NAME"),
+        (["minari", "far/none-v0", "--returns=1000000:"], "none is wanted"),
+        (["parquet", "steps"], "'steps' has no meaning here"),
     ],
 )
 def test_what_cannot_be_written_leaves_nothing(
     cartpole: Path, datasets: Path, arguments: list[str], said: str
 ) -> None:
     with pytest.raises(LaunchError, match=said):
-        main([str(cartpole), "--to", "minari", *arguments])
+        main([str(cartpole), "--to", *arguments])
     assert not list(datasets.rglob("main_data.hdf5"))
 
 
