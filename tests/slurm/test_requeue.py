@@ -92,7 +92,10 @@ def test_a_lost_node(cluster: Cluster, tmp_path: Path) -> None:
 
 
 def test_mpirun_and_its_lost_node(cluster: Cluster, tmp_path: Path) -> None:
-    """One world over two nodes by mpirun, whose exit code says nothing of a node that is lost."""
+    """One world over two nodes by mpirun, whose exit code says nothing of a node that is lost.
+
+    mpirun sends rank 0 SIGTERM and kills it soon after: it may or may not have stopped in order.
+    """
     settings = solved_after(1, tmp_path)
     job = cluster.submit(
         tmp_path, CARTPOLE, *settings, "--launcher", "mpirun", "--nodes", "2",
@@ -106,7 +109,8 @@ def test_mpirun_and_its_lost_node(cluster: Cluster, tmp_path: Path) -> None:
         said = job.wait()
     finally:
         cluster.repair()
-    assert "the job ended without a result" in said
+    stopped = f"the run was stopped; job {job.number} will resume it"
+    assert stopped in said or "the job ended without a result" in said
     check_gone_on(job, 1)
 
 
