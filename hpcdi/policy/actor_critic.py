@@ -22,15 +22,15 @@ from torch import Tensor, nn
 from hpcdi.comm import group
 from hpcdi.config.algorithms import ActorCriticConfig
 from hpcdi.policy import memories, networks
+from hpcdi.policy.acting.actor_critic import ActorCriticActing
 from hpcdi.policy.distributions import ActionDistribution
 from hpcdi.policy.spaces import action_leaves
 from hpcdi.policy.torch_policy import TorchPolicy
-from hpcdi.types import ACTION_MASK, Array, Columns, Settings
 
-_NETWORK, _ACTIONS, _SHUFFLES = range(3)  # streams of random numbers
+_NETWORK, _SHUFFLES = 0, 2  # streams of random numbers
 
 
-class ActorCriticPolicy(TorchPolicy):
+class ActorCriticPolicy(ActorCriticActing, TorchPolicy):
     """Base of PPO and IMPALA: actions of every space, with or without masks of legal ones.
 
     Several learners learn as one would from joint minibatches, to which each contributes one of its
@@ -50,22 +50,6 @@ class ActorCriticPolicy(TorchPolicy):
         return network
 
     # ----------------------------------------------------------------------------------- acting
-
-    def prepare_acting(self) -> None:
-        """Random numbers of sampling."""
-        self._rng = self.random(_ACTIONS)
-
-    def act(self, observation: Columns, setting: Settings, rows: Array | None = None) -> Columns:  # noqa: ARG002
-        """Sampled actions, legal ones where there is a mask.
-
-        Returns:
-            ``value`` (float32 [rows]) and what `ActionDistribution.sample` returns: ``action``,
-            ``log_prob`` and of Boxes ``raw_action``: what was sampled and is learnt from; `action`
-            is that within the environment's bounds.
-        """
-        *policy, value = self.infer(observation)
-        drawn = self._distribution.sample(policy, self._rng, observation.get(ACTION_MASK))
-        return {**drawn, "value": value}
 
     def greedy(self, output: tuple[Tensor, ...], legal: Tensor | None = None) -> tuple[Any, ...]:
         """The likeliest actions [batch, ...], legal and within bounds, and the values [batch]."""

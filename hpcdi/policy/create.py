@@ -9,8 +9,12 @@ import numpy as np
 
 from hpcdi.config.compat import component_class, parse
 from hpcdi.config.fields import ComponentConfig
+from hpcdi.config.policy import TorchPolicyConfig
+from hpcdi.policy.acting.network import is_dense
 from hpcdi.policy.base import Policy
 from hpcdi.utils.registry import POLICY_REGISTRY
+
+_ACTS = {"collect", "eval"}
 
 
 def create_policy(
@@ -18,16 +22,29 @@ def create_policy(
     enable_field: Sequence[str] | None = None,
     *,
     seed: np.random.SeedSequence | None = None,
+    gets_weights: bool = False,
 ) -> Policy:
     """The policy that ``cfg.type`` names, with the modes of `enable_field`.
 
     With the command mode alone, a built-in policy is its settings: torch is not imported.
 
+    Args:
+        cfg: its settings.
+        enable_field: the modes; None: all.
+        seed: of its random numbers.
+        gets_weights: it acts only after weights have been loaded: where it collects and evaluates
+            alone, and its network has layers of numbers, it needs no torch (`policy.acting`).
+
     Raises:
         UnknownTypeError: no policy has that type. ConfigError: its settings are wrong.
     """
+    acting = POLICY_REGISTRY.acting_apart(_type_of(cfg)) if gets_weights else None
+    if acting is not None and enable_field is not None and set(enable_field) <= _ACTS:
+        config = cfg if isinstance(cfg, acting.Config) else parse(acting.Config, cfg, "policy")
+        if isinstance(config, TorchPolicyConfig) and is_dense(config):
+            return acting(config, enable_field, seed=seed)  # type: ignore[no-any-return]
     is_command = enable_field is not None and list(enable_field) == ["command"]
-    settings = POLICY_REGISTRY.settings_apart(cfg["type"] if isinstance(cfg, Mapping) else cfg.type)
+    settings = POLICY_REGISTRY.settings_apart(_type_of(cfg))
     if is_command and settings is not None:
         config = cfg if isinstance(cfg, settings) else parse(settings, cfg, settings.__name__)
         return Policy(config, enable_field, seed=seed)
@@ -38,3 +55,7 @@ def create_policy(
 def get_policy_cls(cfg: Mapping[str, Any] | ComponentConfig) -> Any:
     """The class that ``cfg.type`` names."""
     return component_class(POLICY_REGISTRY, cfg)
+
+
+def _type_of(cfg: Mapping[str, Any] | ComponentConfig) -> str:
+    return str(cfg["type"] if isinstance(cfg, Mapping) else cfg.type)

@@ -1,10 +1,4 @@
-"""Distributions of actions: sampled in numpy to act, their densities in torch to learn.
-
-An action has parts, see `hpcdi.types.Leaf`, and its probability is the product of theirs:
-logarithms and entropies are sums. A network's outputs are the logits of all values of all discrete
-components, one component after the other, and behind them the means of all components of Boxes; the
-logarithms of the latter's deviations are apart. A mask of legal actions has an entry a logit.
-"""
+"""Distributions of actions in torch: their densities, to learn; `acting.sampling` samples them."""
 
 from __future__ import annotations
 
@@ -12,108 +6,16 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor
 
-from hpcdi.types import Array, Columns, Leaf
+from hpcdi.policy.acting.sampling import ILLEGAL, ActionSampler, parts_of
 
 _LOG_2_PI = math.log(2 * math.pi)
-_UNBOUNDED = 1e30  # bounds beyond it say that there are none
-_ILLEGAL = -1e8
-"""Logit of an illegal action: its probability is 0, and so are its gradient and its ``p log p``."""
 
 
-class ActionDistribution:
-    """Distribution of the actions of an environment.
-
-    Args:
-        leaves: parts of an action.
-        scales: of components of Boxes with two bounds, -1..1 of the distribution is between them,
-            so that its deviation means the same whatever the unit; else it is in their units.
-    """
-
-    def __init__(self, leaves: Sequence[Leaf], *, scales: bool = True) -> None:
-        self.leaves = tuple(leaves)
-        self.counts = tuple(count for leaf in leaves for count in leaf.counts)
-        self.logits = sum(self.counts)
-        """How many of a network's outputs are logits; the others are means."""
-        self._only = self.leaves[0] if len(leaves) == 1 and not leaves[0].name else None
-        boxes = [leaf for leaf in leaves if not leaf.counts]
-        self.means = sum(math.prod(leaf.shape) for leaf in boxes)
-        self._is_one = len(self.counts) == 1 and self._only is not None
-        bounds = [(leaf.low, leaf.high) for leaf in boxes]
-        self.bounds: tuple[Array, Array] | None = None
-        """Of the components of Boxes, float32 [means] each; None: they are not known."""
-        if boxes and all(low for low, _ in bounds):
-            low, high = zip(*bounds, strict=True)
-            self.bounds = np.hstack(low).astype(np.float32), np.hstack(high).astype(np.float32)
-        self._scale: tuple[Array, Array] | None = None  # middle and half of the width
-        if scales and self.bounds is not None:
-            least, most = (bound.astype(np.float64) for bound in self.bounds)
-            is_bounded = (np.maximum(-least, most) < _UNBOUNDED) & (most > least)
-            least, most = np.where(is_bounded, least, -1.0), np.where(is_bounded, most, 1.0)
-            middle, half = (least + most) / 2, (most - least) / 2
-            if (middle != 0).any() or (half != 1).any():
-                self._scale = middle.astype(np.float32), half.astype(np.float32)
-        # where the logits of each component are; filler is behind the last one
-        starts = np.cumsum([0, *self.counts[:-1]]) if self.counts else np.zeros(0, np.int64)
-        place = starts[:, None] + np.arange(max(self.counts, default=0))
-        is_own = np.arange(place.shape[1]) < np.array(self.counts, np.int64)[:, None]
-        self._place: Array = np.where(is_own, place, self.logits).astype(np.int64)
-
-    # ----------------------------------------------------------------------------------- acting
-
-    def sample(
-        self, policy: Sequence[Array], rng: np.random.Generator, legal: Array | None = None
-    ) -> Columns:
-        """One action for each row.
-
-        Args:
-            policy: ``[outputs]``, float32 [envs, outputs], and with Boxes ``[outputs, log_std]``.
-            rng: random numbers.
-            legal: bool [envs, logits]; None: everything is legal.
-
-        Returns:
-            ``action`` [envs, ...] or, of several parts, ``action/<name>``: discrete ones from 0,
-            others within their bounds; ``log_prob`` float32 [envs]; with Boxes ``raw_action``
-            float32, what was sampled of them before it was scaled and clipped: [envs, ...] of one
-            Box, [envs, means] of several parts.
-        """
-        outputs = policy[0]
-        if self._is_one:
-            return sample_discrete(_masked(outputs, legal), rng)
-        drawn: Columns = {}
-        chosen = np.zeros((len(outputs), 0), np.int64)
-        log_prob = np.zeros(len(outputs), np.float32)
-        if self.counts:
-            logits = np.full((len(outputs), self.logits + 1), _ILLEGAL, np.float32)
-            logits[:, :-1] = _masked(outputs[:, : self.logits], legal)
-            components, most = self._place.shape
-            one = sample_discrete(logits[:, self._place].reshape(-1, most), rng)
-            chosen = one["action"].reshape(-1, components)
-            log_prob = one["log_prob"].reshape(-1, components).sum(axis=1)
-        raw = np.zeros((len(outputs), 0), np.float32)
-        if self.means:
-            drawn = sample_normal(outputs[:, self.logits :], policy[1], rng)
-            raw = drawn["raw_action"]
-            log_prob = log_prob + drawn["log_prob"]
-            if self._only is not None:
-                drawn["raw_action"] = raw.reshape(len(raw), *self._only.shape)
-        box = raw if self._scale is None else self._scale[0] + self._scale[1] * raw
-        actions = self._actions(chosen, box if self.bounds is None else np.clip(box, *self.bounds))
-        return {**drawn, **actions, "log_prob": log_prob}
-
-    def _actions(self, chosen: Array, box: Array) -> Columns:
-        """Actions [envs, ...] of their discrete [envs, components] and Box [envs, means] parts."""
-        actions = {}
-        for leaf, part in _parts(self.leaves, chosen, box):
-            is_integer = not leaf.counts and np.dtype(leaf.dtype).kind in "iu"
-            action = (np.rint(part) if is_integer else part).reshape(len(part), *leaf.shape)
-            actions[leaf.column("action")] = action if self._only else action.astype(leaf.dtype)
-        return actions
-
-    # ---------------------------------------------------------------------------------- learning
+class ActionDistribution(ActionSampler):
+    """Distribution of the actions of an environment; see `ActionSampler` for its arguments."""
 
     def greedy(self, policy: Sequence[Tensor], legal: Tensor | None = None) -> Any:
         """The likeliest actions [batch, ...], within bounds; of several parts a dict of them."""
@@ -132,7 +34,7 @@ class ActionDistribution:
             return (chosen if self.counts else box).reshape(-1, *self._only.shape)
         return {
             leaf.name: part.reshape(-1, *leaf.shape)
-            for leaf, part in _parts(self.leaves, chosen, box)
+            for leaf, part in parts_of(self.leaves, chosen, box)
         }
 
     def log_prob_entropy(
@@ -166,7 +68,7 @@ class ActionDistribution:
     def _log_probs(self, outputs: Tensor, legal: Tensor | None) -> Tensor:
         """Of each value of each discrete component, [batch, components, most values]."""
         logits = _masked_logits(outputs[:, : self.logits], legal)
-        logits = torch.nn.functional.pad(logits, (0, 1), value=_ILLEGAL)
+        logits = torch.nn.functional.pad(logits, (0, 1), value=ILLEGAL)
         place = torch.from_numpy(self._place).to(logits.device)
         return torch.nn.functional.log_softmax(logits[:, place], dim=2)
 
@@ -178,22 +80,8 @@ class ActionDistribution:
         return torch.cat(parts, dim=1).long()
 
 
-def _masked(logits: Array, legal: Array | None) -> Array:
-    return logits if legal is None else np.where(legal, logits, np.float32(_ILLEGAL))
-
-
 def _masked_logits(logits: Tensor, legal: Tensor | None) -> Tensor:
-    return logits if legal is None else logits.masked_fill(~legal.bool(), _ILLEGAL)
-
-
-def _parts(leaves: Sequence[Leaf], chosen: Any, box: Any) -> Any:
-    """Yields each leaf and its columns of the discrete or of the Box parts, [batch, components]."""
-    first = {True: 0, False: 0}
-    for leaf in leaves:
-        is_discrete = bool(leaf.counts)
-        start = first[is_discrete]
-        first[is_discrete] += len(leaf.counts) if is_discrete else math.prod(leaf.shape)
-        yield leaf, (chosen if is_discrete else box)[:, start : first[is_discrete]]
+    return logits if legal is None else logits.masked_fill(~legal.bool(), ILLEGAL)
 
 
 def log_prob_entropy(policy: Sequence[Tensor], action: Tensor) -> tuple[Tensor, Tensor]:
@@ -217,23 +105,3 @@ def log_prob_entropy(policy: Sequence[Tensor], action: Tensor) -> tuple[Tensor, 
     log_prob = -(0.5 * away.square() + log_std + 0.5 * _LOG_2_PI).sum(dim=1)
     entropy = (log_std + 0.5 * (1 + _LOG_2_PI)).sum(dim=-1)
     return log_prob, entropy.expand(len(mean))
-
-
-def sample_discrete(logits: Array, rng: np.random.Generator) -> Columns:
-    """One action for each row, by the inverse of the cumulated probabilities."""
-    shifted = logits - logits.max(axis=1, keepdims=True)
-    cumulated = np.cumsum(np.exp(shifted), axis=1)
-    total = cumulated[:, -1]
-    drawn = rng.random(len(logits), dtype=np.float32) * total
-    # a product that is rounded up to the total would be an action too many
-    action = np.minimum((cumulated <= drawn[:, None]).sum(axis=1), logits.shape[1] - 1)
-    log_prob = shifted[np.arange(len(logits)), action] - np.log(total)
-    return {"action": action, "log_prob": log_prob}
-
-
-def sample_normal(mean: Array, log_std: Array, rng: np.random.Generator) -> Columns:
-    """One action for each row: the mean, and noise of the given deviation."""
-    noise = rng.standard_normal(mean.shape, dtype=np.float32)
-    log_prob = -(0.5 * noise * noise + log_std).sum(axis=1, dtype=np.float32)
-    log_prob -= np.float32(0.5 * _LOG_2_PI * mean.shape[1])
-    return {"raw_action": mean + np.exp(log_std) * noise, "log_prob": log_prob}

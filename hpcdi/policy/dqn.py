@@ -14,24 +14,18 @@ import dataclasses
 from collections.abc import Mapping
 from typing import Any, ClassVar
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 
 from hpcdi.config.algorithms import DQNConfig, DQNLearnConfig
 from hpcdi.policy import gradient_step, networks
-from hpcdi.policy.exploration import (
-    LastingActions,
-    epsilon_greedy,
-    ladder,
-)
+from hpcdi.policy.acting.dqn import DQNActing
 from hpcdi.policy.torch_policy import ReplayPolicy
-from hpcdi.types import ACTION_MASK, Array, Columns, Settings
 
-_EXPLORING, _LEARNING = range(2)  # streams of random numbers
+_LEARNING = 1  # stream of random numbers
 
 
-class DQNPolicy(ReplayPolicy):
+class DQNPolicy(DQNActing, ReplayPolicy):
     """DQN, for discrete actions, with or without masks of legal ones.
 
     Where there are several learners they learn as one would from the batches of all, which must be
@@ -53,29 +47,9 @@ class DQNPolicy(ReplayPolicy):
     # ----------------------------------------------------------------------------------- acting
 
     def prepare_acting(self) -> None:
-        """Random numbers of exploration, and who among all collectors explores."""
-        self._rng = self.random(_EXPLORING)
+        """Exploration, also by the noise of noisy layers."""
+        super().prepare_acting()
         self._exploring = networks.Noise(self._rng, self._model)
-        duration = self._cfg.other.eps.duration
-        self._lasting = LastingActions(duration, self._rng) if duration else None
-        self._env_num = 1
-        self._collector = (0, 1)  # its number, and how many there are: a collector sets it
-
-    def act(self, observation: Columns, setting: Settings, rows: Array | None = None) -> Columns:
-        """Actions int64 [rows]: the best, or with probability ``setting["eps"]`` random ones."""
-        with self._exploring:
-            best = self.act_greedily(observation)["action"]
-        eps, legal = setting.get("eps", 0.0), observation.get(ACTION_MASK)
-        count = self._cfg.model.actions
-        rows = np.arange(len(best)) if rows is None else rows
-        if self._cfg.other.eps.ladder:
-            number, collectors = self._collector
-            in_each = self._env_num = max(self._env_num, int(rows.max()) + 1)
-            rung = number * in_each + rows
-            eps = ladder(eps, self._cfg.other.eps.ladder, rung, collectors * in_each)
-        if self._lasting is not None:
-            return {"action": self._lasting.act(best, eps, count, rows, legal)}
-        return {"action": epsilon_greedy(best, eps, count, self._rng, legal)}
 
     def greedy(self, output: Tensor, legal: Tensor | None = None) -> tuple[Tensor, ...]:
         """Actions int64 [batch], and the values that they follow from."""

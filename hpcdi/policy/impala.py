@@ -13,36 +13,23 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-import numpy as np
 import torch
 from torch import Tensor
 
 from hpcdi.config.algorithms import IMPALAConfig, IMPALALearnConfig
 from hpcdi.policy import gradient_step, memories, minibatches, networks
+from hpcdi.policy.acting.actor_critic import IMPALAActing
 from hpcdi.policy.actor_critic import ActorCriticPolicy
-from hpcdi.policy.base import TrainColumns
 from hpcdi.policy.minibatches import Joint
-from hpcdi.policy.returns import NEXT_OBSERVATION
-from hpcdi.types import ACTION_MASK, Array, Columns
+from hpcdi.types import ACTION_MASK
 
 
-class IMPALAPolicy(ActorCriticPolicy):
+class IMPALAPolicy(IMPALAActing, ActorCriticPolicy):
     """IMPALA, or APPO. Several learners learn from joint minibatches."""
 
     Config = IMPALAConfig
     _cfg: IMPALAConfig
     _learn: IMPALALearnConfig
-
-    def train_columns(
-        self,
-        transitions: Mapping[str, Array],  # noqa: ARG002
-        item_len: Array,
-        last_observation: Columns,  # noqa: ARG002
-    ) -> TrainColumns:
-        """Where sequences begin; the next observation is read one row on."""
-        one = np.ones(int(item_len.sum()), dtype=np.uint16)
-        columns = {"bootstrap_offset": one, **self.sequence_columns(item_len)}
-        return TrainColumns(columns, (NEXT_OBSERVATION,))
 
     def update(self, batch: Mapping[str, Tensor]) -> list[dict[str, Any]]:
         """One pass over the data, or several, in minibatches.

@@ -21,11 +21,12 @@ from torch import Tensor, nn
 from torch.nn.utils import rnn
 
 from hpcdi.errors import PolicyError
+from hpcdi.policy.acting.base import SEQUENCE_LEN
 from hpcdi.types import Array
 
 State = dict[str, Tensor]
-LENGTH = "sequence_len"
-"""Stored column: transitions of the sequence that begins in a row, 0 within one; key of a state."""
+LENGTH = SEQUENCE_LEN
+"""Stored column; key of a state."""
 _STATE = "state"
 
 

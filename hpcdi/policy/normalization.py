@@ -18,7 +18,6 @@ environment's running discounted return, 0 at the start of an episode (Engstrom 
 
 from __future__ import annotations
 
-from collections import ChainMap
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -30,12 +29,10 @@ from hpcdi.comm import group
 from hpcdi.config.policy import TorchPolicyConfig
 from hpcdi.errors import PolicyError
 from hpcdi.policy import memories
-from hpcdi.policy.base import TrainColumns
+from hpcdi.policy.acting.base import DISCOUNTED
 from hpcdi.policy.spaces import is_normalised, obs_leaves
-from hpcdi.types import Array, Columns
+from hpcdi.types import Array
 
-DISCOUNTED = "discounted_return"
-"""Stored: each environment's running discounted return, float32."""
 _EPSILON = 1e-8
 _OBSERVATIONS = ("observation", "next_observation")
 
@@ -175,48 +172,3 @@ class Normalizer(nn.Module):
                     centred = columns[name].float() - mean
                     made[name] = (centred * scale).clamp(-self._clip, self._clip)
         return made
-
-
-class RewardTracker:
-    """An actor that stores the discounted returns beside its transitions.
-
-    What an on-policy algorithm makes of rewards before they are stored, it makes of scaled ones; a
-    replay buffer keeps them as they are, and learners scale.
-
-    Args:
-        cfg: the policy's settings.
-        normalizer: of its network.
-        actor: acts.
-    """
-
-    def __init__(self, cfg: TorchPolicyConfig, normalizer: Normalizer, actor: Any) -> None:
-        self.act = actor.act
-        self._cfg, self._normalizer, self._actor = cfg, normalizer, actor
-        self._running = np.zeros(0)
-
-    def step_columns(self, reward: Array, live: Array, over: Array) -> Columns:
-        """Follow a step; returns the columns to store. See `ColumnarActor.step_columns`."""
-        if len(self._running) != len(reward):
-            self._running = np.zeros(len(reward))
-        following = self._cfg.discount_factor * self._running + reward
-        self._running = np.where(live, following, self._running)
-        column = self._running.astype(np.float32)
-        self._running[over] = 0.0
-        return {DISCOUNTED: column}
-
-    def train_columns(
-        self, transitions: Mapping[str, Array], item_len: Array, last_observation: Columns
-    ) -> TrainColumns:
-        """See `ColumnarActor.train_columns`."""
-        if self._cfg.on_policy:
-            reward = self._normalizer.rewards(transitions["reward"])
-            transitions = ChainMap({"reward": reward}, transitions)  # type: ignore[arg-type]
-        made: TrainColumns = self._actor.train_columns(transitions, item_len, last_observation)
-        return made
-
-    def reset(self, rows: Sequence[int] | Array | None = None) -> None:
-        """New episodes begin; None: in all rows."""
-        if len(self._running):
-            self._running[slice(None) if rows is None else list(rows)] = 0.0
-        if hasattr(self._actor, "reset"):
-            self._actor.reset(rows)

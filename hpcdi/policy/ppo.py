@@ -15,15 +15,14 @@ from torch import Tensor
 from hpcdi.comm import group
 from hpcdi.config.algorithms import PPOConfig, PPOLearnConfig
 from hpcdi.policy import gradient_step, memories, minibatches, networks
+from hpcdi.policy.acting.actor_critic import PPOActing
 from hpcdi.policy.actor_critic import ActorCriticPolicy
-from hpcdi.policy.base import TrainColumns
 from hpcdi.policy.distributions import ActionDistribution
 from hpcdi.policy.minibatches import Joint
-from hpcdi.policy.returns import gae
-from hpcdi.types import ACTION_MASK, Array, Columns
+from hpcdi.types import ACTION_MASK
 
 
-class PPOPolicy(ActorCriticPolicy):
+class PPOPolicy(PPOActing, ActorCriticPolicy):
     """PPO, for actions of every space, with or without masks of legal ones.
 
     Besides gradients, several learners exchange how they cut their data (once an update), the
@@ -34,23 +33,6 @@ class PPOPolicy(ActorCriticPolicy):
     Config = PPOConfig
     _cfg: PPOConfig
     _learn: PPOLearnConfig
-
-    def train_columns(
-        self, transitions: Mapping[str, Array], item_len: Array, last_observation: Columns
-    ) -> TrainColumns:
-        """``advantage`` and ``return``, float32."""
-        last_value = self.infer_last(transitions, item_len, last_observation)[-1]
-        advantages = gae(
-            transitions["reward"],
-            transitions["terminated"],
-            transitions["value"],
-            last_value,
-            item_len,
-            gamma=self._cfg.discount_factor,
-            gae_lambda=self._cfg.collect.gae_lambda,
-        )
-        columns = {"advantage": advantages.advantage, "return": advantages.returns}
-        return TrainColumns(columns | self.sequence_columns(item_len))
 
     def update(self, batch: Mapping[str, Tensor]) -> list[dict[str, Any]]:
         """Several passes over all data of one policy, in minibatches.

@@ -23,15 +23,14 @@ from torch import Tensor, nn
 
 from hpcdi.config.algorithms import SACConfig, SACLearnConfig
 from hpcdi.policy import gradient_step, networks
+from hpcdi.policy.acting.boxes import LOG_STD, SACActing
 from hpcdi.policy.spaces import as_shape, box_of
 from hpcdi.policy.torch_policy import ReplayPolicy
-from hpcdi.types import Array, Columns, Settings
 
-_ACTIONS, _UPDATES = range(2)  # streams of random numbers
-_LOG_STD = (-20.0, 2.0)  # limits
+_UPDATES = 1  # stream of random numbers
 
 
-class SACPolicy(ReplayPolicy):
+class SACPolicy(SACActing, ReplayPolicy):
     """SAC, for continuous actions within bounds."""
 
     Config = SACConfig
@@ -45,19 +44,6 @@ class SACPolicy(ReplayPolicy):
         return networks.make_network(dataclasses.replace(model, action_shape=2 * size), "linear")
 
     # ----------------------------------------------------------------------------------- acting
-
-    def prepare_acting(self) -> None:
-        """Random numbers of sampling."""
-        self._rng = self.random(_ACTIONS)
-        self._middle, self._half = box_of(self._cfg.model.action_low, self._cfg.model.action_high)
-
-    def act(self, observation: Columns, setting: Settings, rows: Array | None = None) -> Columns:  # noqa: ARG002
-        """Sampled actions [rows, ...]."""
-        mean, log_std = np.split(self.infer(observation)[0], 2, axis=1)
-        noise = self._rng.standard_normal(mean.shape, dtype=np.float32)
-        squashed = np.tanh(mean + np.exp(log_std.clip(*_LOG_STD)) * noise)
-        shape = (len(mean), *as_shape(self._cfg.model.action_shape))
-        return {"action": (self._middle + self._half * squashed).reshape(shape)}
 
     def greedy(self, output: Tensor, legal: Tensor | None = None) -> tuple[Tensor, ...]:  # noqa: ARG002
         """The actions [batch, ...] in the middle of the distribution."""
@@ -216,7 +202,7 @@ def squashed_normal(output: Tensor, noise: Tensor) -> tuple[Tensor, Tensor]:
         [batch, components], [batch].
     """
     mean, log_std = output.chunk(2, dim=1)
-    log_std = log_std.clamp(*_LOG_STD)
+    log_std = log_std.clamp(*LOG_STD)
     raw = mean + log_std.exp() * noise
     of_normal = -0.5 * noise.square() - log_std - 0.5 * math.log(2 * math.pi)
     of_tanh = 2 * (math.log(2) - raw - torch.nn.functional.softplus(-2 * raw))

@@ -22,14 +22,14 @@ from torch import Tensor, nn
 
 from hpcdi.config.algorithms import TD3Config, TD3LearnConfig
 from hpcdi.policy import gradient_step, networks
+from hpcdi.policy.acting.boxes import TD3Acting
 from hpcdi.policy.spaces import as_shape, box_of
 from hpcdi.policy.torch_policy import ReplayPolicy
-from hpcdi.types import Array, Columns, Settings
 
-_ACTIONS, _UPDATES = range(2)  # streams of random numbers
+_UPDATES = 1  # stream of random numbers
 
 
-class TD3Policy(ReplayPolicy):
+class TD3Policy(TD3Acting, ReplayPolicy):
     """TD3, for continuous actions within bounds."""
 
     Config = TD3Config
@@ -43,19 +43,6 @@ class TD3Policy(ReplayPolicy):
         return networks.make_network(dataclasses.replace(model, action_shape=size), "linear")
 
     # ----------------------------------------------------------------------------------- acting
-
-    def prepare_acting(self) -> None:
-        """Random numbers of exploration."""
-        self._rng = self.random(_ACTIONS)
-        self._middle, self._half = box_of(self._cfg.model.action_low, self._cfg.model.action_high)
-
-    def act(self, observation: Columns, setting: Settings, rows: Array | None = None) -> Columns:  # noqa: ARG002
-        """Actions [rows, ...]: the actor's, and noise."""
-        squashed = np.tanh(self.infer(observation)[0])
-        noise = self._rng.standard_normal(squashed.shape, dtype=np.float32)
-        explored = (squashed + np.float32(self._cfg.collect.noise) * noise).clip(-1, 1)
-        shape = (len(squashed), *as_shape(self._cfg.model.action_shape))
-        return {"action": (self._middle + self._half * explored).reshape(shape)}
 
     def greedy(self, output: Tensor, legal: Tensor | None = None) -> tuple[Tensor, ...]:  # noqa: ARG002
         """The actor's actions [batch, ...]."""

@@ -29,14 +29,14 @@ from hpcdi.comm import group
 from hpcdi.config.policy import LearnConfig, ReplayPolicyConfig, TorchPolicyConfig, no_memory
 from hpcdi.errors import PolicyError
 from hpcdi.policy import gradient_step, memories, networks, normalization, optimizers
-from hpcdi.policy.base import CollectMode, EvalMode, LearnMode, Policy, TrainColumns
-from hpcdi.policy.returns import n_step_columns
+from hpcdi.policy.acting.base import ActingPolicy, EvaluationActor, ReplayActing, RewardTracker
+from hpcdi.policy.base import LearnMode
 from hpcdi.policy.spaces import action_leaves, obs_leaves
 from hpcdi.types import ACTION_MASK, Array, Columns, Settings
-from hpcdi.utils.nested import column_rows, flatten, under
+from hpcdi.utils.nested import column_rows, flatten
 
 
-class TorchPolicy(Policy):
+class TorchPolicy(ActingPolicy):
     """Base of algorithms in torch.
 
     In each process there is one network: on the learner's device where learning is enabled, else on
@@ -71,13 +71,6 @@ class TorchPolicy(Policy):
         """
         raise NotImplementedError
 
-    def act(self, observation: Columns, setting: Settings, rows: Array | None = None) -> Columns:
-        """Returns actions of a collector, and what is stored with them; see `ColumnarActor.act`.
-
-        Masks of legal actions, if the environment has them, are ``observation["action_mask"]``.
-        """
-        raise NotImplementedError
-
     def greedy(self, output: Any, legal: Tensor | None = None) -> tuple[Any, ...]:
         """Returns the best actions [batch, ...] by the network's output, and the other `OUTPUTS`.
 
@@ -89,21 +82,9 @@ class TorchPolicy(Policy):
         """
         raise NotImplementedError
 
-    def train_columns(
-        self,
-        transitions: Mapping[str, Array],  # noqa: ARG002
-        item_len: Array,  # noqa: ARG002
-        last_observation: Columns,  # noqa: ARG002
-    ) -> TrainColumns:
-        """See `ColumnarActor.train_columns`."""
-        return TrainColumns({})
-
     def make_optimizer(self, network: nn.Module) -> torch.optim.Optimizer:
         """Returns the configured optimizer of a network's parameters."""
         return optimizers.make_optimizer(network, self._cfg.learn)
-
-    def prepare_acting(self) -> None:
-        """Build what `act` needs beside the network; called in collectors and evaluators."""
 
     def prepare_learning(self) -> None:
         """Build what `update` needs beside the network and its optimizer."""
@@ -167,23 +148,9 @@ class TorchPolicy(Policy):
         self._state = {}
         return output
 
-    def sequence_columns(self, item_len: Array) -> Columns:
-        """Returns a column for `train_columns` that says where the sequences for a memory begin.
-
-        ``sequence_len`` uint16 [transitions] is the length of the sequence that begins there, else
-        0. Each item is cut into sequences of `collect.unroll_len`; the last one may be shorter.
-        Without a memory there is no such column, unless the algorithm's `Config` wants it
-        (`LEARNS_FROM_SEQUENCES`).
-        """
-        if not (self._remembers or self._cfg.LEARNS_FROM_SEQUENCES):
-            return {}
-        length = self._cfg.collect.unroll_len
-        stride = self._cfg.sequence.stride if self._cfg.sequence.length > 1 else length
-        ends = item_len.cumsum(dtype=np.int64).repeat(item_len)
-        remaining = ends - np.arange(int(item_len.sum()))  # in its item, this transition included
-        is_start = (item_len.repeat(item_len) - remaining) % stride == 0
-        lengths = np.where(is_start, np.minimum(remaining, length), 0)
-        return {memories.LENGTH: lengths.astype(np.uint16)}
+    def has_sequences(self) -> bool:
+        """See `ActingPolicy.has_sequences`."""
+        return self._remembers or super().has_sequences()
 
     def make_step(self, network: nn.Module) -> gradient_step.GradientStep:
         """The `GradientStep` of a network that learns; `_step` is that of `_model`.
@@ -194,11 +161,6 @@ class TorchPolicy(Policy):
         step = gradient_step.GradientStep(network, optimizer, learn, self._device)
         self._steps.append(step)
         return step
-
-    def random(self, stream: int) -> np.random.Generator:
-        """Returns random numbers that depend on the policy's seed and on `stream` alone."""
-        key = (*self._seed.spawn_key, stream)
-        return np.random.default_rng(np.random.SeedSequence(self._seed.entropy, spawn_key=key))
 
     def _network_input(self, observation: Columns) -> networks.Observation:
         """Returns observations [rows, ...] as the network takes them: tensors, normalized."""
@@ -264,20 +226,6 @@ class TorchPolicy(Policy):
 
     # -------------------------------------------------------------------------- collect, evaluate
 
-    _columnar: Any = True  # learners are given columns
-
-    @property
-    def collect_mode(self) -> CollectMode:
-        """Methods for a collector."""
-        mode = super().collect_mode._replace(get_attribute=_with_actor(self, self._collecting))
-        return mode if self.dict_form is None else self.dict_form(self).collect(mode)
-
-    @property
-    def eval_mode(self) -> EvalMode:
-        """Methods for an evaluator."""
-        mode = super().eval_mode._replace(get_attribute=_with_actor(self, self._evaluating))
-        return mode if self.dict_form is None else self.dict_form(self).eval(mode)
-
     def _init_collect(self) -> None:
         if "learn" not in self._enabled:
             self._device = torch.device("cpu")
@@ -285,22 +233,16 @@ class TorchPolicy(Policy):
         self._state = {}
         self._collecting = self._remembering(self)
         if self._normalizer is not None and self._normalizer.returns is not None:
-            self._collecting = normalization.RewardTracker(
-                self._cfg, self._normalizer, self._collecting
-            )
+            self._collecting = RewardTracker(self._cfg, self._normalizer, self._collecting)
         self.prepare_acting()
 
     def _init_eval(self) -> None:
         if "collect" not in self._enabled:
             self._init_collect()
-        self._evaluating = self._remembering(_EvaluationActor(self))
+        self._evaluating = self._remembering(EvaluationActor(self))
 
     def _remembering(self, actor: Any) -> Any:
         return _RememberingActor(self, actor) if self._remembers else actor
-
-    def _reset_collect(self, data_id: list[int] | None = None) -> None:
-        if self._collecting is not self:
-            self._collecting.reset(data_id)
 
     def _reset_eval(self, data_id: list[int] | None = None) -> None:
         if self._remembers:
@@ -370,25 +312,11 @@ class TorchPolicy(Policy):
         return networks.Greedy(self._model, self.greedy, self.OUTPUTS, inputs, actions)
 
 
-class ReplayPolicy(TorchPolicy):
+class ReplayPolicy(ReplayActing, TorchPolicy):
     """Base of algorithms that learn from a replay buffer by n-step returns."""
 
     Config: ClassVar[type] = ReplayPolicyConfig
     _cfg: ReplayPolicyConfig
-
-    def train_columns(
-        self,
-        transitions: Mapping[str, Array],
-        item_len: Array,
-        last_observation: Columns,  # noqa: ARG002
-    ) -> TrainColumns:
-        """Returns the n-step return, and the row and discount of its bootstrap value."""
-        cfg = self._cfg
-        n_step = n_step_columns(transitions, item_len, cfg.discount_factor, cfg.nstep)
-        if not cfg.LEARNS_FROM_SEQUENCES:
-            return n_step
-        # without the views: the successor of a step is in its sequence
-        return TrainColumns({**n_step.columns, **self.sequence_columns(item_len)})
 
 
 _STATE = "state/"
@@ -423,25 +351,6 @@ class _RememberingActor:
         """New episodes begin; None: in all rows."""
         with torch.inference_mode():
             self.states.reset(rows)
-
-
-class _EvaluationActor:
-    """The `ColumnarActor` of evaluation: the best actions, or with `eval.sample` drawn ones."""
-
-    def __init__(self, policy: TorchPolicy) -> None:
-        self._policy = policy
-        self.train_columns = policy.train_columns
-
-    def act(self, observation: Columns, setting: Settings, rows: Array | None = None) -> Columns:
-        """See `ColumnarActor.act`: actions alone."""
-        if not self._policy._cfg.eval.sample:
-            return self._policy.act_greedily(observation)
-        return under(self._policy.act(observation, setting, rows), "action")
-
-
-def _with_actor(policy: TorchPolicy, actor: Any) -> Any:
-    """`get_attribute` of a mode: ``columnar`` is the mode's actor."""
-    return lambda name: actor if name == "columnar" else policy.get_attribute(name)
 
 
 def _mean_of(logs: list[dict[str, Any]]) -> dict[str, Any]:

@@ -37,13 +37,13 @@ from hpcdi.roles.fault import FAULTS
 from hpcdi.roles.message_side import MessageSide
 from hpcdi.run import resume, run_folder
 from hpcdi.run.experiment import evaluation_goal, load_experiment
+from hpcdi.run.learner_rank import make_learner_rank
 from hpcdi.run.placement import RankPlace, useful_threads
 from hpcdi.run.private_folder import own_temporary_folder
 from hpcdi.run.request import RunRequest
 from hpcdi.run.run_lock import RunLock
 from hpcdi.run.signals import SignalFlag
 from hpcdi.run.sizes import does_not_fit
-from hpcdi.run.work import make_learner_rank
 from hpcdi.store.atomic import stay_in
 from hpcdi.store.disk_full import or_warn
 from hpcdi.store.layout import RunLayout
@@ -180,7 +180,7 @@ class LocalRun(Closing):
                 groups,
                 stop_request=take_stop,
                 restarts=restarts,
-                make_policy=columnar_policy,
+                make_policy=partial(columnar_policy, gets_weights=True),
                 transport=transport,
                 make_pump=LocalPump,
                 in_turns=True,

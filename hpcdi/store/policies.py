@@ -65,22 +65,25 @@ class PolicyImage:
         metadata = {_VERSION: str(version), _CHECKSUM: str(crc32)}
         return cls(version, save(tensors, metadata))
 
-    def state_dict(self) -> dict[str, Any]:
-        """Parameter name -> torch tensor.
+    def state_dict(self, *, as_arrays: bool = False) -> dict[str, Any]:
+        """Parameter name -> torch tensor, or array of numpy.
 
         Raises:
             PolicyFileError: the bytes are not safetensors, or fail their checksum.
         """
         from safetensors import SafetensorError
-        from safetensors.torch import load
 
+        if as_arrays:
+            from safetensors.numpy import load
+        else:
+            from safetensors.torch import load
         source = f"policy version {self.version}"
         verify(self.data, source)
         try:
-            tensors: dict[str, Any] = load(self.data)
+            parameters: dict[str, Any] = load(self.data)
         except (SafetensorError, KeyError, TypeError, ValueError, RuntimeError) as error:
             raise PolicyFileError(source, f"is not safetensors: {error}") from error
-        return tensors
+        return parameters
 
 
 def publish_policy(path: str | Path, image: PolicyImage, *, fsync: bool = True) -> None:

@@ -28,10 +28,12 @@ class BuiltIn(NamedTuple):
     Attributes:
         component: its class.
         settings: class of its settings; empty: the component's attribute `Config`.
+        acting: of a policy, its acting half, which needs no torch; empty: it has none apart.
     """
 
     component: str
     settings: str = ""
+    acting: str = ""
 
 
 class Registry:
@@ -104,6 +106,13 @@ class Registry:
         built_in = self._built_in.get(name) if isinstance(name, str) else None
         return load_object(built_in.settings) if built_in and built_in.settings else None
 
+    def acting_apart(self, name: object) -> Any:
+        """Returns the class of a built-in policy's acting half; None: it has none apart."""
+        if name in self._classes or not isinstance(name, str) or name not in self._built_in:
+            return None
+        acting = self._built_in[name].acting
+        return load_object(acting) if acting else None
+
     def explain(self, name: object) -> str:
         """Returns the message for an unknown `name`, with the nearest known one."""
         near = difflib.get_close_matches(str(name), self, n=1)
@@ -127,21 +136,23 @@ def load_object(path: str) -> Any:
     return getattr(importlib.import_module(module), name)
 
 
-def _algorithm(module: str, prefix: str) -> BuiltIn:
+def _algorithm(module: str, prefix: str, acting: str = "") -> BuiltIn:
     return BuiltIn(
-        f"hpcdi.policy.{module}:{prefix}Policy", f"hpcdi.config.algorithms:{prefix}Config"
+        f"hpcdi.policy.{module}:{prefix}Policy",
+        f"hpcdi.config.algorithms:{prefix}Config",
+        f"hpcdi.policy.acting.{acting}:Dense{prefix}" if acting else "",
     )
 
 
 _ALGORITHMS = {
-    "dqn": _algorithm("dqn", "DQN"),
-    "c51": _algorithm("c51", "C51"),
-    "qrdqn": _algorithm("qrdqn", "QRDQN"),
+    "dqn": _algorithm("dqn", "DQN", "dqn"),
+    "c51": _algorithm("c51", "C51", "dqn"),
+    "qrdqn": _algorithm("qrdqn", "QRDQN", "dqn"),
     "r2d2": _algorithm("r2d2", "R2D2"),
-    "sac": _algorithm("sac", "SAC"),
-    "td3": _algorithm("td3", "TD3"),
-    "ppo": _algorithm("ppo", "PPO"),
-    "impala": _algorithm("impala", "IMPALA"),
+    "sac": _algorithm("sac", "SAC", "boxes"),
+    "td3": _algorithm("td3", "TD3", "boxes"),
+    "ppo": _algorithm("ppo", "PPO", "actor_critic"),
+    "impala": _algorithm("impala", "IMPALA", "actor_critic"),
 }
 POLICY_REGISTRY = Registry(
     "policy",

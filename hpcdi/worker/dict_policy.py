@@ -41,13 +41,17 @@ from hpcdi.worker.dict_samples import columns_of, weighted_samples_of
 
 
 def columnar_policy(
-    cfg: Any, enable_field: Sequence[str] | None = None, *, seed: Any = None
+    cfg: Any,
+    enable_field: Sequence[str] | None = None,
+    *,
+    seed: Any = None,
+    gets_weights: bool = False,
 ) -> Any:
     """Returns the policy that ``cfg.type`` names; one of dicts as one of columns.
 
     See `create_policy`.
     """
-    policy: Any = create_policy(cfg, enable_field, seed=seed)
+    policy: Any = create_policy(cfg, enable_field, seed=seed, gets_weights=gets_weights)
     return policy if attribute_of(policy, "columnar", False) else PolicyOfDicts(policy)
 
 

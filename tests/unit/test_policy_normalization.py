@@ -11,13 +11,13 @@ import torch
 from fakes.policies import data_of
 from fakes.spaces import simple_spaces
 from hpcdi.errors import ConfigError, PolicyError
+from hpcdi.policy.acting.base import RewardTracker
 from hpcdi.policy.base import Policy, TrainColumns
 from hpcdi.policy.create import create_policy, get_policy_cls
 from hpcdi.policy.normalization import (
     DISCOUNTED,
     Moments,
     Normalizer,
-    RewardTracker,
     packed_moments,
 )
 from hpcdi.policy.spaces import with_spaces

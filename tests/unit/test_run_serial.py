@@ -639,7 +639,7 @@ def test_a_bug_ends_the_run_with_its_traceback_once(
     def act(self: Any, *_args: Any) -> Any:
         raise RuntimeError("planted in the policy")
 
-    monkeypatch.setattr("hpcdi.policy.dqn.DQNPolicy.act", act)
+    monkeypatch.setattr("hpcdi.policy.acting.dqn.DQNActing.act", act)
     code, run_dir = go("cartpole_dqn", *DQN)
     _, err = capfd.readouterr()
     assert code == 1

@@ -28,7 +28,7 @@ from hpcdi.league.battle_agent import BattleAgent, Player, Players, in_turn, liv
 from hpcdi.policy.base import ColumnarActor, Policy, actor_of
 from hpcdi.policy.create import create_policy
 from hpcdi.policy.exploration import RandomActor, RandomFirst
-from hpcdi.roles.collector.loop import Loop, policy_loop
+from hpcdi.roles.collector.loop import Loop, attribute_of, policy_loop
 from hpcdi.roles.collector.recorder import Recorder
 from hpcdi.roles.context import MakePolicy
 from hpcdi.roles.fault import FAULTS, hang_environment
@@ -77,7 +77,12 @@ class CollectorPort(Protocol):
 
     @abstractmethod
     def get_policy_update_info(
-        self, path: str, have_version: int = -1, *, newest: bool = False
+        self,
+        path: str,
+        have_version: int = -1,
+        *,
+        newest: bool = False,
+        as_arrays: bool = False,
     ) -> dict[str, Any] | None:
         """Returns ``{"model": state dict, "iter": version}`` newer than `have_version`, else None.
 
@@ -87,6 +92,7 @@ class CollectorPort(Protocol):
             path: name of the player whose policy it is.
             have_version: version of the caller's policy; -1: it has none.
             newest: ask for the learner's current policy; it is on its way while `awaits_policy`.
+            as_arrays: the state dict has arrays of numpy; only asked by policies that want them.
         """
         ...
 
@@ -431,7 +437,7 @@ class ZerglingParallelCollector(BaseParallelCollector):
         def make(image: PolicyImage) -> Player:
             policy = self._make_policy(self._task_cfg["policy"], [mode], seed=acts.spawn(1)[0])
             frozen = getattr(policy, f"{mode}_mode")
-            frozen.load_state_dict({"model": image.state_dict()})
+            frozen.load_state_dict({"model": image.state_dict(as_arrays=takes_arrays(frozen))})
             return actor_of(frozen)
 
         players = Players(
@@ -459,7 +465,7 @@ class ZerglingParallelCollector(BaseParallelCollector):
             self._opponents[name] = (acting, actor_of(acting), -1)
         acting, actor, version = self._opponents[name]
         if self.port is not None:
-            info = self.port.get_policy_update_info(name, version, newest=version < 0)
+            info = newer_policy(self.port, acting, name, version, newest=version < 0)
             if info is not None:
                 acting.load_state_dict({"model": info["model"]})
                 self._opponents[name] = (acting, actor, int(info["iter"]))
@@ -601,7 +607,9 @@ class ZerglingParallelCollector(BaseParallelCollector):
         self._is_current = self.port is None
         if self.port is not None:
             newest = self.evaluates or lockstep is not None
-            info = self.port.get_policy_update_info(self.task.player, self._version, newest=newest)
+            info = newer_policy(
+                self.port, self._policy, self.task.player, self._version, newest=newest
+            )
             if info is not None:
                 self._version = int(info["iter"])
                 self._policy.load_state_dict({"model": info["model"]})
@@ -670,6 +678,19 @@ class StalenessGate:
         if count >= self._rollouts:
             self._waited_s = now - self._waits_since
         return True
+
+
+def takes_arrays(mode: Any) -> bool:
+    """Returns whether a policy's mode wants its parameters as arrays of numpy."""
+    return bool(attribute_of(mode, "takes_arrays", False))
+
+
+def newer_policy(
+    port: CollectorPort, mode: Any, player: str, version: int, *, newest: bool
+) -> dict[str, Any] | None:
+    """Returns what a port has that is newer, see there, in the form that the policy wants."""
+    form = {"as_arrays": True} if takes_arrays(mode) else {}
+    return port.get_policy_update_info(player, version, newest=newest, **form)
 
 
 def create_parallel_collector(

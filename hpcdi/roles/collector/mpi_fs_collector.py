@@ -203,6 +203,7 @@ class MPIFileSystemCollector(MessageSide, CollectorPort):
         have_version: int = -1,
         *,
         newest: bool = False,
+        as_arrays: bool = False,
     ) -> dict[str, Any] | None:
         """See `CollectorPort.get_policy_update_info`; policies come by message."""
         policies = self._policies.get(path, self._policies[MAIN])
@@ -210,7 +211,7 @@ class MPIFileSystemCollector(MessageSide, CollectorPort):
         if image is None or image.version <= have_version:
             self.pump.check()
             return None
-        return {"model": image.state_dict(), "iter": image.version}
+        return {"model": image.state_dict(as_arrays=as_arrays), "iter": image.version}
 
     def awaits_policy(self, path: str) -> bool:
         """See `CollectorPort.awaits_policy`."""

@@ -174,6 +174,7 @@ class DictPort(CollectorPort):
         have_version: int = -1,
         *,
         newest: bool = False,  # noqa: ARG002 (what it gets is the newest)
+        as_arrays: bool = False,  # noqa: ARG002 (its policies do not ask)
     ) -> dict[str, Any] | None:
         """See `CollectorPort.get_policy_update_info`; where there is none, the collector's own."""
         info = self.collector.get_policy_update_info(self._policy_path)

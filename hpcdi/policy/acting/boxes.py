@@ -1,0 +1,85 @@
+"""Acting within the bounds of a Box: SAC and TD3."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+import numpy as np
+
+from hpcdi.config.algorithms import SACConfig, TD3Config
+from hpcdi.policy.acting.base import DensePolicy, Network, ReplayActing
+from hpcdi.policy.acting.network import Linear
+from hpcdi.policy.spaces import as_shape, box_of
+from hpcdi.types import Array, Columns, Settings
+
+LOG_STD = (-20.0, 2.0)
+"""Limits of SAC's logarithms of deviations."""
+_ACTIONS = 0  # stream of random numbers
+
+
+class BoxActing(ReplayActing):
+    """Actions between -1 and 1, which become those of the environment."""
+
+    _cfg: SACConfig | TD3Config
+
+    def prepare_acting(self) -> None:
+        """Random numbers of actions, and the bounds."""
+        self._rng = self.random(_ACTIONS)
+        self._middle, self._half = box_of(self._cfg.model.action_low, self._cfg.model.action_high)
+
+    def within_bounds(self, squashed: Array) -> Columns:
+        """Returns actions [rows, ...] of ones between -1 and 1, [rows, components]."""
+        shape = (len(squashed), *as_shape(self._cfg.model.action_shape))
+        return {"action": (self._middle + self._half * squashed).reshape(shape)}
+
+
+class SACActing(BoxActing):
+    """Actions of a squashed normal distribution."""
+
+    Config: ClassVar[type] = SACConfig
+    _cfg: SACConfig
+
+    def act(self, observation: Columns, setting: Settings, rows: Array | None = None) -> Columns:  # noqa: ARG002
+        """Sampled actions [rows, ...]."""
+        mean, log_std = np.split(self.infer(observation)[0], 2, axis=1)
+        noise = self._rng.standard_normal(mean.shape, dtype=np.float32)
+        return self.within_bounds(np.tanh(mean + np.exp(log_std.clip(*LOG_STD)) * noise))
+
+
+class TD3Acting(BoxActing):
+    """The actor's actions, and noise."""
+
+    Config: ClassVar[type] = TD3Config
+    _cfg: TD3Config
+
+    def act(self, observation: Columns, setting: Settings, rows: Array | None = None) -> Columns:  # noqa: ARG002
+        """Actions [rows, ...]: the actor's, and noise."""
+        squashed = np.tanh(self.infer(observation)[0])
+        noise = self._rng.standard_normal(squashed.shape, dtype=np.float32)
+        explored = (squashed + np.float32(self._cfg.collect.noise) * noise).clip(-1, 1)
+        return self.within_bounds(explored)
+
+
+class DenseSAC(SACActing, DensePolicy):
+    """SAC's actor in numpy."""
+
+    def make_dense_network(self) -> Network:
+        """See `hpcdi.policy.sac`."""
+        return Linear(self._cfg.model)
+
+    def best(self, output: tuple[Array, ...], legal: Array | None) -> Columns:  # noqa: ARG002
+        """The middle of the distribution."""
+        mean, _ = np.split(output[0], 2, axis=1)
+        return self.within_bounds(np.tanh(mean))
+
+
+class DenseTD3(TD3Acting, DensePolicy):
+    """TD3's actor in numpy."""
+
+    def make_dense_network(self) -> Network:
+        """See `hpcdi.policy.td3`."""
+        return Linear(self._cfg.model)
+
+    def best(self, output: tuple[Array, ...], legal: Array | None) -> Columns:  # noqa: ARG002
+        """The actor's actions."""
+        return self.within_bounds(np.tanh(output[0]))
