@@ -9,7 +9,8 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from hpcdi.commands.options import make_parser
-from hpcdi.config.load import compile_config, dump, show_notes
+from hpcdi.config.compiled import compile_config, show_notes
+from hpcdi.config.load import dump
 from hpcdi.errors import EXIT_DONE
 from hpcdi.run.private_folder import own_folder
 from hpcdi.store.atomic import write_text

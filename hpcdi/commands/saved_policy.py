@@ -13,20 +13,21 @@ from typing import Any
 
 import numpy as np
 
-from hpcdi.config.load import read_mapping, show_notes
+from hpcdi.config.compiled import show_notes
+from hpcdi.config.load import read_mapping
 from hpcdi.config.modules import holds_modules, modules_beside, named_code, present_folder
 from hpcdi.config.schema import ExperimentConfig
 from hpcdi.errors import CheckpointError, LaunchError
 from hpcdi.policy.base import ColumnarActor, actor_of
 from hpcdi.run import run_folder
 from hpcdi.run.experiment import load_experiment
+from hpcdi.run.policies import columnar_policy
 from hpcdi.run.run_folder import short
 from hpcdi.run.serial import set_threads
 from hpcdi.store.checkpoints import MANIFEST, POLICY_FILE, open_checkpoint
 from hpcdi.store.layout import RunLayout
 from hpcdi.store.policies import PolicyImage, read_policy
 from hpcdi.types import Spaces
-from hpcdi.worker.dict_policy import columnar_policy
 
 _SUFFIX = ".safetensors"
 _NAMES = "a run folder, a checkpoint's folder or a policy's .safetensors file"

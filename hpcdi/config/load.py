@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import dataclasses
-import sys
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,28 +11,12 @@ from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from hpcdi.config import words
-from hpcdi.config.fields import Parser, restore, to_mapping
+from hpcdi.config.compiled import Compiled, compile_config
 from hpcdi.config.modules import modules_beside, present_folder
-from hpcdi.config.schema import ExperimentConfig, check
 from hpcdi.errors import ConfigError, Problem
 
 _LARGEST_BYTES = 4 << 20
 _MOST_NODES = 1_000_000
-_MOST_PLACES = 3
-"""A key that occurs in more places is no hint."""
-
-
-@dataclass(frozen=True)
-class Compiled:
-    """A checked experiment, and notes on keys that were ignored."""
-
-    config: ExperimentConfig
-    notes: tuple[str, ...] = ()
-
-    def to_mapping(self) -> dict[str, Any]:
-        """Returns the whole experiment as nested dicts, defaults included."""
-        mapping: dict[str, Any] = to_mapping(self.config)
-        return mapping
 
 
 def load(path: str | Path, overrides: Sequence[str] = ()) -> Compiled:
@@ -94,70 +75,9 @@ def read_mapping(path: str | Path, overrides: Sequence[str] = ()) -> dict[str, A
     return {str(key): value for key, value in resolved.items()}
 
 
-def compile_config(mapping: Mapping[str, Any], source: str = "the configuration") -> Compiled:
-    """Check a whole experiment.
-
-    Raises:
-        ConfigError: holds every problem, each with its path.
-    """
-    system = mapping.get("system")
-    _make_importable(system.get("import_path") if isinstance(system, Mapping) else None)
-    parser = Parser()
-    config = parser.parse(ExperimentConfig, mapping)
-    # rules between components would judge defaults that stand in for wrong values
-    problems = parser.problems or check(config)
-    if problems:
-        raise ConfigError(_with_places(problems), source)
-    return Compiled(config, tuple(parser.notes))
-
-
-def restore_config(mapping: Mapping[str, Any]) -> ExperimentConfig:
-    """Returns the experiment that `Compiled.to_mapping` has made a mapping of, without checks."""
-    _make_importable(mapping["system"]["import_path"])
-    return restore(ExperimentConfig, mapping)
-
-
-def show_notes(notes: Iterable[str]) -> None:
-    """Write notes on a configuration to standard error."""
-    for note in notes:
-        sys.stderr.write(f"hpcdi: note: {note}\n")
-
-
 def dump(mapping: Mapping[str, Any]) -> str:
     """Returns the YAML text of a nested mapping, its keys in order."""
     return OmegaConf.to_yaml(OmegaConf.create(dict(mapping)))
-
-
-def _make_importable(folders: Any) -> None:
-    """Let modules of these folders be imported, after all that are installed."""
-    for folder in folders if isinstance(folders, list | tuple) else ():
-        if isinstance(folder, str) and folder not in sys.path:
-            sys.path.append(folder)
-
-
-def _with_places(problems: Iterable[Problem]) -> list[Problem]:
-    """Add to unknown keys where in the default experiment the same key exists."""
-    places: dict[str, list[str]] = {}
-    for path in _paths(to_mapping(ExperimentConfig())):
-        places.setdefault(path.rpartition(".")[2], []).append(path)
-    result = []
-    for problem in problems:
-        elsewhere = [
-            p for p in places.get(problem.path.rpartition(".")[2], []) if p != problem.path
-        ]
-        # an equal key elsewhere is a better guess than a similar key here, unless it is common
-        if problem.is_unknown_key and 0 < len(elsewhere) <= _MOST_PLACES:
-            where = " or ".join(elsewhere)
-            problem = dataclasses.replace(problem, message=f"unknown key; did you mean {where}?")
-        result.append(problem)
-    return result
-
-
-def _paths(tree: Any, prefix: str = "") -> Iterable[str]:
-    for key, value in tree.items():
-        yield f"{prefix}{key}"
-        if isinstance(value, Mapping):
-            yield from _paths(value, f"{prefix}{key}.")
 
 
 def _check_size(path: Path) -> None:

@@ -8,14 +8,13 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
+from typing import TYPE_CHECKING
 
 from hpcdi.comm.failure import abort_job, describe, headline
 from hpcdi.comm.link import Link
 from hpcdi.config.schema import why_no_guests
 from hpcdi.errors import state_after
 from hpcdi.roles.context import WorkerContext
-from hpcdi.roles.coordinator.coordinator import Coordinator
-from hpcdi.roles.coordinator.scheduler import Outcome
 from hpcdi.roles.fault import FAULTS
 from hpcdi.run import resume, run_folder, run_lock
 from hpcdi.run.environment import TERMINAL_VARIABLE, allocation
@@ -30,7 +29,10 @@ from hpcdi.transport.guests import GuestHost
 from hpcdi.utils.log import LOGGER, say
 from hpcdi.utils.metrics import counted
 from hpcdi.utils.watchdog import Watchdog
-from hpcdi.worker.coordinator import create_parallel_commander
+
+if TYPE_CHECKING:
+    from hpcdi.roles.coordinator.coordinator import Coordinator
+    from hpcdi.roles.coordinator.scheduler import Outcome
 
 
 def coordinate(context: WorkerContext, placement: Sequence[RankPlace], ends_at: float) -> int:
@@ -47,6 +49,9 @@ def coordinate(context: WorkerContext, placement: Sequence[RankPlace], ends_at: 
     for line in _opening(context, placement):
         say(line)
     try:
+        from hpcdi.roles.coordinator.coordinator import Coordinator  # slow: after the first lines
+        from hpcdi.worker.coordinator import create_parallel_commander
+
         resumed = resume.read_newest(layout, repeats=config.system.deterministic)
         with (
             _with_guests(context) as link,

@@ -9,7 +9,8 @@ from pathlib import Path
 
 import numpy as np
 
-from hpcdi.config.load import Compiled, load
+from hpcdi.config.compiled import Compiled
+from hpcdi.config.load import load
 from hpcdi.config.policy import TorchPolicyConfig
 from hpcdi.config.roles import ReturnEvaluatorConfig
 from hpcdi.config.schema import ExperimentConfig, check_faults, check_over_ranks, check_serial

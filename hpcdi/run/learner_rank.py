@@ -11,8 +11,6 @@ from hpcdi.roles.context import WorkerContext
 from hpcdi.roles.learner.role import Learner, make_training
 from hpcdi.roles.message_side import MessageSide
 from hpcdi.run.placement import RankPlace
-from hpcdi.worker.learner.base_learner import make_learner
-from hpcdi.worker.learner.comm import create_comm_learner
 
 
 def take_device(place: RankPlace) -> None:
@@ -27,9 +25,14 @@ def make_learner_rank(context: WorkerContext) -> MessageSide:
     """Returns the learner of a rank."""
     side, settings = context.config.system.comm_learner, context.config.policy.learn.learner
     if side.type not in ("mpi_fs", "flask_fs"):
+        from hpcdi.worker.learner.comm import create_comm_learner
+
         return create_comm_learner(side, context)
-    training = make_learner if _names_ding(settings) else make_training
-    return Learner(context, training=training)
+    if not _names_ding(settings):
+        return Learner(context, training=make_training)
+    from hpcdi.worker.learner.base_learner import make_learner
+
+    return Learner(context, training=make_learner)
 
 
 def _names_ding(settings: LearnerConfig) -> bool:

@@ -21,7 +21,7 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
-from hpcdi.config.load import show_notes
+from hpcdi.config.compiled import show_notes
 from hpcdi.config.mpi_env import MpiEnvConfig
 from hpcdi.config.schema import SystemConfig
 from hpcdi.env.mpi.launch import Program

@@ -5,19 +5,14 @@ from __future__ import annotations
 import os
 import platform
 import sys
-import time
 from collections.abc import Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from hpcdi.comm.codec import sendable
-from hpcdi.config.fields import to_mapping
-from hpcdi.config.load import read_mapping, restore_config, show_notes
-from hpcdi.config.schema import ExperimentConfig
-from hpcdi.errors import EXIT_DONE, EXIT_FAILED, EXIT_REQUEUE, HpcdiError, LaunchError
-from hpcdi.run import resume
+from hpcdi.config.compiled import restore_config
+from hpcdi.errors import EXIT_DONE, EXIT_FAILED, HpcdiError, LaunchError
 from hpcdi.run.environment import (
     LAUNCHER_VARIABLE,
     REFUSED,
@@ -33,18 +28,16 @@ from hpcdi.run.environment import (
 )
 from hpcdi.run.placement import (
     Place,
-    RankPlace,
     communicators,
     learner_groups,
     learners_for,
     niceness_of,
-    placement_of,
     share_of_host,
     threads_of,
 )
 from hpcdi.run.private_folder import own_temporary_folder
 from hpcdi.run.request import RunRequest
-from hpcdi.run.run_lock import RunLock
+from hpcdi.run.run_start import RunStart
 from hpcdi.run.shared_memory import check_shared_memory
 from hpcdi.run.signals import SignalFlag
 from hpcdi.run.solver_ranks import (
@@ -56,7 +49,6 @@ from hpcdi.run.solver_ranks import (
     is_solver,
     let_solvers_end,
     plan_ranks,
-    world_of,
 )
 from hpcdi.run.start_guard import START_TIMEOUT_S, StartGuard
 
@@ -65,33 +57,6 @@ if TYPE_CHECKING:
 
 _SWITCH_INTERVAL_S = 1e-3
 """Python's thread switch interval, shortened for the communication thread."""
-
-for _part_of_messages in (Place, RankPlace):
-    sendable(_part_of_messages)
-
-
-@sendable
-@dataclass(frozen=True)
-class RunStart:
-    """Rank 0's first message to every rank; all ranks end if `error` is not empty.
-
-    Attributes:
-        experiment: the checked experiment, as a mapping.
-        run_dir: the run folder.
-        placement: where each rank is, and what it does.
-        restarts: how often the run has been resumed.
-        ends_at: when the queue will end the job, in seconds since the epoch.
-        error: why the run does not begin.
-        exit_code: exit code of rank 0 in that case.
-    """
-
-    experiment: Mapping[str, Any]
-    run_dir: str
-    placement: tuple[RankPlace, ...]
-    restarts: int = 0
-    ends_at: float = float("inf")
-    error: str = ""
-    exit_code: int = EXIT_DONE
 
 
 def run_rank(
@@ -201,8 +166,13 @@ def _refusal(exit_code: int) -> int:
 
 def _settings(request: RunRequest, handed_over: Mapping[str, Any] | None) -> Mapping[str, Any]:
     """Returns the settings, unchecked; rank 0 reports later what is wrong with them."""
+    if handed_over:
+        return handed_over
+    from hpcdi.config.load import read_mapping
+    from hpcdi.run import resume
+
     try:
-        return handed_over or read_mapping(resume.config_of(request), request.overrides)
+        return read_mapping(resume.config_of(request), request.overrides)
     except HpcdiError:
         return {}
 
@@ -229,58 +199,10 @@ def _begin(
     )
     places = world.collect(place)
     if world.rank == 0:
-        return world.share(_prepare(request, handed_over, places, stack))
+        from hpcdi.run.prepare import prepare
+
+        return world.share(prepare(request, handed_over, places, stack))
     return world.share(RunStart({}, "", ()))
-
-
-def _prepare(
-    request: RunRequest,
-    handed_over: Mapping[str, Any] | None,
-    places: list[Place],
-    stack: ExitStack,
-) -> RunStart:
-    """Take the run folder, and choose the role of each rank.
-
-    Args:
-        request: the command line.
-        handed_over: the experiment, if this job's launcher has checked it.
-        places: where the ranks run.
-        stack: holds the lock of the run folder.
-    """
-    from hpcdi.comm.failure import is_of_the_machine
-    from hpcdi.comm.world import library_version
-    from hpcdi.run.signals import end_of
-    from hpcdi.store.layout import RunLayout
-
-    try:
-        ends_at = end_of(request.time_limit, os.environ, time.time())
-        config = _experiment(request) if handed_over is None else restore_config(handed_over)
-        placement = tuple(placement_of(places, config))
-        ranks = world_of(len(placement), config)
-        if request.ranks not in (None, ranks):
-            raise LaunchError(
-                f"-n {request.ranks} was given, but the launcher has started {ranks} ranks; set "
-                "the number of ranks there"
-            )
-        mode = resume.start_mode(request, config, os.environ)
-        path = resume.folder_of(request, mode, config.exp_name)
-        if mode is resume.StartMode.DONE:
-            return RunStart({}, "", placement, error=resume.done_line(path))
-        stack.enter_context(RunLock(RunLayout(path)))
-        restarts = resume.take(RunLayout(path), mode, config, placement, mpi=library_version())
-    except HpcdiError as error:  # a full disk at a restart is not the user's error
-        code = EXIT_REQUEUE if is_of_the_machine(error) else error.exit_code
-        return RunStart({}, "", (), error=str(error), exit_code=code)
-    return RunStart(to_mapping(config), str(path), placement, restarts, ends_at)
-
-
-def _experiment(request: RunRequest) -> ExperimentConfig:
-    """Returns the experiment, checked here: srun or the user's own mpirun has started the ranks."""
-    from hpcdi.run.experiment import load_experiment
-
-    compiled, _ = load_experiment(resume.config_of(request), resume.overrides_of(request))
-    show_notes([*compiled.notes, *resume.changes(request, compiled.config)])
-    return compiled.config
 
 
 def _play(

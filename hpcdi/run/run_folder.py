@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import importlib.metadata
 import os
 import platform
 import shlex
@@ -317,11 +316,13 @@ def short(path: Path) -> str:
 
 def versions() -> dict[str, str]:
     """Returns the versions of hpcdi and of the packages that results depend on."""
+    from importlib.metadata import PackageNotFoundError, version  # slow: with it email
+
     packages = {"hpcdi": hpcdi.__version__}
     for name in _PACKAGES:
         try:
-            packages[name] = importlib.metadata.version(name)
-        except importlib.metadata.PackageNotFoundError:
+            packages[name] = version(name)
+        except PackageNotFoundError:
             packages[name] = "not installed"
     return packages
 

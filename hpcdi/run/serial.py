@@ -23,8 +23,8 @@ import torch
 from hpcdi.comm.link import LocalWorld
 from hpcdi.comm.messages import StopRequest
 from hpcdi.comm.pump import LocalPump
+from hpcdi.config.compiled import show_notes
 from hpcdi.config.league import OneVsOneCommanderConfig
-from hpcdi.config.load import show_notes
 from hpcdi.config.policy import PolicyConfig
 from hpcdi.config.schema import ExperimentConfig, learners_of
 from hpcdi.errors import EXIT_DONE, EXIT_FAILED, ConfigError, HpcdiError, StoreError
@@ -39,6 +39,7 @@ from hpcdi.run import resume, run_folder
 from hpcdi.run.experiment import evaluation_goal, load_experiment
 from hpcdi.run.learner_rank import make_learner_rank
 from hpcdi.run.placement import RankPlace, useful_threads
+from hpcdi.run.policies import columnar_policy
 from hpcdi.run.private_folder import own_temporary_folder
 from hpcdi.run.request import RunRequest
 from hpcdi.run.run_lock import RunLock
@@ -53,7 +54,6 @@ from hpcdi.utils.backoff import wait_s
 from hpcdi.utils.lifetime import Closing
 from hpcdi.utils.log import LOGGER, close_log, open_log, say
 from hpcdi.worker.coordinator import create_parallel_commander
-from hpcdi.worker.dict_policy import columnar_policy
 
 _MOMENT_S = 0.05
 """Seconds that a role may go on before the others have their turns, and signals are handled."""

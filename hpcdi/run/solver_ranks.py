@@ -21,12 +21,10 @@ from pathlib import Path
 from typing import Any
 
 from hpcdi.comm.solver_protocol import SolverPlace, ranks_text
-from hpcdi.config.load import load, restore_config
+from hpcdi.config.compiled import restore_config
 from hpcdi.config.mpi_env import MpiEnvConfig
 from hpcdi.config.schema import ExperimentConfig
-from hpcdi.env.mpi.launch import Program, become_solver, last_words, located
 from hpcdi.errors import LaunchError
-from hpcdi.run import resume
 from hpcdi.run.environment import local_rank_of, rank_of, visible_gpus
 from hpcdi.run.placement import check_world, default_world_size, learner_count
 from hpcdi.run.request import RunRequest
@@ -138,6 +136,10 @@ def experiment_of(request: RunRequest, handed_over: Mapping[str, Any] | None) ->
     """
     if handed_over is not None:
         return restore_config(handed_over)
+    from hpcdi.config.load import load
+    from hpcdi.env.mpi.launch import located
+    from hpcdi.run import resume
+
     file = resume.config_of(request)
     config = load(file, request.overrides).config
     return dataclasses.replace(config, env=located(config.env, Path(file).parent))
@@ -185,6 +187,8 @@ def become_one(plan: RankPlan, request: RunRequest, config: ExperimentConfig) ->
         first = rank - local_rank_of(os.environ)
         gpus = gpus_of(range(first, rank), plan, learners, env.gpus_per_rank)
         os.environ["CUDA_VISIBLE_DEVICES"] = ",".join(gpus)
+    from hpcdi.env.mpi.launch import Program, become_solver
+
     own = RunLayout(Path(folder).absolute()).solver_dir(place.environment)
     return become_solver(place, Program.of(env), own, rank)
 
@@ -272,6 +276,8 @@ def words_of_solvers(layout: RunLayout) -> str:
 
     A run that ends with a dead rank cannot say whose it was.
     """
+    from hpcdi.env.mpi.launch import last_words
+
     logs = sorted(layout.solvers_dir.glob("env*/rank*.log"), key=lambda log: log.stat().st_mtime)
     said = last_words(log for log in logs[-_MOST_LOGS:])
     return f"  what solvers printed last:\n{said}\n" if said else ""

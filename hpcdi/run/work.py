@@ -8,12 +8,11 @@ from functools import partial
 
 from hpcdi.comm.failure import abort_job, describe, die_alone, headline
 from hpcdi.comm.pump import LinkPump
-from hpcdi.roles.collector.mpi_fs_collector import create_comm_collector
 from hpcdi.roles.context import WorkerContext
 from hpcdi.roles.message_side import MessageSide
 from hpcdi.run.placement import RankPlace
+from hpcdi.run.policies import columnar_policy
 from hpcdi.utils.log import LOGGER
-from hpcdi.worker.dict_policy import columnar_policy
 
 
 def work(place: RankPlace, context: WorkerContext) -> int:
@@ -22,12 +21,15 @@ def work(place: RankPlace, context: WorkerContext) -> int:
     make_policy = partial(columnar_policy, gets_weights=True)
     context = dataclasses.replace(context, make_policy=make_policy)
     try:
+        # a rank imports what its role needs: a learner torch, a collector environments
         if place.role == "learner":
-            from hpcdi.run.learner_rank import make_learner_rank, take_device  # with it torch
+            from hpcdi.run.learner_rank import make_learner_rank, take_device
 
             take_device(place)
             worker = make_learner_rank(context)
         else:
+            from hpcdi.roles.collector.mpi_fs_collector import create_comm_collector
+
             worker = create_comm_collector(context.config.system.comm_collector, context)
         worker.run()
     except BaseException as error:  # reported to rank 0, which shuts down the run

@@ -45,13 +45,12 @@ def columnar_policy(
     enable_field: Sequence[str] | None = None,
     *,
     seed: Any = None,
-    gets_weights: bool = False,
 ) -> Any:
     """Returns the policy that ``cfg.type`` names; one of dicts as one of columns.
 
     See `create_policy`.
     """
-    policy: Any = create_policy(cfg, enable_field, seed=seed, gets_weights=gets_weights)
+    policy: Any = create_policy(cfg, enable_field, seed=seed)
     return policy if attribute_of(policy, "columnar", False) else PolicyOfDicts(policy)
 
 

@@ -21,7 +21,7 @@ from hpcdi.comm.messages import (
     Message,
     WorkerReady,
 )
-from hpcdi.config.load import compile_config
+from hpcdi.config.compiled import compile_config
 from hpcdi.roles.coordinator.commander import Commander
 from hpcdi.roles.coordinator.scheduler import Scheduler
 from hpcdi.roles.coordinator.snapshots import SnapshotClock

@@ -12,7 +12,7 @@ import numpy as np
 
 from hpcdi.comm.link import LocalWorld
 from hpcdi.comm.messages import Goodbye, Leave, Message, Stop
-from hpcdi.config.load import compile_config
+from hpcdi.config.compiled import compile_config
 from hpcdi.roles.context import WorkerContext
 from hpcdi.store.layout import RunLayout
 from hpcdi.types import MAIN

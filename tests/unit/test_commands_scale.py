@@ -13,7 +13,7 @@ from fakes.experiments import experiment
 from hpcdi import cli
 from hpcdi.comm.messages import ScaleCollectors
 from hpcdi.commands import scale
-from hpcdi.config.load import compile_config
+from hpcdi.config.compiled import compile_config
 from hpcdi.errors import EXIT_FAILED, EXIT_USAGE, LaunchError
 from hpcdi.run.placement import check_world, default_world_size, working_collectors
 from hpcdi.run.run_lock import RunLock

@@ -16,7 +16,7 @@ from fakes.collectors import Port, do
 from fakes.ding_form import SEQUENCE
 from fakes.spaces import simple_spaces
 from hpcdi.cli import main
-from hpcdi.config.load import compile_config
+from hpcdi.config.compiled import compile_config
 from hpcdi.env.create import create_env_manager
 from hpcdi.env.probe import get_spaces
 from hpcdi.errors import ConfigError, PolicyError

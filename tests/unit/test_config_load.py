@@ -13,15 +13,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from hpcdi.config.compiled import Compiled, compile_config, restore_config
 from hpcdi.config.fields import to_mapping
-from hpcdi.config.load import (
-    Compiled,
-    compile_config,
-    dump,
-    load,
-    read_mapping,
-    restore_config,
-)
+from hpcdi.config.load import dump, load, read_mapping
 from hpcdi.errors import EXIT_USAGE, ConfigError
 from hpcdi.run.environment import EXPERIMENT_VARIABLE, hand_over, take_handed_over
 from hpcdi.types import Leaf

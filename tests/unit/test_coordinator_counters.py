@@ -26,7 +26,7 @@ from hpcdi.comm.messages import (
     TakeSnapshot,
     WorkerReady,
 )
-from hpcdi.config.load import compile_config
+from hpcdi.config.compiled import compile_config
 from hpcdi.roles.collector.channels import DataPublisher
 from hpcdi.roles.coordinator.scheduler import Phase
 from hpcdi.roles.coordinator.snapshots import resume_from

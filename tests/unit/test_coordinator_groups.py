@@ -31,8 +31,8 @@ from hpcdi.comm.messages import (
     TakeSnapshot,
     WorkerReady,
 )
+from hpcdi.config.compiled import compile_config
 from hpcdi.config.league import LeagueConfig
-from hpcdi.config.load import compile_config
 from hpcdi.config.schema import check_over_ranks, learners_of
 from hpcdi.errors import LaunchError
 from hpcdi.replay.ratio import ReplayRatio

@@ -23,7 +23,7 @@ from hpcdi.comm.messages import (
     WorkerFailed,
     WorkerReady,
 )
-from hpcdi.config.load import compile_config
+from hpcdi.config.compiled import compile_config
 from hpcdi.config.schema import why_no_guests
 from hpcdi.roles.coordinator.scheduler import Outcome, Phase
 from hpcdi.roles.coordinator.workers import GuestRules, Order

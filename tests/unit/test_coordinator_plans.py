@@ -32,7 +32,7 @@ from hpcdi.comm.messages import (
     TakeSnapshot,
     WorkerReady,
 )
-from hpcdi.config.load import compile_config
+from hpcdi.config.compiled import compile_config
 from hpcdi.config.schema import check_over_ranks
 from hpcdi.replay.manager import ReplayManager
 from hpcdi.replay.partition import OnPolicyPartition, Partition

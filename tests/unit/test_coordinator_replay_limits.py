@@ -20,7 +20,7 @@ from fakes.replay import (
 )
 from fakes.scheduler import Run
 from hpcdi.comm.messages import AdmitBlock, Batches
-from hpcdi.config.load import compile_config
+from hpcdi.config.compiled import compile_config
 from hpcdi.errors import ConfigError, StoreError
 from hpcdi.replay.manager import create_replay
 from hpcdi.store.layout import RunLayout

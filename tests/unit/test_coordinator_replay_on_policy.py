@@ -25,7 +25,7 @@ from hpcdi.comm.messages import (
 )
 from hpcdi.comm.pump import LocalPump
 from hpcdi.config.algorithms import IMPALAConfig, PPOConfig
-from hpcdi.config.load import compile_config
+from hpcdi.config.compiled import compile_config
 from hpcdi.config.policy import OtherConfig, PolicyConfig
 from hpcdi.config.replay import AdvancedBufferConfig
 from hpcdi.errors import ConfigError

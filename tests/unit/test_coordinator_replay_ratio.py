@@ -11,7 +11,7 @@ import pytest
 from fakes.replay import BLOCK_BYTES, admitted, block, demand, make_buffer, make_replay
 from fakes.scheduler import Run
 from hpcdi.comm.messages import CollectPause
-from hpcdi.config.load import compile_config
+from hpcdi.config.compiled import compile_config
 from hpcdi.errors import ConfigError
 from hpcdi.replay.manager import ReplayManager
 from hpcdi.replay.ratio import ReplayRatio, replay_ratio_of

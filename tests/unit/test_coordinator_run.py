@@ -20,7 +20,7 @@ from fakes.scheduler import STOP_VALUE
 from fakes.simulated_workers import LEARNER, RANKS, SimulatedCollector, SimulatedLearner
 from hpcdi.comm.link import LocalWorld
 from hpcdi.comm.messages import Leave, StopRequest, WorkerFailed
-from hpcdi.config.load import compile_config
+from hpcdi.config.compiled import compile_config
 from hpcdi.errors import WorkerSilentError
 from hpcdi.roles.coordinator import coordinator as module
 from hpcdi.roles.coordinator.coordinator import Coordinator as RunCoordinator

@@ -12,7 +12,7 @@ from gymnasium import spaces
 
 from hpcdi.comm.solver_protocol import Kind, SolverLost, SolverMessage, SolverPlace, pack, unpack
 from hpcdi.config.compat import parse
-from hpcdi.config.load import compile_config
+from hpcdi.config.compiled import compile_config
 from hpcdi.config.mpi_env import MpiEnvConfig
 from hpcdi.config.schema import ExperimentConfig
 from hpcdi.env.base import EnvFailure

@@ -15,7 +15,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from hpcdi.config.load import compile_config, dump, load
+from hpcdi.config.compiled import compile_config
+from hpcdi.config.load import dump, load
 from hpcdi.config.schema import FaultConfig, check_faults, check_over_ranks, check_serial
 from hpcdi.errors import ConfigError, ShardError
 from hpcdi.roles import fault

@@ -1,91 +1,39 @@
-"""What importing costs, and what it must not need."""
+"""Which libraries a process imports: what its role needs and nothing else, so it starts soon."""
 
 from __future__ import annotations
 
-import shutil
 import subprocess
 import sys
-import zipfile
-from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).parent.parent.parent
-HEAVY = ("torch", "mpi4py", "gymnasium", "h5py", "tensorboard", "omegaconf", "numpy")
-
-
-def modules_after(statement: str) -> set[str]:
-    code = f"{statement}\nimport sys\nprint(*sys.modules)"
-    return set(
-        subprocess.run(
-            [sys.executable, "-c", code], capture_output=True, text=True, check=True
-        ).stdout.split()
-    )
-
-
-def test_importing_hpcdi_imports_nothing_heavy() -> None:
-    assert not modules_after("import hpcdi") & set(HEAVY)
+ACTS = """
+from hpcdi.run.policies import columnar_policy
+cfg = {"type": "dqn", "model": {"obs_shape": 4, "action_shape": 3}}
+columnar_policy(cfg, ["collect", "eval"], gets_weights=True).collect_mode
+"""
+RANK = "import hpcdi.commands.train, hpcdi.run.rank, hpcdi.run.work\n"
+COLLECTOR = RANK + "import hpcdi.roles.collector.mpi_fs_collector, hpcdi.env.gymnasium\n" + ACTS
+LEARNER = RANK + "import hpcdi.run.learner_rank, hpcdi.policy.dqn\n"
+LAUNCHER = "import hpcdi.commands.train, hpcdi.run.local, hpcdi.run.experiment"
+DOOR = ("hpcdi.worker", "hpcdi.roles.coordinator", "tensorboard", "submitit")
 
 
 @pytest.mark.parametrize(
-    "statement",
+    ("program", "needless"),
     [
-        "import hpcdi.worker, hpcdi.run.experiment, hpcdi.commands.plan",
-        "from hpcdi.worker import Coordinator, AdvancedReplayBuffer",
+        pytest.param("import hpcdi.cli", ("numpy", "yaml", *DOOR), id="the command line"),
+        pytest.param(LAUNCHER, ("torch", "mpi4py.MPI", *DOOR), id="the launcher"),
+        pytest.param(COLLECTOR, ("torch", "omegaconf", "hpcdi.replay", *DOOR), id="a collector"),
+        pytest.param(LEARNER, ("gymnasium", "omegaconf", "hpcdi.replay", *DOOR), id="a learner"),
+        pytest.param(
+            RANK + "import hpcdi.run.prepare, hpcdi.run.coordinate",
+            ("torch", "gymnasium", *DOOR),
+            id="rank 0 until its first line",
+        ),
     ],
 )
-def test_the_rank_that_only_talks_needs_no_torch(statement: str) -> None:
-    assert not modules_after(statement) & {"torch", "mpi4py.MPI"}
-
-
-def test_a_plan_needs_no_torch() -> None:
-    command = f"hpcdi.cli.main(['plan', {str(ROOT / 'configs' / 'cartpole_ppo.yaml')!r}])"
-    assert not modules_after(f"import hpcdi.cli\n{command}") & {"torch", "mpi4py", "tensorboard"}
-
-
-def test_a_rank_limits_threads_before_numpy_starts_them() -> None:
-    statement = "import hpcdi.commands.train, hpcdi.run.start_guard"
-    assert "numpy" not in modules_after(statement)
-
-
-def test_help_needs_nothing_heavy() -> None:
-    code = "import contextlib, hpcdi.cli\nwith contextlib.suppress(SystemExit):"
-    code += " hpcdi.cli.main(['--help'])"
-    assert not modules_after(code) & {"torch", "mpi4py", "gymnasium", "h5py"}
-
-
-def test_an_editable_install_wins_over_a_clone_beside_the_script(tmp_path: Path) -> None:
-    clone = tmp_path / "hpcdi"  # a script beside it sees a namespace package of that name
-    clone.mkdir()
-    for name in ("pyproject.toml", "README.md", "LICENSE"):
-        shutil.copy(ROOT / name, clone)
-    (clone / "hpcdi").mkdir()
-    shutil.copy(ROOT / "hpcdi" / "__init__.py", clone / "hpcdi")
-    build = "from setuptools.build_meta import build_editable; build_editable('dist')"
-    subprocess.run([sys.executable, "-c", build], cwd=clone, check=True, capture_output=True)
-    (wheel,) = (clone / "dist").glob("*.whl")
-    with zipfile.ZipFile(wheel) as file:
-        file.extractall(tmp_path / "site")
-    script = tmp_path / "script.py"
-    script.write_text(
-        f"import site\nsite.addsitedir({str(tmp_path / 'site')!r})\n"
-        "import hpcdi\nprint(hpcdi.__file__)"
-    )
-    ran = subprocess.run(
-        [sys.executable, "-ES", script], capture_output=True, text=True, check=True
-    )
-    assert ran.stdout.strip() == str(clone / "hpcdi" / "__init__.py")
-
-
-def test_a_learner_needs_no_compiler() -> None:
-    """Torch's takes a second to import, at the first step of its own optimizers."""
-    code = """import torch
-from hpcdi.config.policy import LearnConfig
-from hpcdi.policy import optimizers
-network = torch.nn.Linear(2, 1)
-optimizer = optimizers.make_optimizer(network, LearnConfig())
-network(torch.ones(1, 2)).sum().backward()
-optimizers.step(optimizer)
-optimizer.zero_grad()
-optimizer.load_state_dict(optimizer.state_dict())"""
-    assert "torch._dynamo" not in modules_after(code)
+def test_a_process_imports_what_its_role_needs(program: str, needless: tuple[str, ...]) -> None:
+    code = f"import sys\n{program}\nprint(*[n for n in {needless} if n in sys.modules])"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.split() == []

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from hpcdi.config.load import compile_config
+from hpcdi.config.compiled import compile_config
 from hpcdi.errors import EXIT_USAGE, ConfigError
 from hpcdi.run.experiment import load_experiment
 

@@ -28,7 +28,7 @@ from fakes.evaluator_parts import Accuracy, BattleManager, DuckPolicy, ParityPol
 from fakes.evaluator_parts import Manager as EvaluatorManager
 from fakes.serial_parts import Actor, Battle, Manager
 from hpcdi.config.compat import ConfigDict as EasyDict
-from hpcdi.config.load import compile_config
+from hpcdi.config.compiled import compile_config
 from hpcdi.env.create import make_env_manager
 from hpcdi.errors import (
     BufferContractError,

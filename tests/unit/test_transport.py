@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from hpcdi.config.load import compile_config
+from hpcdi.config.compiled import compile_config
 from hpcdi.config.schema import StorageConfig, SystemConfig
 from hpcdi.errors import ConfigError, StoreError
 from hpcdi.store.block import Block

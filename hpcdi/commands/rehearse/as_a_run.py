@@ -21,10 +21,10 @@ from hpcdi.policy.base import actor_of
 from hpcdi.roles.collector.evaluation import evaluate, quotas
 from hpcdi.roles.collector.loop import policy_loop
 from hpcdi.run.experiment import evaluation_goal
+from hpcdi.run.policies import columnar_policy
 from hpcdi.run.serial import set_threads
 from hpcdi.types import Episodes, Spaces, Step
 from hpcdi.utils.processes import tree_bytes
-from hpcdi.worker.dict_policy import columnar_policy
 
 
 class _TimeIsOver(Exception):

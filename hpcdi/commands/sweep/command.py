@@ -28,7 +28,7 @@ from hpcdi.commands.sweep.on_slurm import (
 from hpcdi.commands.sweep.population import Generations, History, population_of
 from hpcdi.commands.sweep.runs import PAUSED, WAITING, Sweep, keep, look, make, read, to_start
 from hpcdi.commands.sweep.table import csv_of, rows_of, table_of
-from hpcdi.config.load import compile_config
+from hpcdi.config.compiled import compile_config
 from hpcdi.config.schema import SlurmConfig
 from hpcdi.errors import EXIT_DONE, EXIT_FAILED, LaunchError
 from hpcdi.run import run_folder

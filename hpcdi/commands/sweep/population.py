@@ -27,7 +27,8 @@ import numpy as np
 from hpcdi.commands.run_state import RunStatus
 from hpcdi.commands.sweep.pbt import Copy, Member, Space, decide
 from hpcdi.commands.sweep.runs import PAUSED, Population, Sweep, look, read
-from hpcdi.config.load import compile_config, dump, load
+from hpcdi.config.compiled import compile_config
+from hpcdi.config.load import dump, load
 from hpcdi.config.roles import SoloCommanderConfig
 from hpcdi.errors import LaunchError
 from hpcdi.run import resume

@@ -10,9 +10,9 @@ from typing import Any, ClassVar
 
 from hpcdi.comm.messages import CollectResult, CollectTask, LearnTask
 from hpcdi.config.compat import Configurable
+from hpcdi.config.compiled import compile_config
 from hpcdi.config.fields import ComponentConfig
 from hpcdi.config.league import OneVsOneCommanderConfig
-from hpcdi.config.load import compile_config
 from hpcdi.config.roles import CommanderConfig, NaiveCommanderConfig, SoloCommanderConfig
 from hpcdi.config.schema import ExperimentConfig
 from hpcdi.roles.coordinator.commander import Commander

@@ -17,7 +17,7 @@ import numpy as np
 from hpcdi.comm.link import Link, LocalWorld
 from hpcdi.comm.messages import CollectResult, LearnInfo, LearnResult, Message
 from hpcdi.config.compat import Configurable, component_class
-from hpcdi.config.load import compile_config
+from hpcdi.config.compiled import compile_config
 from hpcdi.config.schema import CoordinatorConfig, ExperimentConfig, check_over_ranks
 from hpcdi.errors import ConfigError, Problem
 from hpcdi.roles.coordinator.coordinator import Coordinator as RunCoordinator

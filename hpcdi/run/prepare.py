@@ -1,0 +1,69 @@
+"""What rank 0 does before a run begins: the experiment, the run folder, the role of each rank."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Mapping
+from contextlib import ExitStack
+from typing import Any
+
+from hpcdi.comm.failure import is_of_the_machine
+from hpcdi.comm.world import library_version
+from hpcdi.config.compiled import restore_config, show_notes
+from hpcdi.config.fields import to_mapping
+from hpcdi.config.schema import ExperimentConfig
+from hpcdi.errors import EXIT_REQUEUE, HpcdiError, LaunchError
+from hpcdi.run import resume
+from hpcdi.run.placement import Place, placement_of
+from hpcdi.run.request import RunRequest
+from hpcdi.run.run_lock import RunLock
+from hpcdi.run.run_start import RunStart
+from hpcdi.run.signals import end_of
+from hpcdi.run.solver_ranks import world_of
+from hpcdi.store.layout import RunLayout
+
+
+def prepare(
+    request: RunRequest,
+    handed_over: Mapping[str, Any] | None,
+    places: list[Place],
+    stack: ExitStack,
+) -> RunStart:
+    """Take the run folder, and choose the role of each rank.
+
+    Args:
+        request: the command line.
+        handed_over: the experiment, if this job's launcher has checked it.
+        places: where the ranks run.
+        stack: holds the lock of the run folder.
+    """
+    try:
+        ends_at = end_of(request.time_limit, os.environ, time.time())
+        config = _experiment(request) if handed_over is None else restore_config(handed_over)
+        placement = tuple(placement_of(places, config))
+        ranks = world_of(len(placement), config)
+        if request.ranks not in (None, ranks):
+            raise LaunchError(
+                f"-n {request.ranks} was given, but the launcher has started {ranks} ranks; set "
+                "the number of ranks there"
+            )
+        mode = resume.start_mode(request, config, os.environ)
+        path = resume.folder_of(request, mode, config.exp_name)
+        if mode is resume.StartMode.DONE:
+            return RunStart({}, "", placement, error=resume.done_line(path))
+        stack.enter_context(RunLock(RunLayout(path)))
+        restarts = resume.take(RunLayout(path), mode, config, placement, mpi=library_version())
+    except HpcdiError as error:  # a full disk at a restart is not the user's error
+        code = EXIT_REQUEUE if is_of_the_machine(error) else error.exit_code
+        return RunStart({}, "", (), error=str(error), exit_code=code)
+    return RunStart(to_mapping(config), str(path), placement, restarts, ends_at)
+
+
+def _experiment(request: RunRequest) -> ExperimentConfig:
+    """Returns the experiment, checked here: srun or the user's own mpirun has started the ranks."""
+    from hpcdi.run.experiment import load_experiment  # with it gymnasium
+
+    compiled, _ = load_experiment(resume.config_of(request), resume.overrides_of(request))
+    show_notes([*compiled.notes, *resume.changes(request, compiled.config)])
+    return compiled.config
