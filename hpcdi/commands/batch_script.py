@@ -64,7 +64,7 @@ _BESIDE_SHELL = """\
 # This shell gets the signal before the time limit, and passes it on.
 {command} &
 pid=$!
-trap 'kill -USR2 "$pid"' USR2 TERM
+trap 'kill -USR2 "$pid" 2>/dev/null || true' USR2 TERM  # it may have ended
 while
     code=0  # a signal ends `wait`, too
     wait "$pid" || code=$?
@@ -149,11 +149,14 @@ job() {
         sed -n '1s/.* JobState=\\([A-Z_]*\\) .* Requeue=\\([01]\\) .*/\\1 \\2/p'
 }
 """
-_AGAIN = (
-    f"{_JOB}"
-    + """\
+_REQUEUE = f"""\
+{_JOB}\
 if [ "$(job)" = "RUNNING 1" ] && slurm scontrol requeue "$JOB"; then
-    sleep 60  # until Slurm ends this script
+    {{ sleep 60 || true; }} 2>/dev/null  # until Slurm ends this script, of which bash would tell
+"""
+_AGAIN = (
+    _REQUEUE
+    + """\
 elif [[ $(job) == RUNNING* ]]; then  # it may not be requeued: another job resumes the run
     task=${SLURM_ARRAY_JOB_ID:+$SLURM_ARRAY_TASK_ID}
     next=$(HPCDI_RUN=$RUN slurm sbatch --parsable --dependency="afterany:$JOB" \\
@@ -178,9 +181,7 @@ _GUEST = f"""\
 {_BESIDE_SHELL.replace("{command}", '"${PYTHON[@]}" -m hpcdi join "$RUN" "$@"')}\
 if [ "$code" != 85 ]; then exit "$code"; fi
 
-{_JOB}\
-if [ "$(job)" = "RUNNING 1" ] && slurm scontrol requeue "$JOB"; then
-    sleep 60  # until Slurm ends this script
+{_REQUEUE}\
 fi
 exit 85
 """

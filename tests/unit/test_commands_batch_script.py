@@ -19,6 +19,7 @@ from hpcdi.config.schema import SlurmConfig
 ROOT = Path(__file__).parent.parent.parent
 GOLDEN = ROOT / "tests" / "golden" / "submit"
 RUN = Path("/scratch/me/runs/pong/20261122-120000")
+PYTHON = "/home/me/.venv/bin/python"
 
 SMALL = SlurmConfig(ntasks_per_node=4, mpi="pmix")
 LARGE = SlurmConfig(
@@ -40,7 +41,7 @@ CASES = [
 
 
 def job_of(slurm: SlurmConfig) -> BatchJob:
-    return BatchJob("hpcdi-pong", RUN, slurm, "/home/me/.venv/bin/python")
+    return BatchJob("hpcdi-pong", RUN, slurm, PYTHON)
 
 
 @pytest.mark.parametrize(("name", "slurm"), CASES)
@@ -128,9 +129,12 @@ STAND_INS = {  # of Slurm's commands: what they are asked goes to $ASKED
         env | grep -E '^SLURM_(ARRAY|JOB_END)' >> $ASKED
         while [ $# -gt 0 ]; do [ "$1" != --run-dir ] || run=$2; shift; done
         printf '{\\n  "exit_code": 85\\n}\\n' > "$run/run.json"; exit 85""",
-    "sleep": "",
+    "sleep": 'kill -TERM "$PPID" $$',  # so Slurm ends a script that it requeues
 }
-_BODIES = [*(s for s in SCRIPTS if s.name != "smoke.sbatch"), GOLDEN / "small.sbatch"]
+_BODIES = [
+    *(s for s in SCRIPTS if s.name != "smoke.sbatch"),
+    *(GOLDEN / f"{name}.sbatch" for name in ("small", "mpirun")),
+]
 
 
 def asked_by(script: Path, folder: Path, **variables: str) -> list[str]:
@@ -139,7 +143,7 @@ def asked_by(script: Path, folder: Path, **variables: str) -> list[str]:
         (folder / name).write_text(f'#!/bin/bash\necho "{name} $*" >> "$ASKED"\n{body}\n')
         (folder / name).chmod(0o755)
     text = script.read_text().replace(str(RUN), str(folder / "run"))
-    (folder / "job.sbatch").write_text(text)
+    (folder / "job.sbatch").write_text(text.replace(PYTHON, str(folder / "srun")))
     environment = {
         "PATH": f"{folder}:{os.environ['PATH']}", "ASKED": str(folder / "asked"),
         "HPCDI_RUN": str(folder / "run"), "SLURM_TIME_FORMAT": "%H:%M", "SBATCH_TIMELIMIT": "3",
@@ -149,7 +153,7 @@ def asked_by(script: Path, folder: Path, **variables: str) -> list[str]:
         ["bash", folder / "job.sbatch", "x.yaml"], env=environment, cwd=folder, check=False,
         capture_output=True, text=True,
     )  # fmt: skip
-    assert done.returncode == 85, done.stderr
+    assert (done.returncode, done.stderr) == (85, "")  # nothing of bash on its children's end
     return (folder / "asked").read_text().splitlines()
 
 
