@@ -106,11 +106,11 @@ class Chaos:
                 self._ends.remove(end)
                 end[1]()
             if self.trial.process.poll() is not None and self._has_ended():
+                self.minutes = min(minutes, (now - began) / 60)
                 break
             if now >= due:
                 due += every_s
                 if now < began + 60 * minutes:
-                    self.minutes = (now - began) / 60
                     self._strike(self.dice.choice(kinds))
         for _, end in self._ends:
             end()

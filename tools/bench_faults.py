@@ -8,7 +8,8 @@ on by itself and how often it was resumed, after how many seconds the fault was 
 or the end of the job), how many environment steps had to be done again, how many published blocks
 were lost (0 is the only good number), by how many steps the counter of a run that is done differs
 from the steps that lie in its shards (0, too), and exit codes other than those of the contract in
-slurm/README.md: 0 and 85, where the fault is not the user's. Fails (exit code 1) if a run hangs
+slurm/README.md: 0 and 85, where the fault is not the user's (a launcher that was killed itself has
+none to give). Fails (exit code 1) if a run hangs
 (`--patience` s without progress), ends with such a code, is not brought to its end, loses data or
 miscounts. What a trial shows is printed as it ends, so that one need not wait for the table.
 
@@ -93,6 +94,7 @@ class Trial:
     ) -> None:
         self.run, self.dice, self.codes = folder / "run", dice, list[int]()
         self.hung, self._patience_s = False, patience_s
+        self.launchers_killed = 0  # by `kill_all`: such an end is no exit code of a run
         self.printed, self._prefix = folder / "printed", prefix
         self._process: subprocess.Popen[bytes] | None = None
         folder.mkdir(parents=True, exist_ok=True)
@@ -176,7 +178,7 @@ class Trial:
         for pid in [*pids, self.process.pid]:
             self._send(pid, signal.SIGKILL)
         struck = time.time()
-        self.process.wait()
+        self.launchers_killed += self.process.wait() == -signal.SIGKILL
         time.sleep(1.0)  # mpirun sees that its parent is gone
         return struck
 
@@ -451,7 +453,8 @@ def try_once(
     result.blocks_lost += lost
     result.steps_off += steps_off
     result.codes.update(trial.codes)
-    result.wrong_codes += sum(code not in kind.codes for code in trial.codes)
+    wrong_codes = sum(code not in kind.codes for code in trial.codes)
+    result.wrong_codes += wrong_codes - trial.launchers_killed
     result.hung += trial.hung
     result.survived += is_done and len(trial.codes) == 1
     result.resumed += is_done and len(trial.codes) > 1

@@ -2,8 +2,9 @@
 
 Put this folder on PYTHONPATH, and set START_FAULT=KIND:RANK. With START_FAULT_ONCE=FILE the fault
 comes once: the file notes that it has. `line` kills the rank at START_LINE=FILE:NUMBER, or
-FILE:FUNCTION. `lines:*` is no fault: each rank writes to the file START_LINES and its number each
-line of the functions of hpcdi that it comes to, and what another process can notice of it.
+FILE:FUNCTION; it makes the file START_STRUCK before, if that is set. `lines:*` is no fault: each
+rank writes to the file START_LINES and its number each line of the functions of hpcdi that it comes
+to, and what another process can notice of it.
 """
 
 import dis
@@ -157,11 +158,13 @@ def _names_in(frame: FrameType) -> set[str]:
 
 
 def _die_at_line() -> None:
-    place = os.environ["START_LINE"]
+    place, struck = os.environ["START_LINE"], os.environ.get("START_STRUCK")
 
     def visit(line: str, _frame: FrameType) -> None:
         path, number, function = line.split(":")
         if place in (f"{path}:{number}", f"{path}:{function}"):
+            if struck:
+                os.close(os.open(struck, os.O_CREAT))
             _die()
 
     _at_each_line(visit)
