@@ -23,7 +23,7 @@ from hpcdi.store.layout import RunLayout
 from hpcdi.types import is_guest
 from hpcdi.utils.backoff import wait_s
 from hpcdi.utils.console import escaped
-from hpcdi.utils.metrics import counted, human_bytes, human_count, human_time
+from hpcdi.utils.metrics import counted, human_bytes, human_count, human_return, human_time
 from hpcdi.utils.progress import Evaluation
 from hpcdi.utils.sparkline import sparkline
 
@@ -261,7 +261,7 @@ def _returns(progress: dict[str, Any]) -> list[str]:
     mean, stop = progress.get("return_mean"), progress.get("limits", {}).get("stop_value")
     goal = f", stop value {stop:g}" if stop is not None else ""
     if mean is not None:
-        lines.append(_line("returns", f"mean {mean:.1f} of the last episodes{goal}"))
+        lines.append(_line("returns", f"mean {human_return(mean)} of the last episodes{goal}"))
     figures = [(n, v) for n, v in progress.get("figures", {}).items() if isinstance(v, float)]
     if figures:
         shown = ", ".join(f"{name} {value:.3g}" for name, value in figures[:_FIGURES_SHOWN])
@@ -285,7 +285,7 @@ def _players(progress: dict[str, Any]) -> list[str]:
             f"{human_count(player['train_iter'])} train iterations",
         ]
         if player["return_mean"] is not None:
-            parts.append(f"mean return {player['return_mean']:.1f}")
+            parts.append(f"mean return {human_return(player['return_mean'])}")
         ranks = ", ".join(map(str, player["learners"]))
         parts.append(f"learns on rank {ranks}" if ranks else "has no learner any more")
         lines.append(_line(name, ", ".join(parts)))

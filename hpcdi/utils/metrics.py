@@ -220,8 +220,10 @@ def counted(number: int, what: str) -> str:
 
 
 def human_return(value: float, scale: float | None = None) -> str:
-    """Formats a return: two decimals if it (or `scale`) is below 10, else one."""
-    return f"{value:.2f}" if abs(value if scale is None else scale) < 10 else f"{value:.1f}"
+    """Formats a return, with the decimals that it (or `scale`) deserves: 12.3, 1.23, 0.123."""
+    size = abs(value if scale is None else scale)
+    decimals = sum(size < bound for bound in (10, 1, 0.1)) + 1 if size else 2
+    return f"{value:.{decimals}f}"
 
 
 def human_count(value: float) -> str:

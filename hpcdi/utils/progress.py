@@ -13,6 +13,7 @@ TERMINAL_EVERY_S = 0.5
 SUCCESS = ("is_success", "success")
 """Names under which environments say at an episode's end whether its task was done."""
 _INFINITE = float("inf")
+_LARGE = 10.0
 
 
 @dataclass(frozen=True)
@@ -36,8 +37,8 @@ class Evaluation:
         scale = max(abs(self.lowest), abs(self.highest))
         mean, std = (human_return(value, scale) for value in (self.mean, self.std))
         return (
-            f"mean return {mean} ± {std} ({_whole(self.lowest)} to "
-            f"{_whole(self.highest)}, {self.episodes} episodes){self._success()}, policy of "
+            f"mean return {mean} ± {std} ({_bound(self.lowest, scale)} to "
+            f"{_bound(self.highest, scale)}, {self.episodes} episodes){self._success()}, policy of "
             f"iteration {self.policy_version}, env step {human_count(self.env_steps)}"
         )
 
@@ -113,7 +114,8 @@ class StatusLine:
             *status.parts[0],
         ]
         if status.returns:
-            parts.append(f"return {sum(status.returns) / len(status.returns):.1f}")
+            mean = sum(status.returns) / len(status.returns)
+            parts.append(f"return {human_return(mean, max(map(abs, status.returns)))}")
         if status.evaluation is not None:
             parts.append(f"eval {human_return(status.evaluation)}")
         eta_s = min(
@@ -136,8 +138,9 @@ class StatusLine:
             say(text)
 
 
-def _whole(value: float) -> str:
-    text = f"{value:.0f}"
+def _bound(value: float, scale: float) -> str:
+    """The lowest or highest of returns of this size: whole, unless they are small fractions."""
+    text = f"{value:.0f}" if scale >= _LARGE or value % 1 == 0 else human_return(value, scale)
     return "0" if text == "-0" else text
 
 

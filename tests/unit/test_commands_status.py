@@ -85,7 +85,7 @@ def test_what_is_said_of_a_run_that_runs(tmp_path: Path) -> None:
         "  run folder   run",
         "  progress     1M of 2M env steps (5000/s), 700 train iterations (3/s) in 1m00s; "
         "at most 3m20s to go",
-        "  returns      mean 4.0 of the last episodes, stop value 20",
+        "  returns      mean 4.00 of the last episodes, stop value 20",
         "  evaluation   2: mean return 9.5 ± 1.0 (8 to 11, 20 episodes), policy of iteration 600, "
         "env step 900k",
         "  buffer       10 of 20; oldest policy 3 iterations behind; waits for more data",

@@ -22,6 +22,7 @@ from hpcdi.utils.metrics import (
     ranges,
     split_charts,
 )
+from hpcdi.utils.progress import Evaluation
 
 QUICK = settings(deadline=None, max_examples=60)
 
@@ -248,3 +249,19 @@ def test_ranges_name_every_number_once_and_are_apart(numbers: set[int]) -> None:
 def test_ranges() -> None:
     assert ranges([7, 2, 1, 0]) == ["0-2", "7"]
     assert ranges([]) == []
+
+
+@pytest.mark.parametrize(
+    ("returns", "said"),
+    [
+        ((475.3, 20.1, 400.2, 500.0), "475.3 ± 20.1 (400 to 500,"),
+        ((-0.5, 0.5, -1.0, 1.0), "-0.50 ± 0.50 (-1 to 1,"),
+        ((0.0556, 0.0021, 0.05, 0.06), "0.0556 ± 0.0021 (0.0500 to 0.0600,"),
+        ((0.0, 0.0, 0.0, 0.0), "0.00 ± 0.00 (0 to 0,"),
+        ((math.nan, math.nan, math.nan, math.inf), "nan ± nan (nan to inf,"),
+    ],
+)
+def test_an_evaluation_has_the_decimals_that_its_returns_deserve(
+    returns: tuple[float, float, float, float], said: str
+) -> None:
+    assert f"mean return {said}" in str(Evaluation(*returns, 20, 5, 1000))

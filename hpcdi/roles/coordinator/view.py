@@ -59,6 +59,7 @@ from hpcdi.utils.metrics import (
     counted,
     human_bytes,
     human_count,
+    human_return,
     human_time,
 )
 from hpcdi.utils.progress import Status, StatusLine, best_of
@@ -526,7 +527,7 @@ def summary(
     best = best_of(groups.main.evaluations)
     if best is not None:
         lines.append(
-            f"  best evaluation: mean return {best.mean:.1f} at env step "
+            f"  best evaluation: mean return {human_return(best.mean)} at env step "
             f"{human_count(best.env_steps)}, policy of iteration {best.policy_version}"
         )
     if replay.blocks_lost:

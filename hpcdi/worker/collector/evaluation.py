@@ -30,7 +30,7 @@ from hpcdi.store.atomic import published
 from hpcdi.types import Array, Episodes, Interval, Step
 from hpcdi.utils.lifetime import Closing
 from hpcdi.utils.log import LOGGER
-from hpcdi.utils.metrics import Curves, evaluation_scalars
+from hpcdi.utils.metrics import Curves, evaluation_scalars, human_return
 from hpcdi.utils.nested import to_tensors, unflatten
 from hpcdi.utils.registry import SERIAL_EVALUATOR_REGISTRY
 from hpcdi.utils.timer import EasyTimer
@@ -644,8 +644,10 @@ def _scalars(monitor: VectorEvalMonitor, duration_s: float) -> dict[str, float]:
 
 def describe(scalars: Mapping[str, float]) -> str:
     """Describe an evaluation in one line."""
+    scale = max(abs(scalars["reward_min"]), abs(scalars["reward_max"]))
+    mean, std = (human_return(scalars[f"reward_{name}"], scale) for name in ("mean", "std"))
     return (
-        f"mean return {scalars['reward_mean']:.1f} ± {scalars['reward_std']:.1f} "
+        f"mean return {mean} ± {std} "
         f"({scalars['reward_min']:g} to {scalars['reward_max']:g}, "
         f"{scalars['episode_count']:.0f} episodes)"
     )
