@@ -77,7 +77,7 @@ def read_mapping(path: str | Path, overrides: Sequence[str] = ()) -> dict[str, A
 
 def dump(mapping: Mapping[str, Any]) -> str:
     """Returns the YAML text of a nested mapping, its keys in order."""
-    return OmegaConf.to_yaml(OmegaConf.create(dict(mapping)))
+    return words.write(OmegaConf.to_container(OmegaConf.create(dict(mapping)), enum_to_str=True))
 
 
 def _check_size(path: Path) -> None:

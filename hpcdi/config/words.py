@@ -1,7 +1,8 @@
-"""Reads unquoted words in YAML by version 1.2 of the standard; PyYAML itself follows 1.1.
+"""Reads and writes unquoted words in YAML by version 1.2 of the standard; PyYAML follows 1.1.
 
 ``NO``, ``off`` and ``yes`` are texts (1.1: booleans), so is ``12:30:00`` (1.1: 45,000), ``0123`` is
-123 (1.1: 83). Numbers may have underscores, as in ``1_000_000``; a duplicate key is an error.
+123 (1.1: 83), and ``0o17`` is 15 (1.1: a text). Numbers may have underscores, as in ``1_000_000``;
+a duplicate key is an error. A text that is a word of either version is written in quotes.
 """
 
 from __future__ import annotations
@@ -14,7 +15,11 @@ import yaml
 
 _WORDS = {
     "bool": (r"true|True|TRUE|false|False|FALSE", "tTfF"),
-    "int": (r"[-+]?[0-9][0-9_]*|0x[0-9a-fA-F_]+|0b[01_]+", "-+0123456789"),
+    "int": (
+        r"[-+]?[0-9][0-9_]*|0o[0-7][0-7_]*|0x[0-9a-fA-F][0-9a-fA-F_]*"
+        r"|0b[01][01_]*",
+        "-+0123456789",
+    ),
     "float": (
         r"[-+]?(?:\.[0-9][0-9_]*|[0-9][0-9_]*(?:\.[0-9_]*)?)(?:[eE][-+]?[0-9]+)?"
         r"|[-+]?\.(?:inf|Inf|INF)|\.(?:nan|NaN|NAN)",
@@ -50,16 +55,25 @@ class Loader(yaml.SafeLoader):
         return super().construct_mapping(node, deep)
 
 
+class Dumper(yaml.SafeDumper):
+    """Writes texts in quotes that would be words of 1.1, or of `_WORDS`."""
+
+    yaml_implicit_resolvers = {  # noqa: RUF012 (PyYAML's own way)
+        first: [*words] for first, words in yaml.SafeDumper.yaml_implicit_resolvers.items()
+    }
+
+
 def _integer(loader: Loader, node: yaml.ScalarNode) -> int:
     text = loader.construct_scalar(node).replace("_", "")
-    base = {"0x": 16, "0b": 2}.get(text[:2], 10)
+    base = {"0x": 16, "0o": 8, "0b": 2}.get(text[:2], 10)
     return int(text[2:] if base != 10 else text, base)
 
 
 for _name, (_words, _first) in _WORDS.items():
-    Loader.add_implicit_resolver(
-        f"tag:yaml.org,2002:{_name}", re.compile(rf"^(?:{_words})$"), list(_first)
-    )
+    for _kind in (Loader, Dumper):
+        _kind.add_implicit_resolver(
+            f"tag:yaml.org,2002:{_name}", re.compile(rf"^(?:{_words})$"), list(_first)
+        )
 Loader.add_constructor("tag:yaml.org,2002:int", _integer)
 
 
@@ -70,3 +84,11 @@ def read(text: str) -> Any:
         yaml.YAMLError: it is none.
     """
     return yaml.load(text, Loader)  # noqa: S506 (a SafeLoader)
+
+
+def write(value: Any) -> str:
+    """Returns the YAML text of mappings, lists, texts, numbers, truths and None, keys in order."""
+    text: str = yaml.dump(
+        value, Dumper=Dumper, default_flow_style=False, allow_unicode=True, sort_keys=False
+    )
+    return text

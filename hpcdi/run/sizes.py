@@ -10,7 +10,7 @@ from hpcdi.env.child_process import OPEN_FILES
 from hpcdi.errors import Problem
 from hpcdi.run.placement import learner_count
 from hpcdi.types import Spaces
-from hpcdi.utils.host import free_bytes, may_open_files
+from hpcdi.utils.host import free_bytes, may_open_files, promised_bytes
 from hpcdi.utils.metrics import human_bytes
 
 _OPEN_FILES = 40
@@ -87,9 +87,12 @@ def does_not_fit(config: ExperimentConfig, spaces: Spaces) -> list[Problem]:
     rows = partition_size(config)
     # a run that ends before may have a buffer that it never fills
     ever = getattr(config.policy.other.commander, "max_env_step", math.inf)
-    needed = min(memory_of("learner", config, row_bytes), ever * row_bytes)
+    whole = memory_of("learner", config, row_bytes)
+    needed = min(whole, ever * row_bytes)
     free, buffer = free_bytes(), config.policy.other.replay_buffer
-    if not free or needed * learner_count(config) <= free:
+    if 0 < promised_bytes() < whole:  # it is one array, which the kernel does not give, if empty
+        needed = whole
+    elif not free or needed * learner_count(config) <= free:
         return []
     fits = int(free / learner_count(config) / row_bytes / 2) * learner_count(config)
     each = (

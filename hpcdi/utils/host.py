@@ -52,6 +52,18 @@ def free_bytes() -> int:
     return min(free, limit or free)
 
 
+def promised_bytes() -> int:
+    """Returns the memory beyond which the kernel refuses an array that is still empty; 0: unknown.
+
+    All of the host's, that on its disks included, unless it promises any (``overcommit_memory``).
+    """
+    if read_kernel_file(Path("/proc/sys/vm/overcommit_memory")) == "1":
+        return 0
+    lines = read_kernel_file(Path("/proc/meminfo")).splitlines()
+    kinds = ("MemTotal:", "SwapTotal:")
+    return 1024 * sum(int(line.split()[1]) for line in lines if line.startswith(kinds))
+
+
 def cgroup_folders(controller: str) -> list[Path]:
     """Returns the folders of this process's cgroup, in either version of the hierarchy."""
     folders = []

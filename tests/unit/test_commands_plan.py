@@ -231,5 +231,8 @@ def test_a_buffer_that_does_not_fit_is_refused_with_numbers(
     assert "4.0 MiB are free on this host; 51,150 would take half of that" in said
     short = ["policy.other.commander.max_env_step=1000"]
     assert does_not_fit(*experiment(*short)) == []
+    with monkeypatch.context() as patch:
+        patch.setattr("hpcdi.run.sizes.promised_bytes", lambda: 4 << 20)
+        assert len(does_not_fit(*experiment(*short))) == 1, "a ring that is no array of this host"
     lines = plan(*experiment(), 4)
     assert any(line.startswith("warning: policy.other.replay_buffer") for line in lines)
