@@ -98,6 +98,10 @@ def component_class(registry: Registry, cfg: Any) -> Any:
     return registry.get(cfg.type)
 
 
+class SettingError(ConfigError, AssertionError):
+    """A setting of a component is wrong; the predecessor asserts what it checks of them."""
+
+
 def parse(settings: type[S], mapping: Any, name: str) -> S:
     """Check a mapping, and freeze it.
 
@@ -107,12 +111,12 @@ def parse(settings: type[S], mapping: Any, name: str) -> S:
         name: of the component, for messages.
 
     Raises:
-        ConfigError: holds every problem of the mapping.
+        SettingError: holds every problem of the mapping.
     """
     parser = Parser()
     config: S = parser.parse(settings, mapping)
     if parser.problems:
-        raise ConfigError(parser.problems, f"the configuration of {name}")
+        raise SettingError(parser.problems, f"the configuration of {name}")
     return config
 
 

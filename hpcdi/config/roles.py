@@ -222,7 +222,7 @@ class ReturnEvaluatorConfig(EvaluatorConfig):
     """Settings of evaluators by returns."""
 
     n_episode: int | None = setting(
-        None, "episodes of an evaluation; empty: one of each environment", minimum=1
+        None, "episodes of an evaluation; empty: each call says how many", minimum=1
     )
     stop_value: float = setting(float("inf"), "mean return that ends the run")
 

@@ -63,6 +63,10 @@ class View(Protocol):
         """Returns the environment's info of a row in the last step, in which its episode ended."""
         ...
 
+    def restart(self, env: int) -> None:
+        """Have an environment begin anew that failed in the last step, unless it has."""
+        ...
+
 
 def open_envs(manager: Any, players: int) -> tuple[Envs, View]:
     """Returns a manager's environments as the stepping loop has them, and their values.
@@ -150,6 +154,9 @@ class RowView:
         info = self._manager.infos.get(row % env_num) or {}
         return info if seats == 1 or not info else info[row // env_num] or {}
 
+    def restart(self, env: int) -> None:
+        """See `View.restart`: it has."""
+
 
 class ForeignEnvs:
     """DI-engine's managers as the stepping loop has them: columns of Python objects [rows].
@@ -176,6 +183,7 @@ class ForeignEnvs:
         self._waiting: Array | None = None  # observations; None: they are to be asked for
         self._begins: int | None = None  # episodes that may still begin; None: any number
         self._running: set[int] = set()  # environments whose episode has begun
+        self._broken: list[int] = []  # environments that their manager is to reset
         self._played, self._heard = 0, time.monotonic()
 
     @property
@@ -185,6 +193,8 @@ class ForeignEnvs:
         Raises:
             EnvError: an environment of a battle has not one player for each policy.
         """
+        for env in [*self._broken]:
+            self.restart(env)
         if self._waiting is None:
             self._waiting = np.empty(self.rows, dtype=object)
             for env, seen in self._manager.ready_obs.items():
@@ -231,6 +241,7 @@ class ForeignEnvs:
     def reset(self, *, quota: int | Sequence[int] | None = None) -> None:
         """See `Envs.reset`."""
         self._manager.reset()
+        self._broken.clear()
         self._counter = EpisodeCounter(self.env_num, self.seats, quota)
         self._turns, self._waiting = self._new_turns(), None
         self._played, self._heard = 0, time.monotonic()
@@ -274,7 +285,7 @@ class ForeignEnvs:
             if _is_abnormal(timestep):
                 failed[rows] = True
                 if not getattr(self._manager, "resets_abnormal", False):
-                    self._manager.reset({env: None})
+                    self._broken.append(env)
                 continue
             over[rows], ended[rows] = True, done
             if self._is_battle:
@@ -284,13 +295,12 @@ class ForeignEnvs:
                 acts[rows] = [one is not None for one in timestep.obs]
             else:
                 each, successor[env] = [timestep.info], timestep.obs
-                if done:
-                    each = [
-                        {**each[0], "eval_episode_return": as_number(episode_return(each[0], env))}
-                    ]
             infos.update(zip(rows, each, strict=True))
             if done:
-                ends[env] = list(map(numbers_in, each))
+                ends[env] = [
+                    numbers_in({**one, "eval_episode_return": as_number(episode_return(one, env))})
+                    for one in each
+                ]
                 self._running.discard(env)
         self._infos = infos
         self.stepped = len(timesteps) - int(failed.sum()) // self.seats
@@ -344,6 +354,12 @@ class ForeignEnvs:
     def info(self, row: int) -> Mapping[str, Any]:
         """See `View.info`."""
         return self._infos[row]
+
+    def restart(self, env: int) -> None:
+        """See `View.restart`."""
+        if env in self._broken:
+            self._broken.remove(env)
+            self._manager.reset({env: None})
 
     def _rows_of(self, env: int) -> list[int]:
         return list(range(env, self.rows, self.env_num))
@@ -599,6 +615,30 @@ def to_arrays(tree: Any) -> Any:
     return tree
 
 
+def to_lists(tree: Any) -> Any:
+    """Arrays and tensors of an info as nested lists of floats, numbers as floats."""
+    if tree is None or isinstance(tree, bool | str):
+        return tree
+    if isinstance(tree, Mapping):
+        return {key: to_lists(value) for key, value in tree.items()}
+    if isinstance(tree, list | tuple):
+        return [to_lists(value) for value in tree]
+    values = np.asarray(to_arrays(tree))
+    return values.astype(float).tolist() if values.dtype.kind in "biuf" else tree
+
+
+def to_items(info: Mapping[str, Any]) -> dict[str, Any]:
+    """An info whose arrays of one element are numbers; without arrays of more elements."""
+    items: dict[str, Any] = {}
+    for key, value in to_lists(info).items():
+        item = to_items(value) if isinstance(value, Mapping) else value
+        while isinstance(item, list) and len(item) == 1:
+            (item,) = item
+        if not isinstance(item, list):
+            items[key] = item
+    return items
+
+
 def as_number(value: Any) -> float:
     """A number, or the one element of an array, a tensor or a list.
 
@@ -627,7 +667,7 @@ def episode_return(info: Mapping[str, Any], env: int) -> Any:
 
 
 def infos_of(info: Any, players: int, env: int, *, ended: bool) -> list[dict[str, Any]]:
-    """Info of each player; at an episode's end its ``eval_episode_return`` is its own, a float.
+    """Info of each player; at an episode's end with its own ``eval_episode_return``.
 
     Args:
         info: a sequence, one a player; or one for all, whose ``eval_episode_return`` is a list.
@@ -653,6 +693,8 @@ def infos_of(info: Any, players: int, env: int, *, ended: bool) -> list[dict[str
             f"environment {env} ended an episode of {players} players with {len(returns)} returns "
             "in info['eval_episode_return']; each player needs its own"
         )
+    if not shared:
+        return each
     return [
         {**one, "eval_episode_return": as_number(number)}
         for one, number in zip(each, returns, strict=True)

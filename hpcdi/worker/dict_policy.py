@@ -33,7 +33,7 @@ from hpcdi.types import (
 from hpcdi.utils.nested import (
     to_tensors,
 )
-from hpcdi.worker.dict_envs import View, open_envs, to_arrays
+from hpcdi.worker.dict_envs import BaseEnvTimestep, View, open_envs, to_arrays
 from hpcdi.worker.dict_form import RandomPolicy
 from hpcdi.worker.dict_samples import columns_of, weighted_samples_of
 
@@ -151,6 +151,7 @@ class DictActor:
         self.outputs: dict[int, Any] = {}
         self._states: dict[int, Any] = {}  # by row, of policies without a memory
         self._begun: set[int] = set()  # rows
+        self._is_reset: set[int] = set()  # rows, since the loop reset some
 
     def bind(self, manager: Any) -> Envs:
         """Act in the environments of a manager; returns them as the stepping loop has them."""
@@ -219,18 +220,22 @@ class DictActor:
     def reset(self, rows: Sequence[int] | Array | None = None) -> None:
         """New episodes begin in these rows; None: in all."""
         if rows is None:
-            self.seen.clear()
-            self.outputs.clear()
-            self._states.clear()
-            self._begun.clear()
+            for memory in (self.seen, self.outputs, self._states, self._begun, self._is_reset):
+                memory.clear()
             for policy in self.policies:
                 policy.reset()
             return
+        self.reset_early([int(row) for row in rows if int(row) not in self._is_reset])
+        self._is_reset.clear()
+
+    def reset_early(self, rows: Iterable[int]) -> None:
+        """Reset rows before the loop does, which then leaves them alone."""
         for row in rows:
-            self.policies[int(row) // self.env_num].reset([int(row) % self.env_num])
-            self.seen.pop(int(row), None)
-            self.outputs.pop(int(row), None)
-            self._begun.add(int(row))
+            self.policies[row // self.env_num].reset([row % self.env_num])
+            self.seen.pop(row, None)
+            self.outputs.pop(row, None)
+            self._begun.add(row)
+            self._is_reset.add(row)
 
     def recorder(self, envs: Envs, length: int) -> DictRecorder:
         """Returns a recorder of a parallel collector; see `policy_loop`."""
@@ -311,13 +316,37 @@ class DictRecorder:
     def record(
         self, _columns: Columns, _live: Array, step: Step, _games: Games | None = None
     ) -> None:
-        """Add a step; see `Recorder.record`."""
+        """Add a step, environment by environment; see `Recorder.record`.
+
+        As with DI-engine, policies are reset where an episode ended before they get the next
+        environment's transition.
+        """
         actor, env_num = self.actor, self.actor.env_num
-        for row, timestep in actor.view.timesteps(step).items():
-            player, env = row // env_num, row % env_num
-            recorder = self.of[player]
-            if recorder is None:
-                continue
+        timesteps = actor.view.timesteps(step)
+        over = set(np.flatnonzero(step.over).tolist())
+        failed = set() if step.failed is None else set(np.flatnonzero(step.failed).tolist())
+        by_env: dict[int, list[int]] = {}
+        for row in sorted({*timesteps, *over}):
+            by_env.setdefault(row % env_num, []).append(row)
+        for env, rows in sorted(by_env.items()):
+            for row in rows:
+                self._record_row(row, timesteps.get(row), has_failed=row in failed)
+            if failed.intersection(rows):
+                actor.view.restart(env)
+            actor.reset_early(over.intersection(rows))
+        for row in np.flatnonzero(step.ended).tolist() if actor.is_battle else ():
+            self.infos[row // env_num].append(actor.view.info(row))
+
+    def _record_row(self, row: int, timestep: BaseEnvTimestep | None, *, has_failed: bool) -> None:
+        """Add the transition that a row completed, or drop its trajectory."""
+        actor, env_num = self.actor, self.actor.env_num
+        player, env = row // env_num, row % env_num
+        recorder = self.of[player]
+        if recorder is None:
+            return
+        if has_failed:
+            recorder.drop(env)
+        elif timestep is not None:
             shown = timestep._replace(
                 obs=actor.shown(timestep.obs), reward=actor.shown(timestep.reward)
             )
@@ -327,13 +356,6 @@ class DictRecorder:
             if self.mark is not None:
                 transition.update(self.mark(env))
             recorder.add(env, transition, ended=bool(timestep.done))
-        for row in np.flatnonzero(step.ended).tolist() if actor.is_battle else ():
-            self.infos[row // env_num].append(actor.view.info(row))
-        failed = [] if step.failed is None else np.flatnonzero(step.failed).tolist()
-        for row in failed:
-            recorder = self.of[row // env_num]
-            if recorder is not None:
-                recorder.drop(row % env_num)
 
     @property
     def is_full(self) -> bool:
@@ -374,6 +396,7 @@ class TrajectoryRecorder:
         episodes: of each environment, after which it is full: the first that end are more often
             short ones, so that each has its quota, and further ones are dropped; 0: it is full
             after a rollout.
+        shape: changes an environment's trajectory before samples are made of it; None: nothing.
 
     Attributes:
         open: by environment, transitions of the unfinished trajectory.
@@ -388,10 +411,11 @@ class TrajectoryRecorder:
         *,
         opens: Literal["keep", "drop", "finish"] = "finish",
         episodes: int = 0,
+        shape: Callable[[int, list[Transition]], list[Transition]] | None = None,
     ) -> None:
         self.length = length
         self._opens, self._episodes = opens, episodes
-        self._make_samples = make_samples
+        self._make_samples, self._shape = make_samples, shape
         self._rollout = rollout
         self.open: list[list[Transition]] = [[] for _ in range(env_num)]
         self._episode = [0] * env_num  # number of the running episode
@@ -496,7 +520,10 @@ class TrajectoryRecorder:
             self._without_samples += len(transitions)
             self._episode[env] += is_whole
             return
-        samples, count = self._make_samples(transitions), len(transitions)
+        count = len(transitions)
+        if self._shape is not None:
+            transitions = self._shape(env, transitions)
+        samples = self._make_samples(transitions)
         episode = self._episode[env] * len(self.open) + env
         self._finished.append(Trajectory(env, episode, samples, count, is_whole))
         self._episode[env] += is_whole

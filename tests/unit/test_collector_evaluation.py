@@ -29,6 +29,7 @@ from hpcdi.worker import (
     create_serial_evaluator,
     dict_envs,
 )
+from hpcdi.worker.errors import QuotaError
 
 # ----------------------------------- one contract for all serial evaluators, whatever they judge by
 
@@ -71,7 +72,8 @@ class Bench:
 
     def make(self, cfg: dict[str, Any] | None = None, **kwargs: Any) -> Any:
         given = {"env": self.env(), "policy": self.policy()} | kwargs
-        return create_serial_evaluator({"type": self.kind, **(cfg or {})}, **given)
+        quota = {} if self.kind == "metric" else {"n_episode": 2}
+        return create_serial_evaluator({"type": self.kind, **quota, **(cfg or {})}, **given)
 
 
 @pytest.fixture(params=KINDS)
@@ -99,7 +101,8 @@ class TestContract:
         with bench.make({"eval_freq": 10}) as evaluator:
             asked = [0, 0, 1, 9, 10, 10, 15, 19, 20, 45, 54, 55]
             answers = [evaluator.should_eval(train_iter) for train_iter in asked]
-            assert [a for a, yes in zip(asked, answers, strict=True) if yes] == [0, 10, 20, 45, 55]
+            due = [a for a, yes in zip(asked, answers, strict=True) if yes]
+            assert due == [0] * (bench.kind == "battle_interaction") + [0, 10, 20, 45, 55]
             evaluator.reset()
             assert evaluator.should_eval(55)
 
@@ -107,10 +110,12 @@ class TestContract:
     def test_the_first_time_comes_after_as_many_iterations_as_others(
         self, bench: Bench, first: int
     ) -> None:
+        is_battle = bench.kind == "battle_interaction"
+        first += is_battle and first > 0  # DI-engine's battles count from 0, others from -1
         with bench.make({"eval_freq": 1000}) as evaluator:
             assert not evaluator.should_eval(3)
             assert evaluator.should_eval(first)
-            assert not evaluator.should_eval(first)
+            assert evaluator.should_eval(first) is (is_battle and first == 0)
             assert not evaluator.should_eval(first + 999)
             assert evaluator.should_eval(first + 1000)
 
@@ -313,7 +318,7 @@ def test_a_type_that_there_is_not() -> None:
 def result_of(kind: str, result: Any) -> float:
     """Mean return, or the metric."""
     if kind == "interaction":
-        return float(result["reward_mean"][0])
+        return float(result["eval_episode_return_mean"])
     if kind == "metric":
         return float(result["acc"])
     returns = [info["eval_episode_return"] for info in result[0]]
@@ -330,10 +335,11 @@ def count_manager(length: int = 5, env_num: int = 3, **changes: Any) -> Any:
 
 
 def evaluate(env: Any, policy: Any = None, cfg: Any = None, **kwargs: Any) -> dict[str, list[Any]]:
-    with InteractionSerialEvaluator(cfg or {}, env, policy or DuckPolicy()) as evaluator:
+    settings = {"n_episode": env.env_num, **(cfg or {})}
+    with InteractionSerialEvaluator(settings, env, policy or DuckPolicy()) as evaluator:
         stop, info = evaluator.eval(**kwargs)
         assert stop is False
-        return info
+        return info | {name: [number] for name, number in evaluator.scalars.items()}
 
 
 @pytest.mark.parametrize("autoreset", ["next_step", "same_step", "disabled"])
@@ -363,12 +369,13 @@ def test_a_mode_of_a_policy() -> None:
     assert sorted(env for reset in duck.resets if reset for env in reset) == [0, 1, 2]
 
 
-def test_the_number_of_episodes_is_an_argument_or_a_setting_or_one_each() -> None:
+def test_the_number_of_episodes_is_an_argument_or_a_setting() -> None:
     manager = Manager([[(2, 1.0)]] * 3)
     with InteractionSerialEvaluator({"n_episode": 4}, manager, DuckPolicy()) as evaluator:
         assert len(evaluator.eval(n_episode=8)[1]["eval_episode_return"]) == 8
         assert len(evaluator.eval()[1]["eval_episode_return"]) == 4
-    assert len(evaluate(manager)["eval_episode_return"]) == 3
+    with pytest.raises(QuotaError, match="n_episode: is neither"):
+        evaluate(manager, cfg={"n_episode": None})
 
 
 def test_actions_of_torch_become_arrays() -> None:
@@ -415,9 +422,9 @@ def test_returns_may_be_arrays_or_tensors(form: Any) -> None:
         def ended(self, env_id: int, total: float) -> Any:
             return {"eval_episode_return": form(total)}
 
-    returns = evaluate(Wrapped([[(1, 2.5)]]))["eval_episode_return"]
-    assert returns == [2.5]
-    assert type(returns[0]) is float
+    info = evaluate(Wrapped([[(1, 2.5)]]))
+    assert info["eval_episode_return"] == [[2.5]]
+    assert info["reward_mean"] == [2.5]
 
 
 # --------------------------------------------------------------------------------------- failures
@@ -496,7 +503,8 @@ def test_a_policys_own_error_is_not_dressed_up() -> None:
 def test_a_mean_that_is_no_number_is_not_the_best() -> None:
     saved: list[str] = []
     episodes = [[(1, float("nan"))]]
-    with InteractionSerialEvaluator({"stop_value": 0}, Manager(episodes), DuckPolicy()) as judge:
+    cfg = {"stop_value": 0, "n_episode": 1}
+    with InteractionSerialEvaluator(cfg, Manager(episodes), DuckPolicy()) as judge:
         assert judge.eval(saved.append, train_iter=1)[0] is False
         episodes[0][0] = (1, -5.0)
         judge.eval(saved.append, train_iter=2)
@@ -514,7 +522,8 @@ BATTLE_EPISODES = [[(4, 1.0), (2, 3.0)], [(3, -5.0)]]
 
 def play(env: Any, policies: Any = None, cfg: Any = None, **kwargs: Any) -> Any:
     policies = policies or [DuckPolicy(10), DuckPolicy(11)]
-    with BattleInteractionSerialEvaluator(cfg or {}, env, policies) as evaluator:
+    settings = {"n_episode": env.env_num, **(cfg or {})}
+    with BattleInteractionSerialEvaluator(settings, env, policies) as evaluator:
         return evaluator.eval(**kwargs)
 
 
@@ -677,7 +686,7 @@ def test_the_mean_does_not_depend_on_how_long_episodes_are(
         share = len(range(env_id, n_episode, len(episodes)))
         expected += [float(mine[k % len(mine)][1]) for k in range(share)]
     assert info["eval_episode_return"] == expected
-    assert info["reward_mean"] == [pytest.approx(np.mean(expected))]
+    assert info["eval_episode_return_mean"] == pytest.approx(np.mean(expected))
 
 
 def test_what_is_played_beyond_is_ignored() -> None:

@@ -169,8 +169,8 @@ def test_charts_and_histograms_reach_tensorboard(tmp_path: Path) -> None:
             "learner_step/loss": [(60, value)]
         }
     events = EventAccumulator(str(tmp_path)).Reload()
-    assert sorted(events.Tags()["histograms"]) == ["learner_iter/q", "learner_step/q"]
-    (event,) = events.Histograms("learner_iter/q")
+    assert sorted(events.Tags()["histograms"]) == ["learner/q"]
+    (event,) = events.Histograms("learner/q")
     found = event.histogram_value
     assert (event.step, found.num, found.min, found.max, found.sum) == (2, 6, 0, 5, 15)
 

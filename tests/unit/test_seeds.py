@@ -39,6 +39,7 @@ from hpcdi.errors import (
 )
 from hpcdi.utils.registry import COMM_COLLECTOR_REGISTRY, COMM_LEARNER_REGISTRY, HOOK_REGISTRY
 from hpcdi.worker.collector.comm import CollectorSlave
+from hpcdi.worker.dict_envs import to_items
 from hpcdi.worker.ding.convert import problems_of
 from hpcdi.worker.slave import Slave, TaskFail
 
@@ -724,6 +725,52 @@ def test_vector_eval_monitor() -> None:
     assert monitor.get_video().ndim == 5
 
 
+def test_what_an_evaluation_says() -> None:
+    """As with DI-engine: of arrays there is no mean, and of a battle there are single numbers."""
+    cfg = {"n_episode": 2, "stop_value": 9.0}
+
+    class Envs(EvaluatorManager):
+        def ended(self, env_id: int, total: float) -> Any:
+            more = {"number": 1, "array": np.arange(2), "truth": True, "nothing": None}
+            return {"eval_episode_return": np.array([total], np.float32), "episode_info": more}
+
+    with ding.InteractionSerialEvaluator(cfg, Envs([[(2, 1.0)], [(3, 5.0)]]), DuckPolicy()) as one:
+        _, info = one.eval()
+    assert info == {
+        "eval_episode_return": [[1.0], [5.0]], "number": [1.0, 1.0], "number_mean": 1.0,
+        "array": [[0.0, 1.0]] * 2, "truth": [True, True], "truth_mean": 1.0,
+        "nothing": [None, None],
+    }  # fmt: skip
+    assert one.scalars["reward_mean"] == 3
+    battle = {"eval_episode_return": np.array([2.0]), "one": [torch.ones(1)], "two": np.ones(2)}
+    assert to_items(battle) == {"eval_episode_return": 2.0, "one": 1.0}
+    with pytest.raises(AssertionError, match="n_episode"):
+        ding.InteractionSerialEvaluator({}, Envs([[(2, 1.0)]]), DuckPolicy()).eval()
+    with pytest.raises(KeyError):
+        ding.VectorEvalMonitor(2, 2).get_latest_reward(-1)
+
+
+def test_a_policy_is_reset_before_it_gets_the_next_environments_transition() -> None:
+    calls: list[Any] = []
+
+    class Policy(Actor):
+        def process_transition(self, obs: Any, *rest: Any) -> Any:
+            calls.append(int(obs[0]))
+            return super().process_transition(obs, *rest)
+
+        def get_train_sample(self, data: Any) -> Any:
+            calls.append("samples")
+            return super().get_train_sample(data)
+
+        def reset(self, data_id: Any = None) -> None:
+            calls.append(data_id)
+            super().reset(data_id)
+
+    cfg = {"get_train_sample": True}
+    ding.EpisodeSerialCollector(cfg, Manager([1, 1]), Policy().mode).collect(2)
+    assert calls[-6:] == [0, "samples", [0], 1, "samples", [1]]
+
+
 def test_interaction_evaluator() -> None:
     cls = ding.InteractionSerialEvaluator
     cfg = cls.default_config()
@@ -1249,6 +1296,11 @@ def test_errors_are_also_what_di_engine_raises() -> None:
         ding.EpisodeSerialCollector({}, Manager([2, 2]), Actor().mode).collect(1)
     with pytest.raises(AssertionError, match="at least two"):
         ding.BattleSampleSerialCollector({}, Battle([2]), [Actor().mode])
+    three = [Actor(player).mode for player in range(3)]
+    with pytest.raises(AssertionError, match="takes two policies, not 3"):
+        ding.BattleEpisodeSerialCollector({}, Battle([2], players=3), three)
+    with pytest.raises(AssertionError, match="alpha"):
+        ding.AdvancedReplayBuffer({"alpha": 2})
     with pytest.raises(AssertionError, match="too few"):
         ding.VectorEvalMonitor(4, 3)
     with pytest.raises(AssertionError, match="two or more"):
@@ -1280,6 +1332,8 @@ def _state_dict() -> None:
 def _setting() -> None:
     with pytest.raises(ConfigError, match="unknown key"):
         ding.BaseLearner({"no_such": 1})
+    with pytest.raises(ConfigError, match="anneal_step: must be at least 1"):
+        ding.AdvancedReplayBuffer({"anneal_step": 0})
 
     class Learner(ding.BaseLearner):
         config: ClassVar[dict[str, Any]] = {**ding.BaseLearner.config, "no_such": 1}
@@ -1344,12 +1398,6 @@ def _hickle() -> None:
     assert buffer.count() == 2
 
 
-def _left_out() -> None:
-    module = importlib.import_module("hpcdi.worker.coordinator.comm_coordinator")
-    with pytest.raises(CommError, match=r"use hpcdi\.worker\.Coordinator"):
-        module.CommCoordinator({}, {}, None)
-
-
 def _threads() -> None:
     names = ("_start_thread", "_join_thread", "_setup_logger", "_setup_timer")
     assert not any(hasattr(ding.BaseParallelCollector, name) for name in names)
@@ -1362,13 +1410,10 @@ def _private() -> None:
     assert not hasattr(ding.NaiveReplayBuffer({}), "_max_priority")
 
 
-def _ranks() -> None:
+def _base_classes() -> None:
     config: Any = ding.BaseCommCollector.Config(type="mine")
     (problem,) = config.problems()
     assert "derive it from MPIFileSystemCollector" in problem.message
-
-
-def _path() -> None:
     parameters = inspect.signature(ding.BaseCommCollector.send_stepdata).parameters
     assert list(parameters) == ["self", "path", "stepdata"]
 
@@ -1377,6 +1422,26 @@ def _addresses() -> None:
     slave = CollectorSlave("0.0.0.0", 80, callback_fn=callbacks([], "resource"))
     slave.start()
     assert slave._process_task({"name": "resource"}) == {"from": "resource"}
+    module = importlib.import_module("hpcdi.worker.coordinator.comm_coordinator")
+    with pytest.raises(CommError, match=r"use hpcdi\.worker\.Coordinator"):
+        module.CommCoordinator({}, {}, None)
+
+
+def _unfinished() -> None:
+    collector = ding.SampleSerialCollector({}, Manager([9]), Actor(n_sample=4).mode)
+    collector.collect(4)
+    collector.reset_env()
+    assert not collector._traj_buffer
+
+
+def _log_files() -> None:
+    ding.SampleSerialCollector({}, Manager([2]), Actor().mode).collect(4)
+    learner = ding.BaseLearner({}, LearnMode(), exp_name="exp")
+    learner.train(drawn())
+    assert not list(Path().iterdir())
+    assert learner.tb_logger is not None
+    learner.close()
+    assert list(Path("exp/log/learner").glob("events*"))
 
 
 def _no_run() -> None:
@@ -1403,7 +1468,8 @@ def _lambda() -> None:
 
 DIFFERENCES: dict[str, Callable[[], None]] = {
     "`Coordinator.state_dict()` is not empty": _state_dict,
-    "A setting that nobody knows is refused": _setting,
+    "A setting that nobody knows is refused, and one out of its range, e.g. `anneal_step: "
+    "0`": _setting,
     "Buffers copy items, refuse those of other keys or shapes and states of another size, and "
     "draw by a generator of their own, from a `sample_range` uniformly": _items,
     "Buffers do not load files of hickle": _hickle,
@@ -1413,11 +1479,14 @@ DIFFERENCES: dict[str, Callable[[], None]] = {
     "the program's": _start,
     "Private attributes are others, but those that subclasses in dizoo use, a learner's hooks and "
     "what a buffer's `state_dict` says": _private,
-    "`CommCoordinator` and `OperatorServer` cannot be made": _left_out,
     "A parallel collector has no thread, timer and logger of its own": _threads,
-    "Nothing listens at `host` and `port`": _addresses,
-    "A class of the base classes `BaseCommLearner` and `BaseCommCollector` is no rank": _ranks,
-    "`BaseCommCollector.send_stepdata` takes `path` before `stepdata`": _path,
+    "Nothing listens at `host` and `port`; `CommCoordinator` and `OperatorServer` cannot be "
+    "made": _addresses,
+    "A class of the base classes `BaseCommLearner` and `BaseCommCollector` is no rank; "
+    "`send_stepdata` takes `path` before `stepdata`": _base_classes,
+    "A collector's `reset_env` drops unfinished trajectories": _unfinished,
+    "Components write no log files of their own; a learner and an evaluator make a `tb_logger` "
+    "when it is first asked for": _log_files,
     "Environments in child processes are made by functions that pickle takes": _lambda,
     "Data sets, experts, reward models and samples that are whole episodes have no run": _no_run,
     "A league has settings of its own": _league,

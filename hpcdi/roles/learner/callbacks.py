@@ -147,17 +147,15 @@ class LogShow(Periodic):
         if scalars and (is_last or now - self._logged >= LOG_EVERY_S):
             self._logged = now
             LOGGER.info("train", extra={"train_iter": training.train_iter, "scalars": scalars})
-        if training.curves is not None:
-            for axis, step in (("iter", training.train_iter), ("step", training.env_steps)):
-                if step > 0:
-                    draw(
-                        training.curves,
-                        f"{training.name}_{axis}",
-                        step,
-                        means,
-                        arrays,
-                        training.MEAN_SUFFIX,
-                    )
+        if training.curves is None:
+            return
+        for axis, step in (("iter", training.train_iter), ("step", training.env_steps)):
+            if step > 0:
+                name = f"{training.name}_{axis}"
+                draw(training.curves, name, step, means, training.MEAN_SUFFIX)
+        for name, array in arrays.items():  # once, as the predecessor does
+            on_cpu = array.detach().cpu() if hasattr(array, "detach") else array
+            training.curves.add_histogram(f"{training.name}/{name}", on_cpu, training.train_iter)
 
 
 def draw(
@@ -165,19 +163,14 @@ def draw(
     prefix: str,
     step: int,
     means: Mapping[str, float],
-    arrays: Mapping[str, Any],
     mean_suffix: str = "",
 ) -> None:
-    """Add a point to each curve over one axis, and histograms."""
+    """Add a point to each curve over one axis."""
     single, charts = split_charts(means)
     for name, value in single.items():
         curves.add_scalar(f"{prefix}/{name}{mean_suffix}", value, step)
     for name, values in charts.items():
         curves.add_scalars(f"{prefix}/{name}", values, step)
-    for name, array in arrays.items():
-        if hasattr(array, "detach"):  # a tensor, of a GPU perhaps
-            array = array.detach().cpu()
-        curves.add_histogram(f"{prefix}/{name}", array, step)
 
 
 class PublishPolicy(Periodic):

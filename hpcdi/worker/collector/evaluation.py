@@ -22,7 +22,7 @@ import numpy as np
 
 from hpcdi.config.compat import Configurable
 from hpcdi.config.roles import BattleEvaluatorConfig, EvaluatorConfig, InteractionEvaluatorConfig
-from hpcdi.errors import ConfigError
+from hpcdi.errors import ConfigError, Problem
 from hpcdi.roles.collector.evaluation import evaluate, quotas
 from hpcdi.roles.collector.loop import Loop, PolicyAgent
 from hpcdi.roles.coordinator.groups import EvaluationClock
@@ -38,7 +38,7 @@ from hpcdi.utils.video import as_frame, encode_video
 from hpcdi.worker.collectives import group_rank, on_first_rank
 from hpcdi.worker.collector.episode_videos import NAMES, Camera, EpisodeVideos
 from hpcdi.worker.collector.own_eval import OwnEval
-from hpcdi.worker.dict_envs import as_number, ours
+from hpcdi.worker.dict_envs import as_number, ours, to_items, to_lists
 from hpcdi.worker.dict_policy import DictActor, columnar_actor
 from hpcdi.worker.errors import NoEnvError, NoEpisodeError, NoPolicyError, QuotaError
 from hpcdi.worker.registered import class_of
@@ -137,22 +137,26 @@ class VectorEvalMonitor:
         """Episodes of each environment that count."""
         self.env_steps = 0
         """Steps of environments that were made for it."""
-        self._rewards: list[list[float]] = [[] for _ in range(env_num)]
-        self._infos: list[list[Mapping[str, Any]]] = [[] for _ in range(env_num)]
+        self._rewards: dict[int, list[float]] = {env: [] for env in range(env_num)}
+        self._infos: dict[int, list[Mapping[str, Any]]] = {env: [] for env in range(env_num)}
         self._videos = EpisodeVideos(env_num, max_video_bytes)
 
     def is_open(self, env_id: int) -> bool:
-        """Returns whether the environment's next episode counts."""
+        """Returns whether the environment's next episode counts.
+
+        Raises:
+            KeyError: there is no such environment.
+        """
         return len(self._rewards[env_id]) < self.quota[env_id]
 
     def is_finished(self) -> bool:
         """Returns whether every environment has played its quota."""
-        return not any(map(self.is_open, range(len(self.quota))))
+        return not any(map(self.is_open, self._rewards))
 
     def update_info(self, env_id: int, info: Mapping[str, Any]) -> None:
         """Add the info of an ended episode, before its `update_reward`."""
         if self.is_open(env_id):
-            self._infos[env_id].append(info)
+            self._infos[env_id].append(to_lists(info))
 
     def update_reward(self, env_id: int, reward: Any) -> None:
         """Add the return of an ended episode: a number, or an array or tensor of one element.
@@ -187,7 +191,7 @@ class VectorEvalMonitor:
         Raises:
             EnvError: no episode has ended, one of them was not filmed, or pictures differ in size.
         """
-        ended = [(env, n) for env, rewards in enumerate(self._rewards) for n in range(len(rewards))]
+        ended = [(env, n) for env, rewards in self._rewards.items() for n in range(len(rewards))]
         if not ended:
             raise NoEpisodeError("there is no video yet: no episode has ended")
         ranked = sorted(ended, key=lambda episode: self._rewards[episode[0]][episode[1]])
@@ -200,7 +204,7 @@ class VectorEvalMonitor:
 
     def get_episode_return(self) -> list[float]:
         """Return of each episode that counts, environment by environment."""
-        return [reward for rewards in self._rewards for reward in rewards]
+        return [reward for rewards in self._rewards.values() for reward in rewards]
 
     def get_latest_reward(self, env_id: int) -> float:
         """Return of the environment's last episode that counts.
@@ -214,7 +218,7 @@ class VectorEvalMonitor:
 
     def get_current_episode(self) -> int:
         """Episodes that have ended and count."""
-        return sum(map(len, self._rewards))
+        return sum(map(len, self._rewards.values()))
 
     def get_episode_info(self) -> dict[str, Any] | None:
         """Key -> value in each episode's info, in the order of `get_episode_return`.
@@ -222,13 +226,13 @@ class VectorEvalMonitor:
         None where an episode's info lacks the key. Numbers that all infos have come with their mean
         as ``<key>_mean``, a float. Without any info, None.
         """
-        infos = [info for of_env in self._infos for info in of_env]
+        infos = [info for of_env in self._infos.values() for info in of_env]
         if not infos:
             return None
         keys = dict.fromkeys(key for info in infos for key in info)
         lists: dict[str, list[Any]] = {key: [info.get(key) for info in infos] for key in keys}
         return lists | {
-            f"{key}_mean": float(np.mean(values))
+            f"{key}_mean": np.mean(values)
             for key, values in lists.items()
             if all(isinstance(value, int | float | np.number) for value in values)
         }
@@ -438,8 +442,8 @@ def play_episodes(
         camera: films the episodes; None: they are not filmed.
 
     Returns:
-        Of each episode that counts the last info of each player. Of a policy of columns it has
-        numbers alone.
+        Of each episode that counts the last info of each player, see `to_items`. Of a policy of
+        columns it has numbers alone.
 
     Raises:
         EnvError: the manager is done or hangs before the episodes are played, or keeps failing.
@@ -464,9 +468,9 @@ def play_episodes(
                 of_players[0]["eval_episode_return"],
                 of_players[0].get("episode_info") or {},
             )
-            monitor.update_info(env_id, {"eval_episode_return": as_number(total), **more})
+            monitor.update_info(env_id, to_lists({"eval_episode_return": total, **more}))
             monitor.update_reward(env_id, total)
-            played.append(of_players)
+            played.append([to_items(info) for info in of_players])
 
     evaluate(player.loop, monitor.quota, setting, before, after)
     return played
@@ -542,14 +546,13 @@ class InteractionSerialEvaluator(SerialEvaluator, OwnEval):
 
         Returns:
             Whether the run can end, and ``eval_episode_return`` and the entries of
-            ``info["episode_info"]``, as lists with one element an episode and as means
-            (``eval_episode_return_mean``); ``reward_mean``, ``reward_std``, ``reward_max``,
-            ``reward_min``, ``episode_count`` and ``evaluate_time`` (seconds) are lists of one.
+            ``info["episode_info"]``: lists with one element an episode, and of numbers their means
+            (``eval_episode_return_mean``). The attribute `scalars` has more about the returns.
 
         Raises:
             EnvError: there are no environments, or they break their contract.
             PolicyError: there is no policy, or it breaks its contract.
-            ConfigError: there are fewer episodes than environments.
+            QuotaError: there are fewer episodes than environments, or how many is not said.
         """
         camera = self._camera(force_render, train_iter, envstep)
         scalars, info = on_first_rank(
@@ -563,7 +566,7 @@ class InteractionSerialEvaluator(SerialEvaluator, OwnEval):
             (train_iter, envstep),
             save_ckpt_fn,
         )
-        return stop, {**info, **{name: [scalars[name]] for name in evaluation_scalars([0.0], 0.0)}}
+        return stop, info
 
     def _play(
         self,
@@ -576,7 +579,7 @@ class InteractionSerialEvaluator(SerialEvaluator, OwnEval):
         policy = self._demand_policy()
         monitor = VectorEvalMonitor(
             env.env_num,
-            episodes_to_play(n_episode, self._cfg.n_episode, env.env_num),
+            episodes_to_play(n_episode, self._cfg.n_episode),
             max_video_bytes=self._cfg.render.memory_mb << 20,
         )
         with EasyTimer() as timer:
@@ -626,9 +629,17 @@ class InteractionSerialEvaluator(SerialEvaluator, OwnEval):
                 file.write(encoded)
 
 
-def episodes_to_play(asked: int | None, setting: int | None, env_num: int) -> int:
-    """Episodes of an evaluation: the argument, else the setting, else one an environment."""
-    return next(number for number in (asked, setting, env_num) if number is not None)
+def episodes_to_play(asked: int | None, setting: int | None) -> int:
+    """Episodes of an evaluation: the argument, else the setting.
+
+    Raises:
+        QuotaError: there is neither.
+    """
+    number = setting if asked is None else asked
+    if number is None:
+        problem = "is neither an argument of eval nor a setting"
+        raise QuotaError([Problem("n_episode", problem)], "the evaluation")
+    return number
 
 
 def _scalars(monitor: VectorEvalMonitor, duration_s: float) -> dict[str, float]:
@@ -662,6 +673,14 @@ class BattleInteractionSerialEvaluator(SerialEvaluator):
 
     Config = BattleEvaluatorConfig
     _cfg: BattleEvaluatorConfig
+
+    def should_eval(self, train_iter: int) -> bool:
+        """See `ISerialEvaluator.should_eval`; at iteration 0 each time, then counted from there."""
+        passed = train_iter - max(self._evaluated_at, 0)
+        is_due = train_iter == 0 or passed >= self._cfg.eval_freq
+        if is_due:
+            self._evaluated_at = train_iter
+        return is_due
 
     def reset_policy(self, _policy: Any = None) -> None:
         """See `ISerialEvaluator.reset_policy`; `_policy` is a list of all policies.
@@ -705,7 +724,7 @@ class BattleInteractionSerialEvaluator(SerialEvaluator):
         Raises:
             EnvError: there are no environments, or they break their contract.
             PolicyError: there are no policies, or they break their contract.
-            ConfigError: there are fewer episodes than environments.
+            QuotaError: there are fewer episodes than environments, or how many is not said.
         """
         scalars, return_info = on_first_rank(lambda: self._play(n_episode))
         stop = self._conclude(
@@ -715,9 +734,7 @@ class BattleInteractionSerialEvaluator(SerialEvaluator):
 
     def _play(self, n_episode: int | None) -> tuple[dict[str, float], list[list[dict[str, Any]]]]:
         env, policies = self._demand_env(), self._demand_policy()
-        monitor = VectorEvalMonitor(
-            env.env_num, episodes_to_play(n_episode, self._cfg.n_episode, env.env_num)
-        )
+        monitor = VectorEvalMonitor(env.env_num, episodes_to_play(n_episode, self._cfg.n_episode))
         with EasyTimer() as timer:
             played = play_episodes(env, policies, monitor)
         infos = [list(of_policy) for of_policy in zip(*played, strict=True)]

@@ -27,7 +27,7 @@ from hpcdi.utils.nested import column_rows, concatenate_columns
 from hpcdi.worker.collector.base_serial_collector import INF as INF
 from hpcdi.worker.collector.base_serial_collector import CollectCall, SerialCollector
 from hpcdi.worker.dict_envs import ForeignEnvs, by_dicts, ours
-from hpcdi.worker.dict_policy import Trajectory, TrajectoryRecorder, trajectory_length
+from hpcdi.worker.dict_policy import TrajectoryRecorder, trajectory_length
 from hpcdi.worker.errors import NoPolicyError
 
 _MADE_AT = "collect_iter"
@@ -210,7 +210,7 @@ class EpisodeSerialCollector(SerialCollector):
             for trajectory in recorder.take(target - len(episodes) if each == target else None):
                 if taken[trajectory.env] < each and len(episodes) < target:
                     taken[trajectory.env] += 1
-                    episodes.append(self._finished(trajectory))
+                    episodes.append(trajectory.samples)
             if len(episodes) >= target:
                 break
         call.report(self._report, sum(map(len, episodes)), train_iter)
@@ -220,17 +220,20 @@ class EpisodeSerialCollector(SerialCollector):
             return [sample for episode in episodes for sample in episode]
         return episodes
 
-    def _finished(self, trajectory: Trajectory) -> list[Transition]:
-        """An episode as it is returned."""
-        episode = trajectory.samples
-        if self._cfg.reward_shaping:
-            episode = by_dicts(self._env).reward_shaping(trajectory.env, episode)
-        if self._cfg.get_train_sample:
-            episode = self._policy.get_train_sample(episode)
-        return episode
+    def _shaped(self, env: int, trajectory: list[Transition]) -> list[Transition]:
+        """An episode as its environment shapes it, in place or anew."""
+        episode = self._prepared(0, trajectory)
+        if not self._cfg.reward_shaping:
+            return episode
+        shaped = by_dicts(self._env).reward_shaping(env, episode)
+        return episode if shaped is None else shaped
 
     def _recorders(self) -> list[TrajectoryRecorder | None]:
-        return [TrajectoryRecorder(self._env.env_num, math.inf, partial(self._prepared, 0))]
+        return [TrajectoryRecorder(self._env.env_num, math.inf, self._finished, shape=self._shaped)]
+
+    def _finished(self, episode: list[Transition]) -> list[Transition]:
+        """An episode as it is returned: itself, or training samples."""
+        return self._policy.get_train_sample(episode) if self._cfg.get_train_sample else episode
 
 
 class BattleSerialCollector(SerialCollector):
@@ -296,14 +299,14 @@ class BattleSampleSerialCollector(BattleSerialCollector):
     def _recorders(self) -> list[TrajectoryRecorder | None]:
         return [
             TrajectoryRecorder(self._env.env_num, 1, partial(self._samples, player))
-            if attribute_of(policy, "collect_data", True)
+            if getattr(policy, "collect_data", attribute_of(policy, "collect_data", True))
             else None
             for player, policy in enumerate(self._policy)
         ]
 
 
 class BattleEpisodeSerialCollector(BattleSerialCollector):
-    """Collects whole episodes of a battle of n policies; see `SerialCollector`."""
+    """Collects whole episodes of a battle of two policies; see `SerialCollector`."""
 
     @dataclass(frozen=True)
     class Config(SerialCollectorConfig):
@@ -315,6 +318,15 @@ class BattleEpisodeSerialCollector(BattleSerialCollector):
         )
 
     _cfg: Config
+
+    def _checked_policy(self, policy: Any) -> list[Any]:
+        policies = super()._checked_policy(policy)
+        if len(policies) > 2:
+            raise NoPolicyError(
+                f"{type(self).__name__} takes two policies, not {len(policies)}; "
+                "BattleSampleSerialCollector takes more"
+            )
+        return policies
 
     def collect(
         self,
@@ -412,7 +424,7 @@ def _by_player(
     """Infos of ended episodes, for each player a list of them, with returns."""
     return [
         [
-            {**info, "eval_episode_return": total}
+            {"eval_episode_return": total, **info}
             for info, total in zip(of_player, episodes.returns.tolist(), strict=True)
         ]
         for episodes, of_player in zip(ended, infos, strict=True)

@@ -14,6 +14,7 @@ from typing import Any
 
 from hpcdi.errors import ConfigError, Problem
 from hpcdi.utils.registry import PARALLEL_COMMANDER_REGISTRY
+from hpcdi.worker.staleness import oldest_kept
 
 _POLICY_MODULE, _ENV_MODULE = "hpcdi.worker.ding.policy", "hpcdi.worker.ding.env"
 _MANAGERS = {"base": "base", "subprocess": "subprocess", "async_subprocess": "subprocess"}
@@ -302,13 +303,7 @@ def _policy(
     result["eval"] = {"every": f"{int(freq)} iterations"}
     if not on_policy:
         buffer = policy.get("other", {}).get("replay_buffer", {})
-        kept = _known(buffer, _BUFFER_KEYS, "policy.other.replay_buffer", notes)
-        result["other"] = {
-            "replay_buffer": {
-                "type": "advanced",
-                **_staleness(kept),
-            }
-        }
+        result["other"] = {"replay_buffer": {"type": "advanced", **_buffer(buffer, notes)}}
         kind = create.get("replay_buffer", {}).get("type", "advanced")
         if kind != "advanced":
             notes.append(
@@ -358,11 +353,11 @@ def _random_collect(policy: Mapping[str, Any], notes: list[str]) -> int:
     return size
 
 
-def _staleness(buffer: Mapping[str, Any]) -> dict[str, Any]:
-    """Settings of a buffer; DI-engine drops an item at its `max_staleness`, a run above it."""
-    bound = buffer.get("max_staleness", math.inf)
-    own = {"max_staleness": max(0, math.ceil(bound) - 1)} if math.isfinite(bound) else {}
-    return {**buffer, **own}
+def _buffer(settings: Mapping[str, Any], notes: list[str]) -> dict[str, Any]:
+    kept = _known(settings, _BUFFER_KEYS, "policy.other.replay_buffer", notes)
+    if "max_staleness" in kept:
+        kept["max_staleness"] = max(0, oldest_kept(kept["max_staleness"]))
+    return kept
 
 
 def _known(

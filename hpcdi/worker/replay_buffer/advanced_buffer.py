@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence, Sized
 from dataclasses import replace
 from typing import Any, ClassVar
@@ -19,6 +18,7 @@ from hpcdi.worker.replay_buffer.base_buffer import RingBuffer, Sample
 from hpcdi.worker.replay_buffer.items import ItemStore
 from hpcdi.worker.replay_buffer.ring import ObjectStore, Ring
 from hpcdi.worker.replay_buffer.state import BufferState
+from hpcdi.worker.staleness import oldest_kept
 
 
 def to_positive_index(idx: int | None, size: int) -> int | None:
@@ -252,13 +252,10 @@ class AdvancedReplayBuffer(RingBuffer):
 
     def _begin(self, ring: Ring) -> None:
         super()._begin(ring)
-        bound = self._cfg.max_staleness
-        cfg = self._cfg
-        if math.isfinite(bound):  # at that staleness an item is dropped, as in DI-engine
-            cfg = replace(cfg, max_staleness=math.ceil(bound) - 1)
+        bound = oldest_kept(self._cfg.max_staleness)
         self._index = ReplayIndex(
             ring,
-            cfg,
+            replace(self._cfg, max_staleness=bound),
             self._monitor,
             rng=self._rng,
             prioritized=self._prioritized,
