@@ -93,7 +93,7 @@ class AdvancedBufferConfig(BufferConfig):
     )
     alpha: float = setting(0.6, "0 draws uniformly, 1 by priority", minimum=0, maximum=1)
     beta: float = setting(0.4, "importance weights' exponent at the start", minimum=0, maximum=1)
-    anneal_step: int = setting(100_000, "draws after which beta is 1", minimum=1)
+    anneal_step: int = setting(100_000, "draws after which beta is 1; 0: it stays", minimum=0)
     thruput_controller: ThruputControllerConfig = section(
         ThruputControllerConfig, "when drawing, or pushing, has to wait"
     )
@@ -131,7 +131,9 @@ class DequeBufferConfig(AdvancedBufferConfig):
     priority_IS_weight: bool = setting(False, "learn with importance weights")
     priority_power_factor: float = setting(0.6, "0 draws uniformly, 1 by priority", minimum=0)
     IS_weight_power_factor: float = setting(0.4, "importance weights' exponent at the start")
-    IS_weight_anneal_train_iter: int = setting(100_000, "draws after which it is 1", minimum=1)
+    IS_weight_anneal_train_iter: int = setting(
+        100_000, "draws after which it is 1; 0: it stays", minimum=0
+    )
     priority_max_limit: float = setting(1000, "larger priorities count as this one", above=0)
 
     def exponents(self) -> tuple[float, float, int]:

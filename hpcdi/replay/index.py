@@ -99,7 +99,9 @@ class Drawn(NamedTuple):
 
 
 def annealed_beta(start: float, draws: int, steps: float) -> float:
-    """Exponent of importance weights: from `start` to 1 over `steps` draws."""
+    """Exponent of importance weights: from `start` to 1 over `steps` draws; 0 steps: `start`."""
+    if not steps:
+        return start
     done = min(1.0, draws / float(steps))
     return start * (1 - done) + done
 

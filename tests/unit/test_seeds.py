@@ -42,6 +42,7 @@ from hpcdi.worker.collector.comm import CollectorSlave
 from hpcdi.worker.dict_envs import to_items
 from hpcdi.worker.ding.convert import problems_of
 from hpcdi.worker.slave import Slave, TaskFail
+from hpcdi.worker.staleness import oldest_kept
 
 pytestmark = pytest.mark.usefixtures("one_torch_thread")
 
@@ -1141,6 +1142,7 @@ def test_buffer(kind: str) -> None:
         assert [len(sequence) for sequence in found] == [3, 3]
     elif kind == "episode":
         assert len(buffer.sample(2, 0)) == 2
+        assert buffer.sample(0, 0) == []
         assert buffer.episode_len > 0
     else:
         assert len(buffer.sample(3, 0)) == 3
@@ -1173,6 +1175,10 @@ def test_advanced_buffer() -> None:
     assert (buffer.alpha, buffer.beta) == (1.0, 0.5)
     buffer.beta = 0.75
     assert buffer.beta == 0.75
+    as_it_is = ding.AdvancedReplayBuffer({"anneal_step": 0})
+    as_it_is.push([item()], 0)
+    as_it_is.sample(1, 0)
+    assert as_it_is.beta == 0.4, "no annealing"
     buffer.push([item(k) for k in range(4)], 0)
     (one,) = buffer.sample(1, 3) or ()
     assert one.keys() >= {"replay_unique_id", "replay_buffer_idx", "IS", "priority", "number"}
@@ -1196,6 +1202,8 @@ def test_an_item_is_dropped_at_its_staleness() -> None:
     assert [one["staleness"] for one in buffer.sample(1, 4, slice(0, 1)) or ()] == [4]
     assert buffer.sample(2, 5) is None
     assert [one["number"] for one in buffer.sample(1, 5) or ()] == [1]
+    bounds = (5, 5.5, float("inf"))
+    assert [oldest_kept(bound) for bound in bounds] == [4, 5, float("inf")], "in runs, too"
 
 
 def test_a_range_with_fewer_items_is_drawn_from_with_repeats() -> None:
@@ -1332,8 +1340,8 @@ def _state_dict() -> None:
 def _setting() -> None:
     with pytest.raises(ConfigError, match="unknown key"):
         ding.BaseLearner({"no_such": 1})
-    with pytest.raises(ConfigError, match="anneal_step: must be at least 1"):
-        ding.AdvancedReplayBuffer({"anneal_step": 0})
+    with pytest.raises(ConfigError, match="max_use: must be at least 1"):
+        ding.AdvancedReplayBuffer({"max_use": 0})
 
     class Learner(ding.BaseLearner):
         config: ClassVar[dict[str, Any]] = {**ding.BaseLearner.config, "no_such": 1}
@@ -1468,8 +1476,7 @@ def _lambda() -> None:
 
 DIFFERENCES: dict[str, Callable[[], None]] = {
     "`Coordinator.state_dict()` is not empty": _state_dict,
-    "A setting that nobody knows is refused, and one out of its range, e.g. `anneal_step: "
-    "0`": _setting,
+    "A setting that nobody knows is refused, and one out of its range, e.g. `max_use: 0`": _setting,
     "Buffers copy items, refuse those of other keys or shapes and states of another size, and "
     "draw by a generator of their own, from a `sample_range` uniformly": _items,
     "Buffers do not load files of hickle": _hickle,

@@ -76,6 +76,8 @@ class EpisodeReplayBuffer(NaiveReplayBuffer):
 
         See `NaiveReplayBuffer.sample` for the arguments.
         """
+        if size == 0:
+            return []
         with self._lock:
             chosen = self._choose(size, sample_range, replace)
             if chosen is None or self._ring.store is None:
