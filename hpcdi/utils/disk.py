@@ -1,4 +1,4 @@
-"""Writing to a disk that may be full: how to recognise it, and files that survive it."""
+"""Writing to a disk that may be full, or to a place that somebody else has taken."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import contextlib
 import ctypes
 import errno
 import os
+import stat
 import sys
 from collections import deque
 from pathlib import Path
@@ -66,6 +67,23 @@ def reserve_space(file: int, n_bytes: int) -> None:
         number = ctypes.get_errno()
         if number in _FULL:
             raise OSError(number, os.strerror(number))
+
+
+def open_to_append(path: str | Path) -> int:
+    """Returns a descriptor to append to a regular file, which may be new; the caller closes it.
+
+    What somebody else has put in its place is refused: a pipe would hold the writer for ever, by a
+    link it would write to a file elsewhere.
+
+    Raises:
+        OSError: it cannot be opened, or is no regular file.
+    """
+    flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY
+    descriptor = os.open(path, flags, 0o666)
+    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        os.close(descriptor)
+        raise OSError(errno.EINVAL, "is no regular file, and is not written", str(path))
+    return descriptor
 
 
 class AppendFile(Closing):
@@ -129,7 +147,7 @@ class AppendFile(Closing):
     def _write(self, data: bytes) -> None:
         if self._file is None:
             self._path.parent.mkdir(parents=True, exist_ok=True)
-            self._file = os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o666)
+            self._file = open_to_append(self._path)
         size = os.fstat(self._file).st_size
         remaining = memoryview(data)
         try:

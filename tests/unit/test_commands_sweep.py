@@ -202,6 +202,15 @@ def test_a_sweep_that_is_done(tmp_path: Path, capsys: pytest.CaptureFixture[str]
     assert "nothing to start" in capsys.readouterr().out
 
 
+def test_the_output_of_a_run_is_a_regular_file(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    made = make_sweep(tmp_path / "s", "seed=0,1")
+    os.mkfifo(made.output(0))
+    assert cli.main(["sweep", "resume", "s", "--local"]) == 1
+    assert f"{made.output(0)}: cannot be written" in capsys.readouterr().err
+
+
 # ------------------------------------------------------------------------------------ the command
 
 

@@ -1,15 +1,16 @@
-"""Room that is set aside before a file is written."""
+"""Room that is set aside before a file is written, and what is not written to."""
 
 from __future__ import annotations
 
 import errno
 import os
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from fakes.small_disk import assert_full, mounted
-from hpcdi.utils.disk import advice, reserve_space
+from hpcdi.utils.disk import AppendFile, advice, reserve_space
 
 
 def test_the_room_is_there_and_what_was_written_stays(tmp_path: Path) -> None:
@@ -52,3 +53,27 @@ def test_space_is_advised_only_where_it_is_short() -> None:
     assert advice(f"/x: {os.strerror(errno.ENOSPC)}") == ". Free some space"
     assert advice(FileNotFoundError(errno.ENOENT, "the run folder has been moved")) == ""
     assert advice("the run folder has been moved") == ""
+
+
+@pytest.mark.parametrize(
+    "put",
+    [
+        os.mkfifo,
+        lambda path: (os.mkfifo(path), os.open(path, os.O_RDONLY | os.O_NONBLOCK)),
+        lambda path: path.symlink_to("others"),
+        lambda path: path.symlink_to("/dev/zero"),
+        lambda path: path.symlink_to(path.name),
+        lambda path: path.mkdir(),
+    ],
+    ids=["pipe", "pipe_with_a_reader", "link", "device", "link_to_itself", "folder"],
+)
+def test_only_a_regular_file_is_appended_to(
+    put: Callable[[Path], object], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A pipe would hold the run for ever, by a link it would write to somebody else's file."""
+    (tmp_path / "others").write_text("theirs")
+    put(tmp_path / "log")
+    with AppendFile(tmp_path / "log", "the log") as file:
+        file.add(b"a line\n")
+    assert (tmp_path / "others").read_text() == "theirs"
+    assert capsys.readouterr().err.count("cannot be written") == 1

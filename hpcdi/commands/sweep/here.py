@@ -20,6 +20,7 @@ from hpcdi.errors import (
     EXIT_INTERRUPTED,
     EXIT_REQUEUE,
     EXIT_TERMINATED,
+    StoreError,
 )
 from hpcdi.run.resume import has_snapshot
 from hpcdi.run.run_folder import short
@@ -27,6 +28,7 @@ from hpcdi.run.shares import Share
 from hpcdi.run.signals import end_of, preempt_signals
 from hpcdi.store.layout import RunLayout
 from hpcdi.utils.backoff import wait_s
+from hpcdi.utils.disk import open_to_append
 from hpcdi.utils.metrics import human_time
 from hpcdi.utils.python import python_command
 
@@ -124,8 +126,12 @@ class LocalRuns:
 
     def _start(self, index: int, place: Share | None) -> None:
         path, command = self._sweep.output(index), command_of(self._sweep, index)
-        path.parent.mkdir(exist_ok=True)
-        with path.open("ab") as output:
+        try:
+            path.parent.mkdir(exist_ok=True)
+            output = open_to_append(path)
+        except OSError as error:
+            raise StoreError(path, f"cannot be written: {error.strerror}") from error
+        with os.fdopen(output, "ab"):
             process = subprocess.Popen(  # noqa: S603 (our own command line)
                 command if place is None else place.command(command),
                 env=None if place is None else place.environment(os.environ),

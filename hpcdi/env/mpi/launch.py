@@ -21,7 +21,8 @@ from hpcdi.config.env import EnvConfig
 from hpcdi.config.mpi_env import SOURCES, MpiEnvConfig
 from hpcdi.env.mpi import build
 from hpcdi.env.numbering import ENV_FOLDER, ENV_INDEX, numbered
-from hpcdi.errors import LaunchError
+from hpcdi.errors import LaunchError, StoreError
+from hpcdi.utils.disk import open_to_append
 
 _LAST_LINES, _LAST_BYTES = 20, 4096
 _IGNORED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
@@ -170,7 +171,11 @@ def _preloading(program: Program) -> dict[str, str]:
 
 def _move_to(folder: Path, number: int) -> None:
     """Work in the folder, and print to the log there."""
-    log = os.open(log_path(folder, number), os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+    path = log_path(folder, number)
+    try:
+        log = open_to_append(path)
+    except OSError as error:
+        raise StoreError(path, f"cannot be written: {error.strerror}") from error
     sys.stdout.flush()
     sys.stderr.flush()
     os.dup2(log, 1)
