@@ -113,6 +113,7 @@ class CollectProgress(Message):
     episode_figures: dict[str, Array] = field(default_factory=dict)  # see `Episodes.figures`
     env_bytes: int = 0  # that the processes of its environments hold; 0: unknown
     env_growth: float = 0.0  # bytes by which they grow with each transition
+    cpu: float = float("nan")  # cores that it has kept busy, on average
 
 
 @dataclass(frozen=True)
@@ -169,6 +170,7 @@ class LearnInfo(Message):
     scalars: dict[str, float]
     shares: dict[str, float]
     player: str = MAIN
+    cpu: float = float("nan")  # cores that it has kept busy, on average
 
 
 @dataclass(frozen=True)

@@ -130,6 +130,7 @@ def _counts(status: RunStatus) -> list[str]:
     if progress:
         lines += [_line("progress", _progress(status)), *_returns(progress), *_waits(status)]
     lines += [*_players(progress), *_memory(progress), *_collectors(status), *_guests(status)]
+    lines += [_line("advice", text) for text in progress.get("advice", [])]
     if progress.get("lost"):
         gone = [f"rank {rank} ({role})" for rank, role in progress["lost"].items()]
         lines.append(_line("lost", f"{', '.join(gone)}: the run goes on"))

@@ -19,7 +19,13 @@ from hpcdi.roles.fault import FAULTS
 from hpcdi.run import resume, run_folder, run_lock
 from hpcdi.run.environment import TERMINAL_VARIABLE, allocation
 from hpcdi.run.guest import welcome
-from hpcdi.run.placement import RankPlace, learner_count, table, working_collectors
+from hpcdi.run.placement import (
+    RankPlace,
+    learner_count,
+    shared_cores,
+    table,
+    working_collectors,
+)
 from hpcdi.run.signals import Request, ScaleFile, TimeLimit
 from hpcdi.run.solver_ranks import lines_of, plan_ranks, world_of
 from hpcdi.store.atomic import sweep_temporary
@@ -61,6 +67,7 @@ def coordinate(context: WorkerContext, placement: Sequence[RankPlace], ends_at: 
                 layout,
                 make_commander=create_parallel_commander,
                 is_terminal=os.environ.get(TERMINAL_VARIABLE) == "1",
+                cores=shared_cores(placement),
             ) as coordinator,
         ):
             limit = TimeLimit(ends_at, context.stop_request, lambda: coordinator.snapshot_s)

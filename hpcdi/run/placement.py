@@ -234,6 +234,13 @@ def learners_for(rank: int, roles: Sequence[str], learners: Sequence[int]) -> tu
     return tuple(sorted(learners, key=lambda learner: learner != first))
 
 
+def shared_cores(placement: Sequence[RankPlace]) -> int | None:
+    """Returns how many cores all ranks have together on their host; None: they are on several."""
+    if len({place.host for place in placement}) > 1:
+        return None
+    return len({core for place in placement for core in place.cores})
+
+
 def table(placement: Sequence[RankPlace]) -> list[str]:
     """Returns lines with each rank's host, role, cores and GPU."""
     if len(placement) <= _MOST_ROWS:

@@ -63,12 +63,16 @@ class RoleMeter(TimeLedger):
         self._role = role
         self._cpu_s = cpu_seconds()
 
+    def cpu(self) -> float:
+        """Returns the mean number of cores that this process has kept busy since creation."""
+        elapsed_s = max(time.perf_counter() - self._opened, 1e-9)
+        return (cpu_seconds() - self._cpu_s) / elapsed_s
+
     def report(self) -> dict[str, Any]:
         """Returns shares of time, mean number of busy cores since creation, and peak memory."""
-        elapsed_s = max(time.perf_counter() - self._opened, 1e-9)
         return {
             "role": self._role,
-            "cpu": (cpu_seconds() - self._cpu_s) / elapsed_s,
+            "cpu": self.cpu(),
             "shares": self.shares(),
             "memory_bytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,
         }

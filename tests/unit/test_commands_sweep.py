@@ -187,8 +187,8 @@ def test_seeds_are_taken_together(tmp_path: Path, capsys: pytest.CaptureFixture[
         begin(made, index, "failed" if index == 1 else "done")
     cli.main(["sweep", "status", "s"])
     assert capsys.readouterr().out.splitlines()[-3:-1] == [
-        "  2 seeds of policy.nstep=1: 10.0 ± 1.41",  # 9 and 11; what has failed does not count
-        "  2 seeds of policy.nstep=3: 12.5 ± 0.71",
+        "  2 seeds of policy.nstep=1: 10.0 ± 1.4",  # 9 and 11; what has failed does not count
+        "  2 seeds of policy.nstep=3: 12.5 ± 0.7",
     ]
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import logging
 from collections.abc import Iterator
@@ -17,6 +18,7 @@ from fakes.scheduler import EVERY_S, INF, TIMEOUTS, Shown, busy, experiment
 from hpcdi.comm.messages import BlockAdmitted, Goodbye, LearnResult, StopRequest, WorkerFailed
 from hpcdi.roles.coordinator.scheduler import Outcome
 from hpcdi.roles.coordinator.view import RunRecord, RunView, staleness, status_of, summary
+from hpcdi.store.layout import RunLayout
 from hpcdi.store.status import StatusFile
 from hpcdi.utils.curves import TensorBoardWriter
 from hpcdi.utils.log import close_log, open_log
@@ -456,3 +458,23 @@ def test_the_last_word_is_written_though_it_is_not_due(tmp_path: Path) -> None:
         run.hear(rank, Goodbye({}))
     refresh_file(file, run, 1002.2)
     assert json.loads(path.read_text())["phase"] == "finished"
+
+
+def test_advice_is_given_once_and_stands_in_the_status(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Exploration falls for 1000 steps, and learning begins at step 3000."""
+    config = experiment()
+    config = dataclasses.replace(
+        config, policy=dataclasses.replace(config.policy, random_collect_size=3000)
+    )
+    layout, run = RunLayout(tmp_path), busy()
+    view = RunView(config, layout, is_terminal=False)
+    view.look(run.scheduler)
+    view._advice_at = 0.0
+    view.look(run.scheduler)
+    assert capsys.readouterr().out.count("advice: exploration has fallen to 0 before") == 1
+    view.close(run.scheduler)
+    (said,) = view.figures(run.scheduler)["advice"].values()
+    assert view.summary(run.scheduler)[-1] == f"  advice       {said}"
+    assert json.loads(layout.status_file.read_text())["advice"] == [said]

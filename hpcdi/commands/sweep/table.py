@@ -103,7 +103,8 @@ def _over_seeds(rows: Sequence[dict[str, Any]], keys: Sequence[str]) -> list[str
     for values, best in groups.items():
         if len(best) > 1:
             what = " ".join(f"{k}={v}" for k, v in zip(others, values, strict=True))
-            mean, std = human_return(statistics.fmean(best)), human_return(statistics.stdev(best))
+            middle = statistics.fmean(best)
+            mean, std = human_return(middle), human_return(statistics.stdev(best), middle)
             lines.append(f"  {len(best)} seeds{f' of {what}' if what else ''}: {mean} ± {std}")
     return lines
 

@@ -589,6 +589,7 @@ class ZerglingParallelCollector(BaseParallelCollector):
                     episodes.figures,
                     next(reversed(self._memory.n_bytes), 0),
                     self._memory.slope,
+                    self.port.meter.cpu(),
                 )
             )
         self._reported_at = now

@@ -65,6 +65,7 @@ class Coordinator(Closing):
         in_turns: collecting and learning take turns, in one process.
         store: called before a snapshot is taken; writes announced blocks to disk that are not yet.
         is_terminal: whether a person watches the progress line.
+        cores: that all ranks have together on their host; None: they are on several.
     """
 
     def __init__(
@@ -78,9 +79,12 @@ class Coordinator(Closing):
         in_turns: bool = False,
         store: Callable[[], None] = lambda: None,
         is_terminal: bool = False,
+        cores: int | None = None,
     ) -> None:
         self._link, self._layout, self._store = link, layout, store
-        self._view = RunView(config, layout, is_terminal=is_terminal)
+        self._view = RunView(
+            config, layout, is_terminal=is_terminal, cores=cores, in_turns=in_turns
+        )
         self._keeper: SnapshotKeeper | None = None
         if layout is not None:
             keep, keep_data = config.system.keep_snapshots, config.system.storage.keep_data

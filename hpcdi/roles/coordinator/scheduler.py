@@ -181,7 +181,7 @@ class Scheduler:
             return []  # MPI and a look at the processes have both noticed it
         worker.hear(type(message).__name__, now)
         if isinstance(message, CollectProgress | LearnInfo):
-            worker.shares = message.shares
+            worker.shares, worker.cpu = message.shares, message.cpu
         if isinstance(message, CollectProgress):
             worker.env_memory = message.env_bytes, message.env_growth
         if isinstance(message, LearnInfo) and worker.role == "learner":

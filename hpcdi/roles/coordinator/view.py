@@ -9,8 +9,8 @@ from __future__ import annotations
 import dataclasses
 import sys
 import time
-from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections import Counter, deque
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -33,6 +33,7 @@ from hpcdi.config.schema import ExperimentConfig
 from hpcdi.league.view import LeagueView
 from hpcdi.replay.manager import ReplayFigures
 from hpcdi.roles.context import COORDINATOR_RANK
+from hpcdi.roles.coordinator.bottleneck import Rank, RunSeen, Used, advice_on
 from hpcdi.roles.coordinator.commander import RunLimits
 from hpcdi.roles.coordinator.groups import Group, Groups
 from hpcdi.roles.coordinator.run_curves import OVERVIEW, DingCurves, RunCurves
@@ -66,6 +67,8 @@ from hpcdi.utils.progress import Status, StatusLine, best_of
 from hpcdi.utils.timer import RoleMeter
 
 _SCALARS_EVERY_S = 1.0
+_ADVICE_EVERY_S = 10.0
+_LOSSES = 400
 
 
 @dataclass
@@ -99,6 +102,7 @@ class RunRecord:
 
     def __init__(self, writer: ScalarWriter | None) -> None:
         self.flow = DataFlow()
+        self.losses: deque[float] = deque(maxlen=_LOSSES)  # of the main group's learners
         self._writer = writer
         self._written = float("-inf")
         self._evaluations: dict[str, int] = {}  # of each group, whose curves are written
@@ -191,6 +195,8 @@ class RunRecord:
         for group in groups:
             info, group.info = group.info, None
             if info is not None:
+                if group.is_main and "total_loss" in info.scalars:
+                    self.losses.append(info.scalars["total_loss"])
                 curves = self._curves("learner", group)
                 curves.add(info.scalars, info.train_iter, group.env_steps)
 
@@ -289,6 +295,8 @@ class RunView:
         config: the experiment.
         layout: the run folder; None: keep numbers, write and show nothing.
         is_terminal: whether a person watches the progress line.
+        cores: that all ranks have together on their host; None: they are on several.
+        in_turns: collecting and learning take turns, in one process.
     """
 
     def __init__(
@@ -297,8 +305,14 @@ class RunView:
         layout: RunLayout | None,
         *,
         is_terminal: bool,
+        cores: int | None = None,
+        in_turns: bool = False,
     ) -> None:
         self.meter = RoleMeter("coordinator")
+        self._config, self._cores, self._in_turns = config, cores, in_turns
+        self._advice = dict[str, str]()  # by rule
+        self._advised, self._advice_at = set[str](), 0.0  # rules that have spoken; when to look
+        self._warm_up: Used | None = None  # of all ranks, as learning began
         self._started = time.monotonic()
         self._writer = TensorBoardWriter(layout.tensorboard_dir) if layout is not None else None
         by_people = config.system.tensorboard.tags == "plain"
@@ -339,12 +353,13 @@ class RunView:
         """Write and show what is due of a run, as it is now."""
         now = time.monotonic()
         self._record.look(run, now)
+        self._advise(run, now)
         if self._line is not None and self._file is not None:
             evaluations = run.groups.main.evaluations
             is_news, self._phase = run.finished or run.phase is not self._phase, run.phase
 
             def status() -> Status:
-                return status_of(run, self._record)
+                return status_of(run, self._record, list(self._advice.values()))
 
             self._line.refresh(status, evaluations, now)
             self._file.refresh(status, evaluations, now, at_once=is_news)
@@ -363,7 +378,45 @@ class RunView:
 
     def summary(self, run: Scheduler) -> list[str]:
         """Closing lines for people."""
-        return summary(run, self._record, time.monotonic() - self._started, self.meter.report())
+        now = time.monotonic()
+        self._advice = advice_on(self._seen(run, now))
+        closing = summary(run, self._record, now - self._started, self.meter.report())
+        return closing + [f"  advice       {text}" for text in self._advice.values()]
+
+    def _advise(self, run: Scheduler, now: float) -> None:
+        """Say once what holds the run back, as soon as it does."""
+        if self._warm_up is None and self._record.flow.learning_since is not None:
+            self._warm_up = self._used(run, now)
+        if self._line is None or not run.is_on or now < self._advice_at:
+            return
+        self._advice_at = now + _ADVICE_EVERY_S
+        self._advice = advice_on(self._seen(run, now))
+        for kind, text in self._advice.items():
+            if kind not in self._advised:
+                self._advised.add(kind)
+                self._line.say(f"advice: {text}")
+
+    def _used(self, run: Scheduler, now: float) -> Used:
+        """What all ranks have used so far."""
+        ranks = {COORDINATOR_RANK: Rank("coordinator", self.meter.shares(), self.meter.cpu())}
+        for worker in run.workers:
+            if worker.shares and not worker.is_guest:
+                ranks[worker.rank] = Rank(worker.role, worker.shares, worker.cpu)
+        evaluating_s = sum(one.took_s for group in run.groups for one in group.evaluations)
+        return Used(now - self._started, ranks, evaluating_s)
+
+    def _seen(self, run: Scheduler, now: float) -> RunSeen:
+        used, replay = self._used(run, now), run.groups.replay_figures()
+        return RunSeen(
+            self._config,
+            used.since(self._warm_up) if self._warm_up is not None else used,
+            has_learnt=self._warm_up is not None,
+            samples_per_transition=replay.drawn / max(replay.admitted, 1),
+            cores=self._cores,
+            takes_turns=self._in_turns,
+            losses=list(self._record.losses),
+            largest_return=max(map(abs, run.groups.main.returns), default=0.0),
+        )
 
     def figures(self, run: Scheduler) -> dict[str, Any]:
         """Closing figures for programs: plain data."""
@@ -387,6 +440,7 @@ class RunView:
             "data_bytes": flow.data_bytes,
             "block_latency_p50_s": flow.latency.percentile(50) if flow.latency else None,
             "block_latency_p99_s": flow.latency.percentile(99) if flow.latency else None,
+            "advice": self._advice,
             "evaluations": [vars(evaluation) for evaluation in groups.main.evaluations],
             "ranks": {
                 "0": self.meter.report(),
@@ -422,7 +476,7 @@ def _infos(figures: Mapping[str, float]) -> dict[str, float]:
     return {f"info/{name}": value for name, value in figures.items()}
 
 
-def status_of(run: Scheduler, record: RunRecord) -> Status:
+def status_of(run: Scheduler, record: RunRecord, said: Sequence[str] = ()) -> Status:
     """How a run stands, for the progress line and the status file."""
     groups, replay, flow = run.groups, run.groups.replay_figures(), record.flow
     before = list[str]()
@@ -441,7 +495,7 @@ def status_of(run: Scheduler, record: RunRecord) -> Status:
         main.returns,
         main.evaluations[-1].mean if main.evaluations else None,
         (before, after),
-        _facts(run, replay),
+        {**_facts(run, replay), "advice": list(said)},
     )
 
 

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import bisect
 import dataclasses
+import math
 from collections.abc import Container, Iterable, Iterator
 from dataclasses import dataclass
 from enum import Enum
@@ -116,6 +117,7 @@ class Worker:
         killed_at: when it was ordered to be killed, because it is frozen; None: it was not.
         policy_version: version of the policy by which it acts; None: it does not act.
         shares: activity -> share of its time, from its last report.
+        cpu: cores that it has kept busy, from there, too; NaN: not known.
         env_memory: what the environments of a collector hold, and by what they grow with each
             transition, in bytes; 0: it is not known.
         is_paused: a collector was ordered to wait for learners.
@@ -149,6 +151,7 @@ class Worker:
     killed_at: float | None = None
     policy_version: int | None = None
     shares: dict[str, float] = dataclasses.field(default_factory=dict)
+    cpu: float = math.nan
     env_memory: tuple[int, float] = (0, 0.0)
     is_paused: bool = False
     free_since: int = 0

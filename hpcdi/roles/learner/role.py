@@ -361,7 +361,11 @@ class Learner(MessageSide):
 
     def _report(self, training: Training) -> None:
         info = LearnInfo(
-            self._feed.task_id, training.train_iter, dict(training.scalars), self.meter.shares()
+            self._feed.task_id,
+            training.train_iter,
+            dict(training.scalars),
+            self.meter.shares(),
+            cpu=self.meter.cpu(),
         )
         self.pump.send(COORDINATOR_RANK, info)
 

@@ -1,0 +1,275 @@
+"""What holds a run back, in a line each: what was seen, and which setting to change.
+
+Judged by what ranks measure of themselves, their shares of time by activity (`TimeLedger`), and by
+the settings. A healthy run gets no line. Each rule is a function of this module; of those that
+judge time, what stands first explains what stands behind it, and one line is enough for that.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from statistics import fmean, median
+
+from hpcdi.config.policy import EpsConfig, ReplayPolicyConfig
+from hpcdi.config.schema import ExperimentConfig
+from hpcdi.utils.metrics import human_count
+
+LEAST_S = 20.0
+"""Nothing is said of the time of a run that has learnt for less."""
+_MUCH = 0.5
+"""A share of time above which a rank does one thing mostly."""
+_BIG_GROWTH, _LARGE_LOSS, _BEYOND = 30.0, 100.0, 10.0
+_FEW_POINTS = 8
+_OFTEN = 64.0
+"""Samples drawn of each transition above which little is new: published ratios are 0.25 to 20."""
+
+
+@dataclass(frozen=True)
+class Rank:
+    """How a rank has used its time.
+
+    Attributes:
+        role: "coordinator", "learner" or "collector".
+        shares: activity -> share of its time, 0 to 1.
+        cpu: mean number of cores that it kept busy; NaN: not known.
+    """
+
+    role: str
+    shares: Mapping[str, float]
+    cpu: float = math.nan
+
+    def since(self, before: Rank, elapsed_s: float, before_s: float) -> Rank:
+        """Returns how it has used its time since `before_s`, when it was as `before`."""
+
+        def later(share: float, share_before: float) -> float:
+            return (share * elapsed_s - share_before * before_s) / max(elapsed_s - before_s, 1e-9)
+
+        shares = {
+            name: min(1.0, max(0.0, later(share, before.shares.get(name, 0.0))))
+            for name, share in self.shares.items()
+        }
+        return Rank(self.role, shares, later(self.cpu, before.cpu))
+
+
+@dataclass(frozen=True)
+class Used:
+    """How a run has used its time.
+
+    Attributes:
+        elapsed_s: seconds.
+        ranks: that have reported.
+        evaluating_s: seconds that its evaluations took, together.
+    """
+
+    elapsed_s: float
+    ranks: Mapping[int, Rank]
+    evaluating_s: float = 0.0
+
+    def since(self, before: Used) -> Used:
+        """Returns how it has used its time since then."""
+        ranks = {
+            number: rank.since(before.ranks[number], self.elapsed_s, before.elapsed_s)
+            for number, rank in self.ranks.items()
+            if number in before.ranks
+        }
+        evaluating_s = self.evaluating_s - before.evaluating_s
+        return Used(self.elapsed_s - before.elapsed_s, ranks, evaluating_s)
+
+
+@dataclass(frozen=True)
+class RunSeen:
+    """A run, as this module sees it.
+
+    Attributes:
+        config: the experiment.
+        used: how it has used its time since learning began.
+        has_learnt: it has begun to learn.
+        samples_per_transition: how often each transition was drawn.
+        cores: that all ranks have together on their host; None: they are on several.
+        takes_turns: all ranks are roles of one process, whose time says nothing of them.
+        losses: a learner's losses, oldest first.
+        largest_return: of the last episodes, by its absolute value; 0: there is none.
+    """
+
+    config: ExperimentConfig
+    used: Used
+    has_learnt: bool = True
+    samples_per_transition: float = 0.0
+    cores: int | None = None
+    takes_turns: bool = False
+    losses: Sequence[float] = field(default_factory=tuple)
+    largest_return: float = 0.0
+
+    @property
+    def ranks(self) -> Sequence[Rank]:
+        """How each rank has used its time."""
+        return list(self.used.ranks.values())
+
+    def share(self, role: str, activity: str) -> float:
+        """Mean share of time that ranks of a role spend on something."""
+        shares = [rank.shares.get(activity, 0.0) for rank in self.ranks if rank.role == role]
+        return fmean(shares) if shares else 0.0
+
+    @property
+    def collectors(self) -> int:
+        """Number of collectors."""
+        return sum(rank.role == "collector" for rank in self.ranks)
+
+    @property
+    def is_full(self) -> bool:
+        """True if the host's cores are all busy: more processes would not help."""
+        cpus = [rank.cpu for rank in self.ranks if rank.cpu == rank.cpu]
+        return self.cores is not None and sum(cpus) > 0.85 * self.cores
+
+
+def advice_on(seen: RunSeen) -> dict[str, str]:
+    """Returns what holds a run back, by kind; nothing of a healthy one."""
+    said = {rule.__name__.strip("_"): rule(seen) for rule in (*_OF_SETTINGS, *_OF_LEARNING)}
+    if seen.has_learnt and seen.used.elapsed_s >= LEAST_S and not seen.takes_turns:
+        of_time = {rule.__name__.strip("_"): rule(seen) for rule in _OF_TIME}
+        kind = next(filter(of_time.get, of_time), "")
+        said[kind] = of_time.get(kind, "")
+    return {kind: line for kind, line in said.items() if line}
+
+
+# ------------------------------------------------------------------------------- of the settings
+
+
+def _exploration_ends_early(seen: RunSeen) -> str:
+    policy = seen.config.policy
+    eps = getattr(getattr(policy, "other", None), "eps", None)
+    if not isinstance(policy, ReplayPolicyConfig) or not isinstance(eps, EpsConfig):
+        return ""
+    begins = policy.warm_up
+    if not begins or eps.start <= eps.end:
+        return ""
+    left = (eps.rate(begins) - eps.end) / (eps.start - eps.end)
+    if left > 0.1:
+        return ""
+    return (
+        f"exploration has fallen to {eps.rate(begins):.2g} before learning begins, at env step "
+        f"{human_count(begins)}: raise policy.other.eps.decay ({human_count(eps.decay)}), or begin "
+        "earlier (policy.other.replay_buffer.min_fill, policy.random_collect_size)"
+    )
+
+
+# ------------------------------------------------------------------------------- of ranks' time
+
+
+def _disk(seen: RunSeen) -> str:
+    share = seen.share("collector", "disk")
+    if share < 0.2:
+        return ""
+    return (
+        f"collectors wait {share:.0%} of their time for the disk: a faster file system for the run "
+        "folder (--run-dir), or system.storage.fsync=false if a power failure may cost data"
+    )
+
+
+def _evaluation(seen: RunSeen) -> str:
+    share = seen.used.evaluating_s / max(seen.collectors * seen.used.elapsed_s, 1e-9)
+    if share < 0.35:
+        return ""
+    cfg = seen.config.policy.eval
+    return (
+        f"evaluations take {share:.0%} of the collectors' time: evaluate less often "
+        f"(policy.eval.every={cfg.every}), or fewer episodes (env.evaluator_episode_num)"
+    )
+
+
+def _messages(seen: RunSeen) -> str:
+    busy = 1.0 - seen.share("coordinator", "wait") - seen.share("coordinator", "start")
+    if busy < 0.7:
+        return ""
+    return (
+        f"rank 0 is busy {busy:.0%} of its time with messages: larger blocks "
+        "(system.storage.block_bytes, seal_seconds), or fewer collectors"
+    )
+
+
+def _oversubscribed(seen: RunSeen) -> str:
+    """Ranks that were ready to compute had no core: their busy time is more than their CPU time."""
+    known = [rank for rank in seen.ranks if rank.cpu == rank.cpu and rank.role != "coordinator"]
+    busy = [1.0 - rank.shares.get("wait", 0.0) for rank in known]
+    computing = sum(rank.cpu for rank in known)
+    if not seen.is_full or seen.cores is None or sum(busy) < 2.0 * seen.cores:
+        return ""
+    return (
+        f"{len(known)} ranks share {seen.cores} cores, and computed {computing / sum(busy):.0%} of "
+        f"the time that they wanted to: fewer ranks do as much (-n {seen.cores + 2})"
+    )
+
+
+def _learner_waits(seen: RunSeen) -> str:
+    waits = seen.share("learner", "wait")
+    busiest = max(("env", "policy", "record"), key=lambda name: seen.share("collector", name))
+    if waits < _MUCH or seen.share("collector", "wait") > 0.35 or seen.is_full:
+        return ""
+    what, instead = {
+        "env": (
+            "stepping environments",
+            "faster environments, env.manager.type=subprocess where cores are idle",
+        ),
+        "policy": ("acting", "more environments that act together (env.collector_env_num)"),
+        "record": ("recording", "smaller observations (bytes, frames that are shared)"),
+    }[busiest]
+    return (
+        f"the learner waits {waits:.0%} of its time for data, while collectors spend "
+        f"{seen.share('collector', busiest):.0%} of theirs on {what}: more collectors (-n), or "
+        f"{instead}"
+    )
+
+
+def _collectors_wait(seen: RunSeen) -> str:
+    waits, trains = seen.share("collector", "wait"), seen.share("learner", "train")
+    if waits < _MUCH or trains < 0.6:
+        return ""
+    learners = seen.config.policy.learn.learner.learner_num
+    gpu = "" if seen.config.policy.cuda else "a GPU (policy.cuda), "
+    return (
+        f"collectors wait {waits:.0%} of their time for the learner, which trains {trains:.0%} of "
+        f"its: {gpu}more learners (policy.learn.learner.learner_num={learners}), fewer updates for "
+        "each transition, or fewer collectors, which lose nothing"
+    )
+
+
+def _overtrains(seen: RunSeen) -> str:
+    """Without a replay ratio learners draw as fast as they can, however slow collectors are."""
+    policy, drawn = seen.config.policy, seen.samples_per_transition
+    if policy.on_policy or policy.replay_ratio is not None or drawn < _OFTEN or seen.is_full:
+        return ""
+    return (
+        f"each transition is drawn {drawn:.0f} times, since collecting is slower than learning: "
+        "more collectors (-n) or faster environments; policy.learn.replay_ratio=8 bounds it"
+    )
+
+
+# ------------------------------------------------------------------------------- of learning
+
+
+def _loss_explodes(seen: RunSeen) -> str:
+    losses = [abs(loss) for loss in seen.losses]
+    if len(losses) < _FEW_POINTS:
+        return ""
+    before, now = min(losses[:3]), median(losses[-3:])
+    has_grown = now > _LARGE_LOSS and now > _BIG_GROWTH * before
+    # an error of values that is larger, squared, than any return was
+    is_beyond = seen.largest_return > 0 and now > (_BEYOND * seen.largest_return) ** 2
+    if not has_grown and not is_beyond:
+        return ""
+    grown = f"has grown from {before:.3g} to" if has_grown else "is"
+    return (
+        f"the loss {grown} {now:.3g}: lower policy.learn.learning_rate, set "
+        "policy.learn.grad_clip_norm, or scale rewards (policy.normalize.reward)"
+    )
+
+
+_Rule = Callable[[RunSeen], str]
+_OF_SETTINGS: tuple[_Rule, ...] = (_exploration_ends_early,)
+_OF_TIME: tuple[_Rule, ...] = (
+    _disk, _evaluation, _messages, _oversubscribed, _collectors_wait, _learner_waits, _overtrains,
+)  # fmt: skip
+"""The first that has something to say explains what the others would say."""
+_OF_LEARNING: tuple[_Rule, ...] = (_loss_explodes,)

@@ -1,0 +1,124 @@
+"""What is said of a run that something holds back, and of one that nothing does."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import pytest
+
+from hpcdi.config.compiled import compile_config
+from hpcdi.roles.coordinator.bottleneck import Rank, RunSeen, Used, advice_on
+
+CARTPOLE = {
+    "policy": {"type": "dqn", "model": {"obs_shape": 4, "action_shape": 2}},
+    "env": {"type": "gymnasium", "env_id": "CartPole-v1"},
+}
+
+
+def seen(
+    learner: dict[str, float],
+    collectors: dict[str, float],
+    *,
+    coordinator: float = 0.1,
+    cpu: tuple[float, float] = (1.0, 1.0),
+    policy: dict[str, Any] | None = None,
+    elapsed_s: float = 100.0,
+    evaluating_s: float = 0.0,
+    **facts: Any,
+) -> RunSeen:
+    """A run of a learner and two collectors, by their shares of time, on sixteen cores."""
+    mapping = {**CARTPOLE, "policy": {**CARTPOLE["policy"], **(policy or {})}}
+    ranks = [
+        Rank("coordinator", {"wait": 1 - coordinator, "schedule": coordinator}, coordinator),
+        Rank("learner", learner, cpu[0]),
+        *[Rank("collector", collectors, cpu[1])] * 2,
+    ]
+    used = Used(elapsed_s, dict(enumerate(ranks)), evaluating_s)
+    return RunSeen(compile_config(mapping).config, used, **{"cores": 16, **facts})
+
+
+BUSY = {"train": 0.95, "wait": 0.05}
+STEPS = {"env": 0.7, "policy": 0.2, "record": 0.05, "wait": 0.05}
+
+
+@pytest.mark.parametrize(
+    ("run", "kind", "words"),
+    [
+        (seen({"wait": 0.8, "train": 0.2}, STEPS), "learner_waits", "stepping environments"),
+        (
+            seen({"wait": 0.7, "train": 0.3}, {"env": 0.1, "policy": 0.8}),
+            "learner_waits",
+            "env.collector_env_num",
+        ),
+        (seen(BUSY, {"wait": 0.7, "env": 0.3}), "collectors_wait", "learner_num"),
+        (seen({"wait": 0.6, "train": 0.4}, {"disk": 0.5, "env": 0.5}), "disk", "fsync"),
+        (seen(BUSY, STEPS, evaluating_s=120.0), "evaluation", "60%"),
+        (
+            seen(
+                BUSY, STEPS, samples_per_transition=190.0,
+                policy={"learn": {"update_per_collect": 10}},
+            ),
+            "overtrains",
+            "replay_ratio",
+        ),
+        (seen(BUSY, STEPS, coordinator=0.9), "messages", "block_bytes"),
+        (seen(BUSY, STEPS, cores=1, cpu=(0.3, 0.33)), "oversubscribed", "-n 3"),
+        (
+            seen(BUSY, STEPS, losses=[1.0, 2.0, 1.5, 1.0, 50.0, 4e3, 6e4, 7e5, 8e5]),
+            "loss_explodes",
+            "learning_rate",
+        ),
+        (
+            seen(BUSY, STEPS, losses=[1e8] * 9, largest_return=100.0),
+            "loss_explodes",
+            "grad_clip_norm",
+        ),
+        (
+            seen(
+                BUSY, STEPS,
+                policy={
+                    "other": {
+                        "eps": {"type": "linear", "start": 1.0, "end": 0.05, "decay": 500},
+                        "replay_buffer": {"min_fill": 2000},
+                    }
+                },
+            ),
+            "exploration_ends_early",
+            "eps.decay",
+        ),
+    ],
+)  # fmt: skip
+def test_what_holds_a_run_back_is_named(run: RunSeen, kind: str, words: str) -> None:
+    said = advice_on(run)
+    assert list(said) == [kind]
+    assert any(word in said[kind] for word in words.split("|"))
+
+
+@pytest.mark.parametrize(
+    "run",
+    [
+        seen(BUSY, STEPS),
+        seen({"wait": 0.3, "train": 0.7}, STEPS, evaluating_s=20.0),
+        seen({"wait": 0.9, "train": 0.1}, STEPS, elapsed_s=10.0),
+        seen({"wait": 0.9, "train": 0.1}, STEPS, cores=3),
+        seen({"wait": 0.9, "train": 0.1}, STEPS, takes_turns=True),
+        seen({"wait": 0.9, "train": 0.1}, STEPS, has_learnt=False),
+        seen(BUSY, STEPS, losses=[1e6] * 9, largest_return=500.0),
+        seen(BUSY, STEPS, losses=[5.0, 3.0, 4.0, 1.0, 60.0, 2.0, 1.0, 3.0, 2.0]),
+        seen({}, {}, cpu=(math.nan, math.nan)),
+    ],
+)
+def test_a_healthy_run_gets_no_advice(run: RunSeen) -> None:
+    assert advice_on(run) == {}
+
+
+def test_the_time_before_learning_began_does_not_count() -> None:
+    def used(elapsed_s: float, waited_s: float, cpu_s: float) -> Used:
+        rank = Rank("learner", {"wait": waited_s / elapsed_s}, cpu_s / elapsed_s)
+        return Used(elapsed_s, {1: rank}, evaluating_s=elapsed_s / 2)
+
+    later = used(100.0, 46.0, 50.0).since(used(40.0, 40.0, 2.0))
+    assert (later.elapsed_s, later.evaluating_s) == (60.0, 30.0)
+    assert later.ranks[1].shares["wait"] == pytest.approx(0.1)
+    assert later.ranks[1].cpu == pytest.approx(0.8)

@@ -1,0 +1,100 @@
+"""Advice: what a run says of itself where something planted holds it back, and where nothing does.
+
+Each run lasts `--seconds`, is then stopped, and its run.json says what it advised. Of each kind the
+table has the share of runs that named what was planted, alone; of healthy runs those that said
+nothing. The disk and rank 0's messages are not planted: no laptop's disk is that slow, nor are its
+few collectors that talkative; unit tests judge their figures.
+
+    python tools/bench_advice.py               10 seeds of each kind: some 60 minutes
+    python tools/bench_advice.py --quick       one seed of each kind
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+from figures import at_least, parser, show
+
+TOOLS = Path(__file__).parent
+CONFIGS = TOOLS.parent / "configs"
+ENDLESS = ("env.stop_value=1e9", "policy.eval.every=20seconds")
+SLOW = (
+    "env.env_id=hpcdi/SlowCartPole-v0", "env.import_names=[slow_env]", "env.vectorization=sync",
+)  # fmt: skip
+PLANTED: dict[str, tuple[str, ...]] = {
+    "learner_waits": ("cartpole_ppo", *SLOW, "env.kwargs={step_s: 0.002}"),
+    "overtrains": ("cartpole_dqn", *SLOW, "env.kwargs={step_s: 0.01}"),
+    "collectors_wait": (
+        "cartpole_dqn", *SLOW, "env.kwargs={step_s: 0.001}", "policy.learn.replay_ratio=64",
+        "policy.learn.update_per_collect=null",
+        "policy.model.encoder_hidden_size_list=[512,512,512]",
+    ),
+    "evaluation": (
+        "cartpole_dqn", *SLOW, "env.kwargs={step_s: 0.002}", "policy.eval.every=1seconds",
+        "env.evaluator_episode_num=40",
+    ),
+    "oversubscribed": ("cartpole_dqn", "-n", "9"),
+    "exploration_ends_early": (
+        "cartpole_dqn", *SLOW, "env.kwargs={step_s: 0.001}", "policy.other.eps.decay=200",
+        "policy.other.replay_buffer.min_fill=4000",
+    ),
+    "loss_explodes": (
+        "cartpole_dqn", "policy.learn.learning_rate=3.0", "policy.discount_factor=1.0",
+        "policy.learn.target_update_freq=1",
+    ),
+    "": ("cartpole_dqn",),
+    " ppo": ("cartpole_ppo",),
+    " sac": ("pendulum_sac",),
+}  # fmt: skip
+
+
+def advised(settings: tuple[str, ...], seed: int, seconds: float) -> list[str]:
+    """Run an experiment for a while; returns the kinds of advice that it gave."""
+    config, *overrides = settings
+    ranks = [] if "-n" in overrides else ["-n", "4"]
+    paths = filter(None, [str(TOOLS), os.environ.get("PYTHONPATH")])
+    with tempfile.TemporaryDirectory() as folder:
+        command = [
+            sys.executable, "-m", "hpcdi", "train", str(CONFIGS / f"{config}.yaml"), *ENDLESS,
+            *overrides, *ranks, f"seed={seed}", "--run-dir", f"{folder}/run",
+        ]  # fmt: skip
+        with subprocess.Popen(
+            command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+            env={**os.environ, "PYTHONPATH": os.pathsep.join(paths)},
+        ) as process:  # fmt: skip
+            try:
+                said, _ = process.communicate(timeout=seconds)
+            except subprocess.TimeoutExpired:
+                process.send_signal(signal.SIGINT)
+                said, _ = process.communicate()
+        file = Path(folder) / "run" / "run.json"
+        facts = json.loads(file.read_text()) if file.exists() else {}
+    if "advice" not in facts.get("figures", facts):
+        raise SystemExit(f"{' '.join(command)} gave no figures; it said:\n{said}")
+    return list(facts.get("figures", facts)["advice"])
+
+
+def main() -> None:
+    """Run the benchmark."""
+    options = parser(__doc__ or "")
+    options.add_argument("--seconds", type=float, default=40.0, help="of each run")
+    options.add_argument("--kinds", nargs="*", default=list(PLANTED), help="some of them")
+    chosen = options.parse_args()
+    seeds = range(1 if chosen.quick else 10)
+    for kind in chosen.kinds:
+        wanted = [] if kind.strip() in ("", "ppo", "sac") else [kind]
+        found = [advised(PLANTED[kind], seed, chosen.seconds) for seed in seeds]
+        right = sum(said == wanted for said in found) / len(found)
+        others = sorted({name for said in found for name in said} - set(wanted))
+        name = f"advice: {kind}" if wanted else f"a healthy run{kind}: silence"
+        show([at_least(name, right, "of runs", 0.9, peer=", ".join(others))], chosen.json)
+
+
+if __name__ == "__main__":
+    main()
