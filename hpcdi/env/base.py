@@ -94,14 +94,20 @@ class EnvFailure(Exception):
         is_gone: whether the environment must be re-created.
         wrong_row: not None: no retry helps, since it returned what its spaces do not have; where it
             is a vector environment the number of the one that did, else -1.
+        kind: the cause without numbers of environments and steps: alike ones are said once.
     """
 
     def __init__(
-        self, cause: str, detail: str = "", is_gone: bool = False, wrong_row: int | None = None
+        self,
+        cause: str,
+        detail: str = "",
+        is_gone: bool = False,
+        wrong_row: int | None = None,
+        kind: str = "",
     ) -> None:
         super().__init__(cause)
         self.cause, self.detail, self.is_gone = cause, detail, is_gone
-        self.wrong_row = wrong_row
+        self.wrong_row, self.kind = wrong_row, kind or cause
 
     @property
     def fields(self) -> tuple[str, str, bool, int | None]:

@@ -516,6 +516,7 @@ class Results:
     def __init__(self, arrays: Mapping[str, Array]) -> None:
         self.of_all = [arrays[name] for name, _ in self.LAYOUT]
         self.reward, self.terminated, self.truncated, self.acts = self.of_all
+        self._may_end = [True] * len(self.reward)  # rows whose ends may be written as true
 
     def put(self, row: int, reward: Any, terminated: Any, truncated: Any) -> bool:
         """Write what an environment returned of a step to its row; returns whether it ended.
@@ -526,6 +527,8 @@ class Results:
         """
         is_usual = reward.__class__ is float and -_MOST <= reward <= _MOST
         self.reward[row] = reward if is_usual else number_of(reward)
+        if terminated is False and truncated is False and not self._may_end[row]:
+            return False
         is_terminated = (
             terminated if terminated.__class__ is bool else truth_of(terminated, "terminated")
         )
@@ -533,7 +536,8 @@ class Results:
             truncated if truncated.__class__ is bool else truth_of(truncated, "truncated")
         )
         self.terminated[row], self.truncated[row] = is_terminated, is_truncated
-        return bool(is_terminated or is_truncated)
+        self._may_end[row] = is_over = bool(is_terminated or is_truncated)
+        return is_over
 
     def put_all(self, reward: Any, terminated: Any, truncated: Any) -> bool:
         """Write what a vector environment returned of a step; returns whether any ended.

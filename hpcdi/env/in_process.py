@@ -305,9 +305,11 @@ class LocalWorker:
             At an episode's end the numbers of each player's info, else an empty list; and the info,
             if it is kept. None: neither.
         """
-        env, arrays, seen, (row,) = self._env, self._arrays, self._seen, self._rows
-        action = self._acts.value(arrays.action, row)
-        observation, reward, terminated, truncated, info = parts_of_step(env.step(action))
+        arrays, seen, (row,) = self._arrays, self._seen, self._rows
+        result = self._env.step(self._acts.value(arrays.action, row))
+        if result.__class__ is not tuple or len(result) != 5:
+            result = parts_of_step(result)
+        observation, reward, terminated, truncated, info = result
         results = arrays.results
         is_over = results.put(row, reward, terminated, truncated)
         numbers: dict[str, float] = {}

@@ -158,14 +158,15 @@ class EpisodeCounter:
         self._returns += step.reward  # 0 where no step is over
         self._steps += 1
         if np.count_nonzero(step.over) < len(step.over):
-            self._not_steps[~step.over] += 1
+            self._not_steps += ~step.over
         if step.ends:
             rows, env_num = (step.ended & step.over).nonzero()[0], len(self.left)
             infos = [step.ends[row % env_num][row // env_num] for row in rows.tolist()]
             lengths = self._steps - self._not_steps[rows]
             self._ended.append(Episodes(rows, self._returns[rows], lengths, infos))
             self.drop(rows)
-            self.left[rows if self._seats == 1 else np.unique(rows % env_num)] -= 1
+            if self.is_limited:
+                self.left[rows if self._seats == 1 else np.unique(rows % env_num)] -= 1
 
     def drop(self, rows: Array) -> None:
         """Forget the running episodes of rows (a mask, or numbers)."""
@@ -647,15 +648,15 @@ class EnvManager(Closing):
             EnvValueError: it is an infinite reward: NaN comes by accident, and this is meant.
         """
         name, value = _first_odd(columns, row)
-        whose = self._name(row) + (
-            f" returned {what}" if not name else f" returned {what} ({name})"
-        )
         found = "NaN" if math.isnan(value) else "infinite, or beyond float32"
+        kind = f"{what if not name else f'{what} ({name})'} that is {found}"
         place = f" in step {step} of its episode" if step else ""
-        message = f"{whose} that is {found}{place}"
-        if what == "a reward" and not math.isnan(value):
+        message = f"{self._name(row)} returned {kind}{place}"
+        if math.isnan(value):
+            return EnvFailure(message, kind=kind)
+        if what == "a reward":
             raise EnvValueError(f"{message}: give a finite number")
-        return EnvFailure(message)
+        return EnvFailure(f"{message}; if that is meant, clip it", kind=kind)
 
     def _name(self, row: int) -> str:
         """What a row is: its environment, and in a battle its player."""
@@ -776,7 +777,7 @@ class EnvManager(Closing):
             extra={
                 "env_id": env,
                 "detail": failure.detail,
-                "once": f"an environment was retired ({failure.cause})",
+                "once": f"an environment was retired ({failure.kind})",
             },
         )
         return False
@@ -793,7 +794,7 @@ class EnvManager(Closing):
         return f"{name}, {when}: {failure.cause}"
 
     def _warn(self, env: int, failure: EnvFailure, done: str) -> None:
-        once = f"an environment failed ({failure.cause})"
+        once = f"an environment failed ({failure.kind})"
         if self._backend.fails_as_one:
             LOGGER.warning(
                 "an environment failed (%s); all %d are re-created, their unfinished episodes are "

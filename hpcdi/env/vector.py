@@ -132,10 +132,14 @@ class VectorEnvs:
         if began is not self.acts:  # of environments that have done their number of episodes, too
             is_over = results.terminated | results.truncated
         is_same = mode is AutoresetMode.SAME_STEP
-        infos = _ends(info, ended, is_same)
-        if self.keeps_infos:
-            self.infos = _infos(info, began & ~ended) | infos
-        ends = {env: [numbers_in(of_env) if of_env else {}] for env, of_env in infos.items()}
+        ends: dict[int, list[dict[str, float]]]
+        if info or self.keeps_infos:
+            infos = _ends(info, ended, is_same)
+            ends = {env: [numbers_in(of_env)] for env, of_env in infos.items()}
+            if self.keeps_infos:
+                self.infos = _infos(info, began & ~ended) | infos
+        else:
+            ends = {env: [{}] for env in ended.nonzero()[0].tolist()}
         if mode is AutoresetMode.NEXT_STEP:
             # a step that resets ends nothing
             self.acts = ~(is_over if is_over is ended else is_over & self.acts)

@@ -245,8 +245,11 @@ def test_a_number_that_is_not_finite_fails_its_environment_by_name(
         assert envs.failures > 0
     word = "NaN" if np.isnan(value) else "infinite"
     leaf = COLUMN[form].partition("/")[2]
-    assert f"returned an observation{f' ({leaf})' if leaf else ''} that is {word}" in caplog.text
+    kind = f"an observation{f' ({leaf})' if leaf else ''} that is {word}"
+    assert f"returned {kind}" in caplog.text
     assert "in step 2 of its episode" in caplog.text
+    once = {str(getattr(record, "once", "")) for record in caplog.records}
+    assert any(text.startswith(f"an environment failed ({kind}") for text in once)
 
 
 def test_numbers_beyond_a_box_are_taken_with_a_warning(caplog: pytest.LogCaptureFixture) -> None:
