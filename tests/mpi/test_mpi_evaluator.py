@@ -64,7 +64,8 @@ def test_rank_0_plays_and_all_end_together(world: World, shared_path: Path) -> N
     saved: list[str] = []
     env = Manager([[(2, 1.0), (3, 9.0)], [(4, 2.0)]]) if first else None
     policy = DuckPolicy() if first else NeverAsked()
-    with InteractionSerialEvaluator({"stop_value": 4}, env, policy, writer) as evaluator:
+    cfg = {"stop_value": 4, "n_episode": 2}
+    with InteractionSerialEvaluator(cfg, env, policy, writer) as evaluator:
         assert evaluator.should_eval(0)
         stop, info = evaluator.eval(saved.append, train_iter=5, n_episode=3)
         assert stop is True
@@ -82,7 +83,8 @@ def test_rank_0_lets_policies_battle(world: World) -> None:
     first = world.rank == 0
     env = BattleManager([[(2, 3.0)]]) if first else None
     policies = [DuckPolicy(10), DuckPolicy(11)] if first else [NeverAsked(), NeverAsked()]
-    with BattleInteractionSerialEvaluator({"stop_value": 3}, env, policies) as evaluator:
+    cfg = {"stop_value": 3, "n_episode": 1}
+    with BattleInteractionSerialEvaluator(cfg, env, policies) as evaluator:
         stop, infos = evaluator.eval(train_iter=1)
     assert stop is True
     assert [[info["eval_episode_return"] for info in each] for each in infos] == [[3.0], [-3.0]]

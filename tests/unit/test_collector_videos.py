@@ -50,7 +50,7 @@ def test_worst_median_and_best_become_files(tmp_path: Path) -> None:
 
 def test_mp4_where_it_is_installed(tmp_path: Path) -> None:
     pytest.importorskip("imageio_ffmpeg")
-    cfg = {"figure_path": str(tmp_path)}
+    cfg = {"figure_path": str(tmp_path), "n_episode": 2}
     with InteractionSerialEvaluator(cfg, Manager(EPISODES), DuckPolicy()) as evaluator:
         evaluator.eval(force_render=True)
     assert names(tmp_path) == [f"iter_000000_{n}.mp4" for n in ("best", "median", "worst")]
@@ -60,7 +60,7 @@ def test_mp4_where_it_is_installed(tmp_path: Path) -> None:
 @pytest.mark.parametrize(("mode", "axis"), [("train_iter", "iter"), ("envstep", "step")])
 def test_films_are_made_every_so_often(mode: str, axis: str, tmp_path: Path) -> None:
     writer = TensorBoardWriter(tmp_path / "tb")
-    cfg = {"render": {"render_freq": 10, "mode": mode}}
+    cfg = {"render": {"render_freq": 10, "mode": mode}, "n_episode": 2}
     made = {"tb_logger": writer, "exp_name": str(tmp_path / "exp")}
     with InteractionSerialEvaluator(cfg, Manager(EPISODES), DuckPolicy(), **made) as evaluator:
         for count in (0, 5, 10, 11, 25, 34):
@@ -79,7 +79,7 @@ def test_films_are_made_every_so_often(mode: str, axis: str, tmp_path: Path) -> 
 @pytest.mark.usefixtures("_only_gif")
 def test_no_film_unless_asked_for(tmp_path: Path) -> None:
     writer = TensorBoardWriter(tmp_path / "tb")
-    cfg = {"figure_path": str(tmp_path / "exp")}
+    cfg = {"figure_path": str(tmp_path / "exp"), "n_episode": 2}
     with InteractionSerialEvaluator(cfg, Manager(EPISODES), DuckPolicy(), writer) as evaluator:
         evaluator.eval(train_iter=1)
     assert EventAccumulator(str(tmp_path / "tb")).Reload().Tags()["images"] == []
@@ -90,7 +90,7 @@ def test_a_film_that_could_go_nowhere_is_not_made(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    with InteractionSerialEvaluator({}, Manager(EPISODES), DuckPolicy()) as evaluator:
+    with InteractionSerialEvaluator({"n_episode": 2}, Manager(EPISODES), DuckPolicy()) as evaluator:
         evaluator.eval(force_render=True)
     assert list(tmp_path.iterdir()) == []
     assert [r.message for r in caplog.records if r.levelname == "WARNING"] == [
@@ -110,7 +110,7 @@ def test_memory_that_is_short_makes_films_coarser(tmp_path: Path) -> None:
 
     cfg = {"figure_path": str(tmp_path), "render": {"memory_mb": 1, "max_size": 256, "fps": 40}}
     with InteractionSerialEvaluator(cfg, Large([[(20, 1.0)]]), DuckPolicy()) as evaluator:
-        evaluator.eval(force_render=True)
+        evaluator.eval(n_episode=1, force_render=True)
     frames, shown = decode_gif((tmp_path / "videos/iter_000000_best.gif").read_bytes())
     assert frames.shape == (5, 256, 256, 3), "192 KiB a picture: 5 fit"
     assert frames[:, 0, 0, 0].tolist() == [0, 4, 8, 12, 16]
@@ -122,7 +122,7 @@ def test_an_episode_that_failed_is_not_seen(tmp_path: Path) -> None:
     manager = Manager([[(3, 1.0), (3, 2.0)]], failing={0: [2]})
     cfg = {"figure_path": str(tmp_path)}
     with InteractionSerialEvaluator(cfg, manager, DuckPolicy()) as evaluator:
-        evaluator.eval(force_render=True)
+        evaluator.eval(n_episode=1, force_render=True)
     frames, _ = decode_gif((tmp_path / "videos/iter_000000_best.gif").read_bytes())
     assert frames[:, 0, 0].tolist() == [[0, 1, t] for t in range(3)]
 
@@ -133,7 +133,7 @@ def test_asynchronous_managers_are_filmed_a_picture_a_step(together: int, tmp_pa
     manager = Manager([[(3, 1.0)], [(4, 2.0)], [(2, 3.0)]], together=together)
     cfg = {"figure_path": str(tmp_path)}
     with InteractionSerialEvaluator(cfg, manager, DuckPolicy()) as evaluator:
-        evaluator.eval(force_render=True)
+        evaluator.eval(n_episode=3, force_render=True)
     frames, _ = decode_gif((tmp_path / "videos/iter_000000_median.gif").read_bytes())
     assert frames[:, 0, 0].tolist() == [[1, 0, t] for t in range(4)]
 
