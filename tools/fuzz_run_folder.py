@@ -75,7 +75,8 @@ def append(file: Path, dice: random.Random, _others: list[Path]) -> None:
 
 def swap(file: Path, dice: random.Random, others: list[Path]) -> None:
     """Another file is in its place, of its kind where there is one."""
-    alike = [other for other in others if other.suffix == file.suffix and other != file]
+    others = [other for other in others if other != file]
+    alike = [other for other in others if other.suffix == file.suffix]
     other = dice.choice(alike or others)
     content = file.read_bytes()
     shutil.copyfile(other, file)
