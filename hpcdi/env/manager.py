@@ -621,7 +621,7 @@ class EnvManager(Closing):
         backend, failed = self._backend, self._without_choice(self._backend.acts)
         after, seen = backend.observation, step.successor
         self._steps += 1
-        if not self._steps % _LOOK_EVERY:
+        if self._steps % _LOOK_EVERY == 1:
             self._warn_of_bounds(step.over)
         if (
             not math.isfinite(step.reward.dot(step.reward))
