@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import functools
 import os
 import platform
 import select
@@ -20,7 +21,6 @@ import socket
 import sys
 import threading
 import time
-from functools import partial
 from pathlib import Path
 
 from hpcdi.utils.processes import open_doors, stat_of
@@ -71,7 +71,7 @@ def begin(pid: int) -> None:
     with contextlib.suppress(OSError):  # it has ended, or the kernel forbids it
         if _tracer_of(pid) == threading.get_native_id():
             _watch_over(pid)
-    BackgroundThread(partial(keep_to_loopback, pid), "loopback")
+    BackgroundThread(functools.partial(keep_to_loopback, pid), "loopback")
 
 
 def keep_to_loopback(pid: int) -> None:
@@ -210,11 +210,17 @@ def _ptrace(request: int, pid: int, address: int = 0, data: int = 0) -> None:
     Raises:
         OSError: the kernel refuses it.
     """
-    ptrace = ctypes.CDLL(None, use_errno=True).ptrace
-    ptrace.argtypes = (ctypes.c_long, ctypes.c_long, ctypes.c_void_p, ctypes.c_void_p)
-    ptrace.restype = ctypes.c_long
-    if ptrace(request, pid, address, data) < 0:
+    if _libc().ptrace(request, pid, address, data) < 0:
         raise OSError(ctypes.get_errno(), "ptrace")
+
+
+@functools.cache
+def _libc() -> ctypes.CDLL:
+    """The C library; made once, since a child that is traced stops thousands of times."""
+    library = ctypes.CDLL(None, use_errno=True)
+    library.ptrace.argtypes = (ctypes.c_long, ctypes.c_long, ctypes.c_void_p, ctypes.c_void_p)
+    library.ptrace.restype = ctypes.c_long
+    return library
 
 
 def _bind(process: int, number: int, *, only_any: bool = False) -> bool:
@@ -228,8 +234,7 @@ def _bind(process: int, number: int, *, only_any: bool = False) -> bool:
     Raises:
         OSError: the kernel forbids it.
     """
-    libc = ctypes.CDLL(None, use_errno=True)
-    handle = libc.syscall(_PIDFD_GETFD, process, number, 0)
+    handle = _libc().syscall(_PIDFD_GETFD, process, number, 0)
     if handle < 0:
         raise OSError(ctypes.get_errno(), "pidfd_getfd")
     with socket.socket(fileno=handle) as door:

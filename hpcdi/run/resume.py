@@ -22,7 +22,6 @@ from hpcdi.store.atomic import sweep_temporary
 from hpcdi.store.checkpoints import checkpoint_names
 from hpcdi.store.disk_full import or_refuse, or_warn
 from hpcdi.store.layout import RunLayout
-from hpcdi.transport.guests import send_away
 from hpcdi.utils.nested import dotted
 
 if TYPE_CHECKING:
@@ -290,6 +289,8 @@ def take(
         NoProgressError: the run was restarted too often without progress.
     """
     mapping, places = to_mapping(config), [place.facts() for place in placement]
+    from hpcdi.transport.guests import send_away  # with it h5py
+
     send_away(layout)  # guests of an earlier start write no more
     if mode is StartMode.NEW:
         run_folder.claim(layout.root, mapping, places, mpi=mpi)

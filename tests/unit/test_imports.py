@@ -23,7 +23,7 @@ DOOR = ("hpcdi.worker", "hpcdi.roles.coordinator", "tensorboard", "submitit")
     ("program", "needless"),
     [
         pytest.param("import hpcdi.cli", ("numpy", "yaml", *DOOR), id="the command line"),
-        pytest.param(LAUNCHER, ("torch", "mpi4py.MPI", *DOOR), id="the launcher"),
+        pytest.param(LAUNCHER, ("torch", "h5py", "mpi4py.MPI", *DOOR), id="the launcher"),
         pytest.param(COLLECTOR, ("torch", "omegaconf", "hpcdi.replay", *DOOR), id="a collector"),
         pytest.param(LEARNER, ("gymnasium", "omegaconf", "hpcdi.replay", *DOOR), id="a learner"),
         pytest.param(

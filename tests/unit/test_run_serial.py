@@ -763,12 +763,16 @@ def test_priorities_come_back_before_the_next_batch(tmp_path: Path) -> None:
         assert run_of(run).priorities_stale == 0
 
 
-def test_what_is_learnt_from_once_is_not_stored(tmp_path: Path) -> None:
-    with serial_run(tmp_path, "cartpole_ppo", *PPO, f"{LIMIT}.max_train_iter=6") as run:
+@pytest.mark.parametrize("keeps", [True, False])
+def test_what_is_learnt_from_once_is_stored_to_be_kept(tmp_path: Path, keeps: bool) -> None:
+    more = (f"{LIMIT}.max_train_iter=6", f"system.storage.keep_data={keeps}")
+    with serial_run(tmp_path, "cartpole_ppo", *PPO, *more) as run:
         train(run)
         assert run_of(run).train_iter == 6
-        assert run_of(run).replay.samples_drawn() == run_of(run).env_steps
-    assert not list(tmp_path.rglob("data/*/*/*.h5"))
+        assert run_of(run).replay.samples_drawn() == (env_steps := run_of(run).env_steps)
+    shards = tmp_path.rglob("data/*/*/*.h5")
+    blocks = [block for path in shards for _, block in survey(path, path.name).blocks]
+    assert sum(block.transitions for block in blocks) == (env_steps if keeps else 0)
 
 
 def test_a_small_ring_keeps_the_newest_items(tmp_path: Path) -> None:

@@ -32,7 +32,7 @@ class DataPublisher(Closing):
     """Packs segments into blocks, writes these to shards and announces them.
 
     Where the transport lends open blocks, they are announced piece by piece, see `flush`, and again
-    when they are stored; on-policy they are not stored: nobody would read them.
+    when they are stored; on-policy, where nobody reads them again, they are stored to be kept.
 
     Args:
         config: the experiment.
@@ -60,7 +60,7 @@ class DataPublisher(Closing):
         partition_size = policy.other.replay_buffer.replay_buffer_size // learners
         transport = transport or open_transport(config.system, layout)
         self._layout, self._announce, self._lend = layout, announce, transport.lend
-        self._is_stored = self._lend is None or not policy.on_policy
+        self._is_stored = self._lend is None or not policy.on_policy or storage.keep_data
         # on-policy a rollout is one block, sent at once: the learner waits for it
         self._seal_s = 0.0 if policy.on_policy else storage.seal_seconds
         first_id = (rank << BLOCK_ID_BITS) + restarts * RESTART_NUMBERS
