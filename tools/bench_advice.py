@@ -37,7 +37,7 @@ PLANTED: dict[str, tuple[str, ...]] = {
     ),
     "evaluation": (
         "cartpole_dqn", *SLOW, "env.kwargs={step_s: 0.002}", "policy.eval.every=1seconds",
-        "env.evaluator_episode_num=40",
+        "env.evaluator_episode_num=100",
     ),
     "oversubscribed": ("cartpole_dqn", "-n", "9"),
     "exploration_ends_early": (

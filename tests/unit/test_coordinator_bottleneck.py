@@ -103,6 +103,7 @@ def test_what_holds_a_run_back_is_named(run: RunSeen, kind: str, words: str) -> 
         seen({"wait": 0.9, "train": 0.1}, STEPS, elapsed_s=10.0),
         seen({"wait": 0.9, "train": 0.1}, STEPS, cores=3),
         seen({"wait": 0.9, "train": 0.1}, STEPS, takes_turns=True),
+        seen(BUSY, {"wait": 0.9, "env": 0.1}, updates_per_s=160.0),
         seen({"wait": 0.9, "train": 0.1}, STEPS, has_learnt=False),
         seen(BUSY, STEPS, losses=[1e6] * 9, largest_return=500.0),
         seen(BUSY, STEPS, losses=[5.0, 3.0, 4.0, 1.0, 60.0, 2.0, 1.0, 3.0, 2.0]),
@@ -122,3 +123,7 @@ def test_the_time_before_learning_began_does_not_count() -> None:
     assert (later.elapsed_s, later.evaluating_s) == (60.0, 30.0)
     assert later.ranks[1].shares["wait"] == pytest.approx(0.1)
     assert later.ranks[1].cpu == pytest.approx(0.8)
+    unseen = used(100.0, 46.0, 50.0).since(
+        Used(40.0, {})
+    )  # it had not reported when learning began
+    assert unseen.ranks[1].shares["wait"] == pytest.approx(46 / 60)

@@ -22,6 +22,8 @@ _MUCH = 0.5
 """A share of time above which a rank does one thing mostly."""
 _BIG_GROWTH, _LARGE_LOSS, _BEYOND = 30.0, 100.0, 10.0
 _FEW_POINTS = 8
+_QUICK = 50.0
+"""Updates a second above which a learner is not slow."""
 _OFTEN = 64.0
 """Samples drawn of each transition above which little is new: published ratios are 0.25 to 20."""
 
@@ -69,10 +71,10 @@ class Used:
 
     def since(self, before: Used) -> Used:
         """Returns how it has used its time since then."""
+        unknown = Rank("", {}, 0.0)  # it had not reported yet: it has used little
         ranks = {
-            number: rank.since(before.ranks[number], self.elapsed_s, before.elapsed_s)
+            number: rank.since(before.ranks.get(number, unknown), self.elapsed_s, before.elapsed_s)
             for number, rank in self.ranks.items()
-            if number in before.ranks
         }
         evaluating_s = self.evaluating_s - before.evaluating_s
         return Used(self.elapsed_s - before.elapsed_s, ranks, evaluating_s)
@@ -87,6 +89,7 @@ class RunSeen:
         used: how it has used its time since learning began.
         has_learnt: it has begun to learn.
         samples_per_transition: how often each transition was drawn.
+        updates_per_s: train iterations a second.
         cores: that all ranks have together on their host; None: they are on several.
         takes_turns: all ranks are roles of one process, whose time says nothing of them.
         losses: a learner's losses, oldest first.
@@ -97,6 +100,7 @@ class RunSeen:
     used: Used
     has_learnt: bool = True
     samples_per_transition: float = 0.0
+    updates_per_s: float = 0.0
     cores: int | None = None
     takes_turns: bool = False
     losses: Sequence[float] = field(default_factory=tuple)
@@ -169,7 +173,7 @@ def _disk(seen: RunSeen) -> str:
 
 
 def _evaluation(seen: RunSeen) -> str:
-    share = seen.used.evaluating_s / max(seen.collectors * seen.used.elapsed_s, 1e-9)
+    share = seen.used.evaluating_s / (max(seen.collectors, 1) * seen.used.elapsed_s)
     if share < 0.35:
         return ""
     cfg = seen.config.policy.eval
@@ -224,7 +228,14 @@ def _learner_waits(seen: RunSeen) -> str:
 
 def _collectors_wait(seen: RunSeen) -> str:
     waits, trains = seen.share("collector", "wait"), seen.share("learner", "train")
-    if waits < _MUCH or trains < 0.6:
+    policy = seen.config.policy
+    if policy.on_policy:  # collecting and learning take turns
+        is_normal = min(waits, trains) < 0.85
+    else:  # the algorithm's own replay ratio, by a learner that is not slow
+        ratio = policy.replay_ratio
+        is_own = ratio is None or not policy.learn.PAPER_RATIO or ratio <= policy.learn.PAPER_RATIO
+        is_normal = is_own and seen.updates_per_s > _QUICK
+    if waits < _MUCH or trains < 0.6 or is_normal:
         return ""
     learners = seen.config.policy.learn.learner.learner_num
     gpu = "" if seen.config.policy.cuda else "a GPU (policy.cuda), "

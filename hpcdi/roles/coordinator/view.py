@@ -412,6 +412,7 @@ class RunView:
             used.since(self._warm_up) if self._warm_up is not None else used,
             has_learnt=self._warm_up is not None,
             samples_per_transition=replay.drawn / max(replay.admitted, 1),
+            updates_per_s=self._record.flow.train_iters.per_second(),
             cores=self._cores,
             takes_turns=self._in_turns,
             losses=list(self._record.losses),
