@@ -134,13 +134,13 @@ def judge(path: Path, items: int, ended: int, begun: int) -> int:
     """
     buffer = new_buffer(items)
     buffer.load_data(path)
-    state = buffer.state_dict()
+    state = buffer.state_dict().own
     if buffer.count() != items:
         raise ValueError(f"{buffer.count()} items instead of {items}")
     held = state["ring"]["items"]
     columns = {**held["columns"], **columns_of_records(held)}
     number = int(columns["snapshot"][0])
-    same = filled(number, items).state_dict()
+    same = filled(number, items).state_dict().own
     for name, column in snapshot(number, items).items():
         if not np.array_equal(columns[name], column):
             raise ValueError(f"{name!r} is of several snapshots")

@@ -98,8 +98,13 @@ def component_class(registry: Registry, cfg: Any) -> Any:
     return registry.get(cfg.type)
 
 
-class SettingError(ConfigError, AssertionError):
-    """A setting of a component is wrong; the predecessor asserts what it checks of them."""
+class SettingError(ConfigError, AssertionError, KeyError):
+    """A setting of a component is wrong.
+
+    The predecessor asserts what it checks of them, and looks a hook's type up.
+    """
+
+    __str__ = Exception.__str__  # a KeyError shows a text with its quotes
 
 
 def parse(settings: type[S], mapping: Any, name: str) -> S:
@@ -136,13 +141,17 @@ class Configurable:
 
     Config: ClassVar[type] = ComponentConfig
     config: ClassVar[Any] = _Defaults()
-    UNUSED: ClassVar[tuple[str, ...]] = ()
-    """Settings in the predecessor's own configurations that nothing reads: they are dropped."""
+    UNUSED: ClassVar[Mapping[str, Any]] = {}
+    """Settings in the predecessor's own configurations that nothing reads: they are dropped.
+
+    With their defaults there, or None where they have none.
+    """
 
     @classmethod
     def default_config(cls) -> ConfigDict:
         """Returns all settings with their defaults, and ``cfg_type`` = ``<class>Dict``."""
-        defaults = {**to_mapping(cls.Config()), **copy.deepcopy(cls.config)}
+        unused = {name: value for name, value in cls.UNUSED.items() if value is not None}
+        defaults = {**unused, **to_mapping(cls.Config()), **copy.deepcopy(cls.config)}
         return ConfigDict(defaults, cfg_type=f"{cls.__name__}Dict")
 
     @classmethod
@@ -172,6 +181,6 @@ class Configurable:
             mapping = merged | {name: _wrap(merged[name]) for name, _, _ in more}
         if cls.UNUSED and isinstance(mapping, Mapping):
             known = {field.name for field in dataclasses.fields(settings)}
-            unused = set(cls.UNUSED) - known
+            unused = cls.UNUSED.keys() - known
             mapping = {key: value for key, value in mapping.items() if key not in unused}
         return parse(settings, mapping, cls.__name__)

@@ -9,7 +9,7 @@ draws row numbers; or beside the index, in the buffers of `hpcdi.worker.replay_b
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -137,9 +137,8 @@ class ReplayIndex:
         self.places, self._alive, self.max_priority, self.blocked = places, 0, 1.0, ""
         alpha, self._beta_start, self._anneal_steps = cfg.exponents()
         self._draws = 0
-        self._sampler: Sampler = UniformSampler(places.capacity)
-        if prioritized:
-            self._sampler = PrioritizedSampler(places.capacity, alpha)
+        kind = PrioritizedSampler if prioritized else UniformSampler
+        self._sampler: Sampler = kind(places.capacity, alpha)
         self._marks = np.zeros((places.capacity, 2), dtype=np.int32)  # together: one cache miss
         self._use, self._made_at = self._marks.T
         self._limits = Limits(cfg.thruput_controller, cfg.min_fill)
@@ -242,6 +241,10 @@ class ReplayIndex:
         slots = self.places.slots()
         return slots if self._alive == len(slots) else slots[self._sampler.alive(slots)]
 
+    def set_uses(self, uses: Sequence[int]) -> None:
+        """Set how often the newest items [m] have been drawn, the oldest first."""
+        self._use[self.places.slots(self.places.pushed - len(uses))] = uses
+
     # ---------------------------------------------------------------------------------- draws
 
     def why_not_push(self, count: int) -> str:
@@ -331,6 +334,18 @@ class ReplayIndex:
         return self._sampler.priority(slots)
 
     @property
+    def alpha(self) -> float:
+        """Exponent of the priorities; one that is set counts for the items that are here, too."""
+        return self._sampler.alpha
+
+    @alpha.setter
+    def alpha(self, value: float) -> None:
+        if value != self._sampler.alpha:
+            slots = self.living()
+            priorities, self._sampler.alpha = self.priority(slots), value
+            self._sampler.set(slots, priorities)
+
+    @property
     def beta(self) -> float:
         """Exponent of the importance weights now; rises to 1 over `anneal_step` draws."""
         return annealed_beta(self._beta_start, self._draws, self._anneal_steps)
@@ -338,6 +353,11 @@ class ReplayIndex:
     @beta.setter
     def beta(self, value: float) -> None:
         self._beta_start, self._draws = value, 0
+
+    def go_on_from(self, other: ReplayIndex) -> None:
+        """Have the exponents of an index that this one follows, and count what it has counted."""
+        self.alpha = other.alpha
+        self._beta_start, self._draws, self._limits = other._beta_start, other._draws, other._limits
 
     def note(self, pushed: int = 0, drawn: int = 0) -> None:
         """Count pushed and drawn items; report if it is time."""
@@ -359,6 +379,7 @@ class ReplayIndex:
                 "use": narrowed(places.ordered(self._use)),
                 "made_at": narrowed(places.ordered(self._made_at)),
                 "max_priority": self.max_priority,
+                "alpha": self.alpha,
             },
             "annealing": {
                 "start": self._beta_start,
@@ -368,11 +389,13 @@ class ReplayIndex:
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Restore a `state_dict` into an empty index."""
+        """Restore a `state_dict` into an empty index, whose `alpha` counts for its priorities."""
         self.places.restore(state["ring"]["ids"])
         marks, slots = state["index"], self.places.slots()
         mass = np.zeros(self.places.capacity, dtype=np.float32)
         mass[slots] = marks["mass"]
+        alpha = self.alpha
+        self._sampler.alpha = float(marks.get("alpha", alpha))
         self._sampler.restore(mass)
         self._use[slots] = marks["use"]
         self._made_at[slots] = marks["made_at"]
@@ -381,6 +404,7 @@ class ReplayIndex:
         self._beta_start = float(state["annealing"]["start"])
         self._draws = int(state["annealing"]["draws"])
         self._rng.bit_generator.state = state["rng"]["state"]
+        self.alpha = alpha
 
 
 def check_priorities(priorities: Array, count: int) -> float:

@@ -60,14 +60,14 @@ class PrioritizedSampler:
 
     Args:
         capacity: slots.
-        alpha: 0 draws uniformly, 1 in proportion to priority.
+        alpha: 0 draws uniformly, 1 in proportion to priority; of what is set from now on.
     """
 
     def __init__(self, capacity: int, alpha: float) -> None:
         # imports numba, which is slow: only buffers that draw by priority pay for it
         from hpcdi.replay import tree
 
-        self._alpha = alpha
+        self.alpha = alpha
         self._tree = tree.new_tree(capacity)
         self.mark_drawn = mark_drawn
         if isinstance(self._tree, tree.CompiledTree):
@@ -85,15 +85,15 @@ class PrioritizedSampler:
     def priority(self, slots: Array) -> Array:
         """Priorities of slots [m] as they were set, to float32's precision; all 1 if alpha is 0."""
         mass = self._tree.leaves[slots].astype(np.float64)
-        return mass ** (1 / self._alpha) if self._alpha > 0 else np.sign(mass)
+        return mass ** (1 / self.alpha) if self.alpha > 0 else np.sign(mass)
 
     def set(self, slots: Array, priority: Array | float) -> None:
         """Let slots [m] be drawn, with priorities [m] or one for all."""
-        self._tree.set(slots, np.maximum(priority, SMALLEST_PRIORITY) ** self._alpha)
+        self._tree.set(slots, np.maximum(priority, SMALLEST_PRIORITY) ** self.alpha)
 
     def set_one(self, slot: int, priority: float) -> None:
         """Let one slot be drawn."""
-        self._tree.set_one(slot, max(priority, SMALLEST_PRIORITY) ** self._alpha)
+        self._tree.set_one(slot, max(priority, SMALLEST_PRIORITY) ** self.alpha)
 
     def remove(self, slots: Array) -> None:
         """Exclude slots [m] from draws."""
@@ -122,11 +122,13 @@ class UniformSampler:
 
     Args:
         capacity: slots.
+        alpha: exponent of priorities, which it ignores.
     """
 
     mark_drawn = staticmethod(mark_drawn)
 
-    def __init__(self, capacity: int) -> None:
+    def __init__(self, capacity: int, alpha: float = 1.0) -> None:
+        self.alpha = alpha
         self._alive = np.zeros(capacity, dtype=bool)
 
     def mass(self) -> Array:

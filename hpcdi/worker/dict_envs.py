@@ -24,6 +24,7 @@ from hpcdi.policy.exploration import RandomActor
 from hpcdi.types import Array, Columns, Episodes, Step
 from hpcdi.utils.backoff import Backoff
 from hpcdi.utils.nested import column_rows, take_rows
+from hpcdi.worker.errors import ReturnError
 
 _ARRAYS = (np.ndarray, np.generic, int)
 _PATIENCE_S = 600.0
@@ -643,12 +644,12 @@ def as_number(value: Any) -> float:
     """A number, or the one element of an array, a tensor or a list.
 
     Raises:
-        EnvError: it is not one number.
+        ReturnError: it is not one number.
     """
     try:
         return float(value.item() if hasattr(value, "item") else np.asarray(value).item())
     except (TypeError, ValueError, RuntimeError) as error:
-        raise EnvError(f"the return of an episode must be one number, not {value!r}") from error
+        raise ReturnError(f"the return of an episode must be one number, not {value!r}") from error
 
 
 def episode_return(info: Mapping[str, Any], env: int) -> Any:

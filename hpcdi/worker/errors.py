@@ -33,6 +33,10 @@ class NoEpisodeError(EnvError, IndexError, ValueError):
     """No episode has ended yet."""
 
 
+class ReturnError(EnvError, RuntimeError, ValueError):
+    """The return of an episode is not one number."""
+
+
 class NoFilmError(EnvError, ValueError):
     """Episodes were not filmed, or their pictures differ in size."""
 

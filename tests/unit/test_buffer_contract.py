@@ -118,7 +118,8 @@ class TestBuffers:
         buffer = make()
         buffer.push(items(0, SIZE + 2), 0)
         buffer.clear()
-        assert buffer.count() == buffer.push_count == 0
+        counts_on = isinstance(buffer, AdvancedReplayBuffer)  # as with DI-engine
+        assert (buffer.count(), buffer.push_count) == (0, SIZE + 2 if counts_on else 0)
         assert buffer.sample(1, 0) is None
         buffer.push({"another": "form"}, 0)  # the next first item decides anew
         assert buffer.count() == 1

@@ -146,7 +146,7 @@ def test_a_state_of_objects_shares_nothing() -> None:
     buffer.push({"text": "a", "tags": ["old"]})
     state = buffer.state_dict()
     copy.load_state_dict(state)
-    for drawn in (*copy.sample(1, 0), state["ring"]["items"]["objects"][0]):
+    for drawn in (*copy.sample(1, 0), state.own["ring"]["items"]["objects"][0]):
         drawn["tags"].append("new")
     assert buffer.sample(1, 0)[0]["tags"] == ["old"]
 

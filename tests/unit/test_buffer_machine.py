@@ -37,7 +37,6 @@ class Model:
 
     items: dict[int, Item] = field(default_factory=dict)
     pushed: int = 0
-    origin: int = 0
     largest: float = 1.0
 
     def push(self, made_at: int, priority: float | None) -> None:
@@ -56,7 +55,7 @@ def check_valid(buffer: Any, model: Model) -> None:
     index, ring = buffer._index, buffer._ring
     sampler, slots = index._sampler, index.living()
     assert buffer.count() == index.count() == len(slots) == len(model.items)
-    assert buffer.push_count == model.pushed - model.origin
+    assert buffer.push_count == model.pushed
     assert [int(slot) for slot in slots] == [n % CAPACITY for n in model.items]
     assert len(ring) == ring.pushed - ring.first <= CAPACITY
     assert all(ring.first <= n < ring.pushed for n in model.items)
@@ -78,6 +77,7 @@ class BufferMachine(MovingMachine):
 
     limits: ClassVar[dict[str, float]] = {}
     prioritized: ClassVar[bool] = True
+    alpha: float = 0.6
 
     @initialize(seed=st.integers(0, 1000))
     def begin(self, seed: int) -> None:
@@ -87,7 +87,7 @@ class BufferMachine(MovingMachine):
 
     def make(self, seed: int) -> Any:
         return AdvancedReplayBuffer(
-            {"replay_buffer_size": CAPACITY, **self.limits},
+            {"replay_buffer_size": CAPACITY, "alpha": self.alpha, **self.limits},
             rng=np.random.default_rng(seed), prioritized=self.prioritized,
         )  # fmt: skip
 
@@ -219,7 +219,11 @@ class BufferMachine(MovingMachine):
     @rule()
     def clear(self) -> None:
         self.buffer.clear()
-        self.model = Model(pushed=self.model.pushed, origin=self.model.pushed)
+        self.model = Model(pushed=self.model.pushed)
+
+    @rule(alpha=st.sampled_from([0.3, 0.6, 1.0]))
+    def set_alpha(self, alpha: float) -> None:
+        self.alpha = self.buffer.alpha = alpha
 
     # ------------------------------------------------------------------------------------- saving
 

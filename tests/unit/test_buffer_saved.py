@@ -68,7 +68,7 @@ class TestFiles:
 
 def test_a_file_of_another_format_is_refused(tmp_path: Path) -> None:
     buffer = buffer_of(0, 3)
-    save_state(tmp_path / "buffer.h5", buffer.kind, 1, buffer.state_dict())
+    save_state(tmp_path / "buffer.h5", buffer.kind, 1, buffer.state_dict().own)
     with pytest.raises(SnapshotError, match="of format 1; this hpcdi reads format 6"):
         buffer.load_data(tmp_path / "buffer.h5")
 

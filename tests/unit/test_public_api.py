@@ -124,7 +124,9 @@ DEFAULTS: dict[str, dict[str, Any]] = {
         "train_iterations": 10**9, "dataloader": {"num_workers": 0}, "log_policy": True,
         "is_multitask_pipeline": False, "only_monitor_rank0": True, "hook": ...,
     },
-    "Coordinator": {"collector_task_timeout": 30, "learner_task_timeout": 600},
+    "Coordinator": {
+        "collector_task_timeout": 30, "learner_task_timeout": 600, "operator_server": {},
+    },
     "InteractionSerialEvaluator": {
         "eval_freq": 1000, "render": ..., "figure_path": None, "n_episode": None,
         "stop_value": float("inf"),
@@ -218,10 +220,6 @@ LEFT_OUT: dict[str, str] = {
         for name in ("_join_thread", "_start_thread", "_setup_logger", "_setup_timer")
     },
     "collector.base_parallel_collector:TickMonitor": "a learner has one; the rank's meter has ours",
-    "ZerglingParallelCollector.default_config.compressor": "shards are written as they are",
-    "ZerglingParallelCollector.default_config.print_freq": "rank 0 shows the progress of all",
-    "MarineParallelCollector.default_config.compressor": "shards are written as they are",
-    "MarineParallelCollector.default_config.print_freq": "rank 0 shows the progress of all",
 }
 """Name -> why there is nothing of that name here."""
 

@@ -1347,6 +1347,9 @@ def _setting() -> None:
         config: ClassVar[dict[str, Any]] = {**ding.BaseLearner.config, "no_such": 1}
 
     assert Learner({"no_such": 2})._cfg.no_such == 2
+    assert {"ckpt_format", "keep_checkpoints"} <= ding.BaseLearner.default_config().keys()
+    hooks = ding.build_learner_hook_by_cfg({"save_ckpt_after_run": False})
+    assert not any(hooks.values())
 
 
 def _items() -> None:
@@ -1476,7 +1479,8 @@ def _lambda() -> None:
 
 DIFFERENCES: dict[str, Callable[[], None]] = {
     "`Coordinator.state_dict()` is not empty": _state_dict,
-    "A setting that nobody knows is refused, and one out of its range, e.g. `max_use: 0`": _setting,
+    "A setting that nobody knows is refused, and one out of its range, e.g. `max_use: 0`; "
+    "`default_config()` has more of them; `save_ckpt_after_run: false` saves nothing": _setting,
     "Buffers copy items, refuse those of other keys or shapes and states of another size, and "
     "draw by a generator of their own, from a `sample_range` uniformly": _items,
     "Buffers do not load files of hickle": _hickle,

@@ -13,7 +13,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, Protocol
+from typing import Any, ClassVar, Protocol
 
 import numpy as np
 
@@ -162,7 +162,11 @@ class BaseParallelCollector(Configurable, Closing, ABC):
     """
 
     Config = ParallelCollectorConfig
-    UNUSED = ("compressor", "policy_update_flag", "print_freq")
+    UNUSED: ClassVar[Mapping[str, Any]] = {
+        "compressor": "lz4",
+        "policy_update_flag": None,
+        "print_freq": 5,
+    }
     _cfg: ParallelCollectorConfig
 
     TASK_KEYS = (

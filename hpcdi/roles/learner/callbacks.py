@@ -13,8 +13,8 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, ClassVar, TypeAlias
 
-from hpcdi.config.compat import ConfigDict
-from hpcdi.errors import ConfigError, Problem, UnknownTypeError
+from hpcdi.config.compat import ConfigDict, SettingError
+from hpcdi.errors import Problem, UnknownTypeError
 from hpcdi.roles.learner.checkpointing import FINAL, path_problem
 from hpcdi.roles.learner.training import Callback, Log, Training
 from hpcdi.store.atomic import temporary_beside
@@ -350,13 +350,13 @@ def callbacks_of(hooks: Mapping[str, Any]) -> dict[str, Callback]:
             whose type was registered.
 
     Raises:
-        ConfigError: a key is neither, a type is not registered, or a value is of the wrong kind;
+        SettingError: a key is neither, a type is not registered, or a value is of the wrong kind;
             all such problems at once.
     """
     read = {key: _read(key, value) for key, value in hooks.items()}
     problems = [Problem(f"hook.{key}", problem) for key, (_, problem) in read.items() if problem]
     if problems:
-        raise ConfigError(problems)
+        raise SettingError(problems)
     return {key: callback for key, (callback, _) in read.items() if callback is not None}
 
 

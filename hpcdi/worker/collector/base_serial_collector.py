@@ -7,7 +7,7 @@ import time
 from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -53,7 +53,9 @@ _REPORT_EVERY_S = 1.0
 class ISerialCollector(Configurable, ABC):
     """Steps environments by a policy until it has collected a given amount of data."""
 
-    UNUSED = ("get_train_sample",)  # where there is no such setting
+    UNUSED: ClassVar[Mapping[str, Any]] = {
+        "get_train_sample": None
+    }  # where there is no such setting
 
     @abstractmethod
     def reset_env(self, _env: Any = None) -> None:

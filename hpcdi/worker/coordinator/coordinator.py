@@ -10,7 +10,7 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
-from typing import Any, cast
+from typing import Any, ClassVar, cast
 
 import numpy as np
 
@@ -110,7 +110,7 @@ class ItemBuffers:
 
     def state_dict(self) -> dict[str, Any]:
         """State of each buffer, by name."""
-        return {name: buffer.state_dict() for name, buffer in self._buffers.items()}
+        return {name: buffer.state_dict().own for name, buffer in self._buffers.items()}
 
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
         """Replace all buffers by those of a `state_dict`."""
@@ -132,6 +132,7 @@ class Coordinator(RunCoordinator, Configurable):
     """
 
     Config = CoordinatorConfig
+    UNUSED: ClassVar[Mapping[str, Any]] = {"operator_server": {}}
 
     def __init__(
         self,

@@ -13,7 +13,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, ClassVar, Protocol
 
 import numpy as np
 
@@ -111,7 +111,11 @@ class BaseLearner(Configurable, Training):
 
     Config = BaseLearnerConfig
     MEAN_SUFFIX = "_avg"
-    UNUSED = ("learner_type", "import_module", "load_path")
+    UNUSED: ClassVar[Mapping[str, Any]] = {
+        "learner_type": None,
+        "import_module": None,
+        "load_path": None,
+    }
 
     policy: Any
     monitor: Any

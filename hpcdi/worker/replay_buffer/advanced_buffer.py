@@ -179,6 +179,14 @@ class AdvancedReplayBuffer(RingBuffer):
         with self._lock:
             self._index.evict(before_id, first_id)
 
+    def clear(self) -> None:
+        """Drop all items. `push_count`, `beta` and the rate of items go on, as with DI-engine."""
+        with self._lock:
+            origin, before = self._ring.origin, self._index
+            super().clear()
+            self._ring.origin = origin
+            self._index.go_on_from(before)
+
     def why_not_push(self, count: int) -> str:
         """Returns why `count` items should not be pushed now (`push_sample_rate_limit.max`), or "".
 
@@ -207,9 +215,19 @@ class AdvancedReplayBuffer(RingBuffer):
         return self._ring.first
 
     @property
+    def push_count(self) -> int:
+        """Items that were pushed."""
+        return super().push_count
+
+    @property
     def alpha(self) -> float:
-        """Exponent of the priorities: 0 draws uniformly."""
-        return self._cfg.exponents()[0]
+        """Exponent of the priorities: 0 draws uniformly. Settable; it counts for all items."""
+        return self._index.alpha
+
+    @alpha.setter
+    def alpha(self, value: float) -> None:
+        with self._lock:
+            self._index.alpha = value
 
     @property
     def beta(self) -> float:
@@ -220,10 +238,10 @@ class AdvancedReplayBuffer(RingBuffer):
     def beta(self, value: float) -> None:
         self._index.beta = value
 
-    def state_dict(self) -> dict[str, Any]:
+    def state_dict(self) -> BufferState:
         """See `RingBuffer.state_dict`; in ``data`` items have their ids and priorities."""
         with self._lock:
-            return BufferState(self._state(), self._name, self.alpha)
+            return BufferState(self._state(), self._name)
 
     def _sample_check(self, size: int, cur_learner_iter: int) -> tuple[bool, str]:
         """Returns whether items can be drawn, and why not, by DI-engine's name."""
@@ -245,6 +263,11 @@ class AdvancedReplayBuffer(RingBuffer):
         marks = ("replay_unique_id", "replay_buffer_idx", "staleness", "use", "IS")
         plain = [{key: one for key, one in item.items() if key not in marks} for item in items]
         super()._adopt(plain, state)
+        if "use_count" in state and plain:
+            tail = int(state.get("tail", 0))
+            data, uses = state["data"], state["use_count"]
+            order = [*range(tail, len(data)), *range(tail)]
+            self._index.set_uses([uses[slot] for slot in order if data[slot] is not None])
         if "max_priority" in state:
             self._index.max_priority = float(state["max_priority"])
         if "beta" in state:

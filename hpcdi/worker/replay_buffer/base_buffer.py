@@ -33,7 +33,7 @@ STATE_VERSION = 6
 class IBuffer(Configurable, ABC):
     """Holds data items and samples from them."""
 
-    UNUSED = ("max_reuse", "name", "sliced")
+    UNUSED: ClassVar[Mapping[str, Any]] = {"max_reuse": None, "name": None, "sliced": None}
 
     @abstractmethod
     def push(self, data: Any, cur_collector_envstep: int) -> None:
@@ -66,7 +66,7 @@ class IBuffer(Configurable, ABC):
         """Items that can be drawn."""
 
     @abstractmethod
-    def state_dict(self) -> dict[str, Any]:
+    def state_dict(self) -> BufferState:
         """Everything needed to continue identically; copies, not references."""
 
     @abstractmethod
@@ -264,10 +264,10 @@ class RingBuffer(IBuffer, Closing):
             raise AttributeError(f"{type(self).__name__} has no attribute {name!r}")
         return state[key]
 
-    def state_dict(self) -> dict[str, Any]:
-        """Everything, copied; the random generator's state included.
+    def state_dict(self) -> BufferState:
+        """Everything, copied, by DI-engine's keys; see `BufferState`.
 
-        It also knows DI-engine's keys; see `BufferState`.
+        Its attribute `own` is the state as it is saved; the random generator's is part of it.
         """
         with self._lock:
             return BufferState(self._state())
@@ -283,6 +283,8 @@ class RingBuffer(IBuffer, Closing):
                 none; then the buffer stays as it is.
         """
         with self._lock:
+            if isinstance(_state_dict, BufferState):
+                _state_dict = _state_dict.own
             if "ring" in _state_dict:
                 self._restore(_state_dict)
                 return
@@ -344,10 +346,16 @@ class RingBuffer(IBuffer, Closing):
         ring.load_state_dict(state["ring"], shared)
         self._become(ring, state)
 
-    def _adopt(self, items: list[Any], state: Mapping[str, Any]) -> None:  # noqa: ARG002
+    def _adopt(self, items: list[Any], state: Mapping[str, Any]) -> None:
         """Hold items of DI-engine's buffer, the oldest first; `state` is all of its state."""
         if items:
             self._note(self._push_list(items))
+        if "push_count" in state:
+            self._count_pushed(int(state["push_count"]))
+
+    def _count_pushed(self, count: int) -> None:
+        """Let `push_count` be a number."""
+        self._ring.origin = self._ring.pushed - count
 
     def _check_capacity(self, state: Mapping[str, Any]) -> None:
         saved, size = state["capacity"], self.replay_buffer_size

@@ -143,6 +143,9 @@ class EpisodeReplayBuffer(NaiveReplayBuffer):
         numbers = state["numbers"]
         self._pushed, self._origin = int(numbers["pushed"]), int(numbers["origin"])
 
+    def _count_pushed(self, count: int) -> None:
+        self._origin = self._pushed - count
+
     def _begin(self, ring: Ring) -> None:
         super()._begin(ring)
         self._episodes = deque()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import ItemsView, Iterator, Mapping, ValuesView
+from itertools import islice
 from typing import Any
 
 import numpy as np
@@ -11,55 +13,79 @@ from hpcdi.worker.replay_buffer.ring import Ring
 
 
 class BufferState(dict[str, Any]):
-    """State of a buffer, with DI-engine's keys beside its own: made when they are asked for.
+    """State of a buffer by DI-engine's keys, whose values are made when they are asked for.
 
-    ``data`` (items by slot, None where there is none), ``tail``, ``head``, ``valid_count``,
-    ``push_count``, ``next_unique_id``; of a prioritized buffer also ``use_count``,
-    ``max_priority``, ``anneal_step``, ``beta`` and ``sum_tree``, ``min_tree``: the leaves of
-    either tree, by slot. They are not iterated over, and are not saved.
+    ``data`` (items by slot, None where there is none), ``tail``, ``valid_count``, ``push_count``;
+    of a prioritized buffer also ``use_count``, ``max_priority``, ``anneal_step``, ``beta``,
+    ``head``, ``next_unique_id`` and ``sum_tree``, ``min_tree``: the leaves of either tree, by slot.
+    Pickled or copied as it is, it stays complete.
 
     Args:
-        state: of the buffer.
+        own: state of the buffer, see `RingBuffer.load_state_dict`.
         name: of a prioritized buffer, which begins its items' ``replay_unique_id``.
-        alpha: its exponent of priorities.
     """
 
-    def __init__(self, state: dict[str, Any], name: str = "", alpha: float = 1.0) -> None:
-        super().__init__(state)
-        self.name, self.alpha = name, alpha
+    def __init__(self, own: dict[str, Any], name: str = "") -> None:
+        super().__init__(dict.fromkeys((*_KEYS, *(_OF_PRIORITIZED if "index" in own else ()))))
+        self.own, self.name = own, name
 
-    def __missing__(self, key: str) -> Any:
+    def __getitem__(self, key: str) -> Any:
         if key not in self:
             raise KeyError(key)
         return getattr(self, f"_{key}")()
 
-    def __contains__(self, key: object) -> bool:
-        if super().__contains__(key):
-            return True
-        return key in _KEYS or (key in _OF_PRIORITIZED and super().__contains__("index"))
+    def __iter__(self) -> Iterator[str]:
+        yield from super().__iter__()  # `dict` asks for values, too, where this is not its own
 
     def get(self, key: str, default: Any = None) -> Any:
         """See `dict.get`."""
         return self[key] if key in self else default  # noqa: SIM401 (it is what it says)
 
+    def values(self) -> ValuesView[Any]:  # type: ignore[override]
+        """See `dict.values`."""
+        return ValuesView(self)
+
+    def items(self) -> ItemsView[str, Any]:  # type: ignore[override]
+        """See `dict.items`."""
+        return ItemsView(self)
+
+    def copy(self) -> dict[str, Any]:
+        """See `dict.copy`."""
+        return dict(self)
+
+    def __reduce__(self) -> tuple[type[BufferState], tuple[dict[str, Any], str]]:
+        return BufferState, (self.own, self.name)
+
+    def __repr__(self) -> str:
+        return f"BufferState({self.own!r})"
+
     def _ring(self) -> Ring:
-        ring = Ring(
-            int(self["ring"]["capacity"]), frames=tuple(self["ring"]["items"].get("framed", ()))
-        )
-        ring.load_state_dict(self["ring"])
+        saved = self.own["ring"]
+        ring = Ring(int(saved["capacity"]), frames=tuple(saved["items"].get("framed", ())))
+        ring.load_state_dict(saved)
         return ring
 
+    def _numbers(self) -> Mapping[str, Any]:
+        """Numbers of the items: ``pushed, origin``, and ``first`` where they are no episodes."""
+        numbers: Mapping[str, Any] = self.own.get("numbers", self.own["ring"]["ids"])
+        return numbers
+
     def _data(self) -> list[Any]:
-        ring, items = self._ring(), [None] * int(self["ring"]["capacity"])
-        slots = ring.slots()
-        values = ring.store.read(slots) if ring.store is not None else ()
-        for slot, item in zip(slots.tolist(), values, strict=True):
-            items[slot] = item
-        return self._marked(items, ring) if "index" in self else items
+        ring = self._ring()
+        here = ring.store.read(ring.slots()) if ring.store is not None else []
+        if "lengths" in self.own:
+            rows = iter(here)
+            here = [list(islice(rows, int(length))) for length in self.own["lengths"]]
+        items: list[Any] = [None] * int(self.own["capacity"])
+        end = self._next_unique_id()
+        for number, item in enumerate(here, end - len(here)):
+            items[number % len(items)] = item
+        return self._marked(items, ring) if "index" in self.own else items
 
     def _marked(self, items: list[Any], ring: Ring) -> list[Any]:
         """Items of a prioritized buffer as it marks them; None where one is dropped."""
         mass, ids = self._sum_tree(), np.zeros(len(items), np.int64)
+        alpha = float(self.own["index"]["alpha"])
         slots = ring.slots()
         ids[slots] = np.arange(ring.first, ring.pushed)
         for slot in slots.tolist():
@@ -69,43 +95,45 @@ class BufferState(dict[str, Any]):
                 items[slot] |= {
                     "replay_unique_id": f"{self.name}_{ids[slot]}",
                     "replay_buffer_idx": slot,
-                    "priority": float(mass[slot] ** (1 / self.alpha)) if self.alpha else 1.0,
+                    "priority": float(mass[slot] ** (1 / alpha)) if alpha else 1.0,
                 }
         return items
 
     def _tail(self) -> int:
-        return int(self["ring"]["ids"]["pushed"] % self["ring"]["capacity"])
+        return self._next_unique_id() % int(self.own["capacity"])
 
     def _head(self) -> int:
-        return int(self["ring"]["ids"]["first"] % self["ring"]["capacity"])
+        return int(self._numbers()["first"]) % int(self.own["capacity"])
 
     def _valid_count(self) -> int:
-        if "index" in self:
-            return int(np.count_nonzero(self["index"]["mass"]))
-        return self._next_unique_id() - int(self["ring"]["ids"]["first"])
+        if "index" in self.own:
+            return int(np.count_nonzero(self.own["index"]["mass"]))
+        if "lengths" in self.own:
+            return len(self.own["lengths"])
+        return self._next_unique_id() - int(self._numbers()["first"])
 
     def _push_count(self) -> int:
-        return self._next_unique_id() - int(self["ring"]["ids"]["origin"])
+        return self._next_unique_id() - int(self._numbers()["origin"])
 
     def _next_unique_id(self) -> int:
-        return int(self["ring"]["ids"]["pushed"])
+        return int(self._numbers()["pushed"])
 
     def _by_slot(self, name: str) -> Any:
-        values = np.zeros(int(self["ring"]["capacity"]))
-        values[self._ring().slots()] = self["index"][name]
+        values = np.zeros(int(self.own["capacity"]))
+        values[self._ring().slots()] = self.own["index"][name]
         return values
 
     def _use_count(self) -> Any:
         return self._by_slot("use").astype(np.int64)
 
     def _max_priority(self) -> float:
-        return float(self["index"]["max_priority"])
+        return float(self.own["index"]["max_priority"])
 
     def _anneal_step(self) -> int:
-        return int(self["annealing"]["steps"])
+        return int(self.own["annealing"]["steps"])
 
     def _beta(self) -> float:
-        return float(annealed_beta(**self["annealing"]))
+        return float(annealed_beta(**self.own["annealing"]))
 
     def _sum_tree(self) -> Any:
         return self._by_slot("mass")
@@ -115,6 +143,9 @@ class BufferState(dict[str, Any]):
         return np.where(mass > 0, mass, np.inf)
 
 
-_KEYS = ("data", "tail", "head", "valid_count", "push_count", "next_unique_id")
-_OF_PRIORITIZED = ("use_count", "max_priority", "anneal_step", "beta", "sum_tree", "min_tree")
+_KEYS = ("data", "tail", "valid_count", "push_count")
+_OF_PRIORITIZED = (
+    *("use_count", "max_priority", "anneal_step", "beta", "head", "next_unique_id"),
+    *("sum_tree", "min_tree"),
+)
 STATE_KEYS = frozenset((*_KEYS, *_OF_PRIORITIZED))
