@@ -22,9 +22,10 @@ import numpy as np
 
 from hpcdi.errors import ShardError, StoreError
 from hpcdi.store.block import Block
+from hpcdi.store.layout import name_of
 from hpcdi.store.rows import rows_of, transitions
 from hpcdi.store.shards import read_blocks
-from hpcdi.types import Array, Columns
+from hpcdi.types import GIVEN, Array, Columns
 from hpcdi.utils.nested import take_rows, under
 
 _OBSERVATION = "observation"
@@ -93,6 +94,8 @@ class Episode:
 def read_episodes(run: str | Path, *, unfinished: bool = False) -> Iterator[Episode]:
     """Yields the episodes of a run, collector after collector, in the order in which they ended.
 
+    They are those that it has collected, without the `data` that it was given.
+
     A collector's open episodes are in memory, nothing else. A run that is on may be read: what is
     published so far.
 
@@ -105,8 +108,9 @@ def read_episodes(run: str | Path, *, unfinished: bool = False) -> Iterator[Epis
         StoreError: there are no data, or these are no transitions.
     """
     folders = sorted({path.parent for path in (Path(run) / "data").glob("*/*/*.h5")})
+    folders = [folder for folder in folders if folder.parent.name != name_of(GIVEN)]
     if not folders:
-        raise StoreError(run, "holds no data (data/*/*/*.h5)")
+        raise StoreError(run, "holds no data that it has collected (data/*/*/*.h5)")
     for folder in folders:
         yield from _episodes_of(folder, unfinished=unfinished)
 

@@ -23,6 +23,9 @@ BLOCK_ID_BITS = 40
 RESTART_NUMBERS = 10**9
 """Range of those counters for each restart of a run, so that no id is used twice."""
 
+GIVEN = 0
+"""Rank under which data that a run is given lie in its folder: that of no collector."""
+
 FIRST_GUEST = 100_000
 """Ranks from here on are guests': collectors that are no ranks of the job, each with its own."""
 

@@ -41,7 +41,7 @@ from hpcdi.config.load import dump, load
 from hpcdi.config.schema import SlurmConfig
 from hpcdi.errors import EXIT_DONE, EXIT_FAILED, LaunchError
 from hpcdi.run import guest, resume, run_folder, run_lock, slurm_queue
-from hpcdi.run.experiment import load_experiment
+from hpcdi.run.experiment import check_data, load_experiment
 from hpcdi.run.request import RunRequest
 from hpcdi.run.run_folder import read, short
 from hpcdi.run.signals import seconds_of
@@ -285,6 +285,8 @@ def prepare(request: RunRequest) -> tuple[BatchJob, dict[str, Any]]:
     """
     compiled, spaces = load_experiment(resume.config_of(request), resume.overrides_of(request))
     config = compiled.config
+    if request.resume is None:
+        check_data(config, spaces)
     slurm = resolved(config.slurm, default_ranks(config))
     ranks = slurm.nodes * slurm.ntasks_per_node
     plan_ranks(ranks, config)

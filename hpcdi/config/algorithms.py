@@ -325,6 +325,34 @@ class TD3Config(ContinuousConfig):
 
 
 @dataclass(frozen=True)
+class BCModelConfig(ActorCriticModelConfig):
+    """The network; shapes and bounds left empty are taken from the environment."""
+
+    encoder_hidden_size_list: tuple[int, ...] = setting(
+        (128, 128), "sizes of the hidden layers", minimum=1
+    )
+    activation: str = setting("relu", "of the hidden layers", choices=ACTIVATIONS)
+
+
+@dataclass(frozen=True)
+class BCConfig(ReplayPolicyConfig):
+    """Settings of behaviour cloning."""
+
+    ACTIONS = ("discrete", "continuous", "multi_discrete", "mixed")
+    TAKES_MASKS = True
+    IMITATES = True
+
+    type: str = "bc"
+    model: BCModelConfig = section(BCModelConfig, "the network")
+
+    def problems(self) -> Iterator[Problem]:
+        """Rules over several settings."""
+        yield from ReplayPolicyConfig.problems(self)
+        if self.priority:
+            yield Problem("priority", "is by errors of values, and bc learns none")
+
+
+@dataclass(frozen=True)
 class PPOLearnConfig(LearnConfig):
     """The update; `batch_size` is that of a minibatch."""
 

@@ -412,6 +412,8 @@ class PolicyConfig(ComponentConfig):
     """True if `update` learns from sequences by a network's memory."""
     DRAWS_ACTIONS: ClassVar[bool] = True
     """True if `act` draws from the policy's distribution, which evaluations may do, too."""
+    IMITATES: ClassVar[bool] = False
+    """True if the algorithm learns from given data alone, and never from its own."""
 
     cuda: bool = setting(False, "learn on a GPU")
     on_policy: bool = setting(False, "data are used once, by the policy that made them")

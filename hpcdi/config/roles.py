@@ -60,6 +60,12 @@ class SoloCommanderConfig(CommanderConfig):
     max_train_iter: float = setting(
         float("inf"), "train iterations after which the run ends", minimum=1
     )
+    offline_iterations: float = setting(
+        float("inf"),
+        "with `data`: train iterations from these alone, after which the run collects, too; "
+        "infinite: it never does; 0: from the start",
+        minimum=0,
+    )
 
 
 # ------------------------------------------------------------------------------ who collects

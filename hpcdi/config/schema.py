@@ -6,13 +6,14 @@ in other modules; see `hpcdi.config.fields`.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from hpcdi.config.env import EnvConfig, OverlappingConfig
 from hpcdi.config.fields import ComponentConfig, component, section, sections, setting
 from hpcdi.config.mpi_env import MpiEnvConfig
-from hpcdi.config.policy import PolicyConfig
+from hpcdi.config.policy import PolicyConfig, ReplayPolicyConfig
 from hpcdi.config.replay import AdvancedBufferConfig
 from hpcdi.config.roles import InteractionEvaluatorConfig, SoloCommanderConfig
 from hpcdi.errors import Problem
@@ -24,6 +25,8 @@ from hpcdi.utils.registry import (
     POLICY_REGISTRY,
 )
 
+MINARI = "minari:"
+"""What an entry of `data` begins with that is the name of a dataset of Minari."""
 _ON_FAULT = ("continue", "abort")
 ALLOW_FAULTS = "HPCDI_ALLOW_FAULTS"
 """Environment variable: if it is set, the section `fault` is accepted."""
@@ -278,6 +281,12 @@ class ExperimentConfig:
     policy: PolicyConfig = component(
         POLICY_REGISTRY, "dqn", "the algorithm, its data and its buffers"
     )
+    data: tuple[str, ...] = setting(
+        (),
+        "what fills the replay buffer before learning begins: folders of earlier runs, and "
+        "datasets of Minari as minari:NAME; policy.other.commander.offline_iterations says when "
+        "the run collects, too",
+    )
     system: SystemConfig = section(SystemConfig, "the machine")
     slurm: SlurmConfig = section(SlurmConfig, "the batch job of `hpcdi submit`")
     fault: tuple[FaultConfig, ...] = sections(
@@ -299,6 +308,7 @@ def check(config: ExperimentConfig) -> list[Problem]:
             "makes it sample uniformly"
         )
         problems.append(Problem(f"{path}.type", message))
+    problems += _check_data(config)
     if policy.on_policy:
         if policy.random_collect_size:
             message = "fills a replay buffer; an on-policy run learns only from its own policy"
@@ -315,6 +325,68 @@ def check(config: ExperimentConfig) -> list[Problem]:
         message = f"must be at least {least}, 4 x (policy.collect.n_sample + 1), not {size}"
         problems.append(Problem(f"{path}.replay_buffer_size", message))
     return problems
+
+
+def offline_iterations(config: ExperimentConfig) -> float:
+    """Returns the train iterations that a run learns from given data alone; 0: none."""
+    commander = config.policy.other.commander
+    if not config.data or not isinstance(commander, SoloCommanderConfig):
+        return 0
+    return commander.offline_iterations
+
+
+_COMMANDER, _BUFFER = "policy.other.commander", "policy.other.replay_buffer"
+
+
+def _check_data(config: ExperimentConfig) -> list[Problem]:
+    """Check that an experiment can learn from the data that it is given, or needs none."""
+    policy, commander = config.policy, config.policy.other.commander
+    if not config.data:
+        problems = []
+        if policy.IMITATES:
+            why = f"{policy.type} learns from data alone: name runs, or datasets as minari:NAME"
+            problems.append(Problem("data", why))
+        if math.isfinite(getattr(commander, "offline_iterations", math.inf)):
+            why = "is for `data`, and there are none"
+            problems.append(Problem(f"{_COMMANDER}.offline_iterations", why))
+        return problems
+    if policy.on_policy:
+        return [Problem("data", f"{policy.type} learns from its present policy's data alone")]
+    if not isinstance(policy, ReplayPolicyConfig) or policy.LEARNS_FROM_SEQUENCES:
+        return [Problem("data", f"{policy.type} needs more than transitions, or knows no columns")]
+    if not isinstance(commander, SoloCommanderConfig):
+        return [Problem("data", "a league learns from its own games")]
+    return [*_check_offline(policy, commander), *_check_keeps_data(policy)]
+
+
+def _check_offline(policy: ReplayPolicyConfig, commander: SoloCommanderConfig) -> Iterator[Problem]:
+    """Check that a run which learns offline ends, and is evaluated by what goes on."""
+    every = Interval.of(policy.eval.every)
+    if math.isfinite(commander.offline_iterations):
+        if policy.IMITATES:
+            why = f"{policy.type} never learns from what it collects; leave this out"
+            yield Problem(f"{_COMMANDER}.offline_iterations", why)
+        return
+    if math.isinf(commander.max_train_iter):
+        why = "must be set: a run that collects nothing ends after so many iterations"
+        yield Problem(f"{_COMMANDER}.max_train_iter", why)
+    if every is not None and every.unit == "env_steps":
+        why = f"is {policy.eval.every}, and this run makes none: say '500 iterations'"
+        yield Problem("policy.eval.every", why)
+
+
+def _check_keeps_data(policy: ReplayPolicyConfig) -> Iterator[Problem]:
+    """Check that no setting would drop given data, or wait for others."""
+    buffer = policy.other.replay_buffer
+    if isinstance(buffer, AdvancedBufferConfig):
+        if math.isfinite(buffer.max_staleness):
+            yield Problem(f"{_BUFFER}.max_staleness", "would drop `data`, which are older")
+        if buffer.thruput_controller.push_sample_rate_limit.is_set:
+            why = "is for data that come little by little; beside `data` use learn.replay_ratio"
+            yield Problem(f"{_BUFFER}.thruput_controller.push_sample_rate_limit", why)
+    if policy.normalize.reward:
+        why = "is by returns that are followed while collecting, and `data` do not have them"
+        yield Problem("policy.normalize.reward", why)
 
 
 def check_faults(config: ExperimentConfig, variables: Mapping[str, str]) -> list[Problem]:

@@ -65,6 +65,15 @@ class ActionDistribution(ActionSampler):
             log_prob, entropy = log_prob + of_box[0], entropy + of_box[1]
         return log_prob, entropy
 
+    def raw_of(self, columns: Mapping[str, Tensor]) -> Tensor:
+        """Returns what `sample` would have drawn for the Boxes of given actions, [batch, means]."""
+        boxes = [leaf.column("action") for leaf in self.leaves if not leaf.counts]
+        raw = torch.cat([columns[name].float().flatten(1) for name in boxes], dim=1)
+        if self._scale is None:
+            return raw
+        middle, half = (torch.from_numpy(part).to(raw.device) for part in self._scale)
+        return (raw - middle) / half
+
     def _log_probs(self, outputs: Tensor, legal: Tensor | None) -> Tensor:
         """Of each value of each discrete component, [batch, components, most values]."""
         logits = _masked_logits(outputs[:, : self.logits], legal)

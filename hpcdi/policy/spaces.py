@@ -125,8 +125,8 @@ def with_spaces(cfg: P, spaces: Spaces) -> tuple[P, list[Problem]]:
         takers = sorted(
             name
             for name in POLICY_REGISTRY
-            if kind in getattr(POLICY_REGISTRY.settings(name), "ACTIONS", ())
-            and not name.endswith("_command")
+            if kind in getattr(cls := POLICY_REGISTRY.settings(name), "ACTIONS", ())
+            and not (cls.IMITATES or name.endswith("_command"))
         )
         problems.append(
             Problem(

@@ -177,6 +177,10 @@ class ReplayManager:
         rank = min(self.partitions, key=lambda rank: self.partitions[rank].load)
         return [(rank, order) for order in self.partitions[rank].offer(ready)]
 
+    def take_given(self, ready: BlockReady) -> None:
+        """Take a block of given data before learners start, see `open`; nothing drops it."""
+        self._published[ready.shard.path] = ready
+
     def leave_out(self, ready: BlockReady) -> None:
         """Let nobody learn from a block; its steps count all the same."""
         self._lost_skipped += 1
@@ -233,6 +237,11 @@ class ReplayManager:
         return freed + self._early.take_freed()
 
     # ------------------------------------------------------------------------------- figures
+
+    @property
+    def is_offline(self) -> bool:
+        """True if learners still learn from given data alone: nothing is collected."""
+        return self.ratio.is_offline(self.samples_drawn())
 
     @property
     def is_replay(self) -> bool:

@@ -50,7 +50,7 @@ from hpcdi.errors import BufferContractError
 from hpcdi.replay.index import ReplayIndex
 from hpcdi.replay.placer import RowPlacer, ring_rows
 from hpcdi.store.block import block_rows, transition_rows
-from hpcdi.types import Array, SequenceRule, collector_of
+from hpcdi.types import GIVEN, Array, SequenceRule, collector_of
 
 MAX_UNREAD = 4
 """Blocks that a learner is ordered to read ahead: enough to keep it reading."""
@@ -98,8 +98,8 @@ class Backlog:
     Attributes:
         dropped: number of blocks that nobody will read.
         offered: rows of all blocks that were ever added.
-        rereading: ids of blocks that a learner must read again after a restart, before anything is
-            drawn.
+        rereading: ids of blocks that a learner must read before anything is drawn: those of given
+            data, and after a restart those that it must read again.
     """
 
     def __init__(self, limit_rows: int) -> None:
@@ -134,11 +134,14 @@ class Backlog:
         """Append a block; drops the oldest where there are too many rows."""
         self._waiting.append(ready)
         self.offered += ready.shard.rows
+        if collector_of(ready.block_id) == GIVEN:
+            self.rereading.add(ready.block_id)
         rows = self.rows
         while rows > self._limit_rows and len(self._waiting) > 1:
             oldest = self._waiting.popleft()
             rows -= oldest.shard.rows
             self._freed.append(oldest.shard.path)
+            self.rereading.discard(oldest.block_id)
             self.dropped += 1
 
     def take(self) -> list[BlockReady]:
@@ -442,7 +445,7 @@ class Partition:
     def blocked(self) -> str:
         """Reason why its learner waits for batches, or its blocks for the learner; may be empty."""
         if self.backlog.rereading:
-            return f"{len(self.backlog.rereading)} blocks are read again"
+            return f"{len(self.backlog.rereading)} blocks are read first"
         if self.waits and self.buffer.blocked:
             return f"learner waits: {self.buffer.blocked}"
         reason = self.buffer.why_not_push(1) if self.backlog.rows else ""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 
-from hpcdi.config.schema import ExperimentConfig
+from hpcdi.config.schema import ExperimentConfig, offline_iterations
 
 
 class ReplayRatio:
@@ -16,12 +16,16 @@ class ReplayRatio:
     ratio learners draw as many as they like; or, where collecting and learning take turns, a number
     of batches after each round.
 
+    Before that, a run may learn offline, from given data, as fast as it can or a batch a round: no
+    transitions are due for the samples that it draws meanwhile.
+
     Args:
         ratio: samples drawn for each transition; None: see above.
         warm_up: transitions before learning begins, for which no samples are due.
         slack: samples that may be due before collectors wait; they go on at half of it.
         updates: returns how many updates follow a round of so many transitions, where there is no
             ratio; None: there are no rounds.
+        offline: samples that are drawn before anything is collected.
 
     Attributes:
         collectors_wait: whether collectors are to wait.
@@ -33,16 +37,21 @@ class ReplayRatio:
         warm_up: int = 0,
         slack: float = math.inf,
         updates: Callable[[int], int] | None = None,
+        offline: float = 0,
     ) -> None:
-        self.collectors_wait = False
+        self.collectors_wait, self._offline = False, offline
         self._ratio, self._warm_up, self._slack, self._updates = ratio, warm_up, slack, updates
         self._granted = math.inf if updates is None else 0.0  # batches, where there is no ratio
         self._env_steps = 0
 
     def begin_round(self, transitions: int) -> None:
-        """Grant the updates that follow a round of `transitions`."""
+        """Grant the updates that follow a round of `transitions`: at least one, also of none."""
         if self._updates is not None:
-            self._granted = self._updates(transitions)
+            self._granted = max(1, self._updates(transitions))
+
+    def is_offline(self, drawn: int) -> bool:
+        """Returns whether the run still learns from given data alone."""
+        return drawn < self._offline
 
     def batches(self, env_steps: int, drawn: int, batch: int) -> float:
         """Batches that each learner may draw now. Updates `collectors_wait`.
@@ -52,6 +61,8 @@ class ReplayRatio:
             drawn: samples of the run so far.
             batch: samples that all learners draw at once.
         """
+        if self.is_offline(drawn):
+            return min(self._granted, max(1.0, (self._offline - drawn) / batch))
         if self._ratio is not None:
             return self.due(env_steps, drawn) / batch
         is_warm = self._updates is None or env_steps >= self._warm_up
@@ -68,10 +79,10 @@ class ReplayRatio:
             env_steps: transitions of the run so far.
             drawn: samples of the run so far.
         """
-        if self._ratio is None:
+        if self._ratio is None or self.is_offline(drawn):
             return math.inf
         self._env_steps = env_steps
-        due = self._ratio * max(0, env_steps - self._warm_up) - drawn
+        due = self._ratio * max(0, env_steps - self._warm_up) - (drawn - self._offline)
         if due > self._slack:
             self.collectors_wait = True
         elif due < self._slack / 2:
@@ -105,14 +116,20 @@ def replay_ratio_of(
     """
     policy = config.policy
     ratio, warm_up = policy.replay_ratio, policy.warm_up
+    offline = offline_iterations(config) * policy.learn.batch_size * learners
+    if config.data:  # which have filled the buffer
+        warm_up = 0 if offline else policy.random_collect_size
     if in_turns:
         fixed = policy.learn.update_per_collect
         updates = policy.usual_updates if fixed is None else lambda _transitions: fixed
-        if ratio is None:  # the buffer itself holds batches back until it is filled
+        if (
+            ratio is None and not config.data
+        ):  # the buffer itself holds batches back until it is filled
             warm_up = policy.random_collect_size
-        return ReplayRatio(ratio, warm_up, updates=updates)
+        return ReplayRatio(ratio, warm_up, updates=updates, offline=offline)
     # with less slack than a few batches, or a rollout of every collector, learners and collectors
     # would wait for each other in turns
     rollouts = collectors * policy.collect.n_sample * config.env.collector_env_num
     batches = 4 * policy.learn.batch_size * learners
-    return ReplayRatio(ratio, warm_up, max(batches, (ratio or 0.0) * rollouts))
+    slack = max(batches, (ratio or 0.0) * rollouts)
+    return ReplayRatio(ratio, warm_up, slack, offline=offline)

@@ -13,7 +13,13 @@ from hpcdi.config.compiled import Compiled
 from hpcdi.config.load import load
 from hpcdi.config.policy import TorchPolicyConfig
 from hpcdi.config.roles import ReturnEvaluatorConfig
-from hpcdi.config.schema import ExperimentConfig, check_faults, check_over_ranks, check_serial
+from hpcdi.config.schema import (
+    MINARI,
+    ExperimentConfig,
+    check_faults,
+    check_over_ranks,
+    check_serial,
+)
 from hpcdi.env.mpi.launch import located
 from hpcdi.env.probe import look_at
 from hpcdi.errors import ConfigError, PolicyError, Problem
@@ -57,7 +63,8 @@ def load_experiment(
     if env.origin is None:
         stacked = compiled.config.policy.other.replay_buffer.frames
         env = dataclasses.replace(env, origin=_alike_in_frames(seen.origin, spaces, stacked))
-    compiled = dataclasses.replace(compiled, config=dataclasses.replace(compiled.config, env=env))
+    config = dataclasses.replace(compiled.config, env=env, data=_located(compiled.config.data))
+    compiled = dataclasses.replace(compiled, config=config)
     if seen.origin:
         far = ", ".join(f"{name} minus {_numbers(of)}" for name, of in env.origins.items())
         note = f"observations are far from 0, and float32 is coarse there: {far} (env.origin)"
@@ -80,6 +87,23 @@ def load_experiment(
     return dataclasses.replace(
         compiled, config=dataclasses.replace(compiled.config, policy=policy)
     ), spaces
+
+
+def _located(data: Sequence[str]) -> tuple[str, ...]:
+    """Returns what a run is given with whole paths, `latest` being the run that it is now."""
+    return tuple(n if n.startswith(MINARI) else str(Path(n).expanduser().resolve()) for n in data)
+
+
+def check_data(config: ExperimentConfig, spaces: Spaces) -> None:
+    """Check that a new run can learn from the data that it is given.
+
+    Raises:
+        ConfigError: see `given.check`.
+    """
+    if config.data:
+        from hpcdi.run import given  # with it h5py
+
+        given.check(config, spaces)
 
 
 def _alike_in_frames(

@@ -45,7 +45,7 @@ from hpcdi.run.environment import (
     WITHOUT_NETWORK,
     hand_over,
 )
-from hpcdi.run.experiment import load_experiment
+from hpcdi.run.experiment import check_data, load_experiment
 from hpcdi.run.private_folder import TEMPORARY_VARIABLE, own_folder
 from hpcdi.run.request import RunRequest
 from hpcdi.run.shared_memory import BACKING_VARIABLE, SHARED_MEMORY
@@ -102,6 +102,8 @@ def train(request: RunRequest) -> int:
     if mode is resume.StartMode.DONE:
         sys.stdout.write(f"hpcdi: {resume.done_line(path)}\n")
         return EXIT_DONE
+    if mode is not resume.StartMode.RESUME:
+        check_data(config, spaces)
     show_notes([*compiled.notes, *resume.changes(request, config)])
     command = [
         *mpirun_command(ranks, may_die=_may_die(config.system), exports=[EXPERIMENT_VARIABLE]),

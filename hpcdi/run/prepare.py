@@ -22,6 +22,7 @@ from hpcdi.run.run_start import RunStart
 from hpcdi.run.signals import end_of
 from hpcdi.run.solver_ranks import world_of
 from hpcdi.store.layout import RunLayout
+from hpcdi.types import Spaces
 
 
 def prepare(
@@ -40,7 +41,7 @@ def prepare(
     """
     try:
         ends_at = end_of(request.time_limit, os.environ, time.time())
-        config = _experiment(request) if handed_over is None else restore_config(handed_over)
+        config, spaces = _experiment(request, handed_over)
         placement = tuple(placement_of(places, config))
         ranks = world_of(len(placement), config)
         if request.ranks not in (None, ranks):
@@ -52,6 +53,10 @@ def prepare(
         path = resume.folder_of(request, mode, config.exp_name)
         if mode is resume.StartMode.DONE:
             return RunStart({}, "", placement, error=resume.done_line(path))
+        if spaces is not None and mode is not resume.StartMode.RESUME:
+            from hpcdi.run.experiment import check_data
+
+            check_data(config, spaces)
         stack.enter_context(RunLock(RunLayout(path)))
         restarts = resume.take(RunLayout(path), mode, config, placement, mpi=library_version())
     except HpcdiError as error:  # a full disk at a restart is not the user's error
@@ -60,10 +65,17 @@ def prepare(
     return RunStart(to_mapping(config), str(path), placement, restarts, ends_at)
 
 
-def _experiment(request: RunRequest) -> ExperimentConfig:
-    """Returns the experiment, checked here: srun or the user's own mpirun has started the ranks."""
+def _experiment(
+    request: RunRequest, handed_over: Mapping[str, Any] | None
+) -> tuple[ExperimentConfig, Spaces | None]:
+    """Returns the experiment, and the environment's spaces if it is checked here.
+
+    That is so where srun or the user's own mpirun has started the ranks.
+    """
+    if handed_over is not None:
+        return restore_config(handed_over), None
     from hpcdi.run.experiment import load_experiment  # with it gymnasium
 
-    compiled, _ = load_experiment(resume.config_of(request), resume.overrides_of(request))
+    compiled, spaces = load_experiment(resume.config_of(request), resume.overrides_of(request))
     show_notes([*compiled.notes, *resume.changes(request, compiled.config)])
-    return compiled.config
+    return compiled.config, spaces

@@ -43,6 +43,7 @@ BINDING = (
     "policy.other.replay_buffer.frames",
     "policy.other.commander.type",
     "policy.learn.learner.type",
+    "data",  # read when the run began
 )
 """Keys that must keep their values, with everything below them."""
 
@@ -340,7 +341,9 @@ def newest_snapshot(layout: RunLayout) -> Checkpoint:
     return snapshot
 
 
-def read_newest(layout: RunLayout, *, repeats: bool = False) -> Resumed | None:
+def read_newest(
+    layout: RunLayout, *, repeats: bool = False, over_iterations: bool = False
+) -> Resumed | None:
     """Read the newest snapshot of a run, before anything is written; None without a snapshot.
 
     Points of curves after it are removed.
@@ -348,6 +351,7 @@ def read_newest(layout: RunLayout, *, repeats: bool = False) -> Resumed | None:
     Args:
         layout: the run folder.
         repeats: see `resume_from`.
+        over_iterations: curves are drawn over train iterations.
 
     Raises:
         StoreError: no snapshot is whole, or it cannot be read.
@@ -363,7 +367,7 @@ def read_newest(layout: RunLayout, *, repeats: bool = False) -> Resumed | None:
     drop = partial(
         drop_events_after,
         layout.tensorboard_dir,
-        facts["env_steps"],
+        facts["train_iter" if over_iterations else "env_steps"],
         facts["train_iter"],
         resumed.iterations,
     )

@@ -26,7 +26,7 @@ from hpcdi.comm.pump import LocalPump
 from hpcdi.config.compiled import show_notes
 from hpcdi.config.league import OneVsOneCommanderConfig
 from hpcdi.config.policy import PolicyConfig
-from hpcdi.config.schema import ExperimentConfig, learners_of
+from hpcdi.config.schema import ExperimentConfig, learners_of, offline_iterations
 from hpcdi.errors import EXIT_DONE, EXIT_FAILED, ConfigError, HpcdiError, StoreError
 from hpcdi.policy.networks import learner_device
 from hpcdi.roles.collector.mpi_fs_collector import MPIFileSystemCollector
@@ -35,8 +35,8 @@ from hpcdi.roles.coordinator.coordinator import Coordinator
 from hpcdi.roles.coordinator.scheduler import Outcome
 from hpcdi.roles.fault import FAULTS
 from hpcdi.roles.message_side import MessageSide
-from hpcdi.run import resume, run_folder
-from hpcdi.run.experiment import evaluation_goal, load_experiment
+from hpcdi.run import given, resume, run_folder
+from hpcdi.run.experiment import check_data, evaluation_goal, load_experiment
 from hpcdi.run.learner_rank import make_learner_rank
 from hpcdi.run.placement import RankPlace, useful_threads
 from hpcdi.run.policies import columnar_policy
@@ -81,6 +81,8 @@ def serial(request: RunRequest) -> int:
     if mode is resume.StartMode.DONE:
         sys.stdout.write(f"hpcdi: {resume.done_line(layout.root)}\n")
         return EXIT_DONE
+    if mode is not resume.StartMode.RESUME:
+        check_data(config, spaces)
     with own_temporary_folder(), RunLock(layout):
         stay_in(layout.root)
         placement = [RankPlace(platform.node(), pid=os.getpid(), role="serial")]
@@ -114,7 +116,13 @@ def _train(
 
     run: LocalRun | None = None
     try:
-        resumed = resume.read_newest(layout, repeats=config.system.deterministic)
+        resumed = resume.read_newest(
+            layout,
+            repeats=config.system.deterministic,
+            over_iterations=offline_iterations(config) > 0,
+        )
+        if resumed is None and config.data:
+            say(f"  data         {given.fill(config, layout)}")
         with LocalRun(config, layout, restarts, take_stop) as run:
             if resumed is not None:
                 run.coordinator.resume(resumed)

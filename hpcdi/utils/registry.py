@@ -151,6 +151,7 @@ _ALGORITHMS = {
     "r2d2": _algorithm("r2d2", "R2D2"),
     "sac": _algorithm("sac", "SAC", "boxes"),
     "td3": _algorithm("td3", "TD3", "boxes"),
+    "bc": _algorithm("bc", "BC", "imitating"),
     "ppo": _algorithm("ppo", "PPO", "actor_critic"),
     "impala": _algorithm("impala", "IMPALA", "actor_critic"),
 }

@@ -87,7 +87,7 @@ def test_as_many_learners_draw_what_they_would_have_drawn(
     for part in again.partitions.values():
         part.demand(demand(1, 4))
     assert again.serve(0, ()) == []  # nothing is in the learners' memory yet
-    assert again.blocked.endswith("blocks are read again")
+    assert again.blocked.endswith("blocks are read first")
     again = make_replay()
     again.load_state_dict(state, data.published)
     read_all(again, again.open(2, 5))  # other ranks than before, as after a death

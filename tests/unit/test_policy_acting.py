@@ -25,6 +25,7 @@ SPACES: dict[str, dict[str, Any]] = {
     "qrdqn": DISCRETE,
     "sac": BOX,
     "td3": BOX,
+    "bc": {**DISCRETE, "action_space": "discrete"},
     "ppo": {**DISCRETE, "action_space": "discrete"},
     "impala": {**BOX, "action_space": "continuous"},
 }

@@ -6,6 +6,7 @@ completed a transition in a step. A cut gathers them item by item, once, straigh
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from collections.abc import Iterator, Sequence
 from typing import Any, Protocol
@@ -163,14 +164,8 @@ class Recorder:
         item_len = np.diff(last, prepend=-1).astype(np.int32)
         after = self._last_observations(row[last], ended[last], next_observation)
         recorded = {n: c.reshape(-1, *c.shape[2:]) for n, c in self._columns.items()}
-        extra = self._actor.train_columns(Gather().add(recorded, at), item_len, after)
-        of_row = np.repeat(np.arange(len(at)), 1 + is_last)  # one more row after each item
-        tails = last + np.arange(1, len(last) + 1)
-        columns = Gather(tails, after).add(recorded, at[of_row]).add(extra.columns, of_row)
-        episode = self._episode.ravel()[at[last]]
-        table = np.zeros(len(last), dtype=ITEM_DTYPE)
-        table["item_start"] = tails - item_len
-        table["item_len"] = item_len
+        segment = segment_of(recorded, at, item_len, after, self._actor)
+        episode, table = self._episode.ravel()[at[last]], segment.items
         table["policy_version"] = policy_version
         env, seat = row[last] % self._env_num, row[last] // self._env_num
         table["env_id"] = env
@@ -180,8 +175,7 @@ class Recorder:
             ends = zip(row[last].tolist(), episode.tolist(), strict=True)
             games = [self._games.pop(end, ()) for end in ends]
         self._clear()
-        views = tuple(_views_of_parts(extra.views, next_observation))
-        return Segment(columns, table, views, tail_rows=1, ended=ended[last], games=games)
+        return dataclasses.replace(segment, ended=ended[last], games=games)
 
     def _last_observations(self, row: Array, ended: Array, next_observation: Columns) -> Columns:
         """Returns the observation after the last transition of each item, columns [items, ...].
@@ -217,6 +211,30 @@ class Recorder:
         self._columns = {name: moved(column) for name, column in self._columns.items()}
         self._live, self._ended = moved(self._live), moved(self._ended)
         self._episode = moved(self._episode)
+
+
+def segment_of(
+    recorded: Columns, rows: Array, item_len: Array, after: Columns, actor: Any
+) -> Segment:
+    """Returns items of transitions, each with its bootstrap row, and the policy's columns.
+
+    Args:
+        recorded: observations, outputs of acting, and results, columns [any, ...].
+        rows: of each transition in these, item after item: int64 [transitions].
+        item_len: transitions of each item, int32 [items].
+        after: observation after the last transition of each, columns [items, ...].
+        actor: a `ColumnarActor`, which adds the policy's columns.
+    """
+    extra = actor.train_columns(Gather().add(recorded, rows), item_len, after)
+    ends = np.cumsum(item_len)
+    is_last = np.zeros(len(rows), dtype=bool)
+    is_last[ends - 1] = True
+    of_row = np.repeat(np.arange(len(rows)), 1 + is_last)  # one more row after each item
+    tails = ends + np.arange(len(ends))
+    columns = Gather(tails, after).add(recorded, rows[of_row]).add(extra.columns, of_row)
+    table = np.zeros(len(ends), dtype=ITEM_DTYPE)
+    table["item_start"], table["item_len"] = tails - item_len, item_len
+    return Segment(columns, table, tuple(_views_of_parts(extra.views, after)), tail_rows=1)
 
 
 def _views_of_parts(views: Sequence[RowView], observation: Columns) -> Iterator[RowView]:

@@ -131,7 +131,8 @@ class RunSeen:
 def advice_on(seen: RunSeen) -> dict[str, str]:
     """Returns what holds a run back, by kind; nothing of a healthy one."""
     said = {rule.__name__.strip("_"): rule(seen) for rule in (*_OF_SETTINGS, *_OF_LEARNING)}
-    if seen.has_learnt and seen.used.elapsed_s >= LEAST_S and not seen.takes_turns:
+    is_ordinary = not (seen.takes_turns or seen.config.data)  # offline nobody waits for others
+    if seen.has_learnt and seen.used.elapsed_s >= LEAST_S and is_ordinary:
         of_time = {rule.__name__.strip("_"): rule(seen) for rule in _OF_TIME}
         kind = next(filter(of_time.get, of_time), "")
         said[kind] = of_time.get(kind, "")

@@ -102,7 +102,7 @@ class Commander:
         if self._space is not None and len(self._tasks) >= self._space:
             return None
         evaluation = self.evaluation_task(now)
-        learning = [group for group in self.groups if group.is_learning]
+        learning = [g for g in self.groups if g.is_learning and not g.replay.is_offline]
         if evaluation is not None or not learning:
             return evaluation
         under_way = Counter(task.player for task in self._tasks.values() if not task.eval_flag)

@@ -43,7 +43,7 @@ from hpcdi.roles.coordinator.workers import (
 )
 from hpcdi.store.checkpoints import of_agent
 from hpcdi.store.layout import RunLayout
-from hpcdi.types import is_guest
+from hpcdi.types import GIVEN, is_guest
 from hpcdi.utils.lifetime import Closing
 
 MakeCommander: TypeAlias = Callable[[ExperimentConfig, Groups], Commander]
@@ -129,9 +129,16 @@ class Coordinator(Closing):
         return self.end()
 
     def begin(self) -> None:
-        """Take the first snapshot of a new run, before its first turn."""
-        if self._keeper is not None:
-            self._keeper.keep_beginning(self.state_dict)
+        """Take the first snapshot of a new run, before its first turn; and the data it is given.
+
+        A run that is resumed has them among its blocks.
+        """
+        if self._keeper is None or self._layout is None:
+            return
+        self._keeper.keep_beginning(self.state_dict)
+        announced = self._scheduler.announced.get(GIVEN, 0)
+        for ready in unannounced(self._layout, GIVEN, announced):
+            self._scheduler.take_given(ready)
 
     def turn(self, now: float, request: Message | None = None) -> bool:
         """Handle the messages that have come, send the orders that follow, and refresh the view.

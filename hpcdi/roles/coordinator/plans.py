@@ -234,6 +234,8 @@ class LockstepPlan:
             orders = run.take_snapshot(now)
         self._is_first = False
         group = self._group(run)
+        if group.replay.is_offline:  # it learns from what was given
+            return orders + self._give(run, [], RoundStep.COLLECT, now)
         tasks = [run.commander.collect_task(group) for _ in run.workers.free_collectors]
         return orders + self._give(run, tasks, RoundStep.COLLECT, now)
 

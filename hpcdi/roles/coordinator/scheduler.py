@@ -225,6 +225,12 @@ class Scheduler:
                 raise TypeError(f"rank {rank} sent rank 0 a {type(message).__name__}")
         return []
 
+    def take_given(self, ready: BlockReady) -> None:
+        """Take a block of given data, before the run begins."""
+        self._observe(COORDINATOR_RANK, ready)
+        self.count_block(ready)
+        self.groups.of(ready).replay.take_given(ready)
+
     def request(self, message: Message, now: float) -> list[Order]:
         """Returns the orders that follow from a request on rank 0.
 

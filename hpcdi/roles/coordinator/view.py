@@ -29,7 +29,7 @@ from hpcdi.comm.messages import (
     WorkerFailed,
     WorkerReady,
 )
-from hpcdi.config.schema import ExperimentConfig
+from hpcdi.config.schema import ExperimentConfig, offline_iterations
 from hpcdi.league.view import LeagueView
 from hpcdi.replay.manager import ReplayFigures
 from hpcdi.roles.context import COORDINATOR_RANK
@@ -98,9 +98,11 @@ class RunRecord:
 
     Args:
         writer: takes the curves; None: none are written.
+        over_iterations: draw all of them over train iterations: the run begins offline.
     """
 
-    def __init__(self, writer: ScalarWriter | None) -> None:
+    def __init__(self, writer: ScalarWriter | None, *, over_iterations: bool = False) -> None:
+        self._over_iterations = over_iterations
         self.flow = DataFlow()
         self.losses: deque[float] = deque(maxlen=_LOSSES)  # of the main group's learners
         self._writer = writer
@@ -146,10 +148,11 @@ class RunRecord:
         self.write_learners(groups)
         self.flow.env_steps.add(now, env_steps)
         self.flow.train_iters.add(now, train_iter)
-        if env_steps == 0:
+        at = self._axis(train_iter, env_steps)
+        if at == 0:
             return
         for name, value in self._scalars(run).items():
-            self.add_scalar(name, value, env_steps)
+            self.add_scalar(name, value, at)
         for group in groups:
             if group.recent:
                 self._write_episodes(group, groups)
@@ -169,7 +172,8 @@ class RunRecord:
             values["episode_count"] = groups.episodes
             values["avg_envstep_per_sec"] = self.flow.env_steps.per_second()
             values["total_envstep_count"] = groups.env_steps
-        self._curves("collector", group).add(values, group.train_iter, group.env_steps)
+        at = self._axis(group.train_iter, group.env_steps)
+        self._curves("collector", group).add(values, group.train_iter, at)
 
     def _write_evaluations(self, groups: Groups) -> None:
         """Write and log the evaluations that have come since the last look."""
@@ -185,7 +189,8 @@ class RunRecord:
                     **_infos(evaluation.figures),
                 }
                 curves = self._curves("evaluator", group)
-                curves.add(values, evaluation.policy_version, evaluation.env_steps)
+                version = evaluation.policy_version
+                curves.add(values, version, self._axis(version, evaluation.env_steps))
                 about = {"evaluation": vars(evaluation), "player": group.name}
                 LOGGER.info("evaluation", extra=about)
             self._evaluations[group.name] = len(group.evaluations)
@@ -198,7 +203,12 @@ class RunRecord:
                 if group.is_main and "total_loss" in info.scalars:
                     self.losses.append(info.scalars["total_loss"])
                 curves = self._curves("learner", group)
-                curves.add(info.scalars, info.train_iter, group.env_steps)
+                at = self._axis(info.train_iter, group.env_steps)
+                curves.add(info.scalars, info.train_iter, at)
+
+    def _axis(self, iterations: int, env_steps: int) -> int:
+        """Returns where a point is drawn."""
+        return iterations if self._over_iterations else env_steps
 
     def _curves(self, part: str, group: Group) -> Curves:
         """Returns the curves of a part, of another group than the main one under its name."""
@@ -206,6 +216,7 @@ class RunRecord:
 
     def snapshot(self, result: SnapshotResult, env_steps: int) -> None:
         """A snapshot is whole, or could not be written."""
+        at = self._axis(result.snapshot.train_iter, env_steps)
         snapshot = result.snapshot.name
         if result.error:
             text = str(result.error)
@@ -213,7 +224,7 @@ class RunRecord:
             return
         LOGGER.info("snapshot", extra={"snapshot": {"name": snapshot, **result.figures}})
         for name, value in result.figures.items():
-            self.add_scalar(f"perf/snapshot_{name}", value, env_steps)
+            self.add_scalar(f"perf/snapshot_{name}", value, at)
 
     def _scalars(self, run: Scheduler) -> dict[str, float]:
         figures = run.groups.replay_figures()
@@ -317,7 +328,10 @@ class RunView:
         self._writer = TensorBoardWriter(layout.tensorboard_dir) if layout is not None else None
         by_people = config.system.tensorboard.tags == "plain"
         name = RunCurves if by_people else DingCurves
-        self._record = RunRecord(name(self._writer) if self._writer is not None else None)
+        self._record = RunRecord(
+            name(self._writer) if self._writer is not None else None,
+            over_iterations=offline_iterations(config) > 0,
+        )
         self._line: StatusLine | None = None
         self._file: StatusFile | None = None
         self._phase: Phase | None = None  # that status.json says

@@ -1,0 +1,44 @@
+"""Acting as data do: behaviour cloning."""
+
+from __future__ import annotations
+
+import functools
+from typing import ClassVar
+
+from hpcdi.config.algorithms import BCConfig
+from hpcdi.policy.acting.base import ActingPolicy, DensePolicy, Network
+from hpcdi.policy.acting.network import Linear
+from hpcdi.policy.acting.sampling import ActionSampler
+from hpcdi.policy.spaces import action_leaves
+from hpcdi.types import Array, Columns, Settings
+
+
+class BCActing(ActingPolicy):
+    """The likeliest actions of every space, with or without masks of legal ones.
+
+    It learns from observations and actions alone, and adds no columns to them.
+    """
+
+    Config: ClassVar[type] = BCConfig
+    _cfg: BCConfig
+
+    def act(self, observation: Columns, setting: Settings, rows: Array | None = None) -> Columns:  # noqa: ARG002
+        """The likeliest actions [rows, ...]."""
+        return self.act_greedily(observation)
+
+    @functools.cached_property
+    def _distribution(self) -> ActionSampler:
+        model = self._cfg.model
+        return ActionSampler(action_leaves(model), scales=model.scale_actions)
+
+
+class DenseBC(BCActing, DensePolicy):
+    """Behaviour cloning in numpy."""
+
+    def make_dense_network(self) -> Network:
+        """See `hpcdi.policy.bc`."""
+        return Linear(self._cfg.model)
+
+    def best(self, output: tuple[Array, ...], legal: Array | None) -> Columns:
+        """The likeliest actions."""
+        return self._distribution.best(output, legal)

@@ -1,0 +1,76 @@
+"""BC: behaviour cloning, supervised learning of the actions in given data (Pomerleau 1991).
+
+The likelihood of actions is raised: of discrete ones that of a categorical distribution (cross
+entropy), of a Box's that of a normal one with a deviation of 1 (squared error), and of actions of
+several parts the product of theirs. Rewards are not looked at.
+
+Network: observation -> logits of all discrete components, and behind them the means of all
+components of Boxes, -1 to 1 between their bounds, float32 [batch, outputs].
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Mapping
+from typing import Any
+
+from torch import Tensor, nn
+
+from hpcdi.config.algorithms import BCConfig
+from hpcdi.policy import gradient_step, networks
+from hpcdi.policy.acting.imitating import BCActing
+from hpcdi.policy.distributions import ActionDistribution
+from hpcdi.policy.spaces import action_leaves
+from hpcdi.policy.torch_policy import TorchPolicy
+from hpcdi.types import ACTION_MASK
+
+
+class BCPolicy(BCActing, TorchPolicy):
+    """Behaviour cloning, for actions of every space, with or without masks of legal ones."""
+
+    Config = BCConfig
+    _cfg: BCConfig
+
+    def make_network(self) -> nn.Module:
+        """See the module's docstring."""
+        return networks.make_network(self._cfg.model, "linear")
+
+    @functools.cached_property
+    def _distribution(self) -> ActionDistribution:
+        model = self._cfg.model
+        return ActionDistribution(action_leaves(model), scales=model.scale_actions)
+
+    def greedy(self, output: Tensor, legal: Tensor | None = None) -> tuple[Any, ...]:
+        """The likeliest actions [batch, ...], legal and within bounds."""
+        return (self._distribution.greedy([output], legal),)
+
+    def update(self, batch: Mapping[str, Tensor]) -> dict[str, Any]:
+        """One gradient step.
+
+        Args:
+            batch: ``observation, action`` and, where there are masks, ``action_mask``; each [batch,
+                ...].
+
+        Returns:
+            ``total_loss``, the mean of ``-log p(a|o)``, ``cur_lr`` and, with fp16,
+            ``skipped_steps``.
+        """
+        count = len(next(iter(batch.values())))
+
+        def loss_of(part: Mapping[str, Tensor]) -> Tensor:
+            output, _ = self._forward(networks.observation_of(part), {})
+            return gradient_step.mean_share(self._losses(output, part), count)
+
+        loss = self._step.gradients(batch, loss_of)
+        self._step.apply()
+        self._updates += 1
+        rate = self._learn.learning_rate
+        return {"total_loss": loss.item(), "cur_lr": rate, **self._step.scalars()}
+
+    def _losses(self, output: Tensor, batch: Mapping[str, Tensor]) -> Tensor:
+        """``-log p(a|o)``, [batch]."""
+        actions = self._distribution
+        policy = [output, output.new_zeros(actions.means)] if actions.means else [output]
+        columns = {**batch, "raw_action": actions.raw_of(batch)} if actions.means else batch
+        log_prob, _ = actions.log_prob_entropy(policy, columns, batch.get(ACTION_MASK))
+        return -log_prob

@@ -1,0 +1,400 @@
+"""Data that a run is given: transitions of earlier runs and of Minari's datasets.
+
+    data: [runs/cartpole_dqn/latest, "minari:cartpole/expert-v0"]
+
+Rank 0 writes them into the folder of a new run before it begins, as a collector would: with this
+policy's n-step returns, in items of `policy.collect.n_sample` steps, in shards of the rank `GIVEN`,
+which no collector has. From there they go the way of all blocks::
+
+    source ─► pieces of episodes ─► data/rank00000/*/*.h5 ─► rank 0 ─► learners
+                                          └─► a run that is resumed, hpcdi inspect
+
+They are no environment steps of this run: its counters do not count them.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib.util
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+
+from hpcdi.config.load import read_mapping
+from hpcdi.config.policy import TorchPolicyConfig
+from hpcdi.config.schema import MINARI, ExperimentConfig
+from hpcdi.env.contract import Space, pick, read_spaces
+from hpcdi.errors import ConfigError, HpcdiError, Problem, ShardError, StoreError
+from hpcdi.policy.create import get_policy_cls
+from hpcdi.policy.spaces import action_leaves
+from hpcdi.roles.collector.channels import DataPublisher
+from hpcdi.roles.collector.recorder import segment_of
+from hpcdi.store.block import Block
+from hpcdi.store.layout import RunLayout
+from hpcdi.store.rows import rows_of, transitions
+from hpcdi.store.shards import read_blocks, survey
+from hpcdi.types import ACTION_MASK, GIVEN, Array, Columns, Leaf, Spaces
+from hpcdi.utils.log import LOGGER
+from hpcdi.utils.metrics import counted
+from hpcdi.utils.nested import under
+from hpcdi.utils.registry import POLICY_REGISTRY
+
+_KEPT = ("reward", "terminated", "truncated", ACTION_MASK)
+
+
+@dataclass(frozen=True)
+class Pieces:
+    """Pieces of episodes, one after the other.
+
+    Attributes:
+        columns: of their transitions, [transitions, ...].
+        length: transitions of each, int32 [pieces].
+        after: observation after the last transition of each, columns [pieces, ...].
+        env, episode: of each, int64 [pieces].
+    """
+
+    columns: Columns
+    length: Array
+    after: Columns
+    env: Array
+    episode: Array
+
+    def cut(self, most: int) -> Pieces:
+        """Returns them in pieces of at most so many transitions."""
+        counts = -(-self.length // most)
+        if not (counts > 1).any():
+            return self
+        of = np.repeat(np.arange(len(counts)), counts)
+        number = np.arange(len(of)) - np.repeat(np.cumsum(counts) - counts, counts)
+        length = np.minimum(most, self.length[of] - number * most).astype(np.int32)
+        is_last = number == counts[of] - 1
+        following = np.minimum(np.cumsum(length), int(self.length.sum()) - 1)
+        after = {name: self.columns[name][following] for name in self.after}
+        for name, column in after.items():
+            column[is_last] = self.after[name]
+        return Pieces(self.columns, length, after, self.env[of], self.episode[of])
+
+
+@dataclass(frozen=True)
+class Size:
+    """What a source holds: transitions, and the rows that they take at most."""
+
+    transitions: int = 0
+    rows: int = 0
+
+    def __add__(self, other: Size) -> Size:
+        return Size(self.transitions + other.transitions, self.rows + other.rows)
+
+
+class Source(Protocol):
+    """Where data come from."""
+
+    def objections(self, config: ExperimentConfig, spaces: Spaces) -> Iterator[str]:
+        """Yields why a run cannot learn from it.
+
+        Raises:
+            HpcdiError: it is not there, or cannot be read.
+        """
+        ...
+
+    def size(self, n_sample: int) -> Size:
+        """Returns how much it holds, in items of `n_sample` transitions at most."""
+        ...
+
+    def pieces(self) -> Iterator[Pieces | StoreError]:
+        """Yields what it holds, or why a part of it is left out."""
+        ...
+
+
+def source_of(name: str, config: ExperimentConfig) -> Source:
+    """Returns what an entry of `data` names."""
+    if name.startswith(MINARI):
+        return _Minari(name.removeprefix(MINARI), config.env.origins)
+    return _Run(Path(name), config.env.origins)
+
+
+def check(config: ExperimentConfig, spaces: Spaces) -> None:
+    """Check that a new run can learn from the data that it is given.
+
+    Raises:
+        ConfigError: some are missing, belong to other spaces, or are too many; names each.
+    """
+    problems, size = [], Size()
+    for name in config.data:
+        source = source_of(name, config)
+        try:
+            found = list(source.objections(config, spaces))
+            size += source.size(config.policy.collect.n_sample) if not found else Size()
+        except HpcdiError as error:
+            found = [str(error)]
+        problems += [Problem("data", why if name in why else f"{name}: {why}") for why in found]
+    room = config.policy.buffer.replay_buffer_size
+    if size.rows > room:
+        why = (
+            f"is {room:,}, and `data` are {size.transitions:,} transitions in {size.rows:,} rows; "
+            "set it to that, or to more if the run goes on to collect"
+        )
+        problems.append(Problem("policy.other.replay_buffer.replay_buffer_size", why))
+    if problems:
+        raise ConfigError(problems)
+
+
+def fill(config: ExperimentConfig, layout: RunLayout) -> str:
+    """Write the given data into the folder of a new run; returns a line about them.
+
+    Raises:
+        StoreError: there are none, or they do not fit the policy.
+    """
+    actor = _train_columns_of(config)
+    storage = dataclasses.replace(config.system.storage, seal_seconds=math.inf)
+    system = dataclasses.replace(config.system, storage=storage)
+    sealing = dataclasses.replace(config, system=system)  # by size alone: twice the same blocks
+    count, damaged, episodes = 0, 0, 0
+    with DataPublisher(sealing, layout, GIVEN, lambda _ready: None) as publisher:
+        for name in config.data:
+            publisher.begin(f"data {name}")
+            for pieces in source_of(name, config).pieces():
+                if isinstance(pieces, StoreError):
+                    LOGGER.warning("%s; it is left out", pieces)
+                    damaged += 1
+                    continue
+                publisher.put(_segment(pieces, name, config, actor))
+                count += len(pieces.columns["reward"])
+                episodes += int((pieces.columns["terminated"] | pieces.columns["truncated"]).sum())
+    if not count:
+        raise StoreError(", ".join(config.data), "hold no transition that can be read")
+    line = f"{count:,} transitions, {counted(episodes, 'episode')} of {', '.join(config.data)}"
+    return line + f"; {counted(damaged, 'damaged block')} left out" * bool(damaged)
+
+
+def _train_columns_of(config: ExperimentConfig) -> Any:
+    """Returns what adds the policy's columns: without a network, and without torch if it can."""
+    policy = config.policy
+    acting = POLICY_REGISTRY.acting_apart(policy.type) or get_policy_cls(policy)
+    return acting(policy, [])
+
+
+def _segment(pieces: Pieces, name: str, config: ExperimentConfig, actor: Any) -> Any:
+    pieces = pieces.cut(config.policy.collect.n_sample)
+    columns = {**under(pieces.columns, "observation")}
+    for leaf in _leaves_of(config):
+        column = pieces.columns[leaf.column("action")]
+        if leaf.counts and ((column < 0) | (column >= np.reshape(leaf.counts, leaf.shape))).any():
+            raise StoreError(name, f"has actions beyond those of the environment, {leaf}")
+        columns[leaf.column("action")] = column.astype(np.int64 if leaf.counts else np.float32)
+    columns |= {n: pieces.columns[n] for n in _KEPT if n in pieces.columns}
+    rows = np.arange(len(columns["reward"]))
+    segment = segment_of(columns, rows, pieces.length, pieces.after, actor)
+    segment.items["env_id"], segment.items["episode_id"] = pieces.env, pieces.episode
+    # no steps of this run, and no episodes
+    return dataclasses.replace(segment, env_steps=np.zeros(len(segment.items), np.int64))
+
+
+def _leaves_of(config: ExperimentConfig) -> Sequence[Leaf]:
+    policy = config.policy
+    return action_leaves(policy.model) if isinstance(policy, TorchPolicyConfig) else ()
+
+
+def _shifted(columns: Columns, by: Mapping[str, Any]) -> Columns:
+    """Returns observations less what is given for some of them, see ``env.origin``."""
+    return {
+        name: (column - np.reshape(by[name], -1 if len(by[name]) > 1 else ())).astype(column.dtype)
+        if name in by
+        else column
+        for name, column in columns.items()
+    }
+
+
+# ------------------------------------------------------------------------------------ earlier runs
+
+
+class _Run:
+    """The transitions that an earlier run has collected, block by block; see `Source`.
+
+    Args:
+        root: its folder.
+        origin: what is subtracted from this run's observations.
+    """
+
+    def __init__(self, root: Path, origin: Mapping[str, Sequence[float]]) -> None:
+        self._root, self._origin = root, origin
+
+    def objections(self, config: ExperimentConfig, spaces: Spaces) -> Iterator[str]:
+        """See `Source`."""
+        first = next((p for p in self.pieces() if isinstance(p, Pieces)), None)
+        if first is None:
+            raise StoreError(self._root, "holds no transitions that it has collected")
+        yield from _unlike("observation", first.columns, spaces.observation)
+        yield from _unlike("action", first.columns, spaces.action)
+        if spaces.is_masked is not (ACTION_MASK in first.columns):
+            yield f"has {'no ' * spaces.is_masked}masks of actions, unlike the environment"
+        theirs = (self._settings.get("policy") or {}).get("model") or {}
+        for name in ("action_shape", "action_low", "action_high"):
+            own, other = (
+                getattr(getattr(config.policy, "model", None), name, None),
+                theirs.get(name),
+            )
+            if own and other and np.ravel(own).tolist() != np.ravel(other).tolist():
+                yield f"is of an environment with other actions: {name} {other}, here {own}"
+
+    def size(self, n_sample: int) -> Size:
+        """See `Source`."""
+        size = Size()
+        for path in self._shards():
+            for _, block in survey(path, path.name).blocks:
+                length = block.items["item_len"].astype(np.int64)
+                size += Size(int(length.sum()), int((length - (-length // n_sample)).sum()))
+        return size
+
+    def pieces(self) -> Iterator[Pieces | StoreError]:
+        """See `Source`."""
+        moved = self._move
+        for path in self._shards():
+            try:
+                for block in read_blocks(path):
+                    yield block if isinstance(block, ShardError) else self._pieces(block, moved)
+            except ShardError as error:
+                yield error
+
+    def _pieces(self, block: Block, moved: Mapping[str, Any]) -> Pieces:
+        columns, items = transitions(block), block.items
+        if "reward" not in columns or not block.tail_rows:
+            raise StoreError(self._root, "holds samples of a policy of dicts, not transitions")
+        after = rows_of(block, items["item_start"].astype(np.int64) + items["item_len"])
+        seen = [*under(columns, "observation"), *([ACTION_MASK] if ACTION_MASK in columns else [])]
+        return Pieces(
+            _shifted(columns, moved),
+            items["item_len"],
+            _shifted({name: after[name] for name in seen}, moved),
+            items["env_id"].astype(np.int64),
+            items["episode_id"],
+        )
+
+    def _shards(self) -> list[Path]:
+        layout = RunLayout(self._root)
+        if not self._root.is_dir():
+            raise StoreError(self._root, "is no folder of a run")
+        numbers = layout.shard_numbers()
+        return [self._root / name for name, (rank, _) in numbers.items() if rank != GIVEN]
+
+    @cached_property
+    def _settings(self) -> Mapping[str, Any]:
+        file = RunLayout(self._root).config_file
+        return read_mapping(file) if file.is_file() else {}
+
+    @property
+    def _move(self) -> dict[str, Any]:
+        """What is still to be subtracted from its observations, by column."""
+        theirs = (self._settings.get("env") or {}).get("origin") or {}
+        moved = {}
+        for name in {*theirs, *self._origin}:
+            own, other = (np.asarray(of.get(name, 0.0)) for of in (self._origin, theirs))
+            if (own != other).any():
+                moved[name] = np.ravel(own - other).tolist()
+        return moved
+
+
+def _unlike(root: str, columns: Columns, leaves: Sequence[Leaf]) -> Iterator[str]:
+    """Yields how columns of observations or actions differ from an environment's."""
+    found, wanted = under(columns, root), {leaf.column(root): leaf for leaf in leaves}
+    for name in sorted(found.keys() ^ wanted.keys()):
+        whose = "the environment" if name in found else "its data"
+        yield f"is of other {root}s: {whose} has no {name}"
+    for name in found.keys() & wanted.keys():
+        leaf, shape, dtype = wanted[name], found[name].shape[1:], found[name].dtype
+        is_alike = root == "action" or dtype == np.dtype(leaf.dtype)
+        if math.prod(shape) != math.prod(leaf.shape) or not is_alike:
+            yield f"is of other {root}s: {name} is {dtype} {list(shape)}, the environment's {leaf}"
+
+
+# ----------------------------------------------------------------------------------------- Minari
+
+
+class _Minari:
+    """A dataset of Minari's; see `Source`.
+
+    Args:
+        name: of the dataset.
+        origin: what is subtracted from this run's observations.
+    """
+
+    def __init__(self, name: str, origin: Mapping[str, Sequence[float]]) -> None:
+        self._name, self._origin = name, origin
+
+    def objections(self, config: ExperimentConfig, spaces: Spaces) -> Iterator[str]:  # noqa: ARG002
+        """See `Source`."""
+        dataset = self._dataset
+        theirs = read_spaces(dataset.observation_space, dataset.action_space)
+        if spaces.is_masked:
+            yield "datasets of Minari have no masks of actions after an episode's last step"
+        for root, own, other in (
+            ("observation", spaces.observation, theirs.observation),
+            ("action", spaces.action, theirs.action),
+        ):
+            if own != other:
+                said = [", ".join(map(str, leaves)) for leaves in (other, own)]
+                bounds = " with other bounds" * (said[0] == said[1])
+                yield f"is of other {root}s: {said[0]}, the environment's {said[1]}{bounds}"
+
+    def size(self, n_sample: int) -> Size:
+        """See `Source`."""
+        steps, episodes = int(self._dataset.total_steps), int(self._dataset.total_episodes)
+        return Size(steps, steps + steps // n_sample + episodes)
+
+    def pieces(self) -> Iterator[Pieces | StoreError]:
+        """See `Source`."""
+        dataset = self._dataset
+        seen = Space.of_observations(dataset.observation_space, origin=self._origin).fields
+        acts = Space.of_actions(dataset.action_space).fields
+        for episode in dataset.iterate_episodes():
+            steps = len(episode.rewards)
+            if not steps:
+                continue
+            observations = {
+                field.name: _as_stored(pick(episode.observations, field.path), field, steps + 1)
+                for field in seen
+            }
+            columns = {name: column[:-1] for name, column in observations.items()}
+            for field in acts:
+                action = _as_stored(pick(episode.actions, field.path), field, steps)
+                columns[field.name] = action if field.start is None else action - field.start
+            columns["reward"] = np.asarray(episode.rewards, np.float32)
+            columns["terminated"] = np.asarray(episode.terminations, bool)
+            columns["truncated"] = np.asarray(episode.truncations, bool)
+            yield Pieces(
+                columns,
+                np.array([steps], np.int32),
+                {name: column[-1:] for name, column in observations.items()},
+                np.zeros(1, np.int64),
+                np.array([int(episode.id)]),
+            )
+
+    @cached_property
+    def _dataset(self) -> Any:
+        if importlib.util.find_spec("minari") is None:
+            raise StoreError(
+                MINARI + self._name, "needs the package minari: pip install 'minari[hdf5]'"
+            )
+        import minari
+
+        try:
+            return minari.load_dataset(self._name)
+        except (FileNotFoundError, ValueError, TypeError) as error:
+            raise StoreError(
+                MINARI + self._name,
+                f"is not on this machine; `minari list local` shows what is, and `minari download "
+                f"{self._name}` fetches it if it is public",
+            ) from error
+
+
+def _as_stored(values: Any, field: Any, steps: int) -> Array:
+    array = np.asarray(values).reshape(steps, *field.shape)
+    if field.origin is not None:
+        array = array - field.origin
+    stored: Array = array.astype(field.dtype)
+    return stored

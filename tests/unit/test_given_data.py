@@ -1,0 +1,193 @@
+"""Data that a run is given: earlier runs and datasets of Minari, and learning from them offline."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from fakes.serial_runs import DQN, LIMIT, ROOT, SMALL, config_of, resume, serial, serial_run, train
+from hpcdi.data import read_episodes
+from hpcdi.errors import ConfigError, StoreError
+from hpcdi.replay.ratio import ReplayRatio
+from hpcdi.roles.fault import tear
+from hpcdi.run import given
+from hpcdi.run.given import Pieces
+from hpcdi.run.serial import LocalRun
+from hpcdi.store.layout import RunLayout
+from hpcdi.store.rows import transitions
+from hpcdi.store.shards import read_block, survey
+
+pytestmark = pytest.mark.usefixtures("one_torch_thread")
+
+BC = "cartpole_bc"
+SMALLER = (*SMALL, "policy.learn.batch_size=16", "env.evaluator_env_num=1",
+           f"{LIMIT}.max_train_iter=6", "policy.eval.every=3 iterations")  # fmt: skip
+OFFLINE = (*DQN, f"{LIMIT}.max_train_iter=6", f"{LIMIT}.offline_iterations=4",
+           "policy.eval.every=100 iterations")  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run of some 650 steps, in blocks of 4 KB."""
+    folder = tmp_path_factory.mktemp("source") / "run"
+    limits = (f"{LIMIT}.max_env_step=600", "system.storage.block_bytes=4096")
+    assert serial(str(ROOT / "configs" / "cartpole_dqn.yaml"), (*DQN, *limits), str(folder)) == 0
+    return folder
+
+
+def prepared(folder: Path, source: Path, name: str, *overrides: str) -> tuple[Any, str]:
+    config, spaces = config_of(name, f"data=[{source}]", *overrides)
+    given.check(config, spaces)
+    return config, given.fill(config, RunLayout(folder))
+
+
+def blocks_in(folder: Path) -> Iterator[Any]:
+    for path in sorted(folder.glob("data/*/*/*.h5")):
+        for ref, _ in survey(path, str(path)).blocks:
+            yield read_block(ref.path)
+
+
+def column_of(folder: Path, name: str) -> Any:
+    return np.concatenate([transitions(block)[name] for block in blocks_in(folder)])
+
+
+def steps_of(folder: Path) -> int:
+    return len(column_of(folder, "reward"))
+
+
+def test_all_transitions_of_a_run_are_learnt_from_and_none_is_counted(
+    tmp_path: Path, source: Path
+) -> None:
+    config, line = prepared(tmp_path, source, BC, *SMALLER)
+    assert line.startswith(f"{steps_of(source)} transitions, ")
+    with LocalRun(config, RunLayout(tmp_path)) as run:
+        assert train(run).startswith("max_train_iter")
+        main = run.coordinator.groups.main
+        assert (main.env_steps, main.episodes, main.train_iter) == (0, 0, 6)
+        assert main.replay.count() == steps_of(source)
+        assert len(main.evaluations) == 2
+    for name in ("observation", "action", "reward", "terminated"):
+        assert np.array_equal(column_of(tmp_path, name), column_of(source, name)), name
+    with pytest.raises(StoreError, match="that it has collected"):
+        list(read_episodes(tmp_path))
+
+
+def test_given_data_have_the_returns_of_the_policy_that_learns_from_them(
+    tmp_path: Path, source: Path
+) -> None:
+    prepared(tmp_path, source, "cartpole_dqn", *OFFLINE)
+    for name in ("n_step_return", "bootstrap_discount", "next_observation"):
+        assert np.array_equal(column_of(tmp_path, name), column_of(source, name)), name
+
+
+def test_pieces_are_cut_with_the_observation_after_each() -> None:
+    seen = np.arange(100, 107)
+    after, length = np.array([905, 907]), np.array([5, 2], np.int32)
+    numbers = np.array([1, 2])
+    pieces = Pieces({"observation": seen}, length, {"observation": after}, numbers, numbers)
+    cut = pieces.cut(2)
+    assert cut.length.tolist() == [2, 2, 1, 2]
+    assert cut.after["observation"].tolist() == [102, 104, 905, 907]
+    assert cut.env.tolist() == [1, 1, 1, 2]
+    assert pieces.cut(5) is pieces
+
+
+@pytest.mark.parametrize("ratio", ["null", "4"])
+def test_a_run_goes_online_after_its_offline_iterations(
+    tmp_path: Path, source: Path, ratio: str
+) -> None:
+    config, _ = prepared(
+        tmp_path, source, "cartpole_dqn", *OFFLINE, f"policy.learn.replay_ratio={ratio}"
+    )
+    with LocalRun(config, RunLayout(tmp_path)) as run:
+        main, began = run.coordinator.groups.main, list[int]()
+        count = main.count
+
+        def counted(ready: Any) -> None:
+            if ready.env_steps:
+                began.append(main.train_iter)
+            count(ready)
+
+        main.count = counted  # type: ignore[method-assign]
+        train(run)
+        assert began[:1] == [4], "it collects when the offline iterations are over"
+        assert main.train_iter >= 6
+        assert main.replay.count() == steps_of(source) + main.env_steps
+
+
+def test_a_run_that_is_resumed_has_its_data_and_reads_no_source_again(
+    tmp_path: Path, source: Path
+) -> None:
+    config, _ = prepared(tmp_path, source, BC, *SMALLER)
+    with LocalRun(config, RunLayout(tmp_path)) as run:
+        run.coordinator.begin()  # and dies
+    with serial_run(tmp_path, BC, *SMALLER, "data=[/gone]", restarts=1) as run:
+        resume(run, tmp_path)
+        train(run)
+        assert run.coordinator.groups.main.replay.count() == steps_of(source)
+    again = (*SMALLER, f"{LIMIT}.max_train_iter=9", "data=[/gone]")
+    with serial_run(tmp_path, BC, *again, restarts=2) as run:
+        resume(run, tmp_path)
+        train(run)
+        main = run.coordinator.groups.main
+        assert (main.replay.count(), main.train_iter, main.env_steps) == (steps_of(source), 9, 0)
+
+
+def test_a_torn_block_is_left_out_and_said(tmp_path: Path, source: Path) -> None:
+    torn = tmp_path / "torn"
+    for path in source.glob("data/*/*/*.h5"):
+        copy = torn / path.relative_to(source)
+        copy.parent.mkdir(parents=True, exist_ok=True)
+        copy.write_bytes(path.read_bytes())
+    ref, block = survey(copy, copy.relative_to(torn).as_posix()).blocks[0]
+    tear(copy, ref)
+    _, line = prepared(tmp_path / "run", torn, BC, *SMALLER)
+    left = steps_of(source) - int(block.items["item_len"].sum())
+    assert line.startswith(f"{left} transitions")
+    assert line.endswith("1 damaged block left out")
+
+
+@pytest.mark.parametrize(
+    ("override", "why"),
+    [
+        ("data=[/nowhere]", "/nowhere: is no folder of a run"),
+        ("data=['minari:no/such-v0']", "minari:no/such-v0: (is not on this|needs the package)"),
+        ("env.env_id=Acrobot-v1", r"observation is float32 \[4\], the environment's float32 \[6\]"),
+        ("env.env_id=Acrobot-v1", "action_shape 2, here 3"),
+        ("policy.other.replay_buffer.replay_buffer_size=200", r"6\d\d transitions in \d+ rows"),
+        (f"{LIMIT}.offline_iterations=3", "bc never learns from what it collects"),
+        (f"{LIMIT}.max_train_iter=.inf", "must be set"),
+        ("policy.eval.every=100 env_steps", "this run makes none"),
+        ("policy.other.replay_buffer.max_staleness=9", "would drop `data`"),
+        ("data=[]", "bc learns from data alone"),
+    ],
+)
+def test_what_a_run_cannot_learn_from_is_refused_by_name(
+    tmp_path: Path, source: Path, override: str, why: str
+) -> None:
+    config = str(ROOT / "configs" / f"{BC}.yaml")
+    with pytest.raises(ConfigError, match=why):
+        serial(config, (*SMALLER, f"data=[{source}]", override), str(tmp_path / "run"))
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize("name", ["cartpole_ppo", "cartpole_impala", "memory_len_r2d2"])
+def test_algorithms_that_need_their_own_data_refuse_others(source: Path, name: str) -> None:
+    with pytest.raises(ConfigError, match="data: "):
+        config_of(name, f"data=[{source}]")
+
+
+def test_the_replay_ratio_begins_after_the_offline_samples() -> None:
+    free = ReplayRatio(4.0, slack=100.0, offline=64)
+    assert free.batches(0, 0, 16) == 4
+    assert not free.collectors_wait
+    assert not free.is_offline(64)
+    assert free.batches(0, 64, 16) == 0
+    assert free.batches(8, 64, 16) == 2
+    rounds = ReplayRatio(None, updates=lambda _transitions: 0, offline=float("inf"))
+    rounds.begin_round(0)
+    assert rounds.batches(0, 10**9, 16) == 1

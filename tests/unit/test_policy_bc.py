@@ -1,0 +1,70 @@
+"""Behaviour cloning: its loss for actions of all spaces, and that it finds what acts."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from hpcdi.policy.create import create_policy
+from hpcdi.types import Leaf
+
+pytestmark = pytest.mark.usefixtures("one_torch_thread")
+
+LEAVES = (
+    Leaf("gear", (), "int64", counts=(3,)),
+    Leaf("push", (2,), "float32", low=(-1.0, 0.0), high=(3.0, 5.0)),
+)
+MIXED = {"action_shape": 5, "action_space": "mixed",
+         "action_leaves": [dataclasses.asdict(leaf) for leaf in LEAVES]}  # fmt: skip
+
+
+def policy(**model: Any) -> Any:
+    shape = {"obs_shape": 4, "encoder_hidden_size_list": [32]}
+    cfg = {"type": "bc", "learn": {"learning_rate": 0.01}, "model": {**shape, **model}}
+    return create_policy(cfg, ["learn", "eval"], seed=np.random.SeedSequence(0))
+
+
+def seen(count: int = 64) -> Tensor:
+    return torch.from_numpy(np.random.default_rng(0).standard_normal((count, 4), np.float32))
+
+
+def test_the_loss_is_the_negative_logarithm_of_the_actions_probability() -> None:
+    bc, observation = policy(**MIXED), seen(8)
+    gear, raw = torch.arange(8) % 3, torch.linspace(-1, 1, 16).reshape(8, 2)
+    push = torch.tensor([1.0, 2.5]) + torch.tensor([2.0, 2.5]) * raw
+    batch = {"observation": observation, "action/gear": gear, "action/push": push}
+    output, _ = bc._model(observation, {})
+    expected = torch.nn.functional.cross_entropy(output[:, :3], gear, reduction="none")
+    away = (raw - output[:, 3:]).square() + math.log(2 * math.pi)
+    expected = expected + 0.5 * away.sum(dim=1)
+    found = bc.learn_mode.forward(batch)["total_loss"]
+    assert found == pytest.approx(expected.mean().item(), rel=1e-5)
+
+
+def test_it_learns_to_act_as_data_do_among_legal_actions() -> None:
+    bc, observation = policy(action_shape=3, action_space="discrete"), seen()
+    legal = torch.ones(64, 3, dtype=torch.bool)
+    legal[:, 2] = False
+    action = (observation[:, 0] > 0).long()
+    batch = {"observation": observation, "action": action, "action_mask": legal}
+    losses = [bc.learn_mode.forward(batch)["total_loss"] for _ in range(80)]
+    assert losses[-1] < 0.1 < losses[0]
+    actor = bc.eval_mode.get_attribute("columnar")
+    acted = actor.act({"observation": observation.numpy(), "action_mask": legal.numpy()}, {})
+    assert (acted["action"] == action.numpy()).mean() > 0.95
+
+
+def test_a_boxs_actions_are_learnt_in_their_own_units() -> None:
+    bounds = {"action_low": [-2.0], "action_high": [4.0]}
+    bc, observation = policy(action_shape=(1,), action_space="continuous", **bounds), seen()
+    action = observation[:, 1:2].clamp(-2, 3)
+    for _ in range(150):
+        bc.learn_mode.forward({"observation": observation, "action": action})
+    acted = bc.eval_mode.get_attribute("columnar").act({"observation": observation.numpy()}, {})
+    assert np.abs(acted["action"] - action.numpy()).mean() < 0.15
