@@ -378,7 +378,7 @@ class _Minari:
     def _dataset(self) -> Any:
         if importlib.util.find_spec("minari") is None:
             raise StoreError(
-                MINARI + self._name, "needs the package minari: pip install 'minari[hdf5]'"
+                MINARI + self._name, "needs the package minari: pip install 'hpcdi[minari]'"
             )
         import minari
 
