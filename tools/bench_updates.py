@@ -5,8 +5,9 @@ float32, and reads its losses every 100 updates, as single-file implementations 
 come with all that a learner asks of them: logs, schedules, precision, any number of learners. Both
 take turns; figures are medians over the rounds, ratios medians of those within a round. On a core
 they are of one thread and of its CPU time, so that other work on the machine hardly changes them.
-On a GPU batches lie there already, where a learner's feed puts them ahead of time; then the whole
-update is also written out as a CUDA graph, as in LeanRL, which no call of Python slows down.
+On a GPU batches lie there already, where a learner's feed puts them ahead of time; hpcdi's updates
+are CUDA graphs there where they can be, and the whole update is also written out as one, as in
+LeanRL, which no call of Python slows down.
 
     python tools/bench_updates.py               on a core, some minutes
     python tools/bench_updates.py --quick       about a minute
@@ -78,6 +79,9 @@ def main() -> None:
     if given.cuda:
         print(f"on {torch.cuda.get_device_name()}, torch {torch.__version__}", flush=True)
     variants: dict[str, dict[str, Any]] = {"float32": {}, "bf16": {"precision": "bf16"}}
+    if given.cuda:
+        variants["float32, no graph"] = {"cuda_graphs": False}
+        variants["bf16, no graph"] = {"precision": "bf16", "cuda_graphs": False}
     if given.cuda and not given.eager:
         variants |= {
             "float32, compiled": {"compile": True},
@@ -113,7 +117,7 @@ def measured(
                 ways["written out, CUDA graph"] = case.written_out(policy, learn, batch)
     rates: dict[str, list[float]] = {name: [] for name in ways}
     for update in ways.values():
-        for _ in range(3):  # what is allocated, chosen or compiled at first
+        for _ in range(5):  # what is allocated, chosen, compiled or recorded at first
             update(batch)
     for _ in range(3 if quick else 7):
         for name, update in ways.items():

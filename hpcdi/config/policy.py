@@ -237,6 +237,12 @@ class StepConfig:
         "have torch.compile make the network faster; its first updates take some ten "
         "seconds longer, and it needs a C++ compiler where the learner runs",
     )
+    cuda_graphs: bool | None = setting(
+        None,
+        "replay updates on a GPU as CUDA graphs, so that launching kernels takes no time (one "
+        "learner, Adam or AdamW, no memory, not fp16; not PPO with target_kl, IMPALA or R2D2); "
+        "empty: those of built-in networks. A network of your own has to do the same in each call",
+    )
     tf32: bool = setting(
         False,
         "let a GPU multiply float32 matrices with 10 bits of mantissa instead of 23, which "

@@ -23,6 +23,7 @@ from hpcdi.policy.acting.dqn import DQNActing
 from hpcdi.policy.torch_policy import ReplayPolicy
 
 _LEARNING = 1  # stream of random numbers
+_SCALARS = ("total_loss", "q_value")
 
 
 class DQNPolicy(DQNActing, ReplayPolicy):
@@ -65,6 +66,7 @@ class DQNPolicy(DQNActing, ReplayPolicy):
         self._target = copy.deepcopy(self._model).requires_grad_(False)
         self._target_forward = gradient_step.forward_of(self._target, learn, self._device)
         self._noise = networks.Noise(self.random(_LEARNING), self._model, self._target)
+        self._compute = self.replayed(self._learn_from)
 
     def update(self, batch: Mapping[str, Tensor]) -> dict[str, Any]:
         """One gradient step.
@@ -79,33 +81,32 @@ class DQNPolicy(DQNActing, ReplayPolicy):
             ``total_loss``, ``q_value``, ``cur_lr``, with fp16 ``skipped_steps`` and, where asked
             for, ``priority``: float32 array [batch].
         """
-        cfg, learn, count = self._cfg, self._learn, len(batch["action"])
+        with self._noise:
+            scalars, priority = self._compute(batch)
+        self._updates += 1
+        if self._updates % self._learn.target_update_freq == 0:
+            self._target.load_state_dict(self._model.state_dict())
+        info: dict[str, Any] = dict(zip(_SCALARS, scalars.tolist(), strict=True))
+        if self._cfg.priority:
+            info["priority"] = priority.cpu().numpy()
+        return {**info, "cur_lr": self._learn.learning_rate, **self._step.scalars()}
+
+    def _learn_from(self, batch: Mapping[str, Tensor]) -> tuple[Tensor, Tensor]:
+        """One gradient step; returns `_SCALARS`, and priorities [batch]."""
+        count = len(batch["action"])
         of_parts: list[tuple[Tensor, Tensor]] = []  # values and priorities
 
         def loss_of(part: Mapping[str, Tensor]) -> Tensor:
             losses, value, priority = self.losses(part)
-            if cfg.priority_IS_weight:
+            if self._cfg.priority_IS_weight:
                 losses = losses * part["weight"]  # Schaul et al. 2016, 3.4
             of_parts.append((value.detach(), priority.detach()))
             return gradient_step.mean_share(losses, count)
 
-        with self._noise:
-            loss = self._step.gradients(batch, loss_of)
+        loss = self._step.gradients(batch, loss_of)
         self._step.apply()
-        self._updates += 1
-        if self._updates % learn.target_update_freq == 0:
-            self._target.load_state_dict(self._model.state_dict())
-
         value, priority = map(torch.cat, zip(*of_parts, strict=True))
-        info: dict[str, Any] = {
-            "total_loss": loss.item(),
-            "q_value": value.mean().item(),
-            "cur_lr": learn.learning_rate,
-            **self._step.scalars(),
-        }
-        if cfg.priority:
-            info["priority"] = priority.cpu().numpy()
-        return info
+        return torch.stack((loss, value.mean())), priority
 
     def losses(self, batch: Mapping[str, Tensor]) -> tuple[Tensor, Tensor, Tensor]:
         """Loss, value of the action taken, and priority: the absolute TD error; each [batch]."""

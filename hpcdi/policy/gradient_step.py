@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, TypeVar
 
 import torch
@@ -152,6 +152,8 @@ class GradientStep:
         self._sync = GradientSync(self._parameters)
         self._scaler = torch.amp.GradScaler(device.type) if settings.precision == "fp16" else None
         self._zero = torch.zeros((), device=device)
+        self._rate = optimizer.param_groups[0]["lr"]
+        self._recorded_rate: Tensor | None = None  # the same, where a graph reads it
         if settings.tf32 and device.type == "cuda":
             torch.backends.cuda.matmul.allow_tf32 = True  # of the process: all that it computes
             torch.backends.cudnn.allow_tf32 = True
@@ -160,6 +162,28 @@ class GradientStep:
         """Set the learning rate of the next steps."""
         for group in self.optimizer.param_groups:
             group["lr"] = rate
+        if self._recorded_rate is not None and self._rate != rate:
+            self._recorded_rate.fill_(rate)
+        self._rate = rate
+
+    @property
+    def is_recordable(self) -> bool:
+        """True if its steps can be recorded as parts of a CUDA graph, see `graphs`."""
+        return self._scaler is None and optimizers.is_recordable(self.optimizer)
+
+    @contextlib.contextmanager
+    def recording(self) -> Iterator[None]:
+        """Steps within it are recorded; whenever they are replayed, they follow `set_rate`."""
+        groups = self.optimizer.param_groups
+        if self._recorded_rate is None:
+            self._recorded_rate = torch.tensor(self._rate, device=self._zero.device)
+        for group in groups:
+            group.update(lr=self._recorded_rate, capturable=True)
+        try:
+            yield
+        finally:
+            for group in groups:
+                group.update(lr=self._rate, capturable=False)
 
     def gradients(
         self, batch: Mapping[str, Tensor], loss: Callable[[Mapping[str, Tensor]], Tensor]

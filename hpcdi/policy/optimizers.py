@@ -38,6 +38,13 @@ def make_optimizer(network: nn.Module, settings: LearnConfig) -> torch.optim.Opt
     return optimizer
 
 
+def is_recordable(optimizer: torch.optim.Optimizer) -> bool:
+    """True if its steps can be a part of a CUDA graph: with all numbers on the device."""
+    return type(optimizer) in (torch.optim.Adam, torch.optim.AdamW) and all(
+        group["fused"] and not group["differentiable"] for group in optimizer.param_groups
+    )
+
+
 def step(optimizer: torch.optim.Optimizer) -> None:
     """Make a step of an optimizer, as it is where nobody compiles or watches it.
 

@@ -72,6 +72,7 @@ class SACPolicy(SACActing, ReplayPolicy):
         entropy = learn.target_entropy
         self._target_entropy = -float(len(cfg.model.action_low)) if entropy is None else entropy
         self._noise = self.random(_UPDATES)
+        self._compute = self.replayed(self._learn_from)
 
     def update(self, batch: Mapping[str, Tensor]) -> dict[str, Any]:
         """A gradient step of the critics, one of the actor, and one of the temperature.
@@ -85,12 +86,26 @@ class SACPolicy(SACActing, ReplayPolicy):
             alpha, cur_lr``, with fp16 ``skipped_steps`` and, where asked for, ``priority``: float32
             array [batch], the absolute TD error, mean of the critics.
         """
+        count, components = len(batch["n_step_return"]), len(self._box[0])
+        drawn = self._noise.standard_normal((2, count, components), dtype=np.float32)
+        noise, next_noise = torch.from_numpy(drawn).to(self._device)
+        scalars, error = self._compute({**batch, "noise": noise, "next_noise": next_noise})
+        self._updates += 1
+        info: dict[str, Any] = dict(zip(_SCALARS, scalars.tolist(), strict=True))
+        if self._cfg.priority:
+            info["priority"] = error.cpu().numpy()
+        return {**info, "cur_lr": self._learn.learning_rate, **self._step.scalars()}
+
+    def _learn_from(self, batch: Mapping[str, Tensor]) -> tuple[Tensor, Tensor]:
+        """The gradient steps; returns `_SCALARS`, and absolute errors [batch].
+
+        Args:
+            batch: see `update`; and ``noise, next_noise``: of a standard normal distribution,
+                [batch, components].
+        """
         cfg, count = self._cfg, len(batch["n_step_return"])
         middle, half = self._box
-        drawn = self._noise.standard_normal((2, count, len(half)), dtype=np.float32)
-        noise, next_noise = torch.from_numpy(drawn).to(self._device)
-        action = (batch["action"].reshape(count, -1) - middle) / half
-        batch = {**batch, "action": action, "noise": noise, "next_noise": next_noise}
+        batch = {**batch, "action": (batch["action"].reshape(count, -1) - middle) / half}
         of_parts: list[tuple[Tensor, Tensor]] = []  # values and absolute errors
         log_probs: list[Tensor] = []
 
@@ -126,8 +141,6 @@ class SACPolicy(SACActing, ReplayPolicy):
             self._temperature_step.gradients({"log_prob": log_prob}, temperature_loss)
             self._temperature_step.apply()
         gradient_step.follow(self._targets, self._critics, cfg.learn.tau)
-        self._updates += 1
-
         value, error = map(torch.cat, zip(*of_parts, strict=True))
         scalars = (
             of_critics + of_actor,
@@ -137,10 +150,7 @@ class SACPolicy(SACActing, ReplayPolicy):
             -log_prob.mean(),
             alpha,
         )
-        info: dict[str, Any] = dict(zip(_SCALARS, torch.stack(scalars).tolist(), strict=True))
-        if cfg.priority:
-            info["priority"] = error.cpu().numpy()
-        return {**info, "cur_lr": self._learn.learning_rate, **self._step.scalars()}
+        return torch.stack(scalars), error
 
     @property
     def _alpha(self) -> Tensor:

@@ -27,6 +27,7 @@ from hpcdi.policy.spaces import as_shape, box_of
 from hpcdi.policy.torch_policy import ReplayPolicy
 
 _UPDATES = 1  # stream of random numbers
+_SCALARS = ("total_loss", "q_value")
 
 
 class TD3Policy(TD3Acting, ReplayPolicy):
@@ -68,6 +69,8 @@ class TD3Policy(TD3Acting, ReplayPolicy):
         box = box_of(cfg.model.action_low, cfg.model.action_high)
         self._box = [torch.from_numpy(part).to(device) for part in box]
         self._noise = self.random(_UPDATES)
+        self._critics_compute = self.replayed(self._critics_learn)
+        self._actor_compute = self.replayed(self._actor_learns)
 
     def update(self, batch: Mapping[str, Tensor]) -> dict[str, Any]:
         """A gradient step of the critics and, every `policy_delay` times, one of the actor.
@@ -81,15 +84,32 @@ class TD3Policy(TD3Acting, ReplayPolicy):
             ``actor_loss``, with fp16 ``skipped_steps`` and, where asked for, ``priority``: float32
             array [batch], the absolute TD error, mean of the critics.
         """
+        count, components = len(batch["n_step_return"]), len(self._box[0])
+        drawn = self._noise.standard_normal((count, components), dtype=np.float32)
+        noise = torch.from_numpy(drawn).to(self._device)
+        scalars, error = self._critics_compute({**batch, "noise": noise})
+        self._updates += 1
+        info: dict[str, Any] = dict(zip(_SCALARS, scalars.tolist(), strict=True))
+        if self._cfg.priority:
+            info["priority"] = error.cpu().numpy()
+        if self._updates % self._cfg.learn.policy_delay == 0:
+            (loss,) = self._actor_compute(batch)
+            info["actor_loss"] = loss.item()
+        return {**info, "cur_lr": self._learn.learning_rate, **self._critic_step.scalars()}
+
+    def _critics_learn(self, batch: Mapping[str, Tensor]) -> tuple[Tensor, Tensor]:
+        """The critics' gradient step; returns `_SCALARS`, and absolute errors [batch].
+
+        Args:
+            batch: see `update`; and ``noise``, of a standard normal distribution, [batch,
+                components].
+        """
         cfg, count = self._cfg, len(batch["n_step_return"])
         middle, half = self._box
-        drawn = self._noise.standard_normal((count, len(half)), dtype=np.float32)
-        noise = torch.from_numpy(drawn).to(self._device)
-        action = (batch["action"].reshape(count, -1) - middle) / half
-        batch = {**batch, "action": action, "noise": noise}
+        batch = {**batch, "action": (batch["action"].reshape(count, -1) - middle) / half}
         of_parts: list[tuple[Tensor, Tensor]] = []  # values and absolute errors
 
-        def critic_loss(part: Mapping[str, Tensor]) -> Tensor:
+        def loss_of(part: Mapping[str, Tensor]) -> Tensor:
             target = self._td_target(part)
             values = self._values(networks.observation_of(part), part["action"])
             errors = (values - target).square().sum(dim=0)  # of all critics
@@ -99,24 +119,25 @@ class TD3Policy(TD3Acting, ReplayPolicy):
             of_parts.append((detached.mean(dim=0), (detached - target).abs().mean(dim=0)))
             return gradient_step.mean_share(errors, count)
 
-        def actor_loss(part: Mapping[str, Tensor]) -> Tensor:
+        loss = self._critic_step.gradients(batch, loss_of)
+        self._critic_step.apply()
+        value, error = map(torch.cat, zip(*of_parts, strict=True))
+        return torch.stack((loss, value.mean())), error
+
+    def _actor_learns(self, batch: Mapping[str, Tensor]) -> tuple[Tensor]:
+        """The actor's gradient step; the targets follow. Returns its loss."""
+        count = len(batch["n_step_return"])
+
+        def loss_of(part: Mapping[str, Tensor]) -> Tensor:
             output, _ = self._forward(networks.observation_of(part), {})
             values = self._values(networks.observation_of(part), output.tanh())[0]
             return gradient_step.mean_share(-values, count)  # section 5.2: of the first critic
 
-        loss = self._critic_step.gradients(batch, critic_loss)
-        self._critic_step.apply()
-        self._updates += 1
-        info: dict[str, Any] = {"total_loss": loss.item(), "cur_lr": self._learn.learning_rate}
-        if self._updates % cfg.learn.policy_delay == 0:
-            info["actor_loss"] = self._step.gradients(batch, actor_loss).item()
-            self._step.apply()
-            gradient_step.follow(self._target_actor, self._model, cfg.learn.tau)
-            gradient_step.follow(self._target_critics, self._critics, cfg.learn.tau)
-        value, error = map(torch.cat, zip(*of_parts, strict=True))
-        if cfg.priority:
-            info["priority"] = error.cpu().numpy()
-        return {**info, "q_value": value.mean().item(), **self._critic_step.scalars()}
+        loss = self._step.gradients(batch, loss_of)
+        self._step.apply()
+        gradient_step.follow(self._target_actor, self._model, self._cfg.learn.tau)
+        gradient_step.follow(self._target_critics, self._critics, self._cfg.learn.tau)
+        return (loss,)
 
     def _td_target(self, batch: Mapping[str, Tensor]) -> Tensor:
         """``y = R + d min_i Q'_i(o', a' + noise)``, a' of the target actor, [batch].

@@ -28,7 +28,7 @@ from torch import Tensor, nn
 from hpcdi.comm import group
 from hpcdi.config.policy import LearnConfig, ReplayPolicyConfig, TorchPolicyConfig, no_memory
 from hpcdi.errors import PolicyError
-from hpcdi.policy import gradient_step, memories, networks, normalization, optimizers
+from hpcdi.policy import gradient_step, graphs, memories, networks, normalization, optimizers
 from hpcdi.policy.acting.base import ActingPolicy, EvaluationActor, ReplayActing, RewardTracker
 from hpcdi.policy.base import LearnMode
 from hpcdi.policy.spaces import action_leaves, obs_leaves
@@ -162,6 +162,23 @@ class TorchPolicy(ActingPolicy):
         self._steps.append(step)
         return step
 
+    def replayed(self, compute: graphs.Compute) -> graphs.Compute:
+        """What computes an update's tensors; on a GPU replayed as a CUDA graph where it can be.
+
+        All its steps must have been made before.
+
+        Args:
+            compute: see `graphs.Replayed`.
+        """
+        learn = self._cfg.learn
+        wanted = not self._cfg.has_own_network if learn.cuda_graphs is None else learn.cuda_graphs
+        is_of_rows = not (self._remembers or self._cfg.LEARNS_FROM_SEQUENCES)
+        can = is_of_rows and all(step.is_recordable for step in self._steps)
+        if self._device.type != "cuda" or not wanted or not can:
+            return compute
+        self._replayed.append(graphs.Replayed(compute, self._steps, self._device))
+        return self._replayed[-1]
+
     def _network_input(self, observation: Columns) -> networks.Observation:
         """Returns observations [rows, ...] as the network takes them: tensors, normalized."""
         tensors = networks.tensors_of(observation, self._device)
@@ -181,6 +198,7 @@ class TorchPolicy(ActingPolicy):
         self._use(gradient_step.placed(self._new_network(), self._device))
         self._learn = self._cfg.learn
         self._steps: list[gradient_step.GradientStep] = []
+        self._replayed: list[graphs.Replayed] = []
         self._step = self.make_step(self._model)
         self._forward = gradient_step.forward_of(self._model, self._cfg.learn, self._device)
         self._updates = self._iterations = self._env_steps = 0
@@ -223,6 +241,8 @@ class TorchPolicy(ActingPolicy):
         self._step.load_state_dict(state_dict)
         self._updates = state_dict.get("updates", 0)
         self._iterations = state_dict.get("iterations", 0)
+        for replayed in self._replayed:
+            replayed.forget()
 
     # -------------------------------------------------------------------------- collect, evaluate
 

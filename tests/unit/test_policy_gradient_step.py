@@ -307,7 +307,7 @@ def test_everything_is_off_by_default_but_ppos_clipping() -> None:
     off = dataclasses.asdict(StepConfig())
     assert off == {
         "precision": "float32", "accumulate": 1, "grad_clip_norm": 0.0, "compile": False,
-        "tf32": False,
+        "cuda_graphs": None, "tf32": False,
     }  # fmt: skip
     for policy, norm in ((DQNPolicy, 0.0), (PPOPolicy, 0.5)):
         learn = policy.Config().learn
