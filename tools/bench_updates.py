@@ -23,7 +23,7 @@ import math
 import os
 import statistics
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -105,20 +105,17 @@ def measured(
     if cuda:
         torch.compiler.reset()  # beyond some compiled networks torch would compile no more
         batch = {name: column.cuda() for name, column in batch.items()}
-    ways: dict[str, Update] = {}
-    for name, more in variants.items():
-        policy = create_policy(
-            {**case.settings, "cuda": cuda, "learn": {**learn, **more}}, ["learn"]
-        )
-        ways[name] = policy.learn_mode.forward
-        if not more:
-            ways["written out"] = case.written_out(policy, learn)
-            if cuda and case.is_capturable:
-                ways["written out, CUDA graph"] = case.written_out(policy, learn, batch)
+    policies = {
+        name: create_policy({**case.settings, "cuda": cuda, "learn": {**learn, **more}}, ["learn"])
+        for name, more in variants.items()
+    }
+    plain = policies["float32"]
+    ways: dict[str, Update] = {name: policy.learn_mode.forward for name, policy in policies.items()}
+    ways["written out"] = case.written_out(plain, learn)
+    set_up(ways.values(), batch)
+    if cuda and case.is_capturable:
+        ways["written out, CUDA graph"] = case.written_out(plain, learn, batch)
     rates: dict[str, list[float]] = {name: [] for name in ways}
-    for update in ways.values():
-        for _ in range(5):  # what is allocated, chosen, compiled or recorded at first
-            update(batch)
     for _ in range(3 if quick else 7):
         for name, update in ways.items():
             rates[name].append(rate(update, batch, cuda, 0.3 if quick else 1.0))
@@ -129,6 +126,13 @@ def measured(
             f"{case.name}, batch {size}, {name}", statistics.median(found), "updates/s",
             ratio=None if found is peer else ratio, peer="" if found is peer else "written out",
         )  # fmt: skip
+
+
+def set_up(ways: Iterable[Update], batch: Batch) -> None:
+    """Have all allocated, chosen, compiled and recorded that is so at first."""
+    for update in ways:
+        for _ in range(5):
+            update(batch)
 
 
 def rate(update: Update, batch: Batch, cuda: bool, block_s: float) -> float:
@@ -248,10 +252,10 @@ def captured(once: Callable[[Batch], Tensor], like: Batch) -> Callable[[Batch], 
     with torch.cuda.graph(graph):
         loss = once(held)
 
-    def replay(batch: Batch) -> Tensor:
+    def replay(batch: Batch, _optimizers_of: object = once) -> Tensor:
         for name, column in held.items():
             column.copy_(batch[name], non_blocking=True)
-        graph.replay()
+        graph.replay()  # into the optimizers' memory, too, so somebody has to keep them
         return loss
 
     return replay

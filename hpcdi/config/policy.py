@@ -239,9 +239,10 @@ class StepConfig:
     )
     cuda_graphs: bool | None = setting(
         None,
-        "replay updates on a GPU as CUDA graphs, so that launching kernels takes no time (one "
-        "learner, Adam or AdamW, no memory, not fp16; not PPO with target_kl, IMPALA or R2D2); "
-        "empty: those of built-in networks. A network of your own has to do the same in each call",
+        "replay updates on a GPU as CUDA graphs, so that launching kernels takes no time: of one "
+        "learner, with Adam or AdamW, without a memory or fp16; of PPO without target_kl and with "
+        "no schedule but the learning rate's; not of IMPALA and R2D2. Empty: where algorithm and "
+        "network are hpcdi's; true: yours, too, which do the same in each call then",
     )
     tf32: bool = setting(
         False,

@@ -17,9 +17,9 @@ from hpcdi.comm.group import get_world_size
 from hpcdi.policy.gradient_step import GradientStep
 from hpcdi.utils.log import LOGGER
 
-Compute: TypeAlias = Callable[[Mapping[str, Tensor]], tuple[Tensor, ...]]
-"""Columns -> tensors: gradient steps, and what is told of them."""
-_Signature: TypeAlias = tuple[tuple[str, torch.Size, torch.dtype], ...]
+Compute: TypeAlias = Callable[..., tuple[Tensor, ...]]
+"""Columns, numbers -> tensors: gradient steps, and what is told of them."""
+_Signature: TypeAlias = tuple[tuple[str, torch.Size, torch.dtype] | float, ...]
 
 _FIRST_CALLS = 3
 """Calls that are launched one by one: libraries set themselves up, optimizers make their states."""
@@ -30,8 +30,8 @@ _MOST_GRAPHS = 4
 class Replayed:
     """A function of columns that is recorded at its fourth call, and replayed from then on.
 
-    There is a recording for each set of shapes and dtypes. It says only what kernels do, and to
-    which memory, so the function
+    There is a recording for each set of shapes and dtypes, and of numbers. It says only what
+    kernels do, and to which memory, so the function
 
     - reads and writes the columns and what stays where it is: parameters, optimizers' states,
     - has all random numbers among its columns,
@@ -56,19 +56,20 @@ class Replayed:
         self._calls: dict[_Signature, int] = {}
         self._is_recordable = True
 
-    def __call__(self, columns: Mapping[str, Tensor]) -> tuple[Tensor, ...]:
+    def __call__(self, columns: Mapping[str, Tensor], *numbers: float) -> tuple[Tensor, ...]:
         """Compute. What is returned is overwritten by the next call."""
-        signature = tuple((name, tensor.shape, tensor.dtype) for name, tensor in columns.items())
+        shapes = ((name, tensor.shape, tensor.dtype) for name, tensor in columns.items())
+        signature: _Signature = (*shapes, *numbers)
         graph = self.graphs.get(signature)
         if graph is not None and get_world_size() == 1:
             return graph.replay(columns)
         if not self._is_recordable or get_world_size() > 1 or len(self.graphs) == _MOST_GRAPHS:
-            return self._compute(columns)
+            return self._compute(columns, *numbers)
         calls = self._calls[signature] = self._calls.get(signature, 0) + 1
         if calls <= _FIRST_CALLS:
-            return self._launched(columns)
+            return self._launched(columns, *numbers)
         try:
-            graph = _Graph(self._compute, self._steps, columns, self._stream)
+            graph = _Graph(self._compute, self._steps, columns, numbers, self._stream)
         except RuntimeError as error:
             LOGGER.warning(
                 "an update cannot be recorded as a CUDA graph, and its kernels are launched one by "
@@ -76,7 +77,7 @@ class Replayed:
                 str(error).strip().splitlines()[0],
             )
             self._is_recordable = False
-            return self._compute(columns)
+            return self._compute(columns, *numbers)
         self.graphs[signature] = graph
         return graph.replay(columns)
 
@@ -85,12 +86,12 @@ class Replayed:
         self.graphs.clear()
         self._calls.clear()
 
-    def _launched(self, columns: Mapping[str, Tensor]) -> tuple[Tensor, ...]:
+    def _launched(self, columns: Mapping[str, Tensor], *numbers: float) -> tuple[Tensor, ...]:
         """Compute as usual, on the stream that will be recorded."""
         present = torch.cuda.current_stream()
         self._stream.wait_stream(present)
         with torch.cuda.stream(self._stream):
-            found = self._compute(columns)
+            found = self._compute(columns, *numbers)
         present.wait_stream(self._stream)
         return found
 
@@ -102,6 +103,7 @@ class _Graph:
         compute: what is recorded; it is not computed yet.
         steps: that it makes.
         columns: as those that it will be replayed with.
+        numbers: those that it will be replayed with.
         stream: where it is recorded.
     """
 
@@ -110,6 +112,7 @@ class _Graph:
         compute: Compute,
         steps: Sequence[GradientStep],
         columns: Mapping[str, Tensor],
+        numbers: Sequence[float],
         stream: torch.cuda.Stream,
     ) -> None:
         self._columns = {name: tensor.clone() for name, tensor in columns.items()}
@@ -120,7 +123,7 @@ class _Graph:
             # other threads, which stage batches meanwhile, are no part of it
             graph = torch.cuda.graph(self._graph, stream=stream, capture_error_mode="thread_local")
             recording.enter_context(graph)
-            self._found = compute(self._columns)
+            self._found = compute(self._columns, *numbers)
 
     def replay(self, columns: Mapping[str, Tensor]) -> tuple[Tensor, ...]:
         """Compute with these columns."""

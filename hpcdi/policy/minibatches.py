@@ -13,6 +13,8 @@ from torch import Tensor
 from hpcdi.comm.group import allreduce_data, get_rank, get_world_size
 from hpcdi.policy import memories
 
+_JOINT = "joint"
+
 
 class Joint(NamedTuple):
     """Statistics of a joint minibatch: the samples that all learners learn from in one step."""
@@ -30,6 +32,18 @@ class Joint(NamedTuple):
         """Returns the statistics of a minibatch of a single learner."""
         deviation = advantage.std(correction=0)  # of one sample 0, not NaN
         return cls(len(advantage), advantage.mean(), deviation, advantage.max())
+
+    def columns(self) -> dict[str, Tensor]:
+        """Its tensors, to be columns beside those of the minibatch."""
+        return {_JOINT: torch.stack((self.mean, self.deviation, self.largest))}
+
+    @classmethod
+    def taken_from(
+        cls, columns: Mapping[str, Tensor], per_learner: float
+    ) -> tuple[Joint, dict[str, Tensor]]:
+        """The inverse of `columns`: the statistics, and the minibatch alone."""
+        minibatch = {name: column for name, column in columns.items() if name != _JOINT}
+        return cls(per_learner, *columns[_JOINT].unbind()), minibatch
 
 
 def minibatches(

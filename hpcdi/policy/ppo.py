@@ -34,6 +34,11 @@ class PPOPolicy(PPOActing, ActorCriticPolicy):
     _cfg: PPOConfig
     _learn: PPOLearnConfig
 
+    def prepare_learning(self) -> None:
+        """What computes a step; see `_learn_from`."""
+        super().prepare_learning()
+        self._compute = self.replayed(self._take_step)
+
     def update(self, batch: Mapping[str, Tensor]) -> list[dict[str, Any]]:
         """Several passes over all data of one policy, in minibatches.
 
@@ -68,6 +73,31 @@ class PPOPolicy(PPOActing, ActorCriticPolicy):
             `_SCALARS` of the minibatch, [scalars], this learner's shares in them; and whether the
             policy has moved too far, and so nothing was learnt.
         """
+        if self._cfg.learn.target_kl is None:
+            (row,) = self._compute({**minibatch, **joint.columns()}, joint.per_learner)
+            self._updates += 1
+            return row.clone(), False
+        losses = self._gradients(minibatch, joint)
+        is_over = self._is_too_far(losses)
+        norm = torch.zeros((), device=self._device)
+        if not is_over:
+            norm = self._step.apply(measured=True)
+            self._updates += 1
+        return _row(losses, minibatch, joint, norm), is_over
+
+    def _take_step(self, columns: Mapping[str, Tensor], per_learner: float) -> tuple[Tensor]:
+        """The gradient step of a minibatch; returns its `_SCALARS`.
+
+        Args:
+            columns: of the minibatch, and those of its joint one.
+            per_learner: of the joint one.
+        """
+        joint, minibatch = Joint.taken_from(columns, per_learner)
+        losses = self._gradients(minibatch, joint)
+        return (_row(losses, minibatch, joint, self._step.apply(measured=True)),)
+
+    def _gradients(self, minibatch: Mapping[str, Tensor], joint: Joint) -> Tensor:
+        """Put the gradient in place; returns the losses, the first of `_SCALARS`."""
         losses_of_parts: list[Tensor] = []
 
         def loss_of(part: Mapping[str, Tensor]) -> Tensor:
@@ -77,14 +107,7 @@ class PPOPolicy(PPOActing, ActorCriticPolicy):
             return losses.total
 
         self._step.gradients(minibatch, loss_of)
-        losses = functools.reduce(torch.add, losses_of_parts)
-        is_over = self._is_too_far(losses)
-        norm = torch.zeros((), device=self._device)
-        if not is_over:
-            norm = self._step.apply(measured=True)
-            self._updates += 1
-        value = gradient_step.mean_share(minibatch["value"], joint.per_learner)
-        return torch.cat([losses, torch.stack((joint.largest, value, norm))]), is_over
+        return functools.reduce(torch.add, losses_of_parts)
 
     def _is_too_far(self, losses: Tensor) -> bool:
         """Returns whether the KL divergence of the joint minibatch is above `target_kl`.
@@ -124,6 +147,12 @@ _SCALARS = (
     *("total_loss", "policy_loss", "value_loss", "entropy", "approx_kl", "clipfrac"),
     *("adv_max", "value_mean", "grad_norm"),
 )
+
+
+def _row(losses: Tensor, minibatch: Mapping[str, Tensor], joint: Joint, norm: Tensor) -> Tensor:
+    """`_SCALARS` of a minibatch, [scalars]."""
+    value = gradient_step.mean_share(minibatch["value"], joint.per_learner)
+    return torch.cat([losses, torch.stack((joint.largest, value, norm))])
 
 
 def ppo_losses(

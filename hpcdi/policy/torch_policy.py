@@ -170,10 +170,12 @@ class TorchPolicy(ActingPolicy):
         Args:
             compute: see `graphs.Replayed`.
         """
-        learn = self._cfg.learn
-        wanted = not self._cfg.has_own_network if learn.cuda_graphs is None else learn.cuda_graphs
+        learn, wanted = self._cfg.learn, self._cfg.learn.cuda_graphs
+        if wanted is None:  # what somebody else has written may do more than kernels
+            wanted = not self._cfg.has_own_network and type(self).__module__.startswith("hpcdi.")
         is_of_rows = not (self._remembers or self._cfg.LEARNS_FROM_SEQUENCES)
-        can = is_of_rows and all(step.is_recordable for step in self._steps)
+        is_fixed = all(schedule.key == "learning_rate" for schedule in learn.schedule)
+        can = is_of_rows and is_fixed and all(step.is_recordable for step in self._steps)
         if self._device.type != "cuda" or not wanted or not can:
             return compute
         self._replayed.append(graphs.Replayed(compute, self._steps, self._device))
