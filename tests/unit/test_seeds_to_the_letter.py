@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import abc
 import copy
 import pickle
 from typing import Any
@@ -124,6 +125,27 @@ def test_an_unknown_type_of_hooks_is_a_key_error(make: Any) -> None:
         make(EasyDict(x=hook))
     assert isinstance(error.value, ConfigError)
     assert str(error.value).startswith("the configuration"), "as text, not its repr"
+
+
+def test_compile_config_knows_an_evaluator() -> None:
+    """DI-engine's asks whether it is one of its own, and only then fills in its settings."""
+
+    class InteractionSerialEvaluator(abc.ABC):  # noqa: B024
+        __module__ = "ding.worker.collector.evaluator"
+
+    class BattleInteractionSerialEvaluator(InteractionSerialEvaluator):
+        __module__ = "ding.worker.collector.evaluator"
+
+    known = [InteractionSerialEvaluator, BattleInteractionSerialEvaluator]
+    assert ding.InteractionSerialEvaluator in known
+    assert ding.BattleInteractionSerialEvaluator in known
+    assert ding.InteractionSerialEvaluator != BattleInteractionSerialEvaluator
+
+    class Own(ding.InteractionSerialEvaluator):
+        pass
+
+    assert Own not in known
+    assert {ding.InteractionSerialEvaluator: 1}[ding.InteractionSerialEvaluator] == 1
 
 
 @pytest.mark.parametrize("stated", [torch.ones(2), np.ones(2)])

@@ -2,9 +2,9 @@
 
     python tests/upstream/entry.py {ding,hpcdi} ENTRY CONFIG ENV_STEPS EVAL_FREQ [--own-draws SEED]
 
-ENTRY is "serial", "onpolicy" or "ngu"; CONFIG a module below `dizoo` that holds `main_config` and
-`create_config`; EVAL_FREQ takes the place of the configuration's, unless it is 0. Our buffers draw
-as DI-engine's do, unless `--own-draws` says that they are measured.
+ENTRY is "serial", "onpolicy", "ngu" or "ppg"; CONFIG a module below `dizoo` that holds
+`main_config` and `create_config`; EVAL_FREQ takes the place of the configuration's, unless it is 0.
+Our buffers draw as DI-engine's do, unless `--own-draws` says that they are measured.
 """
 
 from __future__ import annotations
@@ -25,17 +25,18 @@ sys.path.insert(0, str(Path(__file__).parent))
 
 import stubs
 
-ENTRIES = {"serial": "serial_entry", "onpolicy": "serial_entry_onpolicy", "ngu": "serial_entry_ngu"}
-FUNCTIONS = {
-    "serial": "serial_pipeline",
-    "onpolicy": "serial_pipeline_onpolicy",
-    "ngu": "serial_pipeline_ngu",
+ENTRIES = {
+    "serial": ("ding.entry.serial_entry", "serial_pipeline"),
+    "onpolicy": ("ding.entry.serial_entry_onpolicy", "serial_pipeline_onpolicy"),
+    "ngu": ("ding.entry.serial_entry_ngu", "serial_pipeline_ngu"),
+    "ppg": ("dizoo.classic_control.cartpole.entry.cartpole_ppg_main", "main"),
 }
+"""Module and function of each entry."""
 
 
 def entry_of(worker: str, name: str) -> ModuleType:
     """The module of an entry, from its source, with `ding.worker` replaced by another package."""
-    module = importlib.import_module(f"ding.entry.{ENTRIES[name]}")
+    module = importlib.import_module(ENTRIES[name][0])
     source = Path(str(module.__file__)).read_text()
     changed = source.replace("from ding.worker import", f"from {worker} import")
     assert changed.count(f"from {worker} import") == 1
@@ -72,7 +73,8 @@ def noted(evaluator: type, rows: list[dict[str, Any]]) -> None:
     ) -> Any:
         started = time.process_time() - begun
         stop, info = evaluate(self, save_ckpt_fn, train_iter, envstep, **more)
-        returns = [float(one) for one in info["eval_episode_return"]]
+        stated = info["eval_episode_return"]
+        returns = [float(one[0] if isinstance(one, list) else one) for one in stated]
         row = {"train_iter": train_iter, "envstep": envstep, "returns": returns}
         rows.append({**row, "from_s": started, "to_s": time.process_time() - begun})
         return stop, info
@@ -101,8 +103,9 @@ def run(
 
         draws = SameDraws(is_deque=create.get("replay_buffer", {}).get("type") == "deque")
         base_buffer._seeded_by_numpy = lambda _name: draws  # type: ignore[assignment,return-value]
-    function = getattr(module, FUNCTIONS[entry])
-    function((settings.main_config, create), seed=seed or 0, max_env_step=env_steps)
+    function = getattr(module, ENTRIES[entry][1])
+    given = settings.main_config if entry == "ppg" else (settings.main_config, create)
+    function(given, seed=seed or 0, max_env_step=env_steps)
     return rows
 
 

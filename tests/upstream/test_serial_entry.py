@@ -1,4 +1,4 @@
-"""DI-engine's serial entries with one changed import, beside DI-engine itself.
+"""DI-engine's serial entries, and a program, with one changed import, beside DI-engine itself.
 
 Both draw the same samples from their buffers (`entry.SameDraws`), so everything else must be the
 same for the evaluations to come at the same steps and to have the same returns.
@@ -30,6 +30,7 @@ RUNS = [
     ("serial", f"{CARTPOLE}_rainbow_config", 1000, 15),
     ("serial", f"{CARTPOLE}_acer_config", 1500, 10),
     ("ngu", f"{CARTPOLE}_ngu_config", 1000, 10),
+    ("ppg", f"{CARTPOLE}_ppg_config", 700, 10),
     ("serial", f"{PENDULUM}_sac_config", 1300, 10),
     ("serial", f"{PENDULUM}_td3_config", 1000, 5),
 ]

@@ -41,7 +41,7 @@ from hpcdi.worker.collector.own_eval import OwnEval
 from hpcdi.worker.dict_envs import as_number, ours, to_items, to_lists
 from hpcdi.worker.dict_policy import DictActor, columnar_actor
 from hpcdi.worker.errors import NoEnvError, NoEpisodeError, NoPolicyError, QuotaError
-from hpcdi.worker.registered import class_of
+from hpcdi.worker.registered import KnownClass, class_of
 
 
 class ISerialEvaluator(Configurable, ABC):
@@ -509,7 +509,7 @@ def _numbers(_step: Step, episodes: Episodes) -> dict[int, Mapping[str, Any]]:
     return {row: {**unflatten(info), "eval_episode_return": stated} for row, info, stated in ended}
 
 
-class InteractionSerialEvaluator(SerialEvaluator, OwnEval):
+class InteractionSerialEvaluator(SerialEvaluator, OwnEval, metaclass=KnownClass):
     """Evaluates a policy by its mean return; see `SerialEvaluator` for the arguments.
 
     Videos go to TensorBoard, and as files to ``<figure_path>/videos``, or to
@@ -664,7 +664,7 @@ def describe(scalars: Mapping[str, float]) -> str:
     )
 
 
-class BattleInteractionSerialEvaluator(SerialEvaluator):
+class BattleInteractionSerialEvaluator(SerialEvaluator, metaclass=KnownClass):
     """Evaluates the first of several policies that play together; see `SerialEvaluator`.
 
     `policy` is a list of eval modes, one a player. Observations and actions of environments are
