@@ -291,6 +291,73 @@ class SACConfig(ContinuousConfig):
 
 
 @dataclass(frozen=True)
+class DiscreteCQLLearnConfig(DQNLearnConfig):
+    """The update."""
+
+    cql_weight: float = setting(
+        1.0, "weight of the term that lowers values of actions not in the data", minimum=0
+    )
+
+
+@dataclass(frozen=True)
+class DiscreteCQLConfig(DQNConfig):
+    """Settings of CQL for discrete actions: DQN, with conservative values."""
+
+    type: str = "discrete_cql"
+    learn: DiscreteCQLLearnConfig = section(DiscreteCQLLearnConfig, "the update")
+
+
+@dataclass(frozen=True)
+class CQLLearnConfig(SACLearnConfig):
+    """The update."""
+
+    cql_weight: float = setting(
+        5.0, "weight of the term that lowers values of actions not in the data", minimum=0
+    )
+    cql_actions: int = setting(
+        10, "actions of the policy, and as many uniform ones, that the term draws", minimum=1
+    )
+
+
+@dataclass(frozen=True)
+class CQLConfig(SACConfig):
+    """Settings of CQL: SAC, with conservative values."""
+
+    type: str = "cql"
+    learn: CQLLearnConfig = section(CQLLearnConfig, "the update")
+
+
+@dataclass(frozen=True)
+class IQLLearnConfig(LearnConfig):
+    """The update."""
+
+    PAPER_RATIO = 256  # a batch of 256 after every step online (Kostrikov et al. 2021)
+
+    batch_size: int = setting(256, "samples of one update (of each learner)", minimum=1)
+    learning_rate: float = setting(3e-4, "step size of all three optimizers", above=0)
+    tau: float = setting(
+        0.005, "share by which target critics follow in an update", above=0, maximum=1
+    )
+    expectile: float = setting(
+        0.7, "of a state's value among those of its actions; 0.5: their mean", above=0, maximum=1
+    )
+    beta: float = setting(
+        3.0, "inverse temperature: how much more better actions are imitated; 0: bc", minimum=0
+    )
+    most_weight: float = setting(100.0, "limit to an action's weight", above=0)
+
+
+@dataclass(frozen=True)
+class IQLConfig(ContinuousConfig):
+    """Settings of IQL."""
+
+    DRAWS_ACTIONS = True
+
+    type: str = "iql"
+    learn: IQLLearnConfig = section(IQLLearnConfig, "the update")
+
+
+@dataclass(frozen=True)
 class TD3LearnConfig(LearnConfig):
     """The update."""
 

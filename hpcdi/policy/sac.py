@@ -15,7 +15,7 @@ import copy
 import dataclasses
 import math
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
@@ -33,7 +33,7 @@ _UPDATES = 1  # stream of random numbers
 class SACPolicy(SACActing, ReplayPolicy):
     """SAC, for continuous actions within bounds."""
 
-    Config = SACConfig
+    Config: ClassVar[type] = SACConfig
     _cfg: SACConfig
     _learn: SACLearnConfig
 
@@ -112,7 +112,7 @@ class SACPolicy(SACActing, ReplayPolicy):
         def critic_loss(part: Mapping[str, Tensor]) -> Tensor:
             target = self._soft_target(part)
             values = self._values(networks.observation_of(part), part["action"])
-            errors = (values - target).square().sum(dim=0)  # eq. 5, of both critics
+            errors = self.critic_losses(part, values, target)
             if cfg.priority_IS_weight:
                 errors = errors * part["weight"]
             detached = values.detach()
@@ -151,6 +151,15 @@ class SACPolicy(SACActing, ReplayPolicy):
             alpha,
         )
         return torch.stack(scalars), error
+
+    def critic_losses(
+        self,
+        batch: Mapping[str, Tensor],  # noqa: ARG002
+        values: Tensor,
+        target: Tensor,
+    ) -> Tensor:
+        """Returns the losses of both critics together, [batch]: eq. 5."""
+        return (values - target).square().sum(dim=0)
 
     @property
     def _alpha(self) -> Tensor:

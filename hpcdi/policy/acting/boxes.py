@@ -1,4 +1,4 @@
-"""Acting within the bounds of a Box: SAC and TD3."""
+"""Acting within the bounds of a Box: SAC, CQL, IQL and TD3."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from hpcdi.config.algorithms import SACConfig, TD3Config
+from hpcdi.config.algorithms import CQLConfig, IQLConfig, SACConfig, TD3Config
 from hpcdi.policy.acting.base import DensePolicy, Network, ReplayActing
 from hpcdi.policy.acting.network import Linear
 from hpcdi.policy.spaces import as_shape, box_of
@@ -14,13 +14,15 @@ from hpcdi.types import Array, Columns, Settings
 
 LOG_STD = (-20.0, 2.0)
 """Limits of SAC's logarithms of deviations."""
+IQL_LOG_STD = (-5.0, 2.0)
+"""Limits of IQL's."""
 _ACTIONS = 0  # stream of random numbers
 
 
 class BoxActing(ReplayActing):
     """Actions between -1 and 1, which become those of the environment."""
 
-    _cfg: SACConfig | TD3Config
+    _cfg: SACConfig | IQLConfig | TD3Config
 
     def prepare_acting(self) -> None:
         """Random numbers of actions, and the bounds."""
@@ -46,6 +48,20 @@ class SACActing(BoxActing):
         return self.within_bounds(np.tanh(mean + np.exp(log_std.clip(*LOG_STD)) * noise))
 
 
+class IQLActing(BoxActing):
+    """Actions of a normal distribution around a squashed mean."""
+
+    Config: ClassVar[type] = IQLConfig
+    _cfg: IQLConfig
+
+    def act(self, observation: Columns, setting: Settings, rows: Array | None = None) -> Columns:  # noqa: ARG002
+        """Sampled actions [rows, ...]."""
+        mean, log_std = np.split(self.infer(observation)[0], 2, axis=1)
+        noise = self._rng.standard_normal(mean.shape, dtype=np.float32)
+        drawn = np.tanh(mean) + np.exp(log_std.clip(*IQL_LOG_STD)) * noise
+        return self.within_bounds(drawn.clip(-1, 1))
+
+
 class TD3Acting(BoxActing):
     """The actor's actions, and noise."""
 
@@ -65,6 +81,26 @@ class DenseSAC(SACActing, DensePolicy):
 
     def make_dense_network(self) -> Network:
         """See `hpcdi.policy.sac`."""
+        return Linear(self._cfg.model)
+
+    def best(self, output: tuple[Array, ...], legal: Array | None) -> Columns:  # noqa: ARG002
+        """The middle of the distribution."""
+        mean, _ = np.split(output[0], 2, axis=1)
+        return self.within_bounds(np.tanh(mean))
+
+
+class DenseCQL(DenseSAC):
+    """CQL's actor in numpy."""
+
+    Config = CQLConfig
+    _cfg: CQLConfig
+
+
+class DenseIQL(IQLActing, DensePolicy):
+    """IQL's actor in numpy."""
+
+    def make_dense_network(self) -> Network:
+        """See `hpcdi.policy.iql`."""
         return Linear(self._cfg.model)
 
     def best(self, output: tuple[Array, ...], legal: Array | None) -> Columns:  # noqa: ARG002

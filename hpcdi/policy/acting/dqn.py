@@ -7,7 +7,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from hpcdi.config.algorithms import C51Config, DQNConfig, QRDQNConfig
+from hpcdi.config.algorithms import C51Config, DiscreteCQLConfig, DQNConfig, QRDQNConfig
 from hpcdi.policy.acting.base import DensePolicy, Network, ReplayActing
 from hpcdi.policy.acting.network import Values
 from hpcdi.policy.exploration import LastingActions, epsilon_greedy, ladder
@@ -70,6 +70,13 @@ class DenseDQN(DQNActing, DensePolicy):
     def by_action(self, output: Array) -> Array:
         """Returns outputs [rows, actions * outputs] as [rows, actions, outputs]."""
         return output.reshape(len(output), self._cfg.model.actions, self._cfg.model.outputs)
+
+
+class DenseDiscreteCQL(DenseDQN):
+    """CQL of discrete actions in numpy."""
+
+    Config = DiscreteCQLConfig
+    _cfg: DiscreteCQLConfig
 
 
 class DenseC51(DenseDQN):

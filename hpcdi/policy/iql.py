@@ -1,0 +1,167 @@
+"""IQL: implicit Q-learning, to learn offline (Kostrikov et al. 2021, arXiv:2110.06169).
+
+No action is valued that the data do not have: a state's value is an expectile of those of the
+data's actions, and the policy imitates actions, the better ones more. Actions that networks see are
+between -1 and 1, those of the environment between its bounds.
+
+Network (the actor): observation -> mean, before it is squashed by tanh, and after it the logarithm
+of the deviation of a normal distribution of actions, [batch, 2 * components]. A factory is asked
+for that many actions; the value (one output) and the critics are made by it too.
+"""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+import math
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from hpcdi.config.algorithms import IQLConfig, IQLLearnConfig
+from hpcdi.policy import gradient_step, networks
+from hpcdi.policy.acting.boxes import IQL_LOG_STD, IQLActing
+from hpcdi.policy.distributions import log_prob_entropy
+from hpcdi.policy.spaces import as_shape, box_of
+from hpcdi.policy.torch_policy import ReplayPolicy
+
+
+class IQLPolicy(IQLActing, ReplayPolicy):
+    """IQL, for continuous actions within bounds."""
+
+    Config = IQLConfig
+    _cfg: IQLConfig
+    _learn: IQLLearnConfig
+
+    def make_network(self) -> nn.Module:
+        """The actor; see the module's docstring."""
+        model = self._cfg.model
+        size = math.prod(as_shape(model.action_shape))
+        return networks.make_network(dataclasses.replace(model, action_shape=2 * size), "linear")
+
+    # ----------------------------------------------------------------------------------- acting
+
+    def greedy(self, output: Tensor, legal: Tensor | None = None) -> tuple[Tensor, ...]:  # noqa: ARG002
+        """The actions [batch, ...] in the middle of the distribution."""
+        mean, _ = output.chunk(2, dim=1)
+        middle, half = (torch.from_numpy(x).to(mean.device) for x in (self._middle, self._half))
+        action = middle + half * mean.tanh()
+        return (action.reshape(-1, *as_shape(self._cfg.model.action_shape)),)
+
+    # ---------------------------------------------------------------------------------- learning
+
+    def prepare_learning(self) -> None:
+        """The value and the critics, which learn by steps of their own, and the critics' target."""
+        cfg, device = self._cfg, self._device
+        of_state = networks.make_network(dataclasses.replace(cfg.model, action_shape=1), "linear")
+        self._value = gradient_step.placed(of_state, device)
+        self._critics = gradient_step.placed(networks.ActionValues(cfg.model, critics=2), device)
+        self._targets = copy.deepcopy(self._critics).requires_grad_(False)
+        self._value_step = self.make_step(self._value)
+        self._critic_step = self.make_step(self._critics)
+        self._value_of, self._values, self._target_values = (
+            gradient_step.forward_of(network, cfg.learn, device)
+            for network in (self._value, self._critics, self._targets)
+        )
+        box = box_of(cfg.model.action_low, cfg.model.action_high)
+        self._box = [torch.from_numpy(part).to(device) for part in box]
+
+    def update(self, batch: Mapping[str, Tensor]) -> dict[str, Any]:
+        """A gradient step of the value, one of the actor, and one of the critics.
+
+        Args:
+            batch: ``observation, action, n_step_return, bootstrap_discount, next_observation`` and,
+                where weights are used, ``weight``; each [batch, ...].
+
+        Returns:
+            ``total_loss`` (of all three), ``critic_loss, value_loss, actor_loss, q_value,
+            advantage, cur_lr``, with fp16 ``skipped_steps`` and, where asked for, ``priority``:
+            float32 array [batch], the absolute TD error, mean of the critics.
+        """
+        cfg, learn, count = self._cfg, self._cfg.learn, len(batch["n_step_return"])
+        middle, half = self._box
+        batch = {**batch, "action": (batch["action"].reshape(count, -1) - middle) / half}
+        with torch.no_grad():
+            observation = networks.observation_of(batch)
+            value = self._target_values(observation, batch["action"]).amin(dim=0)
+        batch["q"] = value
+        advantages, errors = list[Tensor](), list[Tensor]()
+
+        def value_loss(part: Mapping[str, Tensor]) -> Tensor:
+            lack = part["q"] - self._value_in(part)
+            share = torch.where(lack > 0, learn.expectile, 1 - learn.expectile)
+            return gradient_step.mean_share(share * lack.square(), count)  # eq. 5
+
+        def actor_loss(part: Mapping[str, Tensor]) -> Tensor:
+            output, _ = self._forward(networks.observation_of(part), {})
+            mean, log_std = output.chunk(2, dim=1)
+            policy = [mean.tanh(), log_std.clamp(*IQL_LOG_STD)]
+            log_prob, _ = log_prob_entropy(policy, part["action"])
+            with torch.no_grad():
+                advantage = part["q"] - self._value_in(part)
+            advantages.append(advantage)
+            weight = (learn.beta * advantage).exp().clamp(max=learn.most_weight)
+            return gradient_step.mean_share(-weight * log_prob, count)  # eq. 7
+
+        def critic_loss(part: Mapping[str, Tensor]) -> Tensor:
+            with torch.no_grad():
+                following = self._value_in(part, "next_observation")
+                target = part["n_step_return"] + part["bootstrap_discount"] * following
+            values = self._values(networks.observation_of(part), part["action"])
+            losses = (values - target).square().sum(dim=0)  # eq. 6, of both critics
+            if cfg.priority_IS_weight:
+                losses = losses * part["weight"]
+            errors.append((values.detach() - target).abs().mean(dim=0))
+            return gradient_step.mean_share(losses, count)
+
+        losses = []
+        for step, loss in (
+            (self._value_step, value_loss),
+            (self._step, actor_loss),
+            (self._critic_step, critic_loss),
+        ):
+            losses.append(step.gradients(batch, loss))
+            step.apply()
+        gradient_step.follow(self._targets, self._critics, learn.tau)
+        self._updates += 1
+
+        of_value, of_actor, of_critics = losses
+        means = (value.mean(), torch.cat(advantages).mean())
+        scalars = (sum(losses, torch.zeros_like(of_value)), of_critics, of_value, of_actor, *means)
+        info: dict[str, Any] = dict(zip(_SCALARS, torch.stack(scalars).tolist(), strict=True))
+        if cfg.priority:
+            info["priority"] = torch.cat(errors).cpu().numpy()
+        return {**info, "cur_lr": self._learn.learning_rate, **self._step.scalars()}
+
+    def _value_in(self, batch: Mapping[str, Tensor], name: str = "observation") -> Tensor:
+        """Returns the value of a batch's observations, [batch]."""
+        value, _ = self._value_of(networks.observation_of(batch, name), {})
+        of_each: Tensor = value.squeeze(1)
+        return of_each
+
+    def _monitor_vars_learn(self) -> list[str]:
+        return [*_SCALARS, "cur_lr"]
+
+    def _state_dict_learn(self) -> dict[str, Any]:
+        return {
+            **super()._state_dict_learn(),
+            "value": self._value.state_dict(),
+            "critics": self._critics.state_dict(),
+            "target_critics": self._targets.state_dict(),
+            "value_step": self._value_step.state_dict(),
+            "critic_step": self._critic_step.state_dict(),
+        }
+
+    def _load_state_dict_learn(self, state_dict: dict[str, Any]) -> None:
+        super()._load_state_dict_learn(state_dict)
+        if "critics" in state_dict:  # else weights of the actor alone
+            self._value.load_state_dict(state_dict["value"])
+            self._critics.load_state_dict(state_dict["critics"])
+            self._targets.load_state_dict(state_dict["target_critics"])
+            self._value_step.load_state_dict(state_dict["value_step"])
+            self._critic_step.load_state_dict(state_dict["critic_step"])
+
+
+_SCALARS = ("total_loss", "critic_loss", "value_loss", "actor_loss", "q_value", "advantage")
