@@ -67,6 +67,7 @@ class IQLPolicy(IQLActing, ReplayPolicy):
         )
         box = box_of(cfg.model.action_low, cfg.model.action_high)
         self._box = [torch.from_numpy(part).to(device) for part in box]
+        self._compute = self.replayed(self._learn_from)
 
     def update(self, batch: Mapping[str, Tensor]) -> dict[str, Any]:
         """A gradient step of the value, one of the actor, and one of the critics.
@@ -80,6 +81,15 @@ class IQLPolicy(IQLActing, ReplayPolicy):
             advantage, cur_lr``, with fp16 ``skipped_steps`` and, where asked for, ``priority``:
             float32 array [batch], the absolute TD error, mean of the critics.
         """
+        scalars, error = self._compute(batch)
+        self._updates += 1
+        info: dict[str, Any] = dict(zip(_SCALARS, scalars.tolist(), strict=True))
+        if self._cfg.priority:
+            info["priority"] = error.cpu().numpy()
+        return {**info, "cur_lr": self._learn.learning_rate, **self._step.scalars()}
+
+    def _learn_from(self, batch: Mapping[str, Tensor]) -> tuple[Tensor, Tensor]:
+        """The gradient steps; returns `_SCALARS`, and absolute errors [batch]."""
         cfg, learn, count = self._cfg, self._cfg.learn, len(batch["n_step_return"])
         middle, half = self._box
         batch = {**batch, "action": (batch["action"].reshape(count, -1) - middle) / half}
@@ -125,15 +135,11 @@ class IQLPolicy(IQLActing, ReplayPolicy):
             losses.append(step.gradients(batch, loss))
             step.apply()
         gradient_step.follow(self._targets, self._critics, learn.tau)
-        self._updates += 1
 
         of_value, of_actor, of_critics = losses
         means = (value.mean(), torch.cat(advantages).mean())
-        scalars = (sum(losses, torch.zeros_like(of_value)), of_critics, of_value, of_actor, *means)
-        info: dict[str, Any] = dict(zip(_SCALARS, torch.stack(scalars).tolist(), strict=True))
-        if cfg.priority:
-            info["priority"] = torch.cat(errors).cpu().numpy()
-        return {**info, "cur_lr": self._learn.learning_rate, **self._step.scalars()}
+        total = of_value + of_actor + of_critics
+        return torch.stack((total, of_critics, of_value, of_actor, *means)), torch.cat(errors)
 
     def _value_in(self, batch: Mapping[str, Tensor], name: str = "observation") -> Tensor:
         """Returns the value of a batch's observations, [batch]."""
