@@ -9,16 +9,18 @@ import math
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TextIO
+from typing import Any, TextIO
 
 from hpcdi.commands import trackers
 from hpcdi.commands.options import add_runs, make_parser
-from hpcdi.commands.run_state import find_run
-from hpcdi.errors import EXIT_DONE, LaunchError
+from hpcdi.commands.run_state import axis_of, find_run
+from hpcdi.config.load import read_mapping
+from hpcdi.errors import EXIT_DONE, ConfigError, LaunchError
 from hpcdi.store.layout import RunLayout
 from hpcdi.utils.console import escaped
 from hpcdi.utils.curves import CurvePoint, read_curves
 from hpcdi.utils.metrics import human_count
+from hpcdi.utils.nested import dotted
 from hpcdi.utils.sparkline import sparkline
 
 HELP = """\
@@ -127,15 +129,24 @@ def _write_rows(curves: Mapping[Path, Mapping[str, Sequence[CurvePoint]]], file:
                 writer.writerow((run, name, point.step, f"{point.time:.3f}", repr(point.value)))
 
 
+def _settings(run: Path) -> dict[str, Any]:
+    """Returns a run's settings, by dotted name; none where they cannot be read."""
+    try:
+        return dict(dotted(read_mapping(RunLayout(run).config_file)))
+    except ConfigError:
+        return {}
+
+
 def _lines(curves: Mapping[Path, Mapping[str, Sequence[CurvePoint]]]) -> Iterator[str]:
     width = max(len(name) for of_run in curves.values() for name in of_run)
     for run, of_run in curves.items():
         yield escaped(str(run))
+        axis = axis_of(_settings(run))
         for name, points in of_run.items():
             values = [point.value for point in points]
             finite = [value for value in values if math.isfinite(value)]
             span = f"{min(finite):.4g} to {max(finite):.4g}" if finite else "no finite value"
             yield escaped(
                 f"  {name:{width}}  {values[-1]:>9.4g}  {sparkline(values)}  {span}, "
-                f"{len(points)} points to env step {human_count(points[-1].step)}"
+                f"{len(points)} points to {axis} {human_count(points[-1].step)}"
             )

@@ -31,6 +31,8 @@ _PROGRESS_TYPES: Mapping[str, type] = {
 }
 GOES_WELL = ("pending", "starting", "running", "done")
 
+_OFFLINE = "policy.other.commander.offline_iterations"
+
 
 @dataclass(frozen=True)
 class SignsOfLife:
@@ -113,6 +115,16 @@ class RunStatus:
 
 
 # -------------------------------------------------------------------------------------- finding it
+
+
+def axis_of(settings: Mapping[str, Any]) -> str:
+    """Returns what the steps of a run's curves are: iterations, if it begins offline.
+
+    Args:
+        settings: of its config.yaml, by dotted name.
+    """
+    is_offline = settings.get("data") and settings.get(_OFFLINE) != 0
+    return "train iteration" if is_offline else "env step"
 
 
 def find_run(name: str) -> Path:

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from hpcdi import cli
+from hpcdi.commands.run_state import axis_of
 from hpcdi.utils.curves import TensorBoardWriter, read_curves
 from hpcdi.utils.sparkline import sparkline
 
@@ -70,3 +71,9 @@ def test_a_line_of_bars() -> None:
     assert sparkline([5.0] * 9, width=3) == "▁▁▁"
     assert sparkline([float("inf")], width=2) == "  "
     assert len(sparkline([float(k) for k in range(1000)])) == 32
+
+
+def test_curves_of_a_run_that_begins_offline_are_over_iterations() -> None:
+    offline = "policy.other.commander.offline_iterations"
+    assert axis_of({"data": ["runs/a"], offline: 100}) == "train iteration"
+    assert axis_of({"data": ["runs/a"], offline: 0}) == axis_of({"data": []}) == "env step"

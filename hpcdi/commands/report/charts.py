@@ -19,13 +19,19 @@ _LEFT, _RIGHT, _TOP, _BOTTOM = 58, 12, 30, 34
 _TICKS = 6
 
 
-def line_chart(title: str, bands: Mapping[str, Band], line: tuple[str, float] | None = None) -> str:
-    """A chart over environment steps.
+def line_chart(
+    title: str,
+    bands: Mapping[str, Band],
+    line: tuple[str, float] | None = None,
+    axis: str = "environment steps",
+) -> str:
+    """A chart over the steps of curves.
 
     Args:
         title: of the chart.
         bands: name of each group -> its curve.
         line: a name and a value that is drawn across; None: none is.
+        axis: what steps are.
     """
     values = [v for b in bands.values() for part in (b.mean, b.low, b.high) for v in part]
     values += [line[1]] if line is not None else []
@@ -37,7 +43,7 @@ def line_chart(title: str, bands: Mapping[str, Band], line: tuple[str, float] | 
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {_WIDTH} {_HEIGHT}" role="img" '
         f'font-family="sans-serif" font-size="11"><title>{escape(title)}</title>'
         f'<text x="{_LEFT}" y="18" font-weight="bold" fill="currentColor">{escape(title)}</text>',
-        *plane.axes(),
+        *plane.axes(axis),
     ]
     if line is not None:
         y = plane.y(line[1])
@@ -82,7 +88,7 @@ class _Plane:
         for step, value in zip(steps.tolist(), values.tolist(), strict=True):
             yield f"{self.x(step):.1f},{self.y(value):.1f}"
 
-    def axes(self) -> Iterator[str]:
+    def axes(self, name: str) -> Iterator[str]:
         """Yields ticks with their lines and numbers."""
         for value in ticks(self.low, self.high):
             y = self.y(value)
@@ -98,7 +104,7 @@ class _Plane:
             )
         yield (
             f'<text x="{_WIDTH - _RIGHT}" y="{_HEIGHT - 4}" text-anchor="end" '
-            'fill="currentColor" opacity="0.7">environment steps</text>'
+            f'fill="currentColor" opacity="0.7">{escape(name)}</text>'
         )
 
 

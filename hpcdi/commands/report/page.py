@@ -70,10 +70,12 @@ def charts_of(groups: Sequence[Group], against: Against = None) -> dict[str, str
     shown = sorted(n for n in names if n.startswith(_GROUPS)) or sorted(names)
     shown.sort(key=lambda n: _SHOWN_FIRST.index(n) if n in _SHOWN_FIRST else len(_SHOWN_FIRST))
     charts = {}
+    axes = {run.axis for group in groups for run in group.runs}
+    axis = " or ".join(f"{each}s" for each in sorted(axes)).replace("env ", "environment ")
     for name in shown:
         bands = {g.name: band_of(curves) for g in groups if (curves := g.curve(name))}
         title = name.removeprefix("curves/").replace("_", " ")
-        charts[name] = line_chart(title, bands, against if name == SCORE else None)
+        charts[name] = line_chart(title, bands, against if name == SCORE else None, axis)
     return charts
 
 

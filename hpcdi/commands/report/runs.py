@@ -10,7 +10,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from hpcdi.commands.run_state import read_progress
+from hpcdi.commands.run_state import axis_of, read_progress
 from hpcdi.config.load import read_mapping
 from hpcdi.errors import HpcdiError
 from hpcdi.run import run_folder
@@ -47,6 +47,11 @@ class Run:
     def name(self) -> str:
         """The folder's own name, and that of the one above it."""
         return f"{self.folder.parent.name}/{self.folder.name}"
+
+    @property
+    def axis(self) -> str:
+        """What its curves' steps are."""
+        return axis_of(self.settings)
 
     @property
     def score(self) -> float:
