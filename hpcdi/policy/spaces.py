@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 import numpy as np
 
 from hpcdi.config.algorithms import ActorCriticModelConfig
-from hpcdi.config.policy import ModelConfig, TorchPolicyConfig
+from hpcdi.config.policy import ContinuousModelConfig, ModelConfig, TorchPolicyConfig
 from hpcdi.errors import Problem
 from hpcdi.types import Array, Leaf, Spaces
 from hpcdi.utils.registry import POLICY_REGISTRY
@@ -68,10 +68,14 @@ def obs_leaves(model: ModelConfig) -> tuple[Leaf, ...]:
 
 
 def action_leaves(model: ModelConfig) -> tuple[Leaf, ...]:
-    """The parts of an action: ``model.action_leaves``, or the one that ``action_space`` says."""
-    if not isinstance(model, ActorCriticModelConfig) or model.action_space == "discrete":
+    """The parts of an action: ``model.action_leaves``, or the one that ``action_space`` says.
+
+    Settings that do not say it are those of continuous actions, or of discrete ones.
+    """
+    is_discrete = getattr(model, "action_space", None) == "discrete"
+    if is_discrete or not isinstance(model, ContinuousModelConfig):
         return (Leaf("", (), "int64", counts=as_shape(model.action_shape)),)
-    if model.action_leaves:
+    if isinstance(model, ActorCriticModelConfig) and model.action_leaves:
         return model.action_leaves
     low, high = model.action_low, model.action_high
     return (Leaf("", as_shape(model.action_shape), "float32", low=low, high=high),)

@@ -9,7 +9,18 @@ from typing import Any
 import numpy as np
 import pytest
 
-from fakes.serial_runs import DQN, LIMIT, ROOT, SMALL, config_of, resume, serial, serial_run, train
+from fakes.serial_runs import (
+    DQN,
+    LIMIT,
+    PPO,
+    ROOT,
+    SMALL,
+    config_of,
+    resume,
+    serial,
+    serial_run,
+    train,
+)
 from hpcdi.data import read_episodes
 from hpcdi.errors import ConfigError, StoreError
 from hpcdi.replay.ratio import ReplayRatio
@@ -82,6 +93,18 @@ def test_given_data_have_the_returns_of_the_policy_that_learns_from_them(
     prepared(tmp_path, source, "cartpole_dqn", *OFFLINE)
     for name in ("n_step_return", "bootstrap_discount", "next_observation"):
         assert np.array_equal(column_of(tmp_path, name), column_of(source, name)), name
+
+
+def test_a_run_of_a_box_learns_from_what_another_algorithm_has_collected(tmp_path: Path) -> None:
+    limits = (*PPO, f"{LIMIT}.max_train_iter=1")
+    with serial_run(tmp_path / "ppo", "pendulum_ppo", *limits) as run:
+        train(run)
+    config, _ = prepared(tmp_path / "run", tmp_path / "ppo", "pendulum_iql", *SMALLER)
+    with LocalRun(config, RunLayout(tmp_path / "run")) as run:
+        train(run)
+        assert run.coordinator.groups.main.replay.count() == steps_of(tmp_path / "ppo")
+    action = column_of(tmp_path / "run", "action")
+    np.testing.assert_array_equal(action, column_of(tmp_path / "ppo", "action"))
 
 
 def test_pieces_are_cut_with_the_observation_after_each() -> None:
