@@ -157,6 +157,10 @@ class GroupBrokenError(CommError):
     """A member left the learners' group or hangs: collective operations fail until it regroups."""
 
 
+class GroupNotFormedError(CommError):
+    """The learners have not found each other."""
+
+
 class RankMissingError(CommError):
     """A call of all ranks has returned without what some have to give: they have died."""
 

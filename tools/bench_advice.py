@@ -36,8 +36,8 @@ PLANTED: dict[str, tuple[str, ...]] = {
         "policy.model.encoder_hidden_size_list=[512,512,512]",
     ),
     "evaluation": (
-        "cartpole_dqn", *SLOW, "env.kwargs={step_s: 0.002}", "policy.eval.every=1seconds",
-        "env.evaluator_episode_num=100",
+        "cartpole_dqn", *SLOW, "env.kwargs={step_s: 0.002}", "policy.eval.every=200env_steps",
+        "env.evaluator_episode_num=20",
     ),
     "oversubscribed": ("cartpole_dqn", "-n", "9"),
     "exploration_ends_early": (

@@ -111,7 +111,6 @@ def wrong_with(code: int | None, said: str) -> str:
     if code not in (0, 85):
         return f"EXIT CODE {code}"
     raised = re.findall(r"Traceback \(most recent call last\):\n(?:[ ].*\n)+(.*)", said)
-    raised = [error for error in raised if "MPI_ERR_PROC_FAILED" not in error]  # says what it is
     return f"TRACEBACK {raised[0]}" if raised else ""
 
 

@@ -21,6 +21,7 @@ from hpcdi.errors import (
     EXIT_REQUEUE,
     EnvValueError,
     GroupBrokenError,
+    GroupNotFormedError,
     HpcdiError,
     RankMissingError,
 )
@@ -39,6 +40,7 @@ _OF_THE_MACHINE = (
     errno.EDQUOT,
 )
 """Errors of file systems that may be gone at the next start."""
+_SAYS_ALL = (EnvValueError, GroupBrokenError, GroupNotFormedError, RankMissingError)
 _EXIT = os._exit
 _SEGMENT = "sm_segment."  # how Open MPI names its shared memory
 _OTHERS_FIRST_S = 1.0
@@ -65,7 +67,7 @@ def describe(error: BaseException, role: str) -> WorkerFailed:
     Those whose message says all have none: a value that the environment's spaces do not have, or
     another rank's death; the frames are those of who noticed it.
     """
-    says_all = isinstance(error, EnvValueError | GroupBrokenError | RankMissingError)
+    says_all = isinstance(error, _SAYS_ALL)
     lines = [] if says_all else traceback.format_exception(type(error), error, error.__traceback__)
     code = error.exit_code if isinstance(error, HpcdiError) else EXIT_FAILED
     code = EXIT_REQUEUE if is_of_the_machine(error) else code

@@ -32,7 +32,7 @@ import torch
 import torch.distributed as dist
 
 from hpcdi.comm.codec import from_bytes, to_bytes
-from hpcdi.errors import CommError, GroupBrokenError
+from hpcdi.errors import CommError, GroupBrokenError, GroupNotFormedError
 from hpcdi.utils.watchdog import WAITING
 
 if TYPE_CHECKING:
@@ -128,7 +128,8 @@ def dist_init(
         This process's rank in the group, and the group's size.
 
     Raises:
-        CommError: rank or size is unknown, or the members do not find each other in time.
+        CommError: rank or size is unknown.
+        GroupNotFormedError: the members do not find each other in time.
     """
     if dist.is_initialized():
         return dist.get_rank(), dist.get_world_size()
@@ -161,7 +162,7 @@ def dist_init(
             backend, store=store, rank=rank, world_size=world_size, timeout=limit
         )
     except (RuntimeError, ValueError, OSError) as error:  # torch's DistError is a RuntimeError
-        raise CommError(
+        raise GroupNotFormedError(
             f"learner {rank} of {world_size} could not join the {backend} process group: "
             f"{str(error).rstrip('.')}. On a host with several networks name the right one by "
             "GLOO_SOCKET_IFNAME or NCCL_SOCKET_IFNAME, or the address of learner 0 by "

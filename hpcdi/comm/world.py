@@ -6,7 +6,8 @@ Importing this starts MPI.
 from __future__ import annotations
 
 import platform
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -44,17 +45,20 @@ class World:
 
     def share(self, value: T, root: int = 0) -> T:
         """`value` of rank `root`, on every rank (collective)."""
-        shared: T = share(self.comm, value, root)
+        with called_by_all():
+            shared: T = share(self.comm, value, root)
         return shared
 
     def collect(self, value: T) -> list[T]:
         """Every rank's `value`, on every rank (collective)."""
-        values: list[T] = collect(self.comm, value)
+        with called_by_all():
+            values: list[T] = collect(self.comm, value)
         return values
 
     def open_link(self) -> MpiLink:
         """A link with tags of its own (collective)."""
-        return MpiLink(self.comm.Dup())
+        with called_by_all():
+            return MpiLink(self.comm.Dup())
 
     def split(self, groups: Mapping[str, Sequence[int]]) -> dict[str, MPI.Comm]:
         """Communicators of the groups that this rank is a member of, by name (collective).
@@ -67,7 +71,8 @@ class World:
         for name, ranks in groups.items():
             is_member = self.rank in ranks
             place = ranks.index(self.rank) if is_member else 0
-            comm = self.comm.Split(0 if is_member else MPI.UNDEFINED, place)
+            with called_by_all():
+                comm = self.comm.Split(0 if is_member else MPI.UNDEFINED, place)
             if is_member:
                 comms[name] = comm
         return comms
@@ -97,6 +102,22 @@ def collect(comm: MPI.Comm, value: Any) -> list[Any]:
     parts = np.split(gathered, np.cumsum(counts)[:-1])
     _check_came(dict(enumerate(parts)))
     return [from_bytes(part.copy()) for part in parts]
+
+
+@contextmanager
+def called_by_all() -> Iterator[None]:
+    """Turns MPI's error in a call of all ranks into one that says what has happened.
+
+    Raises:
+        RankMissingError: the call has failed.
+    """
+    try:
+        yield
+    except MPI.Exception as error:
+        raise RankMissingError(
+            f"a call of all ranks has failed ({error.Get_error_string()}): one has died, or the "
+            "network has failed"
+        ) from error
 
 
 def _check_came(of_ranks: Mapping[int, Array]) -> None:
@@ -180,7 +201,8 @@ def open_world(own: int | None = None) -> World:
     comm = MPI.COMM_WORLD
     if own is not None and own < comm.Get_size():
         comm = communicator(comm, range(own), _OWN_TAG, from_group=False)
-    node = comm.Split_type(MPI.COMM_TYPE_SHARED)
+    with called_by_all():
+        node = comm.Split_type(MPI.COMM_TYPE_SHARED)
     local_rank = node.Get_rank()
     node.Free()
     return World(comm, comm.Get_rank(), comm.Get_size(), local_rank, platform.node())

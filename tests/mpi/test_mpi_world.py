@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import platform
 from collections.abc import Iterator
 from typing import Any
@@ -80,6 +81,19 @@ def test_a_root_that_has_given_nothing_is_missing(world: World) -> None:
     if world.rank != 1:
         with pytest.raises(RankMissingError, match="without what rank 1 gave"):
             share(comm, None, 1)
+
+
+class Failing(MPI.Intracomm):
+    """As Open MPI with ULFM where a rank dies: a call fails, with whatever error."""
+
+    def Bcast(self, buf: Any, root: int = 0) -> None:
+        raise MPI.Exception(MPI.ERR_OTHER)
+
+
+def test_an_error_of_mpis_says_that_a_rank_has_died(world: World) -> None:
+    failing = dataclasses.replace(world, comm=Failing(world.comm))
+    with pytest.raises(RankMissingError, match=r"all ranks has failed \(.*\): one has died"):
+        failing.share("hello")
 
 
 @pytest.mark.parametrize("members", [(), (1, 2), (3, 1), (3,), tuple(range(RANKS))])

@@ -20,8 +20,11 @@ from hpcdi.errors import (
     EnvError,
     EnvValueError,
     GroupBrokenError,
+    GroupNotFormedError,
+    HpcdiError,
     LaunchError,
     Problem,
+    RankMissingError,
     StoreError,
 )
 
@@ -87,9 +90,13 @@ def test_a_report_holds_the_whole_traceback_and_its_causes() -> None:
     assert traceback.endswith("EnvError: no frame")
 
 
-def test_a_value_that_spaces_do_not_have_is_said_without_our_frames() -> None:
-    failure = describe(EnvValueError("reward: None"), "collector")
-    assert headline(failure, 2).endswith("failed\nEnvValueError: reward: None")
+@pytest.mark.parametrize("kind", [EnvValueError, GroupNotFormedError, RankMissingError])
+def test_what_says_all_is_said_without_our_frames(kind: type[HpcdiError]) -> None:
+    try:
+        raise kind("reward: None")
+    except HpcdiError as error:
+        failure = describe(error, "collector")
+    assert headline(failure, 2).endswith(f"failed\n{kind.__name__}: reward: None")
 
 
 def test_the_headline_names_rank_role_and_host_first() -> None:

@@ -62,7 +62,7 @@ class Used:
     Attributes:
         elapsed_s: seconds.
         ranks: that have reported.
-        evaluating_s: seconds that its evaluations took, together.
+        evaluating_s: seconds that its evaluations have taken, together; there is one at a time.
     """
 
     elapsed_s: float
@@ -175,7 +175,7 @@ def _disk(seen: RunSeen) -> str:
 
 def _evaluation(seen: RunSeen) -> str:
     share = seen.used.evaluating_s / (max(seen.collectors, 1) * seen.used.elapsed_s)
-    if share < 0.35:
+    if share < 0.25:
         return ""
     cfg = seen.config.policy.eval
     return (

@@ -21,6 +21,7 @@ from hpcdi.comm.messages import (
     BlockAdmitted,
     BlockReady,
     BlockStored,
+    CollectTask,
     Goodbye,
     LearnResult,
     Message,
@@ -413,10 +414,12 @@ class RunView:
     def _used(self, run: Scheduler, now: float) -> Used:
         """What all ranks have used so far."""
         ranks = {COORDINATOR_RANK: Rank("coordinator", self.meter.shares(), self.meter.cpu())}
+        evaluating_s = sum(one.took_s for group in run.groups for one in group.evaluations)
         for worker in run.workers:
             if worker.shares and not worker.is_guest:
                 ranks[worker.rank] = Rank(worker.role, worker.shares, worker.cpu)
-        evaluating_s = sum(one.took_s for group in run.groups for one in group.evaluations)
+            if isinstance(worker.task, CollectTask) and worker.task.eval_flag:
+                evaluating_s += now - worker.started  # one that is under way
         return Used(now - self._started, ranks, evaluating_s)
 
     def _seen(self, run: Scheduler, now: float) -> RunSeen:
