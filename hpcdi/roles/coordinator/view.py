@@ -21,7 +21,6 @@ from hpcdi.comm.messages import (
     BlockAdmitted,
     BlockReady,
     BlockStored,
-    CollectTask,
     Goodbye,
     LearnResult,
     Message,
@@ -418,7 +417,7 @@ class RunView:
         for worker in run.workers:
             if worker.shares and not worker.is_guest:
                 ranks[worker.rank] = Rank(worker.role, worker.shares, worker.cpu)
-            if isinstance(worker.task, CollectTask) and worker.task.eval_flag:
+            if worker.is_evaluating:
                 evaluating_s += now - worker.started  # one that is under way
         return Used(now - self._started, ranks, evaluating_s)
 
@@ -507,6 +506,8 @@ def status_of(run: Scheduler, record: RunRecord, said: Sequence[str] = ()) -> St
     if run.is_on and (blocked := groups.blocked):
         after.append(blocked)
     main = groups.main
+    if any(worker.is_evaluating for worker in run.workers):
+        after.append("evaluating")
     return Status(
         (groups.env_steps, flow.env_steps.per_second()),
         (main.train_iter, flow.train_iters.per_second()),

@@ -181,6 +181,11 @@ class Worker:
         """True if it does a collect task that is no evaluation."""
         return isinstance(self.task, CollectTask) and not self.task.eval_flag
 
+    @property
+    def is_evaluating(self) -> bool:
+        """True if it plays an evaluation."""
+        return isinstance(self.task, CollectTask) and self.task.eval_flag
+
     def enter(self, ready: WorkerReady) -> None:
         """Note that it has reported: it is free."""
         self.state, self.role, self.group = State.FREE, ready.role, ready.player
