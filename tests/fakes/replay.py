@@ -27,6 +27,8 @@ EVERY_5_S = Interval("seconds", 5.0)
 CAPACITY = 100
 BLOCK_BYTES = 16 * 20
 """Blocks of up to 20 rows: a row is 16 bytes."""
+OF_RANK_3 = 3 << BLOCK_ID_BITS
+"""Ids of blocks that rank 3 has collected begin here; those below are of data that is given."""
 
 
 def block(block_id: int, lengths: Sequence[int], tail: int = 1, version: int = 0) -> BlockReady:

@@ -10,6 +10,7 @@ import pytest
 
 from fakes.replay import (
     CAPACITY,
+    OF_RANK_3,
     admitted,
     block,
     demand,
@@ -45,15 +46,15 @@ def experiment(**buffer: Any) -> dict[str, Any]:
 
 def test_blocks_wait_while_the_learner_draws_too_little() -> None:
     partition = make_partition(**limited(max=0.5))
-    give(partition, block(1, [8]))
+    give(partition, block(OF_RANK_3 + 1, [8]))
     partition.demand(demand(1, 4))
     assert serve(partition) is not None  # 8 pushed, 4 drawn: 2 for one
-    assert partition.offer(block(2, [8])) == []
+    assert partition.offer(block(OF_RANK_3 + 2, [8])) == []
     assert "blocks wait: 9 items pushed for 4 drawn" in partition.blocked
     for _ in range(8):
         partition.demand(demand(1, 4))
         assert serve(partition) is not None
-    assert [order.block_id for order in partition.orders()] == [2]
+    assert [order.block_id for order in partition.orders()] == [OF_RANK_3 + 2]
     assert partition.blocked == ""
 
 
@@ -63,9 +64,9 @@ def test_a_learner_gets_its_batches_before_the_blocks_that_waited_for_them() -> 
     partitions = run.main.replay.partitions
     partitions[1] = make_partition(**limited(max=0.5))
     partition = partitions[1]
-    give(partition, block(1, [8]))
+    give(partition, block(OF_RANK_3 + 1, [8]))
     assert run.ask(1)
-    assert partition.offer(block(2, [8])) == []
+    assert partition.offer(block(OF_RANK_3 + 2, [8])) == []
     kinds: list[type] = []
     while not any(kind is AdmitBlock for kind in kinds):
         kinds = [type(order.message) for order in run.ask(1)]

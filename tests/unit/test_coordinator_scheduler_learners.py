@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fakes.replay import (
+    OF_RANK_3,
     admitted,
     ask_all,
     block,
@@ -52,13 +53,13 @@ def test_nobody_is_served_until_all_can_be() -> None:
     replay.open(1, 2)
     replay.partitions[1].demand(demand(8, 4))
     for k in range(4):
-        replay.assign(block(k, [8]))
+        replay.assign(block(OF_RANK_3 + k, [8]))
     for k in (0, 2):
-        replay.admit(1, admitted(k))
+        replay.admit(1, admitted(OF_RANK_3 + k))
     assert replay.serve(0, ()) == []  # 2 has not asked
     replay.partitions[2].demand(demand(2, 4))
     assert replay.serve(0, ()) == []  # 2 holds nothing
-    replay.admit(2, admitted(1))
+    replay.admit(2, admitted(OF_RANK_3 + 1))
     assert served(replay.serve(0, ())) == {1: 2, 2: 2}
     assert replay.serve(0, ()) == []
     assert replay.partitions[1].waits  # for six more
