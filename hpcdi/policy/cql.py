@@ -81,9 +81,9 @@ class CQLPolicy(SACPolicy):
         observation = networks.observation_of(batch)
         with torch.no_grad():
             output, _ = self._forward(observation, {})
-            output = output.repeat_interleave(drawn, dim=0)
+            output = output.unsqueeze(1).expand(-1, drawn, -1).flatten(0, 1)
             acted, log_prob = squashed_normal(output, noise.reshape(count * drawn, components))
-        rows = torch.arange(count, device=uniform.device).repeat_interleave(drawn)
+        rows = torch.arange(count, device=uniform.device).unsqueeze(1).expand(-1, drawn).flatten()
         several = networks.rows_of(observation, rows)
         of_uniform, of_policy = (
             self._values(several, action) - log_density

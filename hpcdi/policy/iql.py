@@ -101,7 +101,7 @@ class IQLPolicy(IQLActing, ReplayPolicy):
 
         def value_loss(part: Mapping[str, Tensor]) -> Tensor:
             lack = part["q"] - self._value_in(part)
-            share = torch.where(lack > 0, learn.expectile, 1 - learn.expectile)
+            share = (learn.expectile - (lack < 0).float()).abs()
             return gradient_step.mean_share(share * lack.square(), count)  # eq. 5
 
         def actor_loss(part: Mapping[str, Tensor]) -> Tensor:

@@ -31,6 +31,9 @@ KINDS: dict[str, dict[str, Any]] = {
     "qrdqn": {"model": DISCRETE, **WEIGHTED},
     "sac": {"model": BOX, **WEIGHTED},
     "td3": {"model": BOX},
+    "iql": {"model": BOX, **WEIGHTED},
+    "cql": {"model": BOX},
+    "discrete_cql": {"model": DISCRETE},
 }
 VARIANTS: dict[str, dict[str, Any]] = {
     "float32": {},
