@@ -1,7 +1,8 @@
 """What an environment hands over, and what it takes: its nested values as rows of flat columns.
 
 Nobody else converts, whatever kind an environment is of: a value goes into its row by `Space.put`
-and comes back by `Space.value`, a step's results go by `Results.put`. A column is [rows, ...]::
+and comes back by `Space.value`, a step's results go by `Results.put`, or `rewards_of_all` and
+`truths_of_all`. A column is [rows, ...]::
 
     Box                                          ``observation``
     Box with a mask                              ``observation``, ``action_mask``
@@ -20,6 +21,8 @@ import dataclasses
 import math
 import reprlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import partial
+from types import EllipsisType
 from typing import Any
 
 import numpy as np
@@ -29,8 +32,10 @@ from hpcdi.errors import EnvError, EnvValueError
 from hpcdi.types import ACTION_MASK, Array, Columns, Leaf, Spaces
 
 Path = tuple[Any, ...]
-At = int | slice
-"""One row, or several."""
+At = int | EllipsisType
+"""One row, or all."""
+Put = Callable[[Any], None]
+"""Checks a value, and copies it into its row, or those of all into theirs."""
 Origin = Mapping[str, Sequence[float]]
 """What is subtracted from observations, by column: one number, or one for each component."""
 COARSE_FROM = 1e5
@@ -211,38 +216,40 @@ class Field:
             whole = (0, 1) if self.dtype.kind == "b" else _range_of(self.dtype)
             self._limits = whole
         self._is_number = not self.shape and self.dtype.kind in "iu"
-        # whether any value of its own dtype and shape is right, and stored as it is
+        # any value of its own dtype and shape is right, and stored as it is
         self._takes_all = origin is None and (self.dtype.kind == "f" or self._is_within(self.dtype))
         # of the last array of one row, and of several, that needed no other look
         self._known: dict[bool, tuple[Any, tuple[int, ...], bool]] = {}
 
+    def into(self, column: Array, at: At) -> Put:
+        """Returns what writes a value to a row, or those of all to theirs; it raises as `put`."""
+        part = column if at is ... else column[at, ...]
+        array_type, dtype, shape = np.ndarray, self.dtype if self._takes_all else None, part.shape
+
+        def put(value: Any) -> None:
+            if value.__class__ is array_type and value.dtype is dtype and value.shape == shape:
+                part[...] = value  # needs no other look
+            else:
+                self.put(column, at, value)
+
+        return put
+
     def put(self, column: Array, at: At, value: Any) -> None:
-        """Write a value to a row, or those of several to theirs.
+        """Write a value to a row, or those of all to theirs.
 
         Raises:
             EnvValueError: it is not as the space says.
         """
-        is_one = at.__class__ is not slice
-        if (
-            self._takes_all
-            and value.__class__ is np.ndarray
-            and value.dtype is self.dtype
-            and value.shape == (self.shape if is_one else column[at].shape)
-        ):
-            column[at] = value
-            return
-        array, is_safe = value, False
-        if value.__class__ is np.ndarray:
-            dtype, shape, is_safe = self._known.get(is_one, (None, (), False))
-            if value.dtype is not dtype or value.shape != shape:
-                array, is_safe = self._fitting(value, np.shape(column[at]), is_one)
-        elif is_one and self._is_number and isinstance(value, int | np.integer):
+        is_one = at.__class__ is int
+        if is_one and self._is_number and isinstance(value, _WHOLE):
             low, high = self._limits or (value, value)
             if not low <= value <= high:
                 raise self._outside(np.asarray(value), is_one=True)
             column[at] = value
             return
-        else:
+        array = value
+        dtype, shape, is_safe = self._known.get(is_one, (None, (), False))
+        if value.__class__ is not np.ndarray or value.dtype is not dtype or value.shape != shape:
             array, is_safe = self._fitting(value, np.shape(column[at]), is_one)
         if not is_safe:
             self._check_limits(array, is_one)
@@ -254,9 +261,9 @@ class Field:
             with np.errstate(over="ignore"):  # infinite in float32: the manager names it
                 column[at] = array
 
-    def value(self, columns: Columns, at: At, from_zero: bool) -> Any:
-        """Returns a copy of its part of a row, or of several; see `Space.value`."""
-        value = columns[self.name][at]
+    def value(self, column: Array, at: At, from_zero: bool = False) -> Any:
+        """Returns a copy of its part of a row, or of all; see `Space.value`."""
+        value = column[at]
         if self.start is not None and not from_zero:
             return value + self.start
         return value.copy() if value.ndim else value
@@ -439,45 +446,65 @@ class Space:
     # ---- into rows
 
     def put(self, columns: Columns, at: At, value: Any) -> None:
-        """Write an environment's value to its row; or those of several, leaf by leaf, to theirs.
+        """Write an environment's value to its row; or those of all, leaf by leaf, to theirs.
 
         Nothing of it is kept. Actions are written as they are: policies count from 0.
 
         Args:
             columns: of this space, and perhaps others.
-            at: the row, or rows.
-            value: as the environment has it; of several rows each leaf is [rows, ...].
+            at: the row; `...`: all.
+            value: as the environment has it; of all rows each leaf is [rows, ...].
 
         Raises:
             EnvValueError: it is not as the space says.
         """
+        self.into(columns, at)(value)
+
+    def into(self, columns: Columns, at: At) -> Put:
+        """Returns what does `put` of many values, one after the other."""
         if self._only is not None:
-            self._only.put(columns[self._only.name], at, value)
-            return
-        for field in self.fields:
-            try:
-                part = pick(value, field.path)
-            except (KeyError, IndexError, TypeError, ValueError) as error:
-                raise EnvValueError(
-                    f"{field.name}: is missing in {described(value)}; the space has it"
-                ) from error
-            field.put(columns[field.name], at, part)
+            return self._only.into(columns[self._only.name], at)
+        parts = [(field.name, field.path, field.into(columns[field.name], at)) for field in self.fields]
+
+        def put(value: Any) -> None:
+            for name, path, put_part in parts:
+                try:
+                    part = pick(value, path)
+                except (KeyError, IndexError, TypeError, ValueError) as error:
+                    raise EnvValueError(
+                        f"{name}: is missing in {described(value)}; the space has it"
+                    ) from error
+                put_part(part)
+
+        return put
 
     # ---- and back
 
     def value(self, columns: Columns, at: At, *, from_zero: bool = False) -> Any:
-        """Returns what the environment takes, or has returned: copies of its row, or rows.
+        """Returns what the environment takes, or has returned: copies of its row, or of all.
 
         Args:
             columns: of this space, and perhaps others.
-            at: the row, or rows.
+            at: the row; `...`: all.
             from_zero: leave discrete actions counted from 0.
         """
         if self._only is not None:
-            return self._only.value(columns, at, from_zero)
-        return _built(
-            self._space, (), lambda path: self._by_path[path].value(columns, at, from_zero)
-        )
+            return self._only.value(columns[self._only.name], at, from_zero)
+
+        def leaf_at(path: Path) -> Any:
+            field = self._by_path[path]
+            return field.value(columns[field.name], at, from_zero)
+
+        return _built(self._space, (), leaf_at)
+
+    def out_of(self, columns: Columns, row: int) -> Callable[[], Any]:
+        """Returns what does `value` of a row, again and again."""
+        only = self._only
+        if only is None:
+            return partial(self.value, columns, row)
+        if not only.shape and only.start is None:  # a number of an array is a copy
+            return partial(columns[only.name].__getitem__, row)
+        return partial(only.value, columns[only.name], row)
 
     def from_zero(self, value: Any) -> Any:
         """Returns an environment's action as policies have it: discrete parts from 0."""
@@ -525,8 +552,9 @@ class Results:
             EnvValueError: it is no number, or no truth; a reward that is none (NaN) is taken, and
                 the manager's business.
         """
-        is_usual = reward.__class__ is float and -_MOST <= reward <= _MOST
-        self.reward[row] = reward if is_usual else number_of(reward)
+        if reward.__class__ is not float or not -_MOST <= reward <= _MOST:
+            reward = number_of(reward)
+        self.reward[row] = reward
         if terminated is False and truncated is False and not self._may_end[row]:
             return False
         is_terminated = (
@@ -539,26 +567,11 @@ class Results:
         self._may_end[row] = is_over = bool(is_terminated or is_truncated)
         return is_over
 
-    def put_all(self, reward: Any, terminated: Any, truncated: Any) -> bool:
-        """Write what a vector environment returned of a step; returns whether any ended.
-
-        Raises:
-            EnvValueError: see `put`.
-        """
-        rows = len(self.reward)
-        numbers = _of_each("reward", reward, rows)
-        if numbers.dtype is self.reward.dtype:
-            self.reward[:] = numbers
-        else:
-            with np.errstate(over="ignore"):  # infinite in float32: the manager names it
-                self.reward[:] = numbers
-        self.terminated[:] = _are_truths("terminated", terminated, rows)
-        self.truncated[:] = _are_truths("truncated", truncated, rows)
-        return bool(np.count_nonzero(self.terminated) or np.count_nonzero(self.truncated))
-
 
 _BOOL = np.dtype(bool)
+_FLOAT32, _FLOAT64 = np.dtype(np.float32), np.dtype(np.float64)
 _MOST = float(np.finfo(np.float32).max)
+_WHOLE = (int, np.integer)
 _NUMBERS = (float, int, np.floating, np.integer)
 
 
@@ -603,6 +616,44 @@ def _one(value: Any, name: str, wanted: str) -> float:
     return float(array.reshape(-1)[0])
 
 
+def rewards_of_all(value: Any, rows: int) -> Array:
+    """Returns what means a number of each environment as these: a copy, float32 [rows].
+
+    Beyond float32 they are infinite.
+
+    Raises:
+        EnvValueError: it is something else; a number that is none (NaN) is taken.
+    """
+    numbers = _of_each("reward", value, rows)
+    if numbers.dtype is _FLOAT32 or (
+        # where the sum of squares is small all are; that is quicker than to ask for no warning
+        numbers.dtype is _FLOAT64 and numbers.dot(numbers) < _MOST
+    ):
+        return numbers.astype(np.float32)
+    with np.errstate(over="ignore"):  # infinite in float32: the manager names it
+        return numbers.astype(np.float32)
+
+
+def truths_of_all(value: Any, rows: int, name: str) -> Array:
+    """Returns what means a truth of each environment as these: bool [rows], perhaps its own array.
+
+    Raises:
+        EnvValueError: it is something else; see `truth_of`.
+    """
+    if value.__class__ is np.ndarray and value.dtype is _BOOL and value.shape == (rows,):
+        truths: Array = value
+        return truths
+    array = _of_each(name, value, rows)
+    if array.dtype is _BOOL:
+        return array
+    is_true: Array = array == 1
+    wrong = ~(is_true | (array == 0))
+    if wrong.any():
+        row = int(wrong.argmax())
+        raise EnvValueError(f"{name}: {array[row]}, and must be True or False", row)
+    return is_true
+
+
 def _of_each(name: str, value: Any, rows: int) -> Array:
     """Returns the numbers of several environments, one each, [rows]."""
     if value.__class__ is np.ndarray and value.shape == (rows,) and value.dtype.kind in "fb":
@@ -617,22 +668,6 @@ def _of_each(name: str, value: Any, rows: int) -> Array:
             f"{name}: {described(value)}, and must be one of each of {rows} environments"
         )
     return array.reshape(rows)
-
-
-def _are_truths(name: str, value: Any, rows: int) -> Array:
-    """Returns the truths of several environments, one each, bool [rows]."""
-    if value.__class__ is np.ndarray and value.dtype is _BOOL and value.shape == (rows,):
-        truths: Array = value
-        return truths
-    array = _of_each(name, value, rows)
-    if array.dtype is _BOOL:
-        return array
-    is_true: Array = array == 1
-    wrong = ~(is_true | (array == 0))
-    if wrong.any():
-        row = int(wrong.argmax())
-        raise EnvValueError(f"{name}: {array[row]}, and must be True or False", row)
-    return is_true
 
 
 def as_numbers(value: Any) -> Array:
@@ -701,7 +736,9 @@ def parts_of_reset(result: Any) -> tuple[Any, Any]:
     Raises:
         EnvValueError: it is something else.
     """
-    if isinstance(result, tuple | list) and len(result) == 2:
+    if result.__class__ is tuple and len(result) == 2:
+        return result
+    if isinstance(result, (tuple, list)) and len(result) == 2:
         return result[0], result[1]
     raise EnvValueError(f"reset() returned {_parts(result)}, and must return observation and info")
 

@@ -56,4 +56,4 @@ def _values(space: Space, columns: Columns) -> Any:
     for field in space.fields:
         column = columns[field.name].astype(field.dtype, copy=False).reshape(-1, *field.shape)
         typed[field.name] = column if field.origin is None else column + field.origin
-    return space.value(typed, slice(None))
+    return space.value(typed, ...)

@@ -30,6 +30,7 @@ from hpcdi.config.schedule import Scheduled
 from hpcdi.env.base import BackendStep, EnvFacts, EnvFailure, EnvFn, EpisodeStart
 from hpcdi.env.contract import (
     Origin,
+    Put,
     Results,
     Space,
     numbers_in,
@@ -45,6 +46,7 @@ from hpcdi.errors import ConfigError, EnvError, EnvValueError
 from hpcdi.types import Array, Columns
 from hpcdi.utils.lifetime import Closing
 from hpcdi.utils.log import LOGGER
+from hpcdi.utils.truths import all_of
 
 Command = tuple[Any, ...]
 """The name of a method of `LocalWorker`, and its arguments."""
@@ -198,8 +200,10 @@ class LocalWorker:
         self._env: Any = None
         self._rows: list[int] = []  # of its players
         self._arrays: Any = None
-        self._seen: Any = None  # spaces
-        self._acts: Any = None
+        # of each of its players: into both sets of observations, and into the last ones
+        self._shows: Sequence[Sequence[Put]] = ()
+        self._keeps: Sequence[Put] = ()
+        self._actions: Sequence[Callable[[], Any]] = ()
         self._result: Any = None
         self._failure: EnvFailure | None = None
         self._scheduled: Scheduled = {}  # for episodes that begin
@@ -305,16 +309,15 @@ class LocalWorker:
             At an episode's end the numbers of each player's info, else an empty list; and the info,
             if it is kept. None: neither.
         """
-        arrays, seen, (row,) = self._arrays, self._seen, self._rows
-        result = self._env.step(self._acts.value(arrays.action, row))
+        row, results = self._rows[0], self._arrays.results
+        result = self._env.step(self._actions[0]())
         if result.__class__ is not tuple or len(result) != 5:
             result = parts_of_step(result)
         observation, reward, terminated, truncated, info = result
-        results = arrays.results
         is_over = results.put(row, reward, terminated, truncated)
         numbers: dict[str, float] = {}
         if is_over:
-            seen.put(arrays.final, row, observation)
+            self._keeps[0](observation)
             results.acts[row] = goes_on
             numbers = self._numbers(info)
             if goes_on:
@@ -323,7 +326,7 @@ class LocalWorker:
                 self._seed(next_seed)
                 with self._signals:
                     observation, _ = parts_of_reset(self._env.reset(seed=next_seed))
-        seen.put(arrays.slots[slot], row, observation)
+        self._shows[slot][0](observation)
         if not (is_over or keeps_info):
             return None
         return [numbers] if is_over else [], info if keeps_info else None
@@ -332,10 +335,10 @@ class LocalWorker:
         self, slot: int, next_seed: int | None, goes_on: bool, keeps_info: bool
     ) -> tuple[list[dict[str, float]], Any] | None:
         """`step` of a battle: the players act whose turn it is."""
-        env, arrays, results = self._env, self._arrays, self._arrays.results
+        env, results = self._env, self._arrays.results
         actions = [
-            self._acts.value(arrays.action, row) if results.acts[row] else None
-            for row in self._rows
+            action() if results.acts[row] else None
+            for row, action in zip(self._rows, self._actions, strict=True)
         ]
         observations, rewards, over, infos = env.step(actions)
         is_over = truth_of(over, "the end of a game")
@@ -348,7 +351,7 @@ class LocalWorker:
             for seat, own in enumerate(observations):
                 if own is not None:
                     with _of_player(seat):
-                        self._seen.put(arrays.final, self._rows[seat], own)
+                        self._keeps[seat](own)
             observations = [None] * len(self._rows)
             if goes_on:
                 self._on_reset()
@@ -370,12 +373,12 @@ class LocalWorker:
             acts[row] = not self._is_battle or own is not None
             if own is not None:
                 with _of_player(seat if self._is_battle else None):
-                    self._seen.put(slots[slot], row, own)
+                    self._shows[slot][seat](own)
             elif self._is_battle:
                 for name, column in slots[slot].items():
                     column[row] = slots[1 - slot][name][row]
             else:
-                self._seen.put(slots[slot], row, own)
+                self._shows[slot][seat](own)
 
     def call(self, name: str, args: tuple[Any, ...]) -> tuple[bool, Any]:
         """Call the environment's method; see `call_method`."""
@@ -410,8 +413,11 @@ class LocalWorker:
         layout, self._arrays = arrays.layout, arrays
         self._rows = [seat * layout.env_num + env for seat in range(layout.seats)]
         observation, action = self._spaces()
-        self._seen = Space.of_observations(observation, origin=layout.origin)
-        self._acts = Space.of_actions(action)
+        seen = Space.of_observations(observation, origin=layout.origin)
+        self._shows = [[seen.into(slot, row) for row in self._rows] for slot in arrays.slots]
+        self._keeps = [seen.into(arrays.final, row) for row in self._rows]
+        acts = Space.of_actions(action)
+        self._actions = [acts.out_of(arrays.action, row) for row in self._rows]
 
     def retire(self) -> None:
         """Close the environment; an error of its own does not matter any more."""
@@ -424,7 +430,7 @@ class LocalWorker:
     def close(self, _patience_s: float) -> None:
         """Close the environment."""
         self.shut()
-        self._arrays = None
+        self._arrays, self._shows, self._keeps, self._actions = None, (), (), ()
 
 
 def _check_turns(observations: Sequence[Any]) -> None:
@@ -566,17 +572,17 @@ class SingleEnvs:
         which have begun in earlier calls.
         """
         arrays, seats = self._arrays, len(began) // self.env_num
-        all_begin = np.count_nonzero(began) == len(began)
+        all_begin = all_of(began)
         for name, column in action.items():  # other rows may not have read theirs yet
-            mine: Any = slice(None) if all_begin else began
+            mine: Any = ... if all_begin else began
             arrays.action[name][mine] = column[mine]
         if self._untold:
             self._tell()
         into = 1 - self._slot if self._landing is None else 0
-        verb = "step" if seats == 1 else "play"
+        verb, workers, under_way = "step" if seats == 1 else "play", self.workers, self._under_way
         for env in range(self.env_num) if all_begin else _envs_of(began, self.env_num):
-            self.workers[env].ask((verb, into, seeds[env], goes_on[env], self.keeps_infos))
-            self._under_way[env] = None
+            workers[env].ask((verb, into, seeds[env], goes_on[env], self.keeps_infos))
+            under_way[env] = None
         answered = self._answered()
         ends, failed = self._take(answered)
         is_of_all = len(answered) == self.env_num and not failed
@@ -585,8 +591,10 @@ class SingleEnvs:
         results, reward = arrays.results, arrays.results.reward.copy()
         if not is_of_all:
             reward[~over] = 0.0
-        if ends or seats > 1 or not (all_begin and is_of_all):
+        if not (all_begin and is_of_all):
             self.acts = np.where(over, results.acts, self.acts & ~began)
+        elif ends or seats > 1:
+            self.acts = results.acts.copy()
         terminated = truncated = ended = self._none
         successor = self.observation
         if ends:
@@ -602,10 +610,11 @@ class SingleEnvs:
     ) -> tuple[dict[int, Sequence[Mapping[str, float]]], dict[int, EnvFailure]]:
         """Returns the numbers of infos where episodes ended, and the failures; keeps the infos."""
         ends, failed, self.infos = {}, {}, {}
+        workers, under_way = self.workers, self._under_way
         for env in answered:
-            del self._under_way[env]
+            del under_way[env]
             try:
-                reply = self.workers[env].answer()
+                reply = workers[env].answer()
             except EnvFailure as failure:
                 failed[env] = failure
                 continue

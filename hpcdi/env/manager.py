@@ -44,6 +44,7 @@ from hpcdi.utils.backoff import wait_s
 from hpcdi.utils.lifetime import Closing
 from hpcdi.utils.log import LOGGER
 from hpcdi.utils.processes import tree_bytes
+from hpcdi.utils.truths import all_of
 
 ResetParam = Mapping[int, Mapping[str, Any] | None]
 """Environments to reset; each with None, or with its ``seed`` and ``options``."""
@@ -89,7 +90,7 @@ class Turns:
             reward: float32 [rows]; of the step.
         """
         pending = self.pending
-        if not self._takes_turns and (over is pending or np.count_nonzero(over) == len(over)):
+        if not self._takes_turns and (over is pending or all_of(over)):
             self.pending = self._none
             return pending, reward
         live: Array = pending & over
@@ -125,19 +126,20 @@ class EpisodeCounter:
     ) -> None:
         self._quota = np.broadcast_to(_NO_LIMIT if quota is None else quota, env_num)
         self._seats, self.is_limited = seats, quota is not None
-        self._returns, self._steps = np.zeros(env_num * seats), 0
-        self._not_steps = np.zeros(env_num * seats, np.int64)  # those of other episodes, or of none
+        self._returns = np.zeros(env_num * seats)
+        self._steps = 0  # that were of all rows
+        self._others = np.zeros(env_num * seats, np.int64)  # of each, less those of ended episodes
         self._ended: list[Episodes] = []
         self.restart()
 
     @property
     def lengths(self) -> Array:
         """Steps of the running episodes, int64 [rows]."""
-        return self._steps - self._not_steps
+        return self._steps + self._others
 
     def length(self, row: int) -> int:
         """Steps of a row's running episode."""
-        return self._steps - int(self._not_steps[row])
+        return self._steps + int(self._others[row])
 
     def restart(self) -> None:
         """Every environment may do its quota again; running episodes go on."""
@@ -155,14 +157,15 @@ class EpisodeCounter:
 
     def add(self, step: BackendStep) -> None:
         """Add a step of the back-end."""
-        self._returns += step.reward  # 0 where no step is over
-        self._steps += 1
-        if np.count_nonzero(step.over) < len(step.over):
-            self._not_steps += ~step.over
+        self._returns += step.reward.astype(np.float64)  # 0 where no step is over
+        if all_of(step.over):
+            self._steps += 1
+        else:
+            self._others += step.over.astype(np.int64)
         if step.ends:
             rows, env_num = (step.ended & step.over).nonzero()[0], len(self.left)
             infos = [step.ends[row % env_num][row // env_num] for row in rows.tolist()]
-            lengths = self._steps - self._not_steps[rows]
+            lengths = self._steps + self._others[rows]
             self._ended.append(Episodes(rows, self._returns[rows], lengths, infos))
             self.drop(rows)
             if self.is_limited:
@@ -170,7 +173,7 @@ class EpisodeCounter:
 
     def drop(self, rows: Array) -> None:
         """Forget the running episodes of rows (a mask, or numbers)."""
-        self._returns[rows], self._not_steps[rows] = 0.0, self._steps
+        self._returns[rows], self._others[rows] = 0.0, -self._steps
 
     def take(self) -> Episodes:
         """Returns the episodes that ended since the last call, in order."""
@@ -451,7 +454,7 @@ class EnvManager(Closing):
         goes_on = self._goes_on()
         step = backend.step(action, began, self.seeds.following(), goes_on)
         if step.ends:
-            self.seeds.took(env for env in step.ends if goes_on[env])
+            self.seeds.took([env for env in step.ends if goes_on[env]])
         failures, failed = {**self._refused(step), **step.failed}, None
         if failures:
             failed = self._failed_rows(failures)

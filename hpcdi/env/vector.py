@@ -21,11 +21,20 @@ from gymnasium.vector import AutoresetMode, SyncVectorEnv, VectorEnv
 
 from hpcdi.config.schedule import Scheduled
 from hpcdi.env.base import BackendStep, EnvFacts, EnvFailure, EpisodeStart
-from hpcdi.env.contract import Origin, Results, Space, numbers_in, parts_of_reset, parts_of_step
+from hpcdi.env.contract import (
+    Origin,
+    Space,
+    numbers_in,
+    parts_of_reset,
+    parts_of_step,
+    rewards_of_all,
+    truths_of_all,
+)
 from hpcdi.env.in_process import call_method, close_or_warn
 from hpcdi.env.process_state import SignalGuard, seed_libraries
 from hpcdi.errors import ConfigError, EnvError, EnvValueError
 from hpcdi.types import Array, Columns
+from hpcdi.utils.truths import all_of, any_of
 
 
 class VectorEnvs:
@@ -54,7 +63,8 @@ class VectorEnvs:
         self._env: Any = None
         self._signals = SignalGuard()
         self._other: Columns = {}  # observations that the next step writes to
-        self._results = Results({name: np.zeros(env_num, dtype) for name, dtype in Results.LAYOUT})
+        self._put: Any = None  # into the present ones, and into the others
+        self._put_other: Any = None
         self._all, self._none = np.ones(env_num, dtype=bool), np.zeros(env_num, dtype=bool)
         self._all.flags.writeable = self._none.flags.writeable = False
 
@@ -95,7 +105,7 @@ class VectorEnvs:
         goes_on: Sequence[bool],  # noqa: ARG002 (it always goes on)
     ) -> BackendStep:
         """Step all environments, also those that do not act."""
-        self.observation, self._other = self._other, self.observation  # those may be in use
+        self._swap()  # those may be in use
         try:
             return self._stepped(action, began)
         except ConfigError:
@@ -110,27 +120,23 @@ class VectorEnvs:
 
         What it returned may be its own arrays, and what it is given it may change.
         """
-        env, mode, results = self._env, self._mode, self._results
-        given = self._acts.value(action or self._nothing, slice(None))
+        env, mode, rows = self._env, self._mode, self.env_num
+        given = self._acts.value(action or self._nothing, ...)
         observation, reward, terminated, truncated, info = parts_of_step(env.step(given))
-        any_ended = results.put_all(reward, terminated, truncated)
-        self._seen.put(self.observation, slice(None), observation)
-        reward, successor = results.reward.copy(), self.observation
-        if np.count_nonzero(began) < self.env_num:
+        reward = rewards_of_all(reward, rows)
+        terminated = truths_of_all(terminated, rows, "terminated")
+        truncated = truths_of_all(truncated, rows, "truncated")
+        self._put(observation)
+        successor, is_over = self.observation, terminated | truncated
+        if not all_of(began):
             reward[~began] = 0.0
-        if not any_ended:
+        if not any_of(is_over):
             self.acts = self._all  # those that did not have begun an episode in this step
             if self.keeps_infos:
                 self.infos = _infos(info, began)
             none = self._none
             return BackendStep(successor, reward, none, none, none, began, {}, {})
-        is_over = ended = terminated = results.terminated & began
-        truncated = self._none
-        if np.count_nonzero(results.truncated):
-            truncated = results.truncated & began
-            is_over = ended = terminated | truncated
-        if began is not self.acts:  # of environments that have done their number of episodes, too
-            is_over = results.terminated | results.truncated
+        ended, terminated, truncated = is_over & began, terminated & began, truncated & began
         is_same = mode is AutoresetMode.SAME_STEP
         ends: dict[int, list[dict[str, float]]]
         if info or self.keeps_infos:
@@ -142,7 +148,7 @@ class VectorEnvs:
             ends = {env: [{}] for env in ended.nonzero()[0].tolist()}
         if mode is AutoresetMode.NEXT_STEP:
             # a step that resets ends nothing
-            self.acts = ~(is_over if is_over is ended else is_over & self.acts)
+            self.acts = ~(ended if began is self.acts else is_over & self.acts)
         else:
             successor = {name: column.copy() for name, column in self.observation.items()}
             if is_same:
@@ -155,7 +161,7 @@ class VectorEnvs:
     def _put_rows(self, rows: Array, observation: Any) -> None:
         """Write some rows (bool) of an observation of all; others stay what a step has returned."""
         scratch = self._seen.zeros(self.env_num)
-        self._seen.put(scratch, slice(None), observation)
+        self._seen.put(scratch, ..., observation)
         for name, column in self.observation.items():
             column[rows] = scratch[name][rows]
 
@@ -163,7 +169,11 @@ class VectorEnvs:
         """See `Backend.turn_over`."""
         for name, column in self.observation.items():
             self._other[name][...] = column
+        self._swap()
+
+    def _swap(self) -> None:
         self.observation, self._other = self._other, self.observation
+        self._put, self._put_other = self._put_other, self._put
 
     @property
     def resets_alone(self) -> bool:
@@ -206,6 +216,8 @@ class VectorEnvs:
         self._nothing = self._acts.zeros(self.env_num)
         if not self.observation:
             self.observation, self._other = (self._seen.zeros(self.env_num) for _ in range(2))
+        self._put = self._seen.into(self.observation, ...)
+        self._put_other = self._seen.into(self._other, ...)
 
     def _reset(self, starts: Mapping[int, EpisodeStart]) -> None:
         """Reset the environments of `starts`, and write their observations."""
@@ -216,7 +228,7 @@ class VectorEnvs:
         if len(starts) == self.env_num:
             # an environment that is vectorised itself has one generator for all its copies
             result = self._env.reset(seed=seeds if is_sync else seeds[0])
-            self._seen.put(self.observation, slice(None), parts_of_reset(result)[0])
+            self._put(parts_of_reset(result)[0])
             return
         if not is_sync and self._mode is not AutoresetMode.DISABLED:
             raise EnvError(

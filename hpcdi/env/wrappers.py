@@ -222,8 +222,9 @@ class Checked(gymnasium.Wrapper[Any, Any, Any, Any]):
 
     def __init__(self, env: Any) -> None:
         super().__init__(env)
-        self._seen = Space.of_observations(env.observation_space, as_is=True)
-        self._row = self._seen.zeros(1)
+        seen = Space.of_observations(env.observation_space, as_is=True)
+        row = seen.zeros(1)
+        self._put, self._value = seen.into(row, 0), seen.out_of(row, 0)
         self._made_in = _PROCESS
 
     def reset(
@@ -244,8 +245,8 @@ class Checked(gymnasium.Wrapper[Any, Any, Any, Any]):
         )  # fmt: skip
 
     def _checked(self, observation: Any) -> Any:
-        self._seen.put(self._row, 0, observation)
-        return self._seen.value(self._row, 0)
+        self._put(observation)
+        return self._value()
 
 
 def _mapping(info: Any) -> Any:

@@ -99,7 +99,7 @@ def test_a_discrete_action_is_counted_from_zero() -> None:
     space = spaces.Discrete(3, start=5)
     acts, columns = Space.of_actions(space), {"action": np.array([0, 2])}
     assert [int(acts.value(columns, row)) for row in (0, 1)] == [5, 7]
-    assert acts.value(columns, slice(None)).tolist() == [5, 7]
+    assert acts.value(columns, ...).tolist() == [5, 7]
     assert acts.from_zero(np.int64(6)) == 1
     assert read_spaces(spaces.Box(0, 1, (1,)), space).action_kind == "discrete"
 
