@@ -176,8 +176,8 @@ class BackendStep(NamedTuple):
     Attributes:
         successor, terminated, truncated, ended: as in `Step`.
         reward: float32; of this step alone.
-        over: bool; rows of environments whose step is over, and which have not failed. Ignore the
-            other arrays elsewhere.
+        over: bool; rows of environments whose step is over, and which have not failed. Elsewhere
+            `ended` is false, rewards are 0, and the other arrays are to be ignored.
         ends: the numbers of each player's info, by environment, of the episodes that ended.
         failed: environments that failed.
     """

@@ -240,7 +240,7 @@ class Field:
         Raises:
             EnvValueError: it is not as the space says.
         """
-        is_one = at.__class__ is int
+        is_one = at is not ...
         if is_one and self._is_number and isinstance(value, _WHOLE):
             low, high = self._limits or (value, value)
             if not low <= value <= high:
@@ -263,7 +263,7 @@ class Field:
 
     def value(self, column: Array, at: At, from_zero: bool = False) -> Any:
         """Returns a copy of its part of a row, or of all; see `Space.value`."""
-        value = column[at]
+        value = column if at is ... else column[at]
         if self.start is not None and not from_zero:
             return value + self.start
         return value.copy() if value.ndim else value
@@ -464,7 +464,9 @@ class Space:
         """Returns what does `put` of many values, one after the other."""
         if self._only is not None:
             return self._only.into(columns[self._only.name], at)
-        parts = [(field.name, field.path, field.into(columns[field.name], at)) for field in self.fields]
+        parts = [
+            (field.name, field.path, field.into(columns[field.name], at)) for field in self.fields
+        ]
 
         def put(value: Any) -> None:
             for name, path, put_part in parts:
@@ -625,13 +627,11 @@ def rewards_of_all(value: Any, rows: int) -> Array:
         EnvValueError: it is something else; a number that is none (NaN) is taken.
     """
     numbers = _of_each("reward", value, rows)
-    if numbers.dtype is _FLOAT32 or (
-        # where the sum of squares is small all are; that is quicker than to ask for no warning
-        numbers.dtype is _FLOAT64 and numbers.dot(numbers) < _MOST
-    ):
-        return numbers.astype(np.float32)
+    # of small ones the sum of squares is small; that is quicker than to ask for no warning
+    if numbers.dtype is _FLOAT32 or (numbers.dtype is _FLOAT64 and numbers.dot(numbers) < _MOST):
+        return numbers.astype(_FLOAT32)
     with np.errstate(over="ignore"):  # infinite in float32: the manager names it
-        return numbers.astype(np.float32)
+        return numbers.astype(_FLOAT32)
 
 
 def truths_of_all(value: Any, rows: int, name: str) -> Array:

@@ -315,7 +315,6 @@ class LocalWorker:
             result = parts_of_step(result)
         observation, reward, terminated, truncated, info = result
         is_over = results.put(row, reward, terminated, truncated)
-        numbers: dict[str, float] = {}
         if is_over:
             self._keeps[0](observation)
             results.acts[row] = goes_on
@@ -327,9 +326,9 @@ class LocalWorker:
                 with self._signals:
                     observation, _ = parts_of_reset(self._env.reset(seed=next_seed))
         self._shows[slot][0](observation)
-        if not (is_over or keeps_info):
-            return None
-        return [numbers] if is_over else [], info if keeps_info else None
+        if is_over:
+            return [numbers], info if keeps_info else None
+        return ([], info) if keeps_info else None
 
     def play(
         self, slot: int, next_seed: int | None, goes_on: bool, keeps_info: bool

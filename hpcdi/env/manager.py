@@ -126,20 +126,19 @@ class EpisodeCounter:
     ) -> None:
         self._quota = np.broadcast_to(_NO_LIMIT if quota is None else quota, env_num)
         self._seats, self.is_limited = seats, quota is not None
-        self._returns = np.zeros(env_num * seats)
-        self._steps = 0  # that were of all rows
-        self._others = np.zeros(env_num * seats, np.int64)  # of each, less those of ended episodes
+        self._sums, self._added = np.zeros((2, env_num * seats)), np.zeros((2, env_num * seats))
+        self._returns, self._lengths = self._sums  # of the running episodes
         self._ended: list[Episodes] = []
         self.restart()
 
     @property
     def lengths(self) -> Array:
         """Steps of the running episodes, int64 [rows]."""
-        return self._steps + self._others
+        return self._lengths.astype(np.int64)
 
     def length(self, row: int) -> int:
         """Steps of a row's running episode."""
-        return self._steps + int(self._others[row])
+        return int(self._lengths[row])
 
     def restart(self) -> None:
         """Every environment may do its quota again; running episodes go on."""
@@ -156,16 +155,13 @@ class EpisodeCounter:
         return np.tile(is_open, self._seats) if rows and self._seats > 1 else is_open
 
     def add(self, step: BackendStep) -> None:
-        """Add a step of the back-end."""
-        self._returns += step.reward.astype(np.float64)  # 0 where no step is over
-        if all_of(step.over):
-            self._steps += 1
-        else:
-            self._others += step.over.astype(np.int64)
+        """Add a step of the back-end, without what has failed."""
+        self._added[0], self._added[1] = step.reward, step.over  # 0 where no step is over
+        self._sums += self._added
         if step.ends:
-            rows, env_num = (step.ended & step.over).nonzero()[0], len(self.left)
+            rows, env_num = step.ended.nonzero()[0], len(self.left)
             infos = [step.ends[row % env_num][row // env_num] for row in rows.tolist()]
-            lengths = self._steps + self._others[rows]
+            lengths = self._lengths[rows].astype(np.int64)
             self._ended.append(Episodes(rows, self._returns[rows], lengths, infos))
             self.drop(rows)
             if self.is_limited:
@@ -173,7 +169,7 @@ class EpisodeCounter:
 
     def drop(self, rows: Array) -> None:
         """Forget the running episodes of rows (a mask, or numbers)."""
-        self._returns[rows], self._others[rows] = 0.0, -self._steps
+        self._returns[rows] = self._lengths[rows] = 0.0
 
     def take(self) -> Episodes:
         """Returns the episodes that ended since the last call, in order."""
@@ -251,6 +247,7 @@ class EnvManager(Closing):
         self._backend, self._settings = backend, settings or ManagerConfig()
         self.seeds = SeedStreams(seed, self.env_num)
         self._quota: int | Sequence[int] | None = episode_num
+        self._follow = (self._settings.auto_reset,) * self.env_num
         self._retired = np.zeros(self.env_num, dtype=bool)
         self._record = self._new_record()
         self._renewal = Renewal(self._settings.renewal, self.env_num, self._bytes_of)
@@ -455,10 +452,10 @@ class EnvManager(Closing):
         step = backend.step(action, began, self.seeds.following(), goes_on)
         if step.ends:
             self.seeds.took([env for env in step.ends if goes_on[env]])
-        failures, failed = {**self._refused(step), **step.failed}, None
+        failures, failed = self._failures(step), None
         if failures:
             failed = self._failed_rows(failures)
-            step = step._replace(over=step.over & ~failed)
+            step = step._replace(over=step.over & ~failed, ended=step.ended & ~failed)
         cut = self._too_long(step) if failed is None else []
         if cut:
             step = self._cut(step, cut)
@@ -517,10 +514,8 @@ class EnvManager(Closing):
 
     def _goes_on(self) -> Sequence[bool]:
         """Returns whether an episode follows the running one: not after the last of a quota."""
-        if not self._settings.auto_reset:
-            return (False,) * self.env_num
-        if self._quota is None and not self._renewal.is_on:
-            return (True,) * self.env_num
+        if (self._quota is None and not self._renewal.is_on) or not self._settings.auto_reset:
+            return self._follow
         following: list[bool] = ((self._episodes.left > 1) & ~self._renewal.due).tolist()
         return following
 
@@ -619,22 +614,29 @@ class EnvManager(Closing):
             wrong = {0: next(iter(wrong.values()))}
         return failed | wrong
 
-    def _refused(self, step: BackendStep) -> dict[int, EnvFailure]:
-        """Returns the environments whose step is none: no numbers, or no legal action after it."""
-        backend, failed = self._backend, self._without_choice(self._backend.acts)
-        after, seen = backend.observation, step.successor
+    def _failures(self, step: BackendStep) -> Mapping[int, EnvFailure]:
+        """Returns the environments that failed in a step, or of which it is to be refused."""
+        after, seen = self._backend.observation, step.successor
         self._steps += 1
         if self._steps % _LOOK_EVERY == 1:
             self._warn_of_bounds(step.over)
-        if (
-            not math.isfinite(step.reward.dot(step.reward))
-            or not _are_finite(seen)
-            or (after is not seen and not _are_finite(after))
-        ):
+        is_finite = (
+            math.isfinite(step.reward.dot(step.reward))
+            and _are_finite(seen)
+            and (after is seen or _are_finite(after))
+        )
+        if is_finite and ACTION_MASK not in after:
+            return step.failed
+        return {**self._refused(step, is_finite=is_finite), **step.failed}
+
+    def _refused(self, step: BackendStep, *, is_finite: bool) -> dict[int, EnvFailure]:
+        """Returns the environments whose step is none: no numbers, or no legal action after it."""
+        backend, failed = self._backend, self._without_choice(self._backend.acts)
+        if not is_finite:
             begun = backend.acts & (step.ended | ~step.over)
             for what, columns, rows in (
-                ("a first observation", after, begun),
-                ("an observation", seen, step.over),
+                ("a first observation", backend.observation, begun),
+                ("an observation", step.successor, step.over),
                 ("a reward", {"": step.reward}, step.over),
             ):
                 for row in np.flatnonzero(_odd_rows(columns) & rows).tolist():

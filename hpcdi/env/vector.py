@@ -127,7 +127,8 @@ class VectorEnvs:
         terminated = truths_of_all(terminated, rows, "terminated")
         truncated = truths_of_all(truncated, rows, "truncated")
         self._put(observation)
-        successor, is_over = self.observation, terminated | truncated
+        is_cut, successor = any_of(truncated), self.observation
+        is_over = terminated | truncated if is_cut else terminated
         if not all_of(began):
             reward[~began] = 0.0
         if not any_of(is_over):
@@ -136,7 +137,10 @@ class VectorEnvs:
                 self.infos = _infos(info, began)
             none = self._none
             return BackendStep(successor, reward, none, none, none, began, {}, {})
-        ended, terminated, truncated = is_over & began, terminated & began, truncated & began
+        ended = is_over & began
+        terminated, truncated = (
+            (terminated & began, truncated & began) if is_cut else (ended, self._none)
+        )
         is_same = mode is AutoresetMode.SAME_STEP
         ends: dict[int, list[dict[str, float]]]
         if info or self.keeps_infos:
@@ -154,8 +158,9 @@ class VectorEnvs:
             if is_same:
                 self._put_last(successor, is_over, info)
             else:
+                mask = is_over.copy()  # that may be the environment's own array
                 first, _ = parts_of_reset(env.reset(options={"reset_mask": is_over.copy()}))
-                self._put_rows(is_over, first)
+                self._put_rows(mask, first)
         return BackendStep(successor, reward, terminated, truncated, ended, began, ends, {})
 
     def _put_rows(self, rows: Array, observation: Any) -> None:
