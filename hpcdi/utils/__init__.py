@@ -2,6 +2,6 @@
 
 Owns: registries, timers, closing, threads, waiting, time limits of work that may hang,
 processes of this host, full disks, logs, TensorBoard's files, progress lines, metrics, nested
-dictionaries, video files. May import: `hpcdi.errors`, `hpcdi.types`. Why so: everything above may
-use these.
+dictionaries, arrays of truths, video files. May import: `hpcdi.errors`, `hpcdi.types`. Why so:
+everything above may use these.
 """
