@@ -328,9 +328,9 @@ class ForeignEnvs:
             raise EnvError(f"no environment has stepped for {_PATIENCE_S:.0f} s; do they hang?")
         self._counter.drop(failed)
         no, counted = np.zeros(self.rows, dtype=bool), over & self._counter.open()
-        nothing = np.zeros(self.rows, dtype=np.float32)
+        nothing, ended = np.zeros(self.rows, dtype=np.float32), ended & counted
         self._counter.add(BackendStep({}, nothing, ended, no, ended, counted, ends, {}))
-        self._played += int((ended & counted).sum()) // self.seats
+        self._played += int(ended.sum()) // self.seats
 
     def take_episodes(self) -> Episodes:
         """See `Envs.take_episodes`; those that a manager counted are taken, too: it keeps them."""
