@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Sequence
 from pathlib import Path
@@ -10,10 +11,10 @@ from hpcdi.comm.solver_protocol import SolverPlace, ranks_text
 from hpcdi.commands.convert import as_yaml
 from hpcdi.commands.options import add_experiment, add_ranks, make_parser, print_lines
 from hpcdi.commands.quotas import mount_of, quotas_of
-from hpcdi.config.schema import ExperimentConfig
+from hpcdi.config.schema import ExperimentConfig, offline_iterations
 from hpcdi.errors import EXIT_DONE
 from hpcdi.run.environment import visible_gpus
-from hpcdi.run.experiment import load_experiment
+from hpcdi.run.experiment import check_data, load_experiment
 from hpcdi.run.placement import (
     HostShare,
     Place,
@@ -51,6 +52,7 @@ def main(arguments: Sequence[str]) -> int:
     options = parser.parse_intermixed_args(arguments)
     with as_yaml(options.config) as config:
         compiled, spaces = load_experiment(str(config), [*options.override, *options.short])
+        check_data(compiled.config, spaces)
     ranks = options.ranks if options.ranks is not None else default_ranks(compiled.config)
     print_lines(plan(compiled.config, spaces, ranks))
     print_lines(f"note: {note}" for note in compiled.notes)
@@ -87,23 +89,53 @@ def plan(config: ExperimentConfig, spaces: Spaces, ranks: int) -> list[str]:
     ]
     collectors = working_collectors(by_rank.own, config)
     spare = by_rank.own - 1 - learner_count(config) - collectors
-    per_s = collectors * _STEPS_PER_S * row_bytes
-    storage = config.system.storage
-    blocks_per_s = collectors * blocks_per_s_of(config, row_bytes)
-    fate = "kept" if storage.keep_data else "removed when neither buffer nor snapshots need them"
     lines += [
         *([f"{spare} of the collectors wait until they are needed"] if spare else []),
         "",
         f"a stored transition: {row_bytes} bytes (observation {spaces.observation_bytes})",
-        f"if each of {collectors} collectors makes {_STEPS_PER_S} steps/s: {human_bytes(per_s)}/s, "
-        f"{human_bytes(per_s * 3600)} an hour, about {blocks_per_s:.1f} blocks/s; shards are "
-        f"{fate}",
-        forecast_of_files(config, row_bytes, by_rank.own),
+        *_of_given(config),
+    ]
+    blocks_per_s = 0.0
+    if not math.isinf(offline_iterations(config)):
+        blocks_per_s = collectors * blocks_per_s_of(config, row_bytes)
+        lines += [
+            _of_collected(config, collectors, row_bytes, blocks_per_s),
+            forecast_of_files(config, row_bytes, by_rank.own),
+        ]
+    lines += [
         *_warnings(ranks, cores, blocks_per_s),
         *(f"warning: {problem}" for problem in does_not_fit(config, spaces)),
         *(_warnings_of_gpus(learner_count(config), len(gpus)) if config.policy.cuda else []),
     ]
     return lines
+
+
+def _of_given(config: ExperimentConfig) -> list[str]:
+    """Lines about the data that the run is given, and when it collects its own; maybe none."""
+    if not config.data:
+        return []
+    from hpcdi.run.given import size_of  # with it h5py
+
+    size, offline = size_of(config), offline_iterations(config)
+    room = human_count(config.policy.buffer.replay_buffer_size)
+    begins = f"collecting begins after {human_count(offline)} iterations"
+    return [
+        f"{human_count(size.transitions)} transitions are given, in {human_count(size.rows)} rows "
+        f"of the buffer's {room}; {'nothing is collected' if math.isinf(offline) else begins}"
+    ]
+
+
+def _of_collected(
+    config: ExperimentConfig, collectors: int, row_bytes: int, blocks_per_s: float
+) -> str:
+    """A line about the data that are collected."""
+    per_s = collectors * _STEPS_PER_S * row_bytes
+    is_kept = config.system.storage.keep_data
+    fate = "kept" if is_kept else "removed when neither buffer nor snapshots need them"
+    return (
+        f"if each of {collectors} collectors makes {_STEPS_PER_S} steps/s: {human_bytes(per_s)}/s, "
+        f"{human_bytes(per_s * 3600)} an hour, about {blocks_per_s:.1f} blocks/s; shards are {fate}"
+    )
 
 
 def whose_of(group: SolverPlace) -> str:

@@ -144,6 +144,16 @@ def check(config: ExperimentConfig, spaces: Spaces) -> None:
         raise ConfigError(problems)
 
 
+def size_of(config: ExperimentConfig) -> Size:
+    """Returns how much the data are that a run is given.
+
+    Raises:
+        HpcdiError: some are missing.
+    """
+    n_sample = config.policy.collect.n_sample
+    return sum((source_of(name, config).size(n_sample) for name in config.data), Size())
+
+
 def fill(config: ExperimentConfig, layout: RunLayout) -> str:
     """Write the given data into the folder of a new run; returns a line about them.
 

@@ -600,8 +600,9 @@ def summary(
     best = best_of(groups.main.evaluations)
     if best is not None:
         lines.append(
-            f"  best evaluation: mean return {human_return(best.mean)} at env step "
-            f"{human_count(best.env_steps)}, policy of iteration {best.policy_version}"
+            f"  best evaluation: mean return {human_return(best.mean)}"
+            f"{f' at env step {human_count(best.env_steps)}' if best.env_steps else ''}, policy of "
+            f"iteration {best.policy_version}"
         )
     if replay.blocks_lost:
         lines.append(
