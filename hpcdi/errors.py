@@ -19,6 +19,7 @@ The tree, with the exit code of a process that ends with it::
     └── CommError                  85   communication between ranks
         ├── WorkerSilentError           a rank sends nothing any more
         ├── RankMissingError            a call of all ranks misses some that have died
+        ├── GroupNotFormedError         learners have not found each other
         └── GroupBrokenError            a learner left its group during a step
 
 A message says what happened, where (rank, path, key), and what to do next.
