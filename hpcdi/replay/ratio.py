@@ -122,9 +122,8 @@ def replay_ratio_of(
     if in_turns:
         fixed = policy.learn.update_per_collect
         updates = policy.usual_updates if fixed is None else lambda _transitions: fixed
-        if (
-            ratio is None and not config.data
-        ):  # the buffer itself holds batches back until it is filled
+        # where nothing is given, the buffer itself holds batches back until it is filled
+        if ratio is None and not config.data:
             warm_up = policy.random_collect_size
         return ReplayRatio(ratio, warm_up, updates=updates, offline=offline)
     # with less slack than a few batches, or a rollout of every collector, learners and collectors

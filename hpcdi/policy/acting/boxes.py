@@ -76,17 +76,21 @@ class TD3Acting(BoxActing):
         return self.within_bounds(explored)
 
 
-class DenseSAC(SACActing, DensePolicy):
-    """SAC's actor in numpy."""
+class _DenseNormal(BoxActing, DensePolicy):
+    """An actor in numpy whose network says mean and deviation, see `hpcdi.policy.sac`."""
 
     def make_dense_network(self) -> Network:
-        """See `hpcdi.policy.sac`."""
+        """The encoder, and one linear layer."""
         return Linear(self._cfg.model)
 
     def best(self, output: tuple[Array, ...], legal: Array | None) -> Columns:  # noqa: ARG002
         """The middle of the distribution."""
         mean, _ = np.split(output[0], 2, axis=1)
         return self.within_bounds(np.tanh(mean))
+
+
+class DenseSAC(SACActing, _DenseNormal):
+    """SAC's actor in numpy."""
 
 
 class DenseCQL(DenseSAC):
@@ -96,17 +100,8 @@ class DenseCQL(DenseSAC):
     _cfg: CQLConfig
 
 
-class DenseIQL(IQLActing, DensePolicy):
+class DenseIQL(IQLActing, _DenseNormal):
     """IQL's actor in numpy."""
-
-    def make_dense_network(self) -> Network:
-        """See `hpcdi.policy.iql`."""
-        return Linear(self._cfg.model)
-
-    def best(self, output: tuple[Array, ...], legal: Array | None) -> Columns:  # noqa: ARG002
-        """The middle of the distribution."""
-        mean, _ = np.split(output[0], 2, axis=1)
-        return self.within_bounds(np.tanh(mean))
 
 
 class DenseTD3(TD3Acting, DensePolicy):

@@ -53,9 +53,8 @@ _REPORT_EVERY_S = 1.0
 class ISerialCollector(Configurable, ABC):
     """Steps environments by a policy until it has collected a given amount of data."""
 
-    UNUSED: ClassVar[Mapping[str, Any]] = {
-        "get_train_sample": None
-    }  # where there is no such setting
+    # where there is no such setting
+    UNUSED: ClassVar[Mapping[str, Any]] = {"get_train_sample": None}
 
     @abstractmethod
     def reset_env(self, _env: Any = None) -> None:
