@@ -22,6 +22,7 @@ from hpcdi.utils.curves import CurvePoint, read_curves
 from hpcdi.utils.metrics import human_count
 from hpcdi.utils.nested import dotted
 from hpcdi.utils.sparkline import sparkline
+from hpcdi.utils.trackers import COLUMNS, TRACKERS, csv_rows
 
 HELP = """\
 Show the curves of runs in the terminal, or write them as CSV, or as runs of Weights & Biases or
@@ -40,7 +41,6 @@ WANDB_MODE=online writes to the server of Weights & Biases, MLFLOW_TRACKING_URI 
 """
 EXIT_CODES = "exit codes: 0 shown; 2 there is no such run, or no curve of this name"
 _FIRST = ("curves/*", "info/*")
-_COLUMNS = ("run", "curve", "env_step", "time", "value")
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -49,7 +49,7 @@ def main(arguments: Sequence[str]) -> int:
     curves = {run: chosen(run, options.names) for run in options.runs}
     if not any(curves.values()):
         raise LaunchError(_nothing(options))
-    if options.to in trackers.TRACKERS:
+    if options.to in TRACKERS:
         folder = options.output or Path()
         for said in trackers.write(options.to, curves, folder):
             sys.stdout.write(f"{escaped(said)}\n")
@@ -72,7 +72,7 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
         dest="names",
         help="curves of this name or pattern; may be repeated (default: the first ones)",
     )
-    forms = ("table", "csv", *trackers.TRACKERS)
+    forms = ("table", "csv", *TRACKERS)
     parser.add_argument("--to", choices=forms, default="table", help="the form (table)")
     parser.add_argument(
         "-o",
@@ -122,11 +122,9 @@ def _write(curves: Mapping[Path, Mapping[str, Sequence[CurvePoint]]], output: Pa
 
 def _write_rows(curves: Mapping[Path, Mapping[str, Sequence[CurvePoint]]], file: TextIO) -> None:
     writer = csv.writer(file, lineterminator="\n")
-    writer.writerow(_COLUMNS)
+    writer.writerow(COLUMNS)
     for run, of_run in curves.items():
-        for name, points in of_run.items():
-            for point in points:
-                writer.writerow((run, name, point.step, f"{point.time:.3f}", repr(point.value)))
+        writer.writerows(csv_rows(str(run), of_run))
 
 
 def _settings(run: Path) -> dict[str, Any]:

@@ -161,6 +161,12 @@ class SystemConfig:
     storage: StorageConfig = section(StorageConfig, "shards and policy files")
     survival: SurvivalConfig = section(SurvivalConfig, "faults of ranks")
     tensorboard: TensorBoardConfig = section(TensorBoardConfig, "curves")
+    loggers: tuple[str, ...] = setting(
+        ("tensorboard",),
+        "where curves go while the run goes on: tensorboard (always; other commands read it), and "
+        "any of wandb (offline unless WANDB_MODE is set), mlflow (or to MLFLOW_TRACKING_URI), csv; "
+        "into the run folder, loggers/",
+    )
     guests: GuestsConfig = section(GuestsConfig, "collectors of other jobs, see hpcdi join")
     transport: str = setting(
         "files",
@@ -294,6 +300,9 @@ class ExperimentConfig:
     )
 
 
+_LOGGERS = ("tensorboard", "wandb", "mlflow", "csv")
+
+
 def check(config: ExperimentConfig) -> list[Problem]:
     """Check the rules of every run; returns the problems."""
     policy = config.policy
@@ -308,6 +317,10 @@ def check(config: ExperimentConfig) -> list[Problem]:
             "makes it sample uniformly"
         )
         problems.append(Problem(f"{path}.type", message))
+    unknown = [name for name in config.system.loggers if name not in _LOGGERS]
+    if unknown:
+        message = f"must be some of {', '.join(_LOGGERS)}, not {', '.join(map(repr, unknown))}"
+        problems.append(Problem("system.loggers", message))
     problems += _check_data(config)
     if policy.on_policy:
         if policy.random_collect_size:

@@ -27,6 +27,7 @@ from hpcdi.policy.create import get_policy_cls
 from hpcdi.policy.spaces import with_spaces
 from hpcdi.run.sizes import too_many_files
 from hpcdi.types import Spaces
+from hpcdi.utils.trackers import missing
 
 _TYPES = {
     "policy.collect.collector.type": ("zergling", "marine"),
@@ -137,6 +138,11 @@ def _check_can_train(
         *too_many_files(config),
         *check_faults(config, os.environ),
         *_check_league(config, players),
+        *(
+            Problem("system.loggers", f"{name} {needed}")
+            for name in config.system.loggers
+            if (needed := missing(name))
+        ),
     ]
     if problems:
         raise ConfigError(problems, path)

@@ -34,6 +34,7 @@ from hpcdi.store.sealed import (
     write_sealed,
     write_sealed_json,
 )
+from hpcdi.utils.trackers import seen_in
 
 if TYPE_CHECKING:
     from hpcdi.roles.coordinator.scheduler import Outcome
@@ -382,6 +383,7 @@ def closing(command: str, outcome: Outcome, summary: list[str], layout: RunLayou
     if outcome.state == "done" and outcome.reason.startswith("stop value"):
         word = "solved"
     lines = [f"\n{word}: {outcome.reason}", *summary, *_place(layout)]
+    lines += [f"  {name:12} {how}" for name, how in seen_in(layout.loggers_dir, short)]
     if outcome.state != "done" and checkpoint_names(layout.snapshots_dir):
         lines.append(hint(command, layout))
     if layout.data_dir.exists():

@@ -28,6 +28,7 @@
         solvers/env00003/                    working folder of an environment that is an MPI
                                              program; rank00000.log, ...: what its ranks print
         tb/events.out.tfevents...            TensorBoard, written by rank 0
+        loggers/wandb/, mlruns/, curves.csv  the same curves, of `system.loggers`
 """
 
 from __future__ import annotations
@@ -136,6 +137,11 @@ class RunLayout:
         return self.root / "tb"
 
     @property
+    def loggers_dir(self) -> Path:
+        """Curves of `system.loggers`, and by which names trackers know the run."""
+        return self.root / "loggers"
+
+    @property
     def latest_policy(self) -> Path:
         """Newest policy on disk."""
         return self.root / "policies" / "latest.safetensors"
@@ -188,6 +194,7 @@ class RunLayout:
             self.league_dir,
             self.snapshots_dir,
             self.tensorboard_dir,
+            self.loggers_dir,
         )
         return [*folders, *self.root.glob("checkpoints*")]
 

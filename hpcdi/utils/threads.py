@@ -40,10 +40,10 @@ class BackgroundThread:
             failure, self._failure = self._failure, None
             raise failure
 
-    def join(self) -> None:
+    def join(self, timeout_s: float | None = None) -> None:
         """Wait for the function to end; does nothing if called from within it."""
         if self._thread is not threading.current_thread() and not sys.is_finalizing():
-            self._thread.join()
+            self._thread.join(timeout_s)
 
     @property
     def is_alive(self) -> bool:
@@ -90,11 +90,17 @@ class JobThread(Closing):
 
     def close(self) -> None:
         """Finish all jobs and end; raises what one of them raised. Idempotent."""
+        self.end(None)
+
+    def end(self, timeout_s: float | None) -> bool:
+        """Close, but wait no longer than so many seconds; returns whether all jobs have ended."""
         thread, self._thread = self._thread, None
-        if thread is not None:
-            self._jobs.put(None)
-            thread.join()
-            thread.check()
+        if thread is None:
+            return True
+        self._jobs.put(None)
+        thread.join(timeout_s)
+        thread.check()
+        return not thread.is_alive
 
     def _run(self) -> None:
         while (job := self._jobs.get()) is not None:

@@ -11,22 +11,19 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 import yaml
 
-from hpcdi.commands import trackers
+from fakes.trackers import needs, records
 from hpcdi.commands.curves import main
+from hpcdi.commands.trackers import write
 from hpcdi.errors import LaunchError
 from hpcdi.store.layout import RunLayout
 from hpcdi.utils.curves import TensorBoardWriter, read_curves
 
 POINTS = {100: 20.0, 200: 35.5, 300: float("nan"), 400: 195.0}
-BLOCK, HEADER = 32_768, 7
-"""Of a .wandb file: records lie in blocks, each after its checksum, length and type."""
 
 
 @pytest.fixture
@@ -40,29 +37,6 @@ def run(tmp_path: Path) -> Path:
         logger.add_scalar("curves/loss", 1 / step, step)
     logger.close()
     return layout.root
-
-
-def records(file: Path) -> Iterator[Any]:
-    from wandb.proto import wandb_internal_pb2
-
-    data, place, parts = file.read_bytes(), HEADER, b""
-    while place + HEADER <= len(data):
-        if BLOCK - place % BLOCK < HEADER:
-            place += BLOCK - place % BLOCK
-            continue
-        size, kind = int.from_bytes(data[place + 4 : place + 6], "little"), data[place + 6]
-        parts += data[place + HEADER : place + HEADER + size]
-        place += HEADER + size
-        if kind in (1, 4):  # whole, or a last part
-            record = wandb_internal_pb2.Record()
-            record.ParseFromString(parts)
-            yield record
-            parts = b""
-
-
-def needs(package: str) -> pytest.MarkDecorator:
-    is_here = importlib.util.find_spec(package) is not None
-    return pytest.mark.skipif(not is_here, reason=f"NO {package}: not tested here")
 
 
 @needs("mlflow")
@@ -111,7 +85,7 @@ def test_wandb_has_an_offline_run(run: Path, tmp_path: Path) -> None:
 def test_a_package_that_is_missing_is_named(
     run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(trackers.importlib.util, "find_spec", lambda _name: None)
+    monkeypatch.setattr(importlib.util, "find_spec", lambda _name: None)
     curves = {run: read_curves(RunLayout(run).tensorboard_dir)}
     with pytest.raises(LaunchError, match="pip install wandb"):
-        list(trackers.write("wandb", curves, tmp_path))
+        list(write("wandb", curves, tmp_path))

@@ -36,6 +36,7 @@ from hpcdi.roles.context import COORDINATOR_RANK
 from hpcdi.roles.coordinator.bottleneck import Rank, RunSeen, Used, advice_on
 from hpcdi.roles.coordinator.commander import RunLimits
 from hpcdi.roles.coordinator.groups import Group, Groups
+from hpcdi.roles.coordinator.loggers import RunWriter
 from hpcdi.roles.coordinator.run_curves import OVERVIEW, DingCurves, RunCurves
 from hpcdi.roles.coordinator.scheduler import Phase, Scheduler
 from hpcdi.roles.coordinator.snapshots import SnapshotResult
@@ -50,7 +51,6 @@ from hpcdi.roles.coordinator.workers import (
 from hpcdi.store.layout import RunLayout
 from hpcdi.store.status import StatusFile
 from hpcdi.types import ScalarWriter, is_guest
-from hpcdi.utils.curves import TensorBoardWriter
 from hpcdi.utils.disk import advice
 from hpcdi.utils.log import LOGGER
 from hpcdi.utils.metrics import (
@@ -325,7 +325,7 @@ class RunView:
         self._advised, self._advice_at = set[str](), 0.0  # rules that have spoken; when to look
         self._warm_up: Used | None = None  # of all ranks, as learning began
         self._started = time.monotonic()
-        self._writer = TensorBoardWriter(layout.tensorboard_dir) if layout is not None else None
+        self._writer = RunWriter(config, layout) if layout is not None else None
         by_people = config.system.tensorboard.tags == "plain"
         name = RunCurves if by_people else DingCurves
         self._record = RunRecord(
@@ -348,11 +348,6 @@ class RunView:
             is_terminal=is_terminal, interval_s=interval_s, limits=limits, started=self._started
         )
         self._file = StatusFile(layout.status_file, limits, config.env.stop_value)
-
-    @property
-    def writer(self) -> TensorBoardWriter | None:
-        """Writes the event file, until the view is closed."""
-        return self._writer
 
     @property
     def curves(self) -> ScalarWriter:
@@ -469,7 +464,8 @@ class RunView:
         """Write out curves, with what learners have sent last. Idempotent."""
         if self._writer is not None:
             self._record.close(run)
-            self._writer.close()
+            outcome = run.outcome if run is not None else None
+            self._writer.close(outcome.state if outcome is not None else "stopped")
             self._writer = None
 
     def _show_failure(self, run: Scheduler) -> None:
