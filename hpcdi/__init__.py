@@ -1,5 +1,10 @@
 """hpcdi: distributed reinforcement learning as one MPI program.
 
+    run = hpcdi.train(env="CartPole-v1", policy="ppo", ranks=4)
+    action = run.policy.act(observation)
+    policy = hpcdi.load("runs/cartpole_v1_ppo/latest")
+
+`train`, `load`, `Run` and `Policy` are `hpcdi.api`'s, which is imported when one of them is used.
 Importing this package imports neither mpi4py nor torch nor gymnasium: it works on a login node, in
 a container without MPI, and in well under 0.3 s.
 
@@ -31,4 +36,21 @@ Glossary
     manager         steps the environments of one collector
 """
 
+from __future__ import annotations
+
+from importlib import import_module
+from typing import Any
+
+__all__ = ["Policy", "Run", "__version__", "load", "train"]  # type checkers read __init__.pyi
 __version__ = "0.1.0"
+
+
+def __getattr__(name: str) -> Any:
+    """Returns what `hpcdi.api` has of this name."""
+    if name not in __all__:
+        raise AttributeError(f"module 'hpcdi' has no attribute {name!r}")
+    return getattr(import_module("hpcdi.api"), name)
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

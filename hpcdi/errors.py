@@ -7,6 +7,7 @@ The tree, with the exit code of a process that ends with it::
     ├── UnknownTypeError            2   a `type` that is in no registry
     ├── LaunchError                 2   wrong launcher, world too small, run folder in use
     ├── NoProgressError             1   a run was restarted too often without progress
+    ├── RunError                    1   a run of `hpcdi.train` failed, or was ended by a signal
     ├── EnvError                    1   an environment violates its contract
     │   └── EnvValueError               it returned what its spaces do not have; no retry helps
     ├── PolicyError                 1   a policy violates its contract
@@ -96,6 +97,20 @@ class LaunchError(HpcdiError):
 
 class NoProgressError(HpcdiError):
     """A run was restarted too often without a newer snapshot."""
+
+
+class RunError(HpcdiError):
+    """A run of `hpcdi.train` failed, or was ended by a signal.
+
+    Args:
+        message: how it ended, and what to do next.
+        folder: its run folder.
+        exit_code: that of the same run from the command line.
+    """
+
+    def __init__(self, message: str, folder: Path, exit_code: int) -> None:
+        super().__init__(message)
+        self.folder, self.exit_code = folder, exit_code
 
 
 class EnvError(HpcdiError):

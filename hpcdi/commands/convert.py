@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-import contextlib
 import sys
-import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 from hpcdi.commands.options import make_parser
-from hpcdi.config.compiled import compile_config, show_notes
-from hpcdi.config.load import dump
 from hpcdi.errors import EXIT_DONE
-from hpcdi.run.private_folder import own_folder
+from hpcdi.run.start import yaml_of
 from hpcdi.store.atomic import write_text
 
 HELP = """\
@@ -41,33 +37,3 @@ def main(arguments: Sequence[str]) -> int:
     else:
         write_text(Path(options.output), text)
     return EXIT_DONE
-
-
-def yaml_of(path: Path) -> str:
-    """Returns the experiment as YAML, checked; notes go to standard error.
-
-    Raises:
-        ConfigError: the file cannot be run, or hpcdi has no run for it.
-    """
-    from hpcdi.worker.ding.reader import read  # with it all of ding.worker, and torch
-
-    experiment, notes = read(path)
-    compile_config(experiment, str(path))
-    show_notes(notes)
-    return f"# from {path}\n{dump(experiment)}"
-
-
-@contextlib.contextmanager
-def as_yaml(config: str | None) -> Iterator[str | None]:
-    """Yields a YAML file: the same one, or for a Python file its conversion, for so long.
-
-    Raises:
-        ConfigError: see `yaml_of`.
-    """
-    if config is None or not config.endswith(".py"):
-        yield config
-        return
-    with own_folder(Path(tempfile.gettempdir())) as folder:
-        path = folder / f"{Path(config).stem}.yaml"
-        path.write_text(yaml_of(Path(config)), encoding="utf-8")
-        yield str(path)

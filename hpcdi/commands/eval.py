@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import copy
 import dataclasses
 import json
 import math
@@ -73,6 +74,16 @@ class EvalResult:
     lengths: list[int]
     duration_s: float
     stop_value: float
+
+    @property
+    def mean(self) -> float:
+        """Mean return."""
+        return float(np.mean(self.returns))
+
+    @property
+    def std(self) -> float:
+        """Standard deviation of the returns."""
+        return float(np.std(self.returns))
 
     def figures(self) -> dict[str, Any]:
         """Returns figures for programs; None where there is no stop value."""
@@ -167,6 +178,19 @@ def _evaluated(given: argparse.Namespace) -> dict[str, Any]:
         "video": None if video is None else str(video),
     }
     return {**about, **outcome.figures()}
+
+
+def played(loaded: LoadedPolicy, episodes: int | None = None) -> EvalResult:
+    """Returns the result of an evaluation, the same one in each call.
+
+    Args:
+        loaded: the policy.
+        episodes: None: as many as the experiment evaluates with.
+    """
+    env_num, n_episode = _sizes(loaded, episodes)
+    env_seed, _, players_seed = copy.deepcopy(loaded.seed).spawn(3)
+    make_loop = partial(loop_of, loaded, players_seed)
+    return _play(loaded, make_loop, env_num, n_episode, env_seed)
 
 
 def _parse(arguments: Sequence[str]) -> argparse.Namespace:

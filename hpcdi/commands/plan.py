@@ -8,7 +8,6 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from hpcdi.comm.solver_protocol import SolverPlace, ranks_text
-from hpcdi.commands.convert import as_yaml
 from hpcdi.commands.options import add_experiment, add_ranks, make_parser, print_lines
 from hpcdi.commands.quotas import mount_of, quotas_of
 from hpcdi.config.schema import ExperimentConfig, offline_iterations
@@ -26,6 +25,7 @@ from hpcdi.run.placement import (
 from hpcdi.run.signals import seconds_of
 from hpcdi.run.sizes import does_not_fit, full_block, memory_of, row_size
 from hpcdi.run.solver_ranks import default_ranks, plan_ranks
+from hpcdi.run.start import as_yaml
 from hpcdi.types import Spaces
 from hpcdi.utils.metrics import counted, human_bytes, human_count
 

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Sequence
 
-from hpcdi.commands.convert import as_yaml
 from hpcdi.commands.options import add_experiment, add_run_folder, make_parser, request_of
+from hpcdi.run.start import start
 
 HELP = """\
 Train an experiment in one process: no MPI. The same file and the same roles as for `hpcdi train`,
@@ -30,8 +29,4 @@ def main(arguments: Sequence[str]) -> int:
     add_experiment(parser, is_optional=True)
     add_run_folder(parser)
     request = request_of(parser.parse_intermixed_args(arguments))
-    from hpcdi.comm.failure import said_if_it_exits
-    from hpcdi.run.serial import serial
-
-    with as_yaml(request.config) as config, said_if_it_exits():
-        return serial(dataclasses.replace(request, config=config))
+    return start(request, over_ranks=False).exit_code

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import os
 from collections.abc import Sequence
 
@@ -45,12 +44,9 @@ def main(arguments: Sequence[str]) -> int:
     """Run the command; returns the exit code."""
     launched = detect(os.environ)
     if not launched.is_world:
-        from hpcdi.commands.convert import as_yaml
-        from hpcdi.run.local import train
+        from hpcdi.run.start import start
 
-        request = _parse(arguments)
-        with as_yaml(request.config) as config:
-            return train(dataclasses.replace(request, config=config))
+        return start(_parse(arguments), over_ranks=True).exit_code
     from hpcdi.run.start_guard import StartGuard
 
     with StartGuard() as guard:  # before anything heavy is imported

@@ -124,6 +124,13 @@ class GymnasiumEnv(Configurable):
         return make_numbered(partial(cls.make_single, cfg), 0, cfg.manager.folder)
 
 
+def reward_threshold(env_id: str) -> float | None:
+    """Returns the mean return at which its makers call an environment solved; None: they do not."""
+    with contextlib.suppress(gymnasium.error.Error, ModuleNotFoundError):  # who makes it says so
+        return gymnasium.spec(env_id).reward_threshold
+    return None
+
+
 def refuse_spaces(env_id: str, error: EnvError) -> ConfigError:
     """Returns the error of an environment whose spaces hpcdi cannot take."""
     return ConfigError([Problem("env.env_id", f"{env_id}: {error}")])

@@ -47,7 +47,7 @@ from hpcdi.run.environment import (
 )
 from hpcdi.run.experiment import check_data, load_experiment
 from hpcdi.run.private_folder import TEMPORARY_VARIABLE, own_folder
-from hpcdi.run.request import RunRequest
+from hpcdi.run.request import Ended, RunRequest
 from hpcdi.run.shared_memory import BACKING_VARIABLE, SHARED_MEMORY
 from hpcdi.run.signals import Meaning, Signals, preempt_signals
 from hpcdi.run.sizes import does_not_fit
@@ -78,8 +78,8 @@ _ENDS = ("done", "failed", "stopped")
 _ALLOCATION_VARIABLES = ("SLURM_JOB_ID", "PBS_JOBID", "LSB_JOBID")
 
 
-def train(request: RunRequest) -> int:
-    """Check the experiment, start the ranks and wait for them; returns the exit code.
+def train(request: RunRequest) -> Ended:
+    """Check the experiment, start the ranks and wait for them.
 
     Raises:
         ConfigError: the experiment is wrong.
@@ -101,7 +101,7 @@ def train(request: RunRequest) -> int:
     path = resume.folder_of(request, mode, config.exp_name)
     if mode is resume.StartMode.DONE:
         sys.stdout.write(f"hpcdi: {resume.done_line(path)}\n")
-        return EXIT_DONE
+        return Ended(path, EXIT_DONE)
     if mode is not resume.StartMode.RESUME:
         check_data(config, spaces)
     show_notes([*compiled.notes, *resume.changes(request, config)])
@@ -119,7 +119,7 @@ def train(request: RunRequest) -> int:
         with mpi_folders(is_outside_allocation()) as folders:
             experiment = {EXPERIMENT_VARIABLE: hand_over(compiled.to_mapping())}
             with Job(command, path, folders, experiment) as job:
-                return job.wait(Patience.of(config.system))
+                return Ended(path, job.wait(Patience.of(config.system)))
     finally:
         with contextlib.suppress(OSError):  # removes only an empty folder
             path.rmdir()
@@ -248,10 +248,13 @@ class Job:
             preexec_fn=_in_mpirun,
         )
         self._relays = []
-        for source, target in ((self._process.stdout, 1), (self._process.stderr, 2)):
+        for source, target, stream in (
+            (self._process.stdout, 1, sys.stdout),
+            (self._process.stderr, 2, sys.stderr),
+        ):
             if source is not None:
                 with source:
-                    self._relays.append(Relay(os.dup(source.fileno()), target))
+                    self._relays.append(Relay(os.dup(source.fileno()), target, stream))
         self._has_begun = False
         self._signals = Signals()
         self._asked: int | None = None

@@ -6,6 +6,7 @@ Imports nothing heavy: a rank reads its command line before it may load numpy.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from pathlib import Path
 
 
 @dataclass(frozen=True)
@@ -27,3 +28,18 @@ class RunRequest:
     resume: str | None = None
     ranks: int | None = None
     time_limit: str | None = None
+
+
+@dataclass(frozen=True)
+class Ended:
+    """How a run, or its start, ended.
+
+    Attributes:
+        folder: the run folder.
+        exit_code: of a command that does nothing else.
+        error: what ended it, where it ran in this process and raised.
+    """
+
+    folder: Path
+    exit_code: int
+    error: BaseException | None = None

@@ -15,6 +15,7 @@ import sys
 import time
 import traceback
 from collections.abc import Callable
+from contextlib import ExitStack
 from functools import partial
 
 import numpy as np
@@ -41,7 +42,7 @@ from hpcdi.run.learner_rank import make_learner_rank
 from hpcdi.run.placement import RankPlace, useful_threads
 from hpcdi.run.policies import columnar_policy
 from hpcdi.run.private_folder import own_temporary_folder
-from hpcdi.run.request import RunRequest
+from hpcdi.run.request import Ended, RunRequest
 from hpcdi.run.run_lock import RunLock
 from hpcdi.run.signals import SignalFlag
 from hpcdi.run.sizes import does_not_fit
@@ -61,8 +62,8 @@ _REST_S = 0.001
 """Seconds of rest if no role has anything to do, e.g. while environments step in processes."""
 
 
-def serial(request: RunRequest) -> int:
-    """Train in this process; returns the exit code.
+def serial(request: RunRequest) -> Ended:
+    """Train in this process; its signal handlers are put back afterwards.
 
     Raises:
         ConfigError: the experiment is wrong. LaunchError: the run folder cannot be used.
@@ -80,14 +81,15 @@ def serial(request: RunRequest) -> int:
     layout = RunLayout(resume.folder_of(request, mode, config.exp_name))
     if mode is resume.StartMode.DONE:
         sys.stdout.write(f"hpcdi: {resume.done_line(layout.root)}\n")
-        return EXIT_DONE
+        return Ended(layout.root, EXIT_DONE)
     if mode is not resume.StartMode.RESUME:
         check_data(config, spaces)
-    with own_temporary_folder(), RunLock(layout):
+    with own_temporary_folder(), RunLock(layout), ExitStack() as stack:
         stay_in(layout.root)
         placement = [RankPlace(platform.node(), pid=os.getpid(), role="serial")]
         restarts = resume.take(layout, mode, config, placement, mpi="none")
         flag = SignalFlag("shutting down; press Ctrl-C again to end at once")
+        stack.callback(flag.remove)
         flag.install()
         open_log(layout.log_file(0), 0, "serial", restarts)
         try:
@@ -105,8 +107,8 @@ def _train(
     layout: RunLayout,
     restarts: int,
     take_stop: Callable[[], StopRequest | None],
-) -> int:
-    """Run the roles, print how the run ended; returns the exit code."""
+) -> Ended:
+    """Run the roles, print how the run ended."""
     FAULTS.arm(config.fault, 0, "serial", restarts, counts="collector")
     settings = resume.NewSettings(layout, config)
 
@@ -115,6 +117,7 @@ def _train(
         return take_stop()
 
     run: LocalRun | None = None
+    raised: BaseException | None = None
     try:
         resumed = resume.read_newest(
             layout,
@@ -136,6 +139,7 @@ def _train(
         LOGGER.info("the run failed", exc_info=True)
         if not isinstance(error, HpcdiError):
             traceback.print_exc()
+        raised = error
         code = error.exit_code if isinstance(error, HpcdiError) else EXIT_FAILED
         outcome = Outcome("failed", f"{type(error).__name__}: {error}", code)
     settings.look(time.monotonic(), at_once=True)
@@ -147,7 +151,7 @@ def _train(
     for line in run_folder.closing("hpcdi serial", outcome, summary, layout):
         stream.write(line + "\n")
     stream.flush()
-    return outcome.exit_code
+    return Ended(layout.root, outcome.exit_code, raised)
 
 
 class LocalRun(Closing):
@@ -201,7 +205,7 @@ class LocalRun(Closing):
             make_commander=create_parallel_commander,
             in_turns=True,
             store=lambda: self.collector.store(),
-            is_terminal=os.isatty(1),
+            is_terminal=os.isatty(1) and sys.stdout.isatty(),
         )
         try:
             self.learners = [

@@ -13,6 +13,7 @@ import threading
 import time
 from collections.abc import Callable, Mapping
 from types import FrameType
+from typing import Any
 
 from hpcdi.comm.messages import ScaleCollectors, StopRequest
 from hpcdi.errors import EXIT_INTERRUPTED, EXIT_REQUEUE, EXIT_TERMINATED, LaunchError
@@ -119,6 +120,7 @@ class SignalFlag:
         self._signals = Signals()
         self._is_new = False
         self._taken: list[signal.Signals] = []
+        self._before: dict[int, Any] = {}
 
     def install(self) -> None:
         """Handle SIGINT, SIGTERM and `preempt_signals`; SIGUSR1 prints all stacks (main thread).
@@ -132,12 +134,19 @@ class SignalFlag:
         """
         hangup = [signal.SIGHUP] * (signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN)
         self._taken = [*_ENDING, *preempt_signals(), *hangup]
+        self._before = {number: signal.getsignal(number) for number in self._taken}
         self._keep()
         os.register_at_fork(after_in_child=self._forget)
         if not faulthandler.is_enabled():  # a simulator that crashes is named by its lines
             faulthandler.enable(file=2, all_threads=False)
         if signal.SIGUSR1 not in self._taken:
             faulthandler.register(signal.SIGUSR1, file=2, all_threads=True)
+
+    def remove(self) -> None:
+        """Put the handlers back that there were before `install`. Idempotent."""
+        taken, self._taken = self._taken, []
+        for number in taken:
+            signal.signal(number, self._before[number] or signal.SIG_DFL)
 
     def take(self) -> StopRequest | None:
         """Returns the request of a signal, once; else None.

@@ -3,7 +3,7 @@
 ::
 
     runs/<exp_name>/
-      latest                        names the newest run, see `utils.newest`
+      latest -> <time>              the newest run
       <time>/                       one run
         config.yaml                 the compiled experiment
         run.json                    state, versions, host, placement, result
@@ -201,6 +201,11 @@ class RunLayout:
     def log_file(self, rank: int) -> Path:
         """JSONL log of one rank."""
         return self.root / "log" / f"{name_of(rank)}.jsonl"
+
+    @property
+    def code_dir(self) -> Path:
+        """Modules written for what a notebook has given to `hpcdi.train`."""
+        return self.root / "code"
 
     @property
     def solvers_dir(self) -> Path:

@@ -16,6 +16,7 @@ import os
 import select
 import sys
 from collections.abc import Iterator
+from typing import TextIO
 
 from hpcdi.utils.threads import BackgroundThread
 
@@ -133,10 +134,14 @@ class Relay:
     Args:
         source: end of a pipe to read from; it is closed in the end.
         target: descriptor to write to.
+        stream: this process's own for it; one that is no file, of a notebook say, is written to
+            instead.
     """
 
-    def __init__(self, source: int, target: int) -> None:
+    def __init__(self, source: int, target: int, stream: TextIO | None = None) -> None:
         self._source, self._target = source, target
+        self._shown = None if isinstance(stream, io.TextIOWrapper) else stream
+        self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
         self._is_over = self._is_gone = False
         self._thread: BackgroundThread | None = BackgroundThread(self._run, f"relay-{target}")
 
@@ -161,6 +166,10 @@ class Relay:
             self._write(piece)
 
     def _write(self, piece: bytes) -> None:
+        if self._shown is not None:
+            self._shown.write(self._decoder.decode(piece))
+            self._shown.flush()
+            return
         while piece and not self._is_gone:
             try:
                 piece = piece[os.write(self._target, piece) :]

@@ -51,7 +51,7 @@ def serial(
     resume: str | None = None,
 ) -> int:
     """Trains by the command's function; returns the exit code."""
-    return serial_module.serial(RunRequest(config, overrides, run_dir, resume))
+    return serial_module.serial(RunRequest(config, overrides, run_dir, resume)).exit_code
 
 
 @contextmanager

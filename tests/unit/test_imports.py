@@ -22,6 +22,7 @@ DOOR = ("hpcdi.worker", "hpcdi.roles.coordinator", "tensorboard", "submitit")
 @pytest.mark.parametrize(
     ("program", "needless"),
     [
+        pytest.param("import hpcdi", ("numpy", "yaml", "hpcdi.api", *DOOR), id="the package"),
         pytest.param("import hpcdi.cli", ("numpy", "yaml", *DOOR), id="the command line"),
         pytest.param(LAUNCHER, ("torch", "h5py", "mpi4py.MPI", *DOOR), id="the launcher"),
         pytest.param(COLLECTOR, ("torch", "omegaconf", "hpcdi.replay", *DOOR), id="a collector"),

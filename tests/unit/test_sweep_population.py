@@ -124,7 +124,7 @@ def run(root: Path, index: int) -> None:
     request = RunRequest(
         config, run_dir=None if resumes else folder, resume=folder if resumes else None
     )
-    assert serial_module.serial(request) == 0
+    assert serial_module.serial(request).exit_code == 0
 
 
 def weights(root: Path, index: int) -> list[float]:

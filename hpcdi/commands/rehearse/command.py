@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 from collections.abc import Sequence
 
-from hpcdi.commands.convert import as_yaml
 from hpcdi.commands.options import add_experiment, add_ranks, at_least, make_parser, print_lines
 from hpcdi.config.mpi_env import MpiEnvConfig
 from hpcdi.errors import EXIT_DONE, EXIT_USAGE, LaunchError
@@ -63,6 +62,7 @@ def _rehearse(options: argparse.Namespace) -> int:
     from hpcdi.env.create import get_env_cls
     from hpcdi.run.experiment import load_experiment
     from hpcdi.run.placement import check_world, default_world_size
+    from hpcdi.run.start import as_yaml
     from hpcdi.utils.console import others_to_stderr
     from hpcdi.utils.host import free_bytes
 

@@ -36,10 +36,10 @@ def main(arguments: Sequence[str]) -> int:
     options = parse(arguments)
     runs = [read_run(folder) for folder in options.runs]
     groups = grouped(runs)
-    _write(options.output, page_of(groups, options.against))
+    write_file(options.output, page_of(groups, options.against))
     if options.plots is not None:
         for name, chart in charts_of(groups, options.against).items():
-            _write(options.plots / f"{name.replace('/', '_')}.svg", chart)
+            write_file(options.plots / f"{name.replace('/', '_')}.svg", chart)
     _say(options.output, runs, len(groups))
     return EXIT_DONE
 
@@ -86,7 +86,12 @@ def _runs(name: str) -> list[Path]:
     return below
 
 
-def _write(path: Path, text: str) -> None:
+def write_file(path: Path, text: str) -> None:
+    """Write a text, and the folders above it.
+
+    Raises:
+        LaunchError: it cannot be written.
+    """
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text, encoding="utf-8")

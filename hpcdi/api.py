@@ -1,0 +1,597 @@
+"""hpcdi from a script or a notebook: train, look at the run, act by its policy.
+
+    import hpcdi
+
+    run = hpcdi.train(env="CartPole-v1", policy="ppo", ranks=4, seed=3)
+    run.curves().plot()
+    action = run.policy.act(observation)
+    policy = hpcdi.load("runs/cartpole_v1_ppo/latest")
+    policy.evaluate(episodes=100).mean
+
+A run is the same as that of ``hpcdi serial`` (``ranks=1``: in this process) or ``hpcdi train``
+(mpirun is started here): the same folder, resumed by either.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import math
+import os
+import re
+import shutil
+import sys
+import tempfile
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import cached_property, partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+import numpy as np
+
+from hpcdi.config.load import read_mapping
+from hpcdi.config.words import write
+from hpcdi.data import Episode, read_episodes
+from hpcdi.errors import (
+    EXIT_DONE,
+    EXIT_INTERRUPTED,
+    ConfigError,
+    HpcdiError,
+    LaunchError,
+    PolicyError,
+    Problem,
+    RunError,
+)
+from hpcdi.run import run_folder
+from hpcdi.run.beginnings import settings_of
+from hpcdi.run.environment import detect
+from hpcdi.run.own_code import Named, named
+from hpcdi.run.private_folder import own_folder
+from hpcdi.run.request import Ended, RunRequest
+from hpcdi.run.start import start
+from hpcdi.store.layout import RunLayout
+from hpcdi.types import Array
+
+if TYPE_CHECKING:
+    import pandas
+
+    from hpcdi.commands.eval import EvalResult
+    from hpcdi.commands.saved_policy import LoadedPolicy, SavedPolicy
+    from hpcdi.env.contract import Space
+
+Env: TypeAlias = str | Callable[..., Any] | Mapping[str, Any]
+"""An environment's id, a class or a function that makes one, or settings: ``env`` of the YAML."""
+_KEYWORDS = {
+    "exp_name": "exp_name",
+    "seed": "seed",
+    "max_env_step": "policy.other.commander.max_env_step",
+    "stop_value": "env.stop_value",
+}
+_FILES = (".yaml", ".yml", ".py")
+
+
+def train(
+    env: Env | None = None,
+    policy: str | Mapping[str, Any] | None = None,
+    *,
+    ranks: int = 1,
+    seed: int | None = None,
+    max_env_step: float | None = None,
+    stop_value: float | None = None,
+    exp_name: str | None = None,
+    settings: Mapping[str, Any] | None = None,
+    run_dir: str | Path | None = None,
+    resume: str | Path | Run | None = None,
+    time_limit: str | None = None,
+) -> Run:
+    """Train to the end, and print progress.
+
+    An id, a class or a function comes with settings for the algorithm (`hpcdi.run.beginnings`), and
+    ends at the return at which the environment's makers call it solved, where they name one;
+    ``stop_value=float("inf")`` trains on. A class of a notebook, a prompt or a function, and one of
+    a script whose call is not below ``if __name__ == "__main__":``, is written into the run folder
+    by cloudpickle; any other is imported by its file.
+
+    Args:
+        env: an environment's id, a class or function that makes one, settings (``env`` of the
+            YAML file), or a whole experiment's file, ``configs/x.yaml``.
+        policy: the algorithm, ``"ppo"``; or settings (``policy`` of the YAML file) with ``type``
+            and, for one of yours, ``import_names``. With a file: None.
+        ranks: 1: in this process; 3 or more: that many, of which 1 coordinates and 1 learns.
+        seed: of all random numbers.
+        max_env_step: environment steps at which the run ends.
+        stop_value: mean return of an evaluation at which it ends.
+        exp_name: names the folder, ``runs/<exp_name>/<time>``.
+        settings: any other ones, by their paths: ``{"policy.learn.learning_rate": 1e-3}``.
+        run_dir: the run folder.
+        resume: a run, or its folder, to go on with from its newest snapshot.
+        time_limit: ``"90"`` (minutes), ``"1:30:00"``: a last snapshot is taken before; over ranks.
+
+    Returns:
+        The run. Also of one that was interrupted, at a prompt or in a notebook.
+
+    Raises:
+        ConfigError: the experiment is wrong; holds all problems.
+        LaunchError: it cannot be started.
+        RunError: it failed, or a signal ended it; errors of hpcdi in this process come as they are.
+        KeyboardInterrupt: in a script; the run was ended in order, and can be resumed.
+    """
+    _check_place(ranks)
+    given: dict[str, Any] = {"seed": seed, "exp_name": exp_name, "stop_value": stop_value}
+    given["max_env_step"] = max_env_step
+    chosen = {_KEYWORDS[name]: value for name, value in given.items() if value is not None}
+    chosen |= settings or {}
+    folder = Path(run_dir) if run_dir is not None else None
+    resumed = resume.folder if isinstance(resume, Run) else resume
+    with contextlib.ExitStack() as stack:
+        config = None
+        if resumed is not None:
+            if (env is not None and not _is_file(env)) or policy is not None or folder is not None:
+                raise LaunchError(
+                    "resume goes on with the run's own environment, policy and folder: leave env, "
+                    "policy and run_dir out"
+                )
+            config = None if env is None else str(env)
+        elif _is_file(env):
+            if policy is not None:
+                raise LaunchError(f"{env} names its policy: leave policy out, or change settings")
+            config = str(env)
+        else:
+            experiment, folder = _experiment(env, policy, chosen, folder, stack)
+            home = stack.enter_context(own_folder(Path(tempfile.gettempdir())))
+            file = home / f"{experiment['exp_name']}.yaml"
+            file.write_text(write(_nested(experiment)), encoding="utf-8")
+            config = str(file)
+        request = RunRequest(
+            config,
+            tuple(f"{path}={_text(value)}" for path, value in chosen.items()),
+            None if folder is None else str(folder),
+            None if resumed is None else str(resumed),
+            None if ranks == 1 else ranks,
+            time_limit,
+        )
+        return _ended(start(request, over_ranks=ranks > 1))
+
+
+def load(
+    run: str | Path | Run,
+    *,
+    which: str | None = None,
+    config: str | Path | None = None,
+    settings: Mapping[str, Any] | None = None,
+    trust: bool = False,
+) -> Policy:
+    """Returns a policy that acts and is evaluated as in training.
+
+    Args:
+        run: a run, its folder, a checkpoint's folder, or a policy's ``.safetensors`` file.
+        which: of a run's policies, ``"best"`` or ``"latest"``; None: the best, if there is one.
+        config: the experiment's file; None: that of the run.
+        settings: to change, by their paths.
+        trust: import the modules that a run of somebody else names.
+
+    Raises:
+        LaunchError: there is no such policy, or it does not fit its configuration.
+        ConfigError: the configuration is wrong. StoreError: the policy's file is torn.
+    """
+    from hpcdi.commands.saved_policy import find_policy
+
+    place = run.folder if isinstance(run, Run) else run
+    file = None if config is None else str(config)
+    saved = find_policy(str(place), which, file, trust=trust)
+    return Policy(saved, settings)
+
+
+class Policy:
+    """A trained policy, without exploration.
+
+    Args:
+        saved: where it is; see `hpcdi.load`.
+        settings: to change, by their paths.
+
+    Attributes:
+        file: its parameters.
+        train_iter: train iteration at which the learner published it.
+    """
+
+    def __init__(self, saved: SavedPolicy, settings: Mapping[str, Any] | None = None) -> None:
+        from hpcdi.commands.saved_policy import load_policy
+
+        self._saved = saved
+        self._overrides = [f"{path}={_text(value)}" for path, value in (settings or {}).items()]
+        self._loaded: LoadedPolicy = load_policy(saved, self._overrides)
+        self.file, self.train_iter = saved.file, saved.image.version
+
+    def __repr__(self) -> str:
+        return f"Policy({self._saved})"
+
+    def act(self, observation: Any, *, mask: Any = None) -> Any:
+        """Returns the action for one observation, as the environment takes it.
+
+        A policy with a memory remembers the observations before: `reset` at an episode's begin.
+
+        Args:
+            observation: as the environment returns it: an array of the space's shape, a number, or
+                a dict or tuple of them. It is the wrapped one where the run has wrappers: see
+                `make_env`.
+            mask: of legal actions, [actions], where it is not in the observation itself.
+
+        Raises:
+            EnvValueError: the observation is not as the space says.
+        """
+        seen, acts, actor = self._ways
+        if mask is not None and seen.mask:
+            inner = observation
+            if not isinstance(inner, Mapping) or seen.fields[0].path[:1] == ("observation",):
+                inner = {"observation": observation}
+            observation = {**inner, "action_mask": mask}
+        columns = seen.zeros(1)
+        seen.put(columns, 0, observation)
+        return acts.value(actor.act(columns, {}), 0)
+
+    def reset(self) -> None:
+        """An episode begins: forget the one before."""
+        forget = getattr(self._ways[2], "reset", None)
+        if forget is not None:
+            forget(None)
+
+    def make_env(self, **kwargs: Any) -> Any:
+        """Returns an environment as the run evaluates in, wrapped, with gymnasium's methods.
+
+        Args:
+            kwargs: for its class, such as ``render_mode="human"``.
+
+        Raises:
+            ConfigError: it cannot be made.
+        """
+        from hpcdi.env.create import single_env_fns
+
+        (make,) = single_env_fns(self._loaded.config.env.for_evaluation(), [0])
+        return make(kwargs=kwargs) if kwargs else make()
+
+    def evaluate(
+        self, env: Env | None = None, episodes: int = 20, *, seed: int | None = None
+    ) -> EvalResult:
+        """Play whole episodes, as ``hpcdi eval``.
+
+        Args:
+            env: another environment of the same spaces; None: that of the run.
+            episodes: how many.
+            seed: of the environments; None: the experiment's.
+
+        Returns:
+            ``returns`` and ``lengths`` of each episode, ``mean``, ``std``, ``figures()``.
+
+        Raises:
+            ConfigError: the environment cannot be made. EnvError: it breaks its contract.
+        """
+        from hpcdi.commands.eval import played
+        from hpcdi.commands.saved_policy import load_policy
+
+        loaded = self._loaded
+        with contextlib.ExitStack() as stack:
+            if env is not None or seed is not None:
+                home = partial(_temporary, stack)
+                changed = {} if env is None else _env_settings(env, home)[0]
+                others = [f"{path}={_text(value)}" for path, value in changed.items()]
+                loaded = load_policy(self._saved, [*self._overrides, *others], seed)
+            result = played(loaded, episodes)
+        self.reset()
+        return result
+
+    @cached_property
+    def _ways(self) -> tuple[Space, Space, Any]:
+        """Observations into columns, columns into actions, and what acts in between."""
+        from hpcdi.env.contract import Space
+        from hpcdi.env.probe import look_at
+
+        actor, cfg = self._loaded.actor, self._loaded.config.env
+        if hasattr(actor, "bind"):
+            raise PolicyError(f"a policy of type {self._loaded.config.policy.type!r} acts in the "
+                              "environments of a run only: use evaluate()")  # fmt: skip
+        found = look_at(cfg)
+        seen = Space.of_observations(found.observation_space, origin=cfg.origins)
+        return seen, Space.of_actions(found.action_space), actor
+
+
+class Run:
+    """A run, finished or not: what its folder says now.
+
+    Args:
+        folder: its run folder.
+
+    Raises:
+        LaunchError: it holds no run.
+    """
+
+    def __init__(self, folder: str | Path) -> None:
+        self.folder = Path(folder).resolve()
+        self._layout = RunLayout(self.folder)
+        if not run_folder.read(self.folder):
+            raise LaunchError(f"{folder} holds no run: name a run folder, runs/<exp_name>/<time>")
+
+    def __repr__(self) -> str:
+        reason = f": {self.reason}" if self.reason else ""
+        return f"Run({run_folder.short(self.folder)}, {self.state}{reason})"
+
+    @property
+    def state(self) -> str:
+        """``"done"``, ``"stopped"`` (it can be resumed), ``"failed"`` or ``"running"``."""
+        return run_folder.read_state(self.folder)
+
+    @property
+    def reason(self) -> str:
+        """Why it ended."""
+        return str(run_folder.read(self.folder).get("reason", ""))
+
+    @property
+    def solved(self) -> bool:
+        """True if an evaluation has reached the stop value."""
+        return self.state == "done" and self.reason.startswith("stop value")
+
+    @property
+    def figures(self) -> dict[str, Any]:
+        """What it has done: environment steps, train iterations, seconds ..., by name."""
+        return dict(run_folder.read(self.folder).get("figures", {}))
+
+    @property
+    def config(self) -> dict[str, Any]:
+        """Its settings, all of them, as nested dicts."""
+        return read_mapping(self._layout.config_file)
+
+    @property
+    def returns(self) -> Array:
+        """Mean returns of its evaluations, one after the other, float64 [evaluations]."""
+        for name in ("curves/evaluation_return", "evaluator_step/reward_mean"):
+            with contextlib.suppress(KeyError):
+                return self.curve(name)[1]
+        return np.zeros(0)
+
+    @cached_property
+    def policy(self) -> Policy:
+        """Its best policy, or the latest if none was evaluated.
+
+        Raises:
+            LaunchError: it has not saved any.
+        """
+        return load(self.folder)
+
+    def curve(self, name: str) -> tuple[Array, Array]:
+        """Returns a curve: its steps, int64 [points], and its values, float64 [points].
+
+        Args:
+            name: as in TensorBoard, ``"curves/evaluation_return"``.
+
+        Raises:
+            KeyError: there is no such curve; says which there are.
+        """
+        points = self._points()
+        if name not in points:
+            raise KeyError(f"no curve is named {name!r}; there are {', '.join(sorted(points))}")
+        steps, values = ([getattr(p, part) for p in points[name]] for part in ("step", "value"))
+        return np.array(steps, np.int64), np.array(values, np.float64)
+
+    def curves(self) -> pandas.DataFrame:
+        """Returns its curves as a table: a row an environment step, a column a curve.
+
+        Where a curve has no point at a step there is NaN: ``run.curves()[name].dropna()``.
+
+        Raises:
+            LaunchError: pandas is not installed; `curve` needs it not.
+        """
+        try:
+            import pandas
+        except ImportError as error:
+            raise LaunchError(
+                "run.curves() makes a pandas.DataFrame: pip install pandas; without it, "
+                "run.curve('curves/evaluation_return') returns arrays"
+            ) from error
+        columns = {
+            name: pandas.Series({point.step: point.value for point in points}, dtype=np.float64)
+            for name, points in sorted(self._points().items())
+        }
+        table = pandas.DataFrame(columns).sort_index()
+        table.index.name = "env_step"
+        return table
+
+    def _points(self) -> dict[str, Sequence[Any]]:
+        from hpcdi.utils.curves import read_curves  # with it tensorboard
+
+        return dict(read_curves(self._layout.tensorboard_dir))
+
+    def episodes(self, *, unfinished: bool = False) -> Iterator[Episode]:
+        """Yields the episodes that it has collected, see `hpcdi.data.read_episodes`."""
+        return read_episodes(self.folder, unfinished=unfinished)
+
+    def report(self, path: str | Path = "report.html") -> Path:
+        """Write one HTML file of it, as ``hpcdi report``; returns its path.
+
+        Raises:
+            LaunchError: it cannot be written.
+        """
+        from hpcdi.commands.report.command import write_file
+        from hpcdi.commands.report.page import page_of
+        from hpcdi.commands.report.runs import grouped, read_run
+
+        write_file(Path(path), page_of(grouped([read_run(self.folder)]), None))
+        return Path(path)
+
+
+# ------------------------------------------------------------------------------- the experiment
+
+
+def _is_file(env: Env | None) -> bool:
+    return isinstance(env, str | Path) and Path(env).suffix in _FILES
+
+
+def _experiment(
+    env: Env | None,
+    policy: str | Mapping[str, Any] | None,
+    chosen: Mapping[str, Any],
+    folder: Path | None,
+    stack: contextlib.ExitStack,
+) -> tuple[dict[str, Any], Path | None]:
+    """Returns the settings of an experiment by their paths, and its folder if it is made by now."""
+    if env is None:
+        raise LaunchError("name an environment: env='CartPole-v1', a class, or an experiment.yaml")
+    made: list[Path] = [] if folder is None else [folder]
+    name = str(chosen.get("exp_name", ""))
+
+    def home() -> Path:
+        if not made:
+            made.append(run_folder.choose(name, None))
+        stack.callback(_drop, made[0])
+        return RunLayout(made[0]).code_dir
+
+    algorithm = policy if isinstance(policy, Mapping) else {"type": policy or "ppo"}
+    kind = str(algorithm.get("type", "dqn"))
+    if not name:
+        name = re.sub(r"\W+", "_", f"{_title(env)}_{kind}").strip("_").lower()
+    of_env, title = _env_settings(env, home)
+    experiment = {"exp_name": name, **settings_of(kind), **of_env}
+    experiment |= {f"policy.{path}": value for path, value in _flat(algorithm)}
+    if "env.stop_value" not in experiment and title:
+        from hpcdi.env.gymnasium import reward_threshold
+
+        goal = reward_threshold(title)
+        experiment |= {} if goal is None else {"env.stop_value": goal}
+    return experiment, made[0] if made else None
+
+
+def _title(env: Env) -> str:
+    if isinstance(env, str):
+        return env.rpartition(":")[2]
+    if isinstance(env, Mapping):
+        return str(env.get("env_id") or env.get("type", "env")).rpartition(":")[2]
+    return getattr(env, "__name__", "env")
+
+
+def _env_settings(env: Env, home: Callable[[], Path]) -> tuple[dict[str, Any], str]:
+    """Returns settings of an environment by their paths, and its id if gymnasium may know it.
+
+    Raises:
+        LaunchError: it is no environment's name, class or function.
+    """
+    if isinstance(env, Mapping):
+        given, others = dict(env), dict[str, Any]()
+        if callable(given.get("env_id")):
+            others, _ = _env_settings(given.pop("env_id"), home)
+        flat = {f"env.{path}": value for path, value in _flat(given)}
+        title = given.get("env_id", "") if given.get("type", "gymnasium") == "gymnasium" else ""
+        return {**others, **flat}, title
+    if isinstance(env, str):
+        return {"env.type": "gymnasium", "env.env_id": env}, env
+    if not callable(env):
+        raise LaunchError(
+            f"{env!r} is an environment already, and each rank makes its own: give its class, "
+            f"{type(env).__name__}, or a function that makes one"
+        )
+    found: Named = named(env, home)
+    settings = {"env.type": "gymnasium", "env.env_id": found.name}
+    return settings | ({"system.import_path": [*found.folders]} if found.folders else {}), ""
+
+
+def _flat(tree: Mapping[str, Any], above: str = "") -> Iterator[tuple[str, Any]]:
+    """Yields paths and values of nested settings; a mapping that is empty is a value."""
+    for key, value in tree.items():
+        if isinstance(value, Mapping) and value:
+            yield from _flat(value, f"{above}{key}.")
+        else:
+            yield f"{above}{key}", value
+
+
+def _nested(flat: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns settings by their paths as nested dicts; later ones count."""
+    tree: dict[str, Any] = {}
+    for path, value in flat.items():
+        *above, last = path.split(".")
+        node = tree
+        for key in above:
+            node = node.setdefault(key, {})
+        node[last] = json.loads(_text(value), parse_constant=float)
+    return tree
+
+
+def _text(value: Any) -> str:
+    """Returns a setting's value as YAML in one line.
+
+    Raises:
+        ConfigError: it is no number, text, list or mapping of these.
+    """
+    if isinstance(value, float) and not math.isfinite(value):
+        return ".nan" if math.isnan(value) else ".inf" if value > 0 else "-.inf"
+    try:
+        return json.dumps(value, default=_plain)
+    except TypeError as error:
+        problem = Problem("", f"{value!r} is no setting: {error}")
+        raise ConfigError([problem], "settings") from error
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, np.generic | np.ndarray):
+        return value.tolist()
+    if isinstance(value, Path):
+        return str(value)
+    raise TypeError(f"a {type(value).__name__} is no number, text, list or mapping")
+
+
+def _temporary(stack: contextlib.ExitStack) -> Path:
+    return stack.enter_context(own_folder(Path(tempfile.gettempdir())))
+
+
+def _drop(folder: Path) -> None:
+    """Remove the folder of a run that has not begun."""
+    if not RunLayout(folder).run_file.exists():
+        shutil.rmtree(RunLayout(folder).code_dir, ignore_errors=True)
+        with contextlib.suppress(OSError):  # not empty
+            folder.rmdir()
+
+
+# ------------------------------------------------------------------------------- its start and end
+
+
+def _check_place(ranks: int) -> None:
+    """Check that a run can be started here.
+
+    Raises:
+        LaunchError: this is a rank, a process of an environment, or no main thread; or there are
+            too few ranks.
+    """
+    if detect(os.environ).is_world:
+        raise LaunchError(
+            "hpcdi.train starts its own ranks, and this process is one: start the script without "
+            "mpirun and srun; and where ranks import it, call hpcdi.train below if __name__ == "
+            '"__main__":'
+        )
+    if threading.current_thread() is not threading.main_thread():
+        raise LaunchError("hpcdi.train handles signals: call it in the main thread")
+    if ranks < 1 or ranks == 2:
+        raise LaunchError(
+            f"ranks={ranks}: 1 trains in this process, 3 or more over ranks, of which one "
+            "coordinates, one learns, and the others collect"
+        )
+
+
+def _ended(ended: Ended) -> Run:
+    """Returns the run.
+
+    Raises:
+        RunError: it failed, or a signal ended it; or what it has raised, if that is hpcdi's.
+        KeyboardInterrupt: in a script.
+    """
+    facts = run_folder.read(ended.folder)
+    if ended.exit_code == EXIT_DONE:
+        return Run(ended.folder)
+    if isinstance(ended.error, HpcdiError):
+        raise ended.error
+    reason = facts.get("reason") or f"it has not begun (exit code {ended.exit_code}); see above"
+    place = run_folder.short(ended.folder)
+    if ended.exit_code == EXIT_INTERRUPTED:
+        if facts and hasattr(sys, "ps1"):  # a prompt, a notebook
+            return Run(ended.folder)
+        raise KeyboardInterrupt(f"{reason}; go on by hpcdi.train(resume={place!r})")
+    message = f"the run {facts.get('state', 'failed')}: {reason}"
+    if facts:
+        message += f"; go on by hpcdi.train(resume={place!r}), logs are in {place}/log"
+    raise RunError(message, ended.folder, ended.exit_code) from ended.error

@@ -1,0 +1,74 @@
+"""Settings of an experiment that is named by an environment and an algorithm alone.
+
+They are between the algorithm's own defaults, which no environment is asked for, and the tuned ones
+of ``configs/``. Whoever wants others sets them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+_ON_POLICY = {
+    "env.collector_env_num": 8,
+    "policy.model.encoder_hidden_size_list": [64, 64],
+    "policy.other.replay_buffer.replay_buffer_size": 100_000,
+    "policy.other.commander.max_env_step": 1_000_000,
+    "policy.eval.every": "20000 env_steps",
+}
+_DQN = {
+    "env.collector_env_num": 8,
+    "policy.nstep": 3,
+    "policy.random_collect_size": 1000,
+    "policy.collect.n_sample": 16,
+    "policy.learn.batch_size": 128,
+    "policy.learn.learning_rate": 6e-4,
+    "policy.learn.replay_ratio": 32,
+    "policy.learn.target_update_freq": 250,
+    "policy.other.eps": {"type": "linear", "start": 1.0, "end": 0.05, "decay": 30_000},
+    "policy.other.replay_buffer.replay_buffer_size": 100_000,
+    "policy.other.replay_buffer.min_fill": 1000,
+    "policy.other.commander.max_env_step": 500_000,
+    "policy.eval.every": "10000 env_steps",
+}
+_BOX = {
+    "env.collector_env_num": 4,
+    "policy.random_collect_size": 800,
+    "policy.collect.n_sample": 8,
+    "policy.learn.batch_size": 256,
+    "policy.learn.learning_rate": 1e-3,
+    "policy.learn.replay_ratio": 256,
+    "policy.other.replay_buffer.replay_buffer_size": 200_000,
+    "policy.other.replay_buffer.min_fill": 800,
+    "policy.other.commander.max_env_step": 100_000,
+    "policy.eval.every": "5000 env_steps",
+}
+_OF: Mapping[str, Mapping[str, Any]] = {
+    "ppo": {
+        **_ON_POLICY,
+        "policy.normalize.observation": True,
+        "policy.collect.n_sample": 128,
+        "policy.learn.batch_size": 256,
+        "policy.learn.learning_rate": 1e-3,
+    },
+    "impala": {
+        **_ON_POLICY,
+        "policy.collect.n_sample": 64,
+        "policy.collect.unroll_len": 32,
+        "policy.learn.batch_size": 512,
+        "policy.learn.learning_rate": 1e-3,
+        "policy.learn.entropy_weight": 0.01,
+        "policy.learn.grad_clip_norm": 1,
+    },
+    "dqn": _DQN,
+    "c51": _DQN,
+    "qrdqn": _DQN,
+    "sac": _BOX,
+    "td3": _BOX,
+}
+_OF_ALL = {"env.evaluator_env_num": 20, "env.evaluator_episode_num": 1}
+
+
+def settings_of(algorithm: str) -> dict[str, Any]:
+    """Returns settings by their paths; of an algorithm that is not known here those of all."""
+    return {**_OF_ALL, **_OF.get(algorithm, {})}

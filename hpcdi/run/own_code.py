@@ -1,0 +1,136 @@
+"""Names a class or a function of the user so that other processes find it: ``module:Name``.
+
+What is defined in a module has its name there. What a script defines is found by the script's file,
+if that can be imported, which runs it once more: the start of the run must be below ``if __name__
+== "__main__":`` then. All else, of a notebook, a prompt, or a function, is written by cloudpickle
+into a module beside the run: it and all that it uses of there, as they are now.
+"""
+
+from __future__ import annotations
+
+import ast
+import base64
+import importlib.machinery
+import sys
+import types
+import zlib
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from hpcdi.errors import LaunchError
+from hpcdi.store.disk_full import or_refuse
+
+_MAIN = "__main__"
+_MODULE = '''\
+"""{name}, as hpcdi.train was given it: by cloudpickle, for this version of Python alone."""
+
+import base64
+
+import cloudpickle
+
+{name} = cloudpickle.loads(base64.b64decode("""
+{text}
+"""))
+'''
+
+
+class Named(NamedTuple):
+    """How it is found: ``module:Name``, and the folder that the module is in, perhaps."""
+
+    name: str
+    folders: tuple[str, ...] = ()
+
+
+def named(made: Callable[..., Any], folder: Callable[[], Path]) -> Named:
+    """Returns how other processes find a class or a function.
+
+    Args:
+        made: the class or function.
+        folder: makes the folder for a module that has to be written, and returns it.
+
+    Raises:
+        LaunchError: it has no name, and cannot be written.
+    """
+    module, name = made.__module__, getattr(made, "__qualname__", "")
+    found = getattr(sys.modules.get(module), name, None) if name.isidentifier() else None
+    if found is made and module != _MAIN:
+        return Named(f"{module}:{name}", _folder_of(module))
+    if found is made and (script := _script()) is not None:
+        return Named(f"{script.stem}:{name}", (str(script.parent),))
+    return _written(made, folder)
+
+
+def _folder_of(module: str) -> tuple[str, ...]:
+    """The folder that a module's package is in, where that is not installed."""
+    top = sys.modules.get(module.partition(".")[0])
+    file = getattr(top, "__file__", None)
+    if file is None:
+        return ()
+    path = Path(file).absolute()
+    folder = path.parent.parent if path.stem == "__init__" else path.parent
+    return () if folder.name in ("site-packages", "dist-packages") else (str(folder),)
+
+
+def _script() -> Path | None:
+    """Returns the script that runs, if others can import it and it does not train then."""
+    main = sys.modules[_MAIN]
+    file = getattr(main, "__file__", None)
+    if file is None or Path(file).suffix != ".py":
+        return None
+    path = Path(file).absolute()
+    is_other = path.stem in sys.stdlib_module_names or (
+        path.stem not in sys.modules
+        and (spec := importlib.machinery.PathFinder.find_spec(path.stem)) is not None
+        and spec.origin != str(path)
+    )
+    if not path.stem.isidentifier() or is_other or not _is_guarded(path):
+        return None
+    # it runs already, and is not to run in this process again
+    known = sys.modules.setdefault(path.stem, main)
+    return path if known is main else None
+
+
+def _is_guarded(script: Path) -> bool:
+    """Decides whether the script's line that runs now does not run when it is imported."""
+    frame: types.FrameType | None = sys._getframe()
+    line = 0
+    while frame is not None:
+        if frame.f_code.co_name == "<module>" and frame.f_globals.get("__name__") == _MAIN:
+            line = frame.f_lineno
+        frame = frame.f_back
+    try:
+        statements = ast.parse(script.read_text(encoding="utf-8")).body
+    except (OSError, SyntaxError, ValueError):  # not what runs
+        return False
+    return any(
+        isinstance(one, ast.If)
+        and one.lineno <= line <= (one.end_lineno or 0)
+        and "__name__" in ast.unparse(one.test)
+        for one in statements
+    )
+
+
+def _written(made: Callable[..., Any], folder: Callable[[], Path]) -> Named:
+    """Write it into a module of its own; this process keeps what it has."""
+    import cloudpickle  # gymnasium needs it, too
+
+    name = getattr(made, "__name__", "")
+    name = name if name.isidentifier() else "made"
+    try:
+        text = base64.b64encode(cloudpickle.dumps(made))
+    except Exception as error:  # whatever its parts raise
+        raise LaunchError(
+            f"{made!r} is not defined in a module that ranks could import, and cannot be written "
+            f"by cloudpickle either: {error}. Define it in a file, my_env.py say, and import it"
+        ) from error
+    lines = "\n".join(text[i : i + 96].decode() for i in range(0, len(text), 96))
+    module, place = f"own_{zlib.crc32(text):08x}", folder()
+    with or_refuse(str(place)):
+        place.mkdir(parents=True, exist_ok=True)
+        (place / f"{module}.py").write_text(_MODULE.format(name=name, text=lines))
+    own = sys.modules[module] = types.ModuleType(module)
+    setattr(own, name, made)
+    file = getattr(sys.modules[_MAIN], "__file__", None)
+    beside = Path.cwd() if file is None else Path(file).absolute().parent  # what it imports
+    return Named(f"{module}:{name}", (str(place), str(beside)))

@@ -1,0 +1,220 @@
+"""`hpcdi.train` and `hpcdi.load`, in this process: over ranks they do what the command does."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import hpcdi
+from fakes.interrupting_env import Walk
+from hpcdi import api
+from hpcdi.cli import main
+from hpcdi.config.load import load
+from hpcdi.errors import ConfigError, EnvValueError, LaunchError, RunError
+from hpcdi.run.beginnings import settings_of
+from hpcdi.run.own_code import named
+
+pytestmark = pytest.mark.usefixtures("same_process_state")
+SMALL = {
+    "env.collector_env_num": 2,
+    "env.evaluator_env_num": 2,
+    "policy.model": {"encoder_hidden_size_list": [8]},
+    "policy.collect.n_sample": 16,
+    "policy.learn.batch_size": 16,
+    "policy.learn.epoch_per_collect": 1,
+    "policy.eval.every": "64 env_steps",
+}
+HERE = np.array([0.0], np.float32)
+
+
+def small(env: Any = Walk, **others: Any) -> hpcdi.Run:
+    return hpcdi.train(env, "ppo", settings=SMALL, **{"max_env_step": 128, **others})
+
+
+def test_a_class_is_trained_and_acts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    before = [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)]
+    run = small(seed=3)
+    assert [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)] == before
+    assert "evaluation 1" in capsys.readouterr().out
+    assert (run.state, run.solved) == ("done", False)
+    assert run.folder.parent == tmp_path / "runs" / "walk_ppo"
+    assert run.config["seed"] == 3
+    assert run.config["env"]["env_id"] == "fakes.interrupting_env:Walk"
+    steps, returns = run.curve("curves/evaluation_return")
+    assert returns.tolist() == run.returns.tolist()
+    assert len(steps) == 2
+    with pytest.raises(KeyError, match="there are curves/"):
+        run.curve("loss")
+    assert sum(len(episode) for episode in run.episodes(unfinished=True)) == 128
+    assert run.report(tmp_path / "r.html").read_text().startswith("<!doctype html>")
+
+    assert run.policy.act(HERE) in (3, 4)
+    with pytest.raises(EnvValueError, match=r"observation: .* the space says float32 \[1\]"):
+        run.policy.act(np.zeros(3))
+    capsys.readouterr()
+    assert main(["eval", str(run.folder), "--episodes", "4", "--json"]) == 0
+    assert f'"return_mean": {run.policy.evaluate(episodes=4).mean}' in capsys.readouterr().out
+    assert run.policy.evaluate({"env_id": Walk, "kwargs": {"length": 5}}, 3).lengths
+
+    again = hpcdi.train(resume=run, max_env_step=256)
+    assert again.folder == run.folder
+    assert again.figures["env_steps"] == 256
+
+
+def test_an_interrupted_run_can_be_resumed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Walk, "interrupts_at", 50)
+    with pytest.raises(KeyboardInterrupt, match=r"received SIGINT; go on by hpcdi.train\(resume"):
+        small(run_dir=tmp_path / "run", max_env_step=1e6)
+    run = hpcdi.Run(tmp_path / "run")
+    assert run.state == "stopped"
+    monkeypatch.setattr(sys, "ps1", "In : ", raising=False)  # a notebook gets the run
+    monkeypatch.setattr(Walk, "interrupts_at", 50)
+    assert hpcdi.train(resume=run).state == "stopped"
+    assert hpcdi.train(resume=str(run.folder), max_env_step=256).state == "done"
+
+
+def test_a_function_is_written_into_the_run_folder(tmp_path: Path) -> None:
+    length = 3
+
+    def make() -> Walk:
+        return Walk(length)
+
+    run = small(make, run_dir=tmp_path / "run")
+    (module,) = (run.folder / "code").iterdir()
+    assert run.config["env"]["env_id"] == f"{module.stem}:make"
+    script = f"import hpcdi; print(hpcdi.load({str(run.folder)!r}).make_env().unwrapped._length)"
+    done = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
+    )  # fmt: skip
+    assert (done.stdout, done.stderr) == ("3\n", "")
+
+
+def test_a_memory_lasts_an_episode(tmp_path: Path) -> None:
+    settings = {**SMALL, "policy.model.memory": "lstm", "policy.collect.unroll_len": 8}
+    run = hpcdi.train(Walk, "ppo", settings=settings, max_env_step=64, run_dir=tmp_path / "run")
+    policy = run.policy
+
+    def state() -> float:
+        return float(sum(s.abs().sum() for s in policy._ways[2].states.read(np.arange(1)).values()))
+
+    assert state() == 0
+    policy.act(HERE)
+    once = state()
+    policy.act(HERE)
+    assert state() not in (0, once)
+    policy.reset()
+    policy.act(HERE)
+    assert state() == pytest.approx(once)
+
+
+def test_masks_are_heard(kept: Callable[[str], Path]) -> None:
+    pytest.importorskip("pettingzoo")
+    policy = hpcdi.load(kept("battle"))
+    board = np.zeros((3, 3, 2), np.int8)
+    for place in (2, 7):
+        mask = np.zeros(9, np.int8)
+        mask[place] = 1
+        assert policy.act(board, mask=mask) == place
+        assert policy.act({"observation": board, "action_mask": mask}) == place
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ({"env": Walk()}, "is an environment already, and each rank makes its own: give its class"),
+        ({"env": None}, "name an environment"),
+        ({"env": "CartPole-v1", "ranks": 2}, "ranks=2: 1 trains in this process, 3 or more"),
+        ({"env": "configs/cartpole_ppo.yaml", "policy": "dqn"}, "names its policy"),
+        ({"env": Walk, "resume": "runs/x"}, "leave env, policy and run_dir out"),
+    ],
+)
+def test_what_cannot_start_is_said(given: dict[str, Any], said: str) -> None:
+    with pytest.raises(LaunchError, match=said):
+        hpcdi.train(**given)
+
+
+def test_a_rank_starts_no_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OMPI_COMM_WORLD_SIZE", "4")
+    monkeypatch.setenv("OMPI_COMM_WORLD_RANK", "0")
+    with pytest.raises(LaunchError, match="this process is one: start the script without mpirun"):
+        hpcdi.train("CartPole-v1", "ppo")
+
+
+def test_wrong_settings_leave_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(ConfigError, match=r"policy\.lern: unknown key; did you mean 'learn'"):
+        hpcdi.train(lambda: Walk(), "ppo", settings={"policy.lern.batch_size": 3})
+    assert not list(tmp_path.glob("runs/*/*"))
+    with pytest.raises(ConfigError, match="is no setting: a type is no number"):
+        hpcdi.train(Walk, "ppo", settings={"policy.nstep": int})
+
+
+def test_what_an_environment_raises_ends_the_run(tmp_path: Path) -> None:
+    run_dir = tmp_path / "run"
+
+    class Broken(Walk):
+        def step(self, action: Any) -> Any:
+            if (run_dir / "run.json").exists():
+                sys.exit("no licence")
+            return super().step(action)
+
+    with pytest.raises((RunError, api.HpcdiError)) as caught:
+        small(Broken, run_dir=run_dir)
+    assert caught.value.exit_code == 1
+    assert hpcdi.Run(run_dir).state == "failed"
+
+
+SCRIPT = """
+import hpcdi
+from hpcdi.run.own_code import named
+from pathlib import Path
+
+class Mine: ...
+
+{}print(*named(Mine, lambda: Path("code")))
+"""
+
+
+@pytest.mark.parametrize(
+    ("guard", "file", "said"),
+    [
+        ('if __name__ == "__main__":\n    ', "mine.py", "mine:Mine ('{}',)"),
+        ("", "mine.py", "own_"),
+        ('if __name__ == "__main__":\n    ', "json.py", "own_"),  # another module's name
+        ('if __name__ == "__main__":\n    ', "-", "own_"),
+    ],
+)
+def test_a_class_of_a_script_is_found(tmp_path: Path, guard: str, file: str, said: str) -> None:
+    script = SCRIPT.format(guard)
+    if file != "-":
+        (tmp_path / file).write_text(script)
+    done = subprocess.run(
+        [sys.executable, "-P", file], cwd=tmp_path, capture_output=True, text=True, input=script
+    )
+    assert done.stdout.startswith(said.format(tmp_path)), done.stderr
+
+
+def test_what_cannot_be_written_is_said(tmp_path: Path) -> None:
+    lock = __import__("threading").Lock()
+    with pytest.raises(LaunchError, match=r"cannot be written by cloudpickle either: .*lock"):
+        named(lambda: lock, lambda: tmp_path)
+
+
+@pytest.mark.parametrize("algorithm", ["ppo", "impala", "dqn", "c51", "qrdqn", "sac", "td3"])
+def test_beginnings_are_experiments(algorithm: str, tmp_path: Path) -> None:
+    file = tmp_path / "x.yaml"
+    file.write_text(f"env: {{env_id: X-v0}}\npolicy: {{type: {algorithm}}}\n")
+    overrides = [f"{path}={api._text(value)}" for path, value in settings_of(algorithm).items()]
+    assert load(file, overrides).config.policy.type == algorithm
