@@ -98,23 +98,19 @@ class Backlog:
     Attributes:
         dropped: number of blocks that nobody will read.
         offered: rows of all blocks that were ever added.
+        rows: rows that wait.
         rereading: ids of blocks that a learner must read before anything is drawn: those of given
             data, and after a restart those that it must read again.
     """
 
     def __init__(self, limit_rows: int) -> None:
         self.dropped = 0
-        self.offered = 0
+        self.offered = self.rows = 0
         self.rereading: set[int] = set()
         self._limit_rows = limit_rows
         self._waiting: deque[BlockReady] = deque()
         self._unread: set[int] = set()
         self._freed: list[str] = []
-
-    @property
-    def rows(self) -> int:
-        """Rows that wait."""
-        return sum(block.shard.rows for block in self._waiting)
 
     @property
     def paths(self) -> list[str]:
@@ -136,10 +132,10 @@ class Backlog:
         self.offered += ready.shard.rows
         if collector_of(ready.block_id) == GIVEN:
             self.rereading.add(ready.block_id)
-        rows = self.rows
-        while rows > self._limit_rows and len(self._waiting) > 1:
+        self.rows += ready.shard.rows
+        while self.rows > self._limit_rows and len(self._waiting) > 1:
             oldest = self._waiting.popleft()
-            rows -= oldest.shard.rows
+            self.rows -= oldest.shard.rows
             self._freed.append(oldest.shard.path)
             self.rereading.discard(oldest.block_id)
             self.dropped += 1
@@ -149,6 +145,7 @@ class Backlog:
         taken = []
         while self._waiting and len(self._unread) < MAX_UNREAD:
             taken.append(self._waiting.popleft())
+            self.rows -= taken[-1].shard.rows
             self._unread.add(taken[-1].block_id)
         return taken
 
@@ -156,6 +153,7 @@ class Backlog:
         """Remove and return all blocks that wait."""
         taken = list(self._waiting)
         self._waiting.clear()
+        self.rows = 0
         return taken
 
     def read(self, block_id: int) -> None:

@@ -34,6 +34,7 @@ from hpcdi.store.sealed import (
     write_sealed,
     write_sealed_json,
 )
+from hpcdi.utils.newest import LATEST
 from hpcdi.utils.trackers import seen_in
 
 if TYPE_CHECKING:
@@ -163,7 +164,7 @@ def claim(
         _reserve(layout)
         write_sealed_json(layout.run_file, facts)
     if path.parent.parent.name == "runs":
-        _point_latest(path)
+        _name_latest(path)
     return layout
 
 
@@ -351,13 +352,12 @@ def git_commit(folder: Path) -> str | None:
     return None
 
 
-def _point_latest(path: Path) -> None:
-    """Point ``latest`` beside the run to it, where the file system has links."""
-    aside = path.parent / f".latest-{os.getpid()}"
-    with contextlib.suppress(OSError):  # no links on this file system, or a folder of that name
-        aside.unlink(missing_ok=True)
-        aside.symlink_to(path.name)
-        aside.replace(path.parent / "latest")
+def _name_latest(path: Path) -> None:
+    """Write the run's name into the file `LATEST` beside it."""
+    aside = path.parent / f".{LATEST}-{os.getpid()}"
+    with contextlib.suppress(OSError):  # a folder of that name, or a disk that is full
+        aside.write_text(f"{path.name}\n")
+        aside.replace(path.parent / LATEST)
     with contextlib.suppress(OSError):
         aside.unlink(missing_ok=True)
 

@@ -14,7 +14,8 @@ class Retention:
 
     The newest shard of each collector stays: more blocks may be on their way into it.
 
-    Names come from messages, so each is resolved inside the run folder and refused elsewhere.
+    Names come from messages, so each shard's is resolved inside the run folder and refused
+    elsewhere, when its first block is announced.
 
     Args:
         layout: the run folder.
@@ -29,9 +30,12 @@ class Retention:
 
     def need(self, name: str) -> None:
         """One more user of a block."""
-        self._layout.inside(name)
         path, _ = split_name(name)
-        self._users[path] = self._users.get(path, 0) + 1
+        if path in self._users:
+            self._users[path] += 1
+            return
+        self._layout.inside(name)
+        self._users[path] = 1
         shard = Path(path)
         if not shard.stem.isdecimal():  # a file of somebody's own collector
             return
@@ -53,7 +57,8 @@ class Retention:
 
     def _remove_if_unneeded(self, path: str) -> None:
         """Remove a shard if nobody needs it, and nothing is appended to it."""
-        is_newest = any(path == newest for _, newest in self._newest.values())
+        _, newest = self._newest.get(Path(path).parent.parent, (0, ""))
+        is_newest = path == newest
         if not self._keep_data and path not in self._users and not is_newest:
             self._remove(path)
 

@@ -81,6 +81,8 @@ class Commander:
         self._random_steps = config.policy.random_collect_size
         self._policy = create_policy(config.policy, ["command"]).command_mode
         self._tasks: dict[str, CollectTask] = {}
+        self._under_way = Counter[str]()  # collect tasks of these by player
+        self._evaluating = 0  # evaluations of these
         self._space: int | None = settings.collector_task_space
         self._is_last_begun = False
 
@@ -105,8 +107,7 @@ class Commander:
         learning = [g for g in self.groups if g.is_learning and not g.replay.is_offline]
         if evaluation is not None or not learning:
             return evaluation
-        under_way = Counter(task.player for task in self._tasks.values() if not task.eval_flag)
-        return self.collect_task(min(learning, key=lambda group: under_way[group.name]))
+        return self.collect_task(min(learning, key=lambda group: self._under_way[group.name]))
 
     def collect_task(self, group: Group) -> CollectTask:
         """Makes a task to collect for a group, with its present settings."""
@@ -117,7 +118,7 @@ class Commander:
             player=group.name,
             scheduled=self.scheduled(),
         )
-        self._tasks[task.task_id] = task
+        self._add(task)
         return task
 
     def evaluation_task(self, now: float) -> CollectTask | None:
@@ -134,8 +135,24 @@ class Commander:
             freeze=self.league.copy_due(group.name) if self.league is not None else "",
             player=group.name,
         )
-        self._tasks[task.task_id] = task
+        self._add(task)
         return task
+
+    def _add(self, task: CollectTask) -> None:
+        self._tasks[task.task_id] = task
+        self._count(task, 1)
+
+    def _remove(self, task_id: str) -> CollectTask | None:
+        task = self._tasks.pop(task_id, None)
+        if task is not None:
+            self._count(task, -1)
+        return task
+
+    def _count(self, task: CollectTask, change: int) -> None:
+        if task.eval_flag:
+            self._evaluating += change
+        else:
+            self._under_way[task.player] += change
 
     def evaluation_is_due(self, now: float) -> bool:
         """Decides whether an evaluation should start now, even if every collector is busy."""
@@ -143,7 +160,7 @@ class Commander:
 
     def _due(self, now: float) -> Group | None:
         """Returns the group to evaluate now; None: none is due, or an evaluation is under way."""
-        if any(task.eval_flag for task in self._tasks.values()):
+        if self._evaluating:
             return None
         due = [group for group in self.groups if self._is_due(group, now)]
         return min(due, key=lambda group: group.evaluations_begun, default=None)
@@ -188,7 +205,7 @@ class Commander:
 
     def notify_fail_collector_task(self, task: CollectTask) -> None:
         """Remove a task that has failed; an evaluation is due again at once."""
-        self._tasks.pop(task.task_id, None)
+        self._remove(task.task_id)
         if task.eval_flag:
             self.groups.of(task).evaluation.make_due()
 
@@ -196,7 +213,7 @@ class Commander:
 
     def finish_collector_task(self, task_id: str, finished_task: CollectResult) -> bool:
         """Take a result; returns whether the main group has reached the stop value."""
-        task = self._tasks.pop(task_id, None)
+        task = self._remove(task_id)
         group = self.groups.of(task) if task is not None else self.groups.main
         if task is not None and task.eval_flag:
             group.evaluation.took_s = finished_task.duration_s

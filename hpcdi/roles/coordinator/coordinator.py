@@ -153,7 +153,7 @@ class Coordinator(Closing):
         scheduler, meter = self._scheduler, self._view.meter
         arrived, self._arrived = self._arrived or self._link.receive(0.0), []
         if self._link.ranks_may_die:
-            silent = [scheduler.workers[rank] for rank in self.silent]  # guests: their link does
+            silent = (w for w in scheduler.workers if not (w.has_ended or w.is_guest))
             arrived += [(rank, RankLost()) for rank in self._unheard.look(silent, now)]
         for rank, message in arrived:
             self._handle(message, rank, now)

@@ -88,7 +88,7 @@ class FreePlan:
         """Give tasks to all free collectors; end tasks of others, if that must make room."""
         orders: list[Order] = []
         workers, commander = run.workers, run.commander
-        while workers.free_collectors or (
+        while workers.has_free_collector or (
             workers.free_guests and not commander.evaluation_is_due(now)
         ):
             task = commander.get_collector_task(now)
@@ -179,7 +179,11 @@ class LockstepPlan:
         """Take all steps of rounds that can be taken now."""
         orders: list[Order] = []
         while run.may_work:
-            if self._step is RoundStep.REST and run.workers.free_collectors and _learners_wait(run):
+            if (
+                self._step is RoundStep.REST
+                and run.workers.has_free_collector
+                and _learners_wait(run)
+            ):
                 orders += self._begin(run, now)
             elif self._step is RoundStep.EVALUATE and self._all_delivered(run):
                 self._step = RoundStep.REST

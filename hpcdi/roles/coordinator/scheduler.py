@@ -352,7 +352,7 @@ class Scheduler:
     def _evaluate_last(self, now: float) -> list[Order]:
         """Close all collect tasks; the first collector that becomes free evaluates."""
         orders = close_orders(self.workers.close_surplus(0, now))
-        is_due = self.workers.free_collectors and self.commander.evaluation_is_due(now)
+        is_due = self.workers.has_free_collector and self.commander.evaluation_is_due(now)
         task = self.commander.get_collector_task(now) if is_due else None
         if task is not None:
             self._last_task = task.task_id
@@ -572,7 +572,7 @@ class Scheduler:
     @property
     def collectors(self) -> dict[str, int | None]:
         """How many collectors may work at once, are available, and are wanted (None: all)."""
-        available, space = len(self.workers.collectors), self.commander.collector_task_space
+        available, space = self.workers.collectors_here, self.commander.collector_task_space
         guests = len(self.workers.guests) if self.collectors_wanted is not None else 0
         working = available if space is None else min(space - guests, available)
         return {"working": working, "there": available, "wanted": self.collectors_wanted}
@@ -585,7 +585,7 @@ class Scheduler:
     def _fit_task_space(self) -> None:
         """Fit the commander's space for tasks to the collectors that are wanted and available."""
         if self.collectors_wanted is not None:  # else each has its place
-            space = min(self.collectors_wanted, len(self.workers.collectors))
+            space = min(self.collectors_wanted, self.workers.collectors_here)
             self.commander.collector_task_space = space + len(self.workers.guests)
 
     # -------------------------------------------------------------------------------------- data

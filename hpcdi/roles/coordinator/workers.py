@@ -32,6 +32,7 @@ from hpcdi.comm.messages import (
 from hpcdi.config.schema import ExperimentConfig, SurvivalConfig
 from hpcdi.errors import CommError, WorkerSilentError
 from hpcdi.roles.context import COORDINATOR_RANK, OWN_END_S
+from hpcdi.roles.coordinator.watch import Watch
 from hpcdi.types import MAIN, is_guest
 
 if TYPE_CHECKING:
@@ -121,7 +122,6 @@ class Worker:
         env_memory: what the environments of a collector hold, and by what they grow with each
             transition, in bytes; 0: it is not known.
         is_paused: a collector was ordered to wait for learners.
-        free_since: a number that counts up as workers become free: the lowest was free first.
         has_environments: a collector has made environments, for an earlier task.
         pauses: how often all its environments have failed.
         paused_until: when it may make new environments.
@@ -154,7 +154,6 @@ class Worker:
     cpu: float = math.nan
     env_memory: tuple[int, float] = (0, 0.0)
     is_paused: bool = False
-    free_since: int = 0
     has_environments: bool = False
     pauses: int = 0
     paused_until: float = 0.0
@@ -324,8 +323,18 @@ class Workers:
         self.timeouts = timeouts if timeouts is not None else Timeouts()
         self._groups, self._host = groups, host
         self._workers = {rank: Worker(rank) for rank in sorted(ranks)}
-        self._collectors: list[Worker] = []  # those that have reported, by rank
-        self._freed = 0
+        self._expected = set(self._workers)  # those that have not reported
+        self._collectors: list[Worker] = []  # those that have reported, by rank, without guests
+        self._guests: list[Worker] = []  # by rank
+        # free collectors by rank, the last freed last: those with environments, those without
+        self._warm: dict[int, Worker] = {}
+        self._cold: dict[int, Worker] = {}
+        # by rank, guests too: those with a collect task or an evaluation, those of them that were
+        # ordered to end it; by player, those that collect and were not
+        self._busy: dict[int, Worker] = {}
+        self._closing: dict[int, Worker] = {}
+        self._open: dict[str, dict[int, Worker]] = {}
+        self._watch = Watch()
         self.guests_gone = 0
 
     def __getitem__(self, rank: int) -> Worker:
@@ -355,28 +364,53 @@ class Workers:
             self._workers.setdefault(rank, Worker(rank))
         worker = self[rank]
         if not worker.role and ready.role == "collector":
-            bisect.insort(self._collectors, worker, key=lambda one: one.rank)
+            here = self._guests if worker.is_guest else self._collectors
+            bisect.insort(here, worker, key=lambda one: one.rank)
+        self._expected.discard(rank)
+        self._watch.add(rank, -math.inf)
         worker.enter(ready)
         if ready.role == "learner":
             self._groups.of(ready).learners.add(worker)
         self._free(worker)
 
     def _free(self, worker: Worker) -> None:
-        self._freed += 1
-        worker.state, worker.free_since = State.FREE, self._freed
+        worker.state = State.FREE
+        self._leave_free(worker)
+        if worker.role == "collector" and not worker.is_guest:
+            (self._warm if worker.has_environments else self._cold)[worker.rank] = worker
+
+    def _leave_free(self, worker: Worker) -> None:
+        self._warm.pop(worker.rank, None)
+        self._cold.pop(worker.rank, None)
+
+    def _end_task(self, worker: Worker) -> Task | None:
+        """Take a worker's task from it; returns it."""
+        task, worker.task, worker.policy_version = worker.task, None, None
+        self._busy.pop(worker.rank, None)
+        self._closing.pop(worker.rank, None)
+        if isinstance(task, CollectTask):
+            self._open.get(task.player, {}).pop(worker.rank, None)
+        return task
+
+    def _close(self, worker: Worker, now: float) -> None:
+        """Note that a worker was ordered to end its collect task or evaluation."""
+        worker.closing = now
+        self._closing[worker.rank] = worker
+        if isinstance(worker.task, CollectTask):
+            self._open.get(worker.task.player, {}).pop(worker.rank, None)
+        self._watch.add(worker.rank, now + self.timeouts.collector_task_s)
 
     def dismiss(self, rank: int) -> Task | None:
         """A guest has gone, and its record with it; returns its task."""
         worker = self._workers.pop(rank)
-        if worker in self._collectors:
-            self._collectors.remove(worker)
+        self._guests = [guest for guest in self._guests if guest is not worker]
         self.guests_gone += 1
-        return worker.task
+        return self._end_task(worker)
 
     @property
     def all_reported(self) -> bool:
         """True if every worker has reported, or died."""
-        return not any(worker.state is State.EXPECTED for worker in self)
+        return not self._expected
 
     @property
     def silent(self) -> list[int]:
@@ -396,19 +430,24 @@ class Workers:
     @property
     def collectors(self) -> list[Worker]:
         """Collectors that are free or work, without guests."""
-        return [one for one in self._collectors if one.is_available and not one.is_guest]
+        return [one for one in self._collectors if one.is_available]
+
+    @property
+    def collectors_here(self) -> int:
+        """Number of `collectors`, without a look at each."""
+        guests = sum(guest.task is not None for guest in self._guests)
+        return len(self._warm) + len(self._cold) + len(self._busy) - guests
 
     @property
     def guests(self) -> list[Worker]:
         """Guests that are here."""
-        return [worker for worker in self._collectors if worker.is_guest]
+        return list(self._guests)
 
     @property
     def collectors_left(self) -> int:
         """Number of collectors that are free or work, or have not reported yet."""
-        expected = sum(worker.state is State.EXPECTED for worker in self)
         learners = max(self._groups.size - len(self._groups.learners), 0)  # expected ones
-        return len(self.collectors) + max(expected - learners, 0)
+        return self.collectors_here + max(len(self._expected) - learners, 0)
 
     def _role_of(self, worker: Worker) -> str:
         """Returns a worker's role: until it reports, "collector" if all learners have reported."""
@@ -418,7 +457,9 @@ class Workers:
     def lose(self, rank: int) -> Task | None:
         """Note that a worker has died and the run goes on; returns its task."""
         worker = self[rank]
-        task, worker.task, worker.policy_version = worker.task, None, None
+        task = self._end_task(worker)
+        self._leave_free(worker)
+        self._expected.discard(rank)
         if worker.role == "learner" and worker.state is not State.LOST:
             self._groups[worker.group].learners.lose(worker)
         worker.role, worker.state = self._role_of(worker), State.LOST
@@ -473,21 +514,34 @@ class Workers:
         Those that have environments come first, the one that became free last before the others;
         then those without, in the order in which they became free. Guests are not among them.
         """
-        free = [worker for worker in self.collectors if worker.state is State.FREE]
-        free.sort(key=lambda worker: worker.free_since)
-        with_environments = [worker for worker in reversed(free) if worker.has_environments]
-        return with_environments + [worker for worker in free if not worker.has_environments]
+        return [*reversed(self._warm.values()), *self._cold.values()]
+
+    @property
+    def has_free_collector(self) -> bool:
+        """True if there are `free_collectors`."""
+        return bool(self._warm or self._cold)
 
     @property
     def free_guests(self) -> list[Worker]:
         """Guests without a task: they collect, and evaluate nothing."""
-        return [worker for worker in self.guests if worker.state is State.FREE]
+        return [worker for worker in self._guests if worker.state is State.FREE]
+
+    def _next_free(self, *, guests_first: bool) -> Worker:
+        """Returns the worker that should get a task, of which there must be one."""
+        if guests_first and (guests := self.free_guests):
+            return guests[0]
+        if self._warm:
+            return next(reversed(self._warm.values()))
+        return next(iter(self._cold.values())) if self._cold else self.free_guests[0]
 
     def start_collector(self, task: CollectTask, now: float) -> Worker:
         """Give a task to a free collector or guest, of which there must be one; returns it."""
-        free = self.free_collectors if task.eval_flag or task.lockstep is not None else []
-        worker = (free or self.free_guests or self.free_collectors)[0]
+        worker = self._next_free(guests_first=not task.eval_flag and task.lockstep is None)
+        self._leave_free(worker)
         worker.start(task, now)
+        self._busy[worker.rank] = worker
+        if not task.eval_flag:
+            self._open.setdefault(task.player, {})[worker.rank] = worker
         return worker
 
     def finish(self, rank: int, task_id: str) -> Task | None:
@@ -496,21 +550,24 @@ class Workers:
         worker.policy_version = None
         if worker.task is None or worker.task.task_id != task_id:
             return None
-        task, worker.task, worker.has_environments = worker.task, None, True
+        task, worker.has_environments = self._end_task(worker), True
         self._free(worker)
         return task
 
     def pause(self, rank: int, now: float) -> None:
         """Pause a collector whose environments have all failed, each time twice as long."""
         worker = self[rank]
-        worker.state, worker.task, worker.policy_version = State.PAUSED, None, None
-        worker.has_environments = False
+        self._end_task(worker)
+        self._leave_free(worker)
+        worker.state, worker.has_environments = State.PAUSED, False
         worker.paused_until = now + self.timeouts.rest_s * 2**worker.pauses
+        self._watch.add(rank, worker.paused_until)
         worker.pauses += 1
 
     def end_pauses(self, now: float) -> list[int]:
         """Free the collectors that have paused for long enough; returns their ranks."""
-        rested = [w for w in self if w.state is State.PAUSED and w.paused_until <= now]
+        looked_at = self._to_look_at(now)
+        rested = [w for w in looked_at if w.state is State.PAUSED and w.paused_until <= now]
         for worker in rested:
             self._free(worker)
         return [worker.rank for worker in rested]
@@ -519,12 +576,7 @@ class Workers:
 
     def collecting(self, group: Group) -> list[int]:
         """Ranks that collect for a group and were not ordered to end."""
-        return [
-            worker.rank
-            for worker in self._collectors
-            if worker.closing is None and isinstance(worker.task, CollectTask)
-            if not worker.task.eval_flag and group.has(worker.task)
-        ]
+        return list(self._open.get(group.name, ()))
 
     @property
     def policy_versions(self) -> dict[int, int]:
@@ -537,41 +589,46 @@ class Workers:
 
     def close_oldest(self, now: float) -> list[Worker]:
         """Mark a rank's oldest collect task for closing; none while one is being closed."""
-        collecting = [one for one in self if one.is_collecting and not one.is_guest]
-        open_ones = [worker for worker in collecting if worker.closing is None]
+        closing = [w for w in self._closing.values() if w.is_collecting and not w.is_guest]
         patience_s = self.timeouts.collector_task_s
-        if not open_ones or not all(w.may_be_closed(now, patience_s) for w in collecting):
+        if not all(worker.may_be_closed(now, patience_s) for worker in closing):
             return []
-        oldest = min(open_ones, key=lambda worker: worker.started)
-        oldest.closing = now
+        oldest = min(self._staying, key=lambda w: (w.started, w.rank), default=None)
+        if oldest is None:
+            return []
+        self._close(oldest, now)
         return [oldest]
+
+    @property
+    def _staying(self) -> Iterator[Worker]:
+        """Collectors with a collect task that were not ordered to end it, without guests."""
+        of_players = self._open.values()
+        return (one for workers in of_players for one in workers.values() if not one.is_guest)
 
     def close_surplus(self, space: int, now: float) -> list[Worker]:
         """Mark collect tasks for closing, newest first, where more than `space` are under way.
 
         Evaluations count, and are not closed; guests do not count.
         """
-        tasks = [one for one in self if isinstance(one.task, CollectTask) and not one.is_guest]
-        staying = [worker for worker in tasks if worker.closing is None]
-        newest_first = sorted(
-            (worker for worker in staying if worker.is_collecting),
-            key=lambda worker: worker.started,
-            reverse=True,
-        )
-        surplus = newest_first[: max(len(staying) - space, 0)]
+        staying = len(self._busy) - len(self._closing)
+        staying -= sum(one.task is not None and one.closing is None for one in self._guests)
+        if staying <= space:
+            return []
+        newest_first = sorted(self._staying, key=lambda worker: (-worker.started, worker.rank))
+        surplus = newest_first[: staying - space]
         for worker in surplus:
-            worker.closing = now
+            self._close(worker, now)
         return surplus
 
     def close_all(self, group: Group, now: float) -> list[Worker]:
         """Mark all collect tasks and evaluations of a group for closing."""
         workers = [
             worker
-            for worker in self
-            if isinstance(worker.task, CollectTask) and group.has(worker.task)
+            for _, worker in sorted(self._busy.items())
+            if worker.task is not None and group.has(worker.task)
         ]
         for worker in workers:
-            worker.closing = now
+            self._close(worker, now)
         return workers
 
     def close_uneven(self, now: float) -> list[Worker]:
@@ -580,17 +637,46 @@ class Workers:
         That is done where another group has two collectors less, so that each group that learns
         has collectors, also after deaths.
         """
-        groups = [self.collecting(group) for group in self._groups if group.is_learning]
+        groups = [self._open.get(group.name, {}) for group in self._groups if group.is_learning]
         if len(groups) < 2:
             return []
         most = max(groups, key=len)
         if len(most) - min(map(len, groups)) < 2:
             return []
-        newest = max((self[rank] for rank in most), key=lambda worker: worker.started)
-        newest.closing = now
+        newest = min(most.values(), key=lambda worker: (-worker.started, worker.rank))
+        self._close(newest, now)
         return [newest]
 
     # ------------------------------------------------------------------------------- clocks
+
+    def _to_look_at(self, now: float) -> list[Worker]:
+        """Returns the workers that are late, quiet, frozen or rested, by rank.
+
+        All others are not even looked at.
+        """
+        workers = []
+        for rank in self._watch.due(now):
+            worker = self._workers.get(rank)
+            if worker is None or worker.state is State.LOST:
+                self._watch.remove(rank)
+            elif (at := self._look_at(worker, now)) > now:
+                self._watch.put_off(rank, at)
+            else:
+                workers.append(worker)
+        return workers
+
+    def _look_at(self, worker: Worker, now: float) -> float:
+        """Returns when a worker that says nothing more is late, quiet, frozen or rested."""
+        at, heard = now + QUIET_S, max(worker.heard_at, worker.started)
+        if worker.is_available or worker.state is State.PAUSED:
+            at = min(at, heard + self.timeouts.silence_s)
+        if worker.state is State.PAUSED:
+            at = min(at, worker.paused_until)
+        if worker.task is not None and not worker.notified_quiet:
+            at = min(at, heard + QUIET_S)
+        if worker.task is not None and worker.closing is not None and not worker.notified_late:
+            at = min(at, worker.closing + self.timeouts.collector_task_s)
+        return at
 
     def notices(self, now: float, waiting: Container[int]) -> list[tuple[int, Notice]]:
         """Returns the ranks that are late or quiet, each once for a task or a silence.
@@ -601,7 +687,7 @@ class Workers:
         """
         notices: list[tuple[int, Notice]] = []
         patience_s = self.timeouts.collector_task_s
-        for worker in self:
+        for worker in self._to_look_at(now):
             if worker.task is None:
                 continue
             task_id, closing, silence_s = worker.task.task_id, worker.closing, worker.silence_s(now)
@@ -622,7 +708,7 @@ class Workers:
         Raises:
             WorkerSilentError: it cannot, or a learner has not begun in time.
         """
-        frozen = [worker for worker in self if self._is_frozen(worker, now)]
+        frozen = [worker for worker in self._to_look_at(now) if self._is_frozen(worker, now)]
         orders = [self._kill(worker, now, frozen) for worker in frozen if worker.killed_at is None]
         for worker in frozen:
             is_killed = worker.killed_at is not None and now - worker.killed_at > OWN_END_S
