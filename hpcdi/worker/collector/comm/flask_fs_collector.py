@@ -29,11 +29,9 @@ _WAITING = 1024
 class CollectorSlave(Slave):
     """Hands a coordinator's task dicts to the message side of a collector.
 
-    Args:
-        *args: an address, which means nothing here.
-        callback_fn: ``deal_with_resource, deal_with_collector_start, deal_with_collector_data,
-            deal_with_collector_close``.
-        **kwargs: see `Slave`.
+    It is made of an address, which means nothing here, a ``callback_fn`` that has
+    ``deal_with_resource, deal_with_collector_start, deal_with_collector_data,
+    deal_with_collector_close``, and what `Slave` takes.
     """
 
     def _process_task(self, task: Mapping[str, Any]) -> dict[str, Any]:

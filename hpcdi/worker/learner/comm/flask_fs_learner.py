@@ -29,11 +29,9 @@ _LOOK_S = 0.1
 class LearnerSlave(Slave):
     """Hands a coordinator's task dicts to the message side of a learner.
 
-    Args:
-        *args: an address, which means nothing here.
-        callback_fn: ``deal_with_resource, deal_with_learner_start, deal_with_get_data,
-            deal_with_learner_learn, deal_with_learner_close``.
-        **kwargs: see `Slave`.
+    It is made of an address, which means nothing here, a ``callback_fn`` that has
+    ``deal_with_resource, deal_with_learner_start, deal_with_get_data, deal_with_learner_learn,
+    deal_with_learner_close``, and what `Slave` takes.
     """
 
     def _process_task(self, task: Mapping[str, Any]) -> dict[str, Any]:
