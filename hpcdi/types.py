@@ -6,6 +6,7 @@ import math
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any, ClassVar, NamedTuple, Protocol, TypeAlias
 
 import numpy as np
@@ -101,6 +102,20 @@ class RowView:
 
 
 @dataclass(frozen=True)
+class BlockSchema:
+    """What the blocks of a run have in common: their columns but for how long they are, and where.
+
+    First row columns, then the columns of the item table (`ITEM_DTYPE`).
+    """
+
+    names: tuple[str, ...]
+    dtypes: tuple[str, ...]
+    shapes: tuple[tuple[int, ...], ...]
+    """Of one row of each."""
+    views: tuple[RowView, ...] = ()
+
+
+@dataclass(frozen=True)
 class ShardRef:
     """A published block: where it lies, and all that is needed to read it without parsing HDF5."""
 
@@ -112,9 +127,51 @@ class ShardRef:
     rows: int
     crc32: int
     """Checksum of the bytes of all columns, in order, as they are in the file."""
-    columns: tuple[ColumnSpec, ...]
-    """Row columns, then the columns of the item table (`ITEM_DTYPE`): the block's part of each."""
-    views: tuple[RowView, ...] = ()
+    schema: BlockSchema
+    places: tuple[int, ...]
+    """Length and offset of the block's part of each column, one after the other."""
+
+    @classmethod
+    def of(
+        cls,
+        path: str,
+        n_bytes: int,
+        rows: int,
+        crc32: int,
+        columns: Sequence[ColumnSpec],
+        views: tuple[RowView, ...] = (),
+    ) -> ShardRef:
+        """Returns the reference to a block with these parts of columns; see `columns`."""
+        schema = _schema_of(
+            tuple(spec.name for spec in columns),
+            tuple(spec.dtype for spec in columns),
+            tuple(spec.shape[1:] for spec in columns),
+            views,
+        )
+        places = (number for spec in columns for number in (spec.shape[0], spec.offset))
+        return cls(path, n_bytes, rows, crc32, schema, tuple(places))
+
+    @property
+    def columns(self) -> tuple[ColumnSpec, ...]:
+        """Row columns, then the columns of the item table: the block's part of each."""
+        schema = self.schema
+        parts = zip(
+            schema.names,
+            schema.dtypes,
+            schema.shapes,
+            self.places[::2],
+            self.places[1::2],
+            strict=True,
+        )
+        return tuple(
+            ColumnSpec(name, dtype, (length, *shape), offset)
+            for name, dtype, shape, length, offset in parts
+        )
+
+    @property
+    def views(self) -> tuple[RowView, ...]:
+        """Columns that are not stored."""
+        return self.schema.views
 
     def row_bytes(self) -> int:
         """Returns the bytes of one row over all row columns."""
@@ -124,6 +181,10 @@ class ShardRef:
             for spec in self.columns
             if spec.name not in names
         )
+
+
+_schema_of = lru_cache(maxsize=256)(BlockSchema)
+"""Makes a schema, or returns the same one again: the codec knows it by its identity."""
 
 
 @dataclass(frozen=True)

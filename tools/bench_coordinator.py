@@ -84,7 +84,7 @@ def block(rank: int, number: int, task_id: str = "collector_task_12") -> BlockRe
     ]
     views = (RowView("next_observation", "observation", "bootstrap"),)
     path = f"data/collector{rank}/shard_{number // 64:06d}.h5#{number % 64}"
-    shard = ShardRef(path, rows * 40, rows, 123_456_789, tuple(specs), views)
+    shard = ShardRef.of(path, rows * 40, rows, 123_456_789, tuple(specs), views)
     items = np.zeros(EPISODES, ITEM_DTYPE)
     items["item_len"] = STEPS
     items["item_start"] = np.arange(EPISODES) * (STEPS + 1)

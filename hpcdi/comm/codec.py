@@ -2,9 +2,10 @@
 
 A message is a small head, and frames: the bytes of its large arrays, sent from and received into
 the arrays' memory, without a copy. The head is JSON for everything but arrays, and the bytes of
-small arrays::
+small arrays; of frequent messages without large arrays it is a record (see `records`)::
 
     head   count, size of the JSON | each array: size, is it a frame? | JSON | small arrays
+    head   0, size of the record | record
     frame  one array's bytes
 
 Decoding makes nothing but numbers, texts, containers, arrays, tensors, paths, and `sendable`
@@ -28,8 +29,9 @@ from typing import Any, TypeVar
 
 import numpy as np
 
+from hpcdi.comm.records import RecordForm
 from hpcdi.errors import CommError
-from hpcdi.types import Array, ColumnSpec, Lockstep, RowView, ShardRef
+from hpcdi.types import Array, BlockSchema, ColumnSpec, Lockstep, RowView, ShardRef
 from hpcdi.utils.nested import parse_json
 
 C = TypeVar("C", bound=type)
@@ -41,6 +43,7 @@ LARGEST_FRAME_BYTES = 1 << 36
 """64 GB. A head that announces more is damaged: no policy or block is that large."""
 
 _ALIGNMENT = 16
+_FIRST_OF_JSON = 32
 _PREFIX = struct.Struct("<IQ")  # number of arrays, bytes of the JSON
 _ENTRY = struct.Struct("<QB")  # bytes of an array, 1 where it is a frame of its own
 _DAMAGE = (
@@ -58,6 +61,8 @@ _DAMAGE = (
 _EMPTY = np.empty(0, np.uint8)
 _ATOMS = frozenset((type(None), bool, int, float, str))
 _CLASSES: dict[str, type] = {}
+_NUMBERS: dict[type, int] = {}
+"""Of the classes whose messages become records: the first byte of each. JSON has none below 32."""
 
 
 @dataclass(frozen=True)
@@ -82,8 +87,19 @@ def sendable(cls: C) -> C:
     return cls
 
 
-for _part_of_messages in (ShardRef, ColumnSpec, RowView, Lockstep):
+for _part_of_messages in (ShardRef, BlockSchema, ColumnSpec, RowView, Lockstep):
     sendable(_part_of_messages)
+
+
+def recorded(*classes: type) -> None:
+    """Let messages of these sendable classes become records, see `records`; called once.
+
+    Raises:
+        ValueError: there are too many.
+    """
+    if len(classes) >= _FIRST_OF_JSON:
+        raise ValueError(f"{len(classes)} forms of records, of {_FIRST_OF_JSON - 1}")
+    _NUMBERS.update((cls, number) for number, cls in enumerate(classes, 1))
 
 
 def encode(message: Any, inline_bytes: int = INLINE_BYTES) -> Encoded:
@@ -97,6 +113,11 @@ def encode(message: Any, inline_bytes: int = INLINE_BYTES) -> Encoded:
     Raises:
         CommError: the message holds something that cannot be encoded.
     """
+    number = _NUMBERS.get(type(message))
+    if number is not None:
+        record = _form(number).encode(message, inline_bytes)
+        if record is not None:
+            return Encoded(np.frombuffer(record, dtype=np.uint8), ())
     views: list[memoryview] = []
     try:
         body = _to_json(_tree(message, views)).encode("ascii")
@@ -152,6 +173,8 @@ def decode(head: Array, frames: Sequence[Array]) -> Any:
 
 def _decoded(view: memoryview, frames: Sequence[Array]) -> Any:
     count, body_size = _PREFIX.unpack_from(view)
+    if not count and body_size and view[_PREFIX.size] < _FIRST_OF_JSON:
+        return _form(view[_PREFIX.size]).decode(view)
     start = _PREFIX.size + count * _ENTRY.size
     at = start + body_size
     remaining = iter(frames)
@@ -165,6 +188,19 @@ def _decoded(view: memoryview, frames: Sequence[Array]) -> Any:
         buffers.append(buffer)
         at += 0 if is_frame else size
     return _value(parse_json(bytes(view[start : start + body_size])), buffers)
+
+
+@cache
+def _form(number: int) -> RecordForm:
+    """Returns the form of the records that begin with a number.
+
+    Raises:
+        LookupError: there is none.
+    """
+    cls = next((one for one, n in _NUMBERS.items() if n == number), None)
+    if cls is None:
+        raise LookupError(f"there are no records of form {number}")
+    return RecordForm(number, cls, _to_text, _from_text, _descr_of, _dtype_of)
 
 
 def to_bytes(value: Any) -> Array:
@@ -252,7 +288,21 @@ def _descr_of(dtype: np.dtype[Any]) -> Any:
     return np.lib.format.dtype_to_descr(dtype)
 
 
+def _to_text(value: Any) -> bytes | None:
+    """Returns a value as JSON; None: it holds arrays, or something that cannot be encoded."""
+    views: list[memoryview] = []
+    try:
+        text = _to_json(_tree(value, views)).encode("ascii")
+    except (CommError, RecursionError):
+        return None
+    return None if views else text
+
+
 # ----------------------------------------------------------------------------------- JSON to value
+
+
+def _from_text(text: bytes) -> Any:
+    return _value(parse_json(text), ())
 
 
 def _value(tree: Any, buffers: Sequence[memoryview]) -> Any:

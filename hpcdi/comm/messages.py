@@ -26,7 +26,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
-from hpcdi.comm.codec import sendable
+from hpcdi.comm.codec import recorded, sendable
 from hpcdi.config.schedule import Value
 from hpcdi.types import MAIN, Array, GameCounts, Lockstep, ShardRef
 
@@ -407,3 +407,18 @@ class GroupAddress(Message):
     host: str
     port: int
     key: str  # prefix of the group's keys
+
+
+recorded(
+    BlockReady,
+    BlockStored,
+    AdmitBlock,
+    BlockAdmitted,
+    CollectProgress,
+    CollectSetting,
+    DataDemand,
+    Batches,
+    LearnInfo,
+    Heartbeat,
+    PolicyRequest,
+)

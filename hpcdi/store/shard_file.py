@@ -135,7 +135,7 @@ class ShardLayout:
             offset = spec.offset + first * _row_bytes(spec) if math.prod(shape) else 0
             specs.append(ColumnSpec(spec.name, spec.dtype, shape, offset))
         n_bytes = sum(map(_n_bytes, specs))
-        return ShardRef(name, n_bytes, record.rows, record.crc32, tuple(specs), self.views)
+        return ShardRef.of(name, n_bytes, record.rows, record.crc32, tuple(specs), self.views)
 
     def capacity(self) -> tuple[int, int]:
         """Rows and items that there is room for."""

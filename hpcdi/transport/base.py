@@ -63,7 +63,7 @@ def announcement_of_piece(name: str, piece: Block, first_row: int, capacity: int
         for column, array in piece.columns.items()
     )
     n_bytes = sum(array.nbytes for array in piece.columns.values())
-    ref = ShardRef(name, n_bytes, piece.rows, 0, specs, piece.views)
+    ref = ShardRef.of(name, n_bytes, piece.rows, 0, specs, piece.views)
     return dataclasses.replace(announcement(ref, piece), first_row=first_row, capacity=capacity)
 
 

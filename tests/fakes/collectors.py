@@ -152,15 +152,26 @@ class Port:
         self.progress.append(metadata)
 
 
-def collector(policy: str, port: Port | None, *, evaluate: bool = False, **env: Any) -> Any:
+def collector(
+    policy: str,
+    port: Port | None,
+    *,
+    evaluate: bool = False,
+    number: tuple[int, int] = (0, 1),
+    **env: Any,
+) -> Any:
     cfg = {
         "type": "gymnasium", "import_names": ["hpcdi.env.toy"], "env_id": "hpcdi/Count-v0",
         "kwargs": {"length": LENGTH}, "collector_env_num": ENVS, "evaluator_env_num": 2, **env,
     }  # fmt: skip
     frozen = POLICY_REGISTRY.get(policy).Config(type=policy)
     return create_parallel_collector(
-        {"type": "zergling", "env": cfg, "policy": frozen, "eval_flag": evaluate}, port
-    )
+        {
+            "type": "zergling", "env": cfg, "policy": frozen, "eval_flag": evaluate,
+            "number": number,
+        },
+        port,
+    )  # fmt: skip
 
 
 def do(made: Any, port: Port, task_id: str, **setting: Any) -> Any:

@@ -40,7 +40,7 @@ def block(block_id: int, lengths: Sequence[int], tail: int = 1, version: int = 0
     items["policy_version"] = version
     rows = int(ends[-1]) if len(lengths) else 1
     columns = (ColumnSpec("obs", "<f4", (rows, 4), 0), ColumnSpec("item_len", "<i4", (9,), 0))
-    shard = ShardRef(f"data/{block_id}.h5", 1000, rows, block_id, columns)
+    shard = ShardRef.of(f"data/{block_id}.h5", 1000, rows, block_id, columns)
     return BlockReady("task", block_id, shard, items, tail, 0.0)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from typing import Any
 
@@ -142,6 +143,21 @@ def test_a_task_after_one_that_did_all_its_episodes_does_them_anew(policy: str) 
     with collector(policy, port, collector_episode_num=2) as made:
         counts = [do(made, port, f"task {k}").env_steps for k in range(3)]
     assert counts == [ENVS * 2 * LENGTH] * 3
+
+
+@pytest.mark.parametrize(("ranks", "often"), [(2, True), (10**9, False)])
+def test_many_collectors_report_less_often(
+    ranks: int, often: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(parallel, "PROGRESS_S", 1e-4)
+    port = Port()
+    with collector("test_columnar", port, number=(1, ranks)) as made:
+        port.task_id = "task"
+        made.begin(CollectorTask("task"))
+        for _ in range(20):
+            time.sleep(2e-4)
+            made.turn()
+        assert (len(port.progress) > 10) is often
 
 
 @FORMS

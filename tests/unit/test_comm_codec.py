@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import json
 import math
@@ -23,6 +24,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fakes.messages import ANYTHING, INTEGERS, NUMBERS, TEXTS, arrays, is_same
+from fakes.replay import block
 from hpcdi.comm import codec
 from hpcdi.comm.codec import (
     INLINE_BYTES,
@@ -33,9 +35,19 @@ from hpcdi.comm.codec import (
     sendable,
     to_bytes,
 )
-from hpcdi.comm.messages import Batches, CloseTask, CollectSetting, Message, PolicyUpdate
+from hpcdi.comm.messages import (
+    AdmitBlock,
+    Batches,
+    BlockReady,
+    CloseTask,
+    CollectSetting,
+    Heartbeat,
+    LearnInfo,
+    Message,
+    PolicyUpdate,
+)
 from hpcdi.errors import CommError
-from hpcdi.types import Array
+from hpcdi.types import Array, BlockSchema, ColumnSpec, ShardRef
 
 KEYS = st.one_of(st.text(max_size=4), st.integers(), st.tuples(st.integers(), st.booleans()))
 NESTED = st.recursive(
@@ -197,6 +209,7 @@ def test_no_pickle_in_the_whole_package() -> None:
 
 
 CLASSES = Message.__subclasses__()
+RECORDED = list(codec._NUMBERS)
 
 
 def of_type(hint: Any) -> st.SearchStrategy[Any]:
@@ -241,6 +254,27 @@ def transported(message: Message) -> Message:
     return decode(head, frames)
 
 
+@pytest.mark.parametrize("cls", RECORDED, ids=lambda cls: cls.__name__)
+@given(data=st.data())
+@settings(max_examples=15, deadline=None)
+def test_damaged_records_are_refused_or_are_messages(
+    cls: type[Message], data: st.DataObject
+) -> None:
+    head = encode(data.draw(of_class(cls))).head.copy()
+    if data.draw(st.booleans()):
+        head = head[: data.draw(st.integers(0, len(head) - 1))]
+    for _ in range(data.draw(st.integers(1, 4)) if len(head) else 0):
+        head[data.draw(st.integers(0, len(head) - 1))] = data.draw(st.integers(0, 255))
+    with contextlib.suppress(CommError):
+        frame_sizes(head)
+        decode(head, ())
+
+
+def test_a_record_of_an_unknown_form_is_refused() -> None:
+    with pytest.raises(CommError, match="there are no records of form 31"):
+        decode(head_of(bytes([31]) + bytes(200)), ())
+
+
 @given(st.one_of([of_class(cls) for cls in CLASSES]))
 @settings(max_examples=300, deadline=None)
 def test_every_message_comes_back_as_it_was(message: Message) -> None:
@@ -256,6 +290,49 @@ def test_every_message_comes_back_as_it_was(message: Message) -> None:
 def test_each_class_comes_back(cls: type[Message], data: st.DataObject) -> None:
     message = data.draw(of_class(cls))
     assert is_same(transported(message), message)
+
+
+def is_record(encoded: codec.Encoded) -> bool:
+    arrays, _ = codec._PREFIX.unpack_from(encoded.head)
+    return not arrays and bool(encoded.head[codec._PREFIX.size] < codec._FIRST_OF_JSON)
+
+
+def test_frequent_messages_are_records_that_share_their_schema() -> None:
+    blocks = [transported(block(number, [3, 4])) for number in (1, 2)]
+    one, other = (ready.shard for ready in blocks if isinstance(ready, BlockReady))
+    assert one.schema is other.schema
+    assert one.columns[0] == ColumnSpec("obs", "<f4", (9, 4), 0)
+    for message in (*blocks, AdmitBlock(1, 2, 3, one, 0.5), Heartbeat("step")):
+        assert is_record(encode(message))
+        assert is_same(transported(message), message)
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        {"tail_rows": np.int64(1)}, {"tail_rows": 2**80}, {"sealed_at": 3}, {"episodes": True},
+        {"task_id": "a\0b"}, {"items": [1, 2]}, {"items": np.zeros(INLINE_BYTES + 1, np.uint8)},
+        {"shard": None}, {"shard": ShardRef("p", 1, 1, 0, BlockSchema((), (), ()), (2**80,))},
+        {"shard": ShardRef("p", 1, 1, 0, None, (True,))},
+    ],
+    ids=str,
+)  # fmt: skip
+def test_what_a_record_cannot_hold_comes_back_all_the_same(changed: dict[str, Any]) -> None:
+    message = dataclasses.replace(block(1, [3]), **changed)
+    assert not is_record(encode(message))
+    assert is_same(transported(message), message)
+
+
+def test_the_rest_of_a_record_is_of_any_kind() -> None:
+    games = (("main", "past", 1, 0, 2),)
+    for message in (
+        dataclasses.replace(block(1, []), games=games, task_id="\ud800 lone"),
+        CollectSetting("t", {"eps": 0.5, "k": 1}, {"gravity": ([1.0, 2.0], 0.5)}),
+        CollectSetting("t", {1: 0.5}),  # type: ignore[dict-item]
+        LearnInfo("t", 3, {"loss": math.inf, "": -0.0}, {}, cpu=0.5),
+    ):
+        assert is_same(transported(message), message)
+    assert is_record(encode(message))
 
 
 @pytest.mark.parametrize("size", [0, 1, INLINE_BYTES])

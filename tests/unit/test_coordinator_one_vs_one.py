@@ -48,7 +48,7 @@ def result(task: CollectTask, *, is_complete: bool = True) -> CollectResult:
 
 def block(*games: GameCounts) -> BlockReady:
     items = np.zeros(1, dtype=ITEM_DTYPE)
-    return BlockReady("t", 1, ShardRef("x", 1, 1, 0, ()), items, 1, 0.0, games=games)
+    return BlockReady("t", 1, ShardRef.of("x", 1, 1, 0, ()), items, 1, 0.0, games=games)
 
 
 def test_the_seeds_defaults() -> None:

@@ -43,7 +43,9 @@ from hpcdi.utils.registry import PARALLEL_COLLECTOR_REGISTRY
 from hpcdi.utils.timer import RoleMeter
 
 PROGRESS_S = 0.25
-"""Seconds between two progress reports to the coordinator."""
+"""Seconds between two progress reports to the coordinator, of up to `_OFTEN` collectors."""
+_OFTEN = 1024
+"""More collectors report less often, so that all of them send rank 0 no more reports."""
 _SAMPLE_S = 5.0
 """Seconds between two looks at the memory of environments."""
 ROLLOUT_S = 10.0
@@ -186,6 +188,8 @@ class BaseParallelCollector(Configurable, Closing, ABC):
 
     def __init__(self, cfg: Mapping[str, Any], port: CollectorPort | None = None) -> None:
         self._task_cfg = {key: cfg[key] for key in self.TASK_KEYS if key in cfg}
+        _, collectors = self._task_cfg.get("number", (0, 1))
+        self._seldom = max(1.0, collectors / _OFTEN)
         self._cfg = self.parse_config({k: v for k, v in cfg.items() if k not in self.TASK_KEYS})
         self.task = CollectorTask(setting=self._task_cfg.get("collect_setting", {}))
         self.port = port
@@ -549,7 +553,7 @@ class ZerglingParallelCollector(BaseParallelCollector):
 
     def _iter_after_hook(self) -> None:
         now = time.monotonic()
-        if now - self._reported_at >= PROGRESS_S:
+        if now - self._reported_at >= PROGRESS_S * self._seldom:
             self._report(now)
         if not self.is_waiting and self.task.lockstep is None and self._gate.rollout_is_old(now):
             self.cut()
