@@ -44,9 +44,13 @@ class Doorbell(Closing):
             "inode": str(os.fstat(self._read).st_ino),
         }
 
-    def wait(self, seconds: float) -> None:
-        """Sleep until it rings, at most so long."""
-        self._poll.poll(max(0.0, 1e3 * seconds))
+    def wait(self, timeout: float) -> bool:
+        """Sleep until it rings, at most so many seconds (whole ms); returns whether it has."""
+        return bool(self._poll.poll(max(0.0, 1e3 * timeout)))
+
+    def ring(self) -> None:
+        """Wake this process's own thread that waits."""
+        _ring(self._write)
 
     def hear(self) -> int:
         """Returns how often it has rung since the last call."""
@@ -82,14 +86,21 @@ class Ringer(Closing):
 
     def ring(self) -> None:
         """Wake the process; does nothing where it is gone, or has many bells to hear."""
-        with contextlib.suppress(BlockingIOError, BrokenPipeError):
-            os.write(self._descriptor, b"!")
+        _ring(self._descriptor)
 
     def close(self) -> None:
         """Close it. Idempotent."""
         descriptor, self._descriptor = self._descriptor, -1
         if descriptor >= 0:
             os.close(descriptor)
+
+
+def _ring(descriptor: int) -> None:
+    """Ring, unless the bell is closed, its process gone, or has many bells to hear."""
+    if descriptor < 0:
+        return
+    with contextlib.suppress(BlockingIOError, BrokenPipeError):
+        os.write(descriptor, b"!")
 
 
 class Waiting:

@@ -5,6 +5,9 @@ ulfm``. All ranks learn within milliseconds of one that is killed by a signal: t
 raises. One that leaves by ``_exit`` without MPI_Finalize is not noticed, so hpcdi's ranks die by
 a signal (`failure.die_alone`). Without ULFM the launcher ends the job when a rank dies.
 
+MPI wakes nobody: who waits has to look again and again. Where all ranks are on one node, a sender
+rings the receiver's doorbell; that ends its nap at once, and naps may be long.
+
 Importing this starts MPI.
 """
 
@@ -13,6 +16,7 @@ from __future__ import annotations
 import threading
 import time
 from collections import deque
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -20,6 +24,7 @@ import numpy as np
 from mpi4py import MPI
 
 from hpcdi.comm.codec import decode, encode, frame_sizes
+from hpcdi.comm.doorbell import Doorbell, Ringer
 from hpcdi.comm.failure import ranks_may_die
 from hpcdi.comm.messages import Message, RankLost
 from hpcdi.types import Array
@@ -32,6 +37,22 @@ _RANK_DIED = {
     for name in ("ERR_PROC_FAILED", "ERR_PROC_FAILED_PENDING", "ERR_REVOKED", "ERR_IN_STATUS")
     if hasattr(MPI, name)
 }
+
+
+_LONG_NAP_S = 20e-3
+"""Longest nap where all ring: a bell may get lost, and one that dies does not ring."""
+
+
+class _Wake(threading.Event):
+    """Ends a nap of this process at its doorbell, too."""
+
+    def __init__(self, bell: Doorbell) -> None:
+        super().__init__()
+        self._bell = bell
+
+    def set(self) -> None:
+        super().set()
+        self._bell.ring()
 
 
 @dataclass
@@ -59,15 +80,30 @@ class MpiLink:
     ) -> None:
         self.rank = comm.Get_rank()
         self.size = comm.Get_size()
-        self.wake = threading.Event()
+        self.bell = Doorbell()
+        self.wake: threading.Event = _Wake(self.bell)
         self.ranks_may_die = ranks_may_die()
         self._comm = comm
         self._backoff = Backoff(shortest_nap_s, longest_nap_s, self.wake)
+        self._at_bell = Backoff(shortest_nap_s, _LONG_NAP_S, self.bell)
+        self._ringers: dict[int, Ringer] = {}
         self._outgoing: dict[int, deque[tuple[list[MPI.Request], Any]]] = {}
         self._incoming: dict[int, deque[_Incoming]] = {}
         self._lost: set[int] = set()
         self._newly_lost: list[int] = []
         self._abandoned: list[Any] = []  # to or from dead ranks: MPI may still access the memory
+
+    def ring(self, bells: Sequence[Mapping[str, str]]) -> None:
+        """Ring doorbells from now on, and sleep longer, if all are to be seen from here.
+
+        Args:
+            bells: by rank, the lines of its `bell`; all ranks of this node.
+        """
+        others = {rank: bell for rank, bell in enumerate(bells) if rank != self.rank}
+        found = {rank: Ringer.of(bell["bell"], bell["inode"]) for rank, bell in others.items()}
+        ringers = {rank: ringer for rank, ringer in found.items() if ringer is not None}
+        if len(ringers) == len(others):
+            self._ringers = ringers
 
     def send(self, rank: int, message: Message) -> None:
         """See `Link.send`."""
@@ -85,6 +121,8 @@ class MpiLink:
             self._acknowledge(error)
         else:
             self._outgoing.setdefault(rank, deque()).append((requests, encoded))
+            if rank in self._ringers:
+                self._ringers[rank].ring()
 
     def receive(self, timeout_s: float) -> list[tuple[int, Message]]:
         """See `Link.receive`."""
@@ -94,14 +132,24 @@ class MpiLink:
             if left_s <= 0 or self.wake.is_set():
                 self.wake.clear()
                 return []
-            self._backoff.nap(left_s)
+            self._nap(left_s)
         self._backoff.reset()
+        self._at_bell.reset()
         return arrived
 
     def unsent(self) -> list[int]:
         """See `Link.unsent`."""
         self._drop_sent()
         return sorted(rank for rank, waiting in self._outgoing.items() if waiting)
+
+    def _nap(self, at_most_s: float) -> None:
+        """Sleep, by short naps while part of a message is under way: MPI must be called for it."""
+        under_way = any(self._outgoing.values()) or any(self._incoming.values())
+        if not self._ringers or under_way:
+            self._backoff.nap(at_most_s)
+            return
+        self._at_bell.nap(at_most_s)
+        self.bell.hear()
 
     def _probe(self) -> list[tuple[int, Message]]:
         self._drop_sent()

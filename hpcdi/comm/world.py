@@ -56,9 +56,13 @@ class World:
         return values
 
     def open_link(self) -> MpiLink:
-        """A link with tags of its own (collective)."""
+        """A link with tags of its own; on one node its ranks ring doorbells (collective)."""
         with called_by_all():
-            return MpiLink(self.comm.Dup())
+            link = MpiLink(self.comm.Dup())
+        bells = self.collect({"host": self.host, **link.bell.lines()})
+        if {bell["host"] for bell in bells} == {self.host}:
+            link.ring(bells)
+        return link
 
     def split(self, groups: Mapping[str, Sequence[int]]) -> dict[str, MPI.Comm]:
         """Communicators of the groups that this rank is a member of, by name (collective).

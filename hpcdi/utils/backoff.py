@@ -2,12 +2,20 @@
 
 from __future__ import annotations
 
-import threading
 import time
+from typing import Protocol
 
 PROBES = 10
 """Probes before each nap: one MPI probe is one turn of MPI's progress engine, and a message may
 need several turns to become visible."""
+
+
+class Wake(Protocol):
+    """What ends a nap early, such as a `threading.Event`."""
+
+    def wait(self, timeout: float) -> bool:
+        """Sleep, at most so many seconds; returns whether it was ended early."""
+        ...
 
 
 class Backoff:
@@ -18,14 +26,14 @@ class Backoff:
     Args:
         shortest_s: first nap after a reset.
         longest_s: each nap is 1.5 times as long as the one before, up to this.
-        wake: an event that ends a nap early.
+        wake: ends a nap early.
     """
 
     def __init__(
         self,
         shortest_s: float = 100e-6,
         longest_s: float = 2e-3,
-        wake: threading.Event | None = None,
+        wake: Wake | None = None,
     ) -> None:
         self._shortest_s, self._longest_s = shortest_s, longest_s
         self._next_s = shortest_s

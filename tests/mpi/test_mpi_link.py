@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 
 import numpy as np
@@ -11,18 +12,26 @@ from mpi4py import MPI
 from fakes.link_contract import LARGE, RANKS, LinkContract, Play, Program, flush, pattern, take
 from hpcdi.comm.messages import LearnResult, PolicyUpdate
 from hpcdi.comm.mpi_link import MpiLink
+from hpcdi.comm.world import collect
 
 pytestmark = pytest.mark.mpi(RANKS)
 
 
+def ringing(link: MpiLink, comm: MPI.Intracomm) -> MpiLink:
+    """A link whose ranks ring each other, as those of one node do."""
+    link.ring(collect(comm, link.bell.lines()))
+    return link
+
+
+@pytest.mark.parametrize("rings", [False, True], ids=["naps", "rings"])
 class TestMpiLink(LinkContract):
     @pytest.fixture
-    def play(self, comm: MPI.Intracomm) -> Iterator[Play]:
+    def play(self, comm: MPI.Intracomm, rings: bool) -> Iterator[Play]:
         world = comm.Split(0 if comm.rank < RANKS else MPI.UNDEFINED, comm.rank)
 
         def run(program: Program) -> None:
             if world != MPI.COMM_NULL:
-                program(MpiLink(world))
+                program(ringing(MpiLink(world), world) if rings else MpiLink(world))
 
         yield run
         if world != MPI.COMM_NULL:
@@ -65,3 +74,30 @@ def test_large_messages_of_all_to_one_at_a_time(comm: MPI.Intracomm) -> None:
             assert np.array_equal(message.data, pattern(sender, message.version, size))
     flush(link)
     comm.Barrier()
+
+
+def test_a_bell_ends_a_nap(comm: MPI.Intracomm) -> None:
+    link = ringing(MpiLink(comm, shortest_nap_s=60.0), comm)
+    after, before = (comm.rank + 1) % comm.size, (comm.rank - 1) % comm.size
+    if comm.rank == 0:
+        time.sleep(0.2)  # the others have lain down
+        link.send(after, LearnResult("at once", 1))
+    began = time.monotonic()
+    assert link.receive(50.0) == [(before, LearnResult("at once", 1))]
+    assert time.monotonic() - began < 25.0
+    if comm.rank != 0:
+        link.send(after, LearnResult("at once", 1))
+    flush(link)
+
+
+def test_nobody_rings_where_one_is_out_of_sight(comm: MPI.Intracomm) -> None:
+    link = MpiLink(comm)
+    lines = link.bell.lines()
+    if comm.rank == 1:
+        lines["inode"] = "0"  # as a process of the same number on another node has another
+    link.ring(collect(comm, lines))
+    if comm.rank != 1:
+        link.send(1, LearnResult("looked for", 1))
+    else:
+        assert len(take(link, comm.size - 1)) == comm.size - 1
+    flush(link)
