@@ -48,7 +48,10 @@ Or write the run's whole episodes as a dataset, all or some of them:
   hpcdi export runs/cartpole_dqn/latest --to parquet -o steps.parquet   a row a step
 
 Minari's (pip install 'hpcdi[minari]') have the environment's own spaces and values; masks of legal
-actions and policy versions are in the infos. They lie where Minari looks: MINARI_DATASETS_PATH,
+actions and policy versions are in the infos, collector and environment in an episode's metadata,
+the run's seed in the description. A run does not keep what else environments put into infos (of
+their numbers it keeps means, as curves) nor seeds of episodes: an environment draws all its
+episodes from one, which follows from the run's. They lie where Minari looks: MINARI_DATASETS_PATH,
 else ~/.minari/datasets. In Parquet (pip install 'hpcdi[parquet]') actions count from 0, and values
 of several numbers are lists. In Python: hpcdi.data.read_episodes(RUN).
 """

@@ -192,7 +192,7 @@ def _write_minari(
             algorithm_name=config.policy.type,
             observation_space=values.observation_space,
             action_space=values.action_space,
-            description=f"episodes of the hpcdi run {run.parent.name}/{run.name}",
+            description=f"episodes of the run {run.parent.name}/{run.name}, seed {config.seed}",
             jpeg_encoding=False,
         )
         count, steps = write_episodes(
@@ -215,6 +215,7 @@ def _as_minari_has_it(episode: Episode, values: EpisodeValues) -> dict[str, Any]
         "terminations": episode.columns["terminated"],
         "truncations": episode.columns["truncated"],
         "infos": {name: episode.columns[name] for name in infos if name in episode.columns},
+        "metadata": {"collector": episode.collector, "env": episode.env},
     }
 
 

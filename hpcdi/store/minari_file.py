@@ -22,7 +22,8 @@ def write_episodes(folder: Path, episodes: Iterable[Mapping[str, Any]]) -> tuple
     Args:
         folder: the dataset's ``data``, which Minari has made.
         episodes: ``observations`` [steps + 1, ...]; ``actions``, ``rewards``, ``terminations``,
-            ``truncations`` [steps, ...]; ``infos``. Arrays, or dicts and tuples of them.
+            ``truncations`` [steps, ...]; ``infos``. Arrays, or dicts and tuples of them. And
+            ``metadata``: what is known of the whole episode, numbers and texts.
 
     Raises:
         OSError: the disk is full.
@@ -33,8 +34,11 @@ def write_episodes(folder: Path, episodes: Iterable[Mapping[str, Any]]) -> tuple
             group = file.create_group(f"episode_{count}")
             group.attrs["id"] = count
             group.attrs["total_steps"] = len(episode["rewards"])
+            for name, value in episode["metadata"].items():
+                group.attrs[name] = value
             for name, value in episode.items():
-                _write(group.id, name, value)
+                if name != "metadata":
+                    _write(group.id, name, value)
             count, steps = count + 1, steps + len(episode["rewards"])
     return count, steps
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -57,6 +58,9 @@ def test_minari_reads_each_episode_as_it_was(
     episodes = list(read_episodes(cartpole))
     assert (dataset.total_episodes, dataset.total_steps) == (len(episodes), sum(map(len, episodes)))
     assert f"{len(episodes)} of {len(episodes)}" in capsys.readouterr().out
+    known = [(m["collector"], m["env"]) for m in dataset.storage.get_episode_metadata([0, 1])]
+    assert known == [(e.collector, e.env) for e in itertools.islice(read_episodes(cartpole), 2)]
+    assert ", seed " in dataset.storage.metadata["description"]
     assert dataset.recover_environment().spec.id == "CartPole-v1"
 
 
