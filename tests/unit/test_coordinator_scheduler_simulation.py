@@ -22,9 +22,10 @@ from hpcdi.comm.messages import (
     StopRequest,
 )
 from hpcdi.roles.coordinator.commander import Commander
+from hpcdi.roles.coordinator.groups import Groups
 from hpcdi.roles.coordinator.scheduler import Scheduler
 from hpcdi.roles.coordinator.snapshots import SnapshotClock
-from hpcdi.roles.coordinator.workers import Order, Workers
+from hpcdi.roles.coordinator.workers import Order, State, Workers
 
 MAX_ENV_STEP = 400
 
@@ -99,6 +100,19 @@ events = st.lists(
 )
 
 
+def check_counts(workers: Workers, groups: Groups) -> None:
+    """What is kept as things change is what a look at all ranks would find."""
+    collectors = [worker for worker in workers if worker.role == "collector"]
+    free = {worker.rank for worker in collectors if worker.state is State.FREE}
+    assert {worker.rank for worker in workers.free_collectors} == free
+    assert workers.has_free_collector == bool(free)
+    assert workers.collectors_here == sum(worker.is_available for worker in collectors)
+    assert workers.all_reported is not any(worker.state is State.EXPECTED for worker in workers)
+    for group in groups:
+        collecting = [w.rank for w in collectors if w.is_collecting and w.closing is None]
+        assert sorted(workers.collecting(group)) == collecting
+
+
 def check_end(world: World) -> None:
     """Over, with one outcome, and everybody told to stop at most once and to leave once."""
     assert world.scheduler.finished
@@ -123,6 +137,7 @@ def test_every_run_ends(events: list[tuple[str, int, int]], mute: set[int]) -> N
     world = World()
     for kind, rank, chance in events:
         getattr(world, kind)(rank, chance)
+        check_counts(world.scheduler.workers, world.scheduler.groups)
     world.finish(mute)
     check_end(world)
 

@@ -16,6 +16,7 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 from fakes.replay import admitted, block, demand
 from fakes.scheduler import EVERY_S, INF, TIMEOUTS, Shown, busy, experiment
 from hpcdi.comm.messages import BlockAdmitted, Goodbye, LearnResult, StopRequest, WorkerFailed
+from hpcdi.roles.coordinator import view
 from hpcdi.roles.coordinator.scheduler import Outcome
 from hpcdi.roles.coordinator.view import RunRecord, RunView, staleness, status_of, summary
 from hpcdi.store.layout import RunLayout
@@ -98,6 +99,17 @@ def test_curves_of_the_system() -> None:
     assert latest["health/blocks_lost"] == 1
     assert latest["perf/idle_frac/rank3"] == 0.125
     assert "perf/idle_frac/rank2" not in latest
+
+
+def test_of_very_many_ranks_learners_alone_have_curves(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(view, "_RANKS_DRAWN", 2)
+    run = Shown()
+    run.collected(60)
+    for rank in (1, 2, 3):
+        run.scheduler.workers[rank].shares = {"wait": 0.125}
+    run.look(1000.0)
+    tags = {tag for tag, _, _ in run.curves.points if tag.startswith("perf/idle_frac")}
+    assert tags == {"perf/idle_frac/rank1"}
 
 
 def test_curves_of_learning() -> None:

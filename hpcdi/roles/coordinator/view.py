@@ -67,6 +67,8 @@ from hpcdi.utils.progress import Status, StatusLine, best_of
 from hpcdi.utils.timer import RoleMeter
 
 _SCALARS_EVERY_S = 1.0
+_RANKS_DRAWN = 256
+"""Of more ranks only the learners have curves of their own: nobody looks at thousands."""
 _ADVICE_EVERY_S = 10.0
 _LOSSES = 400
 
@@ -238,10 +240,11 @@ class RunRecord:
             "health/blocks_skipped": figures.blocks_skipped,
             "health/priorities_stale": sum(group.priorities_stale for group in run.groups),
         }
-        for worker in run.workers:
-            if "wait" in worker.shares and not worker.is_guest:  # they come and go
+        told = [w for w in run.workers if "wait" in w.shares and not w.is_guest]  # who come and go
+        for worker in told if len(told) <= _RANKS_DRAWN else run.groups.learners:
+            if "wait" in worker.shares:
                 scalars[f"perf/idle_frac/rank{worker.rank}"] = worker.shares["wait"]
-        idle = [w.shares["wait"] for w in run.workers if w.role == "learner" and "wait" in w.shares]
+        idle = [w.shares["wait"] for w in told if w.role == "learner"]
         if idle:
             scalars["perf/learner_idle"] = sum(idle) / len(idle)
         if len(self.flow.latency):
