@@ -4,7 +4,8 @@
     action = run.policy.act(observation)
     policy = hpcdi.load("runs/cartpole_v1_ppo/latest")
 
-`train`, `load`, `Run` and `Policy` are `hpcdi.api`'s, which is imported when one of them is used.
+`train`, `load`, `Run` and `Policy` are `hpcdi.api`'s, which is imported when one of them is used,
+`Callback` is `hpcdi.roles.callbacks`'.
 Importing this package imports neither mpi4py nor torch nor gymnasium: it works on a login node, in
 a container without MPI, and in well under 0.3 s.
 
@@ -41,15 +42,16 @@ from __future__ import annotations
 from importlib import import_module
 from typing import Any
 
-__all__ = ["Policy", "Run", "__version__", "load", "train"]  # type checkers read __init__.pyi
+__all__ = ["Callback", "Policy", "Run", "__version__", "load", "train"]
 __version__ = "0.1.0"
 
 
-def __getattr__(name: str) -> Any:
+def __getattr__(name: str) -> Any:  # type checkers read __init__.pyi
     """Returns what `hpcdi.api` has of this name."""
     if name not in __all__:
         raise AttributeError(f"module 'hpcdi' has no attribute {name!r}")
-    return getattr(import_module("hpcdi.api"), name)
+    module = "hpcdi.roles.callbacks" if name == "Callback" else "hpcdi.api"
+    return getattr(import_module(module), name)
 
 
 def __dir__() -> list[str]:

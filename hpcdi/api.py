@@ -43,6 +43,7 @@ from hpcdi.errors import (
     Problem,
     RunError,
 )
+from hpcdi.roles.callbacks import Callback
 from hpcdi.run import run_folder
 from hpcdi.run.beginnings import settings_of
 from hpcdi.run.environment import detect
@@ -81,6 +82,7 @@ def train(
     stop_value: float | None = None,
     exp_name: str | None = None,
     settings: Mapping[str, Any] | None = None,
+    callbacks: Sequence[str | type[Callback] | Mapping[str, Any]] = (),
     run_dir: str | Path | None = None,
     resume: str | Path | Run | None = None,
     time_limit: str | None = None,
@@ -104,6 +106,9 @@ def train(
         stop_value: mean return of an evaluation at which it ends.
         exp_name: names the folder, ``runs/<exp_name>/<time>``.
         settings: any other ones, by their paths: ``{"policy.learn.learning_rate": 1e-3}``.
+        callbacks: classes of `hpcdi.Callback`, names of shipped ones, or mappings with ``type``
+            (one of these) and arguments: ``{"type": "early_stop", "evaluations": 5}``. Each rank
+            makes its own; classes reach it as `env` does.
         run_dir: the run folder.
         resume: a run, or its folder, to go on with from its newest snapshot.
         time_limit: ``"90"`` (minutes), ``"1:30:00"``: a last snapshot is taken before; over ranks.
@@ -138,11 +143,19 @@ def train(
                 raise LaunchError(f"{env} names its policy: leave policy out, or change settings")
             config = str(env)
         else:
-            experiment, folder = _experiment(env, policy, chosen, folder, stack)
-            home = stack.enter_context(own_folder(Path(tempfile.gettempdir())))
-            file = home / f"{experiment['exp_name']}.yaml"
+            home = _Home(folder, stack)
+            experiment = _experiment(env, policy, chosen, home)
+            chosen |= _callbacks(callbacks, home, experiment)
+            folder, callbacks = home.folder, ()
+            own = stack.enter_context(own_folder(Path(tempfile.gettempdir())))
+            file = own / f"{experiment['exp_name']}.yaml"
             file.write_text(write(_nested(experiment)), encoding="utf-8")
             config = str(file)
+        if callbacks:
+            home = _Home(None if resumed is None else Path(resumed), stack)
+            home.name = exp_name or (Path(config).stem if config is not None else "")
+            chosen |= _callbacks(callbacks, home, {})
+            folder = folder if resumed is not None else home.folder or folder
         request = RunRequest(
             config,
             tuple(f"{path}={_text(value)}" for path, value in chosen.items()),
@@ -429,25 +442,17 @@ def _experiment(
     env: Env | None,
     policy: str | Mapping[str, Any] | None,
     chosen: Mapping[str, Any],
-    folder: Path | None,
-    stack: contextlib.ExitStack,
-) -> tuple[dict[str, Any], Path | None]:
-    """Returns the settings of an experiment by their paths, and its folder if it is made by now."""
+    home: _Home,
+) -> dict[str, Any]:
+    """Returns the settings of an experiment by their paths."""
     if env is None:
         raise LaunchError("name an environment: env='CartPole-v1', a class, or an experiment.yaml")
-    made: list[Path] = [] if folder is None else [folder]
     name = str(chosen.get("exp_name", ""))
-
-    def home() -> Path:
-        if not made:
-            made.append(run_folder.choose(name, None))
-        stack.callback(_drop, made[0])
-        return RunLayout(made[0]).code_dir
-
     algorithm = policy if isinstance(policy, Mapping) else {"type": policy or "ppo"}
     kind = str(algorithm.get("type", "dqn"))
     if not name:
         name = re.sub(r"\W+", "_", f"{_title(env)}_{kind}").strip("_").lower()
+    home.name = name
     of_env, title = _env_settings(env, home)
     experiment = {"exp_name": name, **settings_of(kind), **of_env}
     experiment |= {f"policy.{path}": value for path, value in _flat(algorithm)}
@@ -456,7 +461,48 @@ def _experiment(
 
         goal = reward_threshold(title)
         experiment |= {} if goal is None else {"env.stop_value": goal}
-    return experiment, made[0] if made else None
+    return experiment
+
+
+class _Home:
+    """Makes the folder for modules that have to be written: in the run folder.
+
+    Args:
+        folder: the run folder; None: a new one is made, if it is needed.
+        stack: removes it, if the run does not begin.
+    """
+
+    def __init__(self, folder: Path | None, stack: contextlib.ExitStack) -> None:
+        self.folder, self.name, self._stack = folder, "", stack
+
+    def __call__(self) -> Path:
+        if self.folder is None:
+            self.folder = run_folder.choose(self.name, None)
+        self._stack.callback(_drop, self.folder)
+        return RunLayout(self.folder).code_dir
+
+
+def _callbacks(
+    given: Sequence[str | type[Callback] | Mapping[str, Any]],
+    home: Callable[[], Path],
+    experiment: Mapping[str, Any],
+) -> dict[str, Any]:
+    """Returns the settings that name callbacks, and say where their classes are found."""
+    folders, entries = list(experiment.get("system.import_path", ())), []
+    for one in given:
+        entry = dict(one) if isinstance(one, Mapping) else {"type": one}
+        if callable(made := entry.get("type")):
+            found = named(made, home)
+            entry["type"] = found.name
+            folders += [folder for folder in found.folders if folder not in folders]
+        if not isinstance(entry.get("type"), str):
+            raise LaunchError(
+                f"{one!r} is no callback's class: each rank makes its own; give the class, or "
+                '{"type": the class, and its arguments}'
+            )
+        entries.append(entry)
+    paths = {"system.import_path": folders} if folders else {}
+    return {"callbacks": entries, **paths} if entries else {}
 
 
 def _title(env: Env) -> str:

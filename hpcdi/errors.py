@@ -8,6 +8,7 @@ The tree, with the exit code of a process that ends with it::
     ├── LaunchError                 2   wrong launcher, world too small, run folder in use
     ├── NoProgressError             1   a run was restarted too often without progress
     ├── RunError                    1   a run of `hpcdi.train` failed, or was ended by a signal
+    ├── CallbackError               1   a callback of the user has raised
     ├── EnvError                    1   an environment violates its contract
     │   └── EnvValueError               it returned what its spaces do not have; no retry helps
     ├── PolicyError                 1   a policy violates its contract
@@ -111,6 +112,10 @@ class RunError(HpcdiError):
     def __init__(self, message: str, folder: Path, exit_code: int) -> None:
         super().__init__(message)
         self.folder, self.exit_code = folder, exit_code
+
+
+class CallbackError(HpcdiError):
+    """A callback of the user has raised, or asked for what cannot be."""
 
 
 class EnvError(HpcdiError):

@@ -1,11 +1,12 @@
 """A schedule of environments (curriculum): what of them changes while a run goes on, and by what.
 
 ``env.schedule`` has a mapping for each attribute of the environment, or keyword argument
-(``kwargs.NAME``), in one of two forms::
+(``kwargs.NAME``), in one of these forms::
 
     wind: {env_steps: {0: 0.0, 200_000: 5.0}}       between the points: floats go linearly, others
     kwargs.level: {env_steps: {0: 1, 50_000: 2}}    (whole numbers, texts, truths) by steps
     gap: {values: [1, 2, 4], when: "is_success >= 0.8", episodes: 100}
+    gap: {values: [1, 2, 4], when: callback}        `Context.set_env` chooses
 
 `when` names a number of the infos at ends of episodes, ``return``, ``length``, or ``evaluation``,
 the mean return of the last evaluation. The next value follows as soon as its mean over the last
@@ -28,6 +29,8 @@ KWARGS = "kwargs."
 FIGURE = "schedule/"
 """Begins the names under which ended episodes say what they were played with."""
 EVALUATION = "evaluation"
+CALLBACK = "callback"
+"""Instead of a condition: a callback says which value comes, see `hpcdi.roles.callbacks`."""
 _CONDITION = re.compile(r"\s*([\w/.-]+)\s*(>=|<=)\s*([-+\d.eE_]+)\s*")
 _FORMS = (
     "is {env_steps: {0: FIRST, STEPS: NEXT, ...}}, or {values: [FIRST, NEXT, ...], "
@@ -110,6 +113,10 @@ def _course(name: str, given: Any) -> Course:
         return Course(name, _values(name, [value for _, value in points]), steps)
     if not ({"values", "when"} <= keys <= {"values", "when", "episodes"}):
         raise ValueError(name, f"{_FORMS}, not {given!r}")
+    if given["when"] == CALLBACK:
+        listed = given["values"]
+        values = _values(name, listed if isinstance(listed, list | tuple) else [])
+        return Course(name, values, (), CALLBACK)
     condition = _CONDITION.fullmatch(str(given["when"]))
     if condition is None:
         raise ValueError(name, f"when: is such as 'is_success >= 0.8', not {given['when']!r}")

@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from hpcdi.config.env import EnvConfig, OverlappingConfig
 from hpcdi.config.fields import ComponentConfig, component, section, sections, setting
@@ -23,6 +24,7 @@ from hpcdi.utils.registry import (
     COMM_LEARNER_REGISTRY,
     ENV_REGISTRY,
     POLICY_REGISTRY,
+    load_object,
 )
 
 MINARI = "minari:"
@@ -293,6 +295,11 @@ class ExperimentConfig:
         "datasets of Minari as minari:NAME; policy.other.commander.offline_iterations says when "
         "the run collects, too",
     )
+    callbacks: tuple[dict[str, Any], ...] = setting(
+        (),
+        "what a run calls: {type: early_stop | histograms | 'my_module:Class', arguments ...}; see "
+        "hpcdi/roles/callbacks.py",
+    )
     system: SystemConfig = section(SystemConfig, "the machine")
     slurm: SlurmConfig = section(SlurmConfig, "the batch job of `hpcdi submit`")
     fault: tuple[FaultConfig, ...] = sections(
@@ -322,6 +329,8 @@ def check(config: ExperimentConfig) -> list[Problem]:
         message = f"must be some of {', '.join(_LOGGERS)}, not {', '.join(map(repr, unknown))}"
         problems.append(Problem("system.loggers", message))
     problems += _check_data(config)
+    if config.callbacks:
+        problems += load_object("hpcdi.roles.callbacks:problems_of")(config.callbacks)
     if policy.on_policy:
         if policy.random_collect_size:
             message = "fills a replay buffer; an on-policy run learns only from its own policy"

@@ -17,6 +17,7 @@ Settings are in `hpcdi.config`: rank 0 needs them, and does not import torch.
 
 from __future__ import annotations
 
+import dataclasses
 import statistics
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
@@ -204,6 +205,7 @@ class TorchPolicy(ActingPolicy):
         self._step = self.make_step(self._model)
         self._forward = gradient_step.forward_of(self._model, self._cfg.learn, self._device)
         self._updates = self._iterations = self._env_steps = 0
+        self._set: dict[str, Any] = {}
         self.prepare_learning()
 
     def _forward_learn(self, data: Mapping[str, Any], **_kwargs: Any) -> dict[str, Any]:
@@ -220,13 +222,33 @@ class TorchPolicy(ActingPolicy):
             normalizer.learn(batch)  # afterwards: an update normalizes as the acting policy did
         return logs if isinstance(logs, dict) else _mean_of(logs)
 
+    def set_setting(self, key: str, value: float) -> None:
+        """Learn with another value of a setting from the next iteration on, whatever its schedule.
+
+        Args:
+            key: ``policy.learn.NAME``, of those that may have a schedule.
+            value: the new one.
+
+        Raises:
+            PolicyError: it cannot be changed.
+        """
+        name, names = key.removeprefix("policy.learn."), self._cfg.learn.SCHEDULED
+        if self._replayed:  # what a graph computes stays
+            names = ("learning_rate",)
+        if name == key or name not in names:
+            may = ", ".join(f"policy.learn.{each}" for each in names)
+            raise PolicyError(f"{key!r} cannot be changed in a run; these can: {may}")
+        self._set[name] = value
+
     def _follow_schedules(self) -> None:
         env_steps = self._env_steps  # set by the learner
         if any(schedule.env_steps for schedule in self._cfg.learn.schedule):
             mean = torch.tensor(float(env_steps), dtype=torch.float64, device=self._device)
             group.allreduce_data(mean, "avg")  # equal parameters need equal rates
             env_steps = int(mean.item())
-        self._learn = self._cfg.learn.at(self._iterations, env_steps)
+        self._learn = dataclasses.replace(
+            self._cfg.learn.at(self._iterations, env_steps), **self._set
+        )
         for step in self._steps:
             step.set_rate(self._learn.learning_rate)
 

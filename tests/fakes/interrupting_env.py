@@ -20,6 +20,7 @@ class Walk(gymnasium.Env[Any, Any]):
         self.observation_space = gymnasium.spaces.Box(-length, length, (1,), np.float32)
         self.action_space = gymnasium.spaces.Discrete(2, start=3)
         self._length, self._at, self._steps = length, 0, 0
+        self.level = 1  # means nothing
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> Any:
         super().reset(seed=seed)

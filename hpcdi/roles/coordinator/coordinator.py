@@ -23,6 +23,7 @@ from hpcdi.config.schema import ExperimentConfig
 from hpcdi.roles.context import HEARTBEAT_S
 from hpcdi.roles.coordinator.commander import Commander
 from hpcdi.roles.coordinator.groups import Groups, create_groups
+from hpcdi.roles.coordinator.of_user import OfUser
 from hpcdi.roles.coordinator.plans import create_plan
 from hpcdi.roles.coordinator.scheduler import Outcome, Scheduler
 from hpcdi.roles.coordinator.snapshots import (
@@ -105,6 +106,9 @@ class Coordinator(Closing):
         collector = config.policy.collect.collector
         if collector.collector_max is not None:
             self._scheduler.want_collectors(collector.collector_num)
+        self._callbacks: OfUser | None = None
+        if config.callbacks and layout is not None:
+            self._callbacks = OfUser(config, layout, self._view.curves, self._scheduler)
         self._unheard = UnheardDeaths(platform.node())
         self._arrived: list[tuple[int, Message]] = []
         self._orders: deque[Order] = deque()  # orders that were not sent yet
@@ -133,6 +137,8 @@ class Coordinator(Closing):
 
         A run that is resumed has them among its blocks.
         """
+        if self._callbacks is not None:
+            self._callbacks.begin()
         if self._keeper is None or self._layout is None:
             return
         self._keeper.keep_beginning(self.state_dict)
@@ -160,6 +166,8 @@ class Coordinator(Closing):
         if request is not None:
             self._orders += scheduler.request(request, now)
         self._orders += scheduler.tick(now)
+        if self._callbacks is not None and (asked := self._callbacks.look()) is not None:
+            self._orders += scheduler.request(asked, now)
         if now - self._heartbeat_at >= HEARTBEAT_S:  # shows workers that rank 0 lives
             self._heartbeat_at = now
             workers = scheduler.workers
@@ -190,7 +198,10 @@ class Coordinator(Closing):
         if self._keeper is not None:
             self._keeper.close()
         self._tend_files()
-        return self._scheduler.outcome or Outcome("stopped", "closed", 0)
+        outcome = self._scheduler.outcome or Outcome("stopped", "closed", 0)
+        if self._callbacks is not None and outcome.failure is None:
+            self._callbacks.end()
+        return outcome
 
     def close(self) -> None:
         """End the run, if it goes on, and close files. Idempotent."""
@@ -198,6 +209,8 @@ class Coordinator(Closing):
         self._send_orders()
         if self._keeper is not None:
             self._keeper.close()
+        if self._callbacks is not None:
+            self._callbacks.close()
         self._view.close(self._scheduler)
 
     # ----------------------------------------------------------------------------------- questions
@@ -235,7 +248,10 @@ class Coordinator(Closing):
 
     def state_dict(self) -> dict[str, Any]:
         """Rank 0's part of a snapshot: plain data and arrays."""
-        return self._scheduler.state_dict()
+        state = self._scheduler.state_dict()
+        if self._callbacks is not None:
+            state["callbacks"] = self._callbacks.snapshot()
+        return state
 
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
         """Restore a `state_dict`, except for blocks that learners must read again first."""
@@ -244,6 +260,8 @@ class Coordinator(Closing):
     def resume(self, resumed: Resumed) -> None:
         """Resume from a snapshot of the run, before its first turn."""
         self._scheduler.resume(resumed)
+        if self._callbacks is not None:
+            self._callbacks.restore(resumed.state.get("callbacks", {}))
         if self._keeper is not None:
             self._keeper.adopt(resumed)
 
@@ -262,6 +280,8 @@ class Coordinator(Closing):
             case BlockStored() | BlockReady(capacity=0) if self._keeper is not None:
                 self._keeper.published(message.shard.path)
         self._view.observe(rank, message)
+        if self._callbacks is not None:
+            self._callbacks.observe(message)
 
     def _send_orders(self) -> None:
         while self._orders:

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from hpcdi.comm.messages import CollectProgress
-from hpcdi.config.schedule import EVALUATION, FIGURE, Course, Value
+from hpcdi.config.schedule import CALLBACK, EVALUATION, FIGURE, Course, Value
 from hpcdi.types import Array
 from hpcdi.utils.log import LOGGER
 
@@ -112,6 +112,19 @@ class Curriculum:
         """Note an evaluation's mean return."""
         for stage in self._stages.values():
             stage.evaluated(mean)
+
+    def choose(self, name: str, value: Value) -> None:
+        """Take one of the values of a schedule from now on.
+
+        Raises:
+            KeyError: a callback does not choose it. ValueError: it is none of the values.
+        """
+        course = (
+            next(one for one in self._courses if one.name == name) if name in self._stages else None
+        )
+        if course is None or course.metric != CALLBACK:
+            raise KeyError(name)
+        self._stages[name].number = course.values.index(value)
 
     def values(self, env_steps: int) -> dict[str, tuple[Value, float]]:
         """Returns the value of each name after so many steps of the run's environments."""

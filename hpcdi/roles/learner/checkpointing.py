@@ -22,7 +22,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 from hpcdi import __version__
 from hpcdi.comm.messages import SnapshotPart, TakeSnapshot
@@ -74,6 +74,19 @@ class Trained(Protocol):
     env_steps: int
     rank: int
     ckpt_dir: Path
+
+
+@runtime_checkable
+class HasCallbacks(Protocol):
+    """A learner whose callbacks have states."""
+
+    def callback_state(self) -> dict[str, Any]:
+        """Returns them."""
+        ...
+
+    def load_callback_state(self, states: Mapping[str, Any]) -> None:
+        """Restores them."""
+        ...
 
 
 def checkpoint_name(wanted: str | None, train_iter: int) -> str:
@@ -151,6 +164,8 @@ def learner_files(
         "collector_envstep": learner.env_steps,
         "random": _random_state(),
     }
+    if isinstance(learner, HasCallbacks) and (states := learner.callback_state()):
+        beside_weights["callbacks"] = copied(states)
     return {
         of_agent(agent, POLICY_FILE): partial(publish_policy, image=image),
         of_agent(agent, _LEARNER): partial(save_tensors, tree=beside_weights),
@@ -250,6 +265,8 @@ def load_learner(
     set_policy(learner, {"model": image.state_dict(), **state.get("policy", {})}, path, of_type)
     learner.train_iter = state.get("train_iter", 0)
     learner.env_steps = state.get("collector_envstep", 0)
+    if isinstance(learner, HasCallbacks):
+        learner.load_callback_state(state.get("callbacks", {}))
     _restore_random_state(state.get("random", {}))
 
 

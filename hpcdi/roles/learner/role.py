@@ -43,6 +43,7 @@ from hpcdi.roles.learner.callbacks import (
 from hpcdi.roles.learner.checkpointing import SnapshotPartWriter, copied
 from hpcdi.roles.learner.feed import Feed, Staged, stage_for
 from hpcdi.roles.learner.group import Membership
+from hpcdi.roles.learner.of_user import OfUser
 from hpcdi.roles.learner.publisher import PolicyFile, PolicyPublisher
 from hpcdi.roles.learner.training import Batch, Training
 from hpcdi.roles.message_side import MessageSide
@@ -281,6 +282,8 @@ class Learner(MessageSide):
             LogShow(0),  # logs the end, also of a run that is shorter than its logging interval
         ):
             training.add(callback)
+        if context.config.callbacks:
+            training.add(OfUser(context, lambda message: self.pump.send(COORDINATOR_RANK, message)))
         self._feed.stage = stage_for(policy, pin_memory=cfg.pin_memory)
         if context.agent:  # the main group never begins anew
             self._at_start = copied(training.shared_state()["policy"])
@@ -327,6 +330,7 @@ class Learner(MessageSide):
     def _between_batches(self, training: Training, order: TakeSnapshot | BeginAnew) -> None:
         """Carry out an order that stands between the same two batches for all learners."""
         if isinstance(order, TakeSnapshot):
+            training.snapshot()
             self._snapshots.keep(training, order, self._place.agent)
         else:
             training.policy.load_state_dict(copied(self._at_start))

@@ -70,6 +70,16 @@ class Callback:
     def on_end(self, training: Training) -> None:
         """Act after the last update; not where an error ended the training."""
 
+    def on_snapshot(self, training: Training) -> None:
+        """Act before a part of a snapshot is written."""
+
+    def state_dict(self) -> dict[str, Any]:
+        """Returns its state for snapshots and checkpoints; empty: it has none."""
+        return {}
+
+    def load_state_dict(self, training: Training, state: Mapping[str, Any]) -> None:
+        """Restore a `state_dict`."""
+
     def close(self) -> None:
         """Release resources. Idempotent."""
 
@@ -230,6 +240,22 @@ class Training:
     ) -> None:
         """Load a checkpoint or a policy; see `checkpointing.load_learner`."""
         checkpointing.load_learner(self, path, load_last_iter=load_last_iter, agent=agent)
+
+    def callback_state(self) -> dict[str, Any]:
+        """Returns the states of the callbacks that have one, by their class."""
+        states = {type(one).__name__: one.state_dict() for one in self._callbacks}
+        return {name: state for name, state in states.items() if state}
+
+    def load_callback_state(self, states: Mapping[str, Any]) -> None:
+        """Restore a `callback_state`."""
+        for callback in self._callbacks:
+            if state := states.get(type(callback).__name__):
+                callback.load_state_dict(self, state)
+
+    def snapshot(self) -> None:
+        """Call what comes before a snapshot."""
+        for callback in self._callbacks:
+            callback.on_snapshot(self)
 
     def shared_state(self) -> dict[str, Any]:
         """Returns weights, optimizer and counters for the other learners of its group."""

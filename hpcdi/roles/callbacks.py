@@ -1,0 +1,375 @@
+"""Callbacks: what you have called while a run goes on, in one process and over ranks alike.
+
+    class StopAt(hpcdi.Callback):                       # my_callbacks.py
+        def on_evaluation(self, context, result):
+            if result.mean > 400:
+                context.stop(f"mean return {result.mean:.0f}")
+
+    callbacks: [{type: "my_callbacks:StopAt"}]          # in the YAML, with arguments beside type
+    hpcdi.train(..., callbacks=[StopAt, {"type": "early_stop", "evaluations": 5}])
+
+An instance is made on rank 0, or on each learner, as its class says (`runs_on`). The learner's
+hooks, DI-engine's among them, are called by the same training around the same updates. What a
+callback raises ends the run with exit code 1, and names it and its rank.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import traceback
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, ClassVar
+
+import numpy as np
+
+from hpcdi.config.schema import ExperimentConfig
+from hpcdi.errors import CallbackError, ConfigError, Problem
+from hpcdi.store.layout import RunLayout
+from hpcdi.utils.lifetime import Closing
+from hpcdi.utils.progress import Evaluation
+from hpcdi.utils.registry import named_in_module
+
+COORDINATOR, LEARNER = "coordinator", "learner"
+
+
+class Callback:
+    """What a run calls: subclasses have the methods that they need.
+
+    Attributes:
+        runs_on: ``"coordinator"`` (rank 0) or ``"learner"`` (each learner rank).
+    """
+
+    runs_on: ClassVar[str] = COORDINATOR
+
+    def on_start(self, context: Context) -> None:
+        """Act before the first update, also of a resumed run: after `load_state_dict`."""
+
+    def on_batch(self, context: Context) -> None:
+        """Act before each update; on learners."""
+
+    def on_update(self, context: Context, scalars: Mapping[str, float]) -> None:
+        """Act after each train iteration on a learner; on rank 0 after a report of one.
+
+        Args:
+            context: of the run.
+            scalars: what the policy has logged; on rank 0 means since the last report.
+        """
+
+    def on_episode(self, context: Context, info: Mapping[str, float]) -> None:
+        """Act after an episode of a collector; on rank 0.
+
+        Args:
+            context: of the run.
+            info: ``return``, ``length``, and the numbers of the environment's last info.
+        """
+
+    def on_evaluation(self, context: Context, result: Evaluation) -> None:
+        """Act after an evaluation, of `mean`, `std`, `episodes`, `env_steps` ...; on rank 0."""
+
+    def on_snapshot(self, context: Context) -> None:
+        """Act before its state is taken into a snapshot."""
+
+    def on_end(self, context: Context) -> None:
+        """Act after the last update; not where an error ended the run."""
+
+    def state_dict(self) -> dict[str, Any]:
+        """Returns its state for snapshots: numbers, texts, lists and dicts of these."""
+        return {}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Restore a `state_dict`."""
+
+
+class Context:
+    """What a callback knows of its run, and may ask of it.
+
+    Args:
+        config: the experiment.
+        rank: of this process; in one process that which the role would have.
+        role: ``"coordinator"`` or ``"learner"``.
+        folder: the run folder; None: there is none.
+
+    Attributes:
+        env_steps, train_iter: of the run so far, as far as this rank knows.
+        policy: on a learner its learn mode.
+        network: on a learner the policy's `nn.Module`, where it has one.
+    """
+
+    def __init__(self, config: ExperimentConfig, rank: int, role: str, folder: Path | None) -> None:
+        self.config, self.rank, self.role, self.folder = config, rank, role, folder
+        self.env_steps = self.train_iter = 0
+        self.policy: Any = None
+        self.network: Any = None
+        self.asks: list[str] = []
+        """Reasons of `stop` that nobody has taken."""
+        self.set_values: dict[str, Any] = {}
+        """What `set` has changed, for snapshots."""
+        self._scalars: Callable[[str, float], None] = lambda _name, _value: None
+        self._curves: Any = None
+        self._choose: Callable[[str, Any], None] | None = None
+        self._name = ""
+
+    def log(self, name: str, value: Any) -> None:
+        """Add to TensorBoard, under ``callbacks``.
+
+        Args:
+            name: of the curve.
+            value: a number; an array or tensor of more dimensions than 0: its histogram; uint8
+                [height, width, 3] or [frames, height, width, 3]: a picture, or a video.
+        """
+        value = value.detach().cpu().numpy() if hasattr(value, "detach") else value
+        array = np.asarray(value)
+        if array.ndim == 0:
+            self._scalars(f"callbacks/{name}", float(array))
+            return
+        if self.folder is None:
+            return
+        if self._curves is None:
+            from hpcdi.utils.curves import TensorBoardWriter
+
+            place = RunLayout(self.folder).tensorboard_dir / f"callbacks_rank{self.rank}"
+            self._curves = TensorBoardWriter(place)
+        step = self.env_steps if self.role == COORDINATOR else self.train_iter
+        tag = f"callbacks_{'step' if self.role == COORDINATOR else 'iter'}/{name}"
+        if array.dtype == np.uint8 and array.ndim in (3, 4) and array.shape[-1] in (1, 3):
+            frames = array if array.ndim == 4 else array[None]
+            self._curves.add_video(tag, frames.transpose(0, 3, 1, 2)[None], step)
+        else:
+            self._curves.add_histogram(tag, array, step)
+
+    def stop(self, reason: str) -> None:
+        """End the run in order, after a last snapshot: exit code 0, "stopped by NAME: reason"."""
+        self.asks.append(f"stopped by {self._name}: {reason}")
+
+    def set(self, key: str, value: float) -> None:
+        """Change a setting from now on; on a learner.
+
+        Args:
+            key: ``policy.learn.learning_rate``, or another one that may have a schedule.
+            value: its new value, in snapshots too.
+
+        Raises:
+            CallbackError: it cannot be changed, or not here.
+        """
+        owner: Any = getattr(getattr(self.policy, "set_attribute", None), "__self__", None)
+        if not hasattr(owner, "set_setting"):
+            raise CallbackError(f"set({key!r}): settings are changed on learners of a TorchPolicy")
+        owner.set_setting(key, value)
+        self.set_values[key] = value
+
+    def set_env(self, **values: Any) -> None:
+        """Have episodes that begin from now on played with these values; on rank 0.
+
+        Args:
+            values: attributes, or with ``kwargs_NAME`` keyword arguments, of ``env.schedule``,
+                which names all values: ``level: {values: [1, 2, 3], when: callback}``.
+
+        Raises:
+            CallbackError: it is no such value, or this is a learner.
+        """
+        if self._choose is None:
+            raise CallbackError("set_env is rank 0's: runs_on = 'coordinator'")
+        for name, value in values.items():
+            path = f"kwargs.{name.removeprefix('kwargs_')}" if name.startswith("kwargs_") else name
+            try:
+                self._choose(path, value)
+            except (KeyError, ValueError):
+                raise CallbackError(
+                    f"set_env({name}={value!r}): env.schedule.{path} must name it, as in "
+                    f"{{values: [..., {value!r}], when: callback}}"
+                ) from None
+
+
+class Callbacks(Closing):
+    """The callbacks of an experiment that run on a role.
+
+    Args:
+        context: theirs.
+        scalars: takes a name and a number for the curves.
+        choose: see `Context.set_env`; None: it is not for this role.
+    """
+
+    def __init__(
+        self,
+        context: Context,
+        scalars: Callable[[str, float], None],
+        choose: Callable[[str, Any], None] | None = None,
+    ) -> None:
+        self.context = context
+        context._scalars, context._choose = scalars, choose
+        self._callbacks = [
+            (name, make())
+            for name, role, make in makers(context.config.callbacks)
+            if role == context.role
+        ]
+
+    def __len__(self) -> int:
+        """Returns how many there are."""
+        return len(self._callbacks)
+
+    def call(self, method: str, *arguments: Any) -> None:
+        """Call a method of each, in their order.
+
+        Raises:
+            CallbackError: one has raised; names it and its rank.
+        """
+        for name, callback in self._callbacks:
+            with self._named(name, method):
+                getattr(callback, method)(self.context, *arguments)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Returns the states of all, and what they have set."""
+        states = []
+        for name, callback in self._callbacks:
+            with self._named(name, "state_dict"):
+                states.append({"name": name, "state": callback.state_dict()})
+        return {"states": states, "set": dict(self.context.set_values)}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Restore a `state_dict`; callbacks that are new since then begin anew."""
+        left = list(state.get("states", ()))
+        for name, callback in self._callbacks:
+            of_it = next((one for one in left if one["name"] == name), None)
+            if of_it is not None:
+                left.remove(of_it)
+                with self._named(name, "load_state_dict"):
+                    callback.load_state_dict(of_it["state"])
+        for key, value in state.get("set", {}).items():
+            self.context.set(key, value)
+
+    def take_stop(self) -> str:
+        """Returns why one of them wants the run to end; empty: none does."""
+        asks, self.context.asks = self.context.asks, []
+        return asks[0] if asks else ""
+
+    def close(self) -> None:
+        """Write out what they have logged. Idempotent."""
+        if self.context._curves is not None:
+            self.context._curves.close()
+
+    @contextlib.contextmanager
+    def _named(self, name: str, method: str) -> Iterator[None]:
+        self.context._name = name
+        try:
+            yield
+        except Exception as error:
+            place = traceback.extract_tb(error.__traceback__)[-1]
+            where = f"{Path(place.filename).name}, line {place.lineno}"
+            said = str(error) if isinstance(error, CallbackError) else f"{error!r}"
+            raise CallbackError(
+                f"callback {name}.{method} on rank {self.context.rank} ({self.context.role}): "
+                f"{said} ({where})"
+            ) from error
+
+
+# ---------------------------------------------------------------------------------------- shipped
+
+
+class EarlyStop(Callback):
+    """Ends a run whose evaluations do not get better.
+
+    Args:
+        evaluations: that many in a row.
+        least: by which the mean return must exceed the best so far, to be better.
+    """
+
+    def __init__(self, evaluations: int = 10, least: float = 0.0) -> None:
+        self._patience, self._least = evaluations, least
+        self._best, self._in_vain = -math.inf, 0
+
+    def on_evaluation(self, context: Context, result: Evaluation) -> None:
+        """Count."""
+        is_better = result.mean > self._best + self._least
+        self._in_vain = 0 if is_better else self._in_vain + 1
+        self._best = max(self._best, result.mean)
+        if self._in_vain >= self._patience:
+            context.stop(f"no better evaluation than {self._best:.4g} in {self._in_vain}")
+
+    def state_dict(self) -> dict[str, Any]:
+        """Returns the best mean and the evaluations since then."""
+        has_any = math.isfinite(self._best)
+        return {"best": self._best if has_any else None, "in_vain": self._in_vain}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Restore them."""
+        self._best = -math.inf if state["best"] is None else float(state["best"])
+        self._in_vain = int(state["in_vain"])
+
+
+class Histograms(Callback):
+    """Draws histograms of the network's weights, and of their last gradients.
+
+    Args:
+        every: train iterations between two.
+    """
+
+    runs_on = LEARNER
+
+    def __init__(self, every: int = 1000) -> None:
+        self._every = every
+
+    def on_update(self, context: Context, scalars: Mapping[str, float]) -> None:  # noqa: ARG002
+        """Draw them if it is time; of a group the first learner does."""
+        if context.network is None or context.train_iter % self._every:
+            return
+        for name, parameter in context.network.named_parameters():
+            context.log(f"weights/{name}", np.atleast_1d(parameter.detach().cpu().numpy()))
+            if parameter.grad is not None:
+                gradient = parameter.grad.detach().float().cpu().numpy()
+                context.log(f"gradients/{name}", np.atleast_1d(gradient))
+
+
+SHIPPED: Mapping[str, type[Callback]] = {"early_stop": EarlyStop, "histograms": Histograms}
+
+
+# ---------------------------------------------------------------------------------- configuration
+
+
+def makers(
+    given: Sequence[Mapping[str, Any]],
+) -> Iterator[tuple[str, str, Callable[[], Callback]]]:
+    """Yields the name of each callback of a configuration, its role, and what makes it.
+
+    Raises:
+        ConfigError: there is no such class.
+    """
+    for number, entry in enumerate(given):
+        path = f"callbacks.{number}"
+        arguments = {key: value for key, value in entry.items() if key != "type"}
+        name = str(entry.get("type", ""))
+        made: Any = SHIPPED.get(name)
+        if made is None:
+            if ":" not in name:
+                known = ", ".join(sorted(SHIPPED))
+                message = f"is {name!r}: neither one of {known} nor 'my_module:Class'"
+                raise ConfigError([Problem(f"{path}.type", message)])
+            made = named_in_module(name, f"{path}.type")
+        yield name.rpartition(":")[2], getattr(made, "runs_on", ""), _maker(made, arguments, path)
+
+
+def _maker(made: Any, arguments: Mapping[str, Any], path: str) -> Callable[[], Callback]:
+    def make() -> Callback:
+        try:
+            callback = made(**arguments)
+        except (TypeError, ValueError) as error:
+            raise ConfigError([Problem(path, str(error))]) from error
+        if not isinstance(callback, Callback) or callback.runs_on not in (COORDINATOR, LEARNER):
+            said = (
+                f"is {callback!r}: derive it from hpcdi.Callback; runs_on is coordinator or learner"
+            )
+            raise ConfigError([Problem(path, said)])
+        return callback
+
+    return make
+
+
+def problems_of(given: Sequence[Mapping[str, Any]]) -> list[Problem]:
+    """Returns what is wrong with the callbacks of a configuration: each is made once."""
+    try:
+        for _, _, make in makers(given):
+            make()
+    except ConfigError as error:
+        return list(error.problems)
+    return []

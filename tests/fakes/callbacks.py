@@ -1,0 +1,97 @@
+"""Callbacks of every kind."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, ClassVar
+
+import numpy as np
+
+import hpcdi
+from hpcdi.roles.callbacks import Context
+
+
+class Counts(hpcdi.Callback):
+    """Counts what it is told of, on rank 0."""
+
+    seen: ClassVar[list[Counts]] = []
+
+    def __init__(self) -> None:
+        self.calls: list[str] = []
+        self.episodes = self.evaluations = self.updates = 0
+        self.seen.append(self)
+
+    def on_start(self, context: Context) -> None:
+        self.calls.append(f"start {context.env_steps}")
+
+    def on_episode(self, context: Context, info: Mapping[str, float]) -> None:
+        self.episodes += 1
+        assert info["length"] >= 1
+        assert -1 <= info["return"] <= 1
+        context.log("episodes", self.episodes)
+
+    def on_update(self, context: Context, scalars: Mapping[str, float]) -> None:
+        self.updates += "total_loss" in scalars
+
+    def on_evaluation(self, context: Context, result: Any) -> None:
+        self.evaluations += 1
+        context.log("returns", np.array([result.lowest, result.highest]))
+        context.log("picture", np.zeros((8, 8, 3), np.uint8))
+
+    def on_snapshot(self, context: Context) -> None:
+        self.calls.append("snapshot")
+
+    def on_end(self, context: Context) -> None:
+        self.calls.append("end")
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"episodes": self.episodes}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        self.episodes = state["episodes"]
+
+
+class Halves(hpcdi.Callback):
+    """Halves the learning rate once, and stops; on a learner."""
+
+    runs_on = "learner"
+
+    def __init__(self, stop: int) -> None:
+        self._stop, self._rates = stop, list[float]()
+
+    def on_update(self, context: Context, scalars: Mapping[str, float]) -> None:
+        self._rates.append(scalars["cur_lr"])
+        if context.train_iter == 2:
+            context.set("policy.learn.learning_rate", scalars["cur_lr"] / 2)
+        if context.train_iter == self._stop:
+            assert self._rates[2:] == [self._rates[0] / 2] * (self._stop - 2)
+            context.stop(f"{len(self._rates)} iterations")
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"rates": self._rates}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        self._rates = list(state["rates"])
+
+
+class Raises(hpcdi.Callback):
+    """Fails in its second update, on a learner."""
+
+    runs_on = "learner"
+
+    def on_update(self, context: Context, scalars: Mapping[str, float]) -> None:
+        if context.train_iter == 2:
+            raise ValueError("too hot")
+
+
+class Climbs(hpcdi.Callback):
+    """Takes the next level, and stops when an episode was played with it."""
+
+    def __init__(self, level: int = 2) -> None:
+        self._level = level
+
+    def on_episode(self, context: Context, info: Mapping[str, float]) -> None:
+        if info["schedule/level"] == 1:
+            context.set_env(level=self._level)
+        else:
+            context.stop(f"level {info['schedule/level']:g}")

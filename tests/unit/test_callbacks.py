@@ -1,0 +1,109 @@
+"""Callbacks of the user in a run of one process; over ranks the same roles call them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import hpcdi
+from fakes.callbacks import Climbs, Counts, Halves, Raises
+from fakes.interrupting_env import Walk
+from hpcdi.errors import CallbackError, ConfigError, LaunchError
+from hpcdi.roles.callbacks import Context, EarlyStop
+from hpcdi.store.layout import RunLayout
+from hpcdi.utils.curves import _files_of
+from hpcdi.utils.progress import Evaluation
+
+pytestmark = pytest.mark.usefixtures("same_process_state")
+SMALL = {
+    "env.collector_env_num": 2,
+    "env.evaluator_env_num": 2,
+    "policy.model": {"encoder_hidden_size_list": [8]},
+    "policy.collect.n_sample": 16,
+    "policy.learn.batch_size": 16,
+    "policy.learn.epoch_per_collect": 1,
+    "policy.eval.every": "64 env_steps",
+}
+
+
+def train(*callbacks: Any, settings: Any = None, **others: Any) -> hpcdi.Run:
+    env = {} if "resume" in others else {"env": Walk, "policy": "ppo"}
+    given = {**(SMALL if env else {}), **(settings or {})}
+    return hpcdi.train(**env, settings=given, callbacks=callbacks, **others)
+
+
+def last() -> Counts:
+    """The one that was called last; others are made to be checked."""
+    return next(one for one in reversed(Counts.seen) if one.calls)
+
+
+def test_they_are_called_stop_the_run_and_are_resumed(tmp_path: Path) -> None:
+    Counts.seen.clear()
+    halves = {"type": Halves, "stop": 5}
+    run = train(Counts, halves, {"type": "histograms", "every": 2}, run_dir=tmp_path / "run")
+    assert (run.state, run.reason) == ("done", "stopped by Halves: 5 iterations")
+    counts = last()
+    assert counts.calls[:2] == ["start 0", "snapshot"]
+    assert counts.calls[-2:] == ["snapshot", "end"]
+    assert counts.evaluations == len(run.returns) > 0
+    assert counts.updates > 0
+    assert run.curve("detail/callbacks/episodes")[1][-1] == counts.episodes > 5
+    folder = RunLayout(run.folder).tensorboard_dir
+    kinds = {
+        value.tag: value.WhichOneof("value")
+        for _, events in _files_of(folder)
+        for event in events
+        for value in event.summary.value
+    }
+    assert kinds["callbacks_step/returns"] == "histo"
+    assert kinds["callbacks_step/picture"] == "image"
+    drawn = {tag.split("/")[1] for tag in kinds if tag.startswith("callbacks_iter/")}
+    assert drawn == {"weights", "gradients"}
+
+    again = train(Counts, {"type": Halves, "stop": 8}, resume=run)
+    assert again.reason == "stopped by Halves: 8 iterations"
+    assert last().calls[0] == f"start {run.figures['env_steps'] - 3 * 32}"
+    assert last().episodes > counts.episodes
+
+
+def test_a_curriculum_is_chosen(tmp_path: Path) -> None:
+    schedule = {"env.schedule": {"level": {"values": [1, 2], "when": "callback"}}}
+    run = train(Climbs, settings=schedule, run_dir=tmp_path / "run")
+    assert run.reason == "stopped by Climbs: level 2"
+    with pytest.raises(CallbackError, match=r"set_env\(level=7\): env.schedule.level must name it"):
+        train({"type": Climbs, "level": 7}, settings=schedule, run_dir=tmp_path / "other")
+
+
+def test_what_one_raises_ends_the_run(tmp_path: Path) -> None:
+    said = r"callback Raises.on_update on rank 1 \(learner\): ValueError\('too hot'\) \(callbacks"
+    with pytest.raises(CallbackError, match=said):
+        train(Raises, run_dir=tmp_path / "run")
+    assert hpcdi.Run(tmp_path / "run").state == "failed"
+
+
+@pytest.mark.parametrize(
+    ("callback", "error", "said"),
+    [
+        ("early", ConfigError, "callbacks.0.type: is 'early': neither one of early_stop, histogr"),
+        ("fakes.callbacks:Count", ConfigError, "did you mean 'fakes.callbacks:Counts'"),
+        ({"type": "early_stop", "n": 3}, ConfigError, "callbacks.0: .*argument 'n'"),
+        ({"type": Walk}, ConfigError, "callbacks.0: .* derive it from hpcdi.Callback"),
+        (Counts(), LaunchError, "each rank makes its own; give the class"),
+    ],
+)
+def test_wrong_ones_are_refused(callback: Any, error: type[Exception], said: str) -> None:
+    with pytest.raises(error, match=said):
+        train(callback)
+
+
+def test_early_stop_waits_for_a_better_evaluation() -> None:
+    context, stop = Context(None, 0, "coordinator", None), EarlyStop(evaluations=2)  # type: ignore[arg-type]
+    for mean in (1.0, 0.5, 2.0, 2.0):
+        stop.on_evaluation(context, Evaluation(mean, 0.0, mean, mean, 1, 1, 1))
+    assert context.asks == []
+    again = EarlyStop(evaluations=2)
+    again.load_state_dict(stop.state_dict())
+    again.on_evaluation(context, Evaluation(1.0, 0.0, 1.0, 1.0, 1, 1, 1))
+    assert context.asks == ["stopped by : no better evaluation than 2 in 2"]
