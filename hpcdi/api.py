@@ -143,7 +143,7 @@ def train(
                 raise LaunchError(f"{env} names its policy: leave policy out, or change settings")
             config = str(env)
         else:
-            home = _Home(folder, stack)
+            home = _Home(folder, stack, is_there="SLURM_JOB_ID" in os.environ)
             experiment = _experiment(env, policy, chosen, home)
             chosen |= _callbacks(callbacks, home, experiment)
             folder, callbacks = home.folder, ()
@@ -152,7 +152,8 @@ def train(
             file.write_text(write(_nested(experiment)), encoding="utf-8")
             config = str(file)
         if callbacks:
-            home = _Home(None if resumed is None else Path(resumed), stack)
+            place, is_there = folder if resumed is None else Path(resumed), resumed is not None
+            home = _Home(place, stack, is_there=is_there or "SLURM_JOB_ID" in os.environ)
             home.name = exp_name or (Path(config).stem if config is not None else "")
             chosen |= _callbacks(callbacks, home, {})
             folder = folder if resumed is not None else home.folder or folder
@@ -470,14 +471,18 @@ class _Home:
     Args:
         folder: the run folder; None: a new one is made, if it is needed.
         stack: removes it, if the run does not begin.
+        is_there: a run in it is to go on.
     """
 
-    def __init__(self, folder: Path | None, stack: contextlib.ExitStack) -> None:
-        self.folder, self.name, self._stack = folder, "", stack
+    def __init__(self, folder: Path | None, stack: contextlib.ExitStack, *, is_there: bool) -> None:
+        self.folder, self.name, self._stack, self._is_there = folder, "", stack, is_there
 
     def __call__(self) -> Path:
         if self.folder is None:
             self.folder = run_folder.choose(self.name, None)
+        elif not self._is_there:
+            run_folder.check_free(self.folder)
+        self._is_there = True
         self._stack.callback(_drop, self.folder)
         return RunLayout(self.folder).code_dir
 

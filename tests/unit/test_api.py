@@ -93,6 +93,9 @@ def test_a_function_is_written_into_the_run_folder(tmp_path: Path) -> None:
     run = small(make, run_dir=tmp_path / "run")
     (module,) = (run.folder / "code").iterdir()
     assert run.config["env"]["env_id"] == f"{module.stem}:make"
+    with pytest.raises(LaunchError, match="holds another run"):
+        small(make, run_dir=run.folder)
+    assert len(list((run.folder / "code").iterdir())) == 1
     script = f"import hpcdi; print(hpcdi.load({str(run.folder)!r}).make_env().unwrapped._length)"
     done = subprocess.run(
         [sys.executable, "-c", script], capture_output=True, text=True,
