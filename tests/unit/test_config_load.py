@@ -325,7 +325,8 @@ def test_keys_that_belong_elsewhere(mapping: dict[str, Any], path: str, place: s
 
 def test_a_key_that_stands_everywhere_is_no_hint() -> None:
     assert problems_in({"type": "dqn"}) == {
-        "type": "unknown key; known here: data, env, exp_name, fault, policy, seed, slurm, system"
+        "type": "unknown key; known here: callbacks, data, env, exp_name, fault, policy, seed, "
+        "slurm, system"
     }
 
 
