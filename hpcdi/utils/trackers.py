@@ -27,6 +27,7 @@ Curves: TypeAlias = "Mapping[str, Sequence[CurvePoint]]"
 COLUMNS = ("run", "curve", "env_step", "time", "value")
 _STEP = "env_step"
 _AT_ONCE = 1000  # metrics that MLflow takes at once
+_ANSWERS_S = 30.0  # within which the server of wandb answers, where it is not offline
 _PARAMS_AT_ONCE, _PARAM_LENGTH = 100, 500
 
 
@@ -100,7 +101,9 @@ class WandbTracker:
             mode=mode,
             id=known,
             resume="allow" if known else None,
-            settings=wandb.Settings(silent=True, console="off", x_disable_stats=True),
+            settings=wandb.Settings(
+                silent=True, console="off", x_disable_stats=True, init_timeout=_ANSWERS_S
+            ),
             reinit="create_new",
         )
         run.keep_id(self._run.id)

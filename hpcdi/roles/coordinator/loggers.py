@@ -100,7 +100,7 @@ class LiveTracker(Closing):
             LOGGER.warning(
                 "%s failed and is no longer written: %s: %s; the run goes on, and its event file "
                 "has all curves: hpcdi curves RUN --to %s",
-                *(self._name, type(error).__name__, error, self._name),
+                *(self._name, type(error).__name__, str(error).partition("\n")[0], self._name),
                 exc_info=True,
             )
 
