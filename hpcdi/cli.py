@@ -3,22 +3,16 @@
 from __future__ import annotations
 
 import argparse
-import re
 import sys
 import traceback
 from collections.abc import Sequence
 from importlib import import_module
-from pathlib import Path
 
 from hpcdi import __version__
 from hpcdi.commands.options import EXIT_CODES
 from hpcdi.errors import EXIT_FAILED, EXIT_INTERRUPTED, EXIT_USAGE, HpcdiError
 from hpcdi.utils import console
-from hpcdi.utils.newest import LATEST, newest
 
-_NAME_RUNS = ("--resume", "--run-dir")
-_BREAK = r"\s=,\[\]'\""  # between a path and what else is in a setting
-_PATHS = re.compile(rf"(?<![^{_BREAK}])(?:[^{_BREAK}]*/)?{LATEST}(?:/[^{_BREAK}]*)?(?![^{_BREAK}])")
 COMMANDS = (
     "train",
     "serial",
@@ -85,8 +79,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     command = parser.parse_args(arguments[:1]).command
     console.prepare(is_run=command in _RUNS)
     try:
-        rest = list(map(with_newest, [command, *arguments[1:]], arguments[1:]))
-        return int(import_module(f"hpcdi.commands.{command}").main(rest))
+        return int(import_module(f"hpcdi.commands.{command}").main(arguments[1:]))
     except HpcdiError as error:
         lines = map(console.escaped, str(error).split("\n"))
         sys.stderr.write(f"hpcdi {command}: " + "\n".join(lines) + "\n")
@@ -105,18 +98,3 @@ def main(argv: Sequence[str] | None = None) -> int:
         console.forget(sys.stdout.fileno())
         sys.stderr.write(f"hpcdi {command}: it cannot write any more: {error.strerror}\n")
         return EXIT_FAILED
-
-
-def with_newest(before: str, argument: str) -> str:
-    """Returns an argument in which ``runs/x/latest`` is the run that it names, also in settings.
-
-    Args:
-        before: the argument before it: ``--policy latest`` names no run.
-        argument: of a command.
-    """
-    if argument == LATEST and before.startswith("--") and before not in _NAME_RUNS:
-        return argument
-    whole = Path(argument)
-    if newest(whole) != whole:
-        return str(newest(whole))
-    return _PATHS.sub(lambda path: str(newest(Path(path[0]))), argument)

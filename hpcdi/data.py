@@ -27,7 +27,6 @@ from hpcdi.store.rows import rows_of, transitions
 from hpcdi.store.shards import read_blocks
 from hpcdi.types import GIVEN, Array, Columns
 from hpcdi.utils.nested import take_rows, under
-from hpcdi.utils.newest import newest
 
 _OBSERVATION = "observation"
 
@@ -108,7 +107,7 @@ def read_episodes(run: str | Path, *, unfinished: bool = False) -> Iterator[Epis
     Raises:
         StoreError: there are no data, or these are no transitions.
     """
-    folders = sorted({path.parent for path in (newest(Path(run)) / "data").glob("*/*/*.h5")})
+    folders = sorted({path.parent for path in (Path(run) / "data").glob("*/*/*.h5")})
     folders = [folder for folder in folders if folder.parent.name != name_of(GIVEN)]
     if not folders:
         raise StoreError(run, "holds no data that it has collected (data/*/*/*.h5)")

@@ -28,7 +28,6 @@ from hpcdi.store.checkpoints import MANIFEST, POLICY_FILE, open_checkpoint
 from hpcdi.store.layout import RunLayout
 from hpcdi.store.policies import PolicyImage, read_policy
 from hpcdi.types import Spaces
-from hpcdi.utils.newest import newest
 
 _SUFFIX = ".safetensors"
 _NAMES = "a run folder, a checkpoint's folder or a policy's .safetensors file"
@@ -94,7 +93,7 @@ def find_policy(
             somebody else's names code to import.
         StoreError: the policy, or the checkpoint that holds it, is torn.
     """
-    place = newest(Path(path)).absolute()
+    place = Path(path).absolute()
     if not place.exists():
         raise LaunchError(f"there is no {short(place)}; name {_NAMES}")
     layout = RunLayout(place)

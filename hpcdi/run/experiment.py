@@ -27,7 +27,6 @@ from hpcdi.policy.create import get_policy_cls
 from hpcdi.policy.spaces import with_spaces
 from hpcdi.run.sizes import too_many_files
 from hpcdi.types import Spaces
-from hpcdi.utils.newest import newest
 from hpcdi.utils.trackers import missing
 
 _TYPES = {
@@ -93,9 +92,7 @@ def load_experiment(
 
 def _located(data: Sequence[str]) -> tuple[str, ...]:
     """Returns what a run is given with whole paths, `latest` being the run that it is now."""
-    return tuple(
-        n if n.startswith(MINARI) else str(newest(Path(n).expanduser()).resolve()) for n in data
-    )
+    return tuple(n if n.startswith(MINARI) else str(Path(n).expanduser().resolve()) for n in data)
 
 
 def check_data(config: ExperimentConfig, spaces: Spaces) -> None:

@@ -34,7 +34,6 @@ from hpcdi.store.sealed import (
     write_sealed,
     write_sealed_json,
 )
-from hpcdi.utils.newest import LATEST
 from hpcdi.utils.trackers import seen_in
 
 if TYPE_CHECKING:
@@ -164,7 +163,7 @@ def claim(
         _reserve(layout)
         write_sealed_json(layout.run_file, facts)
     if path.parent.parent.name == "runs":
-        _name_latest(path)
+        _point_latest(path)
     return layout
 
 
@@ -352,12 +351,13 @@ def git_commit(folder: Path) -> str | None:
     return None
 
 
-def _name_latest(path: Path) -> None:
-    """Write the run's name into the file `LATEST` beside it."""
-    aside = path.parent / f".{LATEST}-{os.getpid()}"
-    with contextlib.suppress(OSError):  # a folder of that name, or a disk that is full
-        aside.write_text(f"{path.name}\n")
-        aside.replace(path.parent / LATEST)
+def _point_latest(path: Path) -> None:
+    """Point ``latest`` beside the run to it, where the file system has links."""
+    aside = path.parent / f".latest-{os.getpid()}"
+    with contextlib.suppress(OSError):  # no links on this file system, or a folder of that name
+        aside.unlink(missing_ok=True)
+        aside.symlink_to(path.name)
+        aside.replace(path.parent / "latest")
     with contextlib.suppress(OSError):
         aside.unlink(missing_ok=True)
 

@@ -3,7 +3,7 @@
 ::
 
     runs/<exp_name>/
-      latest                        names the newest run, see `utils.newest`
+      latest -> <time>              the newest run
       <time>/                       one run
         config.yaml                 the compiled experiment
         run.json                    state, versions, host, placement, result

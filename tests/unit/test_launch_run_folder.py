@@ -13,7 +13,6 @@ from typing import Any
 import pytest
 
 import hpcdi
-from hpcdi.cli import with_newest
 from hpcdi.config.load import load
 from hpcdi.errors import EXIT_USAGE, LaunchError
 from hpcdi.run import run_folder
@@ -21,8 +20,6 @@ from hpcdi.run.experiment import load_experiment
 from hpcdi.store.inventory import rewritten_files
 from hpcdi.store.layout import RunLayout
 from hpcdi.store.sealed import load_sealed_json
-from hpcdi.utils.curves import TensorBoardWriter
-from hpcdi.utils.newest import newest
 
 ROOT = Path(__file__).parent.parent.parent
 CONFIG = str(ROOT / "configs" / "cartpole_dqn.yaml")
@@ -232,64 +229,22 @@ def load_name(folder: Path) -> str:
 # ------------------------------------------------------------------------------------ latest, state
 
 
-def test_latest_names_the_newest_run(tmp_path: Path) -> None:
+def test_latest_points_to_the_newest_run(tmp_path: Path) -> None:
     for name in ("one", "two"):
         path = tmp_path / "runs" / "x" / name
         claim(path)
         latest = path.parent / "latest"
-        assert newest(latest) == path
-        assert newest(latest / "policies" / "best") == path / "policies" / "best"
-        latest.unlink()
-        latest.symlink_to(path.name)  # as runs of before have it: the next one replaces it
-    assert newest(latest) == latest
+        assert latest.readlink() == Path(name)
+        assert latest.resolve() == path
     assert not list(path.parent.glob(".latest*"))
 
 
-def test_tensorboard_shows_each_run_once(tmp_path: Path) -> None:
-    """By its own walk, which follows links."""
-    from tensorboard.backend.event_processing.io_wrapper import GetLogdirSubdirectories
-
-    runs = [tmp_path / "runs" / "x" / name for name in ("one", "two")]
-    for path in runs:
-        TensorBoardWriter(claim(path).tensorboard_dir).close()
-    found = GetLogdirSubdirectories(str(tmp_path / "runs"))
-    assert sorted(found) == [str(path / "tb") for path in runs]
-
-
-@pytest.mark.parametrize(
-    ("given", "before"),
-    [
-        ("x/latest", "status"),
-        ("x/latest/", "status"),
-        ("--resume=x/latest", "train"),
-        ("data=[x/latest,minari:a/latest]", "train"),
-        ("policy.learn.learner.hook.load_ckpt_before_run=x/latest/policies/best", "-n"),
-        ("x/latest/latest", "status"),
-    ],
-)
-def test_every_command_takes_latest(
-    given: str, before: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    claim(tmp_path / "runs" / "x" / "one")
-    monkeypatch.chdir(tmp_path / "runs")
-    assert with_newest(before, given) == given.replace("x/latest", "x/one").rstrip("/")
-    monkeypatch.chdir("x")
-    assert with_newest("--resume", "latest") == with_newest("status", "latest") == "one"
-    assert with_newest("--policy", "latest") == "latest"
-
-
-@pytest.mark.parametrize("content", ["", "gone", "..", "../..", "a\0", "one\ntwo"])
-def test_a_file_that_names_no_run_stays_what_it_is(content: str, tmp_path: Path) -> None:
-    (tmp_path / "latest").write_text(content)
-    assert newest(tmp_path / "latest") == tmp_path / "latest"
-
-
-def test_a_folder_elsewhere_gets_no_latest(tmp_path: Path) -> None:
+def test_a_folder_elsewhere_gets_no_link(tmp_path: Path) -> None:
     claim(tmp_path / "elsewhere" / "x" / "one")
     assert [path.name for path in (tmp_path / "elsewhere" / "x").iterdir()] == ["one"]
 
 
-def test_latest_that_cannot_be_written_does_not_end_the_run(tmp_path: Path) -> None:
+def test_a_link_that_cannot_be_made_does_not_end_the_run(tmp_path: Path) -> None:
     """A copy of runs/ may hold a real folder of that name."""
     latest = tmp_path / "runs" / "x" / "latest"
     latest.mkdir(parents=True)

@@ -45,7 +45,6 @@ from hpcdi.types import MAIN
 from hpcdi.utils.disk import advice
 from hpcdi.utils.lifetime import Closing
 from hpcdi.utils.log import LOGGER
-from hpcdi.utils.newest import newest
 from hpcdi.utils.threads import JobThread
 
 FINAL = "ckpt_final"
@@ -247,7 +246,6 @@ def load_learner(
     Raises:
         StoreError: it is missing, torn, or does not fit the present policy.
     """
-    path = newest(path)
     problem = path_problem(path)
     if problem:
         raise CheckpointError(path, problem)
