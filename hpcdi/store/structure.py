@@ -112,7 +112,7 @@ class GrowingStructure:
         """
         with _opened(self._file, "r+") as file:
             for name in self._growing:
-                dataset = file[name].id
+                dataset = h5py.h5d.open(file.id, name.encode())  # a fifth of the time of file[name]
                 dataset.set_extent((rows[name], *dataset.shape[1:]))
         head = bytearray(self._end)  # where an array became shorter, HDF5 has cleared its rows
         self._file.seek(0)
