@@ -53,6 +53,7 @@ from hpcdi.run.request import Ended, RunRequest
 from hpcdi.run.start import start
 from hpcdi.store.layout import RunLayout
 from hpcdi.types import Array
+from hpcdi.utils.nested import dotted
 
 if TYPE_CHECKING:
     import pandas
@@ -456,7 +457,7 @@ def _experiment(
     home.name = name
     of_env, title = _env_settings(env, home)
     experiment = {"exp_name": name, **settings_of(kind), **of_env}
-    experiment |= {f"policy.{path}": value for path, value in _flat(algorithm)}
+    experiment |= {f"policy.{path}": value for path, value in dotted(algorithm)}
     if "env.stop_value" not in experiment and title:
         from hpcdi.env.gymnasium import reward_threshold
 
@@ -528,7 +529,7 @@ def _env_settings(env: Env, home: Callable[[], Path]) -> tuple[dict[str, Any], s
         given, others = dict(env), dict[str, Any]()
         if callable(given.get("env_id")):
             others, _ = _env_settings(given.pop("env_id"), home)
-        flat = {f"env.{path}": value for path, value in _flat(given)}
+        flat = {f"env.{path}": value for path, value in dotted(given)}
         title = given.get("env_id", "") if given.get("type", "gymnasium") == "gymnasium" else ""
         return {**others, **flat}, title
     if isinstance(env, str):
@@ -541,15 +542,6 @@ def _env_settings(env: Env, home: Callable[[], Path]) -> tuple[dict[str, Any], s
     found: Named = named(env, home)
     settings = {"env.type": "gymnasium", "env.env_id": found.name}
     return settings | ({"system.import_path": [*found.folders]} if found.folders else {}), ""
-
-
-def _flat(tree: Mapping[str, Any], above: str = "") -> Iterator[tuple[str, Any]]:
-    """Yields paths and values of nested settings; a mapping that is empty is a value."""
-    for key, value in tree.items():
-        if isinstance(value, Mapping) and value:
-            yield from _flat(value, f"{above}{key}.")
-        else:
-            yield f"{above}{key}", value
 
 
 def _nested(flat: Mapping[str, Any]) -> dict[str, Any]:

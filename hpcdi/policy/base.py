@@ -33,6 +33,11 @@ class LearnMode(NamedTuple):
     load_state_dict: Callable[[dict[str, Any]], None]
 
 
+def owner_of(mode: Any) -> Any:
+    """Returns the policy whose bound methods a mode holds; None: it holds other functions."""
+    return getattr(getattr(mode, "set_attribute", None), "__self__", None)
+
+
 class CollectMode(NamedTuple):
     """Methods for a collector.
 

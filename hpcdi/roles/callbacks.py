@@ -26,6 +26,7 @@ import numpy as np
 
 from hpcdi.config.schema import ExperimentConfig
 from hpcdi.errors import CallbackError, ConfigError, Problem
+from hpcdi.policy.base import owner_of
 from hpcdi.store.layout import RunLayout
 from hpcdi.utils.lifetime import Closing
 from hpcdi.utils.progress import Evaluation
@@ -153,7 +154,7 @@ class Context:
         Raises:
             CallbackError: it cannot be changed, or not here.
         """
-        owner: Any = getattr(getattr(self.policy, "set_attribute", None), "__self__", None)
+        owner = owner_of(self.policy)
         if not hasattr(owner, "set_setting"):
             raise CallbackError(f"set({key!r}): settings are changed on learners of a TorchPolicy")
         owner.set_setting(key, value)

@@ -9,6 +9,17 @@ from typing import Any
 import gymnasium
 import numpy as np
 
+SMALL = {
+    "env.collector_env_num": 2,
+    "env.evaluator_env_num": 2,
+    "policy.model": {"encoder_hidden_size_list": [8]},
+    "policy.collect.n_sample": 16,
+    "policy.learn.batch_size": 16,
+    "policy.learn.epoch_per_collect": 1,
+    "policy.eval.every": "64 env_steps",
+}
+"""Settings of a short run of it by PPO, by their paths."""
+
 
 class Walk(gymnasium.Env[Any, Any]):
     """Actions are 3 (left) and 4 (right); the right end pays 1."""

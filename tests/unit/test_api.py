@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 import hpcdi
-from fakes.interrupting_env import Walk
+from fakes.interrupting_env import SMALL, Walk
 from hpcdi import api
 from hpcdi.cli import main
 from hpcdi.config.load import load
@@ -23,15 +23,6 @@ from hpcdi.run.beginnings import settings_of
 from hpcdi.run.own_code import named
 
 pytestmark = pytest.mark.usefixtures("same_process_state")
-SMALL = {
-    "env.collector_env_num": 2,
-    "env.evaluator_env_num": 2,
-    "policy.model": {"encoder_hidden_size_list": [8]},
-    "policy.collect.n_sample": 16,
-    "policy.learn.batch_size": 16,
-    "policy.learn.epoch_per_collect": 1,
-    "policy.eval.every": "64 env_steps",
-}
 HERE = np.array([0.0], np.float32)
 
 

@@ -9,7 +9,7 @@ import pytest
 
 import hpcdi
 from fakes.callbacks import Climbs, Counts, Halves, Raises
-from fakes.interrupting_env import Walk
+from fakes.interrupting_env import SMALL, Walk
 from hpcdi.errors import CallbackError, ConfigError, LaunchError
 from hpcdi.roles.callbacks import Context, EarlyStop
 from hpcdi.store.layout import RunLayout
@@ -17,15 +17,6 @@ from hpcdi.utils.curves import _files_of
 from hpcdi.utils.progress import Evaluation
 
 pytestmark = pytest.mark.usefixtures("same_process_state")
-SMALL = {
-    "env.collector_env_num": 2,
-    "env.evaluator_env_num": 2,
-    "policy.model": {"encoder_hidden_size_list": [8]},
-    "policy.collect.n_sample": 16,
-    "policy.learn.batch_size": 16,
-    "policy.learn.epoch_per_collect": 1,
-    "policy.eval.every": "64 env_steps",
-}
 
 
 def train(*callbacks: Any, settings: Any = None, **others: Any) -> hpcdi.Run:

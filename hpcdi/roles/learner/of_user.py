@@ -7,6 +7,7 @@ from typing import Any
 
 from hpcdi.comm.messages import StopRequest
 from hpcdi.errors import EXIT_DONE
+from hpcdi.policy.base import owner_of
 from hpcdi.roles.callbacks import LEARNER, Callbacks, Context
 from hpcdi.roles.context import WorkerContext
 from hpcdi.roles.learner.training import Callback, Log, Training
@@ -38,8 +39,7 @@ class OfUser(Callback):
         context.train_iter, context.env_steps = training.train_iter, training.env_steps
         if context.policy is not training.policy:
             context.policy = training.policy
-            owner = getattr(getattr(training.policy, "set_attribute", None), "__self__", None)
-            context.network = getattr(owner, "_model", None)
+            context.network = getattr(owner_of(training.policy), "_model", None)
 
     def _call(self, training: Training, method: str, *arguments: Any) -> None:
         self._know(training)

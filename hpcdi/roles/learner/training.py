@@ -16,7 +16,7 @@ import numpy as np
 
 from hpcdi.config.roles import LearnerConfig
 from hpcdi.errors import PolicyError
-from hpcdi.policy.base import LearnMode, Policy
+from hpcdi.policy.base import LearnMode, Policy, owner_of
 from hpcdi.roles.learner import checkpointing
 from hpcdi.types import Array
 from hpcdi.utils.metrics import CurveWriter, ScalarMonitor
@@ -194,7 +194,7 @@ class Training:
         """
         if env_steps >= 0:
             self.env_steps = env_steps
-            owner = getattr(getattr(self.policy, "set_attribute", None), "__self__", None)
+            owner = owner_of(self.policy)
             if isinstance(owner, Policy):
                 owner.set_attribute("env_steps", env_steps)  # for schedules
         for callback in self._before_updates:
