@@ -80,6 +80,7 @@ RETURNS = ("policy.model.v_min=-100", "policy.model.v_max=0")
 TASKS = (
     Task("cartpole_dqn_475", "train", 488.7, 16.1, f"{CLEANRL}, 500k"),
     Task("cartpole_c51", "train", 481, 21, f"{CLEANRL}, 500k"),
+    Task("cartpole_discrete_sac", "serial", 150, 0, "RLlib's test, 100k"),
     Task("cartpole_ppo", "serial", 490.0, 6.1, f"{CLEANRL}, 500k"),
     Task("cartpole_impala", "train", 450, 0, "RLlib's test, 2M"),
     Task("cartpole_novel_ppo_lstm", "serial", 500, 0, f"{ZOO}, 100k"),

@@ -63,21 +63,10 @@ class ActorCriticConfig(OnPolicyConfig):
 
 
 @dataclass(frozen=True)
-class DQNModelConfig(ModelConfig):
-    """The network; shapes left empty are taken from the environment."""
+class DiscreteModelConfig(ModelConfig):
+    """The networks; shapes left empty are taken from the environment."""
 
     action_shape: int | None = setting(None, "number of discrete actions", minimum=2)
-    dueling: bool = setting(False, "value and advantage apart (Wang et al. 2016)")
-    noisy: bool = setting(
-        False,
-        "explore by learnt noise on the weights of all linear layers, which evaluations are "
-        "without; set other.eps.start and .end to 0 beside it",
-    )
-
-    @property
-    def outputs(self) -> int:
-        """Outputs of the network for each action, side by side."""
-        return 1
 
     @property
     def actions(self) -> int:
@@ -89,6 +78,23 @@ class DQNModelConfig(ModelConfig):
         if self.action_shape is None:
             raise TypeError("policy.model.action_shape is not known")
         return self.action_shape
+
+
+@dataclass(frozen=True)
+class DQNModelConfig(DiscreteModelConfig):
+    """The network; shapes left empty are taken from the environment."""
+
+    dueling: bool = setting(False, "value and advantage apart (Wang et al. 2016)")
+    noisy: bool = setting(
+        False,
+        "explore by learnt noise on the weights of all linear layers, which evaluations are "
+        "without; set other.eps.start and .end to 0 beside it",
+    )
+
+    @property
+    def outputs(self) -> int:
+        """Outputs of the network for each action, side by side."""
+        return 1
 
 
 @dataclass(frozen=True)
@@ -288,6 +294,34 @@ class SACConfig(ContinuousConfig):
 
     type: str = "sac"
     learn: SACLearnConfig = section(SACLearnConfig, "the update")
+
+
+@dataclass(frozen=True)
+class DiscreteSACLearnConfig(SACLearnConfig):
+    """The update."""
+
+    PAPER_RATIO = 16  # a batch of 64 after every 4 steps (Christodoulou 2019)
+
+    batch_size: int = setting(64, "samples of one update (of each learner)", minimum=1)
+    target_entropy: float | None = setting(
+        None,
+        "entropy, in nats, that the temperature is learnt for; empty: 0.98 of that of the uniform "
+        "policy, too much where a few actions must be chosen well",
+    )
+
+
+@dataclass(frozen=True)
+class DiscreteSACConfig(ReplayPolicyConfig):
+    """Settings of SAC for discrete actions."""
+
+    ACTIONS = ("discrete",)
+    TAKES_MASKS = True
+    DRAWS_ACTIONS = True
+
+    type: str = "discrete_sac"
+    discount_factor: float = setting(0.99, "discount of one step", minimum=0, maximum=1)
+    model: DiscreteModelConfig = section(DiscreteModelConfig, "the networks")
+    learn: DiscreteSACLearnConfig = section(DiscreteSACLearnConfig, "the update")
 
 
 @dataclass(frozen=True)

@@ -21,44 +21,50 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from hpcdi.config.algorithms import SACConfig, SACLearnConfig
+from hpcdi.config.algorithms import DiscreteSACConfig, SACConfig, SACLearnConfig
 from hpcdi.policy import gradient_step, networks
 from hpcdi.policy.acting.boxes import LOG_STD, SACActing
 from hpcdi.policy.spaces import as_shape, box_of
 from hpcdi.policy.torch_policy import ReplayPolicy
 
 _UPDATES = 1  # stream of random numbers
+_SCALARS = ("total_loss", "critic_loss", "actor_loss", "q_value", "entropy", "alpha")
 
 
-class SACPolicy(SACActing, ReplayPolicy):
-    """SAC, for continuous actions within bounds."""
+class SoftActorCritic(ReplayPolicy):
+    """What SAC is whatever actions are: critics, their targets, and a temperature, learn in turn.
 
-    Config: ClassVar[type] = SACConfig
-    _cfg: SACConfig
+    An algorithm defines the five methods that follow; `discrete_sac` is one, too.
+    """
+
+    _cfg: SACConfig | DiscreteSACConfig
     _learn: SACLearnConfig
+    _target_entropy: float
 
-    def make_network(self) -> nn.Module:
-        """The actor; see the module's docstring."""
-        model = self._cfg.model
-        size = math.prod(as_shape(model.action_shape))
-        return networks.make_network(dataclasses.replace(model, action_shape=2 * size), "linear")
+    def make_critics(self) -> nn.Module:
+        """Returns two critics in one network."""
+        raise NotImplementedError
 
-    # ----------------------------------------------------------------------------------- acting
+    def prepared(self, batch: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
+        """Returns a batch with what else the gradient steps need, drawn outside of graphs."""
+        raise NotImplementedError
 
-    def greedy(self, output: Tensor, legal: Tensor | None = None) -> tuple[Tensor, ...]:  # noqa: ARG002
-        """The actions [batch, ...] in the middle of the distribution."""
-        mean, _ = output.chunk(2, dim=1)
-        middle, half = (torch.from_numpy(x).to(mean.device) for x in (self._middle, self._half))
-        action = middle + half * mean.tanh()
-        return (action.reshape(-1, *as_shape(self._cfg.model.action_shape)),)
+    def taken_values(self, batch: Mapping[str, Tensor]) -> Tensor:
+        """Returns the critics' values of the actions taken, [critics, batch]."""
+        raise NotImplementedError
 
-    # ---------------------------------------------------------------------------------- learning
+    def improved(self, batch: Mapping[str, Tensor]) -> tuple[Tensor, Tensor]:
+        """Returns the actor's losses, and ``log pi`` or its mean over actions; both [batch]."""
+        raise NotImplementedError
+
+    def following_value(self, batch: Mapping[str, Tensor]) -> Tensor:
+        """Returns the soft value of the next observation by the target critics, [batch]."""
+        raise NotImplementedError
 
     def prepare_learning(self) -> None:
         """Critics, their targets, and the temperature; each learns by a step of its own."""
-        cfg, device = self._cfg, self._device
-        learn = cfg.learn
-        self._critics = gradient_step.placed(networks.ActionValues(cfg.model, critics=2), device)
+        learn, device = self._cfg.learn, self._device
+        self._critics = gradient_step.placed(self.make_critics(), device)
         self._targets = copy.deepcopy(self._critics).requires_grad_(False)
         self._temperature = networks.Number(math.log(learn.alpha)).to(device)
         self._critic_step = self.make_step(self._critics)
@@ -67,11 +73,6 @@ class SACPolicy(SACActing, ReplayPolicy):
             gradient_step.forward_of(network, learn, device)
             for network in (self._critics, self._targets)
         )
-        box = box_of(cfg.model.action_low, cfg.model.action_high)
-        self._box = [torch.from_numpy(part).to(device) for part in box]
-        entropy = learn.target_entropy
-        self._target_entropy = -float(len(cfg.model.action_low)) if entropy is None else entropy
-        self._noise = self.random(_UPDATES)
         self._compute = self.replayed(self._learn_from)
 
     def update(self, batch: Mapping[str, Tensor]) -> dict[str, Any]:
@@ -86,10 +87,7 @@ class SACPolicy(SACActing, ReplayPolicy):
             alpha, cur_lr``, with fp16 ``skipped_steps`` and, where asked for, ``priority``: float32
             array [batch], the absolute TD error, mean of the critics.
         """
-        count, components = len(batch["n_step_return"]), len(self._box[0])
-        drawn = self._noise.standard_normal((2, count, components), dtype=np.float32)
-        noise, next_noise = torch.from_numpy(drawn).to(self._device)
-        scalars, error = self._compute({**batch, "noise": noise, "next_noise": next_noise})
+        scalars, error = self._compute(self.prepared(batch))
         self._updates += 1
         info: dict[str, Any] = dict(zip(_SCALARS, scalars.tolist(), strict=True))
         if self._cfg.priority:
@@ -100,18 +98,15 @@ class SACPolicy(SACActing, ReplayPolicy):
         """The gradient steps; returns `_SCALARS`, and absolute errors [batch].
 
         Args:
-            batch: see `update`; and ``noise, next_noise``: of a standard normal distribution,
-                [batch, components].
+            batch: see `prepared`.
         """
         cfg, count = self._cfg, len(batch["n_step_return"])
-        middle, half = self._box
-        batch = {**batch, "action": (batch["action"].reshape(count, -1) - middle) / half}
         of_parts: list[tuple[Tensor, Tensor]] = []  # values and absolute errors
         log_probs: list[Tensor] = []
 
         def critic_loss(part: Mapping[str, Tensor]) -> Tensor:
             target = self._soft_target(part)
-            values = self._values(networks.observation_of(part), part["action"])
+            values = self.taken_values(part)
             errors = self.critic_losses(part, values, target)
             if cfg.priority_IS_weight:
                 errors = errors * part["weight"]
@@ -120,11 +115,9 @@ class SACPolicy(SACActing, ReplayPolicy):
             return gradient_step.mean_share(errors, count)
 
         def actor_loss(part: Mapping[str, Tensor]) -> Tensor:
-            output, _ = self._forward(networks.observation_of(part), {})
-            action, log_prob = squashed_normal(output, part["noise"])
+            losses, log_prob = self.improved(part)
             log_probs.append(log_prob.detach())
-            values = self._values(networks.observation_of(part), action).amin(dim=0)
-            return gradient_step.mean_share(self._alpha * log_prob - values, count)  # eq. 9
+            return gradient_step.mean_share(losses, count)
 
         def temperature_loss(part: Mapping[str, Tensor]) -> Tensor:
             lack_of_entropy = part["log_prob"] + self._target_entropy
@@ -166,17 +159,10 @@ class SACPolicy(SACActing, ReplayPolicy):
         return self._temperature.number.detach().exp()
 
     def _soft_target(self, batch: Mapping[str, Tensor]) -> Tensor:
-        """``y = R + d (min_i Q'_i(o', a') - alpha log pi(a'|o'))``, a' of the policy, [batch].
-
-        Eq. 2 and 3; R is the n-step return, d the bootstrap discount, Q' the target critics.
-        """
-        following = networks.observation_of(batch, "next_observation")
+        """``y = R + d V'(o')``, [batch]: eq. 2, of n-step return and bootstrap discount."""
         with torch.no_grad():
-            output, _ = self._forward(following, {})
-            action, log_prob = squashed_normal(output, batch["next_noise"])
-            values = self._target_values(following, action).amin(dim=0) - self._alpha * log_prob
-            target: Tensor = batch["n_step_return"] + batch["bootstrap_discount"] * values
-        return target
+            values = self.following_value(batch)
+            return batch["n_step_return"] + batch["bootstrap_discount"] * values
 
     def _monitor_vars_learn(self) -> list[str]:
         return [*_SCALARS, "cur_lr"]
@@ -189,7 +175,6 @@ class SACPolicy(SACActing, ReplayPolicy):
             "critic_step": self._critic_step.state_dict(),
             "temperature": self._temperature.state_dict(),
             "temperature_step": self._temperature_step.state_dict(),
-            "rng": self._noise.bit_generator.state,
         }
 
     def _load_state_dict_learn(self, state_dict: dict[str, Any]) -> None:
@@ -200,11 +185,80 @@ class SACPolicy(SACActing, ReplayPolicy):
             self._critic_step.load_state_dict(state_dict["critic_step"])
             self._temperature.load_state_dict(state_dict["temperature"])
             self._temperature_step.load_state_dict(state_dict["temperature_step"])
+
+
+class SACPolicy(SACActing, SoftActorCritic):
+    """SAC, for continuous actions within bounds."""
+
+    Config: ClassVar[type] = SACConfig
+    _cfg: SACConfig
+
+    def make_network(self) -> nn.Module:
+        """The actor; see the module's docstring."""
+        model = self._cfg.model
+        size = math.prod(as_shape(model.action_shape))
+        return networks.make_network(dataclasses.replace(model, action_shape=2 * size), "linear")
+
+    # ----------------------------------------------------------------------------------- acting
+
+    def greedy(self, output: Tensor, legal: Tensor | None = None) -> tuple[Tensor, ...]:  # noqa: ARG002
+        """The actions [batch, ...] in the middle of the distribution."""
+        mean, _ = output.chunk(2, dim=1)
+        middle, half = (torch.from_numpy(x).to(mean.device) for x in (self._middle, self._half))
+        action = middle + half * mean.tanh()
+        return (action.reshape(-1, *as_shape(self._cfg.model.action_shape)),)
+
+    # ---------------------------------------------------------------------------------- learning
+
+    def prepare_learning(self) -> None:
+        """See `SoftActorCritic.prepare_learning`; and bounds, and random numbers."""
+        cfg = self._cfg
+        box = box_of(cfg.model.action_low, cfg.model.action_high)
+        self._box = [torch.from_numpy(part).to(self._device) for part in box]
+        entropy = cfg.learn.target_entropy
+        self._target_entropy = -float(len(cfg.model.action_low)) if entropy is None else entropy
+        self._noise = self.random(_UPDATES)
+        super().prepare_learning()
+
+    def make_critics(self) -> nn.Module:
+        """See `networks.ActionValues`."""
+        return networks.ActionValues(self._cfg.model, critics=2)
+
+    def prepared(self, batch: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
+        """With ``noise, next_noise``: of a standard normal distribution, [batch, components]."""
+        count, components = len(batch["n_step_return"]), len(self._box[0])
+        drawn = self._noise.standard_normal((2, count, components), dtype=np.float32)
+        noise, next_noise = torch.from_numpy(drawn).to(self._device)
+        return {**batch, "noise": noise, "next_noise": next_noise}
+
+    def taken_values(self, batch: Mapping[str, Tensor]) -> Tensor:
+        """See `SoftActorCritic.taken_values`."""
+        middle, half = self._box
+        action = (batch["action"].reshape(len(batch["n_step_return"]), -1) - middle) / half
+        return self._values(networks.observation_of(batch), action)  # type: ignore[no-any-return]
+
+    def improved(self, batch: Mapping[str, Tensor]) -> tuple[Tensor, Tensor]:
+        """See `SoftActorCritic.improved`: eq. 9."""
+        output, _ = self._forward(networks.observation_of(batch), {})
+        action, log_prob = squashed_normal(output, batch["noise"])
+        values = self._values(networks.observation_of(batch), action).amin(dim=0)
+        return self._alpha * log_prob - values, log_prob
+
+    def following_value(self, batch: Mapping[str, Tensor]) -> Tensor:
+        """``min_i Q'_i(o', a') - alpha log pi(a'|o')``, a' of the policy: eq. 3."""
+        following = networks.observation_of(batch, "next_observation")
+        output, _ = self._forward(following, {})
+        action, log_prob = squashed_normal(output, batch["next_noise"])
+        values: Tensor = self._target_values(following, action).amin(dim=0)
+        return values - self._alpha * log_prob
+
+    def _state_dict_learn(self) -> dict[str, Any]:
+        return {**super()._state_dict_learn(), "rng": self._noise.bit_generator.state}
+
+    def _load_state_dict_learn(self, state_dict: dict[str, Any]) -> None:
+        super()._load_state_dict_learn(state_dict)
         if "rng" in state_dict:
             self._noise.bit_generator.state = state_dict["rng"]
-
-
-_SCALARS = ("total_loss", "critic_loss", "actor_loss", "q_value", "entropy", "alpha")
 
 
 def squashed_normal(output: Tensor, noise: Tensor) -> tuple[Tensor, Tensor]:

@@ -153,7 +153,7 @@ def with_spaces(cfg: P, spaces: Spaces) -> tuple[P, list[Problem]]:
             )
             problems.append(Problem("model.type", said))
     if spaces.is_masked and not cfg.TAKES_MASKS:
-        said = f"{cfg.type} knows no action masks; dqn, c51, qrdqn, impala and ppo do"
+        said = f"{cfg.type} knows no action masks; dqn, c51, qrdqn, discrete_sac, impala and ppo do"
         problems.append(Problem("type", said))
     if cfg.normalize.observation and not any(map(is_normalised, spaces.observation)):
         said = (

@@ -23,6 +23,7 @@ SPACES: dict[str, dict[str, Any]] = {
     "dqn": DISCRETE,
     "c51": {**DISCRETE, "v_min": -5, "v_max": 20},
     "qrdqn": DISCRETE,
+    "discrete_sac": DISCRETE,
     "sac": BOX,
     "td3": BOX,
     "discrete_cql": DISCRETE,
@@ -141,7 +142,7 @@ def test_columns_to_learn_from_are_those_of_torch(kind: str) -> None:
     assert views == actor.train_columns(transitions, np.array([4, 2], np.int32), last).views
 
 
-@pytest.mark.parametrize("kind", ["dqn", "ppo"])
+@pytest.mark.parametrize("kind", ["dqn", "discrete_sac", "ppo"])
 def test_masks_are_heeded(kind: str) -> None:
     there, here = pair(settings(kind, {}))
     legal = np.eye(3, dtype=bool)[np.arange(ROWS) % 3]

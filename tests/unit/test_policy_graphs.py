@@ -29,6 +29,7 @@ KINDS: dict[str, dict[str, Any]] = {
     "dqn": {"model": DISCRETE | {"dueling": True, "noisy": True}, "double": True, **WEIGHTED},
     "c51": {"model": DISCRETE},
     "qrdqn": {"model": DISCRETE, **WEIGHTED},
+    "discrete_sac": {"model": DISCRETE, **WEIGHTED},
     "sac": {"model": BOX, **WEIGHTED},
     "td3": {"model": BOX},
     "iql": {"model": BOX, **WEIGHTED},

@@ -44,6 +44,7 @@ RUNS = {
     "qrdqn": ("cartpole_dqn", "policy.type=qrdqn", *REPLAY),
     "ppo": ("cartpole_ppo",),
     "impala": ("cartpole_impala",),
+    "discrete_sac": ("cartpole_discrete_sac", "policy.random_collect_size=64", *REPLAY),
     "sac": ("pendulum_sac", "policy.random_collect_size=64"),
     "td3": ("pendulum_td3", "policy.random_collect_size=64"),
     "r2d2": ("memory_len_r2d2", *REPLAY),

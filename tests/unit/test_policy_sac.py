@@ -324,7 +324,7 @@ def test_unbounded_and_discrete_actions_are_refused() -> None:
     _, problems = with_spaces(cfg, simple_spaces((3,), "float32", 2, ()))
     said = "sac takes actions that are a Box, and this environment's are Discrete, Discrete(2); "
     assert [str(problem) for problem in problems] == [
-        f"type: {said}c51, discrete_cql, dqn, impala, ppo, qrdqn and r2d2 would"
+        f"type: {said}c51, discrete_cql, discrete_sac, dqn, impala, ppo, qrdqn and r2d2 would"
     ]
     _, problems = with_spaces(cfg, unbounded)
     assert any("bounded" in str(problem) for problem in problems)

@@ -81,13 +81,13 @@ class ActionSampler:
         """
         outputs = policy[0]
         if self._is_one:
-            return sample_discrete(_masked(outputs, legal), rng)
+            return sample_discrete(masked(outputs, legal), rng)
         drawn: Columns = {}
         chosen = np.zeros((len(outputs), 0), np.int64)
         log_prob = np.zeros(len(outputs), np.float32)
         if self.counts:
             logits = np.full((len(outputs), self.logits + 1), ILLEGAL, np.float32)
-            logits[:, :-1] = _masked(outputs[:, : self.logits], legal)
+            logits[:, :-1] = masked(outputs[:, : self.logits], legal)
             components, most = self._place.shape
             one = sample_discrete(logits[:, self._place].reshape(-1, most), rng)
             chosen = one["action"].reshape(-1, components)
@@ -116,18 +116,19 @@ class ActionSampler:
         """The likeliest actions [rows, ...], within bounds, as `sample` has them."""
         outputs = policy[0]
         if self._is_one:
-            return {"action": _masked(outputs, legal).argmax(axis=1)}
+            return {"action": masked(outputs, legal).argmax(axis=1)}
         chosen = np.zeros((len(outputs), 0), np.int64)
         if self.counts:
             logits = np.full((len(outputs), self.logits + 1), ILLEGAL, np.float32)
-            logits[:, :-1] = _masked(outputs[:, : self.logits], legal)
+            logits[:, :-1] = masked(outputs[:, : self.logits], legal)
             chosen = logits[:, self._place].argmax(axis=2)
         box = outputs[:, self.logits :]
         box = box if self._scale is None else self._scale[0] + self._scale[1] * box
         return self._actions(chosen, box if self.bounds is None else np.clip(box, *self.bounds))
 
 
-def _masked(logits: Array, legal: Array | None) -> Array:
+def masked(logits: Array, legal: Array | None) -> Array:
+    """Returns logits [rows, values] with those of illegal values at `ILLEGAL`; None: all are."""
     return logits if legal is None else np.where(legal, logits, np.float32(ILLEGAL))
 
 
