@@ -30,7 +30,8 @@ class BatchJob:
         array: indices of an array job as ``sbatch --array`` takes them; empty: a single run.
         arguments: of `hpcdi train`, in a script that runs although nothing has been written; empty:
             the experiment lies in `submit_dir`.
-        packed: more arguments of `hpcdi sweep resume --pack`; None: it is no packed sweep.
+        packed: more arguments of `hpcdi sweep resume --pack`; None: it is no packed sweep. With
+            `array`, each task does so: they search together.
         guests: indices of an array job of guests of the run in `folder`; empty: it is none.
     """
 
@@ -270,7 +271,7 @@ def script_text(job: BatchJob) -> str:
         *slurm.setup,
         f"PYTHON=({f'{slurm.container} python' if slurm.container else shlex.quote(job.python)})",
     ]
-    if job.array:
+    if job.array and job.packed is None:
         lines += [
             f"SWEEP={folder}",
             f'RUN=${{HPCDI_RUN:-"$SWEEP/{_INDEX}"}}',

@@ -110,6 +110,11 @@ def is_job_id(text: str) -> bool:
     return _JOB_ID.fullmatch(text) is not None
 
 
+def is_there() -> bool:
+    """Returns whether a Slurm answers on this host."""
+    return _run("scontrol", "ping")[0]
+
+
 def ask(job_id: str) -> QueueJob | None:
     """Returns a job; None: there is no Slurm here, or it does not answer."""
     is_known, says = _run("scontrol", "--oneliner", "show", "job", job_id)

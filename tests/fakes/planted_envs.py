@@ -171,3 +171,30 @@ class LargeObservations(Right):
 
     def observe(self) -> Any:
         return super().observe() * np.array([1e6, 1.0], np.float32)
+
+
+class Hill(gymnasium.Env[Any, Any]):
+    """A setting's worth is known: the return is highest, 1, at x = 1e-3, y = 7, kind "b".
+
+    It rises to that over the first `steps` steps of the environment's life; an episode is one step.
+    """
+
+    def __init__(self, x: float = 1.0, y: int = 0, kind: str = "a", steps: int = 1) -> None:
+        self.observation_space: Any = spaces.Box(0.0, 1.0, (1,), np.float32)
+        self.action_space = spaces.Discrete(2)
+        far = abs(np.log10(x) + 3) / 3 + abs(y - 7) / 16 + 0.5 * (kind != "b")
+        self.worth, self.steps, self.life = 1.0 - float(far), steps, 0
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
+        super().reset(seed=seed)
+        return np.zeros(1, np.float32), {}
+
+    def step(self, action: Any) -> Any:
+        self.life += 1
+        return (
+            np.zeros(1, np.float32),
+            self.worth * min(1.0, self.life / self.steps),
+            True,
+            False,
+            {},
+        )

@@ -19,6 +19,7 @@ from jobs import (
     ONE_COLLECTOR,
     PYTHONPATH,
     QUICK,
+    TESTS,
     Running,
     hpcdi,
     max_train_iter,
@@ -135,4 +136,28 @@ def test_a_population_replaces_bad_learning_rates(tmp_path: Path) -> None:
         status = json.loads((root / name / "status.json").read_text())
         assert status["env_steps"] >= 6000
         assert status["evaluation"]["mean"] > scores[1]
+    wait_until_gone(root)
+
+
+def test_a_search_goes_on_after_kill_9_by_the_same_command(tmp_path: Path) -> None:
+    """A searcher of one's own; a run outlives its sweep, is watched by the next, and pruned."""
+    root, steps = tmp_path / "s", "policy.other.commander.max_env_step=320,100000000"
+    command = [
+        *HPCDI, "sweep", str(TESTS / "fakes" / "hill.yaml"), "--search", "fakes.searchers:Planted",
+        "--space", steps, "--trials", "2", "--jobs", "2", "--prune-every", "500", "--local",
+        "--serial", "--sweep-dir", str(root),
+    ]  # fmt: skip
+    environment = {**os.environ, **PYTHONPATH}
+    with subprocess.Popen(command, stdout=subprocess.DEVNULL, env=environment) as process:
+        until((root / "001" / "status.json").exists, "the second run has not begun")
+        process.kill()
+    again = hpcdi(*command[len(HPCDI) :])
+    assert again.code == 0, again.said
+    assert "is still on (process" in again.out
+    assert "run 1 is pruned at 1000 steps" in again.out
+    trials = [json.loads((root / "trials" / f"00{n}.json").read_text()) for n in (0, 1)]
+    assert [trial["state"] for trial in trials] == ["done", "pruned"]
+    run = json.loads((root / "001" / "run.json").read_text())
+    assert (run["state"], run["exit_code"], run.get("restarts", 0)) == ("stopped", 85, 0)
+    assert "1 100000000 True True" in (root / "told.txt").read_text().splitlines()
     wait_until_gone(root)

@@ -186,10 +186,12 @@ def test_seeds_are_taken_together(tmp_path: Path, capsys: pytest.CaptureFixture[
     for index in range(5):  # the last seed of the second has not come yet
         begin(made, index, "failed" if index == 1 else "done")
     cli.main(["sweep", "status", "s"])
-    assert capsys.readouterr().out.splitlines()[-3:-1] == [
-        "  2 seeds of policy.nstep=1: 10.0 ± 1.4",  # 9 and 11; what has failed does not count
-        "  2 seeds of policy.nstep=3: 12.5 ± 0.7",
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[-5:-3] == [  # 9 and 11; what has failed does not count
+        "  2 seeds of policy.nstep=1: best 10.0 [9.0, 11.0], last 10.0 [9.0, 11.0]",
+        "  2 seeds of policy.nstep=3: best 12.5 [12.0, 13.0], last 12.5 [12.0, 13.0]",
     ]
+    assert "95 % bootstrap intervals" in lines[-3]
 
 
 def test_a_sweep_that_is_done(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -387,5 +389,5 @@ def test_help_has_examples(capsys: pytest.CaptureFixture[str]) -> None:
         with pytest.raises(SystemExit):
             cli.main(arguments)
         out = capsys.readouterr().out
-        assert out.count("\n  hpcdi sweep ") == 8
+        assert out.count("\n  hpcdi sweep ") == 9
         assert "exit codes: 0 submitted" in out

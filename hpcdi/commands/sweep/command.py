@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
+import math
 import os
 import shlex
 import sys
+import zlib
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -15,7 +18,7 @@ from hpcdi.commands.batch_script import BatchJob, script_text
 from hpcdi.commands.options import at_least, make_parser, print_lines
 from hpcdi.commands.run_state import GOES_WELL
 from hpcdi.commands.submit import add_resources, settings_of
-from hpcdi.commands.sweep.here import LocalRuns, command_of
+from hpcdi.commands.sweep.here import LocalRuns, Rounds, command_of
 from hpcdi.commands.sweep.on_slurm import (
     array_job,
     check,
@@ -23,15 +26,39 @@ from hpcdi.commands.sweep.on_slurm import (
     packed_into,
     packed_job,
     resources_of,
+    resources_of_search,
+    searching_tasks,
     submit,
 )
 from hpcdi.commands.sweep.population import Generations, History, population_of
-from hpcdi.commands.sweep.runs import PAUSED, WAITING, Sweep, keep, look, make, read, to_start
-from hpcdi.commands.sweep.table import csv_of, rows_of, table_of
+from hpcdi.commands.sweep.runs import (
+    FAILED,
+    PAUSED,
+    PRUNED,
+    RUNNING,
+    WAITING,
+    Search,
+    Sweep,
+    keep,
+    look,
+    make,
+    read,
+    to_start,
+)
+from hpcdi.commands.sweep.scores import SCORES
+from hpcdi.commands.sweep.table import csv_of, of_search, rows_of, table_of
+from hpcdi.commands.sweep.trials import (
+    Trials,
+    dimensions_of,
+    keep_search,
+    make_search,
+    same_search,
+    searcher_class,
+)
 from hpcdi.config.compiled import compile_config
 from hpcdi.config.schema import SlurmConfig
 from hpcdi.errors import EXIT_DONE, EXIT_FAILED, LaunchError
-from hpcdi.run import run_folder
+from hpcdi.run import run_folder, slurm_queue
 from hpcdi.run.environment import allocation
 from hpcdi.run.run_folder import short
 from hpcdi.run.run_lock import RunLock
@@ -48,6 +75,8 @@ Run one experiment with several settings, each combination as a run of its own:
   hpcdi sweep configs/cartpole_dqn.yaml seed=0..9 --pack --ntasks-per-node 16    in one job
   hpcdi sweep configs/cartpole_dqn.yaml policy.learn.learning_rate=1e-2,1e-3,1e-4,1e-5 \
       policy.other.commander.max_env_step=200000 --pbt 20000 --local    population based training
+  hpcdi sweep configs/cartpole_dqn.yaml --optuna "policy.learn.learning_rate=log(1e-5,1e-2)" \
+      policy.other.commander.max_env_step=100000 --trials 64 --jobs 8    a search by Optuna
   hpcdi sweep status runs/cartpole_dqn/sweeps/20261122-104500                a table; --csv, --json
   hpcdi sweep resume runs/cartpole_dqn/sweeps/20261122-104500                those that are not done
 
@@ -64,6 +93,16 @@ or 1.2, or drawn anew from the values given: from the lowest to the highest of t
 continue as they are; a run that has failed copies, too. What is explored is every key of several
 values but seed. population.json and `status` say who copied whom. Each comparison costs a start of
 every run (some seconds): STEPS should take minutes.
+
+With --optuna SPACE the runs are trials of a search (hpcdi[optuna]): log(1e-5,1e-2), float(0,1),
+int(1,8), logint(16,512), or values a,b,c; several settings by blanks or by saying it again. What is
+maximised is --score: `area`, the mean return over the training (its curve's area), `best` or `last`
+evaluation. Each tenth of the limit of environment steps (--prune-every) a trial whose return is
+below the others' median ends, in order. --jobs N: side by side here, or, where Slurm is, as N array
+tasks, each an allocation that does one trial after another. The same command, or `resume`, goes on
+where the search was, also after kill -9; with more --trials it continues. optuna.journal in its
+folder is Optuna's own file. --search random needs no library; --search my_module:Class with --space
+is a searcher of yours: `ask` and `tell`, see hpcdi/search.py.
 
 Key=a,b,c and key=0..4 (0 to 4) have several values; a list is one value: [64,64]. The last key
 changes fastest. sweep.json in the sweep's folder says for each index its settings, run folder, job
@@ -115,8 +154,12 @@ def _start(arguments: Sequence[str]) -> int:
         metavar="S",
         help="of the runs that copy, and that are copied: up to 0.5 (0.2; one run at least)",
     )
+    _add_search(parser)
     add_resources(parser)
     options = parser.parse_intermixed_args(arguments)
+    spaces = [*(options.optuna or ()), *(options.space or ())]
+    if spaces or options.search:
+        return _search(parser, options, spaces)
     _check_where(parser, options)
     if options.pbt and not (options.local or options.pack):
         parser.error("--pbt goes with --local or --pack: runs of an array job know no others")
@@ -141,6 +184,131 @@ def _start(arguments: Sequence[str]) -> int:
     return _run(sweep, range(len(sweep.elements)), options)
 
 
+def _search(
+    parser: argparse.ArgumentParser, options: argparse.Namespace, spaces: Sequence[str]
+) -> int:
+    """Begin a search, or go on with the one that this command has begun."""
+    if not spaces or (options.optuna and options.search):
+        parser.error("a search is --optuna SPACE, or --search WHO and --space SPACE")
+    if options.space and not options.search and not options.optuna:
+        parser.error("--space goes with --optuna or --search")
+    if options.pbt or options.array_parallelism:
+        parser.error("--pbt and --array-parallelism do not go with a search, which has --jobs")
+    if not (options.local or options.pack or slurm_queue.is_there()):
+        options.local = True
+    settings = [*options.setting, *settings_of(options)]
+    search = Search(
+        options.search or "optuna",
+        dimensions_of(spaces),
+        options.trials,
+        options.score,
+        not options.no_prune,
+        options.seed,
+    )
+    sweep, experiment = make_search(
+        options.config, settings, options.ranks, search, options.prune_every, serial=options.serial
+    )
+    # the same command has the same folder
+    name = f"search-{zlib.crc32(repr((replace(search, trials=0), experiment)).encode()):08x}"
+    folder = options.sweep_dir or Path("runs", sweep.exp_name, "sweeps", name)
+    sweep = replace(sweep, root=Path(folder).absolute())
+    slurm = compile_config(experiment).config.slurm
+    if options.dry_run:
+        return _print_search(sweep, slurm, options)
+    searcher_class(search.searcher)  # before there is a folder
+    if sweep.manifest.exists():
+        known = read(sweep.root)
+        if not same_search(sweep, known, experiment):
+            raise LaunchError(
+                f"{short(sweep.root)} holds another sweep, or a search with other settings: choose "
+                "another --sweep-dir"
+            )
+        sweep = replace(known, search=replace(search_of(known), trials=options.trials))
+        sweep.save()
+        return _resume_search(sweep, options)
+    run_folder.check_free(sweep.root)
+    if not _is_here(options):
+        check(sweep, _job(sweep, slurm, options))
+    keep_search(sweep, experiment)
+    print_lines([f"{options.trials} trials in {short(sweep.root)}"])
+    return _run_search(sweep, options)
+
+
+def search_of(sweep: Sweep) -> Search:
+    """Returns how the runs of a sweep are proposed.
+
+    Raises:
+        LaunchError: it is no search.
+    """
+    if sweep.search is None:
+        raise LaunchError(f"{short(sweep.root)} holds a sweep, but no search")
+    return sweep.search
+
+
+def _resume_search(sweep: Sweep, options: argparse.Namespace) -> int:
+    """Go on with a search: trials that are not over, then new ones."""
+    if getattr(options, "index", None):
+        raise LaunchError("--index: the trials of a search continue together")
+    if not (options.local or options.pack or slurm_queue.is_there()):
+        options.local = True
+    _is_its_job(sweep, os.environ.get("SLURM_ARRAY_JOB_ID", os.environ.get("SLURM_JOB_ID")))
+    if options.dry_run:
+        return _print_search(sweep, resources_of_search(sweep), options)
+    found, _ = look(sweep)
+    if len(found.elements) >= search_of(sweep).trials and not to_start(found):
+        over = [element for element in found.elements if element.state != RUNNING]
+        if len(over) == len(found.elements):
+            print_lines(_summary(sweep))
+            print_lines([f"all {len(over)} trials are over; for more: --trials {2 * len(over)}"])
+            return EXIT_DONE
+    return _run_search(sweep, options)
+
+
+def _run_search(sweep: Sweep, options: argparse.Namespace) -> int:
+    search = search_of(sweep)
+    if not _is_here(options):
+        job = _job(sweep, resources_of_search(sweep), options)
+        number = submit(sweep, [], job)
+        root = short(sweep.root)
+        print_lines([f"job {number}", f"  hpcdi sweep status {root}", f"  scancel {number}"])
+        return EXIT_DONE
+    left = max(1, search.trials - sum(e.state != RUNNING for e in sweep.elements))
+    is_task = bool(sweep.job) and sweep.job == os.environ.get("SLURM_ARRAY_JOB_ID")
+    worker = os.environ.get("SLURM_ARRAY_TASK_ID", "") if is_task else ""
+    if worker and search.searcher not in ("optuna", "random"):
+        raise LaunchError("a searcher of your own is in one process: --local or --pack")
+    places = _places(sweep, range(left), options)
+    with contextlib.ExitStack() as stack:
+        if not worker:
+            stack.enter_context(RunLock(RunLayout(sweep.root)))
+        searcher = searcher_class(search.searcher)(search.dimensions, search.seed, sweep.root)
+        trials = Trials(sweep.root, worker, searcher)
+        code = LocalRuns(sweep.root, trials, places).run()
+    print_lines(_summary(sweep))
+    states = {element.state for element in read(sweep.root).elements}
+    return EXIT_FAILED if code == EXIT_DONE and states == {FAILED} else code
+
+
+def _summary(sweep: Sweep) -> list[str]:
+    found, statuses = look(read(sweep.root))
+    return of_search(found, rows_of(found, statuses))
+
+
+def _print_search(sweep: Sweep, slurm: SlurmConfig, options: argparse.Namespace) -> int:
+    """Print what a search would do."""
+    search = search_of(sweep)
+    print_lines([f"{search.trials} trials by {search.searcher} in {short(sweep.root)}"])
+    print_lines([f"  {dimension}" for dimension in search.dimensions])
+    pruned = f"pruned each {search.every} steps" if search.every else "none is pruned"
+    limit = f"{search.limit:g}" if math.isfinite(search.limit) else "no limit"
+    print_lines([f"  the {search.score} return is maximised; {pruned}; steps of a run: {limit}"])
+    if not _is_here(options):
+        job = _job(sweep, slurm, options)
+        print_lines(["", shlex.join(command_to_submit(sweep, [], job))])
+        print_lines(["", *script_text(job).splitlines(), ""])
+    return EXIT_DONE
+
+
 def _resume(arguments: Sequence[str]) -> int:
     parser = make_parser("sweep resume", HELP, EXIT_CODES)
     parser.add_argument("folder", metavar="SWEEP", help="folder of a sweep")
@@ -154,18 +322,16 @@ def _resume(arguments: Sequence[str]) -> int:
     )
     _add_where(parser)
     options = parser.parse_args(arguments)
-    _check_where(parser, options)
+    if read(Path(options.folder)).search is None:
+        _check_where(parser, options)
     sweep, _ = look(read(Path(options.folder)))
+    if sweep.search is not None:
+        return _resume_search(sweep, options)
     if options.index and sweep.population is not None:
         raise LaunchError("--index: the runs of a population continue together")
     if options.array_parallelism:
         sweep = replace(sweep, parallel=options.array_parallelism)
-    packed, is_its_job = packed_job(sweep), sweep.job == os.environ.get("SLURM_JOB_ID")
-    if packed is not None and not is_its_job:
-        raise LaunchError(
-            f"job {packed.job_id} is {packed.state}: it runs this sweep, and goes on with it. To "
-            f"stop it: scancel {packed.job_id}"
-        )
+    is_its_job = _is_its_job(sweep, os.environ.get("SLURM_JOB_ID"))
     waiting = to_start(sweep)
     if (
         is_its_job and sweep.population is None
@@ -187,6 +353,21 @@ def _resume(arguments: Sequence[str]) -> int:
     if options.dry_run:
         return _print_plan(sweep, chosen, resources_of(sweep), options)
     return _run(sweep, chosen, options)
+
+
+def _is_its_job(sweep: Sweep, job: str | None) -> bool:
+    """Returns whether this is the job that a sweep was packed into.
+
+    Raises:
+        LaunchError: that is another one, which waits or runs.
+    """
+    packed, is_it = packed_job(sweep), sweep.job == job
+    if packed is not None and not is_it:
+        raise LaunchError(
+            f"job {packed.job_id} is {packed.state}: it runs this sweep, and goes on with it. To "
+            f"stop it: scancel {packed.job_id}"
+        )
+    return is_it
 
 
 def _status(arguments: Sequence[str]) -> int:
@@ -211,7 +392,8 @@ def _status(arguments: Sequence[str]) -> int:
         if packed is not None:
             again = [f"  job          {packed.job_id} is {packed.state}"]
         print_lines([*table_of(sweep, rows, history), *again])
-    fine = (*GOES_WELL, WAITING, PAUSED)
+    # of a search, settings that do not work are found, too
+    fine = {*GOES_WELL, WAITING, PAUSED, PRUNED, *([FAILED] if sweep.search is not None else [])}
     return EXIT_DONE if all(row["state"] in fine for row in rows) else EXIT_FAILED
 
 
@@ -219,10 +401,10 @@ def _run(sweep: Sweep, indices: Sequence[int], options: argparse.Namespace) -> i
     if _is_here(options):
         places = _places(sweep, indices, options)
         if sweep.population is None:
-            return LocalRuns(sweep.root, iter([indices]), places).run()
+            return LocalRuns(sweep.root, Rounds(iter([indices])), places).run()
         with RunLock(RunLayout(sweep.root)):  # who compares must be the only one to start runs
             generations = Generations(sweep.root, sweep.population)
-            return LocalRuns(sweep.root, generations.rounds(), places).run()
+            return LocalRuns(sweep.root, Rounds(generations.rounds()), places).run()
     number = submit(sweep, indices, _job(sweep, resources_of(sweep), options))
     root = short(sweep.root)
     print_lines([f"job {number}", f"  hpcdi sweep status {root}", f"  scancel {number}"])
@@ -236,6 +418,8 @@ def _is_here(options: argparse.Namespace) -> bool:
 
 def _job(sweep: Sweep, slurm: SlurmConfig, options: argparse.Namespace) -> BatchJob:
     """Returns the job of a sweep: packed, or an array."""
+    if sweep.search is not None and not options.pack:
+        return searching_tasks(sweep, slurm, options.jobs or 1)
     return packed_into(sweep, slurm, options.jobs) if options.pack else array_job(sweep, slurm)
 
 
@@ -265,6 +449,38 @@ def _print_plan(
         command = shlex.join(command_to_submit(sweep, indices, job))
         print_lines(["", command, "", *script_text(job).splitlines(), ""])
     return EXIT_DONE
+
+
+def _add_search(parser: argparse.ArgumentParser) -> None:
+    group = parser.add_argument_group("search")
+    group.add_argument(
+        "--optuna",
+        action="append",
+        metavar="SPACE",
+        help='search by Optuna: "key=log(1e-5,1e-2)", "key=int(1,8)", "key=a,b"',
+    )
+    group.add_argument("--space", action="append", metavar="SPACE", help="the same, for --search")
+    group.add_argument("--search", metavar="WHO", help="random, or your class, module:Class")
+    group.add_argument(
+        "--trials", type=at_least(1), default=50, metavar="N", help="how many runs (50)"
+    )
+    group.add_argument(
+        "--score", choices=tuple(SCORES), default="area", help="what is maximised (area)"
+    )
+    group.add_argument(
+        "--prune-every",
+        type=at_least(1),
+        metavar="STEPS",
+        help="compare running trials so often (a tenth of the limit)",
+    )
+    group.add_argument("--no-prune", action="store_true", help="no trial ends early")
+    group.add_argument(
+        "--seed",
+        type=int,
+        default=0,
+        metavar="S",
+        help="of the searcher (0); trials' own: the setting seed",
+    )
 
 
 def _add_where(parser: argparse.ArgumentParser) -> None:

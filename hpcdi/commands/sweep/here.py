@@ -12,7 +12,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
+from typing import Protocol
 
+from hpcdi.commands.run_state import RunStatus, status_of
 from hpcdi.commands.sweep.runs import Sweep, look, read, to_start
 from hpcdi.errors import (
     EXIT_DONE,
@@ -22,6 +24,7 @@ from hpcdi.errors import (
     EXIT_TERMINATED,
     StoreError,
 )
+from hpcdi.run import run_folder
 from hpcdi.run.resume import has_snapshot
 from hpcdi.run.run_folder import short
 from hpcdi.run.shares import Share
@@ -55,9 +58,87 @@ def command_of(sweep: Sweep, index: int) -> list[str]:
     ]
 
 
+class Supply(Protocol):
+    """Which runs of a sweep are started, and which end early."""
+
+    def more(self, running: Sequence[int]) -> Sequence[int]:
+        """Returns runs to start; asked where there is room for one, and none waits."""
+
+    def early(self, running: Sequence[int]) -> Sequence[int]:
+        """Returns runs that are to end now, each once."""
+
+    def ended(self, index: int, status: RunStatus | None) -> bool:
+        """Hears that a run has ended; returns whether it is over, whatever its exit code says."""
+
+
+class Rounds(Supply):
+    """Runs that are known; the next round is asked for when all runs of a round have ended.
+
+    Args:
+        rounds: runs by round.
+    """
+
+    def __init__(self, rounds: Iterator[Sequence[int]]) -> None:
+        self._rounds = rounds
+
+    def more(self, running: Sequence[int]) -> Sequence[int]:
+        """See `Supply.more`."""
+        return () if running else next(self._rounds, ())
+
+    def early(self, running: Sequence[int]) -> Sequence[int]:
+        """Returns none."""
+        del running
+        return ()
+
+    def ended(self, index: int, status: RunStatus | None) -> bool:
+        """See `Supply.ended`: its exit code decides."""
+        del index, status
+        return False
+
+
+class _Child(Protocol):
+    """What `LocalRuns` needs of a process."""
+
+    def poll(self) -> int | None: ...
+    def wait(self) -> int: ...
+    def kill(self) -> None: ...
+    def send_signal(self, sig: int, /) -> None: ...
+
+
+class Adopted(_Child):
+    """The living process of a run whose sweep was killed.
+
+    Args:
+        status: of the run.
+    """
+
+    def __init__(self, status: RunStatus) -> None:
+        self._run, self._pid = status.layout.root, int(status.facts["pid"])
+
+    def poll(self) -> int | None:
+        """Returns the exit code that the run has left; None: it is still on."""
+        status = status_of(self._run, lambda _: None)
+        if not status.is_over:
+            return None
+        return int(status.facts.get("exit_code", EXIT_REQUEUE)) if status.state != "dead" else 85
+
+    def wait(self) -> int:
+        """Returns the exit code; it may still be ending."""
+        return self.poll() or 0
+
+    def kill(self) -> None:
+        """Ends it at once."""
+        self.send_signal(signal.SIGKILL)
+
+    def send_signal(self, sig: int, /) -> None:
+        """Sends it a signal, while it lives."""
+        if self.poll() is None:
+            os.kill(self._pid, sig)
+
+
 @dataclass(frozen=True)
 class _Started:
-    process: subprocess.Popen[bytes]
+    process: _Child
     began: float
     place: Share | None
 
@@ -67,15 +148,12 @@ class LocalRuns:
 
     Args:
         root: folder of the sweep.
-        rounds: which of its runs, in order; after the first round the next ones are asked for when
-            all runs of a round have ended.
+        supply: which of its runs, in order.
         places: for each run at a time, its share of an allocation; None: anywhere on this machine.
     """
 
-    def __init__(
-        self, root: Path, rounds: Iterator[Sequence[int]], places: Sequence[Share | None]
-    ) -> None:
-        self._sweep, self._rounds, self._free = read(root), rounds, deque(places)
+    def __init__(self, root: Path, supply: Supply, places: Sequence[Share | None]) -> None:
+        self._sweep, self._supply, self._free = read(root), supply, deque(places)
         self._waiting = deque[int]()
         self._running: dict[int, _Started] = {}
         self._starts = Counter[int]()
@@ -88,9 +166,11 @@ class LocalRuns:
         before = {number: signal.signal(number, self._on_signal) for number in self._exit_codes}
         try:
             while self._running or (self._may_start and self._has_waiting()):
-                while self._waiting and self._free and self._may_start:
+                while self._free and self._may_start and self._has_waiting():
                     self._start(self._waiting.popleft(), self._free.popleft())
                 wait_s(_LOOK_S)  # until a run ends, or a signal asks for the end
+                for index in self._supply.early(list(self._running)):
+                    self._running[index].process.send_signal(signal.SIGTERM)
                 self._collect()
         finally:
             for number, handler in before.items():
@@ -113,11 +193,12 @@ class LocalRuns:
         return EXIT_DONE
 
     def _has_waiting(self) -> bool:
-        """Returns whether a run waits to be started; where none is left, asks for a round."""
-        if not self._waiting:
-            self._waiting.extend(next(self._rounds, ()))
+        """Returns whether a run waits to be started; where none is left, asks for more."""
+        if not self._waiting and (more := self._supply.more(list(self._running))):
+            self._waiting.extend(more)
             self._sweep = read(self._sweep.root)  # its settings may be others now
-            self._starts.clear()
+            for index in more:
+                self._starts[index] = 0
         return bool(self._waiting)
 
     @property
@@ -125,6 +206,11 @@ class LocalRuns:
         return self._asked is None and time.time() < self._last_start
 
     def _start(self, index: int, place: Share | None) -> None:
+        living = self._living(index)
+        if living is not None:
+            self._running[index] = _Started(Adopted(living), time.monotonic(), place)
+            self._say(index, f"is still on (process {living.facts['pid']})")
+            return
         path, command = self._sweep.output(index), command_of(self._sweep, index)
         try:
             path.parent.mkdir(exist_ok=True)
@@ -144,6 +230,12 @@ class LocalRuns:
         self._running[index] = _Started(process, time.monotonic(), place)
         self._say(index, f"started; it prints to {short(path)}")
 
+    def _living(self, index: int) -> RunStatus | None:
+        """Returns the status of a run that lives here, though its sweep was killed."""
+        run_dir = self._sweep.run_dir(index)
+        status = status_of(run_dir, lambda _: None) if run_folder.read(run_dir) else None
+        return status if status and not status.is_over and status.signs.is_process else None
+
     def _collect(self) -> None:
         """Report the runs that have ended."""
         for index, started in list(self._running.items()):
@@ -154,10 +246,15 @@ class LocalRuns:
             self._free.append(started.place)
             lasted = human_time(time.monotonic() - started.began)
             sweep, statuses = look(self._sweep)
-            status, self._sweep = statuses[index], sweep
+            status = statuses[index]
+            is_over = self._supply.ended(index, status)
+            if is_over:
+                sweep, _ = look(read(sweep.root))  # what became of it
+            self._sweep = sweep
             why = f": {status.why}" if status is not None and status.why else ""
             state = sweep.elements[index].state if status is not None else "it has not begun"
             is_again = code == EXIT_REQUEUE and self._starts[index] < _STARTS and self._may_start
+            is_again = is_again and not is_over
             if is_again:
                 self._waiting.appendleft(index)
             again = "; it is started again" * is_again

@@ -35,6 +35,11 @@ def resources_of(sweep: Sweep) -> SlurmConfig:
     return load(sweep.experiment(0)).config.slurm
 
 
+def resources_of_search(sweep: Sweep) -> SlurmConfig:
+    """Returns the resources of each trial of a search on disk."""
+    return load(sweep.root / "experiments" / "all.yaml").config.slurm
+
+
 def array_of(indices: Sequence[int], parallel: int) -> str:
     """Returns indices as ``sbatch --array`` takes them: ``0-3,7%2``."""
     return ",".join(ranges(indices)) + (f"%{parallel}" if parallel else "")
@@ -59,6 +64,19 @@ def packed_into(sweep: Sweep, slurm: SlurmConfig, jobs: int | None) -> BatchJob:
         resources,
         sys.executable,
         packed=("--jobs", str(jobs)) if jobs else (),
+    )
+
+
+def searching_tasks(sweep: Sweep, slurm: SlurmConfig, jobs: int) -> BatchJob:
+    """Returns a search as an array job: each task does trials, one after another."""
+    resources = replace(resolved(slurm, max(1, sweep.ranks)), launcher="mpirun")
+    return BatchJob(
+        f"hpcdi-{sweep.exp_name}",
+        sweep.root.absolute(),
+        resources,
+        sys.executable,
+        array=array_of(range(jobs), 0),
+        packed=("--jobs", "1"),
     )
 
 

@@ -5,6 +5,8 @@
     runs/<exp_name>/sweeps/<time>/
       sweep.json             manifest: index -> overrides, run folder, job, state
       population.json        with --pbt: what was decided, see `population`
+      trials/003.json        of a search: settings, state and score of each run, see `trials`
+      optuna.journal         with --optuna: Optuna's study
       experiments/003.yaml   the compiled experiment of each run
       output/003.out         its output; of Slurm job 12: slurm-12_3.out
       submit/job.sbatch      the script of the Slurm job, where there is one
@@ -24,9 +26,11 @@ from typing import Any
 
 from hpcdi.commands.run_state import GOES_WELL, RunStatus, status_of
 from hpcdi.commands.sweep.pbt import Space
+from hpcdi.commands.sweep.scores import SCORES, Point
 from hpcdi.config.load import dump, load
 from hpcdi.errors import LaunchError
 from hpcdi.run import run_folder, slurm_queue
+from hpcdi.search import Dimension
 from hpcdi.store.atomic import read_json, write_json, write_text
 from hpcdi.store.disk_full import or_refuse
 
@@ -34,6 +38,8 @@ WAITING = "waiting"
 """State of a run that has not been started yet."""
 PAUSED = "paused"
 """State of a run of a population that has reached its mark, and waits for the others."""
+PRUNED, FAILED, RUNNING = "pruned", "failed", "running"
+"""States of a search's trial, beside "done"."""
 _FORMAT = 1
 _MOST = 10_000
 _RANGE = re.compile(r"(-?\d+)\.\.(-?\d+)")
@@ -93,6 +99,37 @@ class Population:
 
 
 @dataclass(frozen=True)
+class Search:
+    """The rule by which runs of a sweep are proposed, pruned and compared; see `trials`.
+
+    Attributes:
+        searcher: "optuna", "random", or a class, ``module:Class``.
+        dimensions: what is searched.
+        trials: how many runs there are.
+        score: what is maximised, of `scores.SCORES`.
+        prunes: whether trials may end early.
+        seed: of the searcher.
+        limit: steps at which a run ends; may be infinite.
+        every: steps between two looks of the pruner; None: it has none.
+        step: of an evaluation: "env_steps", or "policy_version", the train iteration, offline.
+    """
+
+    searcher: str
+    dimensions: tuple[Dimension, ...]
+    trials: int
+    score: str
+    prunes: bool
+    seed: int
+    limit: float = math.inf
+    every: int | None = None
+    step: str = "env_steps"
+
+    def score_of(self, points: Sequence[Point]) -> float:
+        """Returns what a run is worth, by its evaluations."""
+        return SCORES[self.score](points, self.limit)
+
+
+@dataclass(frozen=True)
 class Sweep:
     """A sweep: the content of its manifest.
 
@@ -105,6 +142,7 @@ class Sweep:
         started: time and command line of its start.
         job: the Slurm job that runs all of it (`--pack`); empty: none.
         population: None: every run is for itself.
+        search: None: its runs are known from the start.
     """
 
     root: Path
@@ -115,6 +153,7 @@ class Sweep:
     started: dict[str, Any] = field(default_factory=dict)
     job: str = ""
     population: Population | None = None
+    search: Search | None = None
 
     @property
     def manifest(self) -> Path:
@@ -148,7 +187,8 @@ class Sweep:
             **self.started,
             "job": self.job,
             "population": None if self.population is None else asdict(self.population),
-            "runs": runs,
+            "search": None if self.search is None else _search_record(self.search),
+            "runs": [] if self.search is not None else runs,  # they are in trials/
         }
         write_json(self.manifest, record)
 
@@ -216,7 +256,13 @@ def grid(settings: Sequence[str]) -> tuple[list[str], list[tuple[str, ...]]]:
 
 
 def make(
-    config: str, settings: Sequence[str], ranks: int | None, parallel: int, *, serial: bool
+    config: str,
+    settings: Sequence[str],
+    ranks: int | None,
+    parallel: int,
+    *,
+    serial: bool,
+    several: Sequence[Sequence[str]] | None = None,
 ) -> tuple[Sweep, list[dict[str, Any]]]:
     """Compile all runs of a sweep that has no folder yet; returns it, and their experiments.
 
@@ -226,6 +272,7 @@ def make(
         ranks: of each run; None: as many as the experiment needs.
         parallel: see `Sweep`.
         serial: each run is one process.
+        several: settings of each run, beside `settings`, which all then share; None: see `grid`.
 
     Raises:
         ConfigError: an experiment is wrong. LaunchError: settings are, or runs need different
@@ -234,7 +281,9 @@ def make(
     from hpcdi.run.experiment import load_experiment
     from hpcdi.run.solver_ranks import default_ranks, plan_ranks
 
-    shared, several = grid(settings)
+    shared: Sequence[str] = settings
+    if several is None:
+        shared, several = grid(settings)
     load_experiment(config, [*shared, *several[0]], over_ranks=not serial)
     experiments, worlds = [], set()
     for overrides in several:
@@ -251,7 +300,7 @@ def make(
             f"these runs need different numbers of ranks ({sorted(worlds)}): choose one by -n, or "
             "make a sweep for each"
         )
-    elements = tuple(Element(i, overrides) for i, overrides in enumerate(several))
+    elements = tuple(Element(i, tuple(overrides)) for i, overrides in enumerate(several))
     started = {"command": sys.argv, "started": run_folder.now_text()}
     name = str(experiments[0]["exp_name"])
     root = Path("runs", name, "sweeps", "TIME")
@@ -285,16 +334,18 @@ def read(root: Path) -> Sweep:
             Element(run["index"], tuple(run["overrides"]), run["job"], run["state"])
             for run in record["runs"]
         )
+        search = _search(record.get("search"))
         started = {name: record.get(name) for name in ("command", "started")}
         return Sweep(
             root.absolute(),
             record["exp_name"],
-            elements,
+            elements if search is None else _trials(root),
             record["ranks"],
             record["parallel"],
             started,
             record.get("job", ""),
             _population(record.get("population")),
+            search,
         )
     except (KeyError, TypeError) as error:
         raise LaunchError(f"{root / 'sweep.json'} is damaged: {error!r}") from error
@@ -310,6 +361,46 @@ def _population(record: Any) -> Population | None:
         return None
     spaces = tuple(Space(space["key"], tuple(space["values"])) for space in record["spaces"])
     return Population(record["every"], record["limit"], record["share"], record["seed"], spaces)
+
+
+def _search_record(search: Search) -> dict[str, Any]:
+    """Returns a search for the manifest, without infinity, which JSON has not."""
+    return {**asdict(search), "limit": None if math.isinf(search.limit) else search.limit}
+
+
+def _search(record: Any) -> Search | None:
+    """Returns the search of a manifest.
+
+    Raises:
+        KeyError, TypeError: it is damaged.
+    """
+    if record is None:
+        return None
+    dimensions = tuple(
+        Dimension(**{**each, "choices": tuple(each["choices"])}) for each in record["dimensions"]
+    )
+    limit = math.inf if record["limit"] is None else record["limit"]
+    return Search(**{**record, "dimensions": dimensions, "limit": limit})
+
+
+def trial_file(root: Path, index: int) -> Path:
+    """Returns the path of a trial: who makes it has taken the trial."""
+    return root / "trials" / f"{index:03d}.json"
+
+
+def read_trial(root: Path, index: int) -> dict[str, Any]:
+    """Returns what a trial's file says; empty: it has been taken, but has no settings yet."""
+    return read_json(trial_file(root, index))
+
+
+def _trials(root: Path) -> tuple[Element, ...]:
+    """Returns the trials of a search so far."""
+    count = len(list((root / "trials").glob("*.json")))
+    records = [read_trial(root, number) for number in range(count)]
+    return tuple(
+        Element(number, tuple(record.get("overrides", ())), "", record.get("state", RUNNING))
+        for number, record in enumerate(records)
+    )
 
 
 def look(sweep: Sweep) -> tuple[Sweep, list[RunStatus | None]]:
@@ -331,13 +422,16 @@ def look(sweep: Sweep) -> tuple[Sweep, list[RunStatus | None]]:
             state = status.state
         if status is not None and state == "done" and sweep.population is not None:
             state = PAUSED if sweep.population.pauses(status.progress) else state
+        if sweep.search is not None and element.state != RUNNING:
+            state = element.state  # the trial is over, whatever its run says
         elements.append(replace(element, state=state))
     changed = replace(sweep, elements=tuple(elements))
-    if changed != sweep:
+    if changed != sweep and sweep.search is None:
         changed.save()
     return changed, statuses
 
 
 def to_start(sweep: Sweep) -> list[int]:
-    """Returns the runs that are neither done nor pending nor running."""
-    return [element.index for element in sweep.elements if element.state not in GOES_WELL]
+    """Returns the runs that are neither over for good, nor pending, nor running."""
+    over = GOES_WELL if sweep.search is None else (*GOES_WELL, PRUNED, FAILED)
+    return [element.index for element in sweep.elements if element.state not in over]

@@ -5,17 +5,21 @@ from __future__ import annotations
 import csv
 import io
 import math
-import statistics
 from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
+from hpcdi.commands.report.statistics import Estimate, mean_of
 from hpcdi.commands.run_state import RunStatus
 from hpcdi.commands.sweep.population import History
-from hpcdi.commands.sweep.runs import Population, Sweep
+from hpcdi.commands.sweep.runs import PRUNED, Population, Sweep, read_trial
+from hpcdi.commands.sweep.scores import SCORES, points_of
 from hpcdi.utils.metrics import human_count, human_return, human_time
 
-_SHOWN = ("state", "env_steps", "train_iter", "elapsed_s", "best", "last", "copied", "job")
+_SHOWN = (
+    "state", "env_steps", "train_iter", "elapsed_s", "best", "last", "area", "score", "copied",
+    "job",
+)  # fmt: skip
 
 
 def rows_of(
@@ -35,6 +39,8 @@ def rows_of(
         if history is not None:
             copies = history.lineage(element.index)
             row["copied"] = " ".join(f"{donor}@{env_steps}" for env_steps, donor in copies)
+        if sweep.search is not None:
+            row["score"] = read_trial(sweep.root, element.index).get("score")
         rows.append({**row, **(_results(status) if status is not None else {})})
     return rows
 
@@ -51,6 +57,10 @@ def _results(status: RunStatus) -> dict[str, Any]:
         if evaluation:
             row[name], row[f"{name}_std"] = evaluation["mean"], evaluation["std"]
             row[f"{name}_env_steps"] = evaluation["env_steps"]
+    points = points_of(status.layout)
+    if points:
+        limit = progress.get("limits", {}).get("env_steps") or math.inf
+        row["area"] = SCORES["area"](points, float(limit))
     return row
 
 
@@ -68,7 +78,8 @@ def table_of(
     sweep: Sweep, rows: Sequence[dict[str, Any]], history: History | None = None
 ) -> list[str]:
     """Returns the rows as a table for people; see `rows_of`."""
-    keys = [text.partition("=")[0] for text in sweep.elements[0].overrides]
+    keys = [text.partition("=")[0] for element in sweep.elements for text in element.overrides]
+    keys = list(dict.fromkeys(keys))
     is_shown = {name: any(row.get(name) not in (None, "") for row in rows) for name in _SHOWN}
     names = ["index", *keys, *(name for name in _SHOWN if is_shown[name])]
     cells = [names, *([_cell(name, row.get(name)) for name in names] for row in rows)]
@@ -80,6 +91,8 @@ def table_of(
     below = _over_seeds(rows, keys)
     if history is not None and sweep.population is not None:
         below = [_generation(sweep.population, history)]
+    if sweep.search is not None:
+        below = of_search(sweep, rows)
     return [title, *(line.rstrip() for line in lines), *below]
 
 
@@ -90,23 +103,57 @@ def _generation(population: Population, history: History) -> str:
     return f"  generation   {history.generation + 1} of {count}, to {mark} environment steps"
 
 
+def of_search(sweep: Sweep, rows: Sequence[dict[str, Any]]) -> list[str]:
+    """Returns how far a search is, and its best trial."""
+    search = sweep.search
+    if search is None:
+        return []
+    counts = Counter(row["state"] for row in rows)
+    left = search.trials - len(rows)
+    states = [f"{count} {state}" for state, count in counts.items()]
+    states += [f"{left} not begun"] if left > 0 else []
+    lines = [f"  search       {search.trials} trials by {search.searcher}: {', '.join(states)}"]
+    done = [row for row in rows if row.get("score") is not None and row["state"] != PRUNED]
+    if done:
+        best = max(done, key=lambda row: float(row["score"]))
+        what = " ".join(sweep.elements[best["index"]].overrides)
+        score = human_return(best["score"])
+        lines += [f"  best         run {best['index']} ({what}): {search.score} return {score}"]
+    return lines
+
+
 def _over_seeds(rows: Sequence[dict[str, Any]], keys: Sequence[str]) -> list[str]:
-    """Returns the mean best evaluation of runs that differ only in their seed."""
+    """Returns figures of runs that differ only in their seed: means, with intervals."""
     if "seed" not in keys:
         return []
     others = [key for key in keys if key != "seed"]
-    groups: dict[tuple[str, ...], list[float]] = {}
+    groups: dict[tuple[str, ...], list[dict[str, Any]]] = {}
     for row in rows:
         if row.get("best") is not None and row["state"] == "done":
-            groups.setdefault(tuple(row[key] for key in others), []).append(row["best"])
+            groups.setdefault(tuple(row[key] for key in others), []).append(row)
     lines = []
-    for values, best in groups.items():
-        if len(best) > 1:
+    for values, alike in groups.items():
+        if len(alike) > 1:
             what = " ".join(f"{k}={v}" for k, v in zip(others, values, strict=True))
-            middle = statistics.fmean(best)
-            mean, std = human_return(middle), human_return(statistics.stdev(best), middle)
-            lines.append(f"  {len(best)} seeds{f' of {what}' if what else ''}: {mean} ± {std}")
+            figures = [
+                f"{name} {_interval(mean_of([float(row[name]) for row in alike]))}"
+                for name in ("best", "last", "area")
+                if all(row.get(name) is not None for row in alike)
+            ]
+            of = f" of {what}" if what else ""
+            lines.append(f"  {len(alike)} seeds{of}: {', '.join(figures)}")
+    if lines:
+        lines += [
+            "  (means, with 95 % bootstrap intervals, of: the best evaluation, which is biased",
+            "  upwards; the last one; the mean over the training, the area under the curve)",
+        ]
     return lines
+
+
+def _interval(estimate: Estimate) -> str:
+    """Returns a mean and its interval, with equal decimals."""
+    mean, low, high = (human_return(value, estimate.value) for value in estimate)
+    return f"{mean} [{low}, {high}]"
 
 
 def _cell(name: str, value: Any) -> str:
@@ -114,6 +161,6 @@ def _cell(name: str, value: Any) -> str:
         return "-"
     if name in ("env_steps", "train_iter"):
         return human_count(value)
-    if name in ("best", "last"):
+    if name in ("best", "last", "area", "score"):
         return human_return(value)
     return human_time(value) if name == "elapsed_s" else str(value)

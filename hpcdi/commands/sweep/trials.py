@@ -1,0 +1,364 @@
+"""A sweep as a search (`--optuna`, `--search`): trials are proposed, run, pruned and told of.
+
+::
+
+    ask ──► trials/003.json ──► experiments/003.yaml ──► a run ──► its evaluations at each interval
+     ▲                                                    │ ended      │ report
+     └──────────────── tell: done, pruned, failed ◄───────┴── SIGTERM ◄┘ (pruned)
+
+A trial is taken by making its file, which one process alone can do, so that several processes
+(tasks of an array job) search together. All state is in files: who goes on asks for no trial
+again, and a run of it that still lives, because only its sweep was killed, is watched further.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any
+
+from hpcdi.commands.run_state import RunStatus, axis_of, status_of
+from hpcdi.commands.sweep.runs import (
+    FAILED,
+    PRUNED,
+    RUNNING,
+    Search,
+    Sweep,
+    look,
+    make,
+    read,
+    read_trial,
+    trial_file,
+    values_of,
+)
+from hpcdi.commands.sweep.scores import Point, points_of, value_at
+from hpcdi.config.load import dump, load
+from hpcdi.config.roles import SoloCommanderConfig
+from hpcdi.errors import ConfigError, LaunchError
+from hpcdi.run import run_folder
+from hpcdi.search import Dimension, OptunaSearcher, RandomSearcher, Searcher, Value
+from hpcdi.store.atomic import write_json, write_text
+from hpcdi.utils.metrics import human_return
+from hpcdi.utils.nested import dotted
+from hpcdi.utils.registry import named_in_module
+
+_LOOK_S = 1.0
+"""Runs write their status so often."""
+_RUNGS = 10
+"""Intervals of pruning before the limit, unless said."""
+_VAIN = 3
+"""Trials that fail at the beginning, without one that does not, before the search ends."""
+_NUMBER = r"\s*([-+.\deE]+)\s*"
+_RANGE = re.compile(rf"(log|float|int|logint)\({_NUMBER},{_NUMBER}\)")
+
+
+def dimensions_of(texts: Sequence[str]) -> tuple[Dimension, ...]:
+    """Returns what is searched: ``key=log(1e-5,1e-2)``, ``key=int(1,8)``, ``key=a,b``.
+
+    Args:
+        texts: each of one setting, or of several with blanks between them.
+
+    Raises:
+        LaunchError: a text is malformed, or a key is there twice.
+    """
+    found = [_dimension(part) for text in texts for part in re.split(r"\s+(?=[\w.]+=)", text)]
+    keys = [dimension.key for dimension in found]
+    if len(set(keys)) < len(keys):
+        raise LaunchError(f"a setting is searched twice: {', '.join(keys)}")
+    return tuple(found)
+
+
+def _dimension(text: str) -> Dimension:
+    key, sign, said = text.strip().partition("=")
+    if not sign or not key:
+        raise LaunchError(f"{text!r} is not of the form key=log(1e-5,1e-2), or key=a,b,c")
+    match = _RANGE.fullmatch(said.strip())
+    if match is None:
+        if (choices := values_of(said)) and len(choices) > 1 and "(" not in said:
+            return Dimension(key, choices=tuple(choices))
+        raise LaunchError(
+            f"{text!r} says no values: write log(low,high), float(low,high), int(low,high), "
+            "logint(low,high), several values a,b,c, or 0..4"
+        )
+    kind = match[1]
+    try:
+        low, high = float(match[2]), float(match[3])
+    except ValueError as error:
+        raise LaunchError(f"{text!r}: {error}") from error
+    is_log, is_whole = kind.startswith("log"), kind.endswith("int")
+    if low >= high or (is_log and low <= 0) or (is_whole and (low % 1 or high % 1)):
+        raise LaunchError(
+            f"{text!r}: the first number must be the smaller one"
+            + ", and above 0" * is_log
+            + ", both without decimals" * is_whole
+        )
+    return Dimension(key, low, high, is_log=is_log, is_whole=is_whole)
+
+
+def overrides_of(settings: Mapping[str, Value]) -> tuple[str, ...]:
+    """Returns settings as ``key=value``."""
+    return tuple(
+        f"{key}={f'{value:.6g}' if isinstance(value, float) else value}"
+        for key, value in settings.items()
+    )
+
+
+def make_search(
+    config: str,
+    settings: Sequence[str],
+    ranks: int | None,
+    search: Search,
+    every: int | None,
+    *,
+    serial: bool,
+) -> tuple[Sweep, dict[str, Any]]:
+    """Compile a search that has no folder yet; returns it, and the experiment of all trials.
+
+    Args:
+        config: the YAML file.
+        settings: of all trials.
+        ranks: of each run; None: as many as the experiment needs.
+        search: what is searched, and how; its limit and interval are found here.
+        every: environment steps between two looks of the pruner; None: a tenth of the limit.
+        serial: each run is one process.
+
+    Raises:
+        ConfigError: the experiment is wrong at an end of what is searched. LaunchError: a setting
+            has several values, or trials need different numbers of ranks.
+    """
+    several = [text for text in settings if len(values_of(text.partition("=")[2])) > 1]
+    if several:
+        raise LaunchError(
+            f"{several[0]} has several values: of a search, all trials share the settings. To "
+            f"search it: --space {several[0]!r}"
+        )
+    corners = {dimension.key: dimension.corners() for dimension in search.dimensions}
+    ends = [  # each value at an end, and each choice, once
+        overrides_of({key: values[min(n, len(values) - 1)] for key, values in corners.items()})
+        for n in range(max(map(len, corners.values())))
+    ]
+    sweep, _ = make(config, settings, ranks, 0, serial=serial, several=ends)
+    base = load(config, ["system.auto_resume=true", *settings])
+    is_offline = axis_of(dict(dotted(base.to_mapping()))) == "train iteration"
+    commander = base.config.policy.other.commander
+    limit = math.inf
+    if isinstance(commander, SoloCommanderConfig):
+        limit = commander.max_train_iter if is_offline else commander.max_env_step
+    if search.prunes and every is None and math.isfinite(limit):
+        every = max(1, int(limit) // _RUNGS)
+    if search.prunes and every is None:
+        sys.stderr.write(
+            "hpcdi sweep: nothing is pruned: the experiment has no limit "
+            "(policy.other.commander.max_env_step), and there is no --prune-every\n"
+        )
+    step = "policy_version" if is_offline else "env_steps"
+    known = replace(search, limit=limit, every=every if search.prunes else None, step=step)
+    return replace(sweep, elements=(), search=known), base.to_mapping()
+
+
+def keep_search(sweep: Sweep, experiment: Mapping[str, Any]) -> None:
+    """Write a new search's folder: the experiment of all trials, then the manifest."""
+    sweep.output(0).parent.mkdir(parents=True, exist_ok=True)
+    write_text(_base(sweep.root), dump(dict(experiment)), fsync=False)
+    sweep.save()
+
+
+def _base(root: Path) -> Path:
+    return root / "experiments" / "all.yaml"
+
+
+def same_search(sweep: Sweep, other: Sweep, experiment: Mapping[str, Any]) -> bool:
+    """Returns whether the search in a folder is this one, but for its number of trials."""
+    if sweep.search is None or other.search is None:
+        return False
+    mine, theirs = (asdict(replace(s.search, trials=0)) for s in (sweep, other) if s.search)
+    return mine == theirs and _base(sweep.root).read_text() == dump(dict(experiment))
+
+
+def searcher_class(name: str) -> type[Searcher]:
+    """Returns the class of a searcher: "optuna", "random" or ``module:Class``.
+
+    Raises:
+        ConfigError: there is no such class. LaunchError: Optuna is not installed, or the class is
+            no searcher.
+    """
+    if name == "optuna":
+        OptunaSearcher.library()
+    built_in: dict[str, type[Searcher]] = {"optuna": OptunaSearcher, "random": RandomSearcher}
+    if name in built_in:
+        return built_in[name]
+    if ":" not in name:
+        raise LaunchError(f"--search {name}: write random, optuna, or module:Class")
+    sys.path.insert(0, str(Path.cwd()))
+    found = named_in_module(name, "--search")
+    if not (isinstance(found, type) and issubclass(found, Searcher)):
+        raise LaunchError(f"--search {name}: it is no class below hpcdi.search.Searcher")
+    return found
+
+
+class Trials:
+    """The trials of a search that this process runs; see `here.Supply`.
+
+    Args:
+        root: folder of the sweep.
+        worker: task of an array job; empty: this process is the only one.
+        searcher: who proposes.
+    """
+
+    def __init__(self, root: Path, worker: str, searcher: Searcher) -> None:
+        sweep, _ = look(read(root))
+        if sweep.search is None:
+            raise LaunchError(f"{root} holds no search")
+        self._root, self._worker, self._searcher = root, worker, searcher
+        self._search: Search = sweep.search
+        self._points: dict[int, list[Point]] = {}
+        self._rungs: dict[int, int] = {}
+        self._pruned: set[int] = set()
+        self._due = float("-inf")
+        self._is_vain = False
+        self._mine: list[int] = []
+        for element in sweep.elements:
+            record = read_trial(root, element.index)
+            if record.get("state", RUNNING) != RUNNING:
+                self._tell(element.index, record)
+            elif record.get("worker", "") == worker or not worker:
+                self._mine.append(element.index)
+
+    # ------------------------------------------------------------------------------- their start
+
+    def more(self, running: Sequence[int]) -> Sequence[int]:
+        """Returns the next trial to run; none, if all have been taken."""
+        del running
+        while self._mine:
+            number = self._mine.pop(0)
+            if self._prepare(number):
+                return [number]
+        while not self._is_vain and (taken := self._take()) is not None:
+            if self._prepare(taken):
+                return [taken]
+        return []
+
+    def _take(self) -> int | None:
+        """Returns a trial that nobody else has; None: there are enough."""
+        folder = self._root / "trials"
+        folder.mkdir(exist_ok=True)
+        taken = len(list(folder.glob("*.json")))
+        while taken < self._search.trials:
+            try:
+                trial_file(self._root, taken).open("x").close()
+            except FileExistsError:
+                taken += 1
+            else:
+                return taken
+        return None
+
+    def _prepare(self, number: int) -> bool:
+        """Write a trial's experiment, by settings that are asked for unless it has some.
+
+        Returns False if these settings do not go together: the trial has failed.
+        """
+        sweep, record = read(self._root), read_trial(self._root, number)
+        if not record:
+            settings = dict(self._searcher.ask(number))
+            record = {"settings": settings, "overrides": [*overrides_of(settings)]}
+        record |= {"state": RUNNING, "worker": self._worker}
+        try:
+            compiled = load(_base(self._root), record["overrides"])
+        except ConfigError as error:
+            self._end(number, record, FAILED, None, str(error))
+            return False
+        write_text(sweep.experiment(number), dump(compiled.to_mapping()), fsync=False)
+        write_json(trial_file(self._root, number), record)
+        return True
+
+    # --------------------------------------------------------------------------- while they run
+
+    def early(self, running: Sequence[int]) -> Sequence[int]:
+        """Returns runs that are to end early, each once."""
+        now = time.monotonic()
+        if now < self._due or self._search.every is None:
+            return []
+        self._due = now + _LOOK_S
+        ending = [n for n in running if n not in self._pruned and self._is_worse(n)]
+        self._pruned.update(ending)
+        for number in ending:
+            value = value_at(self._points[number], self._rungs[number] * (self._search.every or 1))
+            at = f"at {self._rungs[number] * (self._search.every or 1)} steps"
+            sys.stdout.write(f"run {number} is pruned {at}: mean return {human_return(value)}\n")
+            sys.stdout.flush()
+        return ending
+
+    def _is_worse(self, number: int) -> bool:
+        """Reports the intervals that a run has passed; returns whether the searcher ends it."""
+        run_dir = read(self._root).run_dir(number)
+        if not run_folder.read(run_dir):
+            return False
+        status = status_of(run_dir, lambda _: None)
+        if status.is_over:
+            return False
+        points = self._points.get(number)
+        if points is None:  # what was evaluated before this process began to look
+            points = self._points[number] = points_of(status.layout)
+        evaluation = status.progress.get("evaluation")
+        if evaluation and (not points or evaluation[self._search.step] > points[-1][0]):
+            points.append((evaluation[self._search.step], evaluation["mean"]))
+        return bool(points) and self._report(number, points[-1][0])
+
+    def _report(self, number: int, until: float) -> bool:
+        """Reports a run's value at each interval to a step; returns whether to end it."""
+        every = self._search.every
+        while every and (step := (self._rungs.get(number, 0) + 1) * every) <= until:
+            self._rungs[number] = step // every
+            if self._searcher.report(number, step, value_at(self._points[number], step)):
+                return True
+        return False
+
+    # --------------------------------------------------------------------------------- their end
+
+    def ended(self, number: int, status: RunStatus | None) -> bool:
+        """Hears that a run has ended; returns whether its trial is over."""
+        record = read_trial(self._root, number)
+        if status is not None and status.state == "done":
+            points = self._points[number] = points_of(status.layout)
+            if not points:
+                self._end(number, record, FAILED, None, "it was never evaluated")
+                return True
+            ends = self._search.limit if math.isfinite(self._search.limit) else points[-1][0]
+            self._report(number, ends)  # what has ended early stays as good as it was
+            score = self._search.score_of(points)
+            self._end(number, record, "done", score, status.why)
+            return True
+        if number in self._pruned:
+            points = points_of(status.layout) if status is not None else []
+            value = self._search.score_of(points) if points else None
+            self._end(number, record, PRUNED, value, "worse than the others at that step")
+            return True
+        if status is not None and status.state == "failed":
+            self._end(number, record, FAILED, None, status.why)
+            return True
+        return False
+
+    def _end(
+        self, number: int, record: dict[str, Any], state: str, score: float | None, why: str
+    ) -> None:
+        record |= {"state": state, "score": score, "why": why}
+        write_json(trial_file(self._root, number), record)
+        self._tell(number, record)
+        if state == FAILED:
+            elements = read(self._root).elements
+            states = [e.state for e in elements if e.state not in (RUNNING, "")]
+            self._is_vain = len(states) >= _VAIN and set(states) == {FAILED}
+            sys.stderr.write(f"hpcdi sweep: trial {number} failed: {why}\n")
+            if self._is_vain:
+                sys.stderr.write(f"hpcdi sweep: all {len(states)} trials have failed: no more\n")
+
+    def _tell(self, number: int, record: Mapping[str, Any]) -> None:
+        score = record.get("score") if record.get("state") == "done" else None
+        self._searcher.tell(
+            number, record.get("settings", {}), score, is_pruned=record.get("state") == PRUNED
+        )

@@ -1,0 +1,213 @@
+"""Searches: what is searched, who proposes, and how a trial goes through files."""
+
+from __future__ import annotations
+
+import json
+import math
+import sys
+from pathlib import Path
+from statistics import fmean
+
+import numpy as np
+import pytest
+
+from fakes.searchers import STEPS, Planted
+from hpcdi import cli
+from hpcdi.commands.sweep.runs import FAILED, PRUNED, Search, read, read_trial
+from hpcdi.commands.sweep.scores import area_of, value_at
+from hpcdi.commands.sweep.trials import (
+    Trials,
+    dimensions_of,
+    keep_search,
+    make_search,
+    overrides_of,
+    searcher_class,
+)
+from hpcdi.errors import ConfigError, LaunchError
+from hpcdi.search import Dimension, OptunaSearcher, RandomSearcher, Searcher
+
+HILL = str(Path(__file__).parent.parent / "fakes" / "hill.yaml")
+
+
+def test_what_is_searched() -> None:
+    assert dimensions_of(["a.b=log(1e-5, 1e-2) n=int(1,8)", "k=relu,tanh", "m=0..2"]) == (
+        Dimension("a.b", 1e-5, 1e-2, is_log=True),
+        Dimension("n", 1, 8, is_whole=True),
+        Dimension("k", choices=("relu", "tanh")),
+        Dimension("m", choices=("0", "1", "2")),
+    )
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("a", "not of the form"),
+        ("a=3", "says no values: write log"),
+        ("a=log(0,1)", "above 0"),
+        ("a=float(2,1)", "the smaller one"),
+        ("a=int(1,2.5)", "without decimals"),
+        ("a=1,2 a=3,4", "searched twice"),
+    ],
+)
+def test_what_is_no_search(text: str, said: str) -> None:
+    with pytest.raises(LaunchError, match=said):
+        dimensions_of([text])
+
+
+def test_random_values_are_within_their_bounds() -> None:
+    dimensions = dimensions_of(["x=log(1e-5,1e-2) n=int(1,3) m=logint(1,64) k=a,b"])
+    searcher = RandomSearcher(dimensions, 0, Path())
+    drawn = [searcher.ask(number) for number in range(300)]
+    assert drawn[7] == searcher.ask(7)
+    assert {one["n"] for one in drawn} == {1, 2, 3}
+    assert {one["k"] for one in drawn} == {"a", "b"}
+    rates = np.log10([float(one["x"]) for one in drawn])
+    assert rates.min() >= -5
+    assert rates.max() <= -2
+    assert abs(rates.mean() + 3.5) < 0.15
+    assert overrides_of({"x": 1.23456789e-5, "n": 3}) == ("x=1.23457e-05", "n=3")
+
+
+def test_scores_of_a_curve() -> None:
+    points = [(100, 0.0), (200, 10.0)]
+    assert area_of(points, math.inf) == 2.5
+    assert area_of(points, 400) == 6.25  # it has ended early, and stays as good
+    assert value_at(points, 150) == 5
+    assert value_at(points, 50) == 0
+
+
+# ------------------------------------------------------------------------------------------ Optuna
+
+SPACE = dimensions_of(["x=log(1e-6,1) y=int(0,15)", "kind=a,b,c"])
+
+
+def worth(settings: dict) -> float:
+    far = abs(math.log10(settings["x"]) + 3) / 3 + abs(settings["y"] - 7) / 16
+    return 1 - far - 0.5 * (settings["kind"] != "b")
+
+
+def best_of(searcher: Searcher, trials: int) -> float:
+    scores = []
+    for number in range(trials):
+        settings = dict(searcher.ask(number))
+        scores.append(worth(settings))
+        searcher.tell(number, settings, scores[-1], is_pruned=False)
+    return max(scores)
+
+
+@pytest.mark.slow
+def test_optuna_finds_a_planted_optimum_better_than_chance(tmp_path: Path) -> None:
+    pytest.importorskip("optuna")
+    pairs = []
+    for seed in range(3):
+        folder = tmp_path / str(seed)
+        folder.mkdir()
+        found = best_of(OptunaSearcher(SPACE, seed, folder), 30)
+        pairs.append((found, best_of(RandomSearcher(SPACE, seed, folder), 30)))
+    assert sum(ours > chance for ours, chance in pairs) >= 2, pairs
+    assert fmean(ours - chance for ours, chance in pairs) > 0.05, pairs
+
+
+def test_a_study_goes_on_after_a_kill_in_the_middle_of_a_line(tmp_path: Path) -> None:
+    pytest.importorskip("optuna")
+    searcher = OptunaSearcher(SPACE, 0, tmp_path)
+    for number in range(2):
+        searcher.tell(number, {}, worth(dict(searcher.ask(number))), is_pruned=False)
+    asked = searcher.ask(2)
+    journal = tmp_path / "optuna.journal"
+    with journal.open("ab") as file:
+        file.write(b'{"op_code": 6, "trial')
+    again = OptunaSearcher(SPACE, 0, tmp_path)
+    assert again.ask(2) == asked  # it has its settings
+    again.tell(2, asked, None, is_pruned=False)
+    assert [t.state.name for t in OptunaSearcher(SPACE, 0, tmp_path)._study.trials] == [
+        "COMPLETE", "COMPLETE", "FAIL",
+    ]  # fmt: skip
+
+
+def test_optuna_prunes_what_is_below_the_median(tmp_path: Path) -> None:
+    pytest.importorskip("optuna")
+    searcher = OptunaSearcher(SPACE, 0, tmp_path)
+    for number in range(5):
+        asked = searcher.ask(number)
+        assert not searcher.report(number, 100, float(number))
+        searcher.tell(number, asked, float(number), is_pruned=False)
+    searcher.ask(5)
+    searcher.ask(6)
+    assert searcher.report(5, 100, 1.0)
+    assert searcher.report(5, 100, 1.0)  # said again after a restart
+    assert not searcher.report(6, 100, 3.0)
+
+
+def test_without_optuna_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "optuna", None)
+    with pytest.raises(LaunchError, match=r"pip install 'hpcdi\[optuna\]'"):
+        searcher_class("optuna")
+
+
+# ------------------------------------------------------------------------------------------ trials
+
+
+def make_trials(root: Path, space: str, trials: int = 3, worker: str = "") -> Trials:
+    search = Search("random", dimensions_of([space]), trials, "best", True, 0)
+    made, experiment = make_search(HILL, [], None, search, None, serial=True)
+    made = type(made)(**{**vars(made), "root": root})
+    if not made.manifest.exists():
+        keep_search(made, experiment)
+    assert made.search is not None
+    return Trials(root, worker, RandomSearcher(made.search.dimensions, 0, root))
+
+
+def test_each_trial_is_taken_once(tmp_path: Path) -> None:
+    space = "policy.learn.learning_rate=log(1e-5,1e-2)"
+    first = make_trials(tmp_path, space, worker="0")
+    second = Trials(tmp_path, "1", RandomSearcher(dimensions_of([space]), 0, tmp_path))
+    assert [first.more([]), second.more([]), first.more([]), second.more([])] == [[0], [1], [2], []]
+    assert Trials(tmp_path, "1", RandomSearcher((), 0, tmp_path)).more([]) == [1]  # it goes on
+    sweep = read(tmp_path)
+    assert [element.state for element in sweep.elements] == ["running"] * 3
+    assert sweep.search is not None
+    assert (sweep.search.limit, sweep.search.every) == (320, 32)
+
+
+def test_settings_that_do_not_go_together_are_a_trial_that_failed(tmp_path: Path) -> None:
+    trials = make_trials(tmp_path, "policy.learn.batch_size=int(16,64)", 4)
+    (tmp_path / "trials").mkdir()
+    wrong = {"settings": {"a": 1}, "overrides": ["policy.lern=1"]}
+    (tmp_path / "trials" / "000.json").write_text(json.dumps(wrong))
+    trials = Trials(tmp_path, "", RandomSearcher((), 0, tmp_path))
+    assert trials.more([]) == [1]
+    assert read_trial(tmp_path, 0)["state"] == FAILED
+    assert trials.ended(1, None) is False  # it has not begun: it is started again
+
+
+def test_the_ends_of_a_space_are_checked_first(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(ConfigError, match="discount_factor"):
+        make_trials(tmp_path / "s", "policy.discount_factor=float(0.5,1.5)")
+    search = ["sweep", HILL, "--search", "random", "--local"]
+    assert cli.main([*search, "--space", "policy.discount_factor=float(0,1)", "seed=1,2"]) == 2
+    assert "seed=1,2 has several values" in capsys.readouterr().err
+    with pytest.raises(SystemExit, match="2"):
+        cli.main(search)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_dry_run_shows_the_search(capsys: pytest.CaptureFixture[str]) -> None:
+    asked = ["sweep", HILL, "--search", "random", "--space", "env.kwargs.x=log(1e-6,1)"]
+    assert cli.main([*asked, "--trials", "9", "--local", "--dry-run"]) == 0
+    out = capsys.readouterr().out
+    assert "9 trials by random in runs/hill/sweeps/search-" in out
+    assert "the area return is maximised; pruned each 32 steps; steps of a run: 320" in out
+
+
+def test_a_searcher_of_ones_own_is_named(tmp_path: Path) -> None:
+    assert searcher_class("fakes.searchers:Planted") is Planted
+    with pytest.raises(LaunchError, match="no class below"):
+        searcher_class("fakes.searchers:STEPS")
+    with pytest.raises(LaunchError, match="write random, optuna, or module:Class"):
+        searcher_class("nevergrad")
+    assert Planted((), 0, tmp_path).ask(1)[STEPS] == "100000000"
+    assert PRUNED == "pruned"
