@@ -31,6 +31,7 @@ GUIDES = {
     "PBS and LSF": "slurm/PBS_LSF.md",
     "How it works": "hpcdi/README.md",
     "Write an algorithm": "hpcdi/policy/README.md",
+    "Vary an algorithm": "hpcdi/policy/VARY.md",
     "Bring an environment": "hpcdi/env/README.md",
     "Environments that are MPI programs": "hpcdi/env/MPI.md",
     "Coming from DI-engine": "hpcdi/worker/README.md",

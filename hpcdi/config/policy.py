@@ -339,6 +339,11 @@ class LearnConfig(StepConfig, BaseLearnConfig):
         "type: its name in torch.optim, or 'my_module:Class'; beside it its "
         "arguments but lr, e.g. {type: AdamW, weight_decay: 0.01}",
     )
+    extra_loss: dict[str, Any] = setting(
+        {},
+        "a loss of yours that is added to the algorithm's, and its arguments: {type: "
+        "'my_module:Class', weight: 0.5}; see hpcdi/policy/VARY.md",
+    )
     schedule: tuple[ScheduleConfig, ...] = sections(
         ScheduleConfig, "settings of this section that change while the run goes on"
     )
@@ -359,6 +364,8 @@ class LearnConfig(StepConfig, BaseLearnConfig):
         if name not in OPTIMIZERS and ":" not in str(name):
             message = f"is {name!r}: none of {', '.join(OPTIMIZERS)}, nor a 'my_module:Class'"
             yield Problem("optimizer.type", message)
+        if self.extra_loss and ":" not in str(self.extra_loss.get("type", "")):
+            yield Problem("extra_loss", "has no type 'my_module:Class'")
         if "lr" in self.optimizer:
             yield Problem("optimizer.lr", "is learn.learning_rate")
 

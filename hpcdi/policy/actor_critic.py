@@ -54,10 +54,11 @@ class ActorCriticPolicy(ActorCriticActing, TorchPolicy):
     def greedy(self, output: tuple[Tensor, ...], legal: Tensor | None = None) -> tuple[Any, ...]:
         """The likeliest actions [batch, ...], legal and within bounds, and the values [batch]."""
         *policy, value = output
-        return self._distribution.greedy(policy, legal), value
+        return self.distribution.greedy(policy, legal), value
 
     @functools.cached_property
-    def _distribution(self) -> ActionDistribution:
+    def distribution(self) -> ActionDistribution:
+        """Of actions, by the network's output."""
         model = self._cfg.model
         return ActionDistribution(action_leaves(model), scales=model.scale_actions)
 
@@ -77,7 +78,9 @@ class ActorCriticPolicy(ActorCriticActing, TorchPolicy):
             names: of columns, or of what is above them, ``action`` and ``raw_action`` among them:
                 of Boxes alone the latter is learnt from.
         """
-        wanted = set(names) if self._distribution.counts else set(names) - {"action"}
+        if self._extra:  # whose author may want any of them
+            names = [n for n in batch if n != memories.LENGTH and not n.startswith("state/")]
+        wanted = set(names) if self.distribution.counts else set(names) - {"action"}
         columns = {name: c for name, c in batch.items() if name.partition("/")[0] in wanted}
         if self._remembers or self._cfg.LEARNS_FROM_SEQUENCES:
             columns |= memories.of_sequences(batch)

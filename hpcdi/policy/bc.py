@@ -36,13 +36,14 @@ class BCPolicy(BCActing, TorchPolicy):
         return networks.make_network(self._cfg.model, "linear")
 
     @functools.cached_property
-    def _distribution(self) -> ActionDistribution:
+    def distribution(self) -> ActionDistribution:
+        """Of actions, by the network's output."""
         model = self._cfg.model
         return ActionDistribution(action_leaves(model), scales=model.scale_actions)
 
     def greedy(self, output: Tensor, legal: Tensor | None = None) -> tuple[Any, ...]:
         """The likeliest actions [batch, ...], legal and within bounds."""
-        return (self._distribution.greedy([output], legal),)
+        return (self.distribution.greedy([output], legal),)
 
     def update(self, batch: Mapping[str, Tensor]) -> dict[str, Any]:
         """One gradient step.
@@ -59,18 +60,20 @@ class BCPolicy(BCActing, TorchPolicy):
 
         def loss_of(part: Mapping[str, Tensor]) -> Tensor:
             output, _ = self._forward(networks.observation_of(part), {})
-            return gradient_step.mean_share(self._losses(output, part), count)
+            log_prob = self._log_prob(output, part)
+            loss = gradient_step.mean_share(-log_prob, count)
+            return self._extra.added(loss, part, count, log_prob=log_prob)
 
         loss = self._step.gradients(batch, loss_of)
         self._step.apply()
         self._updates += 1
-        rate = self._learn.learning_rate
-        return {"total_loss": loss.item(), "cur_lr": rate, **self._step.scalars()}
+        info = {"total_loss": loss.item(), "cur_lr": self._learn.learning_rate}
+        return {**info, **self._step.scalars(), **self._extra.logs()}
 
-    def _losses(self, output: Tensor, batch: Mapping[str, Tensor]) -> Tensor:
-        """``-log p(a|o)``, [batch]."""
-        actions = self._distribution
+    def _log_prob(self, output: Tensor, batch: Mapping[str, Tensor]) -> Tensor:
+        """``log p(a|o)``, [batch]."""
+        actions = self.distribution
         policy = [output, output.new_zeros(actions.means)] if actions.means else [output]
         columns = {**batch, "raw_action": actions.raw_of(batch)} if actions.means else batch
         log_prob, _ = actions.log_prob_entropy(policy, columns, batch.get(ACTION_MASK))
-        return -log_prob
+        return log_prob

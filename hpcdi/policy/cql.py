@@ -39,7 +39,7 @@ class DiscreteCQLPolicy(DQNPolicy):
 
     def losses(self, batch: Mapping[str, Tensor]) -> tuple[Tensor, Tensor, Tensor]:
         """See `DQNPolicy.losses`, with the conservative term."""
-        target = self._td_target(batch)
+        target = self.td_target(batch)
         values, _ = self._forward(networks.observation_of(batch), {})
         value = values.gather(1, batch["action"].long().unsqueeze(1)).squeeze(1)
         loss = torch.nn.functional.mse_loss

@@ -69,7 +69,7 @@ class DiscreteSACPolicy(DiscreteSACActing, SoftActorCritic):
         probability, log_prob = self._policy_of(batch, "observation", ACTION_MASK)
         with torch.no_grad():
             values = self._values(networks.observation_of(batch), {}).amin(dim=0)
-        losses = (probability * (self._alpha * log_prob - values)).sum(dim=1)
+        losses = (probability * (self.alpha * log_prob - values)).sum(dim=1)
         return losses, (probability * log_prob).sum(dim=1)
 
     def following_value(self, batch: Mapping[str, Tensor]) -> Tensor:
@@ -77,7 +77,7 @@ class DiscreteSACPolicy(DiscreteSACActing, SoftActorCritic):
         probability, log_prob = self._policy_of(batch, "next_observation", f"next_{ACTION_MASK}")
         following = networks.observation_of(batch, "next_observation")
         values = self._target_values(following, {}).amin(dim=0)
-        soft: Tensor = (probability * (values - self._alpha * log_prob)).sum(dim=1)
+        soft: Tensor = (probability * (values - self.alpha * log_prob)).sum(dim=1)
         return soft
 
     def _policy_of(

@@ -64,7 +64,7 @@ class DQNPolicy(DQNActing, ReplayPolicy):
         """Make the target network, a copy renewed every `target_update_freq` updates; and noise."""
         learn = self._cfg.learn
         self._target = copy.deepcopy(self._model).requires_grad_(False)
-        self._target_forward = gradient_step.forward_of(self._target, learn, self._device)
+        self.target_forward = gradient_step.forward_of(self._target, learn, self._device)
         self._noise = networks.Noise(self.random(_LEARNING), self._model, self._target)
         self._compute = self.replayed(self._learn_from)
 
@@ -86,7 +86,8 @@ class DQNPolicy(DQNActing, ReplayPolicy):
         self._updates += 1
         if self._updates % self._learn.target_update_freq == 0:
             self._target.load_state_dict(self._model.state_dict())
-        info: dict[str, Any] = dict(zip(_SCALARS, scalars.tolist(), strict=True))
+        names = (*_SCALARS, *self._extra.names)
+        info: dict[str, Any] = dict(zip(names, scalars.tolist(), strict=True))
         if self._cfg.priority:
             info["priority"] = priority.cpu().numpy()
         return {**info, "cur_lr": self._learn.learning_rate, **self._step.scalars()}
@@ -101,16 +102,21 @@ class DQNPolicy(DQNActing, ReplayPolicy):
             if self._cfg.priority_IS_weight:
                 losses = losses * part["weight"]  # Schaul et al. 2016, 3.4
             of_parts.append((value.detach(), priority.detach()))
-            return gradient_step.mean_share(losses, count)
+            loss = gradient_step.mean_share(losses, count)
+            return self._extra.added(loss, part, count, **self.outputs_of(part, value))
 
         loss = self._step.gradients(batch, loss_of)
         self._step.apply()
         value, priority = map(torch.cat, zip(*of_parts, strict=True))
-        return torch.stack((loss, value.mean())), priority
+        return torch.stack((loss, value.mean(), *self._extra.taken())), priority
+
+    def outputs_of(self, batch: Mapping[str, Tensor], value: Tensor) -> dict[str, Any]:  # noqa: ARG002
+        """What an extra loss is given of a part of a batch, beside output and features."""
+        return {"value": value}
 
     def losses(self, batch: Mapping[str, Tensor]) -> tuple[Tensor, Tensor, Tensor]:
         """Loss, value of the action taken, and priority: the absolute TD error; each [batch]."""
-        target = self._td_target(batch)
+        target = self.td_target(batch)
         values, _ = self._forward(networks.observation_of(batch), {})
         value = values.gather(1, batch["action"].long().unsqueeze(1)).squeeze(1)
         if self._cfg.learn.loss == "huber":  # its gradient clipped to [-1, 1] (Mnih et al. 2015)
@@ -119,7 +125,7 @@ class DQNPolicy(DQNActing, ReplayPolicy):
             losses = torch.nn.functional.mse_loss(value, target, reduction="none")
         return losses, value, (target - value).abs()  # Schaul et al. 2016, 3.3
 
-    def _td_target(self, batch: Mapping[str, Tensor]) -> Tensor:
+    def td_target(self, batch: Mapping[str, Tensor]) -> Tensor:
         """``y = R + d Q'(o', argmax_a Q(o', a))`` (van Hasselt et al. 2016, eq. 4), [batch].
 
         R is the n-step return, d the bootstrap discount and Q' the target network; not double,
@@ -133,7 +139,7 @@ class DQNPolicy(DQNActing, ReplayPolicy):
 
     def following(self, batch: Mapping[str, Tensor]) -> tuple[Tensor, Tensor]:
         """The target network's output for the next observation, and the action chosen there."""
-        output, _ = self._target_forward(networks.observation_of(batch, "next_observation"), {})
+        output, _ = self.target_forward(networks.observation_of(batch, "next_observation"), {})
         choosing = output
         if self._cfg.learn.double:
             choosing, _ = self._forward(networks.observation_of(batch, "next_observation"), {})

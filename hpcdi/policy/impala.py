@@ -51,7 +51,7 @@ class IMPALAPolicy(IMPALAActing, ActorCriticPolicy):
                 columns, learn.batch_size, learn.epoch_per_collect, self._shuffles, "reward"
             )
         ]
-        return self.logs_of(rows, _SCALARS)
+        return self.logs_of(rows, (*_SCALARS, *self._extra.names))
 
     def _learn_corrected(self, minibatch: Mapping[str, Tensor], joint: Joint) -> Tensor:
         """One gradient step; returns `_SCALARS`, this learner's shares in them."""
@@ -69,7 +69,7 @@ class IMPALAPolicy(IMPALAActing, ActorCriticPolicy):
                 (*_, last_value), _ = self._forward(
                     networks.rows_of(networks.observation_of(part, "next_observation"), last), after
                 )
-            log_prob, entropies = self._distribution.log_prob_entropy(
+            log_prob, entropies = self.distribution.log_prob_entropy(
                 policy, part, part.get(ACTION_MASK)
             )
             ratio = (log_prob - part["log_prob"]).exp()
@@ -94,6 +94,8 @@ class IMPALAPolicy(IMPALAActing, ActorCriticPolicy):
             entropy = gradient_step.mean_share(entropies, count)
             total: Tensor = policy_loss + learn.value_weight * value_loss
             total = total - learn.entropy_weight * entropy
+            of_part = {"log_prob": log_prob, "entropy": entropies, "value": value}
+            total = self._extra.added(total, part, count, **of_part)
             means = (gradient_step.mean_share(each, count) for each in (ratio, value))
             scalars = (total, policy_loss, value_loss, entropy, *means)
             scalars_of_parts.append(torch.stack([scalar.detach() for scalar in scalars]))
@@ -102,7 +104,8 @@ class IMPALAPolicy(IMPALAActing, ActorCriticPolicy):
         self._step.gradients(minibatch, loss_of)
         norm = self._step.apply(measured=True)
         self._updates += 1
-        return torch.cat([torch.stack(scalars_of_parts).sum(dim=0), norm.reshape(1)])
+        others = torch.stack((norm, *self._extra.taken()))
+        return torch.cat([torch.stack(scalars_of_parts).sum(dim=0), others])
 
     def _monitor_vars_learn(self) -> list[str]:
         return ["total_loss", "policy_loss", "value_loss", "entropy", "rho_mean", "cur_lr"]

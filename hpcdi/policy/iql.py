@@ -83,7 +83,8 @@ class IQLPolicy(IQLActing, ReplayPolicy):
         """
         scalars, error = self._compute(batch)
         self._updates += 1
-        info: dict[str, Any] = dict(zip(_SCALARS, scalars.tolist(), strict=True))
+        names = (*_SCALARS, *self._extra.names)
+        info: dict[str, Any] = dict(zip(names, scalars.tolist(), strict=True))
         if self._cfg.priority:
             info["priority"] = error.cpu().numpy()
         return {**info, "cur_lr": self._learn.learning_rate, **self._step.scalars()}
@@ -113,7 +114,8 @@ class IQLPolicy(IQLActing, ReplayPolicy):
                 advantage = part["q"] - self._value_in(part)
             advantages.append(advantage)
             weight = (learn.beta * advantage).exp().clamp(max=learn.most_weight)
-            return gradient_step.mean_share(-weight * log_prob, count)  # eq. 7
+            loss = gradient_step.mean_share(-weight * log_prob, count)  # eq. 7
+            return self._extra.added(loss, part, count, log_prob=log_prob)
 
         def critic_loss(part: Mapping[str, Tensor]) -> Tensor:
             with torch.no_grad():
@@ -139,7 +141,8 @@ class IQLPolicy(IQLActing, ReplayPolicy):
         of_value, of_actor, of_critics = losses
         means = (value.mean(), torch.cat(advantages).mean())
         total = of_value + of_actor + of_critics
-        return torch.stack((total, of_critics, of_value, of_actor, *means)), torch.cat(errors)
+        scalars = (total, of_critics, of_value, of_actor, *means, *self._extra.taken())
+        return torch.stack(scalars), torch.cat(errors)
 
     def _value_in(self, batch: Mapping[str, Tensor], name: str = "observation") -> Tensor:
         """Returns the value of a batch's observations, [batch]."""

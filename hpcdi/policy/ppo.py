@@ -64,7 +64,7 @@ class PPOPolicy(PPOActing, ActorCriticPolicy):
             rows.append(row)
             if is_over:
                 break
-        return self.logs_of(rows, _SCALARS)
+        return self.logs_of(rows, (*_SCALARS, *self._extra.names))
 
     def _learn_from(self, minibatch: Mapping[str, Tensor], joint: Joint) -> tuple[Tensor, bool]:
         """One gradient step, if the policy may still move.
@@ -83,7 +83,7 @@ class PPOPolicy(PPOActing, ActorCriticPolicy):
         if not is_over:
             norm = self._step.apply(measured=True)
             self._updates += 1
-        return _row(losses, minibatch, joint, norm), is_over
+        return self._row(losses, minibatch, joint, norm), is_over
 
     def _take_step(self, columns: Mapping[str, Tensor], per_learner: float) -> tuple[Tensor]:
         """The gradient step of a minibatch; returns its `_SCALARS`.
@@ -94,7 +94,7 @@ class PPOPolicy(PPOActing, ActorCriticPolicy):
         """
         joint, minibatch = Joint.taken_from(columns, per_learner)
         losses = self._gradients(minibatch, joint)
-        return (_row(losses, minibatch, joint, self._step.apply(measured=True)),)
+        return (self._row(losses, minibatch, joint, self._step.apply(measured=True)),)
 
     def _gradients(self, minibatch: Mapping[str, Tensor], joint: Joint) -> Tensor:
         """Put the gradient in place; returns the losses, the first of `_SCALARS`."""
@@ -102,12 +102,31 @@ class PPOPolicy(PPOActing, ActorCriticPolicy):
 
         def loss_of(part: Mapping[str, Tensor]) -> Tensor:
             output, _ = self._forward(networks.observation_of(part), memories.state_of(part))
-            losses = ppo_losses(self._distribution, output, part, self._learn, joint)
+            losses = ppo_losses(self.distribution, output, part, self._learn, joint)
+            if self._extra:
+                losses = self._with_extra(losses, output, part, joint)
             losses_of_parts.append(torch.stack([loss.detach() for loss in losses]))
             return losses.total
 
         self._step.gradients(minibatch, loss_of)
         return functools.reduce(torch.add, losses_of_parts)
+
+    def _with_extra(
+        self, losses: Losses, output: Any, part: Mapping[str, Tensor], joint: Joint
+    ) -> Losses:
+        *policy, value = output
+        log_prob, entropy = self.distribution.log_prob_entropy(policy, part, part.get(ACTION_MASK))
+        of_part = {"log_prob": log_prob, "entropy": entropy, "value": value}
+        total = self._extra.added(losses.total, part, joint.per_learner, **of_part)
+        return losses._replace(total=total)
+
+    def _row(
+        self, losses: Tensor, minibatch: Mapping[str, Tensor], joint: Joint, norm: Tensor
+    ) -> Tensor:
+        """`_SCALARS` of a minibatch and those of an extra loss, [scalars]."""
+        value = gradient_step.mean_share(minibatch["value"], joint.per_learner)
+        others = (joint.largest, value, norm, *self._extra.taken())
+        return torch.cat([losses, torch.stack(others)])
 
     def _is_too_far(self, losses: Tensor) -> bool:
         """Returns whether the KL divergence of the joint minibatch is above `target_kl`.
@@ -147,12 +166,6 @@ _SCALARS = (
     *("total_loss", "policy_loss", "value_loss", "entropy", "approx_kl", "clipfrac"),
     *("adv_max", "value_mean", "grad_norm"),
 )
-
-
-def _row(losses: Tensor, minibatch: Mapping[str, Tensor], joint: Joint, norm: Tensor) -> Tensor:
-    """`_SCALARS` of a minibatch, [scalars]."""
-    value = gradient_step.mean_share(minibatch["value"], joint.per_learner)
-    return torch.cat([losses, torch.stack((joint.largest, value, norm))])
 
 
 def ppo_losses(

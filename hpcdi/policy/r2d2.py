@@ -52,7 +52,7 @@ class R2D2Policy(DQNPolicy):
         learnt = is_step & (steps >= burnt.unsqueeze(1))
         values = self._unrolled(self._forward, batch, states, burnt, is_step)
         with torch.no_grad():
-            target_values = self._unrolled(self._target_forward, batch, states, burnt, is_step)
+            target_values = self._unrolled(self.target_forward, batch, states, burnt, is_step)
             ahead = steps + batch["bootstrap_offset"].long()
             is_inside = ahead < lengths.unsqueeze(1)
             ahead = ahead.clamp(max=len(steps) - 1).unsqueeze(2).expand_as(values)
@@ -63,6 +63,8 @@ class R2D2Policy(DQNPolicy):
             target = scaled(batch["n_step_return"] + bootstrap, learn.rescale)
             counts = learnt & (is_inside | (batch["bootstrap_discount"] == 0))
         value = values.gather(2, batch["action"].long().unsqueeze(2)).squeeze(2)
+        if self._extra:
+            self._seen = {"output": values, "value": value, "is_learnt": learnt}
         error = torch.where(counts, target - value, 0.0)
         number = counts.sum(dim=1).clamp(min=1)
         losses = 0.5 * error.square().sum(dim=1) / number
@@ -70,6 +72,16 @@ class R2D2Policy(DQNPolicy):
         # eq. of sec. 2.3
         priority = learn.eta * size.amax(dim=1) + (1 - learn.eta) * size.sum(dim=1) / number
         return losses, torch.where(counts, value, 0.0).sum(dim=1) / number, priority
+
+    def outputs_of(self, batch: Mapping[str, Tensor], value: Tensor) -> dict[str, Any]:  # noqa: ARG002
+        """Of [sequences, steps]: see `extra.Outputs`; the rows that are learnt from count."""
+        if not self._extra:
+            return {}
+        learnt, features = self._seen["is_learnt"], self._extra.features
+        if features is not None:
+            padded = features.new_zeros(*learnt.shape, features.shape[1])
+            features = padded.index_put((learnt,), features)
+        return {**self._seen, "features": features}
 
     def _unrolled(
         self, forward: Any, batch: Mapping[str, Any], states: Any, burnt: Tensor, is_step: Tensor

@@ -89,7 +89,8 @@ class SoftActorCritic(ReplayPolicy):
         """
         scalars, error = self._compute(self.prepared(batch))
         self._updates += 1
-        info: dict[str, Any] = dict(zip(_SCALARS, scalars.tolist(), strict=True))
+        names = (*_SCALARS, *self._extra.names)
+        info: dict[str, Any] = dict(zip(names, scalars.tolist(), strict=True))
         if self._cfg.priority:
             info["priority"] = error.cpu().numpy()
         return {**info, "cur_lr": self._learn.learning_rate, **self._step.scalars()}
@@ -105,7 +106,7 @@ class SoftActorCritic(ReplayPolicy):
         log_probs: list[Tensor] = []
 
         def critic_loss(part: Mapping[str, Tensor]) -> Tensor:
-            target = self._soft_target(part)
+            target = self.soft_target(part)
             values = self.taken_values(part)
             errors = self.critic_losses(part, values, target)
             if cfg.priority_IS_weight:
@@ -117,7 +118,8 @@ class SoftActorCritic(ReplayPolicy):
         def actor_loss(part: Mapping[str, Tensor]) -> Tensor:
             losses, log_prob = self.improved(part)
             log_probs.append(log_prob.detach())
-            return gradient_step.mean_share(losses, count)
+            loss = gradient_step.mean_share(losses, count)
+            return self._extra.added(loss, part, count, log_prob=log_prob)
 
         def temperature_loss(part: Mapping[str, Tensor]) -> Tensor:
             lack_of_entropy = part["log_prob"] + self._target_entropy
@@ -129,7 +131,7 @@ class SoftActorCritic(ReplayPolicy):
         of_actor = self._step.gradients(batch, actor_loss)
         self._step.apply()
         log_prob = torch.cat(log_probs)
-        alpha = self._alpha
+        alpha = self.alpha
         if cfg.learn.auto_alpha:
             self._temperature_step.gradients({"log_prob": log_prob}, temperature_loss)
             self._temperature_step.apply()
@@ -142,6 +144,7 @@ class SoftActorCritic(ReplayPolicy):
             value.mean(),
             -log_prob.mean(),
             alpha,
+            *self._extra.taken(),
         )
         return torch.stack(scalars), error
 
@@ -155,10 +158,11 @@ class SoftActorCritic(ReplayPolicy):
         return (values - target).square().sum(dim=0)
 
     @property
-    def _alpha(self) -> Tensor:
+    def alpha(self) -> Tensor:
+        """The temperature, without gradients."""
         return self._temperature.number.detach().exp()
 
-    def _soft_target(self, batch: Mapping[str, Tensor]) -> Tensor:
+    def soft_target(self, batch: Mapping[str, Tensor]) -> Tensor:
         """``y = R + d V'(o')``, [batch]: eq. 2, of n-step return and bootstrap discount."""
         with torch.no_grad():
             values = self.following_value(batch)
@@ -242,7 +246,7 @@ class SACPolicy(SACActing, SoftActorCritic):
         output, _ = self._forward(networks.observation_of(batch), {})
         action, log_prob = squashed_normal(output, batch["noise"])
         values = self._values(networks.observation_of(batch), action).amin(dim=0)
-        return self._alpha * log_prob - values, log_prob
+        return self.alpha * log_prob - values, log_prob
 
     def following_value(self, batch: Mapping[str, Tensor]) -> Tensor:
         """``min_i Q'_i(o', a') - alpha log pi(a'|o')``, a' of the policy: eq. 3."""
@@ -250,7 +254,7 @@ class SACPolicy(SACActing, SoftActorCritic):
         output, _ = self._forward(following, {})
         action, log_prob = squashed_normal(output, batch["next_noise"])
         values: Tensor = self._target_values(following, action).amin(dim=0)
-        return values - self._alpha * log_prob
+        return values - self.alpha * log_prob
 
     def _state_dict_learn(self) -> dict[str, Any]:
         return {**super()._state_dict_learn(), "rng": self._noise.bit_generator.state}

@@ -93,8 +93,9 @@ class TD3Policy(TD3Acting, ReplayPolicy):
         if self._cfg.priority:
             info["priority"] = error.cpu().numpy()
         if self._updates % self._cfg.learn.policy_delay == 0:
-            (loss,) = self._actor_compute(batch)
-            info["actor_loss"] = loss.item()
+            (of_actor,) = self._actor_compute(batch)
+            names = ("actor_loss", *self._extra.names)
+            info |= zip(names, of_actor.tolist(), strict=True)
         return {**info, "cur_lr": self._learn.learning_rate, **self._critic_step.scalars()}
 
     def _critics_learn(self, batch: Mapping[str, Tensor]) -> tuple[Tensor, Tensor]:
@@ -110,7 +111,7 @@ class TD3Policy(TD3Acting, ReplayPolicy):
         of_parts: list[tuple[Tensor, Tensor]] = []  # values and absolute errors
 
         def loss_of(part: Mapping[str, Tensor]) -> Tensor:
-            target = self._td_target(part)
+            target = self.td_target(part)
             values = self._values(networks.observation_of(part), part["action"])
             errors = (values - target).square().sum(dim=0)  # of all critics
             if cfg.priority_IS_weight:
@@ -125,21 +126,22 @@ class TD3Policy(TD3Acting, ReplayPolicy):
         return torch.stack((loss, value.mean())), error
 
     def _actor_learns(self, batch: Mapping[str, Tensor]) -> tuple[Tensor]:
-        """The actor's gradient step; the targets follow. Returns its loss."""
+        """The actor's gradient step; the targets follow. Returns its scalars."""
         count = len(batch["n_step_return"])
 
         def loss_of(part: Mapping[str, Tensor]) -> Tensor:
             output, _ = self._forward(networks.observation_of(part), {})
             values = self._values(networks.observation_of(part), output.tanh())[0]
-            return gradient_step.mean_share(-values, count)  # section 5.2: of the first critic
+            loss = gradient_step.mean_share(-values, count)  # section 5.2: of the first critic
+            return self._extra.added(loss, part, count)
 
         loss = self._step.gradients(batch, loss_of)
         self._step.apply()
         gradient_step.follow(self._target_actor, self._model, self._cfg.learn.tau)
         gradient_step.follow(self._target_critics, self._critics, self._cfg.learn.tau)
-        return (loss,)
+        return (torch.stack((loss, *self._extra.taken())),)
 
-    def _td_target(self, batch: Mapping[str, Tensor]) -> Tensor:
+    def td_target(self, batch: Mapping[str, Tensor]) -> Tensor:
         """``y = R + d min_i Q'_i(o', a' + noise)``, a' of the target actor, [batch].
 
         Eq. 10 and 14; R is the n-step return, d the bootstrap discount, Q' the target critics.

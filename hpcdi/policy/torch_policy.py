@@ -29,11 +29,20 @@ from torch import Tensor, nn
 from hpcdi.comm import group
 from hpcdi.config.policy import LearnConfig, ReplayPolicyConfig, TorchPolicyConfig, no_memory
 from hpcdi.errors import PolicyError
-from hpcdi.policy import gradient_step, graphs, memories, networks, normalization, optimizers
+from hpcdi.policy import (
+    extra,
+    gradient_step,
+    graphs,
+    memories,
+    networks,
+    normalization,
+    optimizers,
+)
 from hpcdi.policy.acting.base import ActingPolicy, EvaluationActor, ReplayActing, RewardTracker
 from hpcdi.policy.base import LearnMode
 from hpcdi.policy.spaces import action_leaves, obs_leaves
 from hpcdi.types import ACTION_MASK, Array, Columns, Settings
+from hpcdi.utils.log import LOGGER
 from hpcdi.utils.nested import column_rows, flatten
 
 
@@ -47,6 +56,7 @@ class TorchPolicy(ActingPolicy):
     ``_model``, ``_device``: the network and where it is.
     ``_forward``: when learning: the network compiled and in the configured precision.
     ``_step``: when learning: the `GradientStep` of the network.
+    ``_extra``: when learning: adds the `extra_loss`; with ``_extra_layers``, that it learns.
     ``_learn``: when learning: the section `learn` of `_cfg`, as its schedules have it by now.
     ``_updates``: when learning: gradient steps so far, for `update` to count.
     """
@@ -86,6 +96,33 @@ class TorchPolicy(ActingPolicy):
     def make_optimizer(self, network: nn.Module) -> torch.optim.Optimizer:
         """Returns the configured optimizer of a network's parameters."""
         return optimizers.make_optimizer(network, self._cfg.learn)
+
+    def make_extra(self, features: int | None) -> Any:
+        """Make the layers of an `extra_loss`, which learn by the network's optimizer.
+
+        Learners alone have them: they are in checkpoints, and not in what collectors are sent.
+
+        Args:
+            features: how many `extra.Outputs` has a row; None: of a network that does not say.
+
+        Returns:
+            An `nn.Module`, or None; by default what ``learn.extra_loss`` names.
+        """
+        setting = self._cfg.learn.extra_loss
+        return extra.made(setting, features, self._cfg.model) if setting else None
+
+    def extra_loss(self, batch: Mapping[str, Tensor], outputs: extra.Outputs) -> extra.Found:
+        """A loss that is added to the algorithm's; by default what ``learn.extra_loss`` computes.
+
+        Args:
+            batch: a part of that of `update`; on-policy with all its columns.
+            outputs: of the network for it.
+
+        Returns:
+            A scalar made by ``outputs.mean``, and scalars to log, by their names.
+        """
+        found: extra.Found = self._extra_layers(batch, outputs)
+        return found
 
     def prepare_learning(self) -> None:
         """Build what `update` needs beside the network and its optimizer."""
@@ -173,7 +210,8 @@ class TorchPolicy(ActingPolicy):
         """
         learn, wanted = self._cfg.learn, self._cfg.learn.cuda_graphs
         if wanted is None:  # what somebody else has written may do more than kernels
-            wanted = not self._cfg.has_own_network and type(self).__module__.startswith("hpcdi.")
+            is_own = self._cfg.has_own_network or bool(self._extra)
+            wanted = not is_own and type(self).__module__.startswith("hpcdi.")
         is_of_rows = not (self._remembers or self._cfg.LEARNS_FROM_SEQUENCES)
         is_fixed = all(schedule.key == "learning_rate" for schedule in learn.schedule)
         can = is_of_rows and is_fixed and all(step.is_recordable for step in self._steps)
@@ -202,11 +240,27 @@ class TorchPolicy(ActingPolicy):
         self._learn = self._cfg.learn
         self._steps: list[gradient_step.GradientStep] = []
         self._replayed: list[graphs.Replayed] = []
-        self._step = self.make_step(self._model)
-        self._forward = gradient_step.forward_of(self._model, self._cfg.learn, self._device)
+        self._prepare_step()
         self._updates = self._iterations = self._env_steps = 0
         self._set: dict[str, Any] = {}
         self.prepare_learning()
+
+    def _prepare_step(self) -> None:
+        """The network's forward pass and gradient step, with those of an `extra_loss`."""
+        network, learn, layers = self._model, self._cfg.learn, None
+        has_extra = bool(learn.extra_loss) or type(self).extra_loss is not TorchPolicy.extra_loss
+        self._forward = gradient_step.forward_of(network, learn, self._device)
+        self._extra = extra.ExtraLoss(None, None)
+        if has_extra:
+            layers = self.make_extra(extra.features_of(network))
+            watched = gradient_step.forward_of(extra.Watched(network), learn, self._device)
+            self._forward = watching = extra.Watching(watched)
+            self._extra = extra.ExtraLoss(self.extra_loss, watching)
+        if isinstance(layers, nn.Module):
+            layers = gradient_step.placed(layers, self._device)
+            network = nn.ModuleList([network, layers])
+        self._extra_layers: Any = layers
+        self._step = self.make_step(network)
 
     def _forward_learn(self, data: Mapping[str, Any], **_kwargs: Any) -> dict[str, Any]:
         self._follow_schedules()
@@ -218,6 +272,8 @@ class TorchPolicy(ActingPolicy):
         if normalizer is not None and not on_policy:
             normalizer.learn(batch)
         logs = self.update(batch if normalizer is None else normalizer.batch(batch))
+        if self._extra and not self._extra.names and self._iterations == _SEEN_BY:
+            raise PolicyError(f"{self._cfg.type} has no place for an extra loss in its update")
         if normalizer is not None and on_policy:
             normalizer.learn(batch)  # afterwards: an update normalizes as the acting policy did
         return logs if isinstance(logs, dict) else _mean_of(logs)
@@ -253,20 +309,38 @@ class TorchPolicy(ActingPolicy):
             step.set_rate(self._learn.learning_rate)
 
     def _state_dict_learn(self) -> dict[str, Any]:
+        layers = self._extra_layers
         return {
             "model": self._model.state_dict(),
             "updates": self._updates,
             "iterations": self._iterations,
+            **({"extra": layers.state_dict()} if isinstance(layers, nn.Module) else {}),
             **self._step.state_dict(),
         }
 
     def _load_state_dict_learn(self, state_dict: dict[str, Any]) -> None:
         self._model.load_state_dict(state_dict["model"])
-        self._step.load_state_dict(state_dict)
+        self._load_step(state_dict)
         self._updates = state_dict.get("updates", 0)
         self._iterations = state_dict.get("iterations", 0)
         for replayed in self._replayed:
             replayed.forget()
+
+    def _load_step(self, state_dict: dict[str, Any]) -> None:
+        layers, given = self._extra_layers, state_dict.get("extra", {})
+        own = layers.state_dict() if isinstance(layers, nn.Module) else {}
+        shapes, had = ({n: t.shape for n, t in each.items()} for each in (own, given))
+        if shapes == had:
+            if own:
+                layers.load_state_dict(given)
+            self._step.load_state_dict(state_dict)
+            return
+        LOGGER.warning(
+            "the layers of the extra loss are not those of the loaded state (%s there, %s here): "
+            "they and the optimizer begin anew",
+            ", ".join(had) or "none",
+            ", ".join(shapes) or "none",
+        )
 
     # -------------------------------------------------------------------------- collect, evaluate
 
@@ -364,6 +438,8 @@ class ReplayPolicy(ReplayActing, TorchPolicy):
 
 
 _STATE = "state/"
+_SEEN_BY = 100
+"""Train iterations after which an extra loss must have been asked for: TD3 does not at once."""
 
 
 class _RememberingActor:

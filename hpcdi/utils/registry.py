@@ -79,14 +79,20 @@ class Registry:
     def get(self, name: object) -> Any:
         """Returns the class of a type name.
 
+        Args:
+            name: as registered, or ``my_module:Class``.
+
         Raises:
             UnknownTypeError: no class is registered as `name`; suggests the nearest name.
+            ConfigError: there is no such module, or no such class in it.
         """
         if isinstance(name, str):
             if name in self._classes:
                 return self._classes[name]
             if name in self._built_in:
                 return load_object(self._built_in[name].component)
+            if ":" in name:
+                return named_in_module(name, "type")
         raise UnknownTypeError(self.explain(name))
 
     def settings(self, name: object) -> Any:

@@ -29,7 +29,7 @@ def main(device: str) -> None:
         told = [learner._forward_learn(data_of("dqn", seed)) for learner in (plain, fast)]
         assert distance(gradient(fast._model), gradient(plain._model)) < 1e-4, seed
         assert abs(told[0]["total_loss"] - told[1]["total_loss"]) < 1e-4, seed
-    for forward in (fast._forward, fast._target_forward):
+    for forward in (fast._forward, fast.target_forward):
         assert hasattr(forward._compute, "_torchdynamo_orig_callable"), "it was not compiled"
     # the network is what it was: so it acts, is sent and is saved as ever
     assert type(fast._model) is type(plain._model)

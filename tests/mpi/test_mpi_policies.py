@@ -168,6 +168,25 @@ def test_actors_critics_and_targets_are_equal_after_every_step(
         assert len(states) == STEPS + 1
 
 
+@pytest.mark.parametrize("kind", ["dqn", "discrete"])
+def test_layers_of_an_extra_loss_are_equal_after_every_step(world: World, kind: str) -> None:
+    """They learn from the data of all, and are those of learner 0 at the start."""
+    loss = {"type": "fakes.extra_losses:Reward", "column": returns_of(kind)}
+    with learners(world, GROUPS[1]) as rank:
+        if rank is None:
+            return
+        policy = small(kind, rank, extra_loss=loss, accumulate=2)
+        layers, mode = policy._extra_layers, policy.learn_mode
+        demand_equal(layers.state_dict())
+        for step in range(STEPS):
+            told = mode.forward(data_of(kind, 100 * step + rank, 16))
+            assert math.isfinite(told["reward_error"])
+            demand_equal(mode.state_dict())
+            if kind == "discrete":
+                demand_equal(told)  # of the joint minibatch
+        assert gradient(layers).abs().max() > 0
+
+
 @pytest.mark.parametrize(("members", "learn"), SWITCHES, ids=str)
 @pytest.mark.parametrize("kind", ["discrete", "continuous"])
 def test_ppo_is_equal_after_every_step(
@@ -319,7 +338,7 @@ def by_one(learner: PPOPolicy, minibatch: dict[str, Tensor]) -> dict[str, float]
     """A plain step, and the scalars that it gives."""
     learn, joint = learner._cfg.learn, Joint.of(minibatch["advantage"])
     output, _ = learner._model(minibatch["observation"], {})
-    losses = ppo_losses(learner._distribution, output, minibatch, learn, joint)
+    losses = ppo_losses(learner.distribution, output, minibatch, learn, joint)
     learner._model.zero_grad()
     losses.total.backward()
     norm = nn.utils.clip_grad_norm_(learner._model.parameters(), learn.grad_clip_norm)

@@ -39,11 +39,12 @@ class ActorCriticActing(ActingPolicy):
             is that within the environment's bounds.
         """
         *policy, value = self.infer(observation)
-        drawn = self._distribution.sample(policy, self._rng, observation.get(ACTION_MASK))
+        drawn = self.distribution.sample(policy, self._rng, observation.get(ACTION_MASK))
         return {**drawn, "value": value}
 
     @functools.cached_property
-    def _distribution(self) -> ActionSampler:
+    def distribution(self) -> ActionSampler:
+        """Samples actions by the network's output."""
         model = self._cfg.model
         return ActionSampler(action_leaves(model), scales=model.scale_actions)
 
@@ -99,7 +100,7 @@ class DenseActorCritic(ActorCriticActing, DensePolicy):
 
     def best(self, output: tuple[Array, ...], legal: Array | None) -> Columns:
         """The likeliest actions."""
-        return self._distribution.best(output, legal)
+        return self.distribution.best(output, legal)
 
 
 class DensePPO(PPOActing, DenseActorCritic):

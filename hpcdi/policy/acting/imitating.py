@@ -27,7 +27,8 @@ class BCActing(ActingPolicy):
         return self.act_greedily(observation)
 
     @functools.cached_property
-    def _distribution(self) -> ActionSampler:
+    def distribution(self) -> ActionSampler:
+        """Samples actions by the network's output."""
         model = self._cfg.model
         return ActionSampler(action_leaves(model), scales=model.scale_actions)
 
@@ -41,4 +42,4 @@ class DenseBC(BCActing, DensePolicy):
 
     def best(self, output: tuple[Array, ...], legal: Array | None) -> Columns:
         """The likeliest actions."""
-        return self._distribution.best(output, legal)
+        return self.distribution.best(output, legal)
