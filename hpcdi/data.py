@@ -25,7 +25,7 @@ from hpcdi.store.block import Block
 from hpcdi.store.layout import name_of
 from hpcdi.store.rows import rows_of, transitions
 from hpcdi.store.shards import read_blocks
-from hpcdi.types import GIVEN, Array, Columns
+from hpcdi.types import GIVEN, RELABELLED, Array, Columns
 from hpcdi.utils.nested import take_rows, under
 
 _OBSERVATION = "observation"
@@ -94,7 +94,8 @@ class Episode:
 def read_episodes(run: str | Path, *, unfinished: bool = False) -> Iterator[Episode]:
     """Yields the episodes of a run, collector after collector, in the order in which they ended.
 
-    They are those that it has collected, without the `data` that it was given.
+    They are those that it has collected, without the `data` that it was given, and without copies
+    that have other goals (`policy.hindsight`).
 
     A collector's open episodes are in memory, nothing else. A run that is on may be read: what is
     published so far.
@@ -215,6 +216,8 @@ def _parts_of(block: Block, folder: Path, gaps: _Gaps) -> Iterator[_Part]:
     others = {n: c for n, c in columns.items() if n not in seen and n not in for_items}
     ends = np.cumsum(items["item_len"])
     for number, (start, end) in enumerate(zip(ends - items["item_len"], ends, strict=True)):
+        if items["episode_id"][number] == RELABELLED:
+            continue
         env = int(items["env_id"][number])
         yield _Part(
             env,

@@ -63,6 +63,8 @@ ITEM_DTYPE = np.dtype(
     ]
 )
 """A block's table of items: parts of episodes, each in consecutive rows of the block."""
+RELABELLED = -1
+"""Number of the episode of items that were not played: copies with another goal."""
 
 
 @dataclass(frozen=True)

@@ -611,10 +611,24 @@ class OnPolicyConfig(TorchPolicyConfig):
 
 
 @dataclass(frozen=True)
+class HindsightConfig:
+    """Hindsight experience replay (HER), where an environment has goals."""
+
+    goals: int = setting(
+        0,
+        "copies of what was collected whose goal is what was reached; 0: none. Goals are reached "
+        "within collect.n_sample steps: let it be as long as an episode",
+        minimum=0,
+    )
+
+
+@dataclass(frozen=True)
 class ReplayPolicyConfig(TorchPolicyConfig):
     """Settings of algorithms that learn from a replay buffer."""
 
     DRAWS_ACTIONS = False
+
+    hindsight: HindsightConfig = section(HindsightConfig, "hindsight experience replay")
 
     def problems(self) -> Iterator[Problem]:
         """Rules over several settings."""

@@ -102,6 +102,59 @@ class MemoryLenEnv(gymnasium.Env[Array, np.int64]):
         return np.array([1 - self._steps / (self._length + 1), cue], dtype=np.float32)
 
 
+class BitFlipEnv(gymnasium.Env[dict[str, Array], np.int64]):
+    """Flips one of n bits a step, until they are those of the goal (Andrychowicz et al. 2017, 3.1).
+
+    The reward is 1 in the step that reaches the goal, which ends the episode, else 0; an episode
+    has at most n steps. The best possible mean return is 1, and who acts at random sees next to no
+    reward where n is 15 or more.
+
+    Args:
+        bits: n.
+    """
+
+    metadata = {"render_modes": []}  # noqa: RUF012 (gymnasium's own way)
+
+    def __init__(self, bits: int = 15) -> None:
+        names = ("observation", "achieved_goal", "desired_goal")
+        spaces: dict[str, Any] = {name: gymnasium.spaces.MultiBinary(bits) for name in names}
+        self.observation_space: Any = gymnasium.spaces.Dict(spaces)
+        self.action_space = gymnasium.spaces.Discrete(bits)
+        self._bits, self._steps = np.zeros(bits, np.int8), 0
+        self._goal = self._bits
+
+    def reset(
+        self, *, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[dict[str, Array], dict[str, Any]]:
+        """Draw bits and a goal, which differ."""
+        super().reset(seed=seed, options=options)
+        self._steps = 0
+        while True:
+            self._bits, self._goal = self.np_random.integers(0, 2, (2, len(self._bits)), np.int8)
+            if (self._bits != self._goal).any():
+                return self._observe(), {}
+
+    def step(self, action: np.int64) -> tuple[dict[str, Array], float, bool, bool, dict[str, Any]]:
+        """Flip a bit."""
+        self._steps += 1
+        self._bits[int(action)] ^= 1
+        terminated = bool(self.compute_terminated(self._bits, self._goal, {}))
+        truncated = self._steps == len(self._bits) and not terminated
+        return self._observe(), float(terminated), terminated, truncated, {}
+
+    def compute_reward(self, achieved: Array, desired: Array, _info: Any) -> Any:
+        """1 where a goal [..., bits] is reached, else 0."""
+        return self.compute_terminated(achieved, desired, _info).astype(np.float32)
+
+    def compute_terminated(self, achieved: Array, desired: Array, _info: Any) -> Any:
+        """Whether a goal [..., bits] is reached."""
+        return (achieved == desired).all(axis=-1)
+
+    def _observe(self) -> dict[str, Array]:
+        bits = self._bits.copy()
+        return {"observation": bits, "achieved_goal": bits, "desired_goal": self._goal}
+
+
 def _strike(fault: str, at: int) -> None:
     """Do what a broken environment does."""
     if fault == "fail":
@@ -113,4 +166,5 @@ def _strike(fault: str, at: int) -> None:
 
 
 gymnasium.register("hpcdi/Count-v0", entry_point="hpcdi.env.toy:CountEnv")
+gymnasium.register("hpcdi/BitFlip-v0", entry_point="hpcdi.env.toy:BitFlipEnv")
 gymnasium.register("hpcdi/MemoryLen-v0", entry_point="hpcdi.env.toy:MemoryLenEnv")

@@ -10,7 +10,12 @@ from typing import Any, TypeVar
 import numpy as np
 
 from hpcdi.config.algorithms import ActorCriticModelConfig
-from hpcdi.config.policy import ContinuousModelConfig, ModelConfig, TorchPolicyConfig
+from hpcdi.config.policy import (
+    ContinuousModelConfig,
+    ModelConfig,
+    ReplayPolicyConfig,
+    TorchPolicyConfig,
+)
 from hpcdi.errors import Problem
 from hpcdi.types import Array, Leaf, Spaces
 from hpcdi.utils.registry import POLICY_REGISTRY
@@ -155,6 +160,8 @@ def with_spaces(cfg: P, spaces: Spaces) -> tuple[P, list[Problem]]:
     if spaces.is_masked and not cfg.TAKES_MASKS:
         said = f"{cfg.type} knows no action masks; dqn, c51, qrdqn, discrete_sac, impala and ppo do"
         problems.append(Problem("type", said))
+    if isinstance(cfg, ReplayPolicyConfig) and cfg.hindsight.goals:
+        problems += _goal_problems(spaces)
     if cfg.normalize.observation and not any(map(is_normalised, spaces.observation)):
         said = (
             f"has nothing to do: observations are {_said(spaces.observation)}, which encoders "
@@ -168,6 +175,20 @@ def with_spaces(cfg: P, spaces: Spaces) -> tuple[P, list[Problem]]:
     shape = network_shape(spaces)
     filled = dataclasses.replace(model, obs_shape=shape, obs_leaves=leaves, **found)
     return dataclasses.replace(cfg, model=filled), problems
+
+
+def _goal_problems(spaces: Spaces) -> Iterator[Problem]:
+    """What an environment lacks for hindsight experience replay."""
+    leaves = {leaf.name: leaf for leaf in spaces.observation}
+    achieved, desired = (leaves.get(f"{word}_goal") for word in ("achieved", "desired"))
+    if achieved is None or desired is None:
+        said = (
+            "needs observations with achieved_goal and desired_goal, as gymnasium-robotics' have "
+            f"them, and these are {_said(spaces.observation)}"
+        )
+        yield Problem("hindsight.goals", said)
+    elif (achieved.shape, achieved.dtype) != (desired.shape, desired.dtype):
+        yield Problem("hindsight.goals", f"{achieved} and {desired} are not of one kind")
 
 
 def _listed(names: Sequence[str]) -> str:

@@ -28,6 +28,7 @@ from hpcdi.league.battle_agent import BattleAgent, Player, Players, in_turn, liv
 from hpcdi.policy.base import ColumnarActor, Policy, actor_of
 from hpcdi.policy.create import create_policy
 from hpcdi.policy.exploration import RandomActor, RandomFirst
+from hpcdi.roles.collector.hindsight import Hindsight
 from hpcdi.roles.collector.loop import Loop, attribute_of, policy_loop
 from hpcdi.roles.collector.recorder import Recorder
 from hpcdi.roles.context import MakePolicy
@@ -428,7 +429,10 @@ class ZerglingParallelCollector(BaseParallelCollector):
         if length and settings.random_collect_size and not hasattr(actor, "bind"):
             actor = RandomFirst(actor, RandomActor(envs.spaces, seed.spawn(1)[0]))
         if envs.seats < 2:
-            return policy_loop(envs, actor, length)
+            goals = settings.hindsight.goals if hasattr(settings, "hindsight") and length else 0
+            rng = np.random.default_rng(seed.spawn(1)[0]) if goals else None
+            hindsight = None if rng is None else Hindsight(envs, goals, rng)
+            return policy_loop(envs, actor, length, hindsight)
         if hasattr(actor, "bind"):  # an actor of a policy of dicts: for one player only
             raise PolicyError(f"the policy {self._policy!r} knows no columns: it plays no battles")
         recorder = Recorder(envs, length, actor, keeps_games=True) if length else None

@@ -14,6 +14,7 @@ import numpy as np
 from hpcdi.env.base import Envs
 from hpcdi.errors import EnvError
 from hpcdi.policy.base import ColumnarActor
+from hpcdi.roles.collector.hindsight import Hindsight
 from hpcdi.roles.collector.recorder import Recorder, StepRecorder
 from hpcdi.store.builder import Segment
 from hpcdi.types import Array, Columns, Episodes, Games, Settings, Step
@@ -209,7 +210,9 @@ class Loop:
         return self.recorder.cut(self.envs.observation, policy_version)
 
 
-def policy_loop(envs: Envs, actor: Any, length: int = 0) -> Loop:
+def policy_loop(
+    envs: Envs, actor: Any, length: int = 0, hindsight: Hindsight | None = None
+) -> Loop:
     """Returns the loop of one policy.
 
     Args:
@@ -217,13 +220,16 @@ def policy_loop(envs: Envs, actor: Any, length: int = 0) -> Loop:
         actor: a `ColumnarActor`. If it has a method ``recorder(envs, length)``, that makes the
             recorder; ``bind(envs)``, if it has that, is called first.
         length: steps of each environment between two cuts; 0: nothing is recorded (evaluation).
+        hindsight: see `Recorder`.
     """
     if hasattr(actor, "bind"):
         actor.bind(envs)
     if not length:
         return Loop(envs, PolicyAgent(actor))
     make = getattr(actor, "recorder", None)
-    recorder = Recorder(envs, length, actor) if make is None else make(envs, length)
+    if make is not None:
+        return Loop(envs, PolicyAgent(actor), make(envs, length))
+    recorder = Recorder(envs, length, actor, hindsight=hindsight)
     return Loop(envs, PolicyAgent(actor), recorder)
 
 

@@ -15,8 +15,18 @@ import numpy as np
 
 from hpcdi.env.base import Envs
 from hpcdi.errors import BufferContractError
+from hpcdi.roles.collector.hindsight import Hindsight, Items
 from hpcdi.store.builder import Gather, Segment
-from hpcdi.types import ITEM_DTYPE, Array, Columns, GameCounts, Games, RowView, Step
+from hpcdi.types import (
+    ITEM_DTYPE,
+    RELABELLED,
+    Array,
+    Columns,
+    GameCounts,
+    Games,
+    RowView,
+    Step,
+)
 
 
 class StepRecorder(Protocol):
@@ -45,10 +55,17 @@ class Recorder:
             full after ``length * env_num`` transitions.
         actor: a `ColumnarActor`, which adds the policy's columns to a segment.
         keeps_games: record results of games, too.
+        hindsight: adds items with other goals; None: there are only those that were collected.
     """
 
     def __init__(
-        self, envs: Envs, length: int = 32, actor: Any = None, *, keeps_games: bool = False
+        self,
+        envs: Envs,
+        length: int = 32,
+        actor: Any = None,
+        *,
+        keeps_games: bool = False,
+        hindsight: Hindsight | None = None,
     ) -> None:
         self._env_num, rows = envs.env_num, envs.rows
         self._most: float = math.inf
@@ -56,7 +73,7 @@ class Recorder:
             self._most = length * self._env_num
             at_once = min(envs.wait_num or self._env_num, self._env_num)
             length = math.ceil(length * self._env_num / at_once)
-        self._actor, self._keeps_games = actor, keeps_games
+        self._actor, self._keeps_games, self._hindsight = actor, keeps_games, hindsight
         self._columns: Columns = {}
         self._live = np.zeros((length, rows), dtype=bool)  # where there is a transition
         self._ended = np.zeros((length, rows), dtype=bool)
@@ -164,18 +181,28 @@ class Recorder:
         item_len = np.diff(last, prepend=-1).astype(np.int32)
         after = self._last_observations(row[last], ended[last], next_observation)
         recorded = {n: c.reshape(-1, *c.shape[2:]) for n, c in self._columns.items()}
-        segment = segment_of(recorded, at, item_len, after, self._actor)
+        items = Items(recorded, at, item_len, after, np.arange(len(item_len)))
+        env_steps = None
+        if self._hindsight is not None:
+            items = self._hindsight.extended(recorded, at, item_len, after)
+            env_steps = np.zeros(len(items.length), np.int64)
+            env_steps[: len(item_len)] = item_len
+        segment = segment_of(items.columns, items.rows, items.length, items.after, self._actor)
         episode, table = self._episode.ravel()[at[last]], segment.items
         table["policy_version"] = policy_version
         env, seat = row[last] % self._env_num, row[last] // self._env_num
-        table["env_id"] = env
-        table["episode_id"] = (episode * self._env_num + env) * (rows // self._env_num) + seat
+        table["env_id"] = env[items.source]
+        table["episode_id"] = RELABELLED
+        numbers = (episode * self._env_num + env) * (rows // self._env_num) + seat
+        table["episode_id"][: len(item_len)] = numbers
         games = None
         if self._keeps_games:
             ends = zip(row[last].tolist(), episode.tolist(), strict=True)
             games = [self._games.pop(end, ()) for end in ends]
         self._clear()
-        return dataclasses.replace(segment, ended=ended[last], games=games)
+        has_ended = np.zeros(len(items.length), dtype=bool)
+        has_ended[: len(item_len)] = ended[last]
+        return dataclasses.replace(segment, ended=has_ended, env_steps=env_steps, games=games)
 
     def _last_observations(self, row: Array, ended: Array, next_observation: Columns) -> Columns:
         """Returns the observation after the last transition of each item, columns [items, ...].

@@ -1,0 +1,135 @@
+"""Hindsight experience replay: what was reached is a goal, too (Andrychowicz et al. 2017).
+
+arXiv:1707.01495, algorithm 1, where a collector cuts its rows into items. Of each item, some copies
+are stored beside it: the first j of its n transitions, j uniform in 1..n, with what was reached
+after the last of them as the goal of all. So the goals of a transition are uniform over what its
+item reached later ("future", section 4.5), and a copy is an item like any other: n-step returns,
+priorities and ranks know nothing of it. Of n transitions and k copies k (n + 1) / 2 are added.
+
+Environments follow gymnasium-robotics: observations are a Dict with ``achieved_goal`` and
+``desired_goal``, and ``compute_reward(achieved, desired, info)`` returns the rewards of goals
+[rows, ...]; ``compute_terminated``, where there is one, says which of them end an episode.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple, Protocol
+
+import numpy as np
+
+from hpcdi.errors import EnvError
+from hpcdi.types import Array, Columns
+
+ACHIEVED, DESIRED = "observation/achieved_goal", "observation/desired_goal"
+
+
+class Calls(Protocol):
+    """Environments whose methods can be called."""
+
+    def call(self, env: int, name: str, *args: Any) -> tuple[bool, Any]:
+        """See `EnvManager.call`."""
+        ...
+
+
+class Items(NamedTuple):
+    """Transitions, item after item.
+
+    Attributes:
+        columns: name -> [any, ...].
+        rows: of each transition in these, int64 [transitions].
+        length: transitions of each item, int32 [items].
+        after: observation after the last transition of each, columns [items, ...].
+        source: number of the item that each was made of: of the collected ones their own.
+    """
+
+    columns: Columns
+    rows: Array
+    length: Array
+    after: Columns
+    source: Array
+
+
+class Hindsight:
+    """Adds copies of items with other goals.
+
+    Args:
+        envs: the environments; the first one is asked for rewards.
+        goals: copies of each item.
+        rng: draws goals.
+    """
+
+    def __init__(self, envs: Calls, goals: int, rng: np.random.Generator) -> None:
+        self._envs, self._goals, self._rng = envs, goals, rng
+
+    def extended(self, columns: Columns, rows: Array, length: Array, after: Columns) -> Items:
+        """Returns the items and, behind them, their copies.
+
+        Raises:
+            EnvError: the environment cannot say what rewards are worth.
+        """
+        collected = {name: column[rows] for name, column in columns.items()}
+        last = np.cumsum(length, dtype=np.int64) - 1
+        following = {name: _moved(collected[name], last, after[name]) for name in after}
+        source = np.arange(len(length)).repeat(self._goals)
+        copied = self._rng.integers(1, length[source] + 1)
+        first = (last - length + 1)[source]
+        of_goal = following[ACHIEVED][first + copied - 1]
+        of_row, copy = _rows(first, copied)
+        goals = of_goal[copy]
+        reached = following[ACHIEVED][of_row]
+        reward = self._of("compute_reward", reached, goals)
+        if reward is None:
+            raise EnvError(
+                "policy.hindsight: the environment has no compute_reward(achieved_goal, "
+                "desired_goal, info), as gymnasium-robotics' have it; write one, which takes goals "
+                "[rows, ...], or set policy.hindsight.goals=0"
+            )
+        terminated = self._of("compute_terminated", reached, goals)
+        if terminated is None:
+            terminated = collected["terminated"][of_row]
+        # an episode with that goal would have ended where it is first reached
+        ends = np.flatnonzero(terminated)
+        first_row = np.cumsum(copied) - copied
+        at = np.searchsorted(ends, first_row)
+        first_end = np.append(ends, len(of_row))[at]
+        kept = np.minimum(copied, first_end - first_row + 1).astype(length.dtype)
+        chosen, copy = _rows(first_row, kept)
+        of_row, terminated = of_row[chosen], terminated[chosen].astype(bool)
+        made = {name: column[of_row] for name, column in collected.items()}
+        made[DESIRED] = of_goal[copy]
+        made["reward"] = reward[chosen].astype(collected["reward"].dtype)
+        made["terminated"], made["truncated"] = terminated, made["truncated"] & ~terminated
+        behind = {name: column[first + kept - 1] for name, column in following.items()}
+        behind[DESIRED] = of_goal
+        everything = {n: np.concatenate([column, made[n]]) for n, column in collected.items()}
+        return Items(
+            everything,
+            np.arange(len(rows) + len(of_row)),
+            np.concatenate([length, kept]),
+            {name: np.concatenate([column, behind[name]]) for name, column in after.items()},
+            np.concatenate([np.arange(len(length)), source]),
+        )
+
+    def _of(self, method: str, reached: Array, goals: Array) -> Array | None:
+        """Returns what a method says of each row; None: the environment has no such method."""
+        is_there, said = self._envs.call(0, method, reached, goals, {})
+        if not is_there:
+            return None
+        if np.shape(said) == (len(goals),):
+            return np.asarray(said)
+        each = zip(reached, goals, strict=True)  # it takes one goal at a time
+        return np.array([self._envs.call(0, method, *pair, {})[1] for pair in each])
+
+
+def _moved(column: Array, last: Array, after: Array) -> Array:
+    """Returns a column as it is one row on, within items; `last`: their last rows."""
+    moved = np.roll(column, -1, axis=0)
+    moved[last] = after
+    return moved
+
+
+def _rows(first: Array, count: Array) -> tuple[Array, Array]:
+    """Returns rows [first, first + count) of each piece, and the piece of each row."""
+    piece = np.arange(len(first)).repeat(count)
+    start = np.cumsum(count) - count
+    return np.arange(int(count.sum())) - start[piece] + first[piece], piece

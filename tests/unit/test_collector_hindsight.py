@@ -1,0 +1,168 @@
+"""Hindsight: each copy is a piece of what was collected, as its goal would have had it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from fakes.serial_runs import LIMIT, serial_run, train
+from fakes.spaces import simple_spaces
+from hpcdi.data import read_episodes
+from hpcdi.env.create import make_env_manager
+from hpcdi.env.toy import BitFlipEnv, CountEnv
+from hpcdi.errors import EnvError
+from hpcdi.policy.returns import n_step_columns
+from hpcdi.policy.spaces import with_spaces
+from hpcdi.policy.td3 import TD3Policy
+from hpcdi.roles.collector.hindsight import ACHIEVED, DESIRED, Hindsight
+from hpcdi.roles.collector.loop import policy_loop
+from hpcdi.store.builder import Segment
+from hpcdi.types import RELABELLED
+
+pytestmark = pytest.mark.usefixtures("one_torch_thread")
+
+BITS, GOALS, ENVS, STEPS = 4, 6, 3, 9
+
+
+class OneByOne(BitFlipEnv):
+    """Judges one goal at a time, as some of gymnasium-robotics' environments do."""
+
+    def compute_terminated(self, achieved: Any, desired: Any, _info: Any) -> Any:
+        return bool((achieved == desired).all())
+
+    def compute_reward(self, achieved: Any, desired: Any, _info: Any) -> Any:
+        return float((achieved == desired).all())
+
+
+class AtRandom:
+    """Flips any bit, and adds the columns of DQN."""
+
+    def __init__(self) -> None:
+        self._rng = np.random.default_rng(0)
+
+    def act(self, observation: Any, setting: Any, rows: Any = None) -> Any:
+        return {"action": self._rng.integers(0, BITS, len(observation[ACHIEVED]))}
+
+    def train_columns(self, transitions: Mapping[str, Any], item_len: Any, last: Any) -> Any:
+        assert set(last) == {ACHIEVED, DESIRED, "observation/observation"}
+        return n_step_columns(transitions, item_len, 0.9, 2)
+
+
+def segment_of(env: Any) -> Segment:
+    with make_env_manager({"type": "base"}, [partial(env, BITS)] * ENVS, seed=0) as envs:
+        envs.launch()
+        loop = policy_loop(
+            envs, AtRandom(), STEPS, Hindsight(envs, GOALS, np.random.default_rng(1))
+        )
+        while not loop.must_cut:
+            loop.once({})
+        segment = loop.cut(3)
+        assert segment is not None
+        return segment.copy()
+
+
+@pytest.mark.parametrize("env", [BitFlipEnv, OneByOne])
+def test_copies_are_what_their_goals_would_have_made(env: Any) -> None:
+    segment = segment_of(env)
+    items, columns = segment.items, segment.columns
+    copies = items["episode_id"] == RELABELLED
+    played = items[~copies]
+    assert copies.sum() == GOALS * len(played)
+    assert segment.env_steps is not None
+    assert segment.ended is not None
+    assert segment.env_steps.tolist() == [*played["item_len"], *[0] * copies.sum()]
+    assert not segment.ended[copies].any()
+    assert (items["policy_version"] == 3).all()
+
+    def rows(item: Any, name: str, tail: int = 0) -> Any:
+        return columns[name][item["item_start"] : item["item_start"] + item["item_len"] + tail]
+
+    for copy in items[copies]:
+        (goal,) = np.unique(rows(copy, DESIRED, 1), axis=0)  # one goal, also in what follows
+        reached = (rows(copy, ACHIEVED, 1)[1:] == goal).all(axis=1)
+        assert reached.tolist() == [False] * (copy["item_len"] - 1) + [True]
+        assert rows(copy, "reward").tolist() == reached.tolist()
+        assert rows(copy, "terminated").tolist() == reached.tolist()
+        assert not rows(copy, "truncated").any()
+        expected = np.zeros(copy["item_len"])
+        expected[-2:] = [0.9, 1.0][-copy["item_len"] :]
+        np.testing.assert_allclose(rows(copy, "n_step_return"), expected, rtol=1e-6)
+        assert (rows(copy, "bootstrap_discount")[-2:] == 0).all()
+        same = (ACHIEVED, "observation/observation", "action")
+        assert any(
+            all((rows(item, n)[: copy["item_len"]] == rows(copy, n)).all() for n in same)
+            for item in played[played["env_id"] == copy["env_id"]]
+            if item["item_len"] >= copy["item_len"]
+        )
+
+
+def test_goals_are_uniform_over_what_was_reached_later() -> None:
+    class Line:
+        """A goal is a place; the reward is the distance, and nothing terminates."""
+
+        def call(self, env: int, name: str, *args: Any) -> tuple[bool, Any]:
+            assert env == 0
+            reached, goal, info = args
+            assert info == {}
+            return name == "compute_reward", -np.abs(reached - goal)[:, 0]
+
+    count, copies = 5, 4000
+    place = np.arange(count + 1, dtype=np.float32)[:, None]
+    columns = {
+        ACHIEVED: place[:-1], DESIRED: np.full((count, 1), 9, np.float32),
+        "reward": np.zeros(count, np.float32), "terminated": np.arange(count) == count - 1,
+        "truncated": np.zeros(count, bool),
+    }  # fmt: skip
+    after = {ACHIEVED: place[-1:], DESIRED: columns[DESIRED][-1:]}
+    hindsight = Hindsight(Line(), copies, np.random.default_rng(0))
+    made = hindsight.extended(columns, np.arange(count), np.array([count], np.int32), after)
+    assert made.length[0] == count
+    assert made.columns["reward"].dtype == np.float32
+    at, goal = (made.columns[n][count:, 0].astype(int) for n in (ACHIEVED, DESIRED))
+    assert made.columns["reward"][count:].tolist() == (-abs(at + 1 - goal)).tolist()
+    assert (made.columns["terminated"][count:] == (at == count - 1)).all()  # as it was
+    for place_at in range(count):
+        goals = np.bincount(goal[at == place_at], minlength=count + 1)
+        assert (goals[: place_at + 1] == 0).all(), "never one that was reached before"
+        later = goals[place_at + 1 :]
+        np.testing.assert_allclose(later / copies, 1 / count, atol=0.03)
+    assert made.after[ACHIEVED][1:, 0].tolist() == made.after[DESIRED][1:, 0].tolist()
+
+
+def test_an_environment_without_goals_is_refused() -> None:
+    cfg = TD3Policy.parse_config({"type": "td3", "hindsight": {"goals": 4}})
+    _, problems = with_spaces(cfg, simple_spaces((3,), "float32", None, (1,), (-1.0,), (1.0,)))
+    assert [str(problem).split(" as ")[0] for problem in problems] == [
+        "hindsight.goals: needs observations with achieved_goal and desired_goal,"
+    ]
+    with make_env_manager({"type": "base"}, [CountEnv], seed=0) as envs:
+        envs.launch()
+        hindsight = Hindsight(envs, 1, np.random.default_rng(0))
+        column = np.zeros((1, 2), np.float32)
+        columns = {ACHIEVED: column, DESIRED: column, "terminated": np.zeros(1, bool)}
+        after = {ACHIEVED: column, DESIRED: column}
+        with pytest.raises(EnvError, match=r"no compute_reward\(achieved_goal, "):
+            hindsight.extended(columns, np.zeros(1, np.int64), np.ones(1, np.int32), after)
+
+
+def test_a_run_learns_from_copies_and_counts_what_was_played(tmp_path: Path) -> None:
+    few = ("env.collector_env_num=2", "env.evaluator_env_num=1", "policy.learn.batch_size=16")
+    small = ("env.kwargs.bits=4", "policy.collect.n_sample=4", "policy.priority=true")
+    learning = ("policy.nstep=2", "policy.learn.replay_ratio=4")
+    learning += ("policy.other.replay_buffer.min_fill=60",)
+    with serial_run(
+        tmp_path, "bitflip_dqn_her", *few, *small, *learning, f"{LIMIT}.max_env_step=100"
+    ) as run:
+        train(run)
+        main = run.coordinator.groups.main
+        assert 100 <= main.env_steps < 110
+        assert main.replay.items_admitted > 2 * main.env_steps
+        assert main.train_iter > 0
+    episodes = list(read_episodes(tmp_path, unfinished=True))
+    assert sum(map(len, episodes)) == main.env_steps
+    assert all(episode.total == episode.columns["terminated"][-1] for episode in episodes)
