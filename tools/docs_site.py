@@ -34,6 +34,7 @@ GUIDES = {
     "Vary an algorithm": "hpcdi/policy/VARY.md",
     "Bring an environment": "hpcdi/env/README.md",
     "Environments that are MPI programs": "hpcdi/env/MPI.md",
+    "Teams: all players learn": "hpcdi/env/TEAMS.md",
     "Coming from DI-engine": "hpcdi/worker/README.md",
     "Changes": "CHANGELOG.md",
 }

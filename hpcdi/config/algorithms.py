@@ -43,10 +43,17 @@ class ActorCriticModelConfig(ContinuousModelConfig):
         0.0,
         "logarithm of a continuous action's deviation at first; 0: 1, half of the bounds' width",
     )
+    value_only: tuple[str, ...] = setting(
+        (),
+        "arrays of an observation that the value alone sees, and acting does without; in a team "
+        "[state] is what the whole team sees (MAPPO, Yu et al. 2022)",
+    )
 
     def problems(self) -> Iterator[Problem]:
         """Rules over several settings."""
         yield from ContinuousModelConfig.problems(self)
+        if self.value_only and self.share_encoder:
+            yield Problem("value_only", "needs encoders of their own: set share_encoder: false")
         if self.action_space == "discrete" and isinstance(self.action_shape, tuple):
             yield Problem("action_shape", "is a number where actions are discrete")
 
@@ -60,6 +67,11 @@ class ActorCriticConfig(OnPolicyConfig):
     TAKES_MEMORY = True
 
     model: ActorCriticModelConfig = section(ActorCriticModelConfig, "the networks")
+
+    @property
+    def sees_state(self) -> bool:
+        """See `TorchPolicyConfig.sees_state`: the value does, in a team."""
+        return "state" in self.model.value_only
 
 
 @dataclass(frozen=True)
@@ -124,6 +136,45 @@ class DQNConfig(ReplayPolicyConfig):
     def collect_setting(self, info: Settings) -> dict[str, Any]:
         """The exploration rate, by the steps of the whole run."""
         return {"eps": self.other.eps.rate(info.get("envstep", 0))}
+
+
+@dataclass(frozen=True)
+class VDNConfig(DQNConfig):
+    """Settings of VDN."""
+
+    WHOLE_TEAMS = True
+
+    type: str = "vdn"
+    players: int = setting(1, "players of the team that act by it, filled in", minimum=1)
+
+    def problems(self) -> Iterator[Problem]:
+        """Rules over several settings."""
+        yield from DQNConfig.problems(self)
+        if self.learn.accumulate > 1:
+            yield Problem("learn.accumulate", "would part teams, and they are learnt from whole")
+
+
+@dataclass(frozen=True)
+class QMIXModelConfig(DQNModelConfig):
+    """The network, and that which mixes values."""
+
+    mixing_size: int = setting(32, "hidden units of the mixing network", minimum=1)
+    hypernet_size: int = setting(
+        64, "hidden units of the networks that make its weights of the state; 0: linear", minimum=0
+    )
+
+
+@dataclass(frozen=True)
+class QMIXConfig(VDNConfig):
+    """Settings of QMIX."""
+
+    type: str = "qmix"
+    model: QMIXModelConfig = section(QMIXModelConfig, "the networks")
+
+    @property
+    def sees_state(self) -> bool:
+        """See `TorchPolicyConfig.sees_state`: the mixing network does."""
+        return True
 
 
 @dataclass(frozen=True)

@@ -313,6 +313,13 @@ class PettingZooConfig(NamedEnvConfig):
 
 
 @dataclass(frozen=True)
+class TeamEnvConfig(NamedEnvConfig):
+    """Settings of an environment whose players all learn at once; see `hpcdi.env.team`."""
+
+    type: str = "team"
+
+
+@dataclass(frozen=True)
 class EnvPoolConfig(NamedEnvConfig):
     """Settings of EnvPool's environments."""
 

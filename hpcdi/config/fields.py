@@ -142,6 +142,14 @@ def component(registry: Registry, default_type: str, about: str) -> Any:
     return field(default_factory=lambda: registry.settings(default_type)(), metadata=metadata)
 
 
+def components(registry: Registry, about: str) -> Any:
+    """Declare any number of parts by name, a mapping of such mappings as `component` takes.
+
+    Their settings must be derived from the class that the annotation, ``dict[str, Base]``, names.
+    """
+    return field(default_factory=dict, metadata={"about": about, "components": registry})
+
+
 @dataclass(frozen=True)
 class ComponentConfig:
     """Settings that every component has: its type, and modules to import before it is looked up."""
@@ -182,6 +190,10 @@ def restore(cls: type[T], mapping: Mapping[str, Any]) -> T:
         if "registry" in meta:
             import_module(value["import_names"])
             values[spec.name] = restore(meta["registry"].settings(value["type"]), value)
+        elif "components" in meta:
+            import_module([name for each in value.values() for name in each["import_names"]])
+            settings = meta["components"].settings
+            values[spec.name] = {n: restore(settings(of["type"]), of) for n, of in value.items()}
         elif "section" in meta:
             values[spec.name] = restore(meta["section"], value)
         elif "sections" in meta:
@@ -244,6 +256,8 @@ class Parser:
         meta = spec.metadata
         if "registry" in meta:
             return self._component(meta["registry"], meta["default_type"], hint, value, path)
+        if "components" in meta:
+            return self._components(meta["components"], typing.get_args(hint)[1], value, path)
         if "section" in meta:
             parsed = self.parse(meta["section"], value, path)
             return MISSING if parsed is None else parsed
@@ -299,6 +313,20 @@ class Parser:
             return MISSING
         parsed = self.parse(cls, {"type": default_type, **mapping}, path)
         return MISSING if parsed is None else parsed
+
+    def _components(self, registry: Registry, base: Any, mapping: Any, path: str) -> Any:
+        """Returns the settings of parts by their names; MISSING if one has a problem."""
+        if not isinstance(mapping, Mapping):
+            self._add(path, f"must be a mapping of names, not {_type_name(mapping)}")
+            return MISSING
+        parts = {}
+        for name, each in mapping.items():
+            if isinstance(each, Mapping) and "type" not in each:
+                self._add(_join(path, f"{name}.type"), "is required")
+                continue
+            parts[str(name)] = self._component(registry, "", base, each, _join(path, str(name)))
+        is_whole = len(parts) == len(mapping) and MISSING not in parts.values()
+        return parts if is_whole else MISSING
 
     def _default(self, spec: dataclasses.Field[Any], path: str) -> Any:
         if spec.default is not MISSING:

@@ -544,6 +544,8 @@ class TorchPolicyConfig(PolicyConfig):
     """True if continuous actions need bounds on both sides."""
     TAKES_MASKS: ClassVar[bool] = False
     """True if `act` and `greedy` heed masks of legal actions."""
+    WHOLE_TEAMS: ClassVar[bool] = False
+    """True if `update` learns from rows of whole teams, see `hpcdi.policy.players`."""
 
     normalize: NormalizeConfig = section(NormalizeConfig, "running normalisation")
     model: ModelConfig = section(ModelConfig, "the network")
@@ -554,6 +556,11 @@ class TorchPolicyConfig(PolicyConfig):
     def memory(self) -> str:
         """The memory of the policy's network, see `ModelConfig.memory`."""
         return self.model.memory
+
+    @property
+    def sees_state(self) -> bool:
+        """True if learning needs the state of the player's team beside its observation."""
+        return False
 
     @property
     def has_own_network(self) -> bool:

@@ -12,6 +12,7 @@ Owns::
     process_state what environments share with their process: signals, generators
     vector        back-end: one vector environment (gymnasium's own kinds, EnvPool)
     mpi           environments that are MPI programs: groups of ranks (guide: `MPI.md`)
+    team          several players as one row
     gymnasium, envpool, pettingzoo: environments by their id · seeds · toy: environments for tests
 
 May import: `comm` (in `mpi` alone), `config`, `utils`, `types`, `errors`. Why so: autoreset modes,

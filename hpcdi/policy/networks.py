@@ -61,7 +61,14 @@ from hpcdi.config.algorithms import ActorCriticModelConfig
 from hpcdi.config.policy import ModelConfig
 from hpcdi.errors import PolicyError
 from hpcdi.policy.memories import LENGTH, Recurrent, State, initial_state, state_of
-from hpcdi.policy.spaces import SMALLEST_IMAGE, action_leaves, as_shape, image_axes, obs_leaves
+from hpcdi.policy.spaces import (
+    SMALLEST_IMAGE,
+    action_leaves,
+    as_shape,
+    image_axes,
+    obs_leaves,
+    without,
+)
 from hpcdi.types import Columns, Leaf
 
 Observation = Tensor | dict[str, Tensor]
@@ -420,7 +427,7 @@ class MLP(nn.Sequential):
     """One array, flattened or one-hot, through the hidden layers."""
 
     def __init__(self, model: ModelConfig) -> None:
-        first = _vector_of(_only_leaf(model), model)
+        first = vector_of(_only_leaf(model), model)
         layers, size = _hidden(first.out_features, model)
         super().__init__(first, *layers)
         self.out_features = size
@@ -436,7 +443,7 @@ def _only_leaf(model: ModelConfig) -> Leaf:
     return leaf
 
 
-def _vector_of(leaf: Leaf, model: ModelConfig) -> Any:
+def vector_of(leaf: Leaf, model: ModelConfig) -> Any:
     """Module from an array to a vector, with its size as ``out_features``."""
     is_binary = not leaf.starts and set(leaf.counts) == {2}
     return OneHot(leaf, model.embedding_size) if leaf.counts and not is_binary else Vector(leaf)
@@ -594,7 +601,7 @@ def _part_of(leaf: Leaf, model: ModelConfig) -> Any:
     name = model.leaf_encoders.get(leaf.name, "auto")
     unnamed = dataclasses.replace(leaf, name="")
     if name == "auto" and _encoder_for([unnamed], has_bounds=True) == "mlp":
-        return _vector_of(leaf, model)
+        return vector_of(leaf, model)
     of_leaf = dataclasses.replace(
         model,
         encoder=name,
@@ -743,13 +750,13 @@ class ActorCritic(nn.Module):
     deviation [components], which is the same for all observations.
 
     Args:
-        model: settings, with ``share_encoder`` (one encoder and memory for policy and value) and
-            ``log_std_init``.
+        model: settings, with ``share_encoder`` (one encoder and memory for policy and value),
+            ``log_std_init`` and ``value_only`` (arrays that the policy does not see).
     """
 
     def __init__(self, model: ActorCriticModelConfig) -> None:
         super().__init__()
-        self.encoder = encoder_of(model)
+        self.encoder = encoder_of(without(model, model.value_only))
         self.value_encoder = None if model.share_encoder else encoder_of(model)
         self.memory = memory_of(self.encoder.out_features, model)
         self.value_memory = None

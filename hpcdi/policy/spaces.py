@@ -21,6 +21,7 @@ from hpcdi.types import Array, Leaf, Spaces
 from hpcdi.utils.registry import POLICY_REGISTRY
 
 P = TypeVar("P", bound=TorchPolicyConfig)
+Model = TypeVar("Model", bound=ModelConfig)
 
 SMALLEST_IMAGE = 36
 """Pixels that the convolutions need in height and width."""
@@ -70,6 +71,12 @@ def obs_leaves(model: ModelConfig) -> tuple[Leaf, ...]:
         return model.obs_leaves
     shape = as_shape(model.obs_shape)
     return (Leaf("", shape, "uint8" if len(shape) == 3 else "float32"),)
+
+
+def without(model: Model, names: Sequence[str]) -> Model:
+    """Returns the settings of a network that sees no arrays of these names, nor below them."""
+    kept = tuple(leaf for leaf in obs_leaves(model) if leaf.name.partition("/")[0] not in names)
+    return dataclasses.replace(model, obs_leaves=kept) if names else model
 
 
 def action_leaves(model: ModelConfig) -> tuple[Leaf, ...]:
@@ -239,6 +246,10 @@ def _as_seen(cfg: TorchPolicyConfig, spaces: Spaces) -> tuple[Leaf, ...]:
 
 def _observation_problems(cfg: TorchPolicyConfig, spaces: Spaces) -> Iterator[Problem]:
     model = cfg.model
+    roots = {leaf.name.partition("/")[0] for leaf in spaces.observation}
+    if unknown := set(getattr(model, "value_only", ())) - roots:
+        said = f"there is no {', '.join(sorted(unknown))} in {_said(spaces.observation)}"
+        yield Problem("model.value_only", said)
     for leaf in spaces.observation:
         if sum(leaf.counts) > MOST_ONE_HOT and not model.embedding_size and not model.type:
             yield Problem(

@@ -10,8 +10,9 @@ from pathlib import Path
 import numpy as np
 
 from hpcdi.config.compiled import Compiled
+from hpcdi.config.env import TeamEnvConfig
 from hpcdi.config.load import load
-from hpcdi.config.policy import TorchPolicyConfig
+from hpcdi.config.policy import PolicyConfig, TorchPolicyConfig
 from hpcdi.config.roles import ReturnEvaluatorConfig
 from hpcdi.config.schema import (
     MINARI,
@@ -20,10 +21,12 @@ from hpcdi.config.schema import (
     check_over_ranks,
     check_serial,
 )
+from hpcdi.config.team import TeamConfig
 from hpcdi.env.mpi.launch import located
 from hpcdi.env.probe import look_at
 from hpcdi.errors import ConfigError, PolicyError, Problem
 from hpcdi.policy.create import get_policy_cls
+from hpcdi.policy.players import with_players
 from hpcdi.policy.spaces import with_spaces
 from hpcdi.run.sizes import too_many_files
 from hpcdi.types import Spaces
@@ -64,7 +67,8 @@ def load_experiment(
     if env.origin is None:
         stacked = compiled.config.policy.other.replay_buffer.frames
         env = dataclasses.replace(env, origin=_alike_in_frames(seen.origin, spaces, stacked))
-    config = dataclasses.replace(compiled.config, env=env, data=_located(compiled.config.data))
+    policy, data = _as_team(compiled.config, path), _located(compiled.config.data)
+    config = dataclasses.replace(compiled.config, env=env, policy=policy, data=data)
     compiled = dataclasses.replace(compiled, config=config)
     if seen.origin:
         far = ", ".join(f"{name} minus {_numbers(of)}" for name, of in env.origins.items())
@@ -74,20 +78,58 @@ def load_experiment(
         _check_can_train(compiled.config, path, players, over_ranks=over_ranks)
         notes = (*compiled.notes, *_notes(compiled.config, over_ranks=over_ranks))
         compiled = dataclasses.replace(compiled, notes=notes)
-    policy = compiled.config.policy
-    if not isinstance(policy, TorchPolicyConfig):
-        return compiled, spaces
-    policy, problems = with_spaces(policy, spaces)
+    policy = _filled(compiled.config.policy, spaces, path, tries=over_ranks is not None)
+    config = dataclasses.replace(compiled.config, policy=policy)
+    return dataclasses.replace(compiled, config=config), spaces
+
+
+def _filled(policy: PolicyConfig, spaces: Spaces, path: str, *, tries: bool) -> PolicyConfig:
+    """Returns a policy's settings, filled from the environment's spaces.
+
+    Args:
+        policy: the settings.
+        spaces: of the environment.
+        path: of the experiment.
+        tries: make networks and optimizers of the user's once.
+
+    Raises:
+        ConfigError: they contradict the environment, or cannot be made.
+    """
+    problems: list[Problem] = []
+    learning: Sequence[TorchPolicyConfig] = ()
+    if isinstance(policy, TeamConfig):
+        policy, problems = with_players(policy, spaces)
+        learning = [*policy.policies.values()]
+    elif isinstance(policy, TorchPolicyConfig):
+        filled, problems = with_spaces(policy, spaces)
+        if policy.WHOLE_TEAMS:
+            said = f"{policy.type} learns from teams: set env.type: team"
+            problems.append(Problem("type", said))
+        policy, learning = filled, [filled]
     if problems:
         raise ConfigError([Problem(f"policy.{p.path}", p.message) for p in problems], path)
-    if over_ranks is not None and (policy.has_own_network or policy.has_own_optimizer):
-        try:
-            get_policy_cls(policy).try_own_parts(policy)
-        except PolicyError as error:  # which names the setting
-            raise ConfigError([Problem("", str(error))], path) from error
-    return dataclasses.replace(
-        compiled, config=dataclasses.replace(compiled.config, policy=policy)
-    ), spaces
+    for each in learning:
+        if tries and (each.has_own_network or each.has_own_optimizer):
+            try:
+                get_policy_cls(each).try_own_parts(each)
+            except PolicyError as error:  # which names the setting
+                raise ConfigError([Problem("", str(error))], path) from error
+    return policy
+
+
+def _as_team(config: ExperimentConfig, path: str) -> PolicyConfig:
+    """Returns the settings of the policy; of one that is to act for a team, those of the team.
+
+    Raises:
+        ConfigError: it cannot.
+    """
+    policy = config.policy
+    if not isinstance(config.env, TeamEnvConfig) or not isinstance(policy, TorchPolicyConfig):
+        return policy
+    team = TeamConfig.of(policy)
+    if problems := list(team.problems()):
+        raise ConfigError([Problem(f"policy.{p.path}", p.message) for p in problems], path)
+    return team
 
 
 def _located(data: Sequence[str]) -> tuple[str, ...]:

@@ -164,6 +164,8 @@ _ALGORITHMS = {
     "bc": _algorithm("bc", "BC", "imitating"),
     "ppo": _algorithm("ppo", "PPO", "actor_critic"),
     "impala": _algorithm("impala", "IMPALA", "actor_critic"),
+    "vdn": _algorithm("mixing", "VDN", "mixing"),
+    "qmix": _algorithm("mixing", "QMIX", "mixing"),
 }
 POLICY_REGISTRY = Registry(
     "policy",
@@ -171,6 +173,7 @@ POLICY_REGISTRY = Registry(
         **_ALGORITHMS,
         # DI-engine's names for what rank 0 makes
         **{f"{name}_command": built_in for name, built_in in _ALGORITHMS.items()},
+        "team": BuiltIn("hpcdi.policy.team:TeamPolicy", "hpcdi.config.team:TeamConfig"),
         "ding": BuiltIn("hpcdi.worker.ding.policy:DingPolicy"),
     },
 )
@@ -184,6 +187,7 @@ ENV_REGISTRY = Registry(
         "pettingzoo": BuiltIn(
             "hpcdi.env.pettingzoo:PettingZooEnv", "hpcdi.config.env:PettingZooConfig"
         ),
+        "team": BuiltIn("hpcdi.env.team:TeamEnv", "hpcdi.config.env:TeamEnvConfig"),
         "mpi": BuiltIn("hpcdi.env.mpi.environment:MpiEnv", "hpcdi.config.mpi_env:MpiEnvConfig"),
         "ding": BuiltIn("hpcdi.worker.ding.env:DingEnv"),
     },

@@ -16,6 +16,8 @@ from hypothesis import strategies as st
 from hpcdi.config.compiled import Compiled, compile_config, restore_config
 from hpcdi.config.fields import to_mapping
 from hpcdi.config.load import dump, load, read_mapping
+from hpcdi.config.policy import PolicyConfig, TorchPolicyConfig
+from hpcdi.config.team import TeamConfig
 from hpcdi.errors import EXIT_USAGE, ConfigError
 from hpcdi.run.environment import EXPERIMENT_VARIABLE, hand_over, take_handed_over
 from hpcdi.types import Leaf
@@ -244,9 +246,14 @@ def test_a_compiled_experiment_loads_to_itself(
 def test_an_experiment_is_handed_to_ranks_as_it_is(path: Path) -> None:
     """By `hpcdi train` in a variable, and by rank 0 in a message, without checks."""
     compiled = load(path, ["env.import_names=[]"])  # not all are installed
-    model = compiled.config.policy.model  # type: ignore[attr-defined]
+    policy = compiled.config.policy
     spaces = (Leaf("arm", (3,), "float32", low=(-math.inf,) * 3, high=(1.0,) * 3),)
-    filled = replace(compiled.config.policy, model=replace(model, obs_leaves=spaces))
+    filled: PolicyConfig
+    if isinstance(policy, TeamConfig):
+        filled = replace(policy, observation=spaces)
+    else:
+        assert isinstance(policy, TorchPolicyConfig)
+        filled = replace(policy, model=replace(policy.model, obs_leaves=spaces))
     config = replace(compiled.config, policy=filled)
     variables = {EXPERIMENT_VARIABLE: hand_over(to_mapping(config)), "HOME": "/"}
     mapping = take_handed_over(variables)

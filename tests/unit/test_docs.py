@@ -41,7 +41,7 @@ def test_it_is_short() -> None:
 
 @pytest.mark.parametrize(
     "guide",
-    [*GUIDES, ROOT / "hpcdi/env/MPI.md"],
+    [*GUIDES, ROOT / "hpcdi/env/MPI.md", ROOT / "hpcdi/env/TEAMS.md"],
     ids=lambda path: str(path.relative_to(ROOT)),
 )
 def test_guides_name_what_exists(guide: Path) -> None:

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from hpcdi.config.policy import ModelConfig, TorchPolicyConfig
-from hpcdi.policy.spaces import image_axes, is_normalised, obs_leaves
+from hpcdi.policy.spaces import image_axes, is_normalised, obs_leaves, without
 from hpcdi.types import Array, Columns, Leaf
 
 Parameters = Mapping[str, Array]
@@ -210,7 +210,7 @@ class ActorCritic:
     """Parameters of a distribution of actions, and the value: `ActorCritic` there."""
 
     def __init__(self, model: ModelConfig, *, shares: bool) -> None:
-        self._encoder = Encoder(model, "encoder")
+        self._encoder = Encoder(without(model, getattr(model, "value_only", ())), "encoder")
         self._value_encoder = None if shares else Encoder(model, "value_encoder")
         self._policy: tuple[Array, ...] = ()
         self._value: tuple[Array, ...] = ()

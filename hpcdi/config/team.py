@@ -1,0 +1,160 @@
+"""Settings of a team's policies: `policy` of type team, which acts in environments of that type."""
+
+from __future__ import annotations
+
+import dataclasses
+import fnmatch
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, Self
+
+from hpcdi.config.fields import components, sections, setting
+from hpcdi.config.policy import (
+    PAPER,
+    BaseLearnConfig,
+    BaseOtherConfig,
+    HindsightConfig,
+    PolicyConfig,
+    TorchPolicyConfig,
+)
+from hpcdi.errors import Problem
+from hpcdi.types import Leaf, Settings
+from hpcdi.utils.registry import POLICY_REGISTRY
+
+ALL = "all"
+"""Name of the policy of all players, where an experiment names an algorithm alone."""
+_OF_THE_RUN = (
+    *("cuda", "priority", "priority_IS_weight", "random_collect_size", "eval"),
+    *("collect.n_sample", "collect.unroll_len", "collect.collector", "learn.learner"),
+    *("learn.replay_ratio", "learn.update_per_collect"),
+    *("other.replay_buffer", "other.commander"),
+)
+"""Settings of a policy that those of the whole team take the place of."""
+
+
+@dataclass(frozen=True)
+class TeamConfig(PolicyConfig):
+    """Settings of a team's policies.
+
+    What concerns the run is here: collecting, replay, evaluations, learner ranks. Networks and
+    updates are the policies' own.
+    """
+
+    type: str = "team"
+    policies: dict[str, TorchPolicyConfig] = components(
+        POLICY_REGISTRY, "the policies: name -> type and settings, as of a single `policy`"
+    )
+    players: dict[str, str] = setting(
+        {},
+        "who acts by which policy: a player's name, or a pattern such as 'predator_*' -> policy; "
+        "the first that matches counts; empty: players act by the policy whose name theirs begins "
+        "with, all by a single one",
+    )
+    numbers: bool = setting(
+        True, "players that share a policy see their number, by which it can tell them apart"
+    )
+    observation: tuple[Leaf, ...] = sections(Leaf, "the environment's observations, filled in")
+    action: tuple[Leaf, ...] = sections(Leaf, "the environment's actions, filled in")
+    is_masked: bool = setting(False, "the environment has masks of actions, filled in")
+
+    def __post_init__(self) -> None:
+        """Take from the policies whether they learn on-policy."""
+        if self.policies:
+            is_on_policy = all(policy.on_policy for policy in self.policies.values())
+            object.__setattr__(self, "on_policy", is_on_policy)
+
+    @classmethod
+    def of(cls, policy: TorchPolicyConfig) -> Self:
+        """Returns the settings of a team whose players all act by one policy."""
+        learn, other = policy.learn, policy.other
+        return cls(
+            import_names=policy.import_names,
+            cuda=policy.cuda,
+            priority=policy.priority,
+            priority_IS_weight=policy.priority_IS_weight,
+            discount_factor=policy.discount_factor,
+            random_collect_size=policy.random_collect_size,
+            nstep=policy.nstep,
+            collect=policy.collect,
+            eval=policy.eval,
+            learn=_part(BaseLearnConfig, learn),
+            other=_part(BaseOtherConfig, other),
+            policies={ALL: policy},
+        )
+
+    @property
+    def replay_ratio(self) -> float | None:
+        """Samples of the team drawn for each of its steps: of the first policy's paper."""
+        ratio = PolicyConfig.replay_ratio.fget(self)  # type: ignore[attr-defined]
+        is_free = self.learn.replay_ratio != PAPER or self.on_policy or not self.policies
+        is_free = is_free or self.learn.update_per_collect is not None
+        if ratio is not None or is_free:
+            return ratio  # type: ignore[no-any-return]
+        return next(iter(self.policies.values())).replay_ratio
+
+    def usual_updates(self, transitions: int) -> int:
+        """See `PolicyConfig.usual_updates`: of the first policy."""
+        return next(iter(self.policies.values())).usual_updates(transitions)
+
+    def collect_setting(self, info: Settings) -> dict[str, Any]:
+        """What rank 0 tells collectors: of each policy."""
+        return {name: policy.collect_setting(info) for name, policy in self.policies.items()}
+
+    def policy_of(self, player: str) -> str | None:
+        """Returns the policy that a player acts by; None: no pattern matches its name."""
+        for pattern, policy in self.players.items():
+            if fnmatch.fnmatchcase(player, pattern):
+                return policy
+        if self.players:
+            return None
+        if len(self.policies) == 1:
+            return next(iter(self.policies))
+        named = [name for name in self.policies if player.startswith(name)]
+        return max(named, key=len, default=None)
+
+    def problems(self) -> Iterator[Problem]:
+        """Rules over several settings."""
+        yield from PolicyConfig.problems(self)
+        if not self.policies:
+            yield Problem("policies", "must name at least one policy")
+        for pattern, named in self.players.items():
+            if named not in self.policies:
+                known = ", ".join(self.policies)
+                yield Problem(f"players.{pattern}", f"is {named}, no policy; there are {known}")
+        kinds = {policy.on_policy for policy in self.policies.values()}
+        if len(kinds) > 1:
+            said = "all learn on-policy, or all from the replay buffer: they share their data"
+            yield Problem("policies", said)
+        for name, policy in self.policies.items():
+            for problem in self._problems_of(policy):
+                yield dataclasses.replace(problem, path=f"policies.{name}.{problem.path}")
+
+    def _problems_of(self, policy: TorchPolicyConfig) -> Iterator[Problem]:
+        if policy.memory != "none":
+            yield Problem("model.memory", "policies of a team remember nothing yet; leave this out")
+        elif policy.LEARNS_FROM_SEQUENCES or policy.IMITATES or policy.CORRECTS_STALENESS:
+            said = f"a team learns by ppo, or from single transitions; not by {policy.type}"
+            yield Problem("type", said)
+        if policy.normalize.reward:
+            yield Problem("normalize.reward", "is not for the policies of a team yet")
+        if getattr(policy, "hindsight", None) not in (None, HindsightConfig()):
+            yield Problem("hindsight", "is not for the policies of a team yet")
+        if not policy.on_policy and policy.nstep > self.collect.n_sample:
+            said = f"is above policy.collect.n_sample ({self.collect.n_sample}), where it ends"
+            yield Problem("nstep", said)
+        usual = type(policy)()
+        for path in _OF_THE_RUN:
+            own = _at(policy, path)
+            if own not in (_at(usual, path), _at(self, path)):
+                yield Problem(path, f"is one of the whole team: set policy.{path}")
+
+
+def _part(cls: Any, whole: Any) -> Any:
+    """Returns a section as the class that it is derived from."""
+    return cls(**{each.name: getattr(whole, each.name) for each in dataclasses.fields(cls)})
+
+
+def _at(settings: Any, path: str) -> Any:
+    for name in path.split("."):
+        settings = getattr(settings, name, None)
+    return settings

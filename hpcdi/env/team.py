@@ -1,0 +1,224 @@
+"""Environments of several players as one row: all their observations, and all their actions.
+
+A team is what `hpcdi.policy.team` acts for. To a run it is an environment of one player, whose
+observation is a Dict::
+
+    players/<name>  what each player sees; of one that is not there what it saw last, or zeros
+    state           the environment's own, if it has one (`state()` and `state_space`)
+    acts            who is to act, bool [players]
+    reward          what the step before has brought to each, float32 [players]
+    ended           how that step ended for each: 0 not, 1 terminated, 2 truncated [players]
+
+and ``action_mask``, those of all players side by side, if any has one. The action is a Dict, player
+-> its action. Players are in the order of these Dicts, which gymnasium sorts by name. So players
+may have different spaces, drop out, and come later. The reward is the mean of the players'; info
+has ``return/<name>`` of each at an episode's end.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import gymnasium
+import numpy as np
+from gymnasium import spaces
+
+from hpcdi.config.compat import Configurable
+from hpcdi.config.env import PettingZooConfig, TeamEnvConfig
+from hpcdi.env.contract import children_of, leaves_of, split_mask
+from hpcdi.env.pettingzoo import PettingZooEnv, TurnBattle
+from hpcdi.errors import ConfigError, EnvError, Problem
+from hpcdi.types import ACTION_MASK
+
+_TERMINATED, _TRUNCATED = 1, 2
+
+
+class TeamEnv(Configurable):
+    """Makes environments of teams; never instantiated."""
+
+    Config = TeamEnvConfig
+
+    @classmethod
+    def make_single(cls, cfg: TeamEnvConfig) -> Team:
+        """One environment.
+
+        Raises:
+            ConfigError: it is not installed, or does not exist; or its players act in turns.
+        """
+        battle = PettingZooEnv.make_single(_as_battle(cfg))
+        if isinstance(battle, TurnBattle):
+            message = (
+                f"{cfg.env_id} is played in turns, and a team acts at once: use env.type: "
+                "pettingzoo, or a function of yours with pettingzoo.utils.aec_to_parallel"
+            )
+            raise ConfigError([Problem("env.env_id", message)])
+        return Team(battle)
+
+    @classmethod
+    def probe(cls, cfg: TeamEnvConfig) -> Team:
+        """One environment; see `make_single`."""
+        return Team(PettingZooEnv.probe(_as_battle(cfg)))
+
+    @staticmethod
+    def has_vector(_cfg: TeamEnvConfig) -> bool:
+        """Returns False: each environment is stepped by itself."""
+        return False
+
+
+def _as_battle(cfg: TeamEnvConfig) -> PettingZooConfig:
+    return PettingZooConfig(
+        import_names=cfg.import_names, env_id=cfg.env_id, kwargs=cfg.kwargs, manager=cfg.manager
+    )
+
+
+class Team(gymnasium.Env[dict[str, Any], dict[str, Any]]):
+    """All players of an environment as one; see the module.
+
+    Args:
+        battle: in the shape of `hpcdi.env.pettingzoo.BattleEnv`, its players' observations None
+            where they are not to act.
+    """
+
+    def __init__(self, battle: Any) -> None:
+        self.battle = battle
+        count = int(battle.agents)
+        self.names = list(getattr(battle, "names", ())) or [f"player_{n}" for n in range(count)]
+        self.metadata = getattr(battle, "metadata", {})
+        self.render_mode = getattr(getattr(battle, "_env", battle), "render_mode", None)
+        seen = [split_mask(space) for space in battle.observation_space]
+        self.action_space: spaces.Dict = spaces.Dict(
+            dict(zip(self.names, battle.action_space, strict=True))
+        )
+        observation: dict[str, Any] = {
+            "players": spaces.Dict(dict(zip(self.names, (own for own, _ in seen), strict=True))),
+            "acts": spaces.MultiBinary(count),
+            "reward": spaces.Box(-np.inf, np.inf, (count,), np.float32),
+            "ended": spaces.MultiDiscrete([3] * count),
+        }
+        self._order = [self.names.index(name) for name in self.action_space.spaces]
+        self._owner = getattr(battle, "_env", battle)  # of the state
+        state_space = getattr(self._owner, "state_space", None)
+        self._has_state = isinstance(state_space, gymnasium.Space)
+        if isinstance(state_space, gymnasium.Space):
+            observation["state"] = state_space
+        self._blank = [_blank(own) for own, _ in seen]
+        self._is_masked = [mask is not None for _, mask in seen]
+        self._is_wrapped = [
+            own is not space for (own, _), space in zip(seen, battle.observation_space, strict=True)
+        ]
+        self._entries = {  # in the order of the space, which is that of the mask
+            name: sum(sum(leaf.counts) for leaf, _ in leaves_of("action", space))
+            for name, space in self.action_space.spaces.items()
+        }
+        self.observation_space: Any = spaces.Dict(observation)
+        if any(self._is_masked):
+            masks = spaces.MultiBinary(sum(self._entries.values()))
+            self.observation_space = spaces.Dict(
+                {"observation": self.observation_space, ACTION_MASK: masks}
+            )
+        self._begin([None] * count)
+
+    def reset(
+        self, *, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[dict[str, Any], dict[str, Any]]:
+        """Begin an episode; `options` are passed over."""
+        super().reset(seed=seed)
+        del options
+        self._begin(self.battle.reset(seed=seed))
+        return self._observation(), {}
+
+    def _begin(self, seen: list[Any]) -> None:
+        count = len(self.names)
+        self._last, self._masks = (
+            list(self._blank),
+            [np.ones(self._entries[name], bool) for name in self.names],
+        )
+        self._reward, self._ended = np.zeros(count, np.float32), np.zeros(count, np.int64)
+        self._returns = np.zeros(count)
+        self._see(seen)
+        self._acts = np.array([own is not None for own in seen], dtype=np.int8)
+
+    def step(
+        self, action: Mapping[str, Any]
+    ) -> tuple[dict[str, Any], float, bool, bool, dict[str, Any]]:
+        """Have all players act that are there.
+
+        Raises:
+            EnvError: nobody is to act, though the episode is not over.
+        """
+        acted = self._acts.astype(bool)
+        actions = [action[n] if acts else None for n, acts in zip(self.names, acted, strict=True)]
+        seen, self._reward, over, infos = self.battle.step(actions)
+        self._reward = np.asarray(self._reward, dtype=np.float32)
+        self._returns += self._reward
+        self._see(seen)
+        goes_on = np.array([own is not None and not over for own in seen])
+        ends = [_TRUNCATED if _is_cut(info) else _TERMINATED for info in infos]
+        self._ended = np.where(acted & ~goes_on, ends, 0)
+        self._acts = goes_on.astype(np.int8)
+        if not (over or goes_on.any()):
+            raise EnvError("no player is to act, and the episode is not over")
+        is_cut = bool(over) and _TERMINATED not in self._ended
+        info = self._info(infos) if over else {}
+        reward = float(self._reward.mean())
+        return self._observation(), reward, bool(over) and not is_cut, is_cut, info
+
+    def render(self) -> Any:
+        """The environment's picture."""
+        return self.battle.render()
+
+    def close(self) -> None:
+        """Close the environment."""
+        self.battle.close()
+
+    def _see(self, seen: list[Any]) -> None:
+        for number, own in enumerate(seen):
+            self._masks[number] = np.ones_like(self._masks[number])
+            if own is not None and self._is_masked[number]:
+                self._masks[number] = np.asarray(own[ACTION_MASK], dtype=bool).reshape(-1)
+            if own is not None and self._is_wrapped[number]:  # in a Dict, as `split_mask` takes it
+                others = {key: part for key, part in own.items() if key != ACTION_MASK}
+                own = others["observation"] if list(others) == ["observation"] else others
+            if own is not None:
+                self._last[number] = own
+
+    def _observation(self) -> dict[str, Any]:
+        observation: dict[str, Any] = {
+            "players": dict(zip(self.names, self._last, strict=True)),
+            "acts": self._acts[self._order],
+            "reward": self._reward[self._order],
+            "ended": self._ended[self._order],
+        }
+        if self._has_state:
+            observation["state"] = self._owner.state()
+        if not any(self._is_masked):
+            return observation
+        masks = dict(zip(self.names, self._masks, strict=True))
+        in_order = [masks[name] for name in self._entries]
+        return {"observation": observation, ACTION_MASK: np.concatenate(in_order)}
+
+    def _info(self, infos: list[dict[str, Any]]) -> dict[str, Any]:
+        """What the players' infos have, the first of several, and each player's return."""
+        told = {key: value for info in reversed(infos) for key, value in info.items()}
+        for key in ("terminated", "truncated", "eval_episode_return", ACTION_MASK):
+            told.pop(key, None)
+        returns = zip(self.names, self._returns.tolist(), strict=True)
+        return {**told, **{f"return/{name}": total for name, total in returns}}
+
+
+def _is_cut(info: Mapping[str, Any]) -> bool:
+    return bool(info.get("truncated", False)) and not bool(info.get("terminated", False))
+
+
+def _blank(space: Any) -> Any:
+    """An observation of a player that was never there: zeros, or the nearest to them."""
+    children = children_of(space)
+    if children is not None:
+        parts = {key: _blank(child) for key, child in children}
+        return tuple(parts.values()) if isinstance(space, spaces.Tuple) else parts
+    if isinstance(space, spaces.Box):
+        return np.clip(np.zeros(space.shape), space.low, space.high).astype(space.dtype)
+    if isinstance(space, spaces.MultiBinary):
+        return np.zeros(space.shape, dtype=space.dtype)
+    return space.start  # of Discrete and MultiDiscrete

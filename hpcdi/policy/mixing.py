@@ -1,0 +1,156 @@
+"""VDN and QMIX: action values of a team's players, learnt as one (Sunehag 2017, Rashid 2018).
+
+Each player chooses by values of its own, and the team's value is a mixture of those that its
+players have chosen: their sum (VDN, Sunehag et al. 2017, "Value-decomposition networks"), or a
+function of them and of the state that grows with each (QMIX, Rashid et al. 2018, "QMIX: monotonic
+value function factorisation"). So what is best for each is best for the team. What is not here is
+DQN's; rows are those of whole teams, see `players`.
+
+Network: observation -> value of each action, float32 [rows, actions]; of QMIX with ``mixer``.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor, nn
+
+from hpcdi.config.algorithms import QMIXConfig, QMIXModelConfig, VDNConfig
+from hpcdi.policy import networks
+from hpcdi.policy.acting.mixing import STATE
+from hpcdi.policy.dqn import DQNPolicy
+from hpcdi.policy.players import ACTS
+from hpcdi.policy.spaces import obs_leaves, without
+
+
+class VDNPolicy(DQNPolicy):
+    """VDN, for discrete actions, with or without masks of legal ones.
+
+    A team's reward is the mean of its players'.
+    """
+
+    Config: ClassVar[type] = VDNConfig
+    _cfg: VDNConfig
+
+    def losses(self, batch: Mapping[str, Tensor]) -> tuple[Tensor, Tensor, Tensor]:
+        """Of the team's value: each of its players' rows has the team's; see `DQNPolicy.losses`."""
+        target = self.td_target(batch)
+        output, _ = self._forward(networks.observation_of(batch), {})
+        chosen = output.gather(1, batch["action"].long().unsqueeze(1)).squeeze(1)
+        mixed = self.mixed(self._model, chosen, batch)
+        value = mixed.repeat_interleave(self._cfg.players)
+        loss = nn.functional.mse_loss
+        if self._cfg.learn.loss == "huber":
+            loss = nn.functional.smooth_l1_loss
+        return loss(value, target, reduction="none"), value, (target - value).abs()
+
+    def td_target(self, batch: Mapping[str, Tensor]) -> Tensor:
+        """See `DQNPolicy.td_target`: of the team, for each of its players' rows, [rows]."""
+        with torch.no_grad():
+            output, action = self.following(batch)
+            following = output.gather(1, action.unsqueeze(1)).squeeze(1)
+            bootstrap = self.mixed(self._target, following, batch, "next_")
+            bootstrap = bootstrap.repeat_interleave(self._cfg.players)
+            target: Tensor = batch["n_step_return"] + batch["bootstrap_discount"] * bootstrap
+        return target
+
+    def mixed(
+        self,
+        network: nn.Module,  # noqa: ARG002
+        values: Tensor,
+        batch: Mapping[str, Tensor],
+        of: str = "",
+    ) -> Tensor:
+        """The teams' values [teams], of those of their players' actions.
+
+        Args:
+            network: the network, or the target network.
+            values: of the actions chosen, [teams * players].
+            batch: with the states, and who was there.
+            of: "" or "next_": which of them.
+        """
+        total: Tensor = self._by_team(values * batch[of + ACTS]).sum(dim=1)
+        return total
+
+    def _by_team(self, column: Tensor) -> Tensor:
+        return column.view(-1, self._cfg.players, *column.shape[1:])
+
+
+class QMIXPolicy(VDNPolicy):
+    """QMIX; see the module."""
+
+    Config: ClassVar[type] = QMIXConfig
+    _cfg: QMIXConfig
+
+    def make_network(self) -> nn.Module:
+        """See the module's docstring."""
+        model = self._cfg.model
+        outputs = dataclasses.replace(
+            without(model, (STATE,)), action_shape=model.actions * model.outputs
+        )
+        network = networks.make_network(outputs, "dueling_q" if model.dueling else "q")
+        network.add_module("mixer", Mixer(model, self._cfg.players))
+        return network
+
+    def mixed(
+        self, network: nn.Module, values: Tensor, batch: Mapping[str, Tensor], of: str = ""
+    ) -> Tensor:
+        """See `VDNPolicy.mixed`."""
+        seen = networks.observation_of(batch, f"{of}observation")
+        first = torch.arange(0, len(values), self._cfg.players, device=values.device)
+        mixer: Any = network.mixer
+        by_team = self._by_team(values * batch[of + ACTS])
+        total: Tensor = mixer(by_team, networks.rows_of(seen, first))
+        return total
+
+
+class Mixer(nn.Module):
+    """Mixes values of players to that of their team, growing with each (Rashid 2018, 4, fig. 2).
+
+    ``Q_tot = w2(s) elu(w1(s) q + b1(s)) + b2(s)``, w1 and w2 made absolute; w1, w2 and b1 are
+    networks of the state s without or, as the authors' later code has it, with a hidden layer, and
+    b2 is one with a hidden layer.
+
+    Args:
+        model: the settings, with the state among the arrays of an observation.
+        players: of a team.
+    """
+
+    def __init__(self, model: QMIXModelConfig, players: int) -> None:
+        super().__init__()
+        leaves = [leaf for leaf in obs_leaves(model) if leaf.name.partition("/")[0] == STATE]
+        parts: list[Any] = [networks.vector_of(leaf, model) for leaf in leaves]
+        self._names = [leaf.name for leaf in leaves]
+        self.parts = nn.ModuleList(parts)
+        size, hidden, mixing = (
+            sum(p.out_features for p in parts),
+            model.hypernet_size,
+            model.mixing_size,
+        )
+
+        def made(out: int) -> nn.Module:
+            if not hidden:
+                return nn.Linear(size, out)
+            return nn.Sequential(nn.Linear(size, hidden), nn.ReLU(), nn.Linear(hidden, out))
+
+        self.first, self.last = made(players * mixing), made(mixing)
+        self.bias = nn.Linear(size, mixing)
+        self.value = nn.Sequential(nn.Linear(size, mixing), nn.ReLU(), nn.Linear(mixing, 1))
+
+    def forward(self, values: Tensor, observation: networks.Observation) -> Tensor:
+        """The value of each team, [teams], of those of its players, [teams, players].
+
+        Args:
+            values: of the actions chosen.
+            observation: with the state's arrays, [teams, ...].
+        """
+        arrays: Any = networks.as_floats(observation)
+        seen = [part(arrays[name]) for name, part in zip(self._names, self.parts, strict=True)]
+        state = torch.cat(seen, dim=1)
+        weights = self.first(state).abs().view(len(values), values.shape[1], -1)
+        hidden = nn.functional.elu((values.unsqueeze(1) @ weights).squeeze(1) + self.bias(state))
+        mixed: Tensor = (hidden * self.last(state).abs()).sum(dim=1) + self.value(state).squeeze(1)
+        return mixed

@@ -1,0 +1,221 @@
+"""A team's policies: several players of one environment, each acting by one of several policies.
+
+Each policy is one of the others here (`ppo`, `dqn`, ...), and knows of no team: its rows are the
+players that act by it (`players`). All learn in the same process from the same data. Their weights
+are one policy version of the run, with the policy's name before each parameter's.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, ClassVar
+
+import numpy as np
+
+from hpcdi.config.team import TeamConfig
+from hpcdi.errors import PolicyError
+from hpcdi.policy.base import CollectMode, EvalMode, Policy, TrainColumns
+from hpcdi.policy.create import create_policy
+from hpcdi.policy.players import Group
+from hpcdi.types import Array, Columns, Settings
+
+_FORWARDED = ("collector", "env_steps")
+_POLICIES = 1000  # streams of random numbers
+
+
+class TeamPolicy(Policy):
+    """Policies of a team; see the module."""
+
+    Config: ClassVar[type] = TeamConfig
+    _cfg: TeamConfig
+
+    _columnar: Any = True
+
+    def __init__(
+        self,
+        cfg: Any = None,
+        enable_field: Sequence[str] | None = None,
+        *,
+        seed: np.random.SeedSequence | None = None,
+    ) -> None:
+        self._policies: dict[str, Any] = {}
+        super().__init__(cfg, enable_field, seed=seed)
+
+    def _make(self) -> None:
+        """Make the policies, with the modes of this one, if they are not there yet."""
+        if self._policies:
+            return
+        cfg = self._cfg
+        if not cfg.observation:
+            raise PolicyError(
+                "the team's environment is not known: see policy.players.with_players"
+            )
+        self._groups = [Group(name, policy, cfg) for name, policy in cfg.policies.items()]
+        modes = [mode for mode in self._enabled if mode != "command"]
+        for number, group in enumerate(self._groups):
+            key = (*self._seed.spawn_key, _POLICIES + number)
+            self._policies[group.name] = create_policy(
+                dataclasses.replace(group.policy, cuda=cfg.cuda, priority=cfg.priority),
+                modes,
+                seed=np.random.SeedSequence(self._seed.entropy, spawn_key=key),
+                gets_weights="learn" not in modes,
+            )
+
+    def _each(self) -> Iterator[tuple[Group, Any]]:
+        for group in self._groups:
+            yield group, self._policies[group.name]
+
+    def set_attribute(self, name: str, value: Any) -> None:
+        """Set ``_<name>``, of all policies where it concerns them."""
+        super().set_attribute(name, value)
+        if name in _FORWARDED:
+            for policy in self._policies.values():
+                policy.set_attribute(name, value)
+
+    # ------------------------------------------------------------------------------------ acting
+
+    def _init_collect(self) -> None:
+        self._make()
+        actors = [policy._collecting for policy in self._policies.values()]
+        self._collecting = _TeamActor(self._groups, actors)
+
+    def _init_eval(self) -> None:
+        self._make()
+        actors = [policy._evaluating for policy in self._policies.values()]
+        self._evaluating = _TeamActor(self._groups, actors)
+
+    @property
+    def collect_mode(self) -> CollectMode:
+        """Methods for a collector."""
+        return super().collect_mode._replace(get_attribute=self._with(self._collecting))
+
+    @property
+    def eval_mode(self) -> EvalMode:
+        """Methods for an evaluator."""
+        return super().eval_mode._replace(get_attribute=self._with(self._evaluating))
+
+    def _with(self, actor: Any) -> Any:
+        return lambda name: actor if name == "columnar" else self.get_attribute(name)
+
+    def _get_takes_arrays(self) -> bool:
+        return all(getattr(each, "_takes_arrays", False) for each in self._policies.values())
+
+    def _state_dict_collect(self) -> dict[str, Any]:
+        return {"model": self._model_of({n: p._state_dict_collect() for n, p in self._named()})}
+
+    def _load_state_dict_collect(self, state_dict: dict[str, Any]) -> None:
+        for name, policy in self._named():
+            policy._load_state_dict_collect({"model": _below(name, state_dict["model"])})
+
+    def _named(self) -> Iterator[tuple[str, Any]]:
+        yield from self._policies.items()
+
+    # ---------------------------------------------------------------------------------- learning
+
+    def _init_learn(self) -> None:
+        self._make()
+
+    def _forward_learn(self, data: Mapping[str, Any], **_kwargs: Any) -> dict[str, Any]:
+        """Let each policy learn from its players' part of a batch.
+
+        Returns:
+            ``total_loss``, the sum; ``cur_lr`` of the first; the policies' scalars by their names,
+            ``<policy>/<scalar>`` where there are several; and ``priority``, the mean over players.
+        """
+        logs: dict[str, Any] = {}
+        losses: list[float] = []
+        priorities: list[Array] = []
+        for group, policy in self._each():
+            columns, rows = group.learnt(data)
+            log = dict(policy._forward_learn(columns))
+            if (priority := log.pop("priority", None)) is not None:
+                priorities.append(_of_team(priority, rows, len(group.players), len(data["reward"])))
+            losses.append(log.get("total_loss", 0.0))
+            rate = log.pop("cur_lr", None)
+            logs.setdefault("cur_lr", rate)
+            prefix = f"{group.name}/" if len(self._groups) > 1 else ""
+            logs |= {f"{prefix}{name}": value for name, value in log.items()}
+        logs["total_loss"] = sum(losses)
+        if priorities:
+            logs["priority"] = np.mean(priorities, axis=0)
+        return logs
+
+    def _state_dict_learn(self) -> dict[str, Any]:
+        states = {name: policy._state_dict_learn() for name, policy in self._named()}
+        keys = dict.fromkeys(key for state in states.values() for key in state if key != "model")
+        of_all = {key: {n: s[key] for n, s in states.items() if key in s} for key in keys}
+        return {"model": self._model_of(states), **of_all}
+
+    def _load_state_dict_learn(self, state_dict: dict[str, Any]) -> None:
+        for name, policy in self._named():
+            own = {k: s[name] for k, s in state_dict.items() if k != "model" and name in s}
+            policy._load_state_dict_learn({"model": _below(name, state_dict["model"]), **own})
+
+    def _model_of(self, states: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
+        return {
+            f"{name}.{parameter}": value
+            for name, state in states.items()
+            for parameter, value in state["model"].items()
+        }
+
+    def _get_export_module(self) -> Any:
+        raise NotImplementedError("a team's policies are not exported yet")
+
+
+class _TeamActor:
+    """The `ColumnarActor` of a team.
+
+    Args:
+        groups: the players of each policy.
+        actors: of the policies, in the same order.
+    """
+
+    def __init__(self, groups: Sequence[Group], actors: Sequence[Any]) -> None:
+        self._parts = list(zip(groups, actors, strict=True))
+
+    def act(self, observation: Columns, setting: Settings, rows: Array | None = None) -> Columns:
+        """See `ColumnarActor.act`: columns of each player, ``action/<player>``."""
+        outputs: Columns = {}
+        count = len(next(iter(observation.values())))
+        rows = np.arange(count) if rows is None else rows
+        for group, actor in self._parts:
+            seats = len(group.players)
+            numbers = (rows[:, None] * seats + np.arange(seats)).reshape(-1)
+            own = {**setting, **setting.get(group.name, {})}
+            outputs |= group.outputs(actor.act(group.observed(observation), own, numbers))
+        return outputs
+
+    def train_columns(
+        self, transitions: Mapping[str, Array], item_len: Array, last_observation: Columns
+    ) -> TrainColumns:
+        """See `ColumnarActor.train_columns`: columns of each player."""
+        made = [
+            group.train_columns(actor, transitions, item_len, last_observation)
+            for group, actor in self._parts
+        ]
+        columns = {name: column for each in made for name, column in each.columns.items()}
+        return TrainColumns(columns, tuple(view for each in made for view in each.views))
+
+
+def _below(name: str, model: Mapping[str, Any]) -> dict[str, Any]:
+    prefix = f"{name}."
+    return {n.removeprefix(prefix): value for n, value in model.items() if n.startswith(prefix)}
+
+
+def _of_team(priority: Array, rows: Any, players: int, count: int) -> Array:
+    """Returns the priorities of a team's rows, [count]: the mean of its players'.
+
+    Args:
+        priority: of the policy's rows.
+        rows: their numbers; None: all, in order.
+        players: of each row of the team.
+        count: rows of the team.
+    """
+    if rows is None:
+        mean: Array = priority.reshape(count, players).mean(axis=1)
+        return mean
+    teams = rows.cpu().numpy() // players
+    times = np.bincount(teams, minlength=count)
+    total: Array = np.bincount(teams, weights=priority, minlength=count)
+    return np.where(times > 0, total / np.maximum(times, 1), priority.mean())

@@ -1,0 +1,462 @@
+"""Teams: one row of all players, policies by groups, and what mixes values."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from gymnasium.spaces import Box, Discrete
+
+from hpcdi.config.compat import parse
+from hpcdi.config.fields import restore, to_mapping
+from hpcdi.config.team import TeamConfig
+from hpcdi.env.contract import read_spaces
+from hpcdi.env.games import Meet, SpeakerListener, TwoStep
+from hpcdi.env.team import Team
+from hpcdi.errors import ConfigError
+from hpcdi.policy.create import create_policy
+from hpcdi.policy.players import Group, with_players
+from hpcdi.policy.returns import gae, n_step
+from hpcdi.run.experiment import load_experiment
+from hpcdi.types import Columns
+
+pytestmark = pytest.mark.usefixtures("one_torch_thread")
+
+GAMMA = 0.9
+
+
+class Relay:
+    """Three players; the last one comes in step 1, the first leaves after it, both for good."""
+
+    agents = 3
+    names = ("hare_0", "hare_1", "fox")
+    observation_space = (Box(-9, 9, (2,), np.float32),) * 2 + (Discrete(5),)
+    action_space = (Discrete(2), Discrete(2), Discrete(3))
+
+    def reset(self, seed: int | None = None) -> list[Any]:
+        del seed
+        self.step_number = 0
+        return self._seen()
+
+    def _seen(self) -> list[Any]:
+        t = self.step_number
+        hares = [np.array([t, n], np.float32) for n in range(2)]
+        return [hares[0] if t < 2 else None, hares[1], t % 5 if t > 0 else None]
+
+    def step(self, actions: Any) -> Any:
+        there = [seen is not None for seen in self._seen()]
+        assert [action is not None for action in actions] == there
+        self.step_number += 1
+        over = self.step_number == 4
+        rewards = np.array([10.0, 1.0, -1.0]) * self.step_number * there
+        infos = [{"terminated": False, "truncated": over} for _ in there]
+        infos[0] = {"terminated": self.step_number == 2, "truncated": False}
+        seen = [np.array([9, 0], np.float32), np.array([4, 1], np.float32), 4]
+        return (seen if over else self._seen()), rewards, over, infos
+
+    def close(self) -> None:
+        pass
+
+
+def spaces_of(game: Any) -> Any:
+    team = Team(game)
+    return read_spaces(team.observation_space, team.action_space)
+
+
+def config(game: Any, **settings: Any) -> TeamConfig:
+    parsed = parse(TeamConfig, settings, "a team")
+    filled, problems = with_players(parsed, spaces_of(game))
+    if problems:
+        raise ConfigError(problems)
+    return filled
+
+
+PPO = {
+    "type": "ppo",
+    "discount_factor": GAMMA,
+    "model": {"encoder_hidden_size_list": [8]},
+    "learn": {"epoch_per_collect": 1, "batch_size": 64},
+}
+RELAY = {"policies": {"hare": PPO, "fox": PPO}}
+
+
+def policy(cfg: TeamConfig, *modes: str) -> Any:
+    return create_policy(cfg, modes, seed=np.random.SeedSequence(1))
+
+
+# --------------------------------------------------------------------------------- the environment
+
+
+def test_a_team_says_who_acts_and_what_each_step_brought() -> None:
+    team = Team(Relay())
+    seen, _ = team.reset()
+    assert team.observation_space.contains(seen)
+    assert seen["acts"].tolist() == [0, 1, 1]  # the fox is the first by name
+    acts, ended, rewards = [], [], []
+    for _ in range(4):
+        seen, reward, terminated, truncated, info = team.step(team.action_space.sample())
+        assert team.observation_space.contains(seen)
+        assert reward == pytest.approx(float(seen["reward"].mean()))
+        acts.append(seen["acts"].tolist())
+        ended.append(seen["ended"].tolist())
+        rewards.append(seen["reward"].tolist())
+    assert acts == [[1, 1, 1], [1, 0, 1], [1, 0, 1], [0, 0, 0]]
+    assert ended == [[0, 0, 0], [0, 1, 0], [0, 0, 0], [2, 0, 2]]
+    assert rewards == [[0, 10, 1], [-2, 20, 2], [-3, 0, 3], [-4, 0, 4]]
+    assert (terminated, truncated) == (False, True)
+    assert info == {"return/hare_0": 30, "return/hare_1": 10, "return/fox": -9}
+
+
+def test_masks_of_all_players_lie_side_by_side() -> None:
+    class Masked(TwoStep):
+        def __init__(self) -> None:
+            super().__init__()
+            from gymnasium.spaces import Dict, MultiBinary
+
+            masked = Dict({"observation": Discrete(3), "action_mask": MultiBinary(2)})
+            self.observation_space = (masked, Discrete(3))
+
+        def _seen(self) -> list[Any]:
+            first = {"observation": self._state, "action_mask": np.array([0, 1], np.int8)}
+            return [first, self._state]
+
+    team = Team(Masked())
+    seen, _ = team.reset(seed=0)
+    assert seen["action_mask"].tolist() == [False, True, True, True]
+    assert team.observation_space.contains(
+        {**seen, "action_mask": seen["action_mask"].astype(np.int8)}
+    )
+
+
+def test_games_have_the_optimum_that_they_state() -> None:
+    best = SpeakerListener()
+    thing, heard = best.reset(seed=0)
+    total, over = 0.0, False
+    while not over:
+        (thing, heard), reward, over, _ = best.step([thing, int(np.argmax(heard))])
+        total += reward[0]
+    assert total == SpeakerListener.OPTIMUM
+    game, returns = Meet(), []
+    for seed in range(400):
+        (place, other), *_ = game.reset(seed=seed)
+        total, over = 0.0, False
+        while not over:
+            gap = other - place
+            steps = [1 + np.sign(gap), 1 - np.sign(gap) * (abs(gap) > 1)]
+            seen, reward, over, _ = game.step(steps)
+            (place, other), total = seen[0], total + reward[0]
+        returns.append(total)
+    assert np.mean(returns) == pytest.approx(game.optimum, abs=0.015)
+
+
+# -------------------------------------------------------------------------------------- the groups
+
+
+def test_a_group_sees_its_players_beside_each_other_with_their_numbers() -> None:
+    cfg = config(Relay(), **RELAY)
+    hares = Group("hare", cfg.policies["hare"], cfg)
+    columns = {
+        "observation/players/hare_0": np.array([[1, 2], [3, 4]], np.float32),
+        "observation/players/hare_1": np.array([[5, 6], [7, 8]], np.float32),
+    }
+    seen = hares.observed(columns)
+    assert seen["observation/own"].tolist() == [[1, 2], [5, 6], [3, 4], [7, 8]]
+    assert seen["observation/number"].tolist() == [0, 1, 0, 1]
+    outputs = hares.outputs({"action": np.arange(4), "action/x": np.arange(4) * 2})
+    assert outputs["action/hare_1"].tolist() == [1, 3]
+    assert outputs["action/hare_0/x"].tolist() == [0, 4]
+    fox = Group("fox", cfg.policies["fox"], cfg)
+    assert [leaf.column("observation") for leaf in fox.spaces.observation] == ["observation"]
+
+
+def played(cfg: TeamConfig, game: Any, episodes: int = 2) -> tuple[Any, Columns, Any, Columns]:
+    """Returns the actor, transitions, lengths of items and last observations of a random play."""
+    actor = policy(cfg, "learn", "collect").collect_mode.get_attribute("columnar")
+    team, rows, last, lengths = Team(game), [], [], []
+    for _ in range(episodes):
+        seen, _ = team.reset(seed=0)
+        over, count = False, 0
+        while not over:
+            observation = {f"observation/{n}": np.asarray(c)[None] for n, c in flat(seen)}
+            made = actor.act(observation, {name: {"eps": 1.0} for name in cfg.policies})
+            action = {n: int(made[f"action/{n}"][0]) for n in team.names}
+            seen, reward, terminated, truncated, _ = team.step(action)
+            ends = {"reward": reward, "terminated": terminated, "truncated": truncated}
+            rows.append({**observation, **made, **{n: np.array([v]) for n, v in ends.items()}})
+            over, count = terminated or truncated, count + 1
+        lengths.append(count)
+        last.append({f"observation/{n}": np.asarray(c)[None] for n, c in flat(seen)})
+    joined = {name: np.concatenate([row[name] for row in rows]) for name in rows[0]}
+    after = {name: np.concatenate([each[name] for each in last]) for name in last[0]}
+    return actor, joined, np.array(lengths, np.int32), after
+
+
+def flat(seen: Any) -> list[tuple[str, Any]]:
+    return [
+        (f"{key}/{name}" if name else key, part)
+        for key, value in seen.items()
+        for name, part in (value.items() if isinstance(value, dict) else [("", value)])
+    ]
+
+
+def test_advantages_are_of_each_player_from_its_birth_to_its_death() -> None:
+    cfg = config(Relay(), **RELAY)
+    actor, transitions, lengths, last = played(cfg, Relay())
+    made = actor.train_columns(transitions, lengths, last).columns
+    value = transitions["value/hare_0"]  # there for two steps, then terminated
+    advantage, returns = made["advantage/hare_0"], made["return/hare_0"]
+    for first in (0, 4):
+        own = slice(first, first + 2)
+        expected = gae(
+            np.array([10.0, 20.0], np.float32),
+            np.array([False, True]),
+            value[own],
+            np.zeros(1, np.float32),
+            np.array([2], np.int32),
+            GAMMA,
+            cfg.policies["hare"].collect.gae_lambda,  # type: ignore[attr-defined]
+        )
+        assert advantage[own] == pytest.approx(expected.advantage, rel=1e-5)
+        assert returns[own] == pytest.approx(expected.returns, rel=1e-5)
+        assert not advantage[first + 2 : first + 4].any()
+    # the fox comes in step 1, and is cut: its last observation is valued
+    own = Group("fox", cfg.policies["fox"], cfg).observed(last)
+    end = actor._parts[1][1].infer(own)[-1]
+    expected = gae(
+        np.array([-2.0, -3.0, -4.0], np.float32),
+        np.zeros(3, bool),
+        transitions["value/fox"][1:4],
+        end[:1],
+        np.array([3], np.int32),
+        GAMMA,
+        cfg.policies["fox"].collect.gae_lambda,  # type: ignore[attr-defined]
+    )
+    assert made["advantage/fox"][0] == 0
+    assert made["advantage/fox"][1:4] == pytest.approx(expected.advantage, rel=1e-5)
+
+
+def test_policies_learn_from_the_rows_in_which_their_players_were_there() -> None:
+    cfg = config(Relay(), **RELAY)
+    actor, transitions, lengths, last = played(cfg, Relay())
+    columns = {**transitions, **actor.train_columns(transitions, lengths, last).columns}
+    batch = {name: torch.from_numpy(column) for name, column in columns.items()}
+    hares, rows = Group("hare", cfg.policies["hare"], cfg).learnt(batch)
+    assert rows.tolist() == [0, 1, 2, 3, 5, 7, 8, 9, 10, 11, 13, 15]
+    assert hares["observation/own"][:, 1].tolist() == [0, 1, 0, 1, 1, 1] * 2
+    assert hares["advantage"][0] == batch["advantage/hare_0"][0]
+    built = policy(cfg, "learn", "collect")
+    before = {name: p.clone() for name, p in built._state_dict_learn()["model"].items()}
+    log = built.learn_mode.forward(batch)
+    assert log["total_loss"] == pytest.approx(log["hare/total_loss"] + log["fox/total_loss"])
+    state = built.learn_mode.state_dict()
+    changed = {n.split(".")[0] for n, p in state["model"].items() if not torch.equal(p, before[n])}
+    assert changed == {"hare", "fox"}
+    other = policy(cfg, "learn")
+    other.learn_mode.load_state_dict(state)
+    again = other.learn_mode.state_dict()
+    assert all(torch.equal(again["model"][name], p) for name, p in state["model"].items())
+    assert again["optimizer"].keys() == {"hare", "fox"}
+
+
+def test_collectors_without_torch_act_as_those_with_it() -> None:
+    cfg = config(Relay(), **RELAY)
+    learner = policy(cfg, "learn")
+    model = learner.learn_mode.state_dict()["model"]
+    _, transitions, *_ = played(cfg, Relay())
+    observation = {n: c for n, c in transitions.items() if n.startswith("observation/")}
+    dense = policy(cfg, "collect")
+    assert dense.collect_mode.get_attribute("takes_arrays")
+    dense.collect_mode.load_state_dict({"model": {n: p.numpy() for n, p in model.items()}})
+    values = dense.collect_mode.get_attribute("columnar").act(observation, {})["value/hare_1"]
+    hares = Group("hare", cfg.policies["hare"], cfg)
+    seen = {n: torch.from_numpy(c) for n, c in hares.observed(observation).items()}
+    network = learner._policies["hare"]._model
+    of_network = network({n.split("/")[1]: c for n, c in seen.items()}, {})[0][-1]
+    assert values == pytest.approx(of_network[1::2].detach().numpy(), abs=1e-5)
+
+
+def test_a_replay_batch_is_of_one_size_whoever_was_there() -> None:
+    own = {"type": "dqn", "model": {"encoder_hidden_size_list": [8]}, "discount_factor": GAMMA}
+    cfg = config(Relay(), policies={"hare": own, "fox": own})
+    actor, transitions, lengths, last = played(cfg, Relay())
+    made = actor.train_columns(transitions, lengths, last)
+    expected = n_step(
+        np.array([10.0, 20.0], np.float32), np.array([False, True]), np.array([2]), GAMMA, 1
+    )
+    assert made.columns["n_step_return/hare_0"][:2] == pytest.approx(expected.returns)
+    assert made.columns["bootstrap_discount/hare_0"][:2] == pytest.approx(expected.discount)
+    columns = {**transitions, **made.columns}
+    for view in made.views:  # of the rows here the next observation is the next row's
+        columns[view.name] = np.roll(columns[view.column], -1, axis=0)
+    batch = {name: torch.from_numpy(column) for name, column in columns.items()}
+    hares, rows = Group("hare", cfg.policies["hare"], cfg).learnt(batch)
+    assert len(rows) == 16
+    assert set(rows.tolist()) == {0, 1, 2, 3, 5, 7, 8, 9, 10, 11, 13, 15}
+    first = {n: c[0].tolist() for n, c in hares.items() if n.startswith("next_observation")}
+    assert first == {"next_observation/own": [1.0, 0.0], "next_observation/number": 0}
+    log = policy(cfg, "learn").learn_mode.forward({**batch, "weight": torch.ones(8)})
+    assert np.isfinite(log["total_loss"])
+
+
+# ------------------------------------------------------------------------------------------- MAPPO
+
+
+def test_the_state_reaches_the_value_alone() -> None:
+    model = {"encoder_hidden_size_list": [8], "value_only": ["state"]}
+    cfg = config(Meet(), policies={"all": {**PPO, "model": model}})
+    built = policy(cfg, "learn")._policies["all"]
+    rng = np.random.default_rng(0)
+    leaves = {leaf.column("observation"): leaf for leaf in built._cfg.model.obs_leaves}
+    assert list(leaves) == ["observation/own", "observation/number", "observation/state"]
+    seen = {
+        leaf.name: torch.from_numpy(rng.integers(0, leaf.counts or 2, (6, *leaf.shape)))
+        for leaf in leaves.values()
+    }
+    (logits, value), _ = built._model(seen, {})
+    other = {**seen, "state": (seen["state"] + 1) % 7}
+    (same, moved), _ = built._model(other, {})
+    assert torch.equal(logits, same)
+    assert not torch.isclose(value, moved).any()
+
+
+def test_a_state_that_the_environment_does_not_have_is_what_all_see() -> None:
+    model = {"encoder_hidden_size_list": [8], "value_only": ["state"]}
+    cfg = config(Relay(), policies={"hare": {**PPO, "model": model}, "fox": PPO})
+    names = [leaf.name for leaf in cfg.policies["hare"].model.obs_leaves]
+    assert names == ["own", "number", "state/fox", "state/hare_0", "state/hare_1"]
+
+
+# ------------------------------------------------------------------------------------ VDN and QMIX
+
+
+def mixing(kind: str, **model: Any) -> tuple[Any, dict[str, torch.Tensor], TeamConfig]:
+    """Returns a policy of the two-step game, a batch of it, and the settings."""
+    own = {
+        "type": kind,
+        "model": {"encoder_hidden_size_list": [8], **model},
+        "discount_factor": GAMMA,
+        "learn": {"loss": "mse"},
+    }
+    cfg = config(TwoStep(), policies={"all": own})
+    actor, transitions, lengths, last = played(cfg, TwoStep(), episodes=6)
+    made = actor.train_columns(transitions, lengths, last)
+    columns = {**transitions, **made.columns}
+    for view in made.views:
+        columns[view.name] = np.roll(columns[view.column], -1, axis=0)
+    batch = {name: torch.from_numpy(column) for name, column in columns.items()}
+    return policy(cfg, "learn")._policies["all"], batch, cfg
+
+
+def test_vdn_learns_the_sum_of_its_players_values() -> None:
+    built, batch, cfg = mixing("vdn")
+    rows, _ = Group("all", cfg.policies["all"], cfg).learnt(batch)
+    losses, value, priority = built.losses(rows)
+    seen = {
+        n.removeprefix("observation/"): c for n, c in rows.items() if "next" not in n and "/" in n
+    }
+    following = {
+        n.removeprefix("next_observation/"): c for n, c in rows.items() if n.startswith("next_obs")
+    }
+    with torch.no_grad():
+        output, later = built._model(seen, {})[0].numpy(), built._model(following, {})[0].numpy()
+    chosen = output[np.arange(len(output)), rows["action"].numpy()].reshape(-1, 2).sum(axis=1)
+    best = later.max(axis=1).reshape(-1, 2).sum(axis=1)
+    paid = batch["observation/reward"].roll(-1, 0)[:, 0].numpy()
+    paid = np.where(batch["terminated"], rows["n_step_return"].numpy()[::2], paid)
+    target = paid + GAMMA * best * ~batch["terminated"].numpy()
+    assert value.detach().numpy()[::2] == pytest.approx(chosen, abs=1e-5)
+    assert losses.detach().numpy()[1::2] == pytest.approx((chosen - target) ** 2, abs=1e-4)
+    assert priority.detach().numpy()[::2] == pytest.approx(abs(chosen - target), abs=1e-4)
+
+
+@pytest.mark.parametrize("hidden", [0, 5])
+def test_qmix_mixes_as_the_paper_says_and_grows_with_each_value(hidden: int) -> None:
+    built, _, _ = mixing("qmix", mixing_size=4, hypernet_size=hidden)
+    mixer = built._model.mixer
+    state = torch.tensor([0, 1, 2, 2])
+    values = torch.randn(4, 2, requires_grad=True)
+    mixed = mixer(values, {"state": state})
+    one_hot = np.eye(3, dtype=np.float32)[state]
+
+    def made(module: Any) -> Any:
+        with torch.no_grad():
+            return module(torch.from_numpy(one_hot)).numpy()
+
+    weights = abs(made(mixer.first)).reshape(4, 2, 4)
+    inner = np.einsum("bp,bpm->bm", values.detach().numpy(), weights) + made(mixer.bias)
+    inner = np.where(inner > 0, inner, np.expm1(inner))
+    expected = (inner * abs(made(mixer.last))).sum(axis=1) + made(mixer.value)[:, 0]
+    assert mixed.detach().numpy() == pytest.approx(expected, abs=1e-5)
+    (slopes,) = torch.autograd.grad(mixed.sum(), values)
+    assert (slopes >= 0).all()
+
+
+def test_an_absent_player_adds_nothing_to_the_value_of_its_team() -> None:
+    built, batch, cfg = mixing("vdn")
+    batch["observation/acts"] = batch["observation/acts"].clone()
+    batch["observation/acts"][:, 1] = 0
+    rows, _ = Group("all", cfg.policies["all"], cfg).learnt(batch)
+    values = torch.arange(2.0 * len(batch["reward"]))
+    assert torch.equal(built.mixed(built._model, values, rows), values[::2])
+
+
+def test_an_update_of_qmix_moves_its_mixing_network() -> None:
+    built, batch, cfg = mixing("qmix")
+    before = [p.clone() for p in built._model.mixer.parameters()]
+    rows, _ = Group("all", cfg.policies["all"], cfg).learnt(batch)
+    log = built._forward_learn(rows)
+    assert np.isfinite(log["total_loss"])
+    after = built._model.mixer.parameters()
+    moved = [not torch.equal(p, b) for p, b in zip(after, before, strict=True)]
+    assert all(moved)
+
+
+# ----------------------------------------------------------------------------------------- settings
+
+
+def problems_of(game: Any, **settings: Any) -> str:
+    with pytest.raises(ConfigError) as caught:
+        config(game, **settings)
+    return "\n".join(map(str, caught.value.problems))
+
+
+def test_settings_that_do_not_fit_are_named() -> None:
+    said = problems_of(Relay(), policies={"hare": PPO, "wolf": PPO})
+    assert "players: 'fox' matches none of hare, wolf; the players are fox, hare_0, hare_1" in said
+    assert "policies.wolf: no player acts by it" in said
+    said = problems_of(Relay(), policies={"all": PPO})
+    assert "policies.all: fox and hare_0, hare_1 have different spaces" in said
+    said = problems_of(Relay(), policies={"hare": PPO, "fox": {"type": "dqn"}})
+    assert "policies: all learn on-policy, or all from the replay buffer" in said
+    said = problems_of(Relay(), policies={"hare": {**PPO, "collect": {"n_sample": 9}}, "fox": PPO})
+    assert "policies.hare.collect.n_sample: is one of the whole team" in said
+    said = problems_of(Relay(), policies={"hare": {"lr": 1}, "fox": {"type": "r2d2"}})
+    assert "policies.hare.type: is required" in said
+    said = problems_of(Relay(), policies={"a": PPO}, players={"hare*": "b"})
+    assert "players.hare*: is b, no policy; there are a" in said
+
+
+def test_patterns_choose_the_policy_and_settings_survive_their_way_to_ranks() -> None:
+    patterns = {"hare_1": "lone", "hare_*": "hare", "*": "fox"}
+    cfg = config(Relay(), policies={"hare": PPO, "lone": PPO, "fox": PPO}, players=patterns)
+    assert [cfg.policy_of(n) for n in Relay.names] == ["hare", "lone", "fox"]
+    assert cfg.on_policy
+    assert restore(TeamConfig, to_mapping(cfg)) == cfg
+
+
+def test_an_algorithm_alone_is_that_of_all_players_of_a_team(tmp_path: Any) -> None:
+    file = tmp_path / "meet.yaml"
+    file.write_text('env: {type: team, env_id: "hpcdi.env.games:Meet"}\npolicy: {type: qmix}\n')
+    compiled, _ = load_experiment(str(file), [], over_ranks=False)
+    team = compiled.config.policy
+    assert isinstance(team, TeamConfig)
+    assert team.policies["all"].type == "qmix"
+    assert team.policies["all"].players == 2  # type: ignore[attr-defined]
+    assert team.replay_ratio == 8
+    assert dataclasses.replace(team, policies={}).replay_ratio is None
+    file.write_text("policy: {type: vdn}\nenv: {env_id: CartPole-v1}\n")
+    with pytest.raises(ConfigError, match="vdn learns from teams"):
+        load_experiment(str(file), [], over_ranks=False)
