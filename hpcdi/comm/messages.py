@@ -23,6 +23,7 @@ learn in a league, that a message is about; without a league there is one, "main
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -114,6 +115,13 @@ class CollectProgress(Message):
     env_bytes: int = 0  # that the processes of its environments hold; 0: unknown
     env_growth: float = 0.0  # bytes by which they grow with each transition
     cpu: float = float("nan")  # cores that it has kept busy, on average
+
+    def episodes(self) -> Iterator[dict[str, float]]:
+        """Yields of each episode ``return``, ``length``, and its figures."""
+        of_all = {"return": self.episode_returns, "length": self.episode_lengths}
+        of_all |= self.episode_figures
+        for number in range(len(self.episode_returns)):
+            yield {name: float(of_each[number]) for name, of_each in of_all.items()}
 
 
 @dataclass(frozen=True)

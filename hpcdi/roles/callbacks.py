@@ -8,15 +8,18 @@
     callbacks: [{type: "my_callbacks:StopAt"}]          # in the YAML, with arguments beside type
     hpcdi.train(..., callbacks=[StopAt, {"type": "early_stop", "evaluations": 5}])
 
-An instance is made on rank 0, or on each learner, as its class says (`runs_on`). The learner's
-hooks, DI-engine's among them, are called by the same training around the same updates. What a
-callback raises ends the run with exit code 1, and names it and its rank.
+An instance is made on rank 0, on each learner or on each collector, as its class says (`runs_on`).
+The learner's hooks, DI-engine's among them, are called by the same training around the same
+updates. What a callback raises ends the run with exit code 1, and names it and its rank.
 """
 
 from __future__ import annotations
 
 import contextlib
 import math
+import os
+import subprocess
+import sys
 import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -29,17 +32,20 @@ from hpcdi.errors import CallbackError, ConfigError, Problem
 from hpcdi.policy.base import owner_of
 from hpcdi.store.layout import RunLayout
 from hpcdi.utils.lifetime import Closing
+from hpcdi.utils.log import LOGGER
 from hpcdi.utils.progress import Evaluation
 from hpcdi.utils.registry import named_in_module
 
-COORDINATOR, LEARNER = "coordinator", "learner"
+COORDINATOR, LEARNER, COLLECTOR = "coordinator", "learner", "collector"
+_ROLES = (COORDINATOR, LEARNER, COLLECTOR)
 
 
 class Callback:
     """What a run calls: subclasses have the methods that they need.
 
     Attributes:
-        runs_on: ``"coordinator"`` (rank 0) or ``"learner"`` (each learner rank).
+        runs_on: ``"coordinator"`` (rank 0), ``"learner"`` (each learner rank) or ``"collector"``
+            (each rank that collects).
     """
 
     runs_on: ClassVar[str] = COORDINATOR
@@ -59,7 +65,7 @@ class Callback:
         """
 
     def on_episode(self, context: Context, info: Mapping[str, float]) -> None:
-        """Act after an episode of a collector; on rank 0.
+        """Act after an episode of a collector: on rank 0 of all, on a collector of its own.
 
         Args:
             context: of the run.
@@ -89,11 +95,12 @@ class Context:
     Args:
         config: the experiment.
         rank: of this process; in one process that which the role would have.
-        role: ``"coordinator"`` or ``"learner"``.
+        role: ``"coordinator"``, ``"learner"`` or ``"collector"``.
         folder: the run folder; None: there is none.
 
     Attributes:
-        env_steps, train_iter: of the run so far, as far as this rank knows.
+        env_steps, train_iter: of the run so far, as far as this rank knows: a collector its own
+            steps in whole episodes, and the iteration of its policy.
         policy: on a learner its learn mode.
         network: on a learner the policy's `nn.Module`, where it has one.
     """
@@ -127,18 +134,27 @@ class Context:
             return
         if self.folder is None:
             return
-        if self._curves is None:
-            from hpcdi.utils.curves import TensorBoardWriter
-
-            place = RunLayout(self.folder).tensorboard_dir / f"callbacks_rank{self.rank}"
-            self._curves = TensorBoardWriter(place)
         step = self.env_steps if self.role == COORDINATOR else self.train_iter
         tag = f"callbacks_{'step' if self.role == COORDINATOR else 'iter'}/{name}"
         if array.dtype == np.uint8 and array.ndim in (3, 4) and array.shape[-1] in (1, 3):
             frames = array if array.ndim == 4 else array[None]
-            self._curves.add_video(tag, frames.transpose(0, 3, 1, 2)[None], step)
+            self._own_curves(self.folder).add_video(tag, frames.transpose(0, 3, 1, 2)[None], step)
         else:
-            self._curves.add_histogram(tag, array, step)
+            self._own_curves(self.folder).add_histogram(tag, array, step)
+
+    def add_scalar(self, name: str, value: float) -> None:
+        """Add to a curve of this rank's own, over train iterations."""
+        if self.folder is not None:
+            tag = f"detail/{name}_rank{self.rank}"
+            self._own_curves(self.folder).add_scalar(tag, value, self.train_iter)
+
+    def _own_curves(self, folder: Path) -> Any:
+        if self._curves is None:
+            from hpcdi.utils.curves import TensorBoardWriter
+
+            place = RunLayout(folder).tensorboard_dir / f"callbacks_rank{self.rank}"
+            self._curves = TensorBoardWriter(place)
+        return self._curves
 
     def stop(self, reason: str) -> None:
         """End the run in order, after a last snapshot: exit code 0, "stopped by NAME: reason"."""
@@ -168,7 +184,7 @@ class Context:
                 which names all values: ``level: {values: [1, 2, 3], when: callback}``.
 
         Raises:
-            CallbackError: it is no such value, or this is a learner.
+            CallbackError: it is no such value, or this is not rank 0.
         """
         if self._choose is None:
             raise CallbackError("set_env is rank 0's: runs_on = 'coordinator'")
@@ -322,7 +338,88 @@ class Histograms(Callback):
                 context.log(f"gradients/{name}", np.atleast_1d(gradient))
 
 
-SHIPPED: Mapping[str, type[Callback]] = {"early_stop": EarlyStop, "histograms": Histograms}
+class Video(Callback):
+    """Films an episode, greedy, while the run goes on: by `hpcdi eval --video` in another process.
+
+    The film is of the newest policy on disk, in the run folder's ``videos``; where the last one is
+    not done yet, or fails, the run goes on.
+
+    Args:
+        every: evaluations between two films.
+        policy: ``latest`` or ``best``.
+        wait_s: for the last film, when the run has ended.
+    """
+
+    def __init__(self, every: int = 10, policy: str = "latest", wait_s: float = 60.0) -> None:
+        if every < 1 or policy not in ("latest", "best"):
+            raise ValueError("every is 1 or more, policy is latest or best")
+        self._every, self._policy, self._wait_s, self._evaluations = every, policy, wait_s, 0
+        self._filming: subprocess.Popen[str] | None = None
+
+    def on_evaluation(self, context: Context, result: Evaluation) -> None:  # noqa: ARG002
+        """Begin a film if it is time."""
+        self._evaluations += 1
+        if self._evaluations % self._every == 0 and self._is_done():
+            self._begin(context)
+
+    def on_end(self, context: Context) -> None:
+        """Film the policy that the run ends with, if there is no film of it yet."""
+        if self._evaluations % self._every and self._is_done(self._wait_s):
+            self._begin(context)
+        self._is_done(self._wait_s)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Returns how many evaluations there have been."""
+        return {"evaluations": self._evaluations}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Restore it."""
+        self._evaluations = int(state["evaluations"])
+
+    def _begin(self, context: Context) -> None:
+        if context.folder is None:
+            return
+        from hpcdi.env.child_process import variables_of_a_child  # imports gymnasium
+
+        layout = RunLayout(context.folder)
+        file = layout.latest_policy if self._policy == "latest" else layout.best_policy
+        if not file.is_file():
+            return
+        command = [sys.executable, "-m", "hpcdi", "eval", str(layout.root), "--policy"]
+        command += [self._policy, "--episodes", "1", "--video"]
+        with variables_of_a_child():
+            self._filming = subprocess.Popen(  # noqa: S603 - this Python, and a folder
+                command,
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.PIPE,
+                text=True,
+                env={**os.environ, "OMP_NUM_THREADS": "1"},
+            )
+
+    def _is_done(self, wait_s: float = 0.0) -> bool:
+        """Whether no film is being made, after so many seconds at most; says it if one failed."""
+        if self._filming is None:
+            return True
+        try:
+            _, said = self._filming.communicate(timeout=wait_s)
+        except subprocess.TimeoutExpired:
+            if wait_s:
+                self._filming.kill()
+                self._filming.communicate()
+                LOGGER.warning("the film is not done after %g s, and is given up", wait_s)
+            return False
+        if self._filming.returncode:
+            LOGGER.warning("there is no film: %s", said.strip().rpartition(chr(10))[2])
+        self._filming = None
+        return True
+
+
+SHIPPED: Mapping[str, type[Callback]] = {
+    "early_stop": EarlyStop,
+    "histograms": Histograms,
+    "video": Video,
+}
 
 
 # ---------------------------------------------------------------------------------- configuration
@@ -356,10 +453,8 @@ def _maker(made: Any, arguments: Mapping[str, Any], path: str) -> Callable[[], C
             callback = made(**arguments)
         except (TypeError, ValueError) as error:
             raise ConfigError([Problem(path, str(error))]) from error
-        if not isinstance(callback, Callback) or callback.runs_on not in (COORDINATOR, LEARNER):
-            said = (
-                f"is {callback!r}: derive it from hpcdi.Callback; runs_on is coordinator or learner"
-            )
+        if not isinstance(callback, Callback) or callback.runs_on not in _ROLES:
+            said = f"is {callback!r}: derive it from hpcdi.Callback; runs_on is {', '.join(_ROLES)}"
             raise ConfigError([Problem(path, said)])
         return callback
 

@@ -24,6 +24,7 @@
         snapshots/snapshot_000007/           of the whole run: what it resumes from
         profile/rank0.json                   where a learner's time goes, where that was asked for
         videos/iter_..._seed_0.mp4           films, where they were asked for
+        callbacks/rank00002.json             states of callbacks that run on a collector
         log/rank00002.jsonl                  each rank's log
         solvers/env00003/                    working folder of an environment that is an MPI
                                              program; rank00000.log, ...: what its ranks print
@@ -130,6 +131,10 @@ class RunLayout:
     def data_dir(self) -> Path:
         """All shards."""
         return self.root / "data"
+
+    def callbacks_file(self, rank: int) -> Path:
+        """States of the user's callbacks on a collector."""
+        return self.root / "callbacks" / f"{name_of(rank)}.json"
 
     @property
     def tensorboard_dir(self) -> Path:

@@ -95,3 +95,33 @@ class Climbs(hpcdi.Callback):
             context.set_env(level=self._level)
         else:
             context.stop(f"level {info['schedule/level']:g}")
+
+
+class Rolls(hpcdi.Callback):
+    """Counts its own episodes, on a collector; stops when there are enough."""
+
+    runs_on = "collector"
+
+    def __init__(self, stop: int = 1_000_000) -> None:
+        self._stop, self.episodes, self.calls = stop, 0, list[str]()
+
+    def on_start(self, context: Context) -> None:
+        self.calls.append(f"start with {self.episodes}")
+
+    def on_episode(self, context: Context, info: Mapping[str, float]) -> None:
+        self.episodes += 1
+        assert context.role == "collector"
+        assert context.env_steps >= info["length"] >= 1
+        context.log("own_episodes", self.episodes)
+        context.log("picture", np.zeros((8, 8, 3), np.uint8))
+        if self.episodes == self._stop:
+            context.stop(f"{self.episodes} episodes")
+
+    def on_end(self, context: Context) -> None:
+        self.calls.append("end")
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"episodes": self.episodes, "calls": self.calls}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        self.episodes, self.calls = state["episodes"], list(state["calls"])

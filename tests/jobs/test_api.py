@@ -1,4 +1,4 @@
-"""`hpcdi.train` over ranks, from a script: its own environment and callbacks reach them."""
+"""`hpcdi.train` over ranks, from a script: its environment and callbacks reach them."""
 
 from __future__ import annotations
 
@@ -17,6 +17,13 @@ class Line(gymnasium.Env):
     observation_space = gymnasium.spaces.Box(-5, 5, (1,), np.float32)
     action_space = gymnasium.spaces.Discrete(2)
     level = 1
+    metadata = {"render_modes": ["rgb_array"], "render_fps": 10}
+
+    def __init__(self, render_mode=None):
+        self.render_mode = render_mode
+
+    def render(self):
+        return np.full((32, 32, 3), 100 + 10 * self.at, np.uint8)
 
     def reset(self, *, seed=None, options=None):
         super().reset(seed=seed)
@@ -46,8 +53,15 @@ class Ends(hpcdi.Callback):
         if context.train_iter == 40:
             context.stop("it is late")
 
+class Seen(hpcdi.Callback):
+    runs_on = "collector"
+
+    def on_episode(self, context, info):
+        context.log("seen", context.rank)
+
 run = hpcdi.train(
-    env=Line, policy="ppo", ranks=3, callbacks=[Levels, Ends], stop_value=9,
+    env=Line, policy="ppo", ranks=3, stop_value=9,
+    callbacks=[Levels, Ends, Seen, {"type": "video", "every": 99}],
     settings={
         "env.schedule": {"level": {"values": [1, 2], "when": "callback"}},
         "env.collector_env_num": 2, "policy.collect.n_sample": 32, "policy.learn.batch_size": 32,
@@ -67,4 +81,7 @@ def test_a_script_trains_over_ranks(tmp_path: Path) -> None:
     )  # fmt: skip
     assert "3 ranks: 1 coordinator, 1 learner, 1 collector" in done.stdout, done.stderr
     said = done.stdout.splitlines()[-1]
+    run = tmp_path / "runs"
+    assert [*run.glob("*/*/videos/*.*")], done.stderr  # of its end
+    assert [*run.glob("*/*/tb/callbacks_rank2")]
     assert said in ("stopped by Ends: it is late 2.0 0", "stopped by Ends: it is late 2.0 1")

@@ -8,10 +8,11 @@ from typing import Any
 import pytest
 
 import hpcdi
-from fakes.callbacks import Climbs, Counts, Halves, Raises
+from fakes.callbacks import Climbs, Counts, Halves, Raises, Rolls
 from fakes.interrupting_env import SMALL, Walk
 from hpcdi.errors import CallbackError, ConfigError, LaunchError
 from hpcdi.roles.callbacks import Context, EarlyStop
+from hpcdi.store.atomic import read_json
 from hpcdi.store.layout import RunLayout
 from hpcdi.utils.curves import _files_of
 from hpcdi.utils.progress import Evaluation
@@ -57,6 +58,21 @@ def test_they_are_called_stop_the_run_and_are_resumed(tmp_path: Path) -> None:
     assert again.reason == "stopped by Halves: 8 iterations"
     assert last().calls[0] == f"start {run.figures['env_steps'] - 3 * 32}"
     assert last().episodes > counts.episodes
+
+
+def test_collectors_call_theirs_and_keep_their_state(tmp_path: Path) -> None:
+    run = train({"type": Rolls, "stop": 8}, run_dir=tmp_path / "run")
+    assert (run.state, run.reason) == ("done", "stopped by Rolls: 8 episodes")
+    (file,) = (run.folder / "callbacks").iterdir()
+    name = file.stem.replace("rank0000", "own_episodes_rank")
+    assert run.curve(f"detail/callbacks/{name}")[1][:8].tolist() == [*range(1, 9)]
+    (kept,) = read_json(file)["states"]
+    assert kept["state"]["calls"] == ["start with 0", "end"]
+    train({"type": Rolls, "stop": 60}, resume=run)
+    (kept_then,) = read_json(file)["states"]
+    before = kept["state"]["episodes"]
+    assert kept_then["state"]["calls"] == ["start with 0", "end", f"start with {before}", "end"]
+    assert kept_then["state"]["episodes"] >= 60
 
 
 def test_a_curriculum_is_chosen(tmp_path: Path) -> None:

@@ -33,6 +33,7 @@ from hpcdi.roles.collector.base_parallel_collector import (
     create_parallel_collector,
 )
 from hpcdi.roles.collector.channels import DataPublisher, PolicySubscriber
+from hpcdi.roles.collector.of_user import OfUser
 from hpcdi.roles.context import COORDINATOR_RANK, WorkerContext, task_seed
 from hpcdi.roles.fault import FAULTS, tear
 from hpcdi.roles.message_side import MessageSide
@@ -112,6 +113,7 @@ class MPIFileSystemCollector(MessageSide, CollectorPort):
             restarts=place.restarts,
             patience=self._patience,
         )
+        self._callbacks = OfUser(place, partial(self.pump.send, COORDINATOR_RANK))
 
     # ---------------------------------------------------------------------------------------- life
 
@@ -148,6 +150,7 @@ class MPIFileSystemCollector(MessageSide, CollectorPort):
         """Report to the coordinator that this rank is ready."""
         super().start()
         self._announce_itself(self.deal_with_resource())
+        self._callbacks.begin()
 
     def close(self) -> None:
         """Publish open data, say goodbye, wait until all ranks may leave. Idempotent."""
@@ -169,6 +172,7 @@ class MPIFileSystemCollector(MessageSide, CollectorPort):
         for eval_flag in list(self._collectors):
             self._discard(eval_flag)
         self._data.close()
+        self._callbacks.close()
 
     # ------------------------------------------------------------------------------ called by tasks
 
@@ -231,6 +235,7 @@ class MPIFileSystemCollector(MessageSide, CollectorPort):
         """Send a message to the coordinator."""
         self.pump.check()
         self.pump.send(COORDINATOR_RANK, metadata)
+        self._callbacks.observe(metadata)
 
     # ----------------------------------------------------------------------------------- internals
 
@@ -306,6 +311,7 @@ class MPIFileSystemCollector(MessageSide, CollectorPort):
 
     def _leave(self) -> None:
         """Publish open data, and tell rank 0 that this rank is done."""
+        self._callbacks.end()
         self.release()
         self._say_goodbye({**self.meter.report(), **self._data.report(), **self._health})
 

@@ -41,10 +41,7 @@ class OfUser(Closing):
         """A message is about to be handled: episodes, and reports of updates."""
         match message:
             case CollectProgress() if message.player == MAIN:
-                of_all = {"return": message.episode_returns, "length": message.episode_lengths}
-                of_all |= message.episode_figures
-                for number in range(len(message.episode_returns)):
-                    info = {name: float(of_each[number]) for name, of_each in of_all.items()}
+                for info in message.episodes():
                     self._call("on_episode", info)
             case LearnInfo() if message.player == MAIN:
                 self._call("on_update", message.scalars)
