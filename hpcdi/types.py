@@ -117,6 +117,10 @@ class BlockSchema:
     views: tuple[RowView, ...] = ()
 
 
+SHARED = "memory:"
+"""Begins the names of blocks in shared memory."""
+
+
 @dataclass(frozen=True)
 class ShardRef:
     """A published block: where it lies, and all that is needed to read it without parsing HDF5."""
@@ -152,6 +156,11 @@ class ShardRef:
         )
         places = (number for spec in columns for number in (spec.shape[0], spec.offset))
         return cls(path, n_bytes, rows, crc32, schema, tuple(places))
+
+    @property
+    def is_shared(self) -> bool:
+        """True if its rows lie in memory that its collector lends; it is in no shard yet."""
+        return self.path.startswith(SHARED)
 
     @property
     def columns(self) -> tuple[ColumnSpec, ...]:

@@ -93,6 +93,11 @@ class MpiLink:
         self._newly_lost: list[int] = []
         self._abandoned: list[Any] = []  # to or from dead ranks: MPI may still access the memory
 
+    @property
+    def is_on_one_node(self) -> bool:
+        """True if all ranks are on this node, and `ring` has found their bells."""
+        return bool(self._ringers)
+
     def ring(self, bells: Sequence[Mapping[str, str]]) -> None:
         """Ring doorbells from now on, and sleep longer, if all are to be seen from here.
 

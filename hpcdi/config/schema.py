@@ -171,9 +171,11 @@ class SystemConfig:
     )
     guests: GuestsConfig = section(GuestsConfig, "collectors of other jobs, see hpcdi join")
     transport: str = setting(
-        "files",
-        "how blocks reach the learners: shards on the shared file system",
-        choices=("files",),
+        "memory",
+        "how blocks reach the learners: by shared memory, where all ranks are on one node, and "
+        "shards are written behind (on several nodes, or deterministic: as files); files, shards "
+        "on the shared file system",
+        choices=("memory", "files"),
     )
     snapshot_s: float = setting(
         60.0, "seconds between snapshots of the run, from which --resume continues", above=0

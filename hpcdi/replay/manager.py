@@ -99,6 +99,7 @@ class ReplayManager:
         self._lost_drawn = 0  # samples that dead learners have drawn
         self._lost_skipped = 0  # blocks that dead learners have skipped, or that were left out
         self._freed: list[str] = []
+        self._stored_early: list[BlockStored] = []  # of blocks that wait for the learners
 
     # ------------------------------------------------------------------------------- learners
 
@@ -112,6 +113,9 @@ class ReplayManager:
         published, self._published = self._published, {}
         for ready in [*published.values(), *self._early.take_all()]:
             orders += self.assign(ready)
+        stored, self._stored_early = self._stored_early, []
+        for block in stored:
+            self.stored(block)
         return orders
 
     def _restore(self) -> list[tuple[int, AdmitBlock]]:
@@ -163,9 +167,12 @@ class ReplayManager:
             free_items -= item_count(ready, self._rule)
             if free_items >= 0:
                 taken.append(ready)
-            else:
+            elif not ready.is_open:
                 self._freed.append(ready.shard.path)
-        return [order for ready in reversed(taken) for order in self.assign(ready)]
+        orders = [order for ready in reversed(taken) for order in self.assign(ready)]
+        for block in part.take_stored():
+            self.stored(block)
+        return orders
 
     # ------------------------------------------------------------------------------- data
 
@@ -188,13 +195,17 @@ class ReplayManager:
 
     def admit(self, rank: int, admitted: BlockAdmitted) -> list[AdmitBlock]:
         """Note that a learner has read a block, or failed to; returns what it should read next."""
-        self.blocks_lost += bool(admitted.error)
-        self.items_admitted += self.partitions[rank].admit(admitted)
-        return self.partitions[rank].orders()
+        part = self.partitions[rank]
+        if not (admitted.error and part.reread(admitted.block_id)):
+            self.blocks_lost += bool(admitted.error)
+            self.items_admitted += part.admit(admitted)
+        return part.orders()
 
     def stored(self, block: BlockStored) -> None:
-        """Note that an open block was stored in a shard."""
-        if not any(part.stored(block) for part in self.partitions.values()):
+        """Note that a block that was lent was stored in a shard."""
+        if self._early.has(block.block_id):
+            self._stored_early.append(block)
+        elif not any(part.stored(block) for part in self.partitions.values()):
             self._freed.append(block.shard.path)  # its rows were overwritten meanwhile
 
     def serve(self, env_steps: int, collecting: Collection[int]) -> list[tuple[int, Batches]]:

@@ -115,7 +115,7 @@ class Backlog:
     @property
     def paths(self) -> list[str]:
         """Names of the blocks that wait."""
-        return [block.shard.path for block in self._waiting]
+        return [block.shard.path for block in self._waiting if not block.is_open]
 
     @property
     def is_idle(self) -> bool:
@@ -136,7 +136,8 @@ class Backlog:
         while self.rows > self._limit_rows and len(self._waiting) > 1:
             oldest = self._waiting.popleft()
             self.rows -= oldest.shard.rows
-            self._freed.append(oldest.shard.path)
+            if not oldest.is_open:  # else `ReplayManager.stored` frees it
+                self._freed.append(oldest.shard.path)
             self.rereading.discard(oldest.block_id)
             self.dropped += 1
 
@@ -239,6 +240,7 @@ class Partition:
         self._placer: RowPlacer | None = None  # made when the first block shows the size of a row
         self._placed: dict[int, PlacedBlock] = {}
         self._stored: dict[int, BlockStored] = {}  # open blocks, until their last pieces have come
+        self._again: list[AdmitBlock] = []  # orders to read blocks that were lent from their shards
         self._demand: DataDemand | None = None
         self._freed: list[str] = []
 
@@ -254,9 +256,10 @@ class Partition:
 
         See the buffer's `push_sample_rate_limit`. Meanwhile the backlog drops what does not fit.
         """
+        again, self._again = self._again, []
         if self.backlog.rows and self.buffer.why_not_push(1):
-            return []
-        return [self.place(ready) for ready in self.backlog.take()]
+            return again
+        return again + [self.place(ready) for ready in self.backlog.take()]
 
     def place(self, ready: BlockReady) -> AdmitBlock:
         """Assign rows to a block; items of the blocks that it overwrites leave the index."""
@@ -275,6 +278,8 @@ class Partition:
                 self._forget(block_id)
             self._placed[ready.block_id] = block = PlacedBlock(ready, placement.first_row)
             self._seal(block)
+            if ready.shard.is_shared and not block.ready.is_open:
+                ready = block.ready  # its shard stays, its memory may not
         first_row = block.first_row + ready.first_row
         block.unread.append((ready, first_row))
         return self._order(ready, first_row)
@@ -300,6 +305,26 @@ class Partition:
         self._stored[block.block_id] = block
         if placed is not None:
             self._seal(placed)
+        return True
+
+    def take_stored(self) -> list[BlockStored]:
+        """Remove and return what says that blocks, of which pieces wait, are stored."""
+        stored, self._stored = list(self._stored.values()), {}
+        return stored
+
+    def reread(self, block_id: int) -> bool:
+        """Order a block that could not be read by its lent memory from its shard.
+
+        Returns whether it has one.
+        """
+        block = self._placed.get(block_id)
+        if block is None or not block.unread or block.ready.is_open:
+            return False
+        lent, first_row = block.unread[0]
+        if not lent.shard.is_shared:
+            return False
+        block.unread[0] = block.ready, first_row
+        self._again.append(self._order(block.ready, first_row))
         return True
 
     def _seal(self, block: PlacedBlock) -> None:
@@ -459,7 +484,7 @@ class Partition:
             "ring": {} if self._placer is None else self._placer.state_dict(),
             "blocks": [block.state_dict() for block in self._placed.values()],
             "samples_drawn": self.samples_drawn,
-            "waiting": self.backlog.paths,
+            "waiting": [*self.backlog.paths, *(s.shard.path for s in self._stored.values())],
             "offered": self.backlog.offered,
         }
 

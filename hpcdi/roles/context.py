@@ -46,7 +46,7 @@ class WorkerContext:
         stop_request: returns what a signal asked for, once.
         restarts: how often the run has been resumed.
         make_policy: makes policies that act by columns and learn from them.
-        transport: that ranks of one process share; None: each opens its own.
+        transport: of this rank, or of all ranks of a process; None: files.
         make_pump: makes what carries the rank's messages, see `LinkPump`.
         in_turns: collecting and learning take turns, in one process.
     """
@@ -66,7 +66,7 @@ class WorkerContext:
 
     def open_transport(self) -> Transport:
         """Returns this rank's end of the transport of blocks."""
-        return self.transport or open_transport(self.config.system, self.layout)
+        return self.transport or open_transport(self.config.system, self.layout, lends=False)
 
     @property
     def learners(self) -> tuple[int, ...]:

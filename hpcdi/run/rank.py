@@ -214,6 +214,7 @@ def _play(
     from hpcdi.roles.fault import FAULTS
     from hpcdi.store.atomic import stay_in
     from hpcdi.store.layout import RunLayout
+    from hpcdi.transport import open_transport
     from hpcdi.utils.log import close_log, open_log
 
     place = start.placement[world.rank]
@@ -228,10 +229,12 @@ def _play(
     FAULTS.arm(config.fault, world.rank, place.role, start.restarts)
     roles = [other.role for other in start.placement]
     groups = learner_groups(roles, config)
+    link = world.open_link()
+    lends = link.is_on_one_node and not config.system.deterministic
     context = WorkerContext(
         config,
         layout,
-        world.open_link(),
+        link,
         role_seed(
             config.seed,
             place.role,
@@ -242,6 +245,7 @@ def _play(
         world.split(communicators(groups)),
         flag.take,
         start.restarts,
+        transport=open_transport(config.system, layout, lends=lends),
     )
     guard.over()  # from here on the link reports dead ranks, and rank 0 silent ones
     die_if_it_exits()

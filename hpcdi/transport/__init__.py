@@ -1,23 +1,27 @@
 """How blocks travel from collectors to learners.
 
 Owns: the interface (`base`) and its implementations, one module each (`files`: shards on the shared
-file system; `memory`: within one process). May import: `store`, `comm`, `config` and below. Why so:
-rank 0 handles references alone, so collectors and learners need nothing of a transport but
-`base.Transport`, and import-linter keeps them from `store.shards`. A new one is a module here, a
-line in `TRANSPORTS`, and a choice of the setting ``system.transport``. Code that reads a shard as
-a file in a folder (resume on rank 0, `hpcdi inspect`, `load_data_fn` of the file-system learner)
-needs no transport.
+file system; `shared`: memory of a node; `memory`: within one process). May import: `store`, `comm`,
+`config` and below. Why so: rank 0 handles references alone, so collectors and learners need nothing
+of a transport but `base.Transport`, and import-linter keeps them from `store.shards`. A new one is
+a module here, a line in `TRANSPORTS`, and a choice of the setting ``system.transport``. Code that
+reads a shard as a file in a folder (resume on rank 0, `hpcdi inspect`, `load_data_fn` of the
+file-system learner) needs no transport.
 
 Way of a block::
 
     collector ──publisher.submit──► announced: ShardRef ──BlockReady──► rank 0
     rank 0 ──AdmitBlock: ShardRef──► learner ──fetch──► rows of its ring
 
-In one process an open block is lent, and announced piece by piece; a learner has its rows at once,
-and they are written behind it::
+On one node a block is lent when it is sealed, in one process while it is open, and announced (piece
+by piece); a learner has its rows at once, and they are written behind it::
 
     collector ──lend──► announced: a piece ──BlockReady──► rank 0 ──AdmitBlock──► learner: fetch
     collector ──publisher.submit──► written: ShardRef ──BlockStored──► rank 0
+
+What is lent by shared memory counts when it is stored: snapshots, counters and what is left of a
+dead collector are those of `files`. A block that was lent and never stored was learnt from, and is
+reported.
 """
 
 from __future__ import annotations
@@ -26,11 +30,21 @@ from hpcdi.config.schema import SystemConfig
 from hpcdi.store.layout import RunLayout
 from hpcdi.transport.base import Transport
 from hpcdi.transport.files import FileTransport
+from hpcdi.transport.shared import SharedMemoryTransport
 
-TRANSPORTS = {"files": FileTransport}
+TRANSPORTS: dict[str, type[FileTransport]] = {
+    "files": FileTransport,
+    "memory": SharedMemoryTransport,
+}
 """By the name in ``system.transport``."""
 
 
-def open_transport(system: SystemConfig, layout: RunLayout) -> Transport:
-    """Returns the transport that ``system.transport`` names, for the run in `layout`."""
-    return TRANSPORTS[system.transport](layout, system.storage)
+def open_transport(system: SystemConfig, layout: RunLayout, *, lends: bool = True) -> Transport:
+    """Returns the transport that ``system.transport`` names, for the run in `layout`.
+
+    Args:
+        system: settings.
+        layout: the run folder.
+        lends: whether learners see this rank's memory, and may learn from what is not stored yet.
+    """
+    return TRANSPORTS[system.transport if lends else "files"](layout, system.storage)

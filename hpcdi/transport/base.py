@@ -45,8 +45,9 @@ def announcement(shard: ShardRef, block: Block) -> BlockReady:
         raise ShardError(shard.path, f"does not say whose it is: {error}") from error
 
 
-Lend: TypeAlias = Callable[[str, Columns], None]
-"""Takes the name of a piece of a block that is still open, and its rows, which stay as they are."""
+Lend: TypeAlias = Callable[[str, Columns], str | None]
+"""Takes a name for a piece of a block, and its rows, which stay as they are; returns the name under
+which it can be fetched, or None: it cannot be lent."""
 
 
 def announcement_of_piece(name: str, piece: Block, first_row: int, capacity: int) -> BlockReady:
@@ -115,10 +116,15 @@ class Transport(Protocol):
 
     @property
     def lend(self) -> Lend | None:
-        """Lends a piece of an open block, to be fetched once by its name.
+        """Lends a piece of a block, to be fetched once by its name.
 
         None: a block can be fetched when it is published, not before.
         """
+        ...
+
+    @property
+    def lends_open(self) -> bool:
+        """True if blocks are lent while they are open; else when they are sealed, as one piece."""
         ...
 
     def publisher(self, announce: Announce, patience: DiskPatience | None = None) -> BlockPublisher:

@@ -22,6 +22,8 @@ class FileTransport:
         before: called before each block is written, on the thread that writes it.
     """
 
+    lends_open = False
+
     def __init__(
         self,
         layout: RunLayout,

@@ -17,6 +17,8 @@ class MemoryTransport(FileTransport):
         storage: settings of shards; None: the usual ones.
     """
 
+    lends_open = True
+
     def __init__(self, layout: RunLayout, storage: StorageConfig | None = None) -> None:
         super().__init__(layout, storage)
         self._lent: dict[str, Columns] = {}
@@ -24,7 +26,11 @@ class MemoryTransport(FileTransport):
     @property
     def lend(self) -> Lend:
         """See `base.Transport.lend`."""
-        return self._lent.__setitem__
+        return self._keep
+
+    def _keep(self, name: str, columns: Columns) -> str:
+        self._lent[name] = columns
+        return name
 
     def fetch(self, shard: ShardRef) -> Columns:
         """See `base.Transport.fetch`: lent rows, once, without a copy; others from their shard."""

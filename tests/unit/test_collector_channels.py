@@ -18,13 +18,14 @@ from fakes.collector_channels import (
     values_of,
 )
 from fakes.worker_world import experiment
-from hpcdi.comm.messages import BlockReady, PolicyRequest
+from hpcdi.comm.messages import BlockReady, BlockStored, PolicyRequest
 from hpcdi.errors import BufferContractError, CommError, ShardError
 from hpcdi.roles.collector import channels
 from hpcdi.roles.collector.channels import DataPublisher
 from hpcdi.store.builder import Segment
 from hpcdi.store.layout import RunLayout
 from hpcdi.store.shards import read_block
+from hpcdi.transport.shared import SharedMemoryTransport
 from hpcdi.types import ITEM_DTYPE, RowView
 
 AT_ONCE_S = 1e-9
@@ -43,6 +44,29 @@ def publisher(
     )
     made.begin("task")
     return made
+
+
+def test_blocks_in_memory_can_be_read_before_they_are_stored(tmp_path: Path) -> None:
+    announced: list[BlockReady | BlockStored] = []
+    transport = SharedMemoryTransport(RunLayout(tmp_path))
+    config = experiment(system={"storage": {"fsync": False}})
+    counter = Counter()
+    with DataPublisher(
+        config, RunLayout(tmp_path), 3, announced.append, transport=transport
+    ) as made:
+        made.begin("task")
+        made.put(counter.segment(7))
+        made.seal()
+        assert isinstance(announced[0], BlockReady)
+        rows = transport.fetch(announced[0].shard)
+        made.store()
+    ready, stored = announced
+    assert isinstance(ready, BlockReady)
+    assert isinstance(stored, BlockStored)
+    assert (ready.block_id, ready.shard.rows) == (stored.block_id, stored.shard.rows)
+    assert (ready.is_open, ready.shard.is_shared, stored.shard.is_shared) == (True, True, False)
+    again = transport.fetch(stored.shard)
+    assert {name: rows[name].tolist() for name in rows} == {n: again[n].tolist() for n in again}
 
 
 def test_blocks_are_sealed_when_full_and_the_rest_at_the_end(tmp_path: Path) -> None:

@@ -28,6 +28,7 @@ from hpcdi.replay.manager import ReplayManager, blocks_of
 from hpcdi.replay.partition import MAX_UNREAD, Partition, item_rows
 from hpcdi.replay.placer import ring_rows
 from hpcdi.store.state_file import load_state, save_state
+from hpcdi.types import SHARED
 
 # ------------------------------------------------------------------------------------------- rows
 
@@ -445,3 +446,66 @@ def test_a_block_that_is_stored_after_its_rows_have_gone_is_free() -> None:
     replay.stored(BlockStored(12, block(12, [20], tail=0).shard))
     assert replay.take_freed() == [], "its rows are drawn"
     assert [name for name in blocks_of(replay.state_dict()) if name] == ["data/12.h5"]
+
+
+# ------------------------------------------------------------ blocks that shared memory lends
+
+
+def lent(block_id: int, lengths: list[int]) -> BlockReady:
+    """A sealed block in its collector's memory."""
+    ready = block(block_id, lengths)
+    shard = dataclasses.replace(ready.shard, path=f"{SHARED}/proc/1/fd/{block_id}#7", crc32=0)
+    return dataclasses.replace(ready, shard=shard, capacity=shard.rows)
+
+
+def stored(block_id: int, lengths: list[int]) -> BlockStored:
+    return BlockStored(block_id, block(block_id, lengths).shard)
+
+
+def test_a_lent_block_whose_memory_has_gone_is_read_from_its_shard() -> None:
+    replay = make_replay()
+    replay.open(1)
+    [(_, order)] = replay.assign(lent(1, [5]))
+    assert order.shard.is_shared
+    replay.stored(stored(1, [5]))
+    [again] = replay.admit(1, admitted(1, "is not lent any more"))
+    assert (again.shard.path, again.first_row) == ("data/1.h5", order.first_row)
+    assert replay.admit(1, admitted(1)) == []
+    assert (replay.count(), replay.blocks_lost) == (5, 0)
+    [(_, order)] = replay.assign(lent(2, [5]))
+    replay.admit(1, admitted(2, "cannot be mapped"))
+    assert replay.blocks_lost == 1, "it is in no shard either"
+
+
+def test_a_lent_block_that_was_stored_while_it_waited_is_read_from_its_shard() -> None:
+    replay = make_replay()
+    replay.assign(lent(1, [5]))  # before there is a learner
+    replay.stored(stored(1, [5]))
+    replay.open(1)
+    for number in range(2, MAX_UNREAD + 3):
+        replay.assign(lent(number, [5]))
+    last = MAX_UNREAD + 2
+    replay.stored(stored(last, [5]))
+    assert sorted(filter(None, blocks_of(replay.state_dict()))) == [
+        "data/1.h5", f"data/{last}.h5"
+    ], "the others are not in shards yet"  # fmt: skip
+    orders = [order for number in range(1, last + 1) for order in replay.admit(1, admitted(number))]
+    assert {order.block_id: order.shard.is_shared for order in orders} == {
+        last - 1: True, last: False
+    }  # fmt: skip
+
+
+def test_a_dead_learner_s_lent_blocks_are_stored_for_the_others() -> None:
+    replay = make_replay()
+    replay.open(1, 2)
+    for number in range(1, 2 * MAX_UNREAD + 3):
+        replay.assign(lent(number, [2]))
+    for number in range(1, 2 * MAX_UNREAD + 3):
+        replay.stored(stored(number, [2]))
+    orders = replay.lose(1)
+    assert {rank for rank, _ in orders} <= {2}
+    for number in range(1, 2 * MAX_UNREAD + 3):
+        for order in replay.admit(2, admitted(number)):
+            assert not order.shard.is_shared
+    names = [f"data/{number}.h5" for number in range(1, 2 * MAX_UNREAD + 3)]
+    assert sorted(filter(None, blocks_of(replay.state_dict()))) == sorted(names)

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from typing import Any
 
 import numpy as np
 import pytest
 
-from fakes.replay import CAPACITY, admitted, block, demand, make_replay
+from fakes.replay import CAPACITY, admitted, block, demand, make_replay, rollout
 from fakes.scheduler import COLLECTORS, EVERY_S, LEARNERS, Group, Run, evaluates, reason_of
 from hpcdi.comm.messages import (
     AdmitBlock,
+    BlockStored,
     CloseTask,
     DataDemand,
     Goodbye,
@@ -29,6 +31,7 @@ from hpcdi.config.schema import SurvivalConfig
 from hpcdi.roles.coordinator.scheduler import Outcome, Phase
 from hpcdi.roles.coordinator.snapshots import SnapshotClock
 from hpcdi.roles.coordinator.workers import Order
+from hpcdi.types import SHARED
 
 FAILED = WorkerFailed("collector", "host", "ValueError: no", "Traceback", 1)
 
@@ -282,3 +285,18 @@ def test_they_read_the_newest_that_they_have_room_for() -> None:
         replay.admit(rank, admitted(order.block_id))
     assert replay.partitions[1].buffer.count() >= own  # nothing of its own has given way
     assert len(replay.take_freed()) + len(orders) >= len(sizes) // 2
+
+
+def test_a_lent_block_counts_when_it_is_stored_and_not_if_its_collector_dies_before() -> None:
+    run = Run()
+    blocks = [rollout(2, number, 0) for number in (1, 2, 3)]
+    for ready in blocks:
+        shard = dataclasses.replace(ready.shard, path=f"{SHARED}/proc/1/fd/3#7")
+        run.hear(2, dataclasses.replace(ready, shard=shard, capacity=shard.rows))
+    assert (run.main.env_steps, run.scheduler.announced) == (0, {})
+    run.hear(2, BlockStored(blocks[0].block_id, blocks[0].shard))
+    assert (run.main.env_steps, run.scheduler.announced) == (5, {2: 1})
+    run.hear(2, blocks[1])  # it was found in a shard
+    run.hear(2, RankLost())
+    assert (run.main.env_steps, run.scheduler.announced) == (10, {2: 2})
+    assert run.scheduler.unwritten == 1

@@ -15,7 +15,8 @@ from hpcdi.errors import ConfigError, StoreError
 from hpcdi.store.block import Block
 from hpcdi.store.layout import RunLayout
 from hpcdi.transport import TRANSPORTS, open_transport
-from hpcdi.transport.base import Transport
+from hpcdi.transport.base import Transport, announcement_of_piece
+from hpcdi.transport.shared import SharedMemoryTransport
 from hpcdi.types import ITEM_DTYPE, ShardRef
 
 
@@ -85,3 +86,32 @@ def test_a_block_that_is_not_there_costs_no_more_than_an_error(transport: Transp
         transport.fetch(dataclasses.replace(shards[0], crc32=shards[0].crc32 ^ 1))
     assert transport.fetch(shards[0])["number"].tolist() == [1] * 5
     assert transport.fetch_named(path_of(1)).columns["number"].tolist() == [1] * 5, "the only one"
+
+
+def test_memory_is_lent_until_others_have_followed_and_files_remain(tmp_path: Path) -> None:
+    collector, learner = (SharedMemoryTransport(RunLayout(tmp_path)) for _ in range(2))
+    refs = []
+    for number in range(9):
+        block = block_of(number, rows=5 if number else 0)
+        name = collector.lend("a block", block.columns)
+        assert name is not None
+        refs.append(announcement_of_piece(name, block_with_facts(block), 0, block.rows).shard)
+    for number in range(1, 9):
+        columns = learner.fetch(refs[number])
+        for name, column in block_of(number).columns.items():
+            assert columns[name].dtype == column.dtype
+            assert np.array_equal(columns[name], column)
+            assert columns[name].ctypes.data % 64 == 0
+    with pytest.raises(StoreError, match="not lent any more"):
+        learner.fetch(refs[0])
+    other = dataclasses.replace(refs[1], path=f"{refs[2].path.partition('#')[0]}#1")
+    with pytest.raises(StoreError, match="not lent any more"):
+        learner.fetch(other)
+    longer = dataclasses.replace(refs[3], places=(1000, 0, *refs[3].places[2:]))
+    with pytest.raises(StoreError, match="too short"):
+        learner.fetch(longer)
+
+
+def block_with_facts(block: Block) -> Block:
+    facts = {**block.facts, "task_id": "task", "block_id": 1, "sealed_at": 0.0}
+    return dataclasses.replace(block, facts=facts)

@@ -31,15 +31,16 @@ one before, so that learning begins early."""
 class DataPublisher(Closing):
     """Packs segments into blocks, writes these to shards and announces them.
 
-    Where the transport lends open blocks, they are announced piece by piece, see `flush`, and again
-    when they are stored; on-policy, where nobody reads them again, they are stored to be kept.
+    Where the transport lends blocks, they are announced as they are sealed, open ones piece by
+    piece, see `flush`, and again when they are stored; open ones that are read once, on-policy, are
+    stored only to be kept.
 
     Args:
         config: the experiment.
         layout: the run folder.
         rank: of this collector.
         announce: called with each announcement; of what is written, on the writer's thread.
-        transport: takes the blocks; None: the one that the experiment names.
+        transport: takes the blocks; None: files.
         restarts: how often the run was resumed.
         patience: with a full disk; None: a full disk is an error.
     """
@@ -58,9 +59,10 @@ class DataPublisher(Closing):
         storage, policy = config.system.storage, config.policy
         learners = max(learners_of(config).values())
         partition_size = policy.other.replay_buffer.replay_buffer_size // learners
-        transport = transport or open_transport(config.system, layout)
+        transport = transport or open_transport(config.system, layout, lends=False)
         self._layout, self._announce, self._lend = layout, announce, transport.lend
-        self._is_stored = self._lend is None or not policy.on_policy or storage.keep_data
+        self._lends_open, self._lent = transport.lends_open, set[int]()
+        self._is_stored = not self._lends_open or not policy.on_policy or storage.keep_data
         # on-policy a rollout is one block, sent at once: the learner waits for it
         self._seal_s = 0.0 if policy.on_policy else storage.seal_seconds
         first_id = (rank << BLOCK_ID_BITS) + restarts * RESTART_NUMBERS
@@ -92,7 +94,7 @@ class DataPublisher(Closing):
 
         If open blocks are lent, they stay open, one for each player.
         """
-        if self._lend is None:
+        if not self._lends_open:
             self.seal()
         self._builder = self._builders[player]
         self._about["task_id"] = task_id
@@ -125,10 +127,10 @@ class DataPublisher(Closing):
 
     def flush(self) -> None:
         """Announce everything; waits for the disk if open blocks cannot be lent."""
-        if self._lend is None:
-            self.store()
-        else:
+        if self._lends_open:
             self._builder.lend()
+        else:
+            self.store()
 
     def store(self) -> None:
         """Publish everything, and wait until it is on disk."""
@@ -169,14 +171,18 @@ class DataPublisher(Closing):
 
     def _published(self, shard: ShardRef, block: Block) -> None:
         ready = announcement(shard, block)
-        is_known = self._lend is not None
+        is_known = ready.block_id in self._lent
+        self._lent.discard(ready.block_id)
         self._announce(BlockStored(ready.block_id, shard, ready.player) if is_known else ready)
 
     def _announce_piece(self, piece: Block, first_row: int, capacity: int) -> None:
         if self._lend is None:
             return
-        name = f"block {piece.facts['block_id']} from row {first_row}"
-        self._lend(name, piece.columns)
+        block_id = int(piece.facts["block_id"])
+        name = self._lend(f"block {block_id} from row {first_row}", piece.columns)
+        if name is None:
+            return
+        self._lent.add(block_id)
         ready = announcement_of_piece(name, piece, first_row, capacity)
         self._announce(dataclasses.replace(ready, sealed_at=time.time()))
 

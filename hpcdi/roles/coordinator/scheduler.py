@@ -130,6 +130,7 @@ class Scheduler:
         announced: collector rank -> number of the last block that it has announced; also of ranks
             from before a resume.
         guest_steps: environment steps of guests, since this start.
+        unwritten: blocks that were lent, and whose collectors died before they were stored.
     """
 
     patience_s = 0.05
@@ -150,6 +151,8 @@ class Scheduler:
         self.collectors_wanted = commander.collector_task_space
         self.announced: dict[int, int] = {}
         self.guest_rules, self.guest_steps = guest_rules or GuestRules(), 0
+        self.unwritten = 0
+        self._unstored: dict[int, BlockReady] = {}  # lent blocks, which count when they are stored
         self.phase = Phase.STARTING if workers.silent else Phase.RUNNING
         self._plan: Plan = plan if plan is not None else FreePlan()
         self._observe = observe
@@ -200,7 +203,7 @@ class Scheduler:
             case BlockReady():
                 return self._on_block_ready(message, now)
             case BlockStored():
-                self._plan.stored(self, message)
+                return self._on_block_stored(message, now)
             case BlockAdmitted():
                 return self._on_block_admitted(message, rank, now)
             case DataDemand():
@@ -424,6 +427,7 @@ class Scheduler:
         if worker.is_guest:
             return self._on_guest_gone(worker, now)
         worker.has_ended = True
+        self._forget_unwritten(worker.rank)
         if not self.is_on:
             return self._finish_if_empty()
         why = self.workers.why_not_without(worker.rank)
@@ -591,8 +595,29 @@ class Scheduler:
     # -------------------------------------------------------------------------------------- data
 
     def _on_block_ready(self, message: BlockReady, now: float) -> list[Order]:
-        self.count_block(message)
+        if message.block_id in self._unstored:  # its collector has died, and left it in a shard
+            stored = BlockStored(message.block_id, message.shard, message.player)
+            return self._on_block_stored(stored, now)
+        if message.shard.is_shared:
+            self._unstored[message.block_id] = message
+        else:
+            self.count_block(message)
         return self._plan.publish(self, message, now)
+
+    def _on_block_stored(self, message: BlockStored, now: float) -> list[Order]:
+        self._plan.stored(self, message)
+        ready = self._unstored.pop(message.block_id, None)
+        if ready is None:  # it was counted piece by piece
+            return []
+        self.count_block(ready)
+        return [*self._learn(now), *self.pause(), *self.end_at_limit(now)]
+
+    def _forget_unwritten(self, rank: int) -> None:
+        """A collector has died: what it had lent and not stored is gone."""
+        gone = [block_id for block_id in self._unstored if collector_of(block_id) == rank]
+        for block_id in gone:
+            del self._unstored[block_id]
+        self.unwritten += len(gone)
 
     def admit(self, ready: BlockReady) -> list[Order]:
         """Assign a block to a learner of its group; returns orders to read it, if it may now.

@@ -452,6 +452,7 @@ class RunView:
             "blocks": flow.blocks,
             "blocks_lost": replay.blocks_lost,
             "blocks_skipped": replay.blocks_skipped,
+            "blocks_unwritten": run.unwritten,
             "data_bytes": flow.data_bytes,
             "block_latency_p50_s": flow.latency.percentile(50) if flow.latency else None,
             "block_latency_p99_s": flow.latency.percentile(99) if flow.latency else None,
@@ -606,6 +607,11 @@ def summary(
     if replay.blocks_lost:
         lines.append(
             f"  {counted(replay.blocks_lost, 'block')} could not be read; the log says why"
+        )
+    if run.unwritten:
+        lines.append(
+            f"  {counted(run.unwritten, 'block')} of dead collectors learnt from, and not written: "
+            "their steps are not counted"
         )
     if replay.blocks_skipped:
         lines.append(

@@ -1,0 +1,106 @@
+"""Transport within a node: a sealed block is lent by shared memory, and written to a shard behind.
+
+The memory is a file without a name (memfd): others open it by Linux's ``/proc``, and it ends with
+the processes that have it, however they end. Nothing of it is left behind, and no size of
+``/dev/shm`` limits it.
+"""
+
+from __future__ import annotations
+
+import math
+import mmap
+import os
+from collections import deque
+
+import numpy as np
+
+from hpcdi.config.schema import StorageConfig
+from hpcdi.errors import ShardError
+from hpcdi.store.layout import RunLayout
+from hpcdi.store.structure import bytes_of
+from hpcdi.transport.base import Lend
+from hpcdi.transport.files import FileTransport
+from hpcdi.types import SHARED, Columns, ShardRef
+from hpcdi.utils.log import LOGGER
+
+_KEPT = 8
+"""Blocks that stay lent: more than the publisher has under way, so others lie in shards."""
+_ALIGNMENT = 64  # of columns
+
+
+class SharedMemoryTransport(FileTransport):
+    """See `base.Transport`.
+
+    Args:
+        layout: the run folder.
+        storage: settings of shards; None: the usual ones.
+    """
+
+    lends_open = False
+
+    def __init__(self, layout: RunLayout, storage: StorageConfig | None = None) -> None:
+        super().__init__(layout, storage)
+        self._lent: deque[int] = deque()
+
+    @property
+    def lend(self) -> Lend:
+        """See `base.Transport.lend`."""
+        return self._lend
+
+    def _lend(self, name: str, columns: Columns) -> str | None:
+        """Copy columns into new memory; returns its name, None: there is no memory."""
+        try:
+            descriptor = os.memfd_create(name, os.MFD_CLOEXEC)
+        except OSError as error:
+            LOGGER.info("%s is not lent by memory: %s", name, error)
+            return None
+        self._lent.append(descriptor)
+        try:
+            at = 0
+            for column in columns.values():
+                rest = memoryview(bytes_of(column))
+                end = at + len(rest)
+                while rest:
+                    rest = rest[os.pwrite(descriptor, rest, end - len(rest)) :]
+                at = _aligned(end)
+        except OSError as error:
+            LOGGER.info("%s is not lent by memory: %s", name, error)
+            os.close(self._lent.pop())
+            return None
+        while len(self._lent) > _KEPT:
+            os.close(self._lent.popleft())
+        return f"{SHARED}/proc/{os.getpid()}/fd/{descriptor}#{os.fstat(descriptor).st_ino}"
+
+    def fetch(self, shard: ShardRef) -> Columns:
+        """See `base.Transport.fetch`: lent memory in place; others from their shard."""
+        if not shard.is_shared:
+            return super().fetch(shard)
+        path, _, inode = shard.path.removeprefix(SHARED).partition("#")
+        try:
+            descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        except OSError as error:
+            raise ShardError(shard.path, f"is not lent any more: {error.strerror}") from error
+        try:
+            state = os.fstat(descriptor)
+            if str(state.st_ino) != inode:
+                raise ShardError(shard.path, "is not lent any more")
+            memory = (
+                mmap.mmap(descriptor, state.st_size, prot=mmap.PROT_READ) if state.st_size else b""
+            )
+        except OSError as error:
+            raise ShardError(shard.path, f"cannot be mapped: {error.strerror}") from error
+        finally:
+            os.close(descriptor)
+        columns, at = {}, 0
+        for spec in shard.columns:
+            count, dtype = math.prod(spec.shape), np.dtype(spec.dtype)
+            end = at + count * dtype.itemsize
+            if end > len(memory):
+                raise ShardError(shard.path, f"is too short for its column {spec.name}")
+            column = np.frombuffer(memory, dtype, count, at) if count else np.empty(0, dtype)
+            columns[spec.name], at = column.reshape(spec.shape), _aligned(end)
+        return columns
+
+
+def _aligned(at: int) -> int:
+    return -(-at // _ALIGNMENT) * _ALIGNMENT
