@@ -128,6 +128,7 @@ class DQNConfig(ReplayPolicyConfig):
 
     ACTIONS = ("discrete",)
     TAKES_MASKS = True
+    TAKES_BONUS = True
 
     type: str = "dqn"
     model: DQNModelConfig = section(DQNModelConfig, "the network")
@@ -297,6 +298,7 @@ class R2D2Config(DQNConfig):
 
     LEARNS_FROM_SEQUENCES = True
     TAKES_MEMORY = True
+    TAKES_BONUS = False
 
     type: str = "r2d2"
     priority: bool = setting(True, "sample in proportion to priority")
@@ -343,6 +345,8 @@ class SACConfig(ContinuousConfig):
 
     DRAWS_ACTIONS = True
 
+    TAKES_BONUS = True
+
     type: str = "sac"
     learn: SACLearnConfig = section(SACLearnConfig, "the update")
 
@@ -368,6 +372,8 @@ class DiscreteSACConfig(ReplayPolicyConfig):
     ACTIONS = ("discrete",)
     TAKES_MASKS = True
     DRAWS_ACTIONS = True
+
+    TAKES_BONUS = True
 
     type: str = "discrete_sac"
     discount_factor: float = setting(0.99, "discount of one step", minimum=0, maximum=1)
@@ -471,6 +477,8 @@ class TD3CollectConfig(CollectConfig):
 class TD3Config(ContinuousConfig):
     """Settings of TD3."""
 
+    TAKES_BONUS = True
+
     type: str = "td3"
     learn: TD3LearnConfig = section(TD3LearnConfig, "the update")
     collect: TD3CollectConfig = section(TD3CollectConfig, "collecting")
@@ -545,6 +553,7 @@ class PPOConfig(ActorCriticConfig):
 
     DATA = "learns from its present policy's data"
     HORIZON = "collect.gae_lambda"
+    TAKES_BONUS = True
 
     type: str = "ppo"
     learn: PPOLearnConfig = section(PPOLearnConfig, "the update")

@@ -415,6 +415,19 @@ class NormalizeConfig:
 
 
 @dataclass(frozen=True)
+class ExplorationBonusConfig:
+    """A reward for what is new, see `hpcdi.policy.exploration_bonus`."""
+
+    type: str = setting(
+        "none", "rnd: random network distillation (Burda et al. 2018)", choices=("none", "rnd")
+    )
+    weight: float = setting(0.1, "of the bonus, which is about 1 at first, in the reward", above=0)
+    learning_rate: float = setting(3e-4, "step size of the predictor's optimizer", above=0)
+    steps: int = setting(1, "gradient steps of the predictor in a train iteration", minimum=1)
+    features: int = setting(64, "outputs of the random network", minimum=1)
+
+
+@dataclass(frozen=True)
 class PolicyConfig(ComponentConfig):
     """Settings that every policy has, and what a run must know of the algorithm."""
 
@@ -546,8 +559,13 @@ class TorchPolicyConfig(PolicyConfig):
     """True if `act` and `greedy` heed masks of legal actions."""
     WHOLE_TEAMS: ClassVar[bool] = False
     """True if `update` learns from rows of whole teams, see `hpcdi.policy.players`."""
+    TAKES_BONUS: ClassVar[bool] = False
+    """True if an exploration bonus may be added to its rewards."""
 
     normalize: NormalizeConfig = section(NormalizeConfig, "running normalisation")
+    exploration_bonus: ExplorationBonusConfig = section(
+        ExplorationBonusConfig, "a reward for what is new"
+    )
     model: ModelConfig = section(ModelConfig, "the network")
     learn: LearnConfig = section(LearnConfig, "learning")
     other: OtherConfig = section(OtherConfig, "exploration, replay, command")
@@ -577,6 +595,9 @@ class TorchPolicyConfig(PolicyConfig):
     def problems(self) -> Iterator[Problem]:
         """Rules over several settings."""
         yield from PolicyConfig.problems(self)
+        if self.exploration_bonus.type != "none" and (not self.TAKES_BONUS or self.WHOLE_TEAMS):
+            said = f"{self.type} has no rewards to add it to; dqn, sac, td3 and ppo do"
+            yield Problem("exploration_bonus.type", said)
         if self.learn.accumulate > self.learn.batch_size:
             yield Problem(
                 "learn.accumulate",

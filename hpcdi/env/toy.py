@@ -155,6 +155,47 @@ class BitFlipEnv(gymnasium.Env[dict[str, Array], np.int64]):
         return {"observation": bits, "achieved_goal": bits, "desired_goal": self._goal}
 
 
+class DeepSeaEnv(gymnasium.Env[Array, np.int64]):
+    """Sinks a step a row; the treasure is where nothing but right was chosen (bsuite's deep_sea).
+
+    The observation is one-hot, of size x size places. Going right costs 0.01 / size a step, and in
+    the last place on the right the reward is 1: the best possible return is 0.99, that of the left
+    is 0, and who acts at random finds the treasure in one of 2 ** size episodes.
+
+    Args:
+        size: rows, columns, and steps of an episode.
+    """
+
+    metadata = {"render_modes": []}  # noqa: RUF012 (gymnasium's own way)
+
+    def __init__(self, size: int = 20) -> None:
+        self.observation_space = gymnasium.spaces.Box(0, 1, (size * size,), np.float32)
+        self.action_space = gymnasium.spaces.Discrete(2)
+        self._size, self._row, self._column = size, 0, 0
+
+    def reset(
+        self, *, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[Array, dict[str, Any]]:
+        """Begin at the top on the left."""
+        super().reset(seed=seed, options=options)
+        self._row = self._column = 0
+        return self._observe(), {}
+
+    def step(self, action: np.int64) -> tuple[Array, float, bool, bool, dict[str, Any]]:
+        """Sink to the left (0) or to the right (1)."""
+        reward = -0.01 / self._size * int(action)
+        found = int(action) == 1 and self._row == self._column == self._size - 1
+        self._column = min(max(self._column + (1 if action else -1), 0), self._size - 1)
+        self._row += 1
+        return self._observe(), reward + found, self._row == self._size, False, {}
+
+    def _observe(self) -> Array:
+        place = np.zeros(self._size * self._size, np.float32)
+        if self._row < self._size:
+            place[self._row * self._size + self._column] = 1
+        return place
+
+
 def _strike(fault: str, at: int) -> None:
     """Do what a broken environment does."""
     if fault == "fail":
@@ -167,4 +208,5 @@ def _strike(fault: str, at: int) -> None:
 
 gymnasium.register("hpcdi/Count-v0", entry_point="hpcdi.env.toy:CountEnv")
 gymnasium.register("hpcdi/BitFlip-v0", entry_point="hpcdi.env.toy:BitFlipEnv")
+gymnasium.register("hpcdi/DeepSea-v0", entry_point="hpcdi.env.toy:DeepSeaEnv")
 gymnasium.register("hpcdi/MemoryLen-v0", entry_point="hpcdi.env.toy:MemoryLenEnv")

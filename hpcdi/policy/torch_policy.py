@@ -30,6 +30,7 @@ from hpcdi.comm import group
 from hpcdi.config.policy import LearnConfig, ReplayPolicyConfig, TorchPolicyConfig, no_memory
 from hpcdi.errors import PolicyError
 from hpcdi.policy import (
+    exploration_bonus,
     extra,
     gradient_step,
     graphs,
@@ -220,6 +221,12 @@ class TorchPolicy(ActingPolicy):
         self._replayed.append(graphs.Replayed(compute, self._steps, self._device))
         return self._replayed[-1]
 
+    def novelty_of(self, observation: Columns) -> Array:
+        """The exploration bonus of observations [rows, ...], without its weight: [rows]."""
+        novelty: Any = self._model.novelty
+        bonus: Tensor = novelty(self._network_input(observation))
+        return bonus.numpy(force=True)
+
     def _network_input(self, observation: Columns) -> networks.Observation:
         """Returns observations [rows, ...] as the network takes them: tensors, normalized."""
         tensors = networks.tensors_of(observation, self._device)
@@ -232,6 +239,9 @@ class TorchPolicy(ActingPolicy):
     def learn_mode(self) -> LearnMode:
         """Methods for a learner."""
         mode = super().learn_mode
+        if self._bonus is not None:
+            names = [*self._monitor_vars_learn(), "bonus", "bonus_loss"]
+            mode = mode._replace(monitor_vars=lambda: names)
         return mode if self.dict_form is None else self.dict_form(self).learn(mode)
 
     def _init_learn(self) -> None:
@@ -243,6 +253,10 @@ class TorchPolicy(ActingPolicy):
         self._prepare_step()
         self._updates = self._iterations = self._env_steps = 0
         self._set: dict[str, Any] = {}
+        self._bonus: exploration_bonus.Distillation | None = None
+        if self._cfg.exploration_bonus.type != "none":
+            novelty: Any = self._model.novelty
+            self._bonus = exploration_bonus.distillation(self, novelty)
         self.prepare_learning()
 
     def _prepare_step(self) -> None:
@@ -271,12 +285,14 @@ class TorchPolicy(ActingPolicy):
         normalizer, on_policy = self._normalizer, self._cfg.on_policy
         if normalizer is not None and not on_policy:
             normalizer.learn(batch)
-        logs = self.update(batch if normalizer is None else normalizer.batch(batch))
+        seen = batch if normalizer is None else normalizer.batch(batch)
+        logs = self.update(seen if self._bonus is None else self._bonus.added(seen))
         if self._extra and not self._extra.names and self._iterations == _SEEN_BY:
             raise PolicyError(f"{self._cfg.type} has no place for an extra loss in its update")
         if normalizer is not None and on_policy:
             normalizer.learn(batch)  # afterwards: an update normalizes as the acting policy did
-        return logs if isinstance(logs, dict) else _mean_of(logs)
+        told = logs if isinstance(logs, dict) else _mean_of(logs)
+        return told if self._bonus is None else {**told, **self._bonus.learn(seen)}
 
     def set_setting(self, key: str, value: float) -> None:
         """Learn with another value of a setting from the next iteration on, whatever its schedule.
@@ -315,12 +331,15 @@ class TorchPolicy(ActingPolicy):
             "updates": self._updates,
             "iterations": self._iterations,
             **({"extra": layers.state_dict()} if isinstance(layers, nn.Module) else {}),
+            **({} if self._bonus is None else {"exploration_bonus": self._bonus.state_dict()}),
             **self._step.state_dict(),
         }
 
     def _load_state_dict_learn(self, state_dict: dict[str, Any]) -> None:
         self._model.load_state_dict(state_dict["model"])
         self._load_step(state_dict)
+        if self._bonus is not None:
+            self._bonus.load_state_dict(state_dict.get("exploration_bonus", {}))
         self._updates = state_dict.get("updates", 0)
         self._iterations = state_dict.get("iterations", 0)
         for replayed in self._replayed:
@@ -350,6 +369,8 @@ class TorchPolicy(ActingPolicy):
             self._use(self._new_network().requires_grad_(False).eval())
         self._state = {}
         self._collecting = self._remembering(self)
+        if self._cfg.exploration_bonus.type != "none" and self._cfg.on_policy:
+            self._collecting = exploration_bonus.BonusActor(self, self._collecting)
         if self._normalizer is not None and self._normalizer.returns is not None:
             self._collecting = RewardTracker(self._cfg, self._normalizer, self._collecting)
         self.prepare_acting()
@@ -418,6 +439,8 @@ class TorchPolicy(ActingPolicy):
             )
         if self._cfg.normalize.observation or self._cfg.normalize.reward:
             network.add_module("normalizer", normalization.Normalizer(self._cfg))
+        if self._cfg.exploration_bonus.type != "none":
+            network.add_module("novelty", exploration_bonus.Novelty(self._cfg))
         return network
 
     def _get_export_module(self) -> nn.Module:

@@ -47,6 +47,7 @@ def is_dense(cfg: TorchPolicyConfig) -> bool:
     return (
         is_vector
         and not cfg.has_own_network
+        and not (cfg.on_policy and cfg.exploration_bonus.type != "none")  # collectors compute it
         and not (model.type or model.head or model.embedding_size)
         and model.memory == "none"
         and model.activation in _ACTIVATIONS
