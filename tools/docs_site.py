@@ -25,6 +25,7 @@ ROOT = Path(__file__).resolve().parent.parent
 SOURCE, SITE = ROOT / "build" / "docs-source", ROOT / "build" / "docs"
 GUIDES = {
     "hpcdi": "README.md",
+    "Quickstart": "guides/QUICKSTART.md",
     "Experiments": "configs/README.md",
     "Scores": "configs/SCORES.md",
     "On a cluster": "slurm/README.md",
@@ -35,6 +36,10 @@ GUIDES = {
     "Bring an environment": "hpcdi/env/README.md",
     "Environments that are MPI programs": "hpcdi/env/MPI.md",
     "Teams: all players learn": "hpcdi/env/TEAMS.md",
+    "Tuning and NaN": "guides/TUNING.md",
+    "Data": "guides/DATA.md",
+    "Faults": "guides/FAULTS.md",
+    "Several players": "guides/LEAGUE.md",
     "Coming from DI-engine": "hpcdi/worker/README.md",
     "Changes": "CHANGELOG.md",
 }
@@ -64,7 +69,7 @@ def main() -> int:
 
 def _guides() -> Iterator[Path]:
     """Yields the guides of the checkout."""
-    for folder in (".", "configs", "slurm", "hpcdi"):
+    for folder in (".", "configs", "guides", "slurm", "hpcdi"):
         top = ROOT / folder
         yield from top.glob("*.md") if folder == "." else top.rglob("*.md")
 

@@ -19,7 +19,8 @@ HELP = """\
 Write an algorithm or an environment to begin from: NAME.py, an experiment that uses it, and a test,
 which passes at once. Guides: hpcdi/policy/README.md, hpcdi/env/README.md and MPI.md.
 
-  hpcdi new policy my_a2c        then: pytest test_my_a2c.py; hpcdi train my_a2c.yaml
+  hpcdi new policy my_a2c        then: python -m pytest test_my_a2c.py (pip install pytest);
+                                       hpcdi train my_a2c.yaml
   hpcdi new env my_walk
   hpcdi new env my_flow --mpi          on several MPI ranks, in Python; --mpi c: in C
 """
@@ -56,7 +57,7 @@ def main(arguments: Sequence[str]) -> int:
             named = text.replace("NAME", name).replace("CLASS", name.title().replace("_", ""))
             Path(file).write_text(named)
         say(f"  written      {file}")
-    say(f"  then         pytest test_{name}.py; hpcdi train {name}.yaml")
+    say(f"  then         python -m pytest test_{name}.py; hpcdi train {name}.yaml")
     return EXIT_DONE
 
 
