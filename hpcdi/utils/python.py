@@ -26,6 +26,9 @@ def leave_present_folder() -> None:
     And what an empty entry of PYTHONPATH stands for, here and in what this process starts:
     ``PYTHONPATH=$PYTHONPATH:/x`` has one where the variable was unset, and nobody means it.
     """
+    processes = sys.modules.get("multiprocessing.process")
+    if processes is not None and getattr(processes.current_process(), "_inheriting", False):
+        return  # a child that is spawned has its parent's path, experiments' folders included
     named = [folder for folder in os.environ.get("PYTHONPATH", "").split(os.pathsep) if folder]
     if os.pathsep in os.environ.get("PYTHONPATH", "") and _present() not in named:
         os.environ["PYTHONPATH"] = os.pathsep.join(named)

@@ -20,7 +20,9 @@ def test_the_quickstart_works_as_it_stands(tmp_path: Path) -> None:
     (block,) = re.findall(r"```bash\n(.*?)```", text, flags=re.DOTALL)
     paths = {"PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"}
     subprocess.run(
-        ["bash", "-euo", "pipefail", "-c", block], cwd=tmp_path, env={**os.environ, **PYTHONPATH, **paths},
+        ["bash", "-euo", "pipefail", "-c", block],
+        cwd=tmp_path,
+        env={**os.environ, **PYTHONPATH, **paths},
         check=True,
-    )  # fmt: skip
+    )
     assert (tmp_path / "report.html").stat().st_size > 10_000

@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 from hpcdi.commands.rehearse.facts import Stage
 from hpcdi.env.base import EnvFailure
 from hpcdi.env.child_process import variables_of_a_child
-from hpcdi.errors import HpcdiError
+from hpcdi.errors import ConfigError, HpcdiError
 
 S = TypeVar("S", bound=Stage)
 Tell = Callable[[Stage], None]
@@ -74,6 +74,8 @@ def run_stage(
     """Run a stage; what ends it early is its trouble."""
     try:
         stage(facts, *arguments, tell=tell)
+    except ConfigError as error:  # all problems, in one line
+        facts.trouble = " ".join(str(error).split())
     except HpcdiError as error:
         facts.trouble = str(error).partition("\n")[0]
     except BaseException as error:  # whatever an environment raises
