@@ -159,6 +159,8 @@ class Policy(Configurable):
     Config: ClassVar[type] = PolicyConfig
     _cfg: PolicyConfig
     MODES = ("learn", "collect", "eval", "command")
+    HOLDS_OTHERS: ClassVar[bool] = False
+    """True if it consists of policies, and takes ``gets_weights`` for them; see `create_policy`."""
     dict_form: ClassVar[Any] = None
     """Gives the modes of a policy of columns their methods by dicts, for DI-engine's loops;
     `hpcdi.worker` sets it, to `hpcdi.worker.dict_form.DictForm`."""

@@ -48,7 +48,11 @@ def create_policy(
     if is_command and settings is not None:
         config = cfg if isinstance(cfg, settings) else parse(settings, cfg, settings.__name__)
         return Policy(config, enable_field, seed=seed)
-    policy: Policy = get_policy_cls(cfg)(cfg, enable_field, seed=seed)
+    policy_cls = get_policy_cls(cfg)
+    of_several = (
+        {"gets_weights": gets_weights} if getattr(policy_cls, "HOLDS_OTHERS", False) else {}
+    )
+    policy: Policy = policy_cls(cfg, enable_field, seed=seed, **of_several)
     return policy
 
 

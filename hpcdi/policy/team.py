@@ -25,8 +25,16 @@ _POLICIES = 1000  # streams of random numbers
 
 
 class TeamPolicy(Policy):
-    """Policies of a team; see the module."""
+    """Policies of a team; see the module.
 
+    Args:
+        cfg: the settings.
+        enable_field: modes.
+        seed: of their random numbers.
+        gets_weights: see `create_policy`.
+    """
+
+    HOLDS_OTHERS = True
     Config: ClassVar[type] = TeamConfig
     _cfg: TeamConfig
 
@@ -38,8 +46,10 @@ class TeamPolicy(Policy):
         enable_field: Sequence[str] | None = None,
         *,
         seed: np.random.SeedSequence | None = None,
+        gets_weights: bool = False,
     ) -> None:
         self._policies: dict[str, Any] = {}
+        self._gets_weights = gets_weights
         super().__init__(cfg, enable_field, seed=seed)
 
     def _make(self) -> None:
@@ -59,7 +69,7 @@ class TeamPolicy(Policy):
                 dataclasses.replace(group.policy, cuda=cfg.cuda, priority=cfg.priority),
                 modes,
                 seed=np.random.SeedSequence(self._seed.entropy, spawn_key=key),
-                gets_weights="learn" not in modes,
+                gets_weights=self._gets_weights,
             )
 
     def _each(self) -> Iterator[tuple[Group, Any]]:

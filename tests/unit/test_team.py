@@ -267,7 +267,8 @@ def test_collectors_without_torch_act_as_those_with_it() -> None:
     model = learner.learn_mode.state_dict()["model"]
     _, transitions, *_ = played(cfg, Relay())
     observation = {n: c for n, c in transitions.items() if n.startswith("observation/")}
-    dense = policy(cfg, "collect")
+    seed = np.random.SeedSequence(1)
+    dense = create_policy(cfg, ["collect"], seed=seed, gets_weights=True)
     assert dense.collect_mode.get_attribute("takes_arrays")
     dense.collect_mode.load_state_dict({"model": {n: p.numpy() for n, p in model.items()}})
     values = dense.collect_mode.get_attribute("columnar").act(observation, {})["value/hare_1"]
