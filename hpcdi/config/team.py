@@ -139,6 +139,8 @@ class TeamConfig(PolicyConfig):
             yield Problem("normalize.reward", "is not for the policies of a team yet")
         if getattr(policy, "hindsight", None) not in (None, HindsightConfig()):
             yield Problem("hindsight", "is not for the policies of a team yet")
+        if policy.exploration_bonus.type != "none":
+            yield Problem("exploration_bonus.type", "is not for the policies of a team yet")
         if not policy.on_policy and policy.nstep > self.collect.n_sample:
             said = f"is above policy.collect.n_sample ({self.collect.n_sample}), where it ends"
             yield Problem("nstep", said)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -32,6 +33,8 @@ BINDING = (
     "env",  # weights and stored data belong to its observations, actions and rewards
     "policy.type",
     "policy.model",  # the shapes of the weights
+    "policy.players",  # of a team: who acts by which policy
+    "policy.numbers",
     "policy.normalize",  # its statistics are among them
     "policy.on_policy",
     "policy.nstep",  # how an item of the replay buffer was made
@@ -451,10 +454,15 @@ def differences(
     return [
         Difference(key, olds.get(key, _ABSENT), news.get(key, _ABSENT))
         for key in dict.fromkeys([*olds, *news])
-        if is_below(key, keys)
-        and not is_below(key, free)
+        if is_below(_of_policy(key), keys)
+        and not is_below(_of_policy(key), free)
         and olds.get(key, _ABSENT) != news.get(key, _ABSENT)
     ]
+
+
+def _of_policy(key: str) -> str:
+    """Returns the path of a setting of one of a team's policies as if there were one policy."""
+    return re.sub(r"^policy\.policies\.[^.]+\.", "policy.", key)
 
 
 def is_below(key: str, keys: Iterable[str]) -> bool:

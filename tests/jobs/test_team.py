@@ -16,8 +16,8 @@ def test_two_policies_learn_over_ranks_and_in_one_process(
     start: Callable[..., Running], resume: Callable[..., Running]
 ) -> None:
     job = start(
-        CONFIGS / "speaker_listener_ppo.yaml", "-n", "3", "env.stop_value=99", "system.snapshot_s=1",
-        "policy.eval.every=2000 env_steps",
+        CONFIGS / "speaker_listener_ppo.yaml", "-n", "3", "env.stop_value=99",
+        "system.snapshot_s=1", "policy.eval.every=2000 env_steps",
     )  # fmt: skip
     job.until(lambda: (job.run_dir / "snapshots" / "snapshot_000003").exists())
     job.kill_everything()

@@ -11,6 +11,7 @@ from hpcdi.config.load import load
 from hpcdi.run.resume import BINDING, FREE, SAME, Difference, differences, is_below
 
 CONFIG = Path(__file__).parent.parent.parent / "configs" / "cartpole_dqn.yaml"
+TEAM = CONFIG.with_name("speaker_listener_ppo.yaml")
 
 
 def mapping(*overrides: str) -> dict[str, Any]:
@@ -71,8 +72,20 @@ def test_every_key_of_the_list_is_one() -> None:
             tree = tree[name]
         return True
 
-    whole = mapping()
-    assert [key for key in (*BINDING, *FREE, *SAME) if not has(whole, key)] == []
+    whole = mapping(), load(TEAM).to_mapping()
+    listed = (*BINDING, *FREE, *SAME)
+    assert [key for key in listed if not any(has(each, key) for each in whole)] == []
+
+
+def test_of_a_team_each_policy_has_what_must_stay() -> None:
+    def differing(override: str) -> list[str]:
+        team = load(TEAM).to_mapping(), load(TEAM, [override]).to_mapping()
+        return [each.key for each in differences(*team)]
+
+    one = "policy.policies.speaker"
+    assert differing(f"{one}.learn.learning_rate=1e-4") == []
+    assert differing(f"{one}.model.layer_norm=true") == [f"{one}.model.layer_norm"]
+    assert differing("policy.numbers=false") == ["policy.numbers"]
 
 
 def test_a_name_frees_what_is_below_it() -> None:
