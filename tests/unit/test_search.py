@@ -13,6 +13,8 @@ import pytest
 
 from fakes.searchers import STEPS, Planted
 from hpcdi import cli
+from hpcdi.commands.batch_script import script_text
+from hpcdi.commands.sweep.on_slurm import searching_tasks
 from hpcdi.commands.sweep.runs import FAILED, PRUNED, Search, read, read_trial
 from hpcdi.commands.sweep.scores import area_of, value_at
 from hpcdi.commands.sweep.trials import (
@@ -23,6 +25,7 @@ from hpcdi.commands.sweep.trials import (
     overrides_of,
     searcher_class,
 )
+from hpcdi.config.compiled import compile_config
 from hpcdi.errors import ConfigError, LaunchError
 from hpcdi.search import Dimension, OptunaSearcher, RandomSearcher, Searcher
 
@@ -201,6 +204,16 @@ def test_a_dry_run_shows_the_search(capsys: pytest.CaptureFixture[str]) -> None:
     out = capsys.readouterr().out
     assert "9 trials by random in runs/hill/sweeps/search-" in out
     assert "the area return is maximised; pruned each 32 steps; steps of a run: 320" in out
+
+
+def test_tasks_of_an_array_search_together(tmp_path: Path) -> None:
+    search = Search("random", dimensions_of(["env.kwargs.y=int(0,15)"]), 9, "best", True, 0)
+    made, experiment = make_search(HILL, [], None, search, None, serial=False)
+    slurm = compile_config(experiment).config.slurm
+    script = script_text(searching_tasks(made, slurm, 4))
+    assert "#SBATCH --array=0-3\n" in script
+    assert "set -- --jobs 1\n" in script
+    assert 'hpcdi sweep resume "$RUN" --pack "$@" &' in script
 
 
 def test_a_searcher_of_ones_own_is_named(tmp_path: Path) -> None:

@@ -273,8 +273,7 @@ def _run_search(sweep: Sweep, options: argparse.Namespace) -> int:
         print_lines([f"job {number}", f"  hpcdi sweep status {root}", f"  scancel {number}"])
         return EXIT_DONE
     left = max(1, search.trials - sum(e.state != RUNNING for e in sweep.elements))
-    is_task = bool(sweep.job) and sweep.job == os.environ.get("SLURM_ARRAY_JOB_ID")
-    worker = os.environ.get("SLURM_ARRAY_TASK_ID", "") if is_task else ""
+    worker = "" if options.local else os.environ.get("SLURM_ARRAY_TASK_ID", "")
     if worker and search.searcher not in ("optuna", "random"):
         raise LaunchError("a searcher of your own is in one process: --local or --pack")
     places = _places(sweep, range(left), options)
