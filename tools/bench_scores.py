@@ -105,6 +105,7 @@ TASKS = (
     Task("pendulum_novel_ppo_lstm", "serial", -218, 140, f"{ZOO}, 100k"),
     Task("memory_len_r2d2", "serial", 1.0, 0, "the best possible"),
     Task("bitflip_dqn_her", "serial", 1.0, 0.05, "the best possible"),
+    Task("deepsea_ppo_rnd", "serial", 0.99, 0.09, "the best possible"),
     Task("lunarlander_dqn", "serial", 200, 0, "Gymnasium: solved", quick=False),
     Task("lunarlander_ppo", "train", 242, 32, f"{ZOO} (v2), 1M", quick=False),
     Task("lunarlander_continuous_sac", "serial", 260, 66, f"{ZOO}, 500k", quick=False),
