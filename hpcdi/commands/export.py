@@ -5,19 +5,21 @@ from __future__ import annotations
 import importlib.util
 import itertools
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from hpcdi.commands.export_data import DATASETS, add_filters, export_dataset
+from hpcdi.commands.export_played import ProgramActor, mask_of, returns_of, starts_of
 from hpcdi.commands.options import add_policy, at_least, make_parser
 from hpcdi.commands.saved_policy import LoadedPolicy, find_policy, load_policy
 from hpcdi.errors import EXIT_DONE, LaunchError, PolicyError, PolicyFileError
 from hpcdi.run.run_folder import short
 from hpcdi.store.atomic import published
 from hpcdi.store.disk_full import or_refuse
-from hpcdi.types import Array, Columns, Leaf, Spaces
+from hpcdi.types import ACTION_MASK, Array, Columns, Leaf, Spaces
 from hpcdi.utils.log import say
 from hpcdi.utils.metrics import human_bytes
 from hpcdi.utils.nested import under
@@ -26,8 +28,13 @@ HELP = """\
 Write a policy as a file that acts without hpcdi: observations float32 [batch, ...] in, greedy
 actions out, with the values that the policy computes. Observations of several arrays are inputs
 observation/NAME; a memory has inputs state/NAME, zeros at the start of an episode, and outputs
-next_state/NAME, which are those of the next step. The file is read back and must act as the policy
-does.
+next_state/NAME, which are those of the next step. Where environments have masks of legal actions,
+action_mask [batch, n] (true: legal) is an input, n values of all discrete components one after the
+other. Actions are what the environment's step takes. PPO and IMPALA return the distribution's
+parameters, too: logits (illegal ones are -1e8), mean and log_std in the environment's units (what
+is drawn is clipped to the bounds); SAC mean and log_std before tanh and scaling. The file is read
+back and must act as the policy does; with --play N it plays N episodes, and their returns must be
+those of hpcdi eval.
 
   hpcdi export runs/cartpole_dqn/latest                        cartpole_dqn.pt2, for torch.export
   hpcdi export runs/cartpole_dqn/latest -o policy.onnx         for ONNX
@@ -36,7 +43,8 @@ does.
   hpcdi export runs/kuramoto_sac/latest --to fortran -o jets.f90
 
 Source code in C or Fortran computes in double precision what a policy of layers of numbers does,
-normalisation included, one observation a call; convolutions and memories have no such form. Where a
+normalisation included, one observation a call; it knows no masks, discrete actions count from 0,
+and convolutions and memories have no such form. Where a
 compiler is there, it is compiled and must act as the policy does.
 
 ONNX needs the packages onnx and onnxscript: pip install 'hpcdi[onnx]'
@@ -90,6 +98,10 @@ def main(arguments: Sequence[str]) -> int:
         "--batch", type=_batch, default="dynamic", metavar="N",
         help="observations per call; dynamic (default): any number",
     )  # fmt: skip
+    parser.add_argument(
+        "--play", type=at_least(1), default=0, metavar="N",
+        help="let the file play N episodes, too: its returns must be those of hpcdi eval",
+    )  # fmt: skip
     add_filters(parser)
     given = parser.parse_intermixed_args(arguments)
     kind = _format_of(given.output, given.format)
@@ -101,14 +113,7 @@ def main(arguments: Sequence[str]) -> int:
     say(str(saved))
     from hpcdi.policy.programs import PROGRAMS
 
-    module, first = _module_of(loaded), loaded.spaces.observation[0]
-    if "observation" in getattr(module, "inputs", {}):  # the network's own shape may be flat
-        module.inputs["observation"] = first.shape
-    origins = loaded.config.env.origins
-    if origins and not hasattr(module, "subtract"):
-        raise PolicyError("a policy of another form than Greedy knows no env.origin")
-    if origins:
-        module.subtract(origins)
+    module, first = _prepared(loaded, kind), loaded.spaces.observation[0]
     if kind in SOURCES:
         _write_source(module, loaded, kind, given.output)
         return EXIT_DONE
@@ -119,13 +124,47 @@ def main(arguments: Sequence[str]) -> int:
         out.flush()
         read_back = PROGRAMS[kind].load(Path(out.name).read_bytes())
         difference = _compare(read_back, module, loaded, given.batch, file)
+        if given.play:
+            _play(read_back, module, loaded, given, file)
     say(f"  written      {short(file)}, {human_bytes(file.stat().st_size)}")
     for name, described in program.signature:
         say(f"  {name:<12} {described}")
     say(f"  checked      {_TRIALS} observations, largest difference of an action {difference:.3g}")
-    if loaded.spaces.is_masked:
+    if given.play:
+        say(f"  played       {given.play} episodes: returns are equal to the policy's")
+    if loaded.spaces.is_masked and not getattr(module, "logits", 0):
         say("  note         it knows no action masks: take the legal action of the highest value")
     return EXIT_DONE
+
+
+def _play(act: Any, module: Any, loaded: LoadedPolicy, given: Any, file: Path) -> None:
+    """Let the program play episodes beside the policy.
+
+    Raises:
+        PolicyFileError: its returns differ.
+    """
+    actor = ProgramActor(
+        act,
+        partial(_first_state, module),
+        partial(_inputs, module, loaded),
+        loaded.spaces,
+        given.batch,
+    )
+    own, made = returns_of(loaded, actor, given.play)
+    if own != made:
+        number = next(i for i, pair in enumerate(zip(own, made, strict=True)) if pair[0] != pair[1])
+        raise PolicyFileError(
+            file,
+            f"was not written: in episode {number} of {given.play} it returns {made[number]:g}, "
+            f"and the policy {own[number]:g}",
+        )
+
+
+def _inputs(module: Any, loaded: LoadedPolicy, given: Columns) -> Columns:
+    """Returns a program's inputs but its state, of what an actor is given."""
+    observed = under(given, "observation")
+    inputs = _from_afar(observed, loaded)
+    return {**inputs, **mask_of(given)} if getattr(module, "logits", 0) else inputs
 
 
 def _write_source(module: Any, loaded: LoadedPolicy, language: str, output: str | None) -> None:
@@ -186,6 +225,28 @@ def _file_of(output: str | None, default: str) -> Path:
     return Path(output) / default if Path(output).is_dir() else Path(output)
 
 
+def _prepared(loaded: LoadedPolicy, kind: str) -> Any:
+    """Returns the policy's module, which takes what the environment returns.
+
+    Raises:
+        PolicyError: it has none, or knows no origins.
+    """
+    module, spaces = _module_of(loaded), loaded.spaces
+    if "observation" in getattr(module, "inputs", {}):  # the network's own shape may be flat
+        module.inputs["observation"] = spaces.observation[0].shape
+    origins = loaded.config.env.origins
+    if origins and not hasattr(module, "subtract"):
+        raise PolicyError("a policy of another form than Greedy knows no env.origin")
+    if origins:
+        module.subtract(origins)
+    if kind in FORMATS and hasattr(module, "take_masks"):
+        module.tell()
+        module.starts = {leaf.column("action"): leaf.starts for leaf in spaces.action}
+        if spaces.is_masked:
+            module.take_masks(sum(sum(leaf.counts) for leaf in spaces.action))
+    return module
+
+
 def _module_of(loaded: LoadedPolicy) -> Any:
     try:
         return loaded.mode.get_attribute("export_module")
@@ -203,14 +264,18 @@ def _compare(act: Any, module: Any, loaded: LoadedPolicy, batch: int | None, fil
         PolicyFileError: it is too large.
     """
     size, differences = batch or _TRIALS, [0.0]
-    numbers = itertools.count()
+    numbers, starts = itertools.count(), starts_of(loaded.spaces)
     for _ in range(-(-_TRIALS // size)):
         loaded.mode.reset()
         state: Columns = {}
         for _ in range(_STEPS):  # of episodes, as far as there is a memory
-            given = _observations(loaded.spaces, size, next(numbers))
-            own = under(loaded.actor.act(given, {}), "action")
-            inputs = _from_afar(given, loaded)
+            number = next(numbers)
+            given = _observations(loaded.spaces, size, number)
+            if getattr(module, "logits", 0):
+                given[ACTION_MASK] = _masks(loaded.spaces, size, number)
+            acted = under(loaded.actor.act(given, {}), "action")
+            own = {name: acted[name] + starts[name] for name in acted}
+            inputs = _inputs(module, loaded, given)
             made = act({**inputs, **(state or _first_state(module, size))})
             if batch is None and not state:  # in use it often gets a single observation
                 alone = {name: column[:1] for name, column in inputs.items()}
@@ -261,6 +326,16 @@ def _observations(spaces: Spaces, count: int, seed: int) -> Columns:
     """Returns random observations of the environment's shapes and dtypes, by column."""
     rng = np.random.default_rng(seed)
     return {leaf.column("observation"): _drawn(leaf, count, rng) for leaf in spaces.observation}
+
+
+def _masks(spaces: Spaces, count: int, seed: int) -> Array:
+    """Returns random masks, bool [count, logits]; of each component some value is legal."""
+    rng, columns = np.random.default_rng((seed, 1)), []
+    for values in (n for leaf in spaces.action for n in leaf.counts):
+        mask = rng.random((count, values)) < 0.5
+        mask[np.arange(count), rng.integers(0, values, count)] = True
+        columns.append(mask)
+    return np.concatenate(columns, axis=1)
 
 
 def _drawn(leaf: Leaf, count: int, rng: np.random.Generator) -> Array:

@@ -56,6 +56,12 @@ class ActorCriticPolicy(ActorCriticActing, TorchPolicy):
         *policy, value = output
         return self.distribution.greedy(policy, legal), value
 
+    def parameters_of(
+        self, output: tuple[Tensor, ...], legal: Tensor | None = None
+    ) -> Mapping[str, Tensor]:
+        """See `ActionDistribution.parameters`."""
+        return self.distribution.parameters(output[:-1], legal)
+
     @functools.cached_property
     def distribution(self) -> ActionDistribution:
         """Of actions, by the network's output."""

@@ -37,6 +37,25 @@ class ActionDistribution(ActionSampler):
             for leaf, part in parts_of(self.leaves, chosen, box)
         }
 
+    def parameters(
+        self, policy: Sequence[Tensor], legal: Tensor | None = None
+    ) -> dict[str, Tensor]:
+        """Returns ``logits`` [batch, logits], illegal ones low; ``mean, log_std`` [batch, means].
+
+        Those of Boxes are in the environment's units; what is drawn is clipped to their bounds.
+        """
+        found = {}
+        if self.counts:
+            found["logits"] = _masked_logits(policy[0][:, : self.logits], legal)
+        if self.means:
+            mean = policy[0][:, self.logits :]
+            log_std = policy[1].expand_as(mean)
+            if self._scale is not None:
+                middle, half = (torch.from_numpy(part).to(mean.device) for part in self._scale)
+                mean, log_std = middle + half * mean, log_std + half.log()
+            found |= {"mean": mean, "log_std": log_std}
+        return found
+
     def log_prob_entropy(
         self, policy: Sequence[Tensor], columns: Mapping[str, Any], legal: Tensor | None = None
     ) -> tuple[Tensor, Tensor]:

@@ -69,7 +69,7 @@ from hpcdi.policy.spaces import (
     obs_leaves,
     without,
 )
-from hpcdi.types import Columns, Leaf
+from hpcdi.types import ACTION_MASK, Columns, Leaf
 
 Observation = Tensor | dict[str, Tensor]
 _ACTIVATIONS: dict[str, type[nn.Module]] = {
@@ -845,13 +845,18 @@ class Greedy(nn.Module):
         network: the network.
         greedy: its output -> the best actions, and what else is of interest.
         names: of what `greedy` returns; the first is "action".
+        parameters: output and mask -> parameters of the distribution of actions, by their names.
         inputs: name -> shape of one: ``observation`` or, of several arrays, ``observation/<name>``;
             with a memory also ``state/<name>``, zeros at the start of an episode. None: one array.
 
     Attributes:
         output_names: of what is returned; actions of several parts are ``action/<name>``, and the
-            states after the step, ``next_state/<name>``, come last.
+            states after the step, ``next_state/<name>``, come last; before them the distribution's
+            parameters.
         far: inputs of which something is subtracted first.
+        starts: of actions, by their names, what the environment counts them from.
+        firsts: of discrete inputs the first value of each component, where it is not 0.
+        logits: entries of the input ``action_mask``, see `take_masks`; 0: there is none.
     """
 
     def __init__(
@@ -861,8 +866,14 @@ class Greedy(nn.Module):
         names: Sequence[str],
         inputs: Mapping[str, tuple[int, ...]] | None = None,
         action_names: Sequence[str] = (),
+        parameters: Callable[..., Mapping[str, Tensor]] | None = None,
     ) -> None:
         super().__init__()
+        self.firsts: dict[str, tuple[int, ...]] = {}
+        self.logits = 0
+        self.starts: dict[str, Sequence[int]] = {}
+        self._parameters_of = parameters
+        self._told: tuple[str, ...] = ()
         self.network, self.inputs = network, dict(inputs or {})
         self._greedy = greedy
         action, *others = names
@@ -871,6 +882,31 @@ class Greedy(nn.Module):
         after = [f"next_{name}" for name in self._states]
         self.output_names = (*(action_names or (action,)), *others, *after)
         self.far: dict[str, str] = {}
+
+    def tell(self) -> None:
+        """Return also the parameters of the distribution; they are computed once, for names."""
+        if self._parameters_of is None:
+            return
+        zeros = {name: self.first(name) for name in self.inputs}
+        with torch.no_grad():
+            output, _ = self.network(observation_of(zeros), state_of(zeros))
+        names = tuple(self._parameters_of(output, None))
+        after = [name for name in self.output_names if name.startswith("next_")]
+        before = self.output_names[: len(self.output_names) - len(after)]
+        self._told = names
+        self.output_names = (*before, *names, *after)
+
+    def first(self, name: str) -> Tensor:
+        """An input [1, ...] of zeros, or of the first values that it can have."""
+        values = torch.zeros(1, *self.inputs[name])
+        if firsts := self.firsts.get(name):
+            values += torch.tensor(firsts).reshape(self.inputs[name])
+        return values
+
+    def take_masks(self, logits: int) -> None:
+        """Take masks of legal actions, bool [batch, logits], as the input ``action_mask``."""
+        self.logits = logits
+        self.inputs[ACTION_MASK] = (logits,)
 
     def subtract(self, origin: Mapping[str, Sequence[float]]) -> None:
         """Take some inputs as float64, and subtract numbers first, as environments' rows have it.
@@ -894,10 +930,22 @@ class Greedy(nn.Module):
         normalizer = getattr(self.network, "normalizer", None)
         normalized = columns if normalizer is None else normalizer(columns)
         output, state = self.network(observation_of(normalized), state_of(columns))
-        action, *others = self._greedy(output)
+        legal = [columns[ACTION_MASK]] if self.logits else []
+        action, *others = self._greedy(output, *legal)
         actions = [action[name] for name in self._parts] if self._parts else [action]
+        names = [f"action/{name}" for name in self._parts] or ["action"]
+        actions = [self._counted(name, one) for name, one in zip(names, actions, strict=True)]
+        if self._parameters_of is not None and self._told:
+            told = self._parameters_of(output, legal[0] if legal else None)
+            others += [told[name] for name in self._told]
         after = (state[name.removeprefix("state/")] for name in self._states)
         return (*actions, *others, *after)
+
+    def _counted(self, name: str, action: Tensor) -> Tensor:
+        starts = self.starts.get(name, ())
+        if not any(starts):
+            return action
+        return action + torch.tensor(starts, device=action.device).reshape(action.shape[1:])
 
 
 def learner_device(*, cuda: bool) -> torch.device:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import importlib.util
 import io
 import json
 import logging
@@ -17,7 +18,7 @@ from torch import Tensor, nn
 
 from hpcdi.errors import PolicyError
 from hpcdi.policy.networks import Greedy
-from hpcdi.types import Array
+from hpcdi.types import ACTION_MASK, Array
 
 Act: TypeAlias = Callable[[Mapping[str, Array]], dict[str, Array]]
 _INPUT = "observation"
@@ -89,7 +90,7 @@ class TorchProgram:
 
 
 class OnnxProgram:
-    """An ONNX model; read back by ONNX's own reference in numpy."""
+    """An ONNX model; read back by onnxruntime, or else by ONNX's own reference in numpy."""
 
     def trace(self, module: nn.Module, obs_shape: Sequence[int], batch: int | None) -> Program:
         """See `ProgramKind.trace`."""
@@ -114,6 +115,8 @@ class OnnxProgram:
 
         model = onnx.load_model_from_string(data)
         onnx.checker.check_model(model)
+        if importlib.util.find_spec("onnxruntime") is not None:
+            return _by_onnxruntime(data)
         evaluator = ReferenceEvaluator(model)
 
         def act(inputs: Mapping[str, Array]) -> dict[str, Array]:
@@ -121,6 +124,14 @@ class OnnxProgram:
             return dict(zip(evaluator.output_names, outputs, strict=True))
 
         return act
+
+
+def _by_onnxruntime(data: bytes) -> Act:
+    import onnxruntime
+
+    session = onnxruntime.InferenceSession(data, providers=["CPUExecutionProvider"])
+    names = [output.name for output in session.get_outputs()]
+    return lambda inputs: dict(zip(names, session.run(None, dict(inputs)), strict=True))
 
 
 PROGRAMS: dict[str, ProgramKind] = {"torch": TorchProgram(), "onnx": OnnxProgram()}
@@ -138,6 +149,12 @@ def _example(
         )
         for name, shape in inputs.items()
     }
+    if isinstance(module, Greedy):
+        for name, firsts in module.firsts.items():
+            if firsts:
+                example[name] += torch.tensor(firsts).reshape(inputs[name])
+        if module.logits:
+            example[ACTION_MASK] = torch.ones_like(example[ACTION_MASK], dtype=torch.bool)
     if batch:
         return example, None
     free = tuple({0: torch.export.Dim("batch", min=1)} for _ in example)

@@ -212,6 +212,11 @@ class SACPolicy(SACActing, SoftActorCritic):
         action = middle + half * mean.tanh()
         return (action.reshape(-1, *as_shape(self._cfg.model.action_shape)),)
 
+    def parameters_of(self, output: Tensor, legal: Tensor | None = None) -> Mapping[str, Tensor]:  # noqa: ARG002
+        """``mean, log_std`` of what is squashed by tanh, and then scaled to the bounds."""
+        mean, log_std = output.chunk(2, dim=1)
+        return {"mean": mean, "log_std": log_std.clamp(*LOG_STD)}
+
     # ---------------------------------------------------------------------------------- learning
 
     def prepare_learning(self) -> None:

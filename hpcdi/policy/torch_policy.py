@@ -94,6 +94,17 @@ class TorchPolicy(ActingPolicy):
         """
         raise NotImplementedError
 
+    def parameters_of(
+        self,
+        output: Any,  # noqa: ARG002
+        legal: Tensor | None = None,  # noqa: ARG002
+    ) -> Mapping[str, Tensor]:
+        """Returns the parameters of the distribution of actions, [batch, ...], for `hpcdi export`.
+
+        Arguments are those of `greedy`.
+        """
+        return {}
+
     def make_optimizer(self, network: nn.Module) -> torch.optim.Optimizer:
         """Returns the configured optimizer of a network's parameters."""
         return optimizers.make_optimizer(network, self._cfg.learn)
@@ -450,7 +461,11 @@ class TorchPolicy(ActingPolicy):
             inputs[_STATE + name] = tuple(state.shape[1:])
         parts = [leaf for leaf in getattr(model, "action_leaves", ()) if leaf.name]
         actions = [leaf.column("action") for leaf in parts]
-        return networks.Greedy(self._model, self.greedy, self.OUTPUTS, inputs, actions)
+        made = networks.Greedy(
+            self._model, self.greedy, self.OUTPUTS, inputs, actions, self.parameters_of
+        )
+        made.firsts = {leaf.column("observation"): leaf.starts for leaf in obs_leaves(model)}
+        return made
 
 
 class ReplayPolicy(ReplayActing, TorchPolicy):

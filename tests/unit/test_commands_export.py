@@ -88,12 +88,14 @@ def test_what_is_written_acts_as_the_policy_does(
         "checked      64 observations, largest difference of an action ",
     ):  # fmt: skip
         assert words in said, words
-    assert ("it knows no action masks" in said) == (name == "battle")
+    masks = [torch.ones(1, 9, dtype=torch.bool)] if name == "battle" else []
+    assert ("action_mask  bool [batch, 9]" in said) == bool(masks)
     module, mode = torch.export.load(file).module(), mode_of(run_dir)
     rng = np.random.default_rng(7)
     for batch in (1, 2, 37):
         given = rng.standard_normal((batch, *shape)).astype(np.float32) * 10
-        actions, values = module(torch.from_numpy(given))
+        legal = [mask.expand(batch, -1).clone() for mask in masks]
+        actions, values, *_ = module(torch.from_numpy(given), *legal)
         own = own_actions(mode, given)
         assert actions.shape == own.shape
         np.testing.assert_allclose(actions.numpy(), own, rtol=1e-5, atol=1e-5)
@@ -112,7 +114,7 @@ def test_continuous_actions_keep_their_bounds(export: Callable[..., str], tmp_pa
     file = tmp_path / "made" / "policy.pt2"
     export(policy, *PPO, "-o", str(file))
     given = np.random.default_rng(1).standard_normal((50, 3)).astype(np.float32)
-    actions, _ = torch.export.load(file).module()(torch.from_numpy(given))
+    actions, *_ = torch.export.load(file).module()(torch.from_numpy(given))
     assert (actions.min(), actions.max()) == (-2.0, 2.0)
     assert (actions.abs() == 2.0).sum() > 40
 
@@ -310,12 +312,13 @@ def test_onnx_acts_as_the_policy_does(
     assert first.name == "observation"
     assert first.type.tensor_type.shape.dim[0].dim_param == "batch"
     value = "values" if name == "dqn" else "value"
-    assert [output.name for output in model.graph.output] == ["action", value]
+    told = [] if name == "dqn" else ["mean", "log_std"]
+    assert [output.name for output in model.graph.output] == ["action", value, *told]
     given = np.random.default_rng(7).standard_normal((5, *SHAPES[name][0])).astype(np.float32)
     own = own_actions(mode_of(kept(name)), given)
     for run in (_by_reference, _by_onnxruntime):
         for batch in (given, given[:1]):
-            actions, values = run(file, batch)
+            actions, values, *_ = run(file, batch)
             np.testing.assert_allclose(actions, own[: len(batch)], rtol=1e-4, atol=1e-5)
             assert len(values) == len(batch)
 
@@ -332,3 +335,25 @@ def _by_onnxruntime(file: Path, given: Any) -> Any:
     import onnxruntime
 
     return onnxruntime.InferenceSession(file).run(None, {"observation": given})
+
+
+@pytest.mark.parametrize(("kind", "suffix"), [("several", ".pt2"), ("discrete", ".onnx")])
+def test_masks_memory_a_dict_and_starts_play_as_the_policy_does(
+    export: Callable[..., str], tmp_path: Path, kind: str, suffix: str
+) -> None:
+    """Normalised, too; equal returns of equal seeds, and legal actions alone."""
+    if suffix == ".onnx":
+        pytest.importorskip("onnxscript")
+    settings = (
+        *SMALL, "env.env_id=fakes.masked_cards:Cards", f"env.kwargs={{kind: {kind}}}",
+        "policy.normalize.observation=true", "env.import_names=[]", "env.wrappers=[]",
+    )  # fmt: skip
+    policy = policy_file(tmp_path, "cartpole_novel_ppo_lstm", *settings)
+    file = str(tmp_path / f"p{suffix}")
+    said = " ".join(export(policy, *settings, "-o", file, "--play", "20").split())
+    assert "played 20 episodes: returns are equal to the policy's" in said
+    size = 4 if kind == "discrete" else 7
+    assert f"action_mask bool [batch, {size}]" in said
+    assert f"logits float32 [batch, {size}]" in said
+    assert "observation/pair/1 float32 [batch, 2]" in said
+    assert "note" not in said
