@@ -40,7 +40,8 @@ _SET_BY_LIBRARIES = (
 def _no_leaked_thread() -> Iterator[None]:
     before = set(threading.enumerate())
     yield
-    left = [t for t in threading.enumerate() if t not in before and _joined_in_vain(t)]
+    started = [t for t in threading.enumerate() if t not in before and t.name != "tqdm_monitor"]
+    left = [thread for thread in started if _joined_in_vain(thread)]
     assert not left, f"threads are left over: {left}"
 
 

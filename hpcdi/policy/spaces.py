@@ -142,7 +142,7 @@ def with_spaces(cfg: P, spaces: Spaces) -> tuple[P, list[Problem]]:
             name
             for name in POLICY_REGISTRY
             if kind in getattr(cls := POLICY_REGISTRY.settings(name), "ACTIONS", ())
-            and not (cls.IMITATES or name.endswith("_command"))
+            and not (cls.IMITATES or cls.WHOLE_TEAMS or name.endswith("_command"))
         )
         problems.append(
             Problem(
