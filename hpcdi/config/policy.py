@@ -401,8 +401,10 @@ class OtherConfig(BaseOtherConfig):
 class NormalizeConfig:
     """Running normalisation, see `hpcdi.policy.normalization`; the network keeps the statistics."""
 
-    observation: bool = setting(
-        False, "observations to mean 0 and deviation 1; pictures of bytes and discrete ones stay"
+    observation: bool | None = setting(
+        False,
+        "observations to mean 0 and deviation 1; pictures of bytes and discrete ones stay. Empty: "
+        "where there are others",
     )
     reward: bool = setting(
         False,

@@ -125,7 +125,7 @@ def network_shape(spaces: Spaces) -> tuple[int, ...] | None:
 
 
 def with_spaces(cfg: P, spaces: Spaces) -> tuple[P, list[Problem]]:
-    """Fill empty shapes and bounds from the environment; say where given ones contradict it.
+    """Fill empty settings from the environment; say where given ones contradict it.
 
     Args:
         cfg: a policy's settings; its section ``model`` has, where actions may be others than
@@ -135,6 +135,10 @@ def with_spaces(cfg: P, spaces: Spaces) -> tuple[P, list[Problem]]:
     Returns:
         The filled settings, and the problems.
     """
+    if cfg.normalize.observation is None:
+        has_any = any(map(is_normalised, spaces.observation))
+        chosen = dataclasses.replace(cfg.normalize, observation=has_any)
+        cfg = dataclasses.replace(cfg, normalize=chosen)
     model, kind = cfg.model, spaces.action_kind
     problems = list(_observation_problems(cfg, spaces))
     if kind not in cfg.ACTIONS:

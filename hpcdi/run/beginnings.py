@@ -46,7 +46,7 @@ _BOX = {
 _OF: Mapping[str, Mapping[str, Any]] = {
     "ppo": {
         **_ON_POLICY,
-        "policy.normalize.observation": True,
+        "policy.normalize.observation": None,
         "policy.collect.n_sample": 128,
         "policy.learn.batch_size": 256,
         "policy.learn.learning_rate": 1e-3,

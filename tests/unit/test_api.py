@@ -18,9 +18,12 @@ from fakes.interrupting_env import SMALL, Walk
 from hpcdi import api
 from hpcdi.cli import main
 from hpcdi.config.load import load
+from hpcdi.config.policy import TorchPolicyConfig
 from hpcdi.errors import ConfigError, EnvValueError, LaunchError, RunError
+from hpcdi.policy.spaces import with_spaces
 from hpcdi.run.beginnings import settings_of
 from hpcdi.run.own_code import named
+from hpcdi.types import Leaf, Spaces
 
 pytestmark = pytest.mark.usefixtures("same_process_state")
 HERE = np.array([0.0], np.float32)
@@ -211,4 +214,17 @@ def test_beginnings_are_experiments(algorithm: str, tmp_path: Path) -> None:
     file = tmp_path / "x.yaml"
     file.write_text(f"env: {{env_id: X-v0}}\npolicy: {{type: {algorithm}}}\n")
     overrides = [f"{path}={api._text(value)}" for path, value in settings_of(algorithm).items()]
-    assert load(file, overrides).config.policy.type == algorithm
+    policy = load(file, overrides).config.policy
+    assert isinstance(policy, TorchPolicyConfig)
+    assert policy.type == algorithm
+    box, one_of, picture = (
+        Leaf("", (3,)),
+        Leaf("", (), "int64", (5,)),
+        Leaf("", (40, 40, 3), "uint8"),
+    )
+    parts = (Leaf("at", (3,)), Leaf("kind", (), "int64", (5,)))
+    acts = Leaf("", (2,), low=(-1.0, -1.0), high=(1.0, 1.0)), Leaf("", (), "int64", (2,))
+    for seen in ((box,), (one_of,), (picture,), parts, parts[1:]):
+        for act in acts:
+            if ("discrete" if act.counts else "continuous") in policy.ACTIONS:
+                assert with_spaces(policy, Spaces(seen, (act,)))[1] == []

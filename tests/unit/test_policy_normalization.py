@@ -201,7 +201,12 @@ def test_what_cannot_be_normalised_is_refused_at_once() -> None:
     _, problems = with_spaces(cfg, pictures)
     assert [problem.path for problem in problems] == ["normalize.observation"]
     assert "which encoders scale themselves" in problems[0].message
-    assert not with_spaces(cfg, simple_spaces((4,), "float32", 2, ()))[1]
+    numbers = simple_spaces((4,), "float32", 2, ())
+    assert not with_spaces(cfg, numbers)[1]
+    where_any = cls.parse_config({"type": "dqn", "normalize": {"observation": None}})
+    for spaces, is_normalised in ((pictures, False), (numbers, True)):
+        filled, problems = with_spaces(where_any, spaces)
+        assert (filled.normalize.observation, problems) == (is_normalised, [])
     with pytest.raises(ConfigError, match="normalize: unknown key"):  # it needs a policy in torch
         Policy({"normalize": {"observation": True}}, ())
 
