@@ -250,7 +250,7 @@ class R2D2ModelConfig(DQNModelConfig):
     """The network."""
 
     dueling: bool = setting(True, "value and advantage apart (Wang et al. 2016)")
-    memory: str = setting("lstm", "lstm, gru, or 'my_module:make'")
+    memory: str = setting("lstm", "lstm, gru, gtrxl, or 'my_module:make'")
 
 
 @dataclass(frozen=True)
@@ -312,7 +312,9 @@ class R2D2Config(DQNConfig):
         """Rules over several settings."""
         yield from DQNConfig.problems(self)
         if self.model.memory == "none":
-            yield Problem("model.memory", "R2D2 is DQN with a memory: lstm or gru; or use dqn")
+            yield Problem(
+                "model.memory", "R2D2 is DQN with a memory: lstm, gru or gtrxl; or use dqn"
+            )
         if self.collect.stride > self.collect.unroll_len:
             yield Problem("collect.stride", "is above unroll_len: transitions would be left out")
         if self.learn.burn_in >= self.collect.unroll_len:

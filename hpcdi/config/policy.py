@@ -76,7 +76,7 @@ class EpsConfig:
 _BUILT_IN = {
     "type": ("",),
     "encoder": ("", "auto", "mlp", "nature_cnn", "impala_cnn", "small_cnn", "multi"),
-    "memory": ("", "none", "lstm", "gru"),
+    "memory": ("", "none", "lstm", "gru", "gtrxl"),
     "head": ("", "q", "dueling_q", "actor_critic", "linear"),
 }
 """Names of the parts that `networks` has in its slots, without importing torch."""
@@ -132,9 +132,16 @@ class ModelConfig:
     )
     init_gain: float = setting(1.0, "scale of weights drawn orthogonal or xavier", above=0)
     memory: str = setting(
-        "none", "what is remembered within an episode: none, lstm, gru, or 'my_module:make'"
+        "none", "what is remembered within an episode: none, lstm, gru, gtrxl, or 'my_module:make'"
     )
-    memory_size: int = setting(128, "size of the memory's state", minimum=1)
+    memory_size: int = setting(
+        128, "size of the memory's state; of gtrxl that of a step in a layer", minimum=1
+    )
+    memory_len: int = setting(
+        64, "earlier steps that each layer of gtrxl attends to", minimum=1, maximum=65_535
+    )
+    memory_layers: int = setting(1, "layers of gtrxl", minimum=1)
+    memory_heads: int = setting(4, "heads of attention in each layer of gtrxl", minimum=1)
     memory_span: int | None = setting(
         None,
         "steps that an lstm or gru keeps something for before it has learnt anything (chrono "
@@ -151,6 +158,12 @@ class ModelConfig:
             name = getattr(self, slot)
             if name not in names and not re.fullmatch(r"[\w.]+:\w+", name):
                 yield Problem(slot, _unknown(name, names))
+        if self.memory == "gtrxl":
+            if self.memory_size % (2 * self.memory_heads):
+                parts = f"twice memory_heads ({self.memory_heads})"
+                yield Problem("memory_size", f"is {self.memory_size}, no multiple of {parts}")
+            if self.memory_span is not None:
+                yield Problem("memory_span", "is for lstm and gru; gtrxl has memory_len")
         for leaf, name in self.leaf_encoders.items():
             names = _BUILT_IN["encoder"]
             if name not in names and not re.fullmatch(r"[\w.]+:\w+", name):
@@ -474,6 +487,11 @@ class PolicyConfig(ComponentConfig):
         return "none"
 
     @property
+    def stack_len(self) -> int:
+        """Earlier steps that are stored with an item: see `TrainColumns.stacks`."""
+        return 0
+
+    @property
     def buffer(self) -> AdvancedBufferConfig:
         """Settings of a run's replay buffer.
 
@@ -576,6 +594,11 @@ class TorchPolicyConfig(PolicyConfig):
     def memory(self) -> str:
         """The memory of the policy's network, see `ModelConfig.memory`."""
         return self.model.memory
+
+    @property
+    def stack_len(self) -> int:
+        """See `PolicyConfig.stack_len`."""
+        return self.model.memory_len if self.memory == "gtrxl" else 0
 
     @property
     def sees_state(self) -> bool:

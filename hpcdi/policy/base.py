@@ -82,10 +82,13 @@ class TrainColumns:
         columns: name -> [transitions, ...], beside the observation, action, reward, flags and the
             policy's outputs, which are stored anyway.
         views: columns that the learner reads at other rows of stored ones.
+        stacks: outputs of acting that are stacks [transitions, k, ...], each moved on by one from
+            that of the step before: what is in several of them is stored once.
     """
 
     columns: Columns
     views: tuple[RowView, ...] = ()
+    stacks: tuple[str, ...] = ()
 
 
 class ColumnarActor(Protocol):

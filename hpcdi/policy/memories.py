@@ -94,6 +94,12 @@ class Recurrent(nn.Module):
         return {name: each.squeeze(0) for name, each in zip(self._names, states, strict=True)}
 
 
+def stacks(network: nn.Module) -> tuple[str, ...]:
+    """Returns the names of states that are stacks of what was kept of each step, newest last."""
+    own: tuple[str, ...] = getattr(network, "stacks", ())
+    return own or getattr(getattr(network, "memory", None), "stacks", ())
+
+
 def initial_state(network: nn.Module, batch: int) -> State:
     """Returns a network's state at the start of `batch` episodes; empty without a memory."""
     make = getattr(network, "initial_state", None)

@@ -60,6 +60,7 @@ from torch import Tensor, nn
 from hpcdi.config.algorithms import ActorCriticModelConfig
 from hpcdi.config.policy import ModelConfig
 from hpcdi.errors import PolicyError
+from hpcdi.policy.gtrxl import GTrXL
 from hpcdi.policy.memories import LENGTH, Recurrent, State, initial_state, state_of
 from hpcdi.policy.spaces import (
     SMALLEST_IMAGE,
@@ -642,6 +643,12 @@ def gru(features: int, model: ModelConfig) -> Recurrent:
     return Recurrent(features, model.memory_size, nn.GRU, model.memory_span)
 
 
+def gtrxl(features: int, model: ModelConfig) -> GTrXL:
+    """A gated transformer-XL."""
+    layers, heads = model.memory_layers, model.memory_heads
+    return GTrXL(features, model.memory_size, layers, heads, model.memory_len)
+
+
 # ------------------------------------------------------------------------------------------- heads
 
 
@@ -797,6 +804,12 @@ class ActorCritic(nn.Module):
         of_value = self.value_memory.initial_state(batch)
         return {**state, **{_VALUE + name: of_value[name] for name in of_value}}
 
+    @property
+    def stacks(self) -> tuple[str, ...]:
+        """See `memories.stacks`."""
+        own = tuple(getattr(self.memory, "stacks", ()))
+        return own if self.value_memory is None else (*own, *(_VALUE + name for name in own))
+
     def acting(
         self, observation: Observation, state: State
     ) -> tuple[tuple[Tensor | None, ...], State]:
@@ -826,7 +839,12 @@ ENCODERS: dict[str, Callable[..., Any]] = {
     "small_cnn": SmallCNN,
     "multi": MultiEncoder,
 }
-MEMORIES: dict[str, Callable[..., Any]] = {"none": NoMemory, "lstm": lstm, "gru": gru}
+MEMORIES: dict[str, Callable[..., Any]] = {
+    "none": NoMemory,
+    "lstm": lstm,
+    "gru": gru,
+    "gtrxl": gtrxl,
+}
 HEADS: dict[str, Callable[..., nn.Module]] = {
     "q": QHead,
     "dueling_q": DuelingQHead,

@@ -40,7 +40,7 @@ from hpcdi.policy import (
     optimizers,
 )
 from hpcdi.policy.acting.base import ActingPolicy, EvaluationActor, ReplayActing, RewardTracker
-from hpcdi.policy.base import LearnMode
+from hpcdi.policy.base import LearnMode, TrainColumns
 from hpcdi.policy.spaces import action_leaves, obs_leaves
 from hpcdi.types import ACTION_MASK, Array, Columns, Settings
 from hpcdi.utils.log import LOGGER
@@ -493,7 +493,14 @@ class _RememberingActor:
         self.states = memories.EpisodeStates(
             lambda batch: memories.initial_state(policy._model, batch)
         )
-        self.train_columns = actor.train_columns
+        self._stacks = tuple(_STATE + name for name in memories.stacks(policy._model))
+
+    def train_columns(
+        self, transitions: Mapping[str, Array], item_len: Array, last_observation: Columns
+    ) -> TrainColumns:
+        """See `ColumnarActor.train_columns`."""
+        made: TrainColumns = self._actor.train_columns(transitions, item_len, last_observation)
+        return dataclasses.replace(made, stacks=self._stacks)
 
     def act(self, observation: Columns, setting: Settings, rows: Array | None = None) -> Columns:
         """See `ColumnarActor.act`; returns also the states before the step, ``state/<name>``."""

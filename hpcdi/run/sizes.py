@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 
 from hpcdi.config.env import ChildConfig
+from hpcdi.config.policy import PolicyConfig, TorchPolicyConfig
 from hpcdi.config.schema import ExperimentConfig
 from hpcdi.env.child_process import OPEN_FILES
 from hpcdi.errors import Problem
@@ -33,7 +34,23 @@ def row_size(config: ExperimentConfig, spaces: Spaces) -> int:
         frames = first.shape[0]  # of an observation, stored once: one a row, and offsets
         observation += first.n_bytes // frames - first.n_bytes + 4 * frames
     n_sample = int(config.policy.collect.n_sample)
-    return round((observation + action + _ROW_EXTRA_BYTES) * (1 + frames / n_sample))
+    of_row = observation + action + _state_bytes(config.policy) + _ROW_EXTRA_BYTES
+    return round(of_row * (1 + (frames + config.policy.stack_len) / n_sample))
+
+
+def _state_bytes(policy: PolicyConfig) -> int:
+    """Returns the bytes of a memory's state that are stored beside a transition; 0: unknown."""
+    if not isinstance(policy, TorchPolicyConfig):
+        return 0
+    model = policy.model
+    numbers = {
+        "lstm": 2 * model.memory_size,
+        "gru": model.memory_size,
+        # a step of each layer, where the earlier ones are, and how many
+        "gtrxl": model.memory_layers * model.memory_size + model.memory_len + 1,
+    }
+    memories = 1 if getattr(model, "share_encoder", True) else 2
+    return 4 * numbers.get(policy.memory, 0) * memories
 
 
 def partition_size(config: ExperimentConfig) -> int:

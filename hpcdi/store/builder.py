@@ -85,6 +85,8 @@ class Segment:
         env_steps: int64 [items]; environment steps that each was made of, where its rows are no
             transitions but samples of a policy of dicts; None: as many as it has transitions.
         games: of each item the results of the game that ended with it; None: there are no games.
+        stacks: columns that are stacks, of which each part is to be stored once, as `share_frames`
+            does.
     """
 
     columns: Mapping[str, Array]
@@ -94,6 +96,7 @@ class Segment:
     ended: Array | None = None
     env_steps: Array | None = None
     games: Sequence[Sequence[GameCounts]] | None = None
+    stacks: tuple[str, ...] = ()
 
     @property
     def rows(self) -> int:
@@ -200,6 +203,8 @@ class BlockBuilder:
         """
         if self._frames:
             segment = share_frames(segment, self._frames)
+        for name in segment.stacks:
+            segment = share_frames(segment, (name,))
         self._check(segment)
         items = segment.items.copy()
         stops = np.append(items["item_start"][1:], segment.rows)

@@ -69,6 +69,7 @@ class DataPublisher(Closing):
         self._about = dict[str, Any](collector_rank=rank, seed=config.seed, block_id=first_id)
         self._blocks, self._opened = 0, 0.0
         rollout_rows = 2 * policy.collect.n_sample * config.env.collector_env_num
+        rollout_rows += 2 * policy.stack_len * config.env.collector_env_num  # before its steps
         item_ids = itertools.count(first_id)
 
         def new_builder() -> BlockBuilder:

@@ -261,7 +261,8 @@ def segment_of(
     columns = Gather(tails, after).add(recorded, rows[of_row]).add(extra.columns, of_row)
     table = np.zeros(len(ends), dtype=ITEM_DTYPE)
     table["item_start"], table["item_len"] = tails - item_len, item_len
-    return Segment(columns, table, tuple(_views_of_parts(extra.views, after)), tail_rows=1)
+    views = tuple(_views_of_parts(extra.views, after))
+    return Segment(columns, table, views, tail_rows=1, stacks=extra.stacks)
 
 
 def _views_of_parts(views: Sequence[RowView], observation: Columns) -> Iterator[RowView]:
