@@ -1,8 +1,8 @@
 """IQL: implicit Q-learning, to learn offline (Kostrikov et al. 2021, arXiv:2110.06169).
 
 No action is valued that the data do not have: a state's value is an expectile of those of the
-data's actions, and the policy imitates actions, the better ones more. Actions that networks see are
-between -1 and 1, those of the environment between its bounds.
+data's actions, and the policy imitates actions, the better ones more. Actions of networks are
+scaled as in `boxes`.
 
 Network (the actor): observation -> mean, before it is squashed by tanh, and after it the logarithm
 of the deviation of a normal distribution of actions, [batch, 2 * components]. A factory is asked
@@ -13,47 +13,29 @@ from __future__ import annotations
 
 import copy
 import dataclasses
-import math
 from collections.abc import Mapping
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from hpcdi.config.algorithms import IQLConfig, IQLLearnConfig
 from hpcdi.policy import gradient_step, networks
 from hpcdi.policy.acting.boxes import IQL_LOG_STD, IQLActing
+from hpcdi.policy.boxes import BoxPolicy
 from hpcdi.policy.distributions import log_prob_entropy
-from hpcdi.policy.spaces import as_shape, box_of
-from hpcdi.policy.torch_policy import ReplayPolicy
 
 
-class IQLPolicy(IQLActing, ReplayPolicy):
+class IQLPolicy(IQLActing, BoxPolicy):
     """IQL, for continuous actions within bounds."""
 
     Config = IQLConfig
     _cfg: IQLConfig
     _learn: IQLLearnConfig
 
-    def make_network(self) -> nn.Module:
-        """The actor; see the module's docstring."""
-        model = self._cfg.model
-        size = math.prod(as_shape(model.action_shape))
-        return networks.make_network(dataclasses.replace(model, action_shape=2 * size), "linear")
-
-    # ----------------------------------------------------------------------------------- acting
-
-    def greedy(self, output: Tensor, legal: Tensor | None = None) -> tuple[Tensor, ...]:  # noqa: ARG002
-        """The actions [batch, ...] in the middle of the distribution."""
-        mean, _ = output.chunk(2, dim=1)
-        middle, half = (torch.from_numpy(x).to(mean.device) for x in (self._middle, self._half))
-        action = middle + half * mean.tanh()
-        return (action.reshape(-1, *as_shape(self._cfg.model.action_shape)),)
-
-    # ---------------------------------------------------------------------------------- learning
-
     def prepare_learning(self) -> None:
         """The value and the critics, which learn by steps of their own, and the critics' target."""
+        super().prepare_learning()
         cfg, device = self._cfg, self._device
         of_state = networks.make_network(dataclasses.replace(cfg.model, action_shape=1), "linear")
         self._value = gradient_step.placed(of_state, device)
@@ -65,8 +47,6 @@ class IQLPolicy(IQLActing, ReplayPolicy):
             gradient_step.forward_of(network, cfg.learn, device)
             for network in (self._value, self._critics, self._targets)
         )
-        box = box_of(cfg.model.action_low, cfg.model.action_high)
-        self._box = [torch.from_numpy(part).to(device) for part in box]
         self._compute = self.replayed(self._learn_from)
 
     def update(self, batch: Mapping[str, Tensor]) -> dict[str, Any]:
@@ -92,8 +72,7 @@ class IQLPolicy(IQLActing, ReplayPolicy):
     def _learn_from(self, batch: Mapping[str, Tensor]) -> tuple[Tensor, Tensor]:
         """The gradient steps; returns `_SCALARS`, and absolute errors [batch]."""
         cfg, learn, count = self._cfg, self._cfg.learn, len(batch["n_step_return"])
-        middle, half = self._box
-        batch = {**batch, "action": (batch["action"].reshape(count, -1) - middle) / half}
+        batch = {**batch, "action": self.taken_actions(batch)}
         with torch.no_grad():
             observation = networks.observation_of(batch)
             value = self._target_values(observation, batch["action"]).amin(dim=0)

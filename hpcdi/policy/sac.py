@@ -1,8 +1,7 @@
 """SAC: off-policy learning of continuous actions and their entropy (Haarnoja et al. 2018).
 
-Equations are those of "Soft Actor-Critic Algorithms and Applications" (arXiv:1812.05905). The
-actions that networks see are between -1 and 1, those of the environment between its bounds; so are
-densities, entropies and the target entropy those of the former.
+Equations are those of "Soft Actor-Critic Algorithms and Applications" (arXiv:1812.05905).
+Densities, entropies and the target entropy are those of actions between -1 and 1, see `boxes`.
 
 Network (the actor): observation -> mean and, after it, the logarithm of the deviation of an action
 before it is squashed, [batch, 2 * components]. A factory is asked for that many actions; critics
@@ -12,7 +11,6 @@ are made by it too, see `networks.ActionValues`.
 from __future__ import annotations
 
 import copy
-import dataclasses
 import math
 from collections.abc import Mapping
 from typing import Any, ClassVar
@@ -24,7 +22,7 @@ from torch import Tensor, nn
 from hpcdi.config.algorithms import DiscreteSACConfig, SACConfig, SACLearnConfig
 from hpcdi.policy import gradient_step, networks
 from hpcdi.policy.acting.boxes import LOG_STD, SACActing
-from hpcdi.policy.spaces import as_shape, box_of
+from hpcdi.policy.boxes import BoxPolicy
 from hpcdi.policy.torch_policy import ReplayPolicy
 
 _UPDATES = 1  # stream of random numbers
@@ -191,39 +189,20 @@ class SoftActorCritic(ReplayPolicy):
             self._temperature_step.load_state_dict(state_dict["temperature_step"])
 
 
-class SACPolicy(SACActing, SoftActorCritic):
+class SACPolicy(SACActing, BoxPolicy, SoftActorCritic):
     """SAC, for continuous actions within bounds."""
 
     Config: ClassVar[type] = SACConfig
     _cfg: SACConfig
-
-    def make_network(self) -> nn.Module:
-        """The actor; see the module's docstring."""
-        model = self._cfg.model
-        size = math.prod(as_shape(model.action_shape))
-        return networks.make_network(dataclasses.replace(model, action_shape=2 * size), "linear")
-
-    # ----------------------------------------------------------------------------------- acting
-
-    def greedy(self, output: Tensor, legal: Tensor | None = None) -> tuple[Tensor, ...]:  # noqa: ARG002
-        """The actions [batch, ...] in the middle of the distribution."""
-        mean, _ = output.chunk(2, dim=1)
-        middle, half = (torch.from_numpy(x).to(mean.device) for x in (self._middle, self._half))
-        action = middle + half * mean.tanh()
-        return (action.reshape(-1, *as_shape(self._cfg.model.action_shape)),)
 
     def parameters_of(self, output: Tensor, legal: Tensor | None = None) -> Mapping[str, Tensor]:  # noqa: ARG002
         """``mean, log_std`` of what is squashed by tanh, and then scaled to the bounds."""
         mean, log_std = output.chunk(2, dim=1)
         return {"mean": mean, "log_std": log_std.clamp(*LOG_STD)}
 
-    # ---------------------------------------------------------------------------------- learning
-
     def prepare_learning(self) -> None:
-        """See `SoftActorCritic.prepare_learning`; and bounds, and random numbers."""
+        """See `SoftActorCritic.prepare_learning`; and random numbers."""
         cfg = self._cfg
-        box = box_of(cfg.model.action_low, cfg.model.action_high)
-        self._box = [torch.from_numpy(part).to(self._device) for part in box]
         entropy = cfg.learn.target_entropy
         self._target_entropy = -float(len(cfg.model.action_low)) if entropy is None else entropy
         self._noise = self.random(_UPDATES)
@@ -242,9 +221,8 @@ class SACPolicy(SACActing, SoftActorCritic):
 
     def taken_values(self, batch: Mapping[str, Tensor]) -> Tensor:
         """See `SoftActorCritic.taken_values`."""
-        middle, half = self._box
-        action = (batch["action"].reshape(len(batch["n_step_return"]), -1) - middle) / half
-        return self._values(networks.observation_of(batch), action)  # type: ignore[no-any-return]
+        values: Tensor = self._values(networks.observation_of(batch), self.taken_actions(batch))
+        return values
 
     def improved(self, batch: Mapping[str, Tensor]) -> tuple[Tensor, Tensor]:
         """See `SoftActorCritic.improved`: eq. 9."""

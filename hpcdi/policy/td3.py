@@ -1,8 +1,7 @@
 """TD3: off-policy learning of a deterministic policy of continuous actions (Fujimoto et al. 2018).
 
 With ``learn: {critics: 1, policy_delay: 1, target_noise: 0}`` it is DDPG (Lillicrap et al. 2016).
-Equations and sections are those of arXiv:1802.09477. The actions that networks see are between -1
-and 1, those of the environment between its bounds.
+Equations and sections are those of arXiv:1802.09477. Actions of networks are scaled as in `boxes`.
 
 Network (the actor): observation -> an action before it is squashed by tanh, [batch, components].
 A factory is asked for that many actions; critics are made by it too, see `networks.ActionValues`.
@@ -11,50 +10,33 @@ A factory is asked for that many actions; critics are made by it too, see `netwo
 from __future__ import annotations
 
 import copy
-import dataclasses
-import math
 from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from hpcdi.config.algorithms import TD3Config, TD3LearnConfig
 from hpcdi.policy import gradient_step, networks
 from hpcdi.policy.acting.boxes import TD3Acting
-from hpcdi.policy.spaces import as_shape, box_of
-from hpcdi.policy.torch_policy import ReplayPolicy
+from hpcdi.policy.boxes import BoxPolicy
 
 _UPDATES = 1  # stream of random numbers
 _SCALARS = ("total_loss", "q_value")
 
 
-class TD3Policy(TD3Acting, ReplayPolicy):
+class TD3Policy(TD3Acting, BoxPolicy):
     """TD3, for continuous actions within bounds."""
 
     Config = TD3Config
+    ACTOR_OUTPUTS = 1
     _cfg: TD3Config
     _learn: TD3LearnConfig
 
-    def make_network(self) -> nn.Module:
-        """The actor; see the module's docstring."""
-        model = self._cfg.model
-        size = math.prod(as_shape(model.action_shape))
-        return networks.make_network(dataclasses.replace(model, action_shape=size), "linear")
-
-    # ----------------------------------------------------------------------------------- acting
-
-    def greedy(self, output: Tensor, legal: Tensor | None = None) -> tuple[Tensor, ...]:  # noqa: ARG002
-        """The actor's actions [batch, ...]."""
-        middle, half = (torch.from_numpy(x).to(output.device) for x in (self._middle, self._half))
-        action = middle + half * output.tanh()
-        return (action.reshape(-1, *as_shape(self._cfg.model.action_shape)),)
-
-    # ---------------------------------------------------------------------------------- learning
-
     def prepare_learning(self) -> None:
         """Critics, which learn by a step of their own, and targets of actor and critics."""
+        super().prepare_learning()
         cfg, device = self._cfg, self._device
         critics = networks.ActionValues(cfg.model, cfg.learn.critics)
         self._critics = gradient_step.placed(critics, device)
@@ -66,8 +48,6 @@ class TD3Policy(TD3Acting, ReplayPolicy):
             gradient_step.forward_of(network, cfg.learn, device)
             for network in (self._critics, self._target_actor, self._target_critics)
         )
-        box = box_of(cfg.model.action_low, cfg.model.action_high)
-        self._box = [torch.from_numpy(part).to(device) for part in box]
         self._noise = self.random(_UPDATES)
         self._critics_compute = self.replayed(self._critics_learn)
         self._actor_compute = self.replayed(self._actor_learns)
@@ -106,8 +86,7 @@ class TD3Policy(TD3Acting, ReplayPolicy):
                 components].
         """
         cfg, count = self._cfg, len(batch["n_step_return"])
-        middle, half = self._box
-        batch = {**batch, "action": (batch["action"].reshape(count, -1) - middle) / half}
+        batch = {**batch, "action": self.taken_actions(batch)}
         of_parts: list[tuple[Tensor, Tensor]] = []  # values and absolute errors
 
         def loss_of(part: Mapping[str, Tensor]) -> Tensor:

@@ -7,6 +7,7 @@ from typing import ClassVar
 import numpy as np
 
 from hpcdi.config.algorithms import CQLConfig, IQLConfig, SACConfig, TD3Config
+from hpcdi.config.policy import ContinuousConfig
 from hpcdi.policy.acting.base import DensePolicy, Network, ReplayActing
 from hpcdi.policy.acting.network import Linear
 from hpcdi.policy.spaces import as_shape, box_of
@@ -22,7 +23,7 @@ _ACTIONS = 0  # stream of random numbers
 class BoxActing(ReplayActing):
     """Actions between -1 and 1, which become those of the environment."""
 
-    _cfg: SACConfig | IQLConfig | TD3Config
+    _cfg: ContinuousConfig
 
     def prepare_acting(self) -> None:
         """Random numbers of actions, and the bounds."""
@@ -76,20 +77,19 @@ class TD3Acting(BoxActing):
         return self.within_bounds(explored)
 
 
-class _DenseNormal(BoxActing, DensePolicy):
-    """An actor in numpy whose network says mean and deviation, see `hpcdi.policy.sac`."""
+class _DenseBox(BoxActing, DensePolicy):
+    """An actor in numpy, see `hpcdi.policy.boxes`."""
 
     def make_dense_network(self) -> Network:
         """The encoder, and one linear layer."""
         return Linear(self._cfg.model)
 
     def best(self, output: tuple[Array, ...], legal: Array | None) -> Columns:  # noqa: ARG002
-        """The middle of the distribution."""
-        mean, _ = np.split(output[0], 2, axis=1)
-        return self.within_bounds(np.tanh(mean))
+        """The best actions."""
+        return self.within_bounds(np.tanh(output[0][:, : len(self._half)]))
 
 
-class DenseSAC(SACActing, _DenseNormal):
+class DenseSAC(SACActing, _DenseBox):
     """SAC's actor in numpy."""
 
 
@@ -100,17 +100,9 @@ class DenseCQL(DenseSAC):
     _cfg: CQLConfig
 
 
-class DenseIQL(IQLActing, _DenseNormal):
+class DenseIQL(IQLActing, _DenseBox):
     """IQL's actor in numpy."""
 
 
-class DenseTD3(TD3Acting, DensePolicy):
+class DenseTD3(TD3Acting, _DenseBox):
     """TD3's actor in numpy."""
-
-    def make_dense_network(self) -> Network:
-        """See `hpcdi.policy.td3`."""
-        return Linear(self._cfg.model)
-
-    def best(self, output: tuple[Array, ...], legal: Array | None) -> Columns:  # noqa: ARG002
-        """The actor's actions."""
-        return self.within_bounds(np.tanh(output[0]))
