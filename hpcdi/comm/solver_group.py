@@ -22,7 +22,7 @@ import contextlib
 import os
 import platform
 import signal
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import Enum
 
@@ -48,7 +48,6 @@ from hpcdi.comm.solver_protocol import (
 )
 from hpcdi.comm.world import communicator
 from hpcdi.errors import CommError, EnvError
-from hpcdi.types import Array
 
 _RANK_DIED = {
     getattr(MPI, name)
@@ -124,13 +123,14 @@ class SolverGroup:
         self._world, self._bell, self._kill = MPI.COMM_WORLD, bell, kill
         self._pair: MPI.Intracomm | None = None
         self._sending: list[MPI.Request] = []
-        self._held: list[Array] = []  # what is on its way
+        self._held: list[bytes] = []  # what is on its way
         self._number = 0
         self._hellos = {
             rank: Receiving(self._world, rank, WORLD_TAG, 0, is_single=True) for rank in place.ranks
         }
         self._answering: Receiving | None = None
         self._message: SolverMessage | None = None
+        self._losing = _Losing(self)
 
     @property
     def rings(self) -> bool:
@@ -165,7 +165,7 @@ class SolverGroup:
         if self.state is not State.EXPECTED:
             self._check()
             return True
-        with self._losing():
+        with self._losing:
             for rank, receiving in list(self._hellos.items()):
                 if (hello := receiving.take()) is not None:
                     self.peers[rank] = self._peer(rank, hello)
@@ -228,11 +228,8 @@ class SolverGroup:
         """
         self._check()
         self._number += 1
-        numbered = SolverMessage(
-            message.kind, self._number, message.seed, message.values, lines=message.lines
-        )
-        with self._losing():
-            self._tell(numbered)
+        with self._losing:
+            self._tell(message._replace(number=self._number))
         self.state = State.BUSY
 
     def has_news(self) -> bool:
@@ -288,12 +285,12 @@ class SolverGroup:
         """Tell the ranks that nothing more is wanted; their program ends. Idempotent."""
         if self.state is State.EXPECTED:
             end = SolverMessage(Kind.END)
-            with contextlib.suppress(SolverLost), self._losing():
+            with contextlib.suppress(SolverLost), self._losing:
                 for rank in self.place.ranks:
                     self._send(self._world, rank, WORLD_TAG, end)
             self.state, self.reason = State.LOST, "it was never needed"
         elif self.state in (State.READY, State.BUSY, State.ENDED) and self._pair is not None:
-            with contextlib.suppress(SolverLost), self._losing():
+            with contextlib.suppress(SolverLost), self._losing:
                 self._tell(SolverMessage(Kind.END))
                 if self._answering is not None:
                     self._answering.cancel()
@@ -308,15 +305,6 @@ class SolverGroup:
     def _check(self) -> None:
         if self.state in (State.LOST, State.ENDED, State.EXPECTED):
             raise SolverLost(self.reason or "it has not begun")
-
-    @contextlib.contextmanager
-    def _losing(self) -> Iterator[None]:
-        """A rank's death, within, makes the group a lost one."""
-        try:
-            yield
-        except MPI.Exception as error:
-            self._died(error)
-            raise SolverLost(self.reason) from error
 
     def _died(self, error: MPI.Exception) -> None:
         """Lose the group by an error of MPI.
@@ -372,6 +360,25 @@ class SolverGroup:
         packed = pack(message)
         self._held.append(packed)
         self._sending.append(comm.Isend([packed, MPI.BYTE], rank, tag))
+
+
+class _Losing:
+    """``with group._losing:`` a rank's death, within, makes the group a lost one.
+
+    A class, since a generator would cost each step 3 us.
+    """
+
+    def __init__(self, group: SolverGroup) -> None:
+        self._group = group
+
+    def __enter__(self) -> None:
+        """Begin."""
+
+    def __exit__(self, _kind: object, error: BaseException | None, _trace: object) -> None:
+        """Raise `SolverLost` where a rank has died."""
+        if isinstance(error, MPI.Exception):
+            self._group._died(error)
+            raise SolverLost(self._group.reason) from error
 
 
 class Receiving:

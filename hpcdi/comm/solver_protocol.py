@@ -18,9 +18,10 @@ from __future__ import annotations
 import contextlib
 import struct
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from enum import IntEnum
-from typing import Self
+from types import MappingProxyType
+from typing import NamedTuple, Self
 
 import numpy as np
 
@@ -66,8 +67,7 @@ class Sizes:
     actions: int = -1
 
 
-@dataclass(frozen=True)
-class SolverMessage:
+class SolverMessage(NamedTuple):
     """A message.
 
     Attributes:
@@ -82,11 +82,11 @@ class SolverMessage:
     kind: Kind
     number: int = 0
     seed: int = 0
-    values: Array = field(default_factory=lambda: _NOTHING)
+    values: Array = _NOTHING
     reward: float = 0.0
     terminated: bool = False
     truncated: bool = False
-    lines: Mapping[str, str] = field(default_factory=dict)
+    lines: Mapping[str, str] = MappingProxyType({})
 
     def numbers(self) -> dict[str, float]:
         """Returns the lines that are numbers."""
@@ -102,8 +102,8 @@ def room_for(values: int) -> int:
     return HEAD_BYTES + 8 * max(values, 0) + TEXT_BYTES
 
 
-def pack(message: SolverMessage) -> Array:
-    """Returns a message's bytes, uint8 [n].
+def pack(message: SolverMessage) -> bytes:
+    """Returns a message's bytes.
 
     Raises:
         CommError: its text is too long, or a line of it is no line.
@@ -118,15 +118,10 @@ def pack(message: SolverMessage) -> Array:
                 f"a message to a solver has a text of {len(text)} bytes, and room for "
                 f"{TEXT_BYTES - 1}"
             )
-    values = np.ascontiguousarray(message.values, np.float64)
-    end = HEAD_BYTES + values.nbytes
-    packed = np.empty(end + len(text), np.uint8)
-    head = (_MAGIC, PROTOCOL, message.kind, message.number, message.seed)
-    result = (message.reward, message.terminated, message.truncated)
-    _HEAD.pack_into(packed.data, 0, *head, *result, values.size, len(text))
-    packed[HEAD_BYTES:end] = values.reshape(-1).view(np.uint8)
-    packed[end:] = np.frombuffer(text, np.uint8)
-    return packed
+    kind, number, seed, values, *result, _ = message
+    doubles = np.asarray(values, np.float64)
+    head = _HEAD.pack(_MAGIC, PROTOCOL, kind, number, seed, *result, doubles.size, len(text))
+    return head + doubles.tobytes() + text
 
 
 def unpack(received: Array) -> SolverMessage:

@@ -61,7 +61,7 @@ class SolverRank:
     def __init__(self, place: SolverPlace, sizes: Sizes, bell: Doorbell) -> None:
         self._world, self._bell, self._rings = MPI.COMM_WORLD, bell, True
         self._sending = MPI.REQUEST_NULL
-        self._held: Array | None = None
+        self._held = b""
         self._number, self._is_over = 0, False
         self.environment = place.environment
         lines = {
@@ -182,6 +182,7 @@ def _probe(receiving: Receiving) -> SolverMessage | None:
     for _ in range(PROBES):
         if (message := receiving.take()) is not None:
             return message
+        os.sched_yield()  # see `hpcdi.env.mpi.solvers.wait`
     return None
 
 

@@ -14,6 +14,7 @@ does not survive the death of a rank, it raises a `CommError`: the run ends, and
 from __future__ import annotations
 
 import math
+import os
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -236,7 +237,8 @@ class Solver:
             CommError: the same, where a job does not survive that.
             EnvError: the program does not fit.
         """
-        wait([self], 1, self._bell)
+        if not self._is_settled():
+            wait([self], 1, self._bell)
         self._phase = _Phase.NOTHING
         if self._failure is not None:
             failure, self._failure = self._failure, None
@@ -346,6 +348,7 @@ def wait(solvers: Sequence[Solver], wanted: int, bell: Doorbell | None = None) -
                 if bell is not None:
                     bell.hear()
                 return answered
+            os.sched_yield()  # MPICH's progress never does; there may be more ranks than cores
         others = [solver for solver in solvers if solver not in answered]
         if time.monotonic() - looked > _LOOK_S:
             looked = time.monotonic()

@@ -17,6 +17,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <poll.h>
+#include <sched.h>
 #include <signal.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -216,6 +217,9 @@ static int probe(MPI_Request *request)
     int done = 0, is_sent;
     for (int turn = 0; turn < PROBES && !done; turn++) {
         MPI_Test(request, &done, MPI_STATUS_IGNORE);
+        if (!done) {
+            sched_yield(); /* MPICH's progress never does; there may be more ranks than cores */
+        }
     }
     if (self.answer.request != MPI_REQUEST_NULL) {
         MPI_Test(&self.answer.request, &is_sent, MPI_STATUS_IGNORE);
