@@ -111,6 +111,8 @@ TASKS = (
                     "policy.model.memory_len=8")),
     Task("bitflip_dqn_her", "serial", 1.0, 0.05, "the best possible"),
     Task("deepsea_ppo_rnd", "serial", 0.99, 0.09, "the best possible"),
+    Task("deepsea_ppo_icm", "serial", 0.99, 0.09, "the best possible", config="deepsea_ppo_rnd",
+         overrides=("policy.exploration_bonus.type=icm",)),
     Task("lunarlander_dqn", "serial", 200, 0, "Gymnasium: solved", quick=False),
     Task("lunarlander_ppo", "train", 242, 32, f"{ZOO} (v2), 1M", quick=False),
     Task("lunarlander_continuous_sac", "serial", 260, 66, f"{ZOO}, 500k", quick=False),

@@ -434,12 +434,17 @@ class ExplorationBonusConfig:
     """A reward for what is new, see `hpcdi.policy.exploration_bonus`."""
 
     type: str = setting(
-        "none", "rnd: random network distillation (Burda et al. 2018)", choices=("none", "rnd")
+        "none",
+        "rnd: random network distillation (Burda et al. 2018); icm: curiosity, by a model of what "
+        "actions do (Pathak et al. 2017)",
+        choices=("none", "rnd", "icm"),
     )
     weight: float = setting(0.1, "of the bonus, which is about 1 at first, in the reward", above=0)
     learning_rate: float = setting(3e-4, "step size of the predictor's optimizer", above=0)
     steps: int = setting(1, "gradient steps of the predictor in a train iteration", minimum=1)
-    features: int = setting(64, "outputs of the random network", minimum=1)
+    features: int = setting(
+        64, "outputs of the random network; of icm, features that are predicted", minimum=1
+    )
 
 
 @dataclass(frozen=True)
@@ -622,6 +627,11 @@ class TorchPolicyConfig(PolicyConfig):
         yield from PolicyConfig.problems(self)
         if self.exploration_bonus.type != "none" and (not self.TAKES_BONUS or self.WHOLE_TEAMS):
             said = f"{self.type} has no rewards to add it to; dqn, sac, td3 and ppo do"
+            yield Problem("exploration_bonus.type", said)
+        if self.exploration_bonus.type == "icm" and self.nstep > 1:
+            said = (
+                "icm predicts what comes of one action, and nstep is above 1; set nstep: 1, or rnd"
+            )
             yield Problem("exploration_bonus.type", said)
         if self.learn.accumulate > self.learn.batch_size:
             yield Problem(

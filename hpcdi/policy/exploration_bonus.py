@@ -1,14 +1,19 @@
-"""Random network distillation: a bonus for what has seldom been seen (Burda et al. 2018).
+"""A reward for what is new: random network distillation, or curiosity.
 
-arXiv:1810.12894. A network learns to predict what another one, whose weights are random and stay,
-makes of observations: the error is small where it has learnt much. The bonus of a transition is
-the error at the observation after it, over the running deviation of errors, and is added to the
-reward, `weight` times: there is one value and one discount, not two as in the paper.
+`Distillation`, "rnd" (Burda et al. 2018, arXiv:1810.12894): a network learns to predict what
+another one, whose weights are random and stay, makes of observations: the error is small where it
+has learnt much. `Curiosity`, "icm" (Pathak et al. 2017, arXiv:1705.05363): a network learns to
+predict the features of the next observation from those of this one and the action; features are
+learnt by telling from both which action was taken, and so leave out what actions do not change.
 
-The learner has the predictor. What the bonus is by now, `Novelty`, is part of the network, as
-running normalisation is, and so of each policy version: on-policy a collector adds it before it
-computes advantages. A learner from a replay buffer adds it to each batch, by what is new by now; of
-n-step returns to the last reward alone.
+The bonus of a transition is the error at the observation after it, over the running deviation of
+errors, and is added to the reward, `weight` times: there is one value and one discount, not two as
+Burda et al. have.
+
+The learner has what learns to predict (`Explorer`). What the bonus is by now, a `Novelty`, is part
+of the network, as running normalisation is, and so of each policy version: on-policy a collector
+adds it before it computes advantages. A learner from a replay buffer adds it to each batch, by what
+is new by now; of n-step returns to the last reward alone.
 """
 
 from __future__ import annotations
@@ -16,18 +21,24 @@ from __future__ import annotations
 import dataclasses
 from collections import ChainMap
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
 from torch import Tensor, nn
+from torch.nn import functional
 
 from hpcdi.comm import group
 from hpcdi.config.policy import TorchPolicyConfig
 from hpcdi.policy import gradient_step, networks
 from hpcdi.policy.base import TrainColumns
+from hpcdi.policy.distributions import ActionDistribution
 from hpcdi.policy.normalization import Moments, packed_moments
+from hpcdi.policy.returns import NEXT_OBSERVATION
+from hpcdi.policy.spaces import action_leaves
 from hpcdi.types import Array, Columns
+
+_NEXT = "next_observation"
 
 
 def bonus_network(cfg: TorchPolicyConfig) -> nn.Module:
@@ -42,31 +53,173 @@ def bonus_network(cfg: TorchPolicyConfig) -> nn.Module:
 
 
 class Novelty(nn.Module):
-    """How new observations are: the networks, and the deviation of errors, all as buffers.
+    """How new transitions are: the predictor and the deviation of its errors, all as buffers.
 
     Args:
         cfg: a policy's settings, filled with the environment's spaces.
     """
 
+    READS_NEXT: ClassVar[bool] = True
+    """True if `learnt` reads the next observation."""
+
     def __init__(self, cfg: TorchPolicyConfig) -> None:
         super().__init__()
-        self.target, self.predictor = (_as_buffers(bonus_network(cfg)) for _ in range(2))
+        self.prepare(cfg)
+        self.predictor: nn.Module = _as_buffers(self.make_predictor(cfg))
         self.errors = Moments(())
 
-    def forward(self, observation: networks.Observation) -> Tensor:
-        """The bonus of observations, float32 [batch]."""
+    def forward(self, columns: Mapping[str, Tensor]) -> Tensor:
+        """The bonus of transitions, float32 [batch].
+
+        Args:
+            columns: ``observation``, ``action`` and ``next_observation`` or what is below them.
+        """
         with torch.no_grad():
-            error = error_of(self.predictor, self.target, observation)
-            return error / self.errors.deviation.float()
+            return self.error(self.predictor, columns) / self.errors.deviation.float()
+
+    def prepare(self, cfg: TorchPolicyConfig) -> None:
+        """Make what stays."""
+        raise NotImplementedError
+
+    def make_predictor(self, cfg: TorchPolicyConfig) -> nn.Module:
+        """Make a network that learns to predict."""
+        raise NotImplementedError
+
+    def error(self, predictor: Any, columns: Mapping[str, Tensor]) -> Tensor:
+        """The mean square of what a predictor does not predict, [batch]."""
+        raise NotImplementedError
+
+    def loss(self, predictor: Any, columns: Mapping[str, Tensor]) -> Tensor:
+        """What a predictor learns to make small, [batch]; by default its error."""
+        return self.error(predictor, columns)
+
+    def learnt(self, batch: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """The columns of a learner's batch that `loss` takes."""
+        raise NotImplementedError
 
 
-def error_of(predictor: nn.Module, target: nn.Module, observation: networks.Observation) -> Tensor:
-    """The mean square of what is not predicted, [batch]."""
-    with torch.no_grad():
-        wanted, _ = target(observation, {})
-    predicted, _ = predictor(observation, {})
-    error: Tensor = (predicted - wanted).square().mean(dim=1)
-    return error
+class Distillation(Novelty):
+    """Random network distillation, of the observation after a transition."""
+
+    READS_NEXT = False
+
+    def prepare(self, cfg: TorchPolicyConfig) -> None:
+        """See `Novelty.prepare`."""
+        self.target = _as_buffers(bonus_network(cfg))
+
+    def make_predictor(self, cfg: TorchPolicyConfig) -> nn.Module:
+        """See `Novelty.make_predictor`."""
+        return bonus_network(cfg)
+
+    def error(self, predictor: Any, columns: Mapping[str, Tensor]) -> Tensor:
+        """See `Novelty.error`."""
+        observation = networks.observation_of(columns, _NEXT)
+        with torch.no_grad():
+            wanted, _ = self.target(observation, {})
+        predicted, _ = predictor(observation, {})
+        error: Tensor = (predicted - wanted).square().mean(dim=1)
+        return error
+
+    def learnt(self, batch: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """See `Novelty.learnt`: its observations, which every algorithm has."""
+        return {f"next_{name}": column for name, column in _below("observation", batch).items()}
+
+
+class Curiosity(Novelty):
+    """How far off predicted features of the next observation are (Pathak et al. 2017, eq. 6)."""
+
+    def prepare(self, cfg: TorchPolicyConfig) -> None:
+        """See `Novelty.prepare`."""
+        self._actions = ActionDistribution(action_leaves(cfg.model))
+
+    def make_predictor(self, cfg: TorchPolicyConfig) -> nn.Module:
+        """See `Novelty.make_predictor`."""
+        return CuriosityNetwork(cfg, self._actions)
+
+    def error(self, predictor: Any, columns: Mapping[str, Tensor]) -> Tensor:
+        """See `Novelty.error`."""
+        return self._error(predictor, *_features(predictor, columns), columns)
+
+    def loss(self, predictor: Any, columns: Mapping[str, Tensor]) -> Tensor:
+        """The error (eq. 5), and the inverse model's (eq. 3), by which alone features are learnt.
+
+        So the features do not become what is easily predicted, all the same say (Burda et al. 2018,
+        arXiv:1808.04355); and no weight between the two, for they have no parameters in common.
+        """
+        before, after = _features(predictor, columns)
+        outputs = predictor.inverse(torch.cat([before, after], dim=1))
+        actions = self._actions
+        given: dict[str, Tensor] = dict(columns)
+        if actions.means:
+            given["raw_action"] = actions.raw_of(columns)
+        policy = [outputs, outputs.new_zeros(actions.means)] if actions.means else [outputs]
+        log_prob, _ = actions.log_prob_entropy(policy, given)
+        return self._error(predictor, before.detach(), after.detach(), columns) - log_prob
+
+    def learnt(self, batch: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """See `Novelty.learnt`."""
+        roots = ("observation", "action", _NEXT)
+        return {name: column for root in roots for name, column in _below(root, batch).items()}
+
+    def _error(
+        self, predictor: Any, before: Tensor, after: Tensor, columns: Mapping[str, Tensor]
+    ) -> Tensor:
+        parts = [before]
+        for leaf in self._actions.leaves:
+            chosen = columns[leaf.column("action")].reshape(len(before), -1)
+            parts += [
+                functional.one_hot(chosen[:, k].long(), count).to(before.dtype)
+                for k, count in enumerate(leaf.counts)
+            ]
+        if self._actions.means:
+            parts.append(self._actions.raw_of(columns))
+        predicted: Tensor = predictor.forward_model(torch.cat(parts, dim=1))
+        return (predicted - after).square().mean(dim=1)
+
+
+class CuriosityNetwork(nn.Module):
+    """What curiosity learns: features of observations, and two models of them.
+
+    Args:
+        cfg: a policy's settings, filled with the environment's spaces.
+        actions: of the environment.
+    """
+
+    def __init__(self, cfg: TorchPolicyConfig, actions: ActionDistribution) -> None:
+        super().__init__()
+        size, outputs = cfg.exploration_bonus.features, actions.logits + actions.means
+        self.features = bonus_network(cfg)
+        self.inverse = _layers(2 * size, outputs)
+        self.forward_model = _layers(size + outputs, size)
+
+
+def _features(predictor: Any, columns: Mapping[str, Tensor]) -> tuple[Tensor, Tensor]:
+    """Of the observations before and after transitions, [batch, features] each.
+
+    Of each observation their mean is 0, their variance 1: else errors grow as features do.
+    """
+    before, _ = predictor.features(networks.observation_of(columns), {})
+    after, _ = predictor.features(networks.observation_of(columns, _NEXT), {})
+    size = before.shape[1:]
+    return functional.layer_norm(before, size), functional.layer_norm(after, size)
+
+
+def _layers(inputs: int, outputs: int) -> nn.Module:
+    hidden = max(inputs, outputs)
+    return nn.Sequential(nn.Linear(inputs, hidden), nn.ReLU(), nn.Linear(hidden, outputs))
+
+
+def _below(root: str, columns: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """The column of this name, or those below it."""
+    return {name: column for name, column in columns.items() if name.partition("/")[0] == root}
+
+
+NOVELTIES: dict[str, type[Novelty]] = {"rnd": Distillation, "icm": Curiosity}
+
+
+def make_novelty(cfg: TorchPolicyConfig) -> Novelty:
+    """Make what ``policy.exploration_bonus.type`` names."""
+    return NOVELTIES[cfg.exploration_bonus.type](cfg)
 
 
 def _as_buffers(network: nn.Module) -> nn.Module:
@@ -79,7 +232,7 @@ def _as_buffers(network: nn.Module) -> nn.Module:
     return network
 
 
-class Distillation:
+class Explorer:
     """The learner's half: learns to predict, and adds the bonus to batches of a replay buffer.
 
     Args:
@@ -105,26 +258,22 @@ class Distillation:
         """A batch of a replay buffer with the bonus in its returns; on-policy it is there."""
         if not self._is_added:
             return batch
-        bonus = self._novelty(networks.observation_of(batch, "next_observation"))
+        bonus = self._novelty(batch)
         returns = batch["n_step_return"] + self._cfg.weight * bonus
         return {**batch, "n_step_return": returns}
 
     def learn(self, batch: Mapping[str, Tensor]) -> dict[str, float]:
-        """Learn from a batch's observations; collective over the learners.
+        """Learn from a batch; collective over the learners.
 
         Returns:
             ``bonus``, its mean before, and ``bonus_loss``.
         """
-        observation = networks.observation_of(batch)
-        seen = {"": observation} if isinstance(observation, Tensor) else observation
-        columns = {f"observation/{n}" if n else "observation": c for n, c in seen.items()}
-        bonus = self._novelty(observation)
+        columns = self._novelty.learnt(batch)
+        bonus = self._novelty(columns)
         count = len(bonus)
 
         def loss_of(part: Mapping[str, Tensor]) -> Tensor:
-            observation = networks.observation_of(part)
-            errors = error_of(self._predictor, self._novelty.target, observation)
-            return gradient_step.mean_share(errors, count)
+            return gradient_step.mean_share(self._novelty.loss(self._predictor, part), count)
 
         for _ in range(self._cfg.steps):
             self._step.set_rate(self._cfg.learning_rate)
@@ -153,10 +302,10 @@ class Distillation:
         self._step.load_state_dict(state)
 
 
-def distillation(policy: Any, novelty: Novelty) -> Distillation:
+def explorer(policy: Any, novelty: Novelty) -> Explorer:
     """Returns the learner's half for a policy that learns."""
-    predictor = gradient_step.placed(bonus_network(policy._cfg), policy._device)
-    return Distillation(policy._cfg, novelty, predictor, policy.make_step(predictor))
+    predictor = gradient_step.placed(novelty.make_predictor(policy._cfg), policy._device)
+    return Explorer(policy._cfg, novelty, predictor, policy.make_step(predictor))
 
 
 class BonusActor:
@@ -176,17 +325,22 @@ class BonusActor:
     ) -> TrainColumns:
         """See `ColumnarActor.train_columns`."""
         last = np.cumsum(item_len, dtype=np.int64) - 1
-        following = {}
+        columns = {n: c for n, c in transitions.items() if n.partition("/")[0] == "action"}
         for name, after in last_observation.items():
-            column = np.roll(transitions[name], -1, axis=0)
-            column[last] = after
-            following[name] = column
-        bonus = self._policy.novelty_of(following)
+            columns[name] = transitions[name]
+            following = np.roll(columns[name], -1, axis=0)
+            following[last] = after
+            columns[f"next_{name}"] = following
+        bonus = self._policy.novelty_of(columns)
         weight = self._policy._cfg.exploration_bonus.weight
         reward = (transitions["reward"] + np.float32(weight) * bonus).astype(np.float32)
         seen: Mapping[str, Array] = ChainMap({"reward": reward}, transitions)  # type: ignore[arg-type]
         made: TrainColumns = self._actor.train_columns(seen, item_len, last_observation)
-        return made
+        if not self._policy._model.novelty.READS_NEXT:
+            return made
+        stored = {**made.columns, NEXT_OBSERVATION.offset: np.ones(len(reward), np.uint16)}
+        views = (*made.views, NEXT_OBSERVATION)  # one row on, for learners
+        return dataclasses.replace(made, columns=stored, views=views)
 
     def reset(self, rows: Sequence[int] | Array | None = None) -> None:
         """New episodes begin; None: in all rows."""

@@ -232,17 +232,20 @@ class TorchPolicy(ActingPolicy):
         self._replayed.append(graphs.Replayed(compute, self._steps, self._device))
         return self._replayed[-1]
 
-    def novelty_of(self, observation: Columns) -> Array:
-        """The exploration bonus of observations [rows, ...], without its weight: [rows]."""
+    def novelty_of(self, transitions: Columns) -> Array:
+        """The exploration bonus of transitions [rows, ...], without its weight: [rows]."""
         novelty: Any = self._model.novelty
-        bonus: Tensor = novelty(self._network_input(observation))
+        bonus: Tensor = novelty(self._tensors(transitions))
         return bonus.numpy(force=True)
 
     def _network_input(self, observation: Columns) -> networks.Observation:
         """Returns observations [rows, ...] as the network takes them: tensors, normalized."""
-        tensors = networks.tensors_of(observation, self._device)
+        return networks.observation_of(self._tensors(observation))
+
+    def _tensors(self, columns: Columns) -> dict[str, Tensor]:
+        tensors = networks.tensors_of(columns, self._device)
         normalizer = self._normalizer
-        return networks.observation_of(tensors if normalizer is None else normalizer(tensors))
+        return tensors if normalizer is None else normalizer(tensors)
 
     # -------------------------------------------------------------------------------------- learn
 
@@ -264,10 +267,10 @@ class TorchPolicy(ActingPolicy):
         self._prepare_step()
         self._updates = self._iterations = self._env_steps = 0
         self._set: dict[str, Any] = {}
-        self._bonus: exploration_bonus.Distillation | None = None
+        self._bonus: exploration_bonus.Explorer | None = None
         if self._cfg.exploration_bonus.type != "none":
             novelty: Any = self._model.novelty
-            self._bonus = exploration_bonus.distillation(self, novelty)
+            self._bonus = exploration_bonus.explorer(self, novelty)
         self.prepare_learning()
 
     def _prepare_step(self) -> None:
@@ -451,7 +454,7 @@ class TorchPolicy(ActingPolicy):
         if self._cfg.normalize.observation or self._cfg.normalize.reward:
             network.add_module("normalizer", normalization.Normalizer(self._cfg))
         if self._cfg.exploration_bonus.type != "none":
-            network.add_module("novelty", exploration_bonus.Novelty(self._cfg))
+            network.add_module("novelty", exploration_bonus.make_novelty(self._cfg))
         return network
 
     def _get_export_module(self) -> nn.Module:

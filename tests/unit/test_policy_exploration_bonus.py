@@ -1,4 +1,4 @@
-"""Random network distillation: the bonus is what is not predicted yet, and rewards have it."""
+"""Exploration bonuses: what is not predicted yet; and rewards have it."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from hpcdi.errors import ConfigError
+from hpcdi.policy import exploration_bonus
 from hpcdi.policy.base import actor_of
 from hpcdi.policy.create import create_policy
 from hpcdi.policy.returns import gae
@@ -26,6 +27,9 @@ KINDS: dict[str, dict[str, Any]] = {
     },
     "dqn": {"model": DISCRETE, "learn": {"loss": "mse"}, "priority": True},
 }  # fmt: skip
+
+
+TYPES = pytest.mark.parametrize("bonus_type", ["rnd", "icm"])
 
 
 def policy(kind: str, *modes: str, seed: int = 0, **bonus: Any) -> Any:
@@ -87,18 +91,18 @@ def test_errors_are_divided_by_their_deviation() -> None:
     deviation = torch.cat(errors).std(correction=0).item()
     observation = batch_of(9)["observation"]
     expected = error(built._model.novelty, observation) / deviation
-    torch.testing.assert_close(
-        built._model.novelty(observation).double(), expected, rtol=1e-3, atol=1e-5
-    )
+    found = built._model.novelty({"next_observation": observation})
+    torch.testing.assert_close(found.double(), expected, rtol=1e-3, atol=1e-5)
 
 
-def test_a_replay_batch_is_learnt_from_with_the_bonus_of_now() -> None:
-    built, plain = policy("dqn", "learn"), policy("dqn", "learn")
+@TYPES
+def test_a_replay_batch_is_learnt_from_with_the_bonus_of_now(bonus_type: str) -> None:
+    built, plain = (policy("dqn", "learn", type=bonus_type) for _ in range(2))
     for seed in range(3):
         for each in (built, plain):
             each.learn_mode.forward(batch_of(seed))
     batch = batch_of(7)
-    bonus = built._model.novelty(batch["next_observation"])
+    bonus = built._model.novelty(batch)
     plain._bonus = None
     found = built.learn_mode.forward(batch)
     moved = {**batch, "n_step_return": batch["n_step_return"] + WEIGHT * bonus}
@@ -106,9 +110,10 @@ def test_a_replay_batch_is_learnt_from_with_the_bonus_of_now() -> None:
     np.testing.assert_allclose(found["priority"], expected["priority"], rtol=1e-5)
 
 
-def test_advantages_have_the_bonus_of_what_follows() -> None:
+@TYPES
+def test_advantages_have_the_bonus_of_what_follows(bonus_type: str) -> None:
     """Within an item the next observation is the next row's; after it, the one given."""
-    built = policy("ppo", "learn", "collect")
+    built = policy("ppo", "learn", "collect", type=bonus_type)
     for seed in range(3):
         built.learn_mode.forward(batch_of(seed))
     rng = np.random.default_rng(0)
@@ -119,11 +124,16 @@ def test_advantages_have_the_bonus_of_what_follows() -> None:
     transitions = {
         "observation": observation, "reward": rng.standard_normal(5).astype("f4"),
         "terminated": np.arange(5) == 2, "value": rng.standard_normal(5).astype("f4"),
+        "action": np.array([0, 2, 1, 1, 0]),
     }  # fmt: skip
     actor = actor_of(built.collect_mode)
     given = {name: column.copy() for name, column in transitions.items()}
-    made = actor.train_columns(transitions, item_len, {"observation": after}).columns
-    bonus = built._model.novelty(torch.from_numpy(following)).numpy()
+    trained = actor.train_columns(transitions, item_len, {"observation": after})
+    made = trained.columns
+    seen = {**transitions, "next_observation": following}
+    bonus = built._model.novelty({n: torch.from_numpy(c) for n, c in seen.items()}).numpy()
+    reads = [(view.name, made[view.offset].tolist()) for view in trained.views]
+    assert reads == ([] if bonus_type == "rnd" else [("next_observation", [1] * 5)])
     expected = gae(
         transitions["reward"] + WEIGHT * bonus, transitions["terminated"], transitions["value"],
         built.infer({"observation": after})[-1], item_len, GAMMA, LAMBDA,
@@ -133,9 +143,11 @@ def test_advantages_have_the_bonus_of_what_follows() -> None:
         np.testing.assert_array_equal(transitions[name], column)  # what is stored stays
 
 
+@TYPES
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_learner_goes_on_as_if_it_had_not_been_stopped(kind: str) -> None:
-    whole, first, second = (policy(kind, "learn", seed=seed) for seed in (0, 0, 5))
+def test_a_learner_goes_on_as_if_it_had_not_been_stopped(kind: str, bonus_type: str) -> None:
+    seeds = (0, 0, 5)
+    whole, first, second = (policy(kind, "learn", seed=seed, type=bonus_type) for seed in seeds)
     told = [whole.learn_mode.forward(batch_of(seed)) for seed in range(6)]
     again = [first.learn_mode.forward(batch_of(seed)) for seed in range(3)]
     second.learn_mode.load_state_dict(copy.deepcopy(first.learn_mode.state_dict()))
@@ -148,3 +160,90 @@ def test_a_learner_goes_on_as_if_it_had_not_been_stopped(kind: str) -> None:
 def test_who_has_no_rewards_takes_no_bonus() -> None:
     with pytest.raises(ConfigError, match=r"exploration_bonus.type: bc has no rewards to add it"):
         create_policy({"type": "bc", "exploration_bonus": {"type": "rnd"}}, ["learn"])
+
+
+def test_curiosity_is_of_one_step() -> None:
+    settings = {"type": "dqn", "nstep": 3, "exploration_bonus": {"type": "icm"}}
+    with pytest.raises(ConfigError, match=r"icm predicts what comes of one action.*nstep: 1"):
+        create_policy(settings, ["learn"])
+
+
+# ---------------------------------------------------------------------------------------- curiosity
+
+BOX = {
+    "obs_shape": 3, "action_shape": 1, "action_low": (-4.0,),
+    "action_high": (2.0,), "encoder_hidden_size_list": [16],
+}  # fmt: skip
+
+
+def curious(kind: str, model: dict[str, Any], **settings: Any) -> Any:
+    bonus = {**BONUS, "type": "icm"}
+    cfg = {"type": kind, "model": model, "exploration_bonus": bonus, **settings}
+    return create_policy(cfg, ["learn"], seed=np.random.SeedSequence(0))
+
+
+def moved(seed: int, count: int = 64) -> dict[str, Tensor]:
+    """One number moves by the action, one is noise, and one stays."""
+    rng = np.random.default_rng(seed)
+    before, action = rng.standard_normal((count, 3)), rng.uniform(-4, 2, (count, 1))
+    after = np.stack([before[:, 0] + action[:, 0], rng.standard_normal(count), before[:, 2]], 1)
+    columns = {"observation": before, "next_observation": after, "action": action}
+    return {name: torch.from_numpy(column.astype("f4")) for name, column in columns.items()}
+
+
+def test_the_bonus_is_the_error_of_the_predicted_features() -> None:
+    """Pathak et al. 2017, eq. 6: of features, action and weights, written out."""
+    novelty, columns = curious("sac", BOX)._model.novelty, moved(0)
+    net = novelty.predictor
+
+    def through(layers: Any, rows: Tensor) -> Tensor:
+        return layers[2](torch.relu(layers[0](rows)))
+
+    names = ("observation", "next_observation")
+    features = [net.features(columns[name], {})[0] for name in names]
+    features = [(f - f.mean(1, True)) / f.var(1, False, keepdim=True).sqrt() for f in features]
+    scaled = (columns["action"] + 1) / 3  # of the bounds -4 and 2
+    predicted = through(net.forward_model, torch.cat([features[0], scaled], dim=1))
+    expected = (predicted - features[1]).square().mean(dim=1)
+    torch.testing.assert_close(novelty(columns), expected, rtol=1e-3, atol=1e-4)
+
+
+def test_features_are_learnt_by_the_inverse_model_alone() -> None:
+    built = curious("sac", BOX)
+    explorer, novelty = built._bonus, built._model.novelty
+    net = explorer._predictor
+    weights = list(net.features.parameters())
+    given = torch.autograd.grad(novelty.loss(net, moved(0)).sum(), weights)
+    with torch.no_grad():  # errors become others; what is learnt of features does not
+        net.forward_model[2].weight.mul_(3)
+    again = torch.autograd.grad(novelty.loss(net, moved(0)).sum(), weights)
+    assert all(gradient.abs().max() > 0 for gradient in given)
+    torch.testing.assert_close(again, given)
+    begun = novelty.loss(net, moved(9)).mean().item()
+    for seed in range(80):
+        told = explorer.learn(moved(seed))
+    assert told.keys() == {"bonus", "bonus_loss"}
+    known = moved(9)
+    assert novelty.loss(novelty.predictor, known).mean().item() < begun - 0.1
+    before, after = exploration_bonus._features(novelty.predictor, known)
+    found = novelty.predictor.inverse(torch.cat([before, after], dim=1)) * 3 - 1
+    assert (found - known["action"]).square().mean() < 0.3 * known["action"].var()
+
+
+@pytest.mark.parametrize("kind", ["discrete", "mixed"])
+def test_actions_of_every_space_are_predicted_by(kind: str) -> None:
+    leaves = ({"name": "turn", "shape": (2,), "dtype": "int64", "counts": (2, 3)},
+              {"name": "push", "shape": (2,), "low": (-1.0, 0.0), "high": (1.0, 8.0)})  # fmt: skip
+    model = {"obs_shape": 3, "action_shape": 7, "action_space": kind}
+    model |= {"action_leaves": leaves} if kind == "mixed" else {}
+    built, columns = curious("ppo", model), moved(0)
+    turn = torch.from_numpy(np.random.default_rng(0).integers(0, (2, 3), (64, 2)))
+    of_kind = {
+        "discrete": {"action": turn.sum(dim=1)},
+        "mixed": {"action/turn": turn, "action/push": columns["action"].expand(-1, 2)},
+    }
+    del columns["action"]
+    first = built._bonus.learn({**columns, **of_kind[kind]})
+    for _ in range(30):
+        last = built._bonus.learn({**columns, **of_kind[kind]})
+    assert last["bonus_loss"] < first["bonus_loss"] - 0.1
