@@ -98,6 +98,7 @@ TASKS = (
     Task("mountaincar_continuous_sac", "serial", 94.7, 1.1, f"{ZOO}, 50k"),
     Task("pendulum_ppo", "serial", -172, 104, f"{ZOO}, 100k"),
     Task("pendulum_sac", "serial", -157, 89, f"{ZOO}, 20k"),
+    Task("pendulum_tqc", "serial", -157, 89, f"{ZOO}'s SAC, 20k"),
     Task("pendulum_td3", "serial", -152, 90, f"{ZOO}, 20k"),
     Task("pendulum_ddpg", "serial", -152, 94, f"{ZOO}, 20k", config="pendulum_td3",
          overrides=("policy.learn.critics=1", "policy.learn.policy_delay=1",

@@ -354,6 +354,41 @@ class SACConfig(ContinuousConfig):
 
 
 @dataclass(frozen=True)
+class TQCModelConfig(ContinuousModelConfig):
+    """The networks, and how finely critics tell returns apart."""
+
+    num_quantiles: int = setting(25, "quantiles that a critic's distribution has", minimum=2)
+
+
+@dataclass(frozen=True)
+class TQCLearnConfig(SACLearnConfig):
+    """The update."""
+
+    critics: int = setting(5, "critics, of whose quantiles the least count together", minimum=1)
+    drop_quantiles: int = setting(
+        2,
+        "largest quantiles that targets leave out, for each critic: the more, the lower are values",
+        minimum=0,
+    )
+
+
+@dataclass(frozen=True)
+class TQCConfig(SACConfig):
+    """Settings of TQC: SAC with quantiles of returns."""
+
+    type: str = "tqc"
+    model: TQCModelConfig = section(TQCModelConfig, "the networks")
+    learn: TQCLearnConfig = section(TQCLearnConfig, "the update")
+
+    def problems(self) -> Iterator[Problem]:
+        """Rules over several settings."""
+        yield from SACConfig.problems(self)
+        if self.learn.drop_quantiles >= self.model.num_quantiles:
+            said = f"leaves nothing of model.num_quantiles ({self.model.num_quantiles})"
+            yield Problem("learn.drop_quantiles", said)
+
+
+@dataclass(frozen=True)
 class DiscreteSACLearnConfig(SACLearnConfig):
     """The update."""
 

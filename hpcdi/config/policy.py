@@ -325,7 +325,7 @@ class BaseLearnConfig:
         PAPER,
         "samples drawn for each transition, by all learners together, once the buffer has "
         "its first items; learners wait for collectors, or collectors for learners. 'paper': as "
-        "the algorithm's paper has it (DQN, C51, QR-DQN: 8; SAC, TD3: 256), unless "
+        "the algorithm's paper has it (DQN, C51, QR-DQN: 8; SAC, TQC, TD3: 256), unless "
         "update_per_collect or a push_sample_rate_limit says it; null: both run free",
         above=0,
     )

@@ -710,15 +710,16 @@ class ActionValues(nn.Module):
     """Values of continuous actions by several critics: a network that learners alone have.
 
     A critic is the network that the settings ask for, with the pair of observation and action as
-    its observation [batch, n] and a value as its only output. Images are encoded before, by one
-    encoder for all critics.
+    its observation [batch, n] and a value as its only output, or quantiles of it. Images are
+    encoded before, by one encoder for all critics.
 
     Args:
         model: settings.
         critics: how many.
+        outputs: of each, such as quantiles.
     """
 
-    def __init__(self, model: ModelConfig, critics: int) -> None:
+    def __init__(self, model: ModelConfig, critics: int, outputs: int = 1) -> None:
         super().__init__()
         shape = as_shape(model.obs_shape or ())
         is_vector = len(shape) != 3 and not model.obs_leaves
@@ -730,13 +731,16 @@ class ActionValues(nn.Module):
             obs_shape=size + _action_size(model),
             obs_leaves=(),
             leaf_encoders={},
-            action_shape=1,
+            action_shape=outputs,
             encoder=model.encoder if is_vector else "mlp",
         )
         self.critics = nn.ModuleList(make_network(pair, "linear") for _ in range(critics))
 
     def forward(self, observation: Observation, action: Tensor) -> Tensor:
-        """Values float32 [critics, batch], of actions [batch, components] between -1 and 1."""
+        """Values of actions [batch, components] between -1 and 1, float32 [critics, batch].
+
+        Where there are several outputs, [critics, batch, outputs].
+        """
         pair = torch.cat([self.encoder(as_floats(observation)), action], dim=1)
         return torch.stack([critic(pair, {})[0].squeeze(1) for critic in self.critics])
 

@@ -44,17 +44,17 @@ class QRDQNPolicy(DQNPolicy):
 
 
 def quantile_huber(quantiles: Tensor, target: Tensor, kappa: float) -> Tensor:
-    """``sum_i E_j[rho_i(T_j - theta_i)]`` with the quantile Huber loss (eq. 9, 10), [batch].
+    """``sum_i E_j[rho_i(T_j - theta_i)]`` with the quantile Huber loss (eq. 9, 10), [..., batch].
 
     Args:
-        quantiles: ``theta``, [batch, n].
+        quantiles: ``theta``, [..., batch, n].
         target: samples ``T`` of the return, [batch, m].
         kappa: errors from which on it is linear.
     """
-    count = quantiles.shape[1]
+    count = quantiles.shape[-1]
     middles = (torch.arange(count, device=quantiles.device) + 0.5) / count  # lemma 2
-    error = target[:, None, :] - quantiles[:, :, None]  # [batch, n, m]
+    error = target.unsqueeze(-2) - quantiles.unsqueeze(-1)  # [..., batch, n, m]
     size = error.abs()
     huber = torch.where(size <= kappa, 0.5 * error.square(), kappa * (size - 0.5 * kappa))
     weight = (middles[:, None] - (error.detach() < 0).float()).abs()
-    return (weight * huber / kappa).mean(dim=2).sum(dim=1)
+    return (weight * huber / kappa).mean(dim=-1).sum(dim=-1)

@@ -40,7 +40,7 @@ class SoftActorCritic(ReplayPolicy):
     _target_entropy: float
 
     def make_critics(self) -> nn.Module:
-        """Returns two critics in one network."""
+        """Returns the critics in one network."""
         raise NotImplementedError
 
     def prepared(self, batch: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
@@ -48,7 +48,7 @@ class SoftActorCritic(ReplayPolicy):
         raise NotImplementedError
 
     def taken_values(self, batch: Mapping[str, Tensor]) -> Tensor:
-        """Returns the critics' values of the actions taken, [critics, batch]."""
+        """Returns the critics' values of the actions taken, [critics, batch, ...]."""
         raise NotImplementedError
 
     def improved(self, batch: Mapping[str, Tensor]) -> tuple[Tensor, Tensor]:
@@ -109,8 +109,7 @@ class SoftActorCritic(ReplayPolicy):
             errors = self.critic_losses(part, values, target)
             if cfg.priority_IS_weight:
                 errors = errors * part["weight"]
-            detached = values.detach()
-            of_parts.append((detached.mean(dim=0), (detached - target).abs().mean(dim=0)))
+            of_parts.append(self.value_and_error(values, target))
             return gradient_step.mean_share(errors, count)
 
         def actor_loss(part: Mapping[str, Tensor]) -> Tensor:
@@ -152,8 +151,13 @@ class SoftActorCritic(ReplayPolicy):
         values: Tensor,
         target: Tensor,
     ) -> Tensor:
-        """Returns the losses of both critics together, [batch]: eq. 5."""
+        """Returns the losses of all critics together, [batch]: eq. 5."""
         return (values - target).square().sum(dim=0)
+
+    def value_and_error(self, values: Tensor, target: Tensor) -> tuple[Tensor, Tensor]:
+        """Returns a value of each action taken, and its absolute TD error; both [batch]."""
+        detached = values.detach()
+        return detached.mean(dim=0), (detached - target).abs().mean(dim=0)
 
     @property
     def alpha(self) -> Tensor:
@@ -226,18 +230,26 @@ class SACPolicy(SACActing, BoxPolicy, SoftActorCritic):
 
     def improved(self, batch: Mapping[str, Tensor]) -> tuple[Tensor, Tensor]:
         """See `SoftActorCritic.improved`: eq. 9."""
-        output, _ = self._forward(networks.observation_of(batch), {})
-        action, log_prob = squashed_normal(output, batch["noise"])
-        values = self._values(networks.observation_of(batch), action).amin(dim=0)
-        return self.alpha * log_prob - values, log_prob
+        observation = networks.observation_of(batch)
+        action, log_prob = self.drawn(observation, batch["noise"])
+        value = self.value_to_improve(self._values(observation, action))
+        return self.alpha * log_prob - value, log_prob
+
+    def value_to_improve(self, values: Tensor) -> Tensor:
+        """Returns what the actor is to raise, [batch], of the critics' values of its actions."""
+        return values.amin(dim=0)
 
     def following_value(self, batch: Mapping[str, Tensor]) -> Tensor:
         """``min_i Q'_i(o', a') - alpha log pi(a'|o')``, a' of the policy: eq. 3."""
         following = networks.observation_of(batch, "next_observation")
-        output, _ = self._forward(following, {})
-        action, log_prob = squashed_normal(output, batch["next_noise"])
+        action, log_prob = self.drawn(following, batch["next_noise"])
         values: Tensor = self._target_values(following, action).amin(dim=0)
         return values - self.alpha * log_prob
+
+    def drawn(self, observation: networks.Observation, noise: Tensor) -> tuple[Tensor, Tensor]:
+        """Returns the policy's actions and their log-density, see `squashed_normal`."""
+        output, _ = self._forward(observation, {})
+        return squashed_normal(output, noise)
 
     def _state_dict_learn(self) -> dict[str, Any]:
         return {**super()._state_dict_learn(), "rng": self._noise.bit_generator.state}

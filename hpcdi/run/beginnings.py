@@ -65,6 +65,7 @@ _OF: Mapping[str, Mapping[str, Any]] = {
     "qrdqn": _DQN,
     "sac": _BOX,
     "td3": _BOX,
+    "tqc": {**_BOX, "policy.learn.critics": 2},
 }
 _OF_ALL = {"env.evaluator_env_num": 20, "env.evaluator_episode_num": 1}
 

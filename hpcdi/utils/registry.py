@@ -156,6 +156,7 @@ _ALGORITHMS = {
     "qrdqn": _algorithm("qrdqn", "QRDQN", "dqn"),
     "r2d2": _algorithm("r2d2", "R2D2"),
     "sac": _algorithm("sac", "SAC", "boxes"),
+    "tqc": _algorithm("tqc", "TQC", "boxes"),
     "discrete_sac": _algorithm("discrete_sac", "DiscreteSAC", "discrete_sac"),
     "td3": _algorithm("td3", "TD3", "boxes"),
     "cql": _algorithm("cql", "CQL", "boxes"),

@@ -141,7 +141,7 @@ def test_dqn_is_equal_after_every_step(
         assert len(states) == STEPS + 1
 
 
-@pytest.mark.parametrize("kind", ["sac", "td3"])
+@pytest.mark.parametrize("kind", ["sac", "tqc", "td3"])
 @pytest.mark.parametrize(("members", "learn"), SWITCHES, ids=str)
 def test_actors_critics_and_targets_are_equal_after_every_step(
     world: World, members: tuple[int, ...], learn: dict[str, Any], kind: str

@@ -209,7 +209,7 @@ def test_what_cannot_be_written_is_said(tmp_path: Path) -> None:
         named(lambda: lock, lambda: tmp_path)
 
 
-@pytest.mark.parametrize("algorithm", ["ppo", "impala", "dqn", "c51", "qrdqn", "sac", "td3"])
+@pytest.mark.parametrize("algorithm", ["ppo", "impala", "dqn", "c51", "qrdqn", "sac", "tqc", "td3"])
 def test_beginnings_are_experiments(algorithm: str, tmp_path: Path) -> None:
     file = tmp_path / "x.yaml"
     file.write_text(f"env: {{env_id: X-v0}}\npolicy: {{type: {algorithm}}}\n")

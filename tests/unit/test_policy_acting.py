@@ -25,6 +25,7 @@ SPACES: dict[str, dict[str, Any]] = {
     "qrdqn": DISCRETE,
     "discrete_sac": DISCRETE,
     "sac": BOX,
+    "tqc": BOX,
     "td3": BOX,
     "discrete_cql": DISCRETE,
     "cql": BOX,

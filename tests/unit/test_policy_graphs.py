@@ -31,6 +31,7 @@ KINDS: dict[str, dict[str, Any]] = {
     "qrdqn": {"model": DISCRETE, **WEIGHTED},
     "discrete_sac": {"model": DISCRETE, **WEIGHTED},
     "sac": {"model": BOX, **WEIGHTED},
+    "tqc": {"model": BOX, **WEIGHTED},
     "td3": {"model": BOX},
     "iql": {"model": BOX, **WEIGHTED},
     "cql": {"model": BOX},

@@ -1,4 +1,4 @@
-"""Acting within the bounds of a Box: SAC, CQL, IQL and TD3."""
+"""Acting within the bounds of a Box: SAC, TQC, CQL, IQL and TD3."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from hpcdi.config.algorithms import CQLConfig, IQLConfig, SACConfig, TD3Config
+from hpcdi.config.algorithms import CQLConfig, IQLConfig, SACConfig, TD3Config, TQCConfig
 from hpcdi.config.policy import ContinuousConfig
 from hpcdi.policy.acting.base import DensePolicy, Network, ReplayActing
 from hpcdi.policy.acting.network import Linear
@@ -91,6 +91,13 @@ class _DenseBox(BoxActing, DensePolicy):
 
 class DenseSAC(SACActing, _DenseBox):
     """SAC's actor in numpy."""
+
+
+class DenseTQC(DenseSAC):
+    """TQC's actor in numpy."""
+
+    Config = TQCConfig
+    _cfg: TQCConfig
 
 
 class DenseCQL(DenseSAC):
