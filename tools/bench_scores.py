@@ -111,6 +111,7 @@ TASKS = (
          overrides=("policy.model.memory=gtrxl", "policy.model.memory_size=32",
                     "policy.model.memory_len=8")),
     Task("bitflip_dqn_her", "serial", 1.0, 0.05, "the best possible"),
+    Task("reach_sac_her", "serial", 1.0, 0.05, "the best possible"),
     Task("deepsea_ppo_rnd", "serial", 0.99, 0.09, "the best possible"),
     Task("deepsea_ppo_icm", "serial", 0.99, 0.09, "the best possible", config="deepsea_ppo_rnd",
          overrides=("policy.exploration_bonus.type=icm",)),

@@ -166,6 +166,7 @@ def create_env_manager(
     manager: EnvManager = component_class(ENV_MANAGER_REGISTRY, settings).build(
         source, settings, episode_num=limit or settings.episodes, seed=seed
     )
+    manager.origins = config.origins
     if scenarios:
         manager.seeds = ScenarioSeeds(scenarios, seed, env_num, in_order=evaluate)
     if scheduled and not evaluate:

@@ -22,6 +22,7 @@ import os
 import time
 from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -234,6 +235,9 @@ class EnvManager(Closing):
 
     max_steps: int | None = None
     """Steps after which an episode is cut: it ends as truncated; None: there is no limit."""
+
+    origins: Mapping[str, Sequence[float]] = MappingProxyType({})
+    """What was subtracted from observations, by column."""
 
     def __init__(
         self,

@@ -155,6 +155,60 @@ class BitFlipEnv(gymnasium.Env[dict[str, Array], np.int64]):
         return {"observation": bits, "achieved_goal": bits, "desired_goal": self._goal}
 
 
+class ReachEnv(gymnasium.Env[dict[str, Array], Array]):
+    """Moves a point to a goal in a cube of many dimensions; nothing but being there is rewarded.
+
+    Each component of an action, between -1 and 1, moves the point by at most 0.25 a step, within
+    -1..1. The reward is 1 in the step that comes within 0.2 of the goal in all components, which
+    ends the episode, else 0; an episode has at most 20 steps, of which 8 are enough. The best
+    possible mean return is 1.
+
+    Args:
+        dimensions: of the cube.
+    """
+
+    metadata = {"render_modes": []}  # noqa: RUF012 (gymnasium's own way)
+
+    def __init__(self, dimensions: int = 6) -> None:
+        box = gymnasium.spaces.Box(-1, 1, (dimensions,), np.float32)
+        names = ("observation", "achieved_goal", "desired_goal")
+        self.observation_space: Any = gymnasium.spaces.Dict(dict.fromkeys(names, box))
+        self.action_space = box
+        self._at = self._goal = np.zeros(dimensions, np.float32)
+        self._steps = 0
+
+    def reset(
+        self, *, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[dict[str, Array], dict[str, Any]]:
+        """Draw a place and a goal, which is not there."""
+        super().reset(seed=seed, options=options)
+        self._steps = 0
+        while True:
+            drawn = self.np_random.uniform(-1, 1, (2, len(self._at))).astype(np.float32)
+            self._at, self._goal = drawn
+            if not self.compute_terminated(self._at, self._goal, {}):
+                return self._observe(), {}
+
+    def step(self, action: Array) -> tuple[dict[str, Array], float, bool, bool, dict[str, Any]]:
+        """Move."""
+        self._steps += 1
+        self._at = np.clip(self._at + 0.25 * np.clip(action, -1, 1), -1, 1).astype(np.float32)
+        terminated = bool(self.compute_terminated(self._at, self._goal, {}))
+        return self._observe(), float(terminated), terminated, self._steps == 20, {}
+
+    def compute_reward(self, achieved: Array, desired: Array, info: Any) -> Any:
+        """1 where a goal [..., dimensions] is reached, else 0."""
+        return self.compute_terminated(achieved, desired, info).astype(np.float32)
+
+    def compute_terminated(self, achieved: Array, desired: Array, _info: Any) -> Any:
+        """Whether a goal [..., dimensions] is reached."""
+        return (np.abs(achieved - desired) < 0.2).all(axis=-1)
+
+    def _observe(self) -> dict[str, Array]:
+        at = self._at.copy()
+        return {"observation": at, "achieved_goal": at, "desired_goal": self._goal}
+
+
 class DeepSeaEnv(gymnasium.Env[Array, np.int64]):
     """Sinks a step a row; the treasure is where nothing but right was chosen (bsuite's deep_sea).
 
@@ -210,3 +264,4 @@ gymnasium.register("hpcdi/Count-v0", entry_point="hpcdi.env.toy:CountEnv")
 gymnasium.register("hpcdi/BitFlip-v0", entry_point="hpcdi.env.toy:BitFlipEnv")
 gymnasium.register("hpcdi/DeepSea-v0", entry_point="hpcdi.env.toy:DeepSeaEnv")
 gymnasium.register("hpcdi/MemoryLen-v0", entry_point="hpcdi.env.toy:MemoryLenEnv")
+gymnasium.register("hpcdi/Reach-v0", entry_point="hpcdi.env.toy:ReachEnv")

@@ -26,7 +26,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from hpcdi.config.load import read_mapping
-from hpcdi.config.policy import TorchPolicyConfig
+from hpcdi.config.policy import HindsightConfig, TorchPolicyConfig
 from hpcdi.config.schema import MINARI, ExperimentConfig
 from hpcdi.env.contract import Space, pick, read_spaces
 from hpcdi.errors import ConfigError, HpcdiError, Problem, ShardError, StoreError
@@ -38,7 +38,7 @@ from hpcdi.store.block import Block
 from hpcdi.store.layout import RunLayout
 from hpcdi.store.rows import rows_of, transitions
 from hpcdi.store.shards import read_blocks, survey
-from hpcdi.types import ACTION_MASK, GIVEN, Array, Columns, Leaf, Spaces
+from hpcdi.types import ACTION_MASK, GIVEN, RELABELLED, Array, Columns, Leaf, Spaces
 from hpcdi.utils.log import LOGGER
 from hpcdi.utils.metrics import counted
 from hpcdi.utils.nested import under
@@ -115,7 +115,8 @@ def source_of(name: str, config: ExperimentConfig) -> Source:
     """Returns what an entry of `data` names."""
     if name.startswith(MINARI):
         return _Minari(name.removeprefix(MINARI), config.env.origins)
-    return _Run(Path(name), config.env.origins)
+    hindsight = getattr(config.policy, "hindsight", HindsightConfig())
+    return _Run(Path(name), config.env.origins, takes_copies=hindsight.goals > 0)
 
 
 def check(config: ExperimentConfig, spaces: Spaces) -> None:
@@ -164,7 +165,7 @@ def fill(config: ExperimentConfig, layout: RunLayout) -> str:
     storage = dataclasses.replace(config.system.storage, seal_seconds=math.inf)
     system = dataclasses.replace(config.system, storage=storage)
     sealing = dataclasses.replace(config, system=system)  # by size alone: twice the same blocks
-    count, damaged, episodes = 0, 0, 0
+    count, damaged, episodes, copies = 0, 0, 0, 0
     with DataPublisher(sealing, layout, GIVEN, lambda _ready: None) as publisher:
         for name in config.data:
             publisher.begin(f"data {name}")
@@ -173,12 +174,17 @@ def fill(config: ExperimentConfig, layout: RunLayout) -> str:
                     LOGGER.warning("%s; it is left out", pieces)
                     damaged += 1
                     continue
+                if not len(pieces.length):
+                    continue
                 publisher.put(_segment(pieces, name, config, actor))
-                count += len(pieces.columns["reward"])
-                episodes += int((pieces.columns["terminated"] | pieces.columns["truncated"]).sum())
+                is_copy = np.repeat(pieces.episode == RELABELLED, pieces.length)
+                has_ended = pieces.columns["terminated"] | pieces.columns["truncated"]
+                count, copies = count + int((~is_copy).sum()), copies + int(is_copy.sum())
+                episodes += int((has_ended & ~is_copy).sum())
     if not count:
         raise StoreError(", ".join(config.data), "hold no transition that can be read")
     line = f"{count:,} transitions, {counted(episodes, 'episode')} of {', '.join(config.data)}"
+    line += f"; {copies:,} more with other goals" * bool(copies)
     return line + f"; {counted(damaged, 'damaged block')} left out" * bool(damaged)
 
 
@@ -229,10 +235,13 @@ class _Run:
     Args:
         root: its folder.
         origin: what is subtracted from this run's observations.
+        takes_copies: also those that have other goals, see `hpcdi.roles.collector.hindsight`.
     """
 
-    def __init__(self, root: Path, origin: Mapping[str, Sequence[float]]) -> None:
-        self._root, self._origin = root, origin
+    def __init__(
+        self, root: Path, origin: Mapping[str, Sequence[float]], *, takes_copies: bool = False
+    ) -> None:
+        self._root, self._origin, self._takes_copies = root, origin, takes_copies
 
     def objections(self, config: ExperimentConfig, spaces: Spaces) -> Iterator[str]:
         """See `Source`."""
@@ -257,7 +266,7 @@ class _Run:
         size = Size()
         for path in self._shards():
             for _, block in survey(path, path.name).blocks:
-                length = block.items["item_len"].astype(np.int64)
+                length = block.items["item_len"][self._taken(block.items)].astype(np.int64)
                 size += Size(int(length.sum()), int((length - (-length // n_sample)).sum()))
         return size
 
@@ -275,6 +284,10 @@ class _Run:
         columns, items = transitions(block), block.items
         if "reward" not in columns or not block.tail_rows:
             raise StoreError(self._root, "holds samples of a policy of dicts, not transitions")
+        taken = self._taken(items)
+        rows = np.repeat(taken, items["item_len"])
+        items = items[taken]
+        columns = columns if rows.all() else {n: column[rows] for n, column in columns.items()}
         after = rows_of(block, items["item_start"].astype(np.int64) + items["item_len"])
         seen = [*under(columns, "observation"), *([ACTION_MASK] if ACTION_MASK in columns else [])]
         return Pieces(
@@ -284,6 +297,11 @@ class _Run:
             items["env_id"].astype(np.int64),
             items["episode_id"],
         )
+
+    def _taken(self, items: Array) -> Array:
+        """Which items of a block are learnt from, bool [items]."""
+        is_taken: Array = self._takes_copies | (items["episode_id"] != RELABELLED)
+        return is_taken
 
     def _shards(self) -> list[Path]:
         layout = RunLayout(self._root)

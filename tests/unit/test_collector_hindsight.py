@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from fakes.serial_runs import LIMIT, serial_run, train
+from fakes.serial_runs import LIMIT, config_of, serial_run, train
 from fakes.spaces import simple_spaces
 from hpcdi.data import read_episodes
 from hpcdi.env.create import make_env_manager
@@ -21,6 +21,7 @@ from hpcdi.policy.spaces import with_spaces
 from hpcdi.policy.td3 import TD3Policy
 from hpcdi.roles.collector.hindsight import ACHIEVED, DESIRED, Hindsight
 from hpcdi.roles.collector.loop import policy_loop
+from hpcdi.run.given import Pieces, source_of
 from hpcdi.store.builder import Segment
 from hpcdi.types import RELABELLED
 
@@ -134,6 +135,33 @@ def test_goals_are_uniform_over_what_was_reached_later() -> None:
     assert made.after[ACHIEVED][1:, 0].tolist() == made.after[DESIRED][1:, 0].tolist()
 
 
+def test_the_environment_judges_goals_with_what_was_subtracted_from_them() -> None:
+    class Map:
+        """Places are near 1,000,000; a goal is reached within 0.6."""
+
+        def call(self, env: int, name: str, *args: Any) -> tuple[bool, Any]:
+            reached, goal, _ = args
+            assert (reached > 999_990).all()
+            assert (goal > 999_990).all()
+            return True, np.abs(reached - goal)[:, 0] < 0.6
+
+    place = np.arange(4, dtype=np.float32)[:, None]
+    columns = {
+        ACHIEVED: place[:-1], DESIRED: np.full((3, 1), 9, np.float32),
+        "reward": np.zeros(3, np.float32), "terminated": np.zeros(3, bool),
+        "truncated": np.zeros(3, bool),
+    }  # fmt: skip
+    after = {ACHIEVED: place[-1:], DESIRED: columns[DESIRED][-1:]}
+    origins = {ACHIEVED: (1_000_000.0,), DESIRED: (999_995.0,)}
+    hindsight = Hindsight(Map(), 5, np.random.default_rng(0), origins)
+    made = hindsight.extended(columns, np.arange(3), np.array([3], np.int32), after)
+    ends = np.cumsum(made.length)[1:] - 1
+    assert made.columns["reward"][ends].tolist() == [1] * 5
+    goals = made.columns[DESIRED][ends, 0]
+    assert goals.tolist() == (made.columns[ACHIEVED][ends, 0] + 1 + 5).tolist()
+    assert made.after[DESIRED][1:, 0].tolist() == goals.tolist()
+
+
 def test_an_environment_without_goals_is_refused() -> None:
     cfg = TD3Policy.parse_config({"type": "td3", "hindsight": {"goals": 4}})
     _, problems = with_spaces(cfg, simple_spaces((3,), "float32", None, (1,), (-1.0,), (1.0,)))
@@ -166,3 +194,13 @@ def test_a_run_learns_from_copies_and_counts_what_was_played(tmp_path: Path) -> 
     episodes = list(read_episodes(tmp_path, unfinished=True))
     assert sum(map(len, episodes)) == main.env_steps
     assert all(episode.total == episode.columns["terminated"][-1] for episode in episodes)
+    for goals, there in ((0, main.env_steps), (1, None)):
+        overrides = ("env.kwargs.bits=4", f"policy.hindsight.goals={goals}")
+        config, _ = config_of("bitflip_dqn_her", *overrides)
+        source = source_of(str(tmp_path), config)
+        pieces = [each for each in source.pieces() if isinstance(each, Pieces)]
+        made = sum(len(each.columns["reward"]) for each in pieces)
+        assert made == sum(int(each.length.sum()) for each in pieces)
+        assert source.size(4).transitions == made
+        assert made == there or made > 1.5 * main.env_steps
+        assert all(len(each.after[DESIRED]) == len(each.length) for each in pieces)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gymnasium
+import numpy as np
 import pytest
 
 import hpcdi.env.toy  # noqa: F401  (registers them)
@@ -24,3 +25,16 @@ def test_a_cue_is_shown_once_and_asked_for_at_the_end(right: bool) -> None:
             assert reward == ((1 if right else -1) if step == 3 else 0)
         assert seen == [0, 0, 0, 0]
     assert cues == {-1.0, 1.0}
+
+
+def test_a_goal_is_reached_in_eight_steps_by_who_goes_there() -> None:
+    env = gymnasium.make("hpcdi/Reach-v0", dimensions=6)
+    for seed in range(20):
+        observation, _ = env.reset(seed=seed)
+        total, steps, is_there = 0.0, 0, False
+        while not is_there:
+            way = observation["desired_goal"] - observation["achieved_goal"]
+            observation, reward, is_there, truncated, _ = env.step(np.clip(4 * way, -1, 1))
+            total, steps = total + float(reward), steps + 1
+            assert not truncated
+        assert (total, steps <= 8) == (1, True)

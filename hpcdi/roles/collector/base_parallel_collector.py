@@ -431,7 +431,7 @@ class ZerglingParallelCollector(BaseParallelCollector):
         if envs.seats < 2:
             goals = settings.hindsight.goals if hasattr(settings, "hindsight") and length else 0
             rng = np.random.default_rng(seed.spawn(1)[0]) if goals else None
-            hindsight = None if rng is None else Hindsight(envs, goals, rng)
+            hindsight = None if rng is None else Hindsight(envs, goals, rng, envs.origins)
             return policy_loop(envs, actor, length, hindsight)
         if hasattr(actor, "bind"):  # an actor of a policy of dicts: for one player only
             raise PolicyError(f"the policy {self._policy!r} knows no columns: it plays no battles")

@@ -13,6 +13,8 @@ Environments follow gymnasium-robotics: observations are a Dict with ``achieved_
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
@@ -21,6 +23,7 @@ from hpcdi.errors import EnvError
 from hpcdi.types import Array, Columns
 
 ACHIEVED, DESIRED = "observation/achieved_goal", "observation/desired_goal"
+_NO_ORIGINS: Mapping[str, Sequence[float]] = MappingProxyType({})
 
 
 class Calls(Protocol):
@@ -56,10 +59,19 @@ class Hindsight:
         envs: the environments; the first one is asked for rewards.
         goals: copies of each item.
         rng: draws goals.
+        origins: what was subtracted from observations, see ``env.origin``.
     """
 
-    def __init__(self, envs: Calls, goals: int, rng: np.random.Generator) -> None:
+    def __init__(
+        self,
+        envs: Calls,
+        goals: int,
+        rng: np.random.Generator,
+        origins: Mapping[str, Sequence[float]] = _NO_ORIGINS,
+    ) -> None:
         self._envs, self._goals, self._rng = envs, goals, rng
+        self._has_origins = not {ACHIEVED, DESIRED}.isdisjoint(origins)
+        self._from, self._to = (np.asarray(origins.get(n, 0.0)) for n in (ACHIEVED, DESIRED))
 
     def extended(self, columns: Columns, rows: Array, length: Array, after: Columns) -> Items:
         """Returns the items and, behind them, their copies.
@@ -75,8 +87,10 @@ class Hindsight:
         first = (last - length + 1)[source]
         of_goal = following[ACHIEVED][first + copied - 1]
         of_row, copy = _rows(first, copied)
-        goals = of_goal[copy]
-        reached = following[ACHIEVED][of_row]
+        reached, goals = following[ACHIEVED][of_row], of_goal[copy]
+        if self._has_origins:  # the environment judges its own values
+            reached, goals = self._whole(reached, self._from), self._whole(goals, self._from)
+            of_goal = (self._whole(of_goal, self._from - self._to)).astype(of_goal.dtype)
         reward = self._of("compute_reward", reached, goals)
         if reward is None:
             raise EnvError(
@@ -109,6 +123,13 @@ class Hindsight:
             {name: np.concatenate([column, behind[name]]) for name, column in after.items()},
             np.concatenate([np.arange(len(length)), source]),
         )
+
+    @staticmethod
+    def _whole(goals: Array, origin: Array) -> Array:
+        """Returns goals [rows, ...] with an origin added, float64."""
+        shape = goals.shape[1:] if origin.size > 1 else ()
+        whole: Array = goals.astype(np.float64) + origin.reshape(shape)
+        return whole
 
     def _of(self, method: str, reached: Array, goals: Array) -> Array | None:
         """Returns what a method says of each row; None: the environment has no such method."""
