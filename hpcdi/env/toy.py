@@ -205,8 +205,8 @@ class ReachEnv(gymnasium.Env[dict[str, Array], Array]):
         return (np.abs(achieved - desired) < 0.2).all(axis=-1)
 
     def _observe(self) -> dict[str, Array]:
-        at = self._at.copy()
-        return {"observation": at, "achieved_goal": at, "desired_goal": self._goal}
+        at, goal = self._at.copy(), self._goal.copy()
+        return {"observation": at, "achieved_goal": at, "desired_goal": goal}
 
 
 class DeepSeaEnv(gymnasium.Env[Array, np.int64]):
