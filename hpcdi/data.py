@@ -13,8 +13,11 @@ shards; each item is followed by a row that has the observation after it, and no
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+import contextlib
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import groupby
+from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
@@ -22,10 +25,19 @@ import numpy as np
 
 from hpcdi.errors import ShardError, StoreError
 from hpcdi.store.block import Block
-from hpcdi.store.layout import name_of
+from hpcdi.store.layout import RunLayout, name_of
 from hpcdi.store.rows import rows_of, transitions
 from hpcdi.store.shards import read_blocks
-from hpcdi.types import GIVEN, RELABELLED, Array, Columns
+from hpcdi.types import (
+    GIVEN,
+    INFO,
+    NO_SEED,
+    RELABELLED,
+    RESTART_NUMBERS,
+    Array,
+    Columns,
+    number_of,
+)
 from hpcdi.utils.nested import take_rows, under
 
 _OBSERVATION = "observation"
@@ -40,9 +52,14 @@ class Episode:
             the last step too.
         columns: everything else that was stored of its steps, [steps, ...]: ``action`` (or
             ``action/<leaf>``), ``reward``, ``terminated``, ``truncated``, ``action_mask``, what the
-            policy added, and ``policy_version``.
+            policy added, ``policy_version``, and ``info/<name>`` of ``env.keep_infos``.
         collector: rank of its collector.
         env: number of the environment among those of its collector.
+        seed: with which this environment was last reset; None: it has no generator of its own, or
+            the policy makes samples of its own.
+        resets: later resets, without a seed, to the episode's beginning; 0: `seed` is its own. It
+            begins as after ``env.reset(seed=seed)`` and so many ``env.reset()``, where beginnings
+            depend on nothing else.
         is_whole: it has ended, and nothing of it is missing.
     """
 
@@ -50,6 +67,8 @@ class Episode:
     columns: Columns
     collector: str
     env: int
+    seed: int | None
+    resets: int
     is_whole: bool
 
     def __len__(self) -> int:
@@ -72,6 +91,12 @@ class Episode:
         return self.columns["reward"]
 
     @property
+    def infos(self) -> dict[str, Array]:
+        """What is kept of infos, float64 [steps], by name, NaN where one has no such number."""
+        kept = under(self.columns, INFO).items()
+        return {name.removeprefix(f"{INFO}/"): column for name, column in kept}
+
+    @property
     def total(self) -> float:
         """Sum of the rewards."""
         return float(self.reward.sum(dtype=np.float64))
@@ -88,6 +113,8 @@ class Episode:
             "terminated": bool(self.columns["terminated"][-1]),
             "truncated": bool(self.columns["truncated"][-1]),
             "policy_version": int(version[0]),
+            "seed": self.seed,
+            "resets": self.resets,
         }
 
 
@@ -108,90 +135,124 @@ def read_episodes(run: str | Path, *, unfinished: bool = False) -> Iterator[Epis
     Raises:
         StoreError: there are no data, or these are no transitions.
     """
-    folders = sorted({path.parent for path in (Path(run) / "data").glob("*/*/*.h5")})
-    folders = [folder for folder in folders if folder.parent.name != name_of(GIVEN)]
-    if not folders:
+    layout = RunLayout(Path(run))
+    shards = [(rank, path) for path, (rank, _) in layout.shard_numbers().items() if rank != GIVEN]
+    if not shards:
         raise StoreError(run, "holds no data that it has collected (data/*/*/*.h5)")
-    for folder in folders:
-        yield from _episodes_of(folder, unfinished=unfinished)
+    for rank, of_rank in groupby(shards, itemgetter(0)):
+        paths = [layout.root / path for _, path in of_rank]
+        yield from _episodes_of(paths, name_of(rank), unfinished=unfinished)
 
 
-def _episodes_of(folder: Path, *, unfinished: bool) -> Iterator[Episode]:
-    """Yields the episodes of one start of a collector."""
-    open_episodes, gaps = dict[int, list[_Part]](), _Gaps()
-    for path in sorted(folder.glob("*.h5")):
-        gaps.at_file(path)
+def _episodes_of(paths: Sequence[Path], collector: str, *, unfinished: bool) -> Iterator[Episode]:
+    """Yields the episodes of a collector, of all its starts; `paths` in the order of blocks."""
+    open_episodes, gaps = _OpenEpisodes(), _Gaps()
+    for path in paths:
         for block in _blocks(path):
-            if isinstance(block, ShardError):
-                gaps.count += 1
-                continue
-            for parts in _ended_in(block, folder, open_episodes, gaps):
+            gaps.at_block(number_of(block.facts["block_id"]))
+            for part in _parts_of(block, path, gaps):
+                parts = open_episodes.add(part)
+                if not part.has_ended:
+                    continue
                 is_whole = parts[0].begins and parts[0].gaps == gaps.count
                 if is_whole or unfinished:
-                    yield _joined(parts, folder, is_whole=is_whole)
+                    yield _joined(parts, collector, is_whole=is_whole)
     if unfinished:
-        for parts in open_episodes.values():
-            yield _joined(parts, folder, is_whole=False)
+        for parts in open_episodes.cut():
+            yield _joined(parts, collector, is_whole=False)
 
 
-def _ended_in(
-    block: Block, folder: Path, open_episodes: dict[int, list[_Part]], gaps: _Gaps
-) -> Iterator[list[_Part]]:
-    """Yields the parts of each episode that ends in a block; others stay, or become, open."""
-    envs = set[int]()
-    for part in _parts_of(block, folder, gaps):
-        open_episodes.setdefault(part.episode, []).append(part)
-        if part.has_ended:
-            envs.add(part.env)
-            yield open_episodes.pop(part.episode)
-    gaps.ended(envs)
-
-
-def _blocks(path: Path) -> Iterator[Block | ShardError]:
-    try:
-        yield from read_blocks(path)
-    except ShardError as error:
-        yield error
+def _blocks(path: Path) -> Iterator[Block]:
+    """Yields the blocks of a shard that are not damaged; none where the shard is."""
+    with contextlib.suppress(ShardError):
+        yield from (block for block in read_blocks(path) if isinstance(block, Block))
 
 
 class _Gaps:
-    """Where data of a collector are missing: a part of an episode may have been there."""
+    """Where data of a collector are missing: a part of an episode may have been there.
+
+    Its blocks are numbered from 1, and in each start of the run anew, from another number on.
+
+    Attributes:
+        count: gaps so far.
+        start: number of the run's start.
+    """
 
     def __init__(self) -> None:
-        self.count = 0
-        self._file = 0
+        self.count = self.start = 0
+        self._block = 0  # the last one
+        self._begun = 0  # gaps when this start began
         self._ended: dict[int, int] = {}  # environment -> gaps when one of its episodes ended
+        self._ending: set[int] = set()  # environments of which one has in this block
 
-    def at_file(self, path: Path) -> None:
-        """The next shard: they are numbered from 1."""
-        number = int(path.stem) if path.stem.isdigit() else self._file + 1
-        self.count += number != self._file + 1
-        self._file = number
+    def at_block(self, number: int) -> None:
+        """The next block."""
+        self._ended.update(dict.fromkeys(self._ending, self.count))
+        self._ending.clear()
+        start = number // RESTART_NUMBERS
+        if start != self.start:  # environments began anew
+            self.start, self._block = start, start * RESTART_NUMBERS
+            self.count += 1
+            self._begun = self.count
+            self._ended.clear()
+        self.count += number != self._block + 1
+        self._block = number
 
     def begins(self, env: int) -> bool:
         """Returns whether an episode that is seen from here on begins here.
 
         Where something was missing that is so when one of the environment has ended since.
         """
-        return self._ended.get(env, 0) == self.count
+        return self._ended.get(env, self._begun) == self.count
 
-    def ended(self, envs: Iterable[int]) -> None:
-        """Episodes of environments have ended in a block."""
-        self._ended.update(dict.fromkeys(envs, self.count))
+    def ended(self, env: int) -> None:
+        """An episode of an environment has ended in this block."""
+        self._ending.add(env)
+
+
+class _OpenEpisodes:
+    """Parts of episodes that have not ended; numbers of episodes come again in a later start."""
+
+    def __init__(self) -> None:
+        self._open: dict[tuple[int, ...], list[_Part]] = {}
+        self._newest: dict[int, tuple[int, ...]] = {}  # of environments that share a generator
+        self._cut: list[list[_Part]] = []
+
+    def add(self, part: _Part) -> list[_Part]:
+        """Returns the parts of an episode up to this one, with which it may have ended."""
+        key = (part.start, part.env, part.episode, part.seed, part.resets)
+        if part.seed == NO_SEED:  # they have one episode at a time
+            before = self._newest.get(part.env, key)
+            if before != key and before in self._open:
+                self._cut.append(self._open.pop(before))
+            self._newest[part.env] = key
+        parts = self._open.setdefault(key, [])
+        parts.append(part)
+        if part.has_ended:
+            del self._open[key]
+        return parts
+
+    def cut(self) -> list[list[_Part]]:
+        """Returns the parts of episodes that did not end."""
+        return [*self._cut, *self._open.values()]
 
 
 @dataclass
 class _Part:
     """An item: consecutive steps of an episode, and the observation after them.
 
-    `gaps` is how many there were before it; `begins` whether it may be its episode's first.
+    `gaps` is how many there were before it; `begins` whether it may be its episode's first; `start`
+    which start of the run it is of.
     """
 
+    start: int
     env: int
     episode: int
     observations: Columns
     after: Columns
     columns: Columns
+    seed: int
+    resets: int
     gaps: int
     begins: bool
 
@@ -200,7 +261,7 @@ class _Part:
         return bool(self.columns["terminated"][-1] or self.columns["truncated"][-1])
 
 
-def _parts_of(block: Block, folder: Path, gaps: _Gaps) -> Iterator[_Part]:
+def _parts_of(block: Block, path: Path, gaps: _Gaps) -> Iterator[_Part]:
     """Yields the items of a block.
 
     Raises:
@@ -209,7 +270,7 @@ def _parts_of(block: Block, folder: Path, gaps: _Gaps) -> Iterator[_Part]:
     items, columns = block.items, transitions(block)
     seen = under(columns, _OBSERVATION)
     if "reward" not in columns or not seen or not block.tail_rows:
-        raise StoreError(folder, "holds no transitions with the observations around them")
+        raise StoreError(path, "holds no transitions with the observations around them")
     after = rows_of(block, items["item_start"].astype(np.int64) + items["item_len"])
     for_items = {view.name for view in block.views} | {view.offset for view in block.views}
     columns["policy_version"] = np.repeat(items["policy_version"], items["item_len"])
@@ -219,18 +280,24 @@ def _parts_of(block: Block, folder: Path, gaps: _Gaps) -> Iterator[_Part]:
         if items["episode_id"][number] == RELABELLED:
             continue
         env = int(items["env_id"][number])
-        yield _Part(
+        part = _Part(
+            gaps.start,
             env,
             int(items["episode_id"][number]),
             take_rows(seen, slice(start, end)),
             {name: after[name][number : number + 1] for name in seen},
             take_rows(others, slice(start, end)),
+            int(items["episode_seed"][number]),
+            int(items["episode_resets"][number]),
             gaps.count,
             gaps.begins(env),
         )
+        if part.has_ended:
+            gaps.ended(env)
+        yield part
 
 
-def _joined(parts: list[_Part], folder: Path, *, is_whole: bool) -> Episode:
+def _joined(parts: list[_Part], collector: str, *, is_whole: bool) -> Episode:
     first, last = parts[0], parts[-1]
     return Episode(
         {
@@ -238,8 +305,10 @@ def _joined(parts: list[_Part], folder: Path, *, is_whole: bool) -> Episode:
             for name in first.observations
         },
         {name: np.concatenate([part.columns[name] for part in parts]) for name in first.columns},
-        folder.parent.name,
+        collector,
         first.env,
+        None if first.seed == NO_SEED else first.seed,
+        first.resets,
         is_whole,
     )
 

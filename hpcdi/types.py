@@ -60,9 +60,15 @@ ITEM_DTYPE = np.dtype(
         ("policy_version", "<i8"),  # of the policy that acted
         ("env_id", "<i4"),  # environment, counted per collector
         ("episode_id", "<i8"),  # counted per collector; items of one episode share it
+        ("episode_seed", "<i8"),  # with which its environment was last seeded, or `NO_SEED`
+        ("episode_resets", "<i4"),  # resets without a seed from then to its beginning
     ]
 )
 """A block's table of items: parts of episodes, each in consecutive rows of the block."""
+NO_SEED = -1
+"""Stands for a seed that is not known, or that several environments share."""
+INFO = "info"
+"""Before the names of columns that hold numbers of infos, see ``env.keep_infos``."""
 RELABELLED = -1
 """Number of the episode of items that were not played: copies with another goal."""
 
@@ -290,6 +296,11 @@ class Step(NamedTuple):
             in its step, or has done all its episodes.
         failed: bool; the environment failed in this step and was reset or re-created: drop the
             transitions of its unfinished episode. None: no environment failed.
+        seeds: int64 [rows, 2]; of the episode that the step belongs to the seed with which its
+            environment was last seeded, or `NO_SEED`, and its resets without one since. None: they
+            are not known.
+        infos: float64 [rows] each, by ``info/<name>``; what is kept of infos, NaN where one has no
+            such number.
     """
 
     successor: Columns
@@ -299,6 +310,8 @@ class Step(NamedTuple):
     ended: Array
     live: Array
     failed: Array | None = None
+    seeds: Array | None = None
+    infos: Columns = {}  # noqa: RUF012 (of a tuple: nobody writes to it)
 
     @property
     def over(self) -> Array:

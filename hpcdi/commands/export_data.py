@@ -35,6 +35,7 @@ from hpcdi.store.minari_file import write_episodes
 from hpcdi.types import ACTION_MASK
 from hpcdi.utils.log import say
 from hpcdi.utils.metrics import human_bytes
+from hpcdi.utils.nested import unflatten
 
 DATASETS = {"minari": "", "parquet": ".parquet"}
 """Kind of dataset -> suffix of its files."""
@@ -207,15 +208,20 @@ def _write_minari(
 
 
 def _as_minari_has_it(episode: Episode, values: EpisodeValues) -> dict[str, Any]:
-    infos = ("policy_version", ACTION_MASK)
+    own = ("policy_version", ACTION_MASK)
+    infos = {name: episode.columns[name] for name in own if name in episode.columns}
+    metadata = {"collector": episode.collector, "env": episode.env}
+    if episode.seed is not None:
+        metadata |= {"generator_seed": episode.seed, "generator_resets": episode.resets}
+        metadata |= {"seed": episode.seed} if not episode.resets else {}
     return {
         "observations": values.observations(episode.observations),
         "actions": values.actions(episode.columns),
         "rewards": episode.reward,
         "terminations": episode.columns["terminated"],
         "truncations": episode.columns["truncated"],
-        "infos": {name: episode.columns[name] for name in infos if name in episode.columns},
-        "metadata": {"collector": episode.collector, "env": episode.env},
+        "infos": {**unflatten(episode.infos), **infos},
+        "metadata": metadata,
     }
 
 
@@ -277,6 +283,8 @@ def _table(number: int, episode: Episode) -> Any:
     columns |= {name: seen[:-1] for name, seen in episode.observations.items()}
     columns |= {f"next_{name}": seen[1:] for name, seen in episode.observations.items()}
     columns |= episode.columns
+    columns["seed"] = pa.array([episode.seed] * steps, pa.int64())
+    columns["resets"] = np.full(steps, episode.resets, np.int32)
     return pa.table({name: _arrow(column) for name, column in columns.items()})
 
 

@@ -157,6 +157,12 @@ class EnvConfig(ComponentConfig):
         "{observation: [5_400_000, 0]}; empty: a first observation says it, where numbers of "
         "float64 are beyond 100,000; {}: nothing",
     )
+    keep_infos: tuple[str, ...] = setting(
+        (),
+        "numbers of each step's info that are stored beside its transition, e.g. [x_position, "
+        "episode/r], for read_episodes and hpcdi export: column info/NAME, NaN where an info has "
+        "none; learners leave them out",
+    )
     manager: ManagerConfig = component(
         ENV_MANAGER_REGISTRY, "base", "how the environments are stepped"
     )
@@ -204,6 +210,13 @@ class EnvConfig(ComponentConfig):
             numbers = given if isinstance(given, list | tuple) else [given]
             if not numbers or not all(isinstance(each, float | int) for each in numbers):
                 yield Problem(f"origin.{name}", "is a number, or one for each component, in a list")
+        for name in self.keep_infos:
+            if not name or name[0] in "/." or name[-1] == "/":
+                yield Problem("keep_infos", f"{name!r} is no name of a number in infos")
+            if any(other.startswith(f"{name}/") for other in self.keep_infos):
+                yield Problem("keep_infos", f"{name!r} holds others of these, and is no number")
+        if len(set(self.keep_infos)) < len(self.keep_infos):
+            yield Problem("keep_infos", "names a number twice")
         for name in ("seeds", "eval_seeds"):
             try:
                 seeds_of(getattr(self, name))
@@ -337,3 +350,5 @@ class EnvPoolConfig(NamedEnvConfig):
                 f"must be 'base' with envpool, not {self.manager.type!r}: its environments "
                 "live in threads of one library",
             )
+        if self.keep_infos:
+            yield Problem("keep_infos", "must be empty: infos of EnvPool are not read")

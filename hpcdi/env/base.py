@@ -180,6 +180,7 @@ class BackendStep(NamedTuple):
             `ended` is false, rewards are 0, and the other arrays are to be ignored.
         ends: the numbers of each player's info, by environment, of the episodes that ended.
         failed: environments that failed.
+        infos: see `Step`.
     """
 
     successor: Columns
@@ -190,6 +191,7 @@ class BackendStep(NamedTuple):
     over: Array
     ends: Mapping[int, Sequence[Mapping[str, float]]]
     failed: Mapping[int, EnvFailure]
+    infos: Columns = {}  # noqa: RUF012 (of a tuple: nobody writes to it)
 
 
 class Backend(Protocol):
@@ -206,6 +208,7 @@ class Backend(Protocol):
         observation: each [rows, ...]; the policy acts on it next. A step writes to other arrays,
             the step after it to these.
         keeps_infos: keep the infos of each step.
+        kept: names of numbers in infos that each step returns.
         origin: what is subtracted from observations, see `Space.of_observations`.
         infos: of the last step, by environment, in a battle lists of them; where they are kept.
     """
@@ -221,6 +224,18 @@ class Backend(Protocol):
         """See above."""
         ...
 
+    def seed_taken(self, env: int, seed: int | None, *, is_later: bool) -> int | None:
+        """Returns the seed by which an environment's latest episode has begun.
+
+        None: its generator goes on; `NO_SEED`: it has none of its own.
+
+        Args:
+            env: number of the environment.
+            seed: what it was given.
+            is_later: by `step`, else by `start`.
+        """
+        ...
+
     def schedule(self, values: Scheduled) -> None:
         """Have episodes that begin from now on be played with these values."""
         ...
@@ -232,6 +247,7 @@ class Backend(Protocol):
 
     observation: Columns
     keeps_infos: bool
+    kept: Sequence[str]
     origin: Mapping[str, Sequence[float]]
     infos: dict[int, Any]
 

@@ -756,13 +756,29 @@ def numbers_in(info: Any) -> dict[str, float]:
     for name, value in info.items():
         if isinstance(value, Mapping):
             found.update({f"{name}/{below}": number for below, number in numbers_in(value).items()})
-        elif isinstance(value, int | float | np.number | np.bool_):
-            found[str(name)] = float(value)
-        elif (
-            getattr(value, "size", 0) == 1 and getattr(value, "dtype", np.dtype("O")).kind in "biuf"
-        ):
-            found[str(name)] = float(value.item())
+        elif (number := _number(value)) is not None:
+            found[str(name)] = number
     return found
+
+
+def number_in(info: Any, name: str) -> float:
+    """Returns a number of an info by its name, see `numbers_in`; NaN where there is none."""
+    if isinstance(info, Mapping):
+        if name in info:
+            number = _number(info[name])
+            return math.nan if number is None else number
+        first, slash, below = name.partition("/")
+        if slash and first in info:
+            return number_in(info[first], below)
+    return math.nan
+
+
+def _number(value: Any) -> float | None:
+    if isinstance(value, int | float | np.number | np.bool_):
+        return float(value)
+    if getattr(value, "size", 0) == 1 and getattr(value, "dtype", np.dtype("O")).kind in "biuf":
+        return float(value.item())
+    return None
 
 
 def pick(value: Any, path: Iterable[Any]) -> Any:

@@ -173,6 +173,8 @@ def create_env_manager(
         manager.schedule(scheduled)
     if evaluate:
         manager.max_steps = getattr(getattr(policy, "eval", None), "max_steps", None)
+    else:
+        manager.kept = config.keep_infos
     return manager
 
 

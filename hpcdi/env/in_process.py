@@ -33,6 +33,7 @@ from hpcdi.env.contract import (
     Put,
     Results,
     Space,
+    number_in,
     numbers_in,
     parts_of_reset,
     parts_of_step,
@@ -43,7 +44,7 @@ from hpcdi.env.pettingzoo import as_battle, space_of_players, teams_of
 from hpcdi.env.process_state import SignalGuard, seed_libraries
 from hpcdi.env.scheduled import arguments_in, figures_of, set_attributes
 from hpcdi.errors import ConfigError, EnvError, EnvValueError
-from hpcdi.types import Array, Columns
+from hpcdi.types import INFO, Array, Columns
 from hpcdi.utils.lifetime import Closing
 from hpcdi.utils.log import LOGGER
 from hpcdi.utils.truths import all_of
@@ -66,7 +67,7 @@ class Layout:
     Attributes:
         env_num, seats: environments, and players of each.
         arrays: ``0/``, ``1/`` and ``final/`` before the names of an observation's columns, an
-            action's columns, and the results of a step.
+            action's columns, and the results of a step; ``info/`` before the names of `kept`.
         origin: see `Space.of_observations`.
     """
 
@@ -76,8 +77,8 @@ class Layout:
     origin: Origin
 
     @classmethod
-    def of(cls, env_num: int, facts: EnvFacts, origin: Origin) -> Self:
-        """Returns the layout for environments.
+    def of(cls, env_num: int, facts: EnvFacts, origin: Origin, kept: Sequence[str] = ()) -> Self:
+        """Returns the layout for environments, of whose infos some numbers are kept.
 
         Raises:
             EnvError: their observations or actions are no arrays.
@@ -88,6 +89,7 @@ class Layout:
         columns = {f"{part}/{n}": c for part in ("0", "1", "final") for n, c in seen.items()}
         arrays = [(n, c.shape, c.dtype.str) for n, c in {**columns, **acts}.items()]
         arrays += [(name, (rows,), dtype) for name, dtype in Results.LAYOUT]
+        arrays += [(f"{INFO}/{name}", (rows,), "float64") for name in kept]
         return cls(env_num, facts.players, tuple(arrays), origin)
 
 
@@ -106,6 +108,7 @@ class SharedArrays(Closing):
         final: the last observation of the episode that ended last.
         action: of the next step.
         results: of the last step.
+        infos: numbers of its infos that are kept, by name.
     """
 
     def __init__(self, layout: Layout, fd: int) -> None:
@@ -125,6 +128,7 @@ class SharedArrays(Closing):
         self.final = _below("final/", arrays)
         self.action = {n: array for n, array in arrays.items() if n.split("/")[0] == "action"}
         self.results = Results(arrays)
+        self.infos = _below(f"{INFO}/", arrays)
 
     @classmethod
     def create(cls, layout: Layout, *, is_shared: bool) -> Self:
@@ -204,6 +208,7 @@ class LocalWorker:
         self._shows: Sequence[Sequence[Put]] = ()
         self._keeps: Sequence[Put] = ()
         self._actions: Sequence[Callable[[], Any]] = ()
+        self._infos: Columns = {}
         self._result: Any = None
         self._failure: EnvFailure | None = None
         self._scheduled: Scheduled = {}  # for episodes that begin
@@ -315,6 +320,8 @@ class LocalWorker:
             result = parts_of_step(result)
         observation, reward, terminated, truncated, info = result
         is_over = results.put(row, reward, terminated, truncated)
+        for name, column in self._infos.items():
+            column[row] = number_in(info, name)
         if is_over:
             self._keeps[0](observation)
             results.acts[row] = goes_on
@@ -346,6 +353,8 @@ class LocalWorker:
             is_cut = is_over and truth_of(info.get("truncated", False), "truncated")
             with _of_player(seat):
                 results.put(self._rows[seat], reward, is_over and not is_cut, is_cut)
+            for name, column in self._infos.items():
+                column[self._rows[seat]] = number_in(info, name)
         if is_over:
             for seat, own in enumerate(observations):
                 if own is not None:
@@ -409,7 +418,7 @@ class LocalWorker:
 
     def attach(self, arrays: SharedArrays, env: int) -> None:
         """Use the rows of an environment."""
-        layout, self._arrays = arrays.layout, arrays
+        layout, self._arrays, self._infos = arrays.layout, arrays, arrays.infos
         self._rows = [seat * layout.env_num + env for seat in range(layout.seats)]
         observation, action = self._spaces()
         seen = Space.of_observations(observation, origin=layout.origin)
@@ -430,6 +439,7 @@ class LocalWorker:
         """Close the environment."""
         self.shut()
         self._arrays, self._shows, self._keeps, self._actions = None, (), (), ()
+        self._infos = {}
 
 
 def _check_turns(observations: Sequence[Any]) -> None:
@@ -498,6 +508,7 @@ class SingleEnvs:
     fails_as_one = False
     resets_alone = True
     keeps_infos = False
+    kept: Sequence[str] = ()
     origin: Origin = MappingProxyType({})
 
     def __init__(
@@ -527,6 +538,10 @@ class SingleEnvs:
     def is_taken(self) -> bool:
         """See `Backend.is_taken`."""
         return False
+
+    def seed_taken(self, env: int, seed: int | None, *, is_later: bool) -> int | None:  # noqa: ARG002
+        """See `Backend.seed_taken`."""
+        return seed
 
     def schedule(self, values: Scheduled) -> None:
         """See `Backend.schedule`; environments in a step are told after it."""
@@ -602,7 +617,10 @@ class SingleEnvs:
             successor = {name: column.copy() for name, column in self.observation.items()}
             for name, column in successor.items():
                 column[ended] = arrays.final[name][ended]
-        return BackendStep(successor, reward, terminated, truncated, ended, over, ends, failed)
+        infos = {f"{INFO}/{name}": column.copy() for name, column in arrays.infos.items()}
+        return BackendStep(
+            successor, reward, terminated, truncated, ended, over, ends, failed, infos
+        )
 
     def _take(
         self, answered: Iterable[int]
@@ -723,7 +741,7 @@ class SingleEnvs:
     def _admit(self, env: int, facts: EnvFacts) -> None:
         """Attach a new environment to its rows of the arrays, after a look at its spaces."""
         if self.facts is None:
-            layout = Layout.of(self.env_num, facts, self.origin)
+            layout = Layout.of(self.env_num, facts, self.origin, self.kept)
             self.facts, self.acts = facts, np.zeros(self.env_num * facts.players, dtype=bool)
             self._all, self._none = ~self.acts, np.zeros_like(self.acts)
             self._all.flags.writeable = self._none.flags.writeable = False

@@ -40,7 +40,7 @@ from hpcdi.env.contract import COARSE_FROM, Space, read_spaces
 from hpcdi.env.renewal import Renewal
 from hpcdi.env.seeds import SeedStreams
 from hpcdi.errors import EnvError, EnvValueError
-from hpcdi.types import ACTION_MASK, Array, Columns, Episodes, Spaces, Step
+from hpcdi.types import ACTION_MASK, NO_SEED, Array, Columns, Episodes, Spaces, Step
 from hpcdi.utils.backoff import wait_s
 from hpcdi.utils.lifetime import Closing
 from hpcdi.utils.log import LOGGER
@@ -252,6 +252,8 @@ class EnvManager(Closing):
         self.seeds = SeedStreams(seed, self.env_num)
         self._quota: int | Sequence[int] | None = episode_num
         self._follow = (self._settings.auto_reset,) * self.env_num
+        self._seeds = np.full((self.env_num, 2), (NO_SEED, 0), np.int64)
+        self._of_rows: Array | None = None  # those of rows; None: they have none of their own
         self._retired = np.zeros(self.env_num, dtype=bool)
         self._record = self._new_record()
         self._renewal = Renewal(self._settings.renewal, self.env_num, self._bytes_of)
@@ -452,10 +454,14 @@ class EnvManager(Closing):
         """
         backend, turns, episodes, began = self._backend, self._turns, self._episodes, self.ready
         turns.begin(began)
-        goes_on = self._goes_on()
-        step = backend.step(action, began, self.seeds.following(), goes_on)
+        goes_on, seeds, following = self._goes_on(), self._of_rows, self.seeds.following()
+        step = backend.step(action, began, following, goes_on)
         if step.ends:
-            self.seeds.took([env for env in step.ends if goes_on[env]])
+            follow = [env for env in step.ends if goes_on[env]]
+            if self._of_rows is not None:
+                begun = {env: EpisodeStart(following[env], exists=True) for env in follow}
+                self._note(begun, is_later=True)
+            self.seeds.took(follow)
         failures, failed = self._failures(step), None
         if failures:
             failed = self._failed_rows(failures)
@@ -475,8 +481,24 @@ class EnvManager(Closing):
         if self._renewal.is_on and step.ends:
             self._renew([env for env in step.ends if env not in cut])
         return Step(
-            step.successor, reward, step.terminated, step.truncated, step.ended, live, failed
-        )
+            step.successor, reward, step.terminated, step.truncated, step.ended, live, failed,
+            seeds, step.infos,
+        )  # fmt: skip
+
+    def _note(self, starts: Mapping[int, EpisodeStart], *, is_later: bool = False) -> None:
+        """Note by which seeds episodes have begun; see `Step.seeds`, `Backend.seed_taken`."""
+        self._seeds = self._seeds.copy()  # steps have the other
+        for env, start in starts.items():
+            seed = self._backend.seed_taken(env, start.seed, is_later=is_later)
+            if seed is None and start.exists and self._seeds[env, 0] != NO_SEED:
+                self._seeds[env, 1] += 1
+            else:
+                self._seeds[env] = NO_SEED if seed is None else seed, 0
+        facts = self._backend.facts
+        players = 1 if facts is None else facts.players
+        self._of_rows = np.tile(self._seeds, (players, 1)) if players > 1 else self._seeds
+        if not is_later and (self._seeds[:, 0] == NO_SEED).all():
+            self._of_rows = None
 
     def _too_long(self, step: BackendStep) -> list[int]:
         """Returns environments whose episodes are to be cut; warns where none has ever ended."""
@@ -534,6 +556,15 @@ class EnvManager(Closing):
             self._begin(starts)
 
     # ---- optional methods of environments
+
+    @property
+    def kept(self) -> Sequence[str]:
+        """Names of the numbers in infos that steps return (`Step.infos`); set before `launch`."""
+        return self._backend.kept
+
+    @kept.setter
+    def kept(self, names: Sequence[str]) -> None:
+        self._backend.kept = names
 
     @property
     def keeps_infos(self) -> bool:
@@ -604,6 +635,7 @@ class EnvManager(Closing):
     def _failures_at_start(self, starts: Mapping[int, EpisodeStart]) -> dict[int, EnvFailure]:
         """Have environments begin an episode; returns those that failed."""
         failed = self._backend.start(starts)
+        self._note({env: start for env, start in starts.items() if env not in failed})
         self._renewal.made(env for env, start in starts.items() if not start.exists)
         if len(failed) == len(starts):
             return failed

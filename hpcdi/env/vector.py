@@ -33,7 +33,7 @@ from hpcdi.env.contract import (
 from hpcdi.env.in_process import call_method, close_or_warn
 from hpcdi.env.process_state import SignalGuard, seed_libraries
 from hpcdi.errors import ConfigError, EnvError, EnvValueError
-from hpcdi.types import Array, Columns
+from hpcdi.types import INFO, NO_SEED, Array, Columns
 from hpcdi.utils.truths import all_of, any_of
 
 
@@ -51,6 +51,7 @@ class VectorEnvs:
     wait_num: int | None = None
     is_taken = False
     keeps_infos = False
+    kept: Sequence[str] = ()
     origin: Origin = MappingProxyType({})
 
     def __init__(self, make: Callable[[], VectorEnv[Any, Any, Any]], env_num: int) -> None:
@@ -136,7 +137,8 @@ class VectorEnvs:
             if self.keeps_infos:
                 self.infos = _infos(info, began)
             none = self._none
-            return BackendStep(successor, reward, none, none, none, began, {}, {})
+            kept = self._kept(info, none, is_same=False)
+            return BackendStep(successor, reward, none, none, none, began, {}, {}, kept)
         ended = is_over & began
         terminated, truncated = (
             (terminated & began, truncated & began) if is_cut else (ended, self._none)
@@ -161,7 +163,17 @@ class VectorEnvs:
                 mask = is_over.copy()  # that may be the environment's own array
                 first, _ = parts_of_reset(env.reset(options={"reset_mask": is_over.copy()}))
                 self._put_rows(mask, first)
-        return BackendStep(successor, reward, terminated, truncated, ended, began, ends, {})
+        kept = self._kept(info, ended, is_same=is_same)
+        return BackendStep(successor, reward, terminated, truncated, ended, began, ends, {}, kept)
+
+    def _kept(self, info: Mapping[str, Any], ended: Array, *, is_same: bool) -> Columns:
+        """Returns what is kept of infos; see `_ends`."""
+        kept = {}
+        for name in self.kept:
+            kept[f"{INFO}/{name}"] = column = _numbers(info, name, self.env_num)
+            if is_same:
+                column[ended] = _numbers(info.get("final_info", {}), name, self.env_num)[ended]
+        return kept
 
     def _put_rows(self, rows: Array, observation: Any) -> None:
         """Write some rows (bool) of an observation of all; others stay what a step has returned."""
@@ -179,6 +191,12 @@ class VectorEnvs:
     def _swap(self) -> None:
         self.observation, self._other = self._other, self.observation
         self._put, self._put_other = self._put_other, self._put
+
+    def seed_taken(self, env: int, seed: int | None, *, is_later: bool) -> int | None:  # noqa: ARG002
+        """See `Backend.seed_taken`: only a `SyncVectorEnv` has a generator for each."""
+        if not isinstance(self._env, SyncVectorEnv):
+            return NO_SEED
+        return None if is_later else seed
 
     @property
     def resets_alone(self) -> bool:
@@ -269,9 +287,27 @@ def _ends(info: Mapping[str, Any], ended: Array, is_same: bool) -> dict[int, dic
 def _infos(info: Mapping[str, Any], envs: Array) -> dict[int, dict[str, Any]]:
     """Returns a vector environment's info as one dict for each environment of the mask `envs`."""
     numbers: list[int] = envs.nonzero()[0].tolist()
+    return {env: _info_of(info, env) for env in numbers}
+
+
+def _info_of(info: Mapping[str, Any], env: int) -> dict[str, Any]:
+    """Returns one environment's part of a vector environment's info, or of a mapping in it."""
     named = [name for name in info if f"_{name}" in info and not name.startswith("final_")]
-    if not named:
-        return {env: {} for env in numbers}
     return {
-        env: {name: info[name][env] for name in named if info[f"_{name}"][env]} for env in numbers
+        name: _info_of(info[name], env) if isinstance(info[name], Mapping) else info[name][env]
+        for name in named
+        if info[f"_{name}"][env]
     }
+
+
+def _numbers(info: Mapping[str, Any], name: str, env_num: int) -> Array:
+    """Returns a number of a vector environment's info, float64 [environments]; see `number_in`."""
+    column = np.full(env_num, np.nan)
+    first, _, below = name.partition("/")
+    if name not in info and below and isinstance(info.get(first), Mapping):
+        return _numbers(info[first], below, env_num)
+    values = np.asarray(info.get(name))
+    if len(values.shape) and len(values) == env_num and values.dtype.kind in "biuf":
+        there = np.asarray(info.get(f"_{name}", np.ones(env_num, bool)), bool)
+        column[there] = values.reshape(env_num, -1)[there, 0]
+    return column

@@ -26,7 +26,7 @@ from hpcdi.store.shard_file import ShardReader
 from hpcdi.store.shards import read_blocks
 from hpcdi.store.state_file import KIND as SAVED_STATE
 from hpcdi.store.state_file import read_state
-from hpcdi.types import Array
+from hpcdi.types import NO_SEED, Array
 from hpcdi.utils.metrics import counted, human_bytes
 from hpcdi.utils.nested import flatten
 
@@ -83,6 +83,7 @@ def _shard(path: Path, report: Report) -> Iterator[str]:
         f"  {sum(block.transitions for block in blocks)} transitions in {items} items, "
         f"{sum(block.rows for block in blocks)} rows"
         + _span("policy version", [b.items["policy_version"] for b in blocks])
+        + _seeds(blocks)
         if items
         else "  no items"
     )
@@ -237,7 +238,19 @@ def _range(columns: list[Array]) -> str:
     columns = [column for column in columns if column.size]
     if not columns:
         return "empty"
-    return f"{min(c.min() for c in columns):.6g} .. {max(c.max() for c in columns):.6g}"
+    low = np.fmin.reduce([np.fmin.reduce(column, axis=None) for column in columns])
+    high = np.fmax.reduce([np.fmax.reduce(column, axis=None) for column in columns])
+    odd = sum(np.count_nonzero(column != column) for column in columns)  # of NaN
+    share = odd / sum(column.size for column in columns)
+    return f"{low:.6g} .. {high:.6g}" + f", {share:.1%} NaN" * bool(odd)
+
+
+def _seeds(blocks: list[Block]) -> str:
+    """Returns which seeds episodes of blocks have begun by."""
+    seeds = {int(seed) for block in blocks for seed in block.items["episode_seed"]} - {NO_SEED}
+    if not seeds:
+        return ""
+    return f", {counted(len(seeds), 'seed')}: {min(seeds)}" + f" to {max(seeds)}" * (len(seeds) > 1)
 
 
 def _span(what: str, arrays: list[Array]) -> str:

@@ -62,7 +62,7 @@ from hpcdi.types import (
 from hpcdi.utils.log import LOGGER
 from hpcdi.utils.nested import parse_json
 
-KIND, FORMAT = "hpcdi-block", 2
+KIND, FORMAT = "hpcdi-block", 3
 """HDF5 attributes ``format`` and ``schema_version`` of a shard."""
 SLOTS = 4096
 """Blocks that a shard has room for."""

@@ -24,6 +24,7 @@ from hpcdi.roles.collector.loop import attribute_of
 from hpcdi.store.builder import Segment
 from hpcdi.types import (
     ITEM_DTYPE,
+    NO_SEED,
     Array,
     Columns,
     Games,
@@ -500,6 +501,7 @@ class TrajectoryRecorder:
         steps[0] += self._without_samples
         self._without_samples = 0
         table = np.zeros(len(cut), dtype=ITEM_DTYPE)
+        table["episode_seed"] = NO_SEED
         table["item_len"] = [len(trajectory.samples) for trajectory in cut]
         table["item_start"] = np.cumsum(table["item_len"]) - table["item_len"]
         table["policy_version"] = policy_version

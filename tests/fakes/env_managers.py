@@ -69,7 +69,7 @@ def kept(step: Step) -> Step:
     """A step whose arrays are not written over."""
     successor = {name: column.copy() for name, column in step.successor.items()}
     failed = None if step.failed is None else step.failed.copy()
-    return Step(successor, *(column.copy() for column in step[1:-1]), failed)
+    return Step(successor, *(column.copy() for column in step[1:6]), failed, step.seeds)
 
 
 def seen(manager: EnvManager) -> Array:

@@ -29,7 +29,8 @@ def test_no_dummy_step_reaches_the_data_and_a_limit_ends_the_run(start: Start) -
 
     Gymnasium's ``next_step`` mode has dummy steps; the others are tested without a job.
     """
-    ended = start(CARTPOLE, *COUNT, "env.autoreset=next_step").wait()
+    told = ("env.autoreset=next_step", "env.keep_infos=[missing]")
+    ended = start(CARTPOLE, *COUNT, *told).wait()
     ended.check(0, "done")
     assert "done: max_env_step reached" in ended.out
     assert ended.run["figures"]["env_steps"] >= 20000
@@ -41,6 +42,7 @@ def test_no_dummy_step_reaches_the_data_and_a_limit_ends_the_run(start: Start) -
 
 
 def check_counting(shard: h5py.File) -> None:
+    assert min(shard["episode_seed"]) >= 0
     starts, lengths = shard["item_start"][:], shard["item_len"][:]
     steps, episode = shard["observation"][:].T
     for start, length in zip(starts, lengths, strict=True):
@@ -51,6 +53,7 @@ def check_counting(shard: h5py.File) -> None:
         )
         assert len(set(episode[start : start + length + 1])) == 1
         np.testing.assert_array_equal(shard["reward"][rows], steps[rows] + 1)
+        assert np.isnan(shard["info/missing"][rows]).all()
         ended = steps[rows] + 1 == 5
         even = episode[rows] % 2 == 0
         np.testing.assert_array_equal(shard["terminated"][rows], ended & even)

@@ -35,7 +35,7 @@ from hpcdi.env.create import create_env_manager, make_env_manager
 from hpcdi.env.manager import EnvManager
 from hpcdi.env.toy import CountEnv
 from hpcdi.errors import ConfigError, EnvError, PolicyError
-from hpcdi.types import Array, Columns, Settings, Transition
+from hpcdi.types import NO_SEED, Array, Columns, Settings, Transition
 from hpcdi.utils.curves import TensorBoardWriter
 from hpcdi.utils.nested import column_rows
 from hpcdi.utils.registry import SERIAL_COLLECTOR_REGISTRY
@@ -796,6 +796,9 @@ class FailingVector:
         done = ended | ~over
         never = np.zeros(self.env_num, dtype=bool)
         return BackendStep(successor, reward * over, done, never, done, over, ends, failed)
+
+    def seed_taken(self, env: int, seed: int | None, *, is_later: bool) -> int | None:
+        return NO_SEED
 
     def close(self) -> None: ...
 

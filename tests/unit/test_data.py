@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import gymnasium
 import numpy as np
 import pytest
 
-from fakes.serial_runs import serial_run, train
+from fakes.serial_runs import resume, serial_run, train
 from hpcdi.data import read_episodes
 from hpcdi.errors import StoreError
 from hpcdi.store.layout import RunLayout
@@ -27,6 +28,7 @@ def test_episodes_are_those_that_the_run_has_counted(tmp_path: Path) -> None:
     every = list(read_episodes(tmp_path, unfinished=True))
     assert sum(map(len, every)) == steps
     assert len(every) - len(episodes) == sum(not e.is_whole for e in every) <= 3
+    assert {e.seed for e in episodes} == {None}, "a vector's environments share a generator"
     for episode in episodes:
         assert episode.observation.shape == (len(episode) + 1, 4)
         assert episode.action.shape == (len(episode),)
@@ -36,6 +38,39 @@ def test_episodes_are_those_that_the_run_has_counted(tmp_path: Path) -> None:
         assert ended.tolist() == [False] * (len(episode) - 1) + [True]
         assert episode.facts["return"] == episode.total
         assert not {"bootstrap_offset", "next_observation"} & episode.columns.keys()
+
+
+def test_seeds_and_what_is_kept_of_infos_are_those_of_each_episode_also_of_a_resumed_run(
+    tmp_path: Path,
+) -> None:
+    told = (
+        "env.wrappers=[RecordEpisodeStatistics]", "env.keep_infos=[episode/r, no/such]",
+        "system.storage.block_bytes=8192", "system.storage.file_bytes=32768",
+    )  # fmt: skip
+    with serial_run(tmp_path, "cartpole_dqn", STEPS, *told) as run:
+        train(run)
+    more = "policy.other.commander.max_env_step=1500"
+    with serial_run(tmp_path, "cartpole_dqn", more, *told, restarts=1) as run:
+        resume(run, tmp_path)
+        train(run)
+        counted = run.coordinator.groups.main.episodes
+    assert len(list(RunLayout(tmp_path).data_dir.glob("*/*/*.h5"))) > 2
+    episodes = list(read_episodes(tmp_path))
+    assert len(episodes) == counted, (
+        "also those that lie in two shards, and the first of each start"
+    )
+    seeds = {episode.seed for episode in episodes}
+    assert len(seeds) > 8, "each environment has one, and those of the resumed run are others"
+    for episode in episodes:
+        assert np.isnan(episode.infos["no/such"]).all()
+        assert np.isnan(episode.infos["episode/r"][:-1]).all()
+        assert episode.infos["episode/r"][-1] == episode.total
+        env = gymnasium.make("CartPole-v1")
+        first, _ = env.reset(seed=episode.seed)
+        for _ in range(episode.resets):
+            first, _ = env.reset()
+        np.testing.assert_array_equal(first, episode.observation[0])
+    assert {"seed", "resets"} <= episodes[0].facts.keys()
 
 
 def test_where_a_shard_is_gone_only_what_is_whole_is_returned(tmp_path: Path) -> None:
@@ -78,6 +113,7 @@ def test_battles_have_an_episode_for_each_player_that_learns(tmp_path: Path) -> 
     assert {e.total for e in episodes} <= {-1.0, 0.0, 1.0}
     assert all(1 <= len(e) <= 5 for e in episodes)
     assert "action_mask" in episodes[0].columns
+    assert all(e.seed is not None for e in episodes)
 
 
 def test_where_there_is_nothing(tmp_path: Path) -> None:

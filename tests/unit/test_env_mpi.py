@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -111,9 +112,10 @@ def solver(group: FakeGroup, *spares: FakeGroup, may_die: bool = True, **limits:
     )
 
 
-def manager(*solvers: Solver) -> EnvManager:
+def manager(*solvers: Solver, kept: Sequence[str] = ()) -> EnvManager:
     facts = facts_of(parse_env(PROGRAM))
     made = EnvManager(SolverEnvs(solvers, facts), seed=np.random.SeedSequence(0))
+    made.kept = kept
     made.launch()
     return made
 
@@ -231,10 +233,11 @@ def test_a_message_is_the_same_when_it_arrives() -> None:
 
 
 def test_episodes_of_solvers_are_those_of_other_environments() -> None:
-    with manager(solver(FakeGroup()), solver(FakeGroup())) as envs:
+    with manager(solver(FakeGroup()), solver(FakeGroup()), kept=["drag"]) as envs:
         first = envs.observation["observation"].copy()
         for number in range(1, 4):
             step = envs.step({"action": ACTION})
+            np.testing.assert_array_equal(step.infos["info/drag"], [2.5] * 2)
             seen = step.successor["observation"]
             np.testing.assert_array_equal(seen[:, :2], [[0.75, number], [1.0, number]])
             np.testing.assert_array_equal(step.truncated, [number == 3] * 2)
@@ -244,6 +247,11 @@ def test_episodes_of_solvers_are_those_of_other_environments() -> None:
         after = envs.observation["observation"]
         assert (after[:, 1] == 0).all()
         assert (after[:, 2] != first[:, 2]).all()  # each episode has a seed of its own
+        for begun, of in ((first, step), (after.copy(), envs.step({"action": ACTION}))):
+            assert of.seeds is not None
+            seeds, resets = of.seeds.T
+            np.testing.assert_array_equal(begun[:, 2], seeds.astype(np.float32))
+            assert not resets.any()
 
 
 def test_an_evaluation_takes_solvers_and_collecting_takes_them_back() -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -21,6 +20,7 @@ from hpcdi.errors import LaunchError
 
 CONFIG = str(ROOT / "configs" / "cartpole_dqn.yaml")
 STEPS = "policy.other.commander.max_env_step=300"
+TOLD = ("env.wrappers=[RecordEpisodeStatistics]", "env.keep_infos=[episode/r, episode/l]")
 BLACKJACK = ("env.env_id=Blackjack-v1",)
 """A Tuple of three numbers."""
 
@@ -28,7 +28,7 @@ BLACKJACK = ("env.env_id=Blackjack-v1",)
 @pytest.fixture(scope="module")
 def cartpole(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("cartpole") / "run"
-    assert serial(CONFIG, (*DQN, STEPS), str(folder)) == 0
+    assert serial(CONFIG, (*DQN, STEPS, *TOLD), str(folder)) == 0
     return folder
 
 
@@ -55,13 +55,21 @@ def test_minari_reads_each_episode_as_it_was(
         assert read.truncations.tolist() == episode.columns["truncated"].tolist()
         assert dataset.observation_space.contains(read.observations[0])
         assert dataset.action_space.contains(read.actions[0])
+        assert read.infos["episode"].keys() == {"r", "l"}
+        np.testing.assert_array_equal(read.infos["episode"]["r"], episode.infos["episode/r"])
+        assert read.infos["episode"]["l"][-1] == len(episode)
     episodes = list(read_episodes(cartpole))
     assert (dataset.total_episodes, dataset.total_steps) == (len(episodes), sum(map(len, episodes)))
     assert f"{len(episodes)} of {len(episodes)}" in capsys.readouterr().out
-    known = [(m["collector"], m["env"]) for m in dataset.storage.get_episode_metadata([0, 1])]
-    assert known == [(e.collector, e.env) for e in itertools.islice(read_episodes(cartpole), 2)]
+    names = ("collector", "env", "generator_seed", "generator_resets")
+    metadata = list(dataset.storage.get_episode_metadata(range(len(episodes))))
+    assert [tuple(m[name] for name in names) for m in metadata] == [
+        (e.collector, e.env, e.seed, e.resets) for e in episodes
+    ]
+    own = {m["seed"]: m["generator_resets"] for m in metadata if "seed" in m}
+    assert set(own.values()) == {0}
+    assert len(own) == 4, "the first of each environment"
     assert ", seed " in dataset.storage.metadata["description"]
-    assert dataset.recover_environment().spec.id == "CartPole-v1"
 
 
 def test_a_dataset_has_the_environment_s_own_form(tmp_path: Path) -> None:
@@ -73,6 +81,7 @@ def test_a_dataset_has_the_environment_s_own_form(tmp_path: Path) -> None:
         for part, own in zip(read.observations, episode.observation.values(), strict=True):
             np.testing.assert_array_equal(part, own)
         assert dataset.observation_space.contains(tuple(part[0] for part in read.observations))
+    assert dataset.recover_environment().spec.id == "Blackjack-v1"
 
 
 def test_some_of_the_episodes(cartpole: Path) -> None:
@@ -119,6 +128,8 @@ def test_parquet_has_a_row_a_step(cartpole: Path, tmp_path: Path) -> None:
             np.stack(rows["next_observation"].to_numpy()), episode.observation[1:]
         )
         np.testing.assert_array_equal(rows["action"].to_numpy(), episode.action)
+        np.testing.assert_array_equal(rows["info/episode/r"].to_numpy(), episode.infos["episode/r"])
+        assert set(rows["seed"].to_pylist()) == {episode.seed}
 
 
 def test_numbers_far_from_zero_come_back() -> None:

@@ -105,7 +105,7 @@ def test_plain_h5py_reads_exactly_the_rows(
 ) -> None:
     path, ref = stored(tmp_path_factory.mktemp("block"), block)
     with h5py.File(path, "r") as file:
-        assert dict(file.attrs).items() >= {"format": b"hpcdi-block", "schema_version": 2}.items()
+        assert dict(file.attrs).items() >= {"format": b"hpcdi-block", "schema_version": 3}.items()
         for spec, (name, array) in zip(ref.columns, block.datasets().items(), strict=True):
             dataset = file[name]
             assert dataset.dtype == array.dtype == np.dtype(spec.dtype)

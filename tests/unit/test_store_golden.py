@@ -1,4 +1,4 @@
-"""A shard that was written once, `tests/golden/shard_v2.h5`: today's code reads it.
+"""A shard that was written once, `tests/golden/shard_v3.h5`: today's code reads it.
 
 If this test fails, the format has changed: raise `shard_file.FORMAT`, and write the file anew.
 """
@@ -15,10 +15,10 @@ from hpcdi.store.block import Block, checksum
 from hpcdi.store.inspect import inspect
 from hpcdi.store.layout import RunLayout
 from hpcdi.store.shards import read_block, read_shard, survey
-from hpcdi.types import ITEM_DTYPE, Columns, RowView
+from hpcdi.types import ITEM_DTYPE, NO_SEED, Columns, RowView
 
-GOLDEN = Path(__file__).parent.parent / "golden" / "shard_v2.h5"
-CRC32 = 0x690C4706
+GOLDEN = Path(__file__).parent.parent / "golden" / "shard_v3.h5"
+CRC32 = 0x7DFB504C
 MAX_BYTES = 20_000
 
 
@@ -38,6 +38,7 @@ def golden_block() -> Block:
     items["item_start"], items["item_len"] = [0, 4], [3, 2]
     items["item_id"] = [(2 << 40) + 7, (2 << 40) + 8]
     items["policy_version"], items["env_id"], items["episode_id"] = [10, 11], [3, 0], [5, 6]
+    items["episode_seed"], items["episode_resets"] = [1 << 31, NO_SEED], [4, 0]
     facts = {"collector_rank": 2, "task_id": "task_1", "sealed_at": 1.7e9}
     views = (RowView("next_speed", "observation/speed", "bootstrap_offset"),)
     return Block(columns, items, facts, views, tail_rows=1)

@@ -306,7 +306,7 @@ def test_a_shard_without_its_layout_is_told(layout: RunLayout, appender: Appende
     with pytest.raises(ShardError, match=re.escape(said)):
         read_block(path)
     assert [str(error) for error in survey(path, "x").damaged] == inspect(path).errors == [said]
-    path.write_bytes(whole.replace(b'"schema_version": 2', b'"schema_version": 9'))
+    path.write_bytes(whole.replace(b'"schema_version": 3', b'"schema_version": 9'))
     assert "its layout cannot be read: its checksum is wrong" in str(survey(path, "x").damaged[0])
 
 
@@ -318,13 +318,13 @@ def test_a_shard_of_another_format_is_refused(
     path = layout.inside(path_of(1))
     if has_layout:
         with monkeypatch.context() as other:
-            other.setattr(shard_file, "FORMAT", 3)
+            other.setattr(shard_file, "FORMAT", 4)
             write(Appender(layout, ROOM, fsync=False), make_block(1))
     else:
         path.parent.mkdir(parents=True)
         with h5py.File(path, "w") as file:
-            file.attrs["format"], file.attrs["schema_version"] = np.bytes_(b"hpcdi-block"), 3
-    with pytest.raises(ShardError, match="is a shard of format 3; this hpcdi reads format 2"):
+            file.attrs["format"], file.attrs["schema_version"] = np.bytes_(b"hpcdi-block"), 4
+    with pytest.raises(ShardError, match="is a shard of format 4; this hpcdi reads format 3"):
         read_block(path)
     assert len(survey(path, "x").damaged) == len(inspect(path).errors) == 1
 

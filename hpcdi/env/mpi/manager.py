@@ -55,6 +55,10 @@ class SolverEnvs(SingleEnvs):
         """See `Backend.is_taken`."""
         return any(worker.is_taken for worker in self._solvers)
 
+    def seed_taken(self, env: int, _seed: int | None, *, is_later: bool) -> int | None:  # noqa: ARG002
+        """See `Backend.seed_taken`: a solver's every episode has a seed of its own."""
+        return self._solvers[env].seed
+
     def _answered(self) -> list[int]:
         """Wait until enough of the steps under way are over; returns whose."""
         under_way = {self._solvers[env].solver: env for env in self._under_way}
@@ -68,6 +72,9 @@ class SolverWorker:
     Args:
         solver: the environment.
         facts: its spaces.
+
+    Attributes:
+        seed: of the last episode that it was to begin.
     """
 
     def __init__(self, solver: Solver, facts: EnvFacts) -> None:
@@ -78,6 +85,7 @@ class SolverWorker:
         self._row = 0
         self._asked: Command = ("",)
         self._seeds = np.random.default_rng(0)  # of later episodes
+        self.seed = 0
         self._failure: EnvFailure | None = None
 
     @property
@@ -96,12 +104,13 @@ class SolverWorker:
                 if seed is not None:
                     self._seeds = np.random.default_rng(seed)
                 self.solver.user = self
-                self.solver.ask_reset(self._next_seed() if seed is None else seed)
+                self.seed = self._next_seed() if seed is None else seed
+                self.solver.ask_reset(self.seed)
             elif verb == "step":
                 _, next_seed, goes_on, _ = args
-                seed = self._next_seed() if next_seed is None else next_seed
+                self.seed = self._next_seed() if next_seed is None else next_seed
                 action = vector_of(self._acts, self._arrays.action, self._row)
-                self.solver.ask_step(action, seed if goes_on else None)
+                self.solver.ask_step(action, self.seed if goes_on else None)
         except EnvFailure as failure:
             self._failure = failure
 
@@ -128,6 +137,8 @@ class SolverWorker:
         """Write what a step has led to; returns what `LocalWorker.step` does."""
         answer, arrays, row = self.solver.answer(), self._arrays, self._row
         arrays.results.put(row, answer.reward, answer.terminated, answer.truncated)
+        for name, column in arrays.infos.items():
+            column[row] = answer.numbers.get(name, math.nan)
         observation, is_over = answer.observation, answer.terminated or answer.truncated
         if is_over:
             put_vector(self._seen, arrays.final, row, observation)

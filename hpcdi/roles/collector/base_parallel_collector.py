@@ -426,6 +426,9 @@ class ZerglingParallelCollector(BaseParallelCollector):
             objection = "'marine' is for environments of several players; use 'zergling'"
             raise ConfigError([Problem("policy.collect.collector.type", objection)])
         length = 0 if self.evaluates else settings.collect.n_sample
+        if envs.kept and hasattr(actor, "recorder"):
+            objection = "must be empty: a policy of dicts makes samples, which have no infos"
+            raise ConfigError([Problem("env.keep_infos", objection)])
         if length and settings.random_collect_size and not hasattr(actor, "bind"):
             actor = RandomFirst(actor, RandomActor(envs.spaces, seed.spawn(1)[0]))
         if envs.seats < 2:

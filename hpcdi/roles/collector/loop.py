@@ -152,6 +152,8 @@ class Loop:
         columns["reward"] = step.reward
         columns["terminated"] = step.terminated
         columns["truncated"] = step.truncated
+        if step.infos:
+            columns |= step.infos
         columns |= self.agent.follow(step)
         learns = self.agent.learns
         live = step.live if learns is None else step.live & learns

@@ -19,6 +19,7 @@ from hpcdi.roles.collector.hindsight import Hindsight, Items
 from hpcdi.store.builder import Gather, Segment
 from hpcdi.types import (
     ITEM_DTYPE,
+    NO_SEED,
     RELABELLED,
     Array,
     Columns,
@@ -79,7 +80,9 @@ class Recorder:
         self._ended = np.zeros((length, rows), dtype=bool)
         self._episode = np.zeros((length, rows), dtype=np.int64)  # number of its episode
         self._running = np.zeros(rows, dtype=np.int64)  # number of the running episode
-        self._finals: list[tuple[Array, Columns]] = []  # rows, and observations after their ends
+        # of episodes that ended: rows, observations after them, and their seeds
+        self._finals: list[tuple[Array, Columns, Array]] = []
+        self._seeds = np.full((rows, 2), (NO_SEED, 0), np.int64)  # of the last step
         self._games: dict[tuple[int, int], Sequence[GameCounts]] = {}  # by row and episode
         self._steps = 0
 
@@ -113,6 +116,8 @@ class Recorder:
         """
         if step.failed is not None:
             live = live & ~step.failed
+        if step.seeds is not None:
+            self._seeds = step.seeds
         is_some = np.count_nonzero(live) > 0  # much quicker than any()
         if self._most < math.inf and step.failed is None and not is_some:
             return
@@ -125,14 +130,18 @@ class Recorder:
             self._columns[name][at] = column
         self._live[at], self._ended[at], self._episode[at] = live, step.ended, self._running
         if np.count_nonzero(step.ended):
-            over = (step.ended & live).nonzero()[0]
-            self._finals.append((over, {n: c[over] for n, c in step.successor.items()}))
-            for row, results in (games or {}).items():
-                self._games[row, int(self._running[row])] = results
-            self._running[over] += 1
+            self._end((step.ended & live).nonzero()[0], step, games or {})
         if step.failed is not None:
             for row in step.failed.nonzero()[0].tolist():
                 self.drop(row)
+
+    def _end(self, over: Array, step: Step, games: Games) -> None:
+        """Note what episodes of some rows (numbers) have ended with."""
+        last = {name: column[over] for name, column in step.successor.items()}
+        self._finals.append((over, last, self._seeds[over]))
+        for row, results in games.items():
+            self._games[row, int(self._running[row])] = results
+        self._running[over] += 1
 
     def _declare(self, columns: Columns) -> None:
         """Make arrays for columns that are new; earlier steps have zeros there.
@@ -179,7 +188,7 @@ class Recorder:
         is_last = ended | np.append(row[1:] != row[:-1], True)
         last = is_last.nonzero()[0]
         item_len = np.diff(last, prepend=-1).astype(np.int32)
-        after = self._last_observations(row[last], ended[last], next_observation)
+        after, seeds = self._at_ends(row[last], ended[last], next_observation)
         recorded = {n: c.reshape(-1, *c.shape[2:]) for n, c in self._columns.items()}
         items = Items(recorded, at, item_len, after, np.arange(len(item_len)))
         env_steps = None
@@ -195,6 +204,7 @@ class Recorder:
         table["episode_id"] = RELABELLED
         numbers = (episode * self._env_num + env) * (rows // self._env_num) + seat
         table["episode_id"][: len(item_len)] = numbers
+        table["episode_seed"], table["episode_resets"] = seeds[items.source].T
         games = None
         if self._keeps_games:
             ends = zip(row[last].tolist(), episode.tolist(), strict=True)
@@ -204,8 +214,12 @@ class Recorder:
         has_ended[: len(item_len)] = ended[last]
         return dataclasses.replace(segment, ended=has_ended, env_steps=env_steps, games=games)
 
-    def _last_observations(self, row: Array, ended: Array, next_observation: Columns) -> Columns:
+    def _at_ends(
+        self, row: Array, ended: Array, next_observation: Columns
+    ) -> tuple[Columns, Array]:
         """Returns the observation after the last transition of each item, columns [items, ...].
+
+        And the seeds of each item's episode, int64 [items, 2]; see `Step.seeds`.
 
         Args:
             row: row of each item, int64 [items].
@@ -213,12 +227,14 @@ class Recorder:
             next_observation: see `cut`.
         """
         observations = {name: column[row] for name, column in next_observation.items()}
+        seeds = self._seeds[row]
         if self._finals:
-            rows = np.concatenate([rows for rows, _ in self._finals])  # in order of steps
-            order = np.argsort(rows, kind="stable")
+            each, finals, with_seeds = zip(*self._finals, strict=True)
+            order = np.argsort(np.concatenate(each), kind="stable")  # they are in order of steps
             for name, column in observations.items():
-                column[ended] = np.concatenate([final[name] for _, final in self._finals])[order]
-        return observations
+                column[ended] = np.concatenate([final[name] for final in finals])[order]
+            seeds[ended] = np.concatenate(with_seeds)[order]
+        return observations, seeds
 
     def _clear(self) -> None:
         self._steps = 0
@@ -261,6 +277,7 @@ def segment_of(
     columns = Gather(tails, after).add(recorded, rows[of_row]).add(extra.columns, of_row)
     table = np.zeros(len(ends), dtype=ITEM_DTYPE)
     table["item_start"], table["item_len"] = tails - item_len, item_len
+    table["episode_seed"] = NO_SEED
     views = tuple(_views_of_parts(extra.views, after))
     return Segment(columns, table, views, tail_rows=1, stacks=extra.stacks)
 

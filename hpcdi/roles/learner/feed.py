@@ -26,7 +26,7 @@ from hpcdi.roles.learner.training import Batch
 from hpcdi.store.memory import Recycler
 from hpcdi.store.rows import RowStore
 from hpcdi.transport.base import Transport
-from hpcdi.types import Array, Columns
+from hpcdi.types import INFO, Array, Columns
 from hpcdi.utils.nested import share_tensors
 
 if TYPE_CHECKING:
@@ -243,7 +243,8 @@ class Feed:
             raise CommError("rank 0 sent data before a learner task")
         error = ""
         try:
-            columns = self._transport.fetch(order.shard)
+            fetched = self._transport.fetch(order.shard)
+            columns = {name: c for name, c in fetched.items() if not name.startswith(f"{INFO}/")}
             if self._ring is None:
                 self._ring = RowStore(order.ring_rows, views=order.shard.views)
             self._ring.write(order.first_row, columns)

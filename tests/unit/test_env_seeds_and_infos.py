@@ -1,0 +1,105 @@
+"""By which seeds episodes begin, and what is kept of infos: what steps say, whatever they step."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import gymnasium
+import numpy as np
+import pytest
+from gymnasium import spaces
+
+from fakes.env_managers import MODES, made
+from hpcdi.config.env import GymnasiumConfig
+from hpcdi.env.seeds import ScenarioSeeds
+from hpcdi.types import NO_SEED
+
+pytestmark = pytest.mark.usefixtures("env_helpers")
+KEPT = ("at", "deep/half", "is_success", "text", "deep/none", "none")
+
+
+class Telling(gymnasium.Env[Any, Any]):
+    """Episodes of two to five steps, by its generator; infos tell of each step and of the end."""
+
+    observation_space = spaces.Box(0, 1, (2,), np.float32)
+    action_space = spaces.Discrete(2)
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
+        super().reset(seed=seed)
+        self._at, self._length = 0, int(self.np_random.integers(2, 6))
+        self._seen = self.np_random.random(2).astype(np.float32)
+        return self._seen, {"at": -1}
+
+    def step(self, action: Any) -> Any:
+        self._at += 1
+        is_over = self._at == self._length
+        info: dict[str, Any] = {"at": self._at, "deep": {"half": self._at / 2}, "text": "1"}
+        if is_over:
+            info["is_success"] = self._length > 3
+        return self._seen, 0.0, is_over, False, info
+
+
+def beginning(seed: int, resets: int) -> list[float]:
+    env = Telling()
+    env.reset(seed=seed)
+    for _ in range(resets):
+        env.reset()
+    seen: list[float] = env._seen.tolist()
+    return seen
+
+
+@pytest.mark.parametrize("form", [*MODES, "pool", "forkserver"])
+def test_each_step_says_how_its_episode_began_and_what_its_info_has(form: str) -> None:
+    with made(form, [Telling] * 3) as manager:
+        manager.kept = KEPT
+        manager.launch()
+        at, ended = np.zeros(3), 0
+        for _ in range(30):
+            seen = manager.observation["observation"].copy()
+            step = manager.step({"action": np.zeros(3, np.int64)})
+            assert step.seeds is not None
+            infos = {name.removeprefix("info/"): column for name, column in step.infos.items()}
+            assert tuple(infos) == KEPT
+            for env in np.flatnonzero(step.live):
+                at[env] += 1
+                assert seen[env].tolist() == beginning(*step.seeds[env].tolist())
+                assert (infos["at"][env], infos["deep/half"][env]) == (at[env], at[env] / 2)
+                success = infos["is_success"][env]
+                assert success == (at[env] > 3) if step.ended[env] else np.isnan(success)
+                assert all(np.isnan(infos[name][env]) for name in KEPT[3:])
+            at[step.ended] = 0
+            ended += int(step.ended.sum())
+        assert ended > 10
+
+
+def test_scenarios_begin_by_seeds_of_their_own() -> None:
+    with made("pool", [Telling] * 2) as manager:
+        manager.seeds = ScenarioSeeds((7, 12, 90), np.random.SeedSequence(0), 2)
+        manager.launch()
+        found = set()
+        for _ in range(30):
+            seen = manager.observation["observation"].copy()
+            step = manager.step({"action": np.zeros(2, np.int64)})
+            assert step.seeds is not None
+            for env in range(2):
+                assert seen[env].tolist() == beginning(*step.seeds[env].tolist())
+            found |= {tuple(row) for row in step.seeds.tolist()}
+    assert found == {(7, 0), (12, 0), (90, 0)}
+
+
+def test_environments_that_share_a_generator_have_no_seed() -> None:
+    with made("pool", [Telling]) as manager:
+        manager.launch()
+        manager._backend.seed_taken = lambda *_, **__: NO_SEED
+        manager.reset()
+        step = manager.step({"action": np.zeros(1, np.int64)})
+    assert step.seeds is None
+
+
+@pytest.mark.parametrize(
+    ("names", "said"),
+    [(("a", "a"), "twice"), (("/a",), "no name"), (("a/",), "no name"), (("a", "a/b"), "others")],
+)
+def test_names_that_mean_nothing_are_refused(names: tuple[str, ...], said: str) -> None:
+    problems = GymnasiumConfig(env_id="CartPole-v1", keep_infos=names).problems()
+    assert any(said in problem.message for problem in problems)
