@@ -1,7 +1,7 @@
 """`hpcdi curves --to wandb|mlflow`: runs of experiment trackers, without a network.
 
-Neither is among the developers' tools: each brings dozens of packages. To run these tests:
-pip install wandb mlflow-skinny
+Neither is among the developers' tools: each brings dozens of packages. CI installs both; to run
+these tests: pip install wandb mlflow-skinny
 """
 
 from __future__ import annotations
