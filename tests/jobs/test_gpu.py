@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+import h5py
 import numpy as np
 import pytest
 from jobs import (
@@ -15,6 +16,7 @@ from jobs import (
     CONFIGS,
     ENDLESS,
     ONE_COLLECTOR,
+    TESTS,
     TWO_LEARNERS,
     Running,
     hpcdi,
@@ -138,3 +140,25 @@ def test_the_doctor_tries_the_gpu_and_the_plan_names_it(
     assert blind.code == 1
     assert "no rank sees a CUDA device" in blind.out
     assert " cuda:0 " in hpcdi("plan", CARTPOLE, CUDA).out
+
+
+@on_gpu
+def test_ranks_of_solvers_compute_on_the_gpu_that_no_learner_uses(start: Start) -> None:
+    rods = (
+        "env.env_id=fakes.gpu_solver:Rod", "env.kwargs={}", "env.spares=0", "env.gpus_per_rank=1",
+    )  # fmt: skip
+    gpu = visible_gpus(os.environ)[0]
+    config = TESTS / "fakes" / "python_solvers.yaml"
+    ended = start(config, *rods, variables={"CUDA_VISIBLE_DEVICES": gpu}).wait()
+    ended.check(0, "done")
+    rows = 0
+    for path in (ended.run_dir / "data").rglob("*.h5"):
+        with h5py.File(path) as shard:
+            seen = shard["observation"][:]
+            for at, size in zip(shard["item_start"][:], shard["item_len"][:], strict=True):
+                np.testing.assert_array_equal(seen[at : at + size, 1:], 1)
+                rows += size
+    assert rows >= 500
+    taken = start(config, *rods, CUDA, variables={"CUDA_VISIBLE_DEVICES": gpu}).wait()
+    assert taken.code not in (0, 85), taken.said
+    assert "env.gpus_per_rank is 1, and of 1 GPU on host" in taken.said
