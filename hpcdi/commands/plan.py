@@ -10,7 +10,7 @@ from pathlib import Path
 from hpcdi.comm.solver_protocol import SolverPlace, ranks_text
 from hpcdi.commands.options import add_experiment, add_ranks, make_parser, print_lines
 from hpcdi.commands.quotas import mount_of, quotas_of
-from hpcdi.config.schema import ExperimentConfig, offline_iterations
+from hpcdi.config.schema import ExperimentConfig, blocks_are_stored, offline_iterations
 from hpcdi.errors import EXIT_DONE
 from hpcdi.run.environment import visible_gpus
 from hpcdi.run.experiment import check_data, load_experiment
@@ -132,6 +132,8 @@ def _of_collected(
     per_s = collectors * _STEPS_PER_S * row_bytes
     is_kept = config.system.storage.keep_data
     fate = "kept" if is_kept else "removed when neither buffer nor snapshots need them"
+    if not blocks_are_stored(config) and config.system.transport == "memory":
+        fate = "written only across nodes"
     return (
         f"if each of {collectors} collectors makes {_STEPS_PER_S} steps/s: {human_bytes(per_s)}/s, "
         f"{human_bytes(per_s * 3600)} an hour, about {blocks_per_s:.1f} blocks/s; shards are {fate}"

@@ -110,7 +110,8 @@ class StorageConfig:
     keep_data: bool = setting(
         True,
         "keep every shard; false: remove those whose blocks the replay buffer has dropped and a "
-        "snapshot has counted",
+        "snapshot has counted; what is lent by memory and learnt from once (on-policy) is not "
+        "written at all",
     )
     disk_patience_s: float = setting(
         300.0,
@@ -431,6 +432,14 @@ def learners_of(config: ExperimentConfig) -> dict[str, int]:
     """
     policy = config.policy
     return policy.other.commander.share_learners(policy.learn.learner.learner_num)
+
+
+def blocks_are_stored(config: ExperimentConfig) -> bool:
+    """Returns whether a block that is lent by memory is written to a shard, too.
+
+    It is, to be kept, or to be drawn again by a resumed run. On-policy blocks are read once.
+    """
+    return config.system.storage.keep_data or not config.policy.on_policy
 
 
 def communicator_of(group: str) -> str:

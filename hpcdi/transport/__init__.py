@@ -21,7 +21,8 @@ by piece); a learner has its rows at once, and they are written behind it::
 
 What is lent by shared memory counts when it is stored: snapshots, counters and what is left of a
 dead collector are those of `files`. A block that was lent and never stored was learnt from, and is
-reported.
+reported. What is learnt from once and not to be kept is lent alone (`blocks_are_stored`): it counts
+at once, ends with its collector's process, and nothing of it is written.
 """
 
 from __future__ import annotations

@@ -25,6 +25,8 @@ from hpcdi.utils.log import LOGGER
 
 _KEPT = 8
 """Blocks that stay lent: more than the publisher has under way, so others lie in shards."""
+_MOST_KEPT, _MOST_KEPT_BYTES = 256, 1 << 27
+"""That stay lent where they may not lie in shards, see `hpcdi.config.schema.blocks_are_stored`."""
 _ALIGNMENT = 64  # of columns
 
 
@@ -40,7 +42,7 @@ class SharedMemoryTransport(FileTransport):
 
     def __init__(self, layout: RunLayout, storage: StorageConfig | None = None) -> None:
         super().__init__(layout, storage)
-        self._lent: deque[int] = deque()
+        self._lent: deque[tuple[int, int]] = deque()  # descriptors and sizes
 
     @property
     def lend(self) -> Lend:
@@ -54,9 +56,8 @@ class SharedMemoryTransport(FileTransport):
         except OSError as error:
             LOGGER.info("%s is not lent by memory: %s", name, error)
             return None
-        self._lent.append(descriptor)
+        at = 0
         try:
-            at = 0
             for column in columns.values():
                 rest = memoryview(bytes_of(column))
                 end = at + len(rest)
@@ -65,11 +66,18 @@ class SharedMemoryTransport(FileTransport):
                 at = _aligned(end)
         except OSError as error:
             LOGGER.info("%s is not lent by memory: %s", name, error)
-            os.close(self._lent.pop())
+            os.close(descriptor)
             return None
-        while len(self._lent) > _KEPT:
-            os.close(self._lent.popleft())
+        self._lent.append((descriptor, at))
+        while self._are_too_many():
+            os.close(self._lent.popleft()[0])
         return f"{SHARED}/proc/{os.getpid()}/fd/{descriptor}#{os.fstat(descriptor).st_ino}"
+
+    def _are_too_many(self) -> bool:
+        count = len(self._lent)
+        if count <= _KEPT or self._storage.keep_data:
+            return count > _KEPT
+        return count > _MOST_KEPT or sum(size for _, size in self._lent) > _MOST_KEPT_BYTES
 
     def fetch(self, shard: ShardRef) -> Columns:
         """See `base.Transport.fetch`: lent memory in place; others from their shard."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,8 @@ from fakes.collector_channels import (
 )
 from fakes.worker_world import experiment
 from hpcdi.comm.messages import BlockReady, BlockStored, PolicyRequest
+from hpcdi.config.compiled import compile_config
+from hpcdi.config.schema import StorageConfig
 from hpcdi.errors import BufferContractError, CommError, ShardError
 from hpcdi.roles.collector import channels
 from hpcdi.roles.collector.channels import DataPublisher
@@ -67,6 +70,28 @@ def test_blocks_in_memory_can_be_read_before_they_are_stored(tmp_path: Path) -> 
     assert (ready.is_open, ready.shard.is_shared, stored.shard.is_shared) == (True, True, False)
     again = transport.fetch(stored.shard)
     assert {name: rows[name].tolist() for name in rows} == {n: again[n].tolist() for n in again}
+
+
+def test_what_is_learnt_from_once_and_not_kept_is_lent_and_never_written(tmp_path: Path) -> None:
+    announced: list[BlockReady | BlockStored] = []
+    storage = StorageConfig(keep_data=False)
+    transport = SharedMemoryTransport(RunLayout(tmp_path), storage)
+    config = dataclasses.replace(
+        experiment(system={"storage": {"keep_data": False}}),
+        policy=compile_config({"env": {"env_id": "x"}, "policy": {"type": "ppo"}}).config.policy,
+    )
+    counter = Counter()
+    with DataPublisher(
+        config, RunLayout(tmp_path), 3, announced.append, transport=transport
+    ) as made:
+        made.begin("task")
+        for _ in range(12):  # more than stay lent where they follow in shards
+            made.put(counter.segment(7))
+            made.seal()
+    assert len(announced) == 12
+    assert all(isinstance(ready, BlockReady) and ready.shard.is_shared for ready in announced)
+    assert all(transport.fetch(ready.shard) for ready in announced)
+    assert not list(tmp_path.rglob("*.h5"))
 
 
 def test_blocks_are_sealed_when_full_and_the_rest_at_the_end(tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from hpcdi.comm.messages import BlockReady, BlockStored, PolicyRequest, PolicyUpdate
-from hpcdi.config.schema import ExperimentConfig, learners_of
+from hpcdi.config.schema import ExperimentConfig, blocks_are_stored, learners_of
 from hpcdi.errors import CommError
 from hpcdi.store.block import Block, block_rows
 from hpcdi.store.builder import BlockBuilder, Segment
@@ -32,8 +32,7 @@ class DataPublisher(Closing):
     """Packs segments into blocks, writes these to shards and announces them.
 
     Where the transport lends blocks, they are announced as they are sealed, open ones piece by
-    piece, see `flush`, and again when they are stored; open ones that are read once, on-policy, are
-    stored only to be kept.
+    piece, see `flush`, and again when they are stored, see `blocks_are_stored`.
 
     Args:
         config: the experiment.
@@ -62,7 +61,7 @@ class DataPublisher(Closing):
         transport = transport or open_transport(config.system, layout, lends=False)
         self._layout, self._announce, self._lend = layout, announce, transport.lend
         self._lends_open, self._lent = transport.lends_open, set[int]()
-        self._is_stored = not self._lends_open or not policy.on_policy or storage.keep_data
+        self._are_stored = blocks_are_stored(config)
         # on-policy a rollout is one block, sent at once: the learner waits for it
         self._seal_s = 0.0 if policy.on_policy else storage.seal_seconds
         first_id = (rank << BLOCK_ID_BITS) + restarts * RESTART_NUMBERS
@@ -159,7 +158,8 @@ class DataPublisher(Closing):
         }
 
     def _submit(self, block: Block) -> None:
-        if not self._is_stored:
+        if not self._are_stored and block.facts["block_id"] in self._lent:
+            self._lent.discard(block.facts["block_id"])
             return
         number = number_of(block.facts["block_id"])
         self._writer.submit(self._layout.shard_path(block.facts["collector_rank"], number), block)

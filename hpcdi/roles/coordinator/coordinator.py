@@ -19,7 +19,7 @@ from hpcdi.comm.messages import (
     RankLost,
     TakeSnapshot,
 )
-from hpcdi.config.schema import ExperimentConfig
+from hpcdi.config.schema import ExperimentConfig, blocks_are_stored
 from hpcdi.roles.context import HEARTBEAT_S
 from hpcdi.roles.coordinator.commander import Commander
 from hpcdi.roles.coordinator.groups import Groups, create_groups
@@ -102,6 +102,7 @@ class Coordinator(Closing):
             create_plan(config, in_turns=in_turns),
             self._observe,
             GuestRules.of(config),
+            stores=blocks_are_stored(config),
         )
         collector = config.policy.collect.collector
         if collector.collector_max is not None:

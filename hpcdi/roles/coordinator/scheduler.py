@@ -120,6 +120,7 @@ class Scheduler:
         plan: decides whose turn it is; None: everybody works freely.
         observe: called with each message before it is handled, and with each notice.
         guest_rules: by which policies guests act.
+        stores: whether lent blocks are stored, too, and count when they are.
 
     Attributes:
         groups: records of the groups that learn.
@@ -144,6 +145,8 @@ class Scheduler:
         plan: Plan | None = None,
         observe: Callable[[int, Message | Notice], None] = lambda _rank, _message: None,
         guest_rules: GuestRules | None = None,
+        *,
+        stores: bool = True,
     ) -> None:
         self.commander, self.groups = commander, commander.groups
         self.snapshots, self.workers = snapshots, workers
@@ -151,7 +154,7 @@ class Scheduler:
         self.collectors_wanted = commander.collector_task_space
         self.announced: dict[int, int] = {}
         self.guest_rules, self.guest_steps = guest_rules or GuestRules(), 0
-        self.unwritten = 0
+        self.unwritten, self._stores = 0, stores
         self._unstored: dict[int, BlockReady] = {}  # lent blocks, which count when they are stored
         self.phase = Phase.STARTING if workers.silent else Phase.RUNNING
         self._plan: Plan = plan if plan is not None else FreePlan()
@@ -598,7 +601,7 @@ class Scheduler:
         if message.block_id in self._unstored:  # its collector has died, and left it in a shard
             stored = BlockStored(message.block_id, message.shard, message.player)
             return self._on_block_stored(stored, now)
-        if message.shard.is_shared:
+        if message.shard.is_shared and self._stores:
             self._unstored[message.block_id] = message
         else:
             self.count_block(message)
