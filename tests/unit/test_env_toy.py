@@ -37,4 +37,4 @@ def test_a_goal_is_reached_in_eight_steps_by_who_goes_there() -> None:
             observation, reward, is_there, truncated, _ = env.step(np.clip(4 * way, -1, 1))
             total, steps = total + float(reward), steps + 1
             assert not truncated
-        assert (total, steps <= 8) == (1, True)
+        assert (total, steps <= 8) == (1 - steps, True)

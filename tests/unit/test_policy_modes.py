@@ -249,7 +249,7 @@ def test_dqn_needs_discrete_actions() -> None:
     assert len(problems) == 1
     assert problems[0].startswith("type: dqn takes actions that are Discrete, and this")
     assert problems[0].endswith(
-        "environment's are a Box, float32 []; cql, impala, iql, ppo, sac and td3 would"
+        "environment's are a Box, float32 []; cql, impala, iql, ppo, sac, td3 and tqc would"
     )
 
 
