@@ -6,9 +6,9 @@ has learnt much. `Curiosity`, "icm" (Pathak et al. 2017, arXiv:1705.05363): a ne
 predict the features of the next observation from those of this one and the action; features are
 learnt by telling from both which action was taken, and so leave out what actions do not change.
 
-The bonus of a transition is the error at the observation after it, over the running deviation of
-errors, and is added to the reward, `weight` times: there is one value and one discount, not two as
-Burda et al. have.
+The bonus of a transition is the error at the observation after it, which for random networks is
+divided by the running deviation of errors, and is added to the reward, `weight` times: there is one
+value and one discount, not two as Burda et al. have.
 
 The learner has what learns to predict (`Explorer`). What the bonus is by now, a `Novelty`, is part
 of the network, as running normalisation is, and so of each policy version: on-policy a collector
@@ -39,6 +39,8 @@ from hpcdi.policy.spaces import action_leaves
 from hpcdi.types import Array, Columns
 
 _NEXT = "next_observation"
+_HIDDEN = 256
+"""Units of curiosity's models (Pathak et al. 2017, section 3)."""
 
 
 def bonus_network(cfg: TorchPolicyConfig) -> nn.Module:
@@ -53,7 +55,7 @@ def bonus_network(cfg: TorchPolicyConfig) -> nn.Module:
 
 
 class Novelty(nn.Module):
-    """How new transitions are: the predictor and the deviation of its errors, all as buffers.
+    """How new transitions are: the predictor, and the deviation of its errors, all as buffers.
 
     Args:
         cfg: a policy's settings, filled with the environment's spaces.
@@ -61,12 +63,14 @@ class Novelty(nn.Module):
 
     READS_NEXT: ClassVar[bool] = True
     """True if `learnt` reads the next observation."""
+    SCALES: ClassVar[bool] = False
+    """True if errors are divided by their running deviation: they are of no known size."""
 
     def __init__(self, cfg: TorchPolicyConfig) -> None:
         super().__init__()
         self.prepare(cfg)
         self.predictor: nn.Module = _as_buffers(self.make_predictor(cfg))
-        self.errors = Moments(())
+        self.errors = Moments(()) if self.SCALES else None
 
     def forward(self, columns: Mapping[str, Tensor]) -> Tensor:
         """The bonus of transitions, float32 [batch].
@@ -75,7 +79,8 @@ class Novelty(nn.Module):
             columns: ``observation``, ``action`` and ``next_observation`` or what is below them.
         """
         with torch.no_grad():
-            return self.error(self.predictor, columns) / self.errors.deviation.float()
+            error = self.error(self.predictor, columns)
+            return error if self.errors is None else error / self.errors.deviation.float()
 
     def prepare(self, cfg: TorchPolicyConfig) -> None:
         """Make what stays."""
@@ -102,6 +107,7 @@ class Distillation(Novelty):
     """Random network distillation, of the observation after a transition."""
 
     READS_NEXT = False
+    SCALES = True
 
     def prepare(self, cfg: TorchPolicyConfig) -> None:
         """See `Novelty.prepare`."""
@@ -196,7 +202,8 @@ class CuriosityNetwork(nn.Module):
 def _features(predictor: Any, columns: Mapping[str, Tensor]) -> tuple[Tensor, Tensor]:
     """Of the observations before and after transitions, [batch, features] each.
 
-    Of each observation their mean is 0, their variance 1: else errors grow as features do.
+    Of each observation their mean is 0, their variance 1: so errors are between 0 and about 2,
+    however large features grow.
     """
     before, _ = predictor.features(networks.observation_of(columns), {})
     after, _ = predictor.features(networks.observation_of(columns, _NEXT), {})
@@ -205,8 +212,7 @@ def _features(predictor: Any, columns: Mapping[str, Tensor]) -> tuple[Tensor, Te
 
 
 def _layers(inputs: int, outputs: int) -> nn.Module:
-    hidden = max(inputs, outputs)
-    return nn.Sequential(nn.Linear(inputs, hidden), nn.ReLU(), nn.Linear(hidden, outputs))
+    return nn.Sequential(nn.Linear(inputs, _HIDDEN), nn.ReLU(), nn.Linear(_HIDDEN, outputs))
 
 
 def _below(root: str, columns: Mapping[str, Tensor]) -> dict[str, Tensor]:
@@ -279,13 +285,13 @@ class Explorer:
             self._step.set_rate(self._cfg.learning_rate)
             loss = self._step.gradients(columns, loss_of)
             self._step.apply()
-        moments = self._novelty.errors
-        errors = bonus * moments.deviation.float()
-        packed = packed_moments(errors.unsqueeze(1))
-        gathered = [torch.empty_like(packed) for _ in range(group.get_world_size())]
-        group.allgather(gathered, packed)
-        for of_learner in gathered:
-            moments.merge(of_learner)
+        if (moments := self._novelty.errors) is not None:
+            errors = bonus * moments.deviation.float()
+            packed = packed_moments(errors.unsqueeze(1))
+            gathered = [torch.empty_like(packed) for _ in range(group.get_world_size())]
+            group.allgather(gathered, packed)
+            for of_learner in gathered:
+                moments.merge(of_learner)
         self._renew()
         return {"bonus": bonus.mean().item(), "bonus_loss": loss.item()}
 
