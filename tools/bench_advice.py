@@ -1,9 +1,9 @@
 """Advice: what a run says of itself where something planted holds it back, and where nothing does.
 
-Each run lasts `--seconds`, is then stopped, and its run.json says what it advised. Of each kind the
-table has the share of runs that named what was planted, alone; of healthy runs those that said
-nothing. The disk and rank 0's messages are not planted: no laptop's disk is that slow, nor are its
-few collectors that talkative; unit tests judge their figures.
+Each run lasts `--seconds` from its first status on, is then stopped, and its run.json says what it
+advised. Of each kind the table has the share of runs that named what was planted, alone; of healthy
+runs those that said nothing. The disk and rank 0's messages are not planted: no laptop's disk is
+that slow, nor are its few collectors that talkative; unit tests judge their figures.
 
     python tools/bench_advice.py               10 seeds of each kind: some 60 minutes
     python tools/bench_advice.py --quick       one seed of each kind
@@ -12,11 +12,13 @@ few collectors that talkative; unit tests judge their figures.
 from __future__ import annotations
 
 import json
+import math
 import os
 import signal
 import subprocess
 import sys
 import tempfile
+import time
 from pathlib import Path
 
 from figures import at_least, parser, show
@@ -68,16 +70,26 @@ def advised(settings: tuple[str, ...], seed: int, seconds: float) -> list[str]:
             command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
             env={**os.environ, "PYTHONPATH": os.pathsep.join(paths)},
         ) as process:  # fmt: skip
-            try:
-                said, _ = process.communicate(timeout=seconds)
-            except subprocess.TimeoutExpired:
-                process.send_signal(signal.SIGINT)
-                said, _ = process.communicate()
+            said = output_of(process, Path(folder) / "run" / "status.json", seconds)
         file = Path(folder) / "run" / "run.json"
         facts = json.loads(file.read_text()) if file.exists() else {}
     if "advice" not in facts.get("figures", facts):
         raise SystemExit(f"{' '.join(command)} gave no figures; it said:\n{said}")
     return list(facts.get("figures", facts)["advice"])
+
+
+def output_of(process: subprocess.Popen[str], status: Path, seconds: float) -> str:
+    """Stop a run some seconds after it has begun, which may take long; returns what it said."""
+    began = math.inf
+    while True:
+        try:
+            return process.communicate(timeout=0.5)[0]
+        except subprocess.TimeoutExpired:
+            if began == math.inf and status.exists():
+                began = time.monotonic()
+            if time.monotonic() - began >= seconds:
+                process.send_signal(signal.SIGINT)
+                return process.communicate()[0]
 
 
 def main() -> None:

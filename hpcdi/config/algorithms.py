@@ -538,6 +538,7 @@ class BCConfig(ReplayPolicyConfig):
     ACTIONS = ("discrete", "continuous", "multi_discrete", "mixed")
     TAKES_MASKS = True
     IMITATES = True
+    DRAWS_ACTIONS = True
 
     type: str = "bc"
     model: BCModelConfig = section(BCModelConfig, "the network")
@@ -547,6 +548,10 @@ class BCConfig(ReplayPolicyConfig):
         yield from ReplayPolicyConfig.problems(self)
         if self.priority:
             yield Problem("priority", "is by errors of values, and bc learns none")
+        if self.eval.sample and self.model.action_space in ("continuous", "mixed"):
+            yield Problem(
+                "eval.sample", "draws discrete actions; of a Box, bc learns the mean alone"
+            )
 
 
 @dataclass(frozen=True)

@@ -11,6 +11,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from hpcdi.errors import ConfigError
 from hpcdi.policy.create import create_policy
 from hpcdi.types import Leaf
 
@@ -68,3 +69,28 @@ def test_a_boxs_actions_are_learnt_in_their_own_units() -> None:
         bc.learn_mode.forward({"observation": observation, "action": action})
     acted = bc.eval_mode.get_attribute("columnar").act({"observation": observation.numpy()}, {})
     assert np.abs(acted["action"] - action.numpy()).mean() < 0.15
+
+
+def test_it_draws_as_often_as_data_have_them() -> None:
+    """Half of the data act one way: so does it, where the likeliest action is always the same."""
+    model = {"obs_shape": 4, "action_shape": 3, "action_space": "discrete"}
+    cfg = {"type": "bc", "learn": {"learning_rate": 0.01}, "model": model, "eval": {"sample": True}}
+    learner = create_policy(cfg, ["learn"], seed=np.random.SeedSequence(0))
+    ones = torch.ones(256, 4)
+    batch = {"observation": ones, "action": torch.arange(256) % 2}
+    for _ in range(60):
+        learner.learn_mode.forward(batch)
+    bc = create_policy(cfg, ["eval"], seed=np.random.SeedSequence(1))
+    bc.eval_mode.load_state_dict(learner.learn_mode.state_dict())
+    actor = bc.eval_mode.get_attribute("columnar")
+    acted = actor.act({"observation": ones.numpy()}, {})
+    assert acted.keys() == {"action"}
+    assert np.bincount(acted["action"], minlength=3) / 256 == pytest.approx([0.5, 0.5, 0], abs=0.1)
+
+
+def test_of_a_box_it_has_no_deviation_to_draw_by() -> None:
+    with pytest.raises(ConfigError, match="of a Box, bc learns the mean alone"):
+        create_policy(
+            {"type": "bc", "model": {"obs_shape": 4, **MIXED}, "eval": {"sample": True}},
+            ["eval"], seed=np.random.SeedSequence(0),
+        )  # fmt: skip

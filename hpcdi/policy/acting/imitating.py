@@ -10,11 +10,15 @@ from hpcdi.policy.acting.base import ActingPolicy, DensePolicy, Network
 from hpcdi.policy.acting.network import Linear
 from hpcdi.policy.acting.sampling import ActionSampler
 from hpcdi.policy.spaces import action_leaves
-from hpcdi.types import Array, Columns, Settings
+from hpcdi.types import ACTION_MASK, Array, Columns, Settings
+
+_ACTIONS = 1  # stream of random numbers
 
 
 class BCActing(ActingPolicy):
     """The likeliest actions of every space, with or without masks of legal ones.
+
+    With `eval.sample` discrete ones are drawn, as often as data have them.
 
     It learns from observations and actions alone, and adds no columns to them.
     """
@@ -22,9 +26,16 @@ class BCActing(ActingPolicy):
     Config: ClassVar[type] = BCConfig
     _cfg: BCConfig
 
+    def prepare_acting(self) -> None:
+        """Random numbers of drawn actions."""
+        self._rng = self.random(_ACTIONS)
+
     def act(self, observation: Columns, setting: Settings, rows: Array | None = None) -> Columns:  # noqa: ARG002
-        """The likeliest actions [rows, ...]."""
-        return self.act_greedily(observation)
+        """The likeliest actions [rows, ...], or drawn ones."""
+        if not self._cfg.eval.sample:
+            return self.act_greedily(observation)
+        output = self.infer(observation)
+        return self.distribution.sample(output, self._rng, observation.get(ACTION_MASK))
 
     @functools.cached_property
     def distribution(self) -> ActionSampler:
