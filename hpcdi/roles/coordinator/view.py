@@ -80,7 +80,7 @@ class DataFlow:
     Attributes:
         env_steps: of all groups, by time.
         train_iters: of the main group, by time.
-        blocks: that were published.
+        blocks: that were written to shards.
         data_bytes: of these.
         latency: seconds from a full block to its rows in a learner's memory.
         learning_since: when the first train iteration was seen (seconds since the epoch), and the
@@ -592,9 +592,9 @@ def summary(
         f"{human_count(group.train_iter)} train iterations of its own"
         for group in groups.others
     ]
-    if flow.blocks:
-        size = human_bytes(flow.data_bytes)
-        lines.append(f"  data: {counted(flow.blocks, 'block')}, {size}{learnable}")
+    if flow.blocks or flow.latency:
+        blocks = f"{counted(flow.blocks, 'block')}, {human_bytes(flow.data_bytes)}"
+        lines.append(f"  data: {blocks if flow.blocks else 'none was written'}{learnable}")
     if train_iter == 0:
         lines.append("  nothing was learnt: the run ended before the first train iteration")
     best = best_of(groups.main.evaluations)
