@@ -13,6 +13,7 @@ from hpcdi.config.policy import (
     PAPER,
     BaseLearnConfig,
     BaseOtherConfig,
+    CollectConfig,
     HindsightConfig,
     PolicyConfig,
     TorchPolicyConfig,
@@ -25,7 +26,7 @@ ALL = "all"
 """Name of the policy of all players, where an experiment names an algorithm alone."""
 _OF_THE_RUN = (
     *("cuda", "priority", "priority_IS_weight", "random_collect_size", "eval"),
-    *("collect.n_sample", "collect.unroll_len", "collect.collector", "learn.learner"),
+    *("collect.n_sample", "collect.collector", "collect.serial_collector", "learn.learner"),
     *("learn.replay_ratio", "learn.update_per_collect"),
     *("other.replay_buffer", "other.commander"),
 )
@@ -65,8 +66,16 @@ class TeamConfig(PolicyConfig):
 
     @classmethod
     def of(cls, policy: TorchPolicyConfig) -> Self:
-        """Returns the settings of a team whose players all act by one policy."""
+        """Returns the settings of a team whose players all act by one policy.
+
+        What concerns the run is the team's alone: there it may be changed when the run goes on.
+        """
         learn, other = policy.learn, policy.other
+        own, usual = policy, type(policy)()
+        for path in _OF_THE_RUN:
+            own = _with(own, path, _at(usual, path))
+        if own.collect.unroll_len > own.collect.n_sample:  # where sequences end
+            own = _with(own, "collect.n_sample", policy.collect.n_sample)
         return cls(
             import_names=policy.import_names,
             cuda=policy.cuda,
@@ -75,11 +84,11 @@ class TeamConfig(PolicyConfig):
             discount_factor=policy.discount_factor,
             random_collect_size=policy.random_collect_size,
             nstep=policy.nstep,
-            collect=policy.collect,
+            collect=dataclasses.replace(_part(CollectConfig, policy.collect), unroll_len=1),
             eval=policy.eval,
             learn=_part(BaseLearnConfig, learn),
             other=_part(BaseOtherConfig, other),
-            policies={ALL: policy},
+            policies={ALL: own},
         )
 
     @property
@@ -114,7 +123,12 @@ class TeamConfig(PolicyConfig):
 
     def problems(self) -> Iterator[Problem]:
         """Rules over several settings."""
-        yield from PolicyConfig.problems(self)
+        for problem in PolicyConfig.problems(self):
+            if problem.path == "collect.unroll_len":
+                name = next(iter(self.policies), "NAME")
+                said = f"is each policy's own: set policy.policies.{name}.collect.unroll_len"
+                problem = dataclasses.replace(problem, message=said)
+            yield problem
         if not self.policies:
             yield Problem("policies", "must name at least one policy")
         for pattern, named in self.players.items():
@@ -130,9 +144,7 @@ class TeamConfig(PolicyConfig):
                 yield dataclasses.replace(problem, path=f"policies.{name}.{problem.path}")
 
     def _problems_of(self, policy: TorchPolicyConfig) -> Iterator[Problem]:
-        if policy.memory != "none":
-            yield Problem("model.memory", "policies of a team remember nothing yet; leave this out")
-        elif policy.LEARNS_FROM_SEQUENCES or policy.IMITATES or policy.CORRECTS_STALENESS:
+        if policy.LEARNS_FROM_SEQUENCES or policy.IMITATES or policy.CORRECTS_STALENESS:
             said = f"a team learns by ppo, or from single transitions; not by {policy.type}"
             yield Problem("type", said)
         if policy.normalize.reward:
@@ -141,6 +153,9 @@ class TeamConfig(PolicyConfig):
             yield Problem("hindsight", "is not for the policies of a team yet")
         if policy.exploration_bonus.type != "none":
             yield Problem("exploration_bonus.type", "is not for the policies of a team yet")
+        if policy.collect.unroll_len > self.collect.n_sample:
+            said = f"is above policy.collect.n_sample ({self.collect.n_sample}), where it ends"
+            yield Problem("collect.unroll_len", said)
         if not policy.on_policy and policy.nstep > self.collect.n_sample:
             said = f"is above policy.collect.n_sample ({self.collect.n_sample}), where it ends"
             yield Problem("nstep", said)
@@ -154,6 +169,16 @@ class TeamConfig(PolicyConfig):
 def _part(cls: Any, whole: Any) -> Any:
     """Returns a section as the class that it is derived from."""
     return cls(**{each.name: getattr(whole, each.name) for each in dataclasses.fields(cls)})
+
+
+def _with(settings: Any, path: str, value: Any) -> Any:
+    """Returns settings with another value at a dotted path, where they have it."""
+    name, _, rest = path.partition(".")
+    if not hasattr(settings, name):
+        return settings
+    if rest:
+        value = _with(getattr(settings, name), rest, value)
+    return dataclasses.replace(settings, **{name: value})
 
 
 def _at(settings: Any, path: str) -> Any:

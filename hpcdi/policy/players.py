@@ -2,7 +2,8 @@
 
 A team is one row of an environment, a policy's row is one of its players. What lies between is
 here: a `Group` has the players of a policy, and makes its columns of the team's and back. Rows of a
-policy are players of one step beside each other: ``row of the team * players + player``.
+policy are players of one step beside each other: ``row of the team * players + player``. Those that
+a policy with a memory learns from are one player after the other instead: sequences are whole.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from hpcdi.config.algorithms import VDNConfig
 from hpcdi.config.policy import TorchPolicyConfig
 from hpcdi.config.team import TeamConfig
 from hpcdi.errors import Problem
+from hpcdi.policy.acting.base import SEQUENCE_LEN
 from hpcdi.policy.base import TrainColumns
 from hpcdi.policy.spaces import with_spaces
 from hpcdi.types import ACTION_MASK, Array, Columns, Leaf, RowView, Spaces
@@ -96,6 +98,7 @@ class Group:
         self.players = [player for player in every if team.policy_of(player.name) == name]
         self._numbers = [player.number for player in self.players]
         self.is_whole = policy.WHOLE_TEAMS
+        self._remembers = policy.memory != "none"
         self._is_numbered = team.numbers and len(self.players) > 1
         self._state = _state_of(spaces, every) if policy.sees_state else {}
         self._is_alone = not (self._is_numbered or self._state)
@@ -152,6 +155,17 @@ class Group:
             made[ACTION_MASK] = columns[ACTION_MASK][:, slice(*player.mask)]
         return made
 
+    def rows_of(self, rows: Array) -> Array:
+        """Returns the numbers of the policy's rows, [rows * players], of those of the team."""
+        seats = len(self.players)
+        numbers: Array = (rows[:, None] * seats + np.arange(seats)).reshape(-1)
+        return numbers
+
+    def there(self, columns: Mapping[str, Array]) -> Array:
+        """Returns which of the policy's rows are of players that are to act, bool."""
+        acts: Array = columns[_ACTS][:, self._numbers].reshape(-1) > 0
+        return acts
+
     def outputs(self, made: Columns) -> Columns:
         """Returns a policy's outputs [rows * players, ...] as columns of the team [rows, ...]."""
         count = len(self.players)
@@ -192,6 +206,7 @@ class Group:
         is_end[ends] = True
         columns: Columns = {}
         views: list[RowView] = []
+        stacks: list[str] = []
         acts = transitions[_ACTS].astype(bool)
         goes_on = after(_ACTS).astype(bool)
         for number, player in enumerate(self.players):
@@ -212,7 +227,8 @@ class Group:
             added = self._added(player.name, made, rows, len(reward), [player])
             columns |= added.columns
             views += added.views
-        return TrainColumns(columns, tuple(views))
+            stacks += [_of(name, player.name) for name in made.stacks]
+        return TrainColumns(columns, tuple(views), tuple(stacks))
 
     def _nothing(
         self, actor: Any, transitions: Mapping[str, Array], last: Columns, number: int
@@ -277,13 +293,16 @@ class Group:
             if "weight" in batch:
                 own["weight"] = batch["weight"]
             made.append(own)
-        columns = {name: _beside([own[name] for own in made]) for name in made[0]}
-        acts = batch[_ACTS][:, self._numbers].reshape(-1) > 0
+        place = _behind if self._remembers else _beside
+        columns = {name: place([own[name] for own in made]) for name in made[0]}
+        acts = place([batch[_ACTS][:, number] for number in self._numbers]) > 0
         if self.is_whole or bool(acts.all()):
             return columns, None
         rows = acts.nonzero().squeeze(1)
         if not len(rows):  # a batch without any of its players: one row, that there is one
             rows = acts.new_zeros(1).long()
+            if self._remembers:
+                columns[SEQUENCE_LEN][0] = 1
         if not self.policy.on_policy:  # learners' batches are of one size
             rows = rows.repeat(-(-len(acts) // len(rows)))[: len(acts)]
         return {name: column[rows] for name, column in columns.items()}, rows
@@ -383,6 +402,13 @@ def _beside(parts: Sequence[Any]) -> Any:
     import torch
 
     return torch.stack(list(parts), dim=1).flatten(0, 1)
+
+
+def _behind(parts: Sequence[Any]) -> Any:
+    """Returns tensors [rows, ...] of several players as one, [players * rows, ...]."""
+    import torch
+
+    return torch.cat(list(parts))
 
 
 def _like(numbers: Array, tensor: Any) -> Any:

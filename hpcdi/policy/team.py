@@ -66,7 +66,9 @@ class TeamPolicy(Policy):
         for number, group in enumerate(self._groups):
             key = (*self._seed.spawn_key, _POLICIES + number)
             self._policies[group.name] = create_policy(
-                dataclasses.replace(group.policy, cuda=cfg.cuda, priority=cfg.priority),
+                dataclasses.replace(
+                    group.policy, cuda=cfg.cuda, priority=cfg.priority, eval=cfg.eval
+                ),
                 modes,
                 seed=np.random.SeedSequence(self._seed.entropy, spawn_key=key),
                 gets_weights=self._gets_weights,
@@ -104,6 +106,12 @@ class TeamPolicy(Policy):
     def eval_mode(self) -> EvalMode:
         """Methods for an evaluator."""
         return super().eval_mode._replace(get_attribute=self._with(self._evaluating))
+
+    def _reset_collect(self, data_id: list[int] | None = None) -> None:
+        self._collecting.reset(data_id)
+
+    def _reset_eval(self, data_id: list[int] | None = None) -> None:
+        self._evaluating.reset(data_id)
 
     def _with(self, actor: Any) -> Any:
         return lambda name: actor if name == "columnar" else self.get_attribute(name)
@@ -190,11 +198,18 @@ class _TeamActor:
         count = len(next(iter(observation.values())))
         rows = np.arange(count) if rows is None else rows
         for group, actor in self._parts:
-            seats = len(group.players)
-            numbers = (rows[:, None] * seats + np.arange(seats)).reshape(-1)
+            numbers = group.rows_of(rows)
             own = {**setting, **setting.get(group.name, {})}
             outputs |= group.outputs(actor.act(group.observed(observation), own, numbers))
+            if hasattr(actor, "reset"):  # who is not there remembers nothing when it comes
+                actor.reset(numbers[~group.there(observation)])
         return outputs
+
+    def reset(self, rows: Sequence[int] | Array | None = None) -> None:
+        """New episodes begin; None: in all rows."""
+        for group, actor in self._parts:
+            if hasattr(actor, "reset"):
+                actor.reset(None if rows is None else group.rows_of(np.asarray(rows, np.int64)))
 
     def train_columns(
         self, transitions: Mapping[str, Array], item_len: Array, last_observation: Columns
@@ -205,7 +220,9 @@ class _TeamActor:
             for group, actor in self._parts
         ]
         columns = {name: column for each in made for name, column in each.columns.items()}
-        return TrainColumns(columns, tuple(view for each in made for view in each.views))
+        views = tuple(view for each in made for view in each.views)
+        # stacks of one segment are of one shape: those of other policies are stored as they are
+        return TrainColumns(columns, views, next((m.stacks for m in made if m.stacks), ()))
 
 
 def _below(name: str, model: Mapping[str, Any]) -> dict[str, Any]:

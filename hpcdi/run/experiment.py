@@ -231,9 +231,14 @@ def _as_a_league(config: ExperimentConfig) -> list[str]:
 def _check_league(config: ExperimentConfig, players: int) -> list[Problem]:
     """Battles need a collector and a commander of their own, and only they do."""
     wanted = players > 1
-    needs = f"{players} players: it needs" if wanted else "one player: it cannot take"
+    needs = f"has {players} players: it needs" if wanted else "has one player: it cannot take"
+    if isinstance(config.env, TeamEnvConfig):
+        needs = (
+            "is a team, whose players learn together and without a league (a league of teams: "
+            "env.type: pettingzoo with env.teams): it cannot take"
+        )
     problems = [
-        Problem(path, f"the environment has {needs} {_TYPES[path][1]!r} here")
+        Problem(path, f"the environment {needs} {_TYPES[path][1]!r} here")
         for path, kind in _types_of(config).items()
         if (kind == _TYPES[path][1]) is not wanted
     ]

@@ -12,11 +12,13 @@ from gymnasium.spaces import Box, Discrete
 
 from hpcdi.config.compat import parse
 from hpcdi.config.fields import restore, to_mapping
+from hpcdi.config.load import dump
 from hpcdi.config.team import TeamConfig
 from hpcdi.env.contract import read_spaces
 from hpcdi.env.games import Meet, SpeakerListener, TwoStep
 from hpcdi.env.team import Team
 from hpcdi.errors import ConfigError
+from hpcdi.policy import memories, networks
 from hpcdi.policy.create import create_policy
 from hpcdi.policy.players import Group, with_players
 from hpcdi.policy.returns import gae, n_step
@@ -261,6 +263,35 @@ def test_policies_learn_from_the_rows_in_which_their_players_were_there() -> Non
     assert again["optimizer"].keys() == {"hare", "fox"}
 
 
+@pytest.mark.parametrize("memory", ["lstm", "gtrxl"])
+def test_what_a_player_remembers_begins_when_it_comes_and_is_learnt_in_its_order(
+    memory: str,
+) -> None:
+    remembering = {
+        **PPO,
+        "model": {"encoder_hidden_size_list": [8], "memory": memory, "memory_size": 8},
+        "collect": {"unroll_len": 2},
+    }
+    cfg = config(Relay(), policies={"hare": remembering, "fox": remembering})
+    actor, transitions, lengths, last = played(cfg, Relay())
+    actor.reset(None)
+    made = actor.train_columns(transitions, lengths, last)
+    (first, *_) = [name for name in transitions if name.startswith("state/fox/")]
+    assert not transitions[first][1].any()  # where it comes; before it was not there
+    assert transitions[first][2].any()
+    assert made.columns["sequence_len/hare_0"].tolist() == [2, 0, 0, 0] * 2
+    assert made.columns["sequence_len/fox"].tolist() == [0, 2, 0, 1] * 2
+    assert bool(made.stacks) == (memory == "gtrxl")
+    batch = {n: torch.from_numpy(c) for n, c in {**transitions, **made.columns}.items()}
+    for group, built in policy(cfg, "learn", "collect")._each():
+        columns, _ = group.learnt(batch)  # of one player after the other
+        sequences = {**columns, **memories.of_sequences(columns)}
+        seen, before = networks.observation_of(sequences), memories.state_of(sequences)
+        *_, value = built._model(seen, before)[0]
+        torch.testing.assert_close(value, columns["value"], rtol=1e-4, atol=1e-6)
+        assert built._forward_learn(columns)["value_loss"] > 0
+
+
 def test_collectors_without_torch_act_as_those_with_it() -> None:
     cfg = config(Relay(), **RELAY)
     learner = policy(cfg, "learn")
@@ -436,6 +467,9 @@ def test_settings_that_do_not_fit_are_named() -> None:
     assert "policies.hare.collect.n_sample: is one of the whole team" in said
     said = problems_of(Relay(), policies={"hare": {"lr": 1}, "fox": {"type": "r2d2"}})
     assert "policies.hare.type: is required" in said
+    lstm = {**PPO, "model": {"memory": "lstm"}, "collect": {"unroll_len": 64}}
+    said = problems_of(Relay(), policies={"hare": lstm, "fox": PPO}, collect={"n_sample": 32})
+    assert "policies.hare.collect.unroll_len: is above policy.collect.n_sample (32)" in said
     said = problems_of(Relay(), policies={"a": PPO}, players={"hare*": "b"})
     assert "players.hare*: is b, no policy; there are a" in said
 
@@ -458,6 +492,14 @@ def test_an_algorithm_alone_is_that_of_all_players_of_a_team(tmp_path: Any) -> N
     assert team.policies["all"].players == 2  # type: ignore[attr-defined]
     assert team.replay_ratio == 8
     assert dataclasses.replace(team, policies={}).replay_ratio is None
+    kept = tmp_path / "config.yaml"  # as the run keeps it
+    for words in (["policy.type=ppo", "policy.collect.n_sample=16"], []):
+        compiled, _ = load_experiment(str(file), words, over_ranks=False)
+        kept.write_text(dump(to_mapping(compiled.config)))
+        changed = ["policy.other.commander.max_env_step=9", "policy.collect.n_sample=8"]
+        again, _ = load_experiment(str(kept), changed, over_ranks=False)
+        assert again.config.policy.collect.n_sample == 8
+        assert again.config.policy.policies == compiled.config.policy.policies  # type: ignore[attr-defined]
     file.write_text("policy: {type: vdn}\nenv: {env_id: CartPole-v1}\n")
     with pytest.raises(ConfigError, match="vdn learns from teams"):
         load_experiment(str(file), [], over_ranks=False)
