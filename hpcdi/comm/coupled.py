@@ -15,7 +15,7 @@ from mpi4py import MPI
 
 from hpcdi.comm.doorbell import Waiting
 from hpcdi.comm.solver_protocol import SolverLost
-from hpcdi.utils.backoff import PROBES
+from hpcdi.utils.backoff import probed
 
 
 class CoupledComm(MPI.Intracomm):
@@ -60,7 +60,7 @@ class CoupledComm(MPI.Intracomm):
 
     def _wait(self, request: MPI.Request, status: MPI.Status | None = None) -> None:
         waiting = Waiting(None)
-        while not any(request.Test(status) for _ in range(PROBES)):
+        while probed(lambda: request.Test(status) or None) is None:
             self._pause(waiting)
 
     def _pause(self, waiting: Waiting) -> None:

@@ -112,11 +112,12 @@ class Waiting:
 
     Args:
         bell: this process's; None: there is none.
+        spins: False: it sleeps at once.
     """
 
-    def __init__(self, bell: Doorbell | None) -> None:
+    def __init__(self, bell: Doorbell | None, *, spins: bool = True) -> None:
         self._bell, self._began = bell, time.monotonic()
-        self._spins_until = self._began + _SPIN_S
+        self._spins_until = self._began + (_SPIN_S if spins else 0.0)
         self._short, self._growing = Backoff(_NAP_S, _NAP_S), Backoff(_NAP_S, _LONGEST_NAP_S)
 
     def pause(self, *, rings: bool, at_most_s: float = float("inf")) -> None:

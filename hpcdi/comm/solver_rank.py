@@ -30,7 +30,8 @@ from hpcdi.comm.solver_protocol import (
 from hpcdi.comm.world import communicator
 from hpcdi.errors import EXIT_DONE, EnvError
 from hpcdi.types import Array
-from hpcdi.utils.backoff import PROBES
+from hpcdi.utils.backoff import probed
+from hpcdi.utils.host import is_crowded
 
 
 class SolverComm(MPI.Intracomm):
@@ -62,6 +63,7 @@ class SolverRank:
         self._world, self._bell, self._rings = MPI.COMM_WORLD, bell, True
         self._sending = MPI.REQUEST_NULL
         self._held = b""
+        self._spins = not is_crowded()
         self._number, self._is_over = 0, False
         self.environment = place.environment
         lines = {
@@ -98,7 +100,9 @@ class SolverRank:
         bell = Doorbell()
         if place.assigner is not None:
             receiving = Receiving(MPI.COMM_WORLD, place.assigner, ASSIGN_TAG, 0, is_single=True)
-            message = _wait(receiving, Waiting(bell))
+            waiting = Waiting(bell)
+            while (message := probed(receiving.take)) is None:
+                waiting.pause(rings=False)
             if message.kind is not Kind.ASSIGN:
                 raise NotNeeded
             told = message.lines
@@ -164,26 +168,12 @@ class SolverRank:
 
     def _wait(self, receiving: Receiving) -> SolverMessage:
         """Wait for a message, with little use of the core."""
-        waiting = Waiting(self._bell)
-        while (message := _probe(receiving)) is None:
+        waiting = Waiting(self._bell, spins=self._spins)
+        while (message := probed(receiving.take)) is None:
             # a large answer that is on its way needs more turns of MPI's progress
             waiting.pause(rings=self._rings and self._sending.Test())
         self._bell.hear()
         return message
-
-
-def _wait(receiving: Receiving, waiting: Waiting) -> SolverMessage:
-    while (message := _probe(receiving)) is None:
-        waiting.pause(rings=False)
-    return message
-
-
-def _probe(receiving: Receiving) -> SolverMessage | None:
-    for _ in range(PROBES):
-        if (message := receiving.take()) is not None:
-            return message
-        os.sched_yield()  # see `hpcdi.env.mpi.solvers.wait`
-    return None
 
 
 def _check_sizes(go: Mapping[str, str], **own: int) -> None:

@@ -14,7 +14,6 @@ policy, with the old one's probability, and is learnt from with the new policy's
 
 from __future__ import annotations
 
-import importlib
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -24,11 +23,11 @@ from typing import Any, Protocol, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from hpcdi.errors import ConfigError, PolicyError, Problem
+from hpcdi.errors import PolicyError
 from hpcdi.store.policies import PolicyImage, read_policy
 from hpcdi.types import Array, Columns, Episodes, GameCounts, Games, Settings, Step
 from hpcdi.utils.nested import column_rows, take_rows, under
-from hpcdi.utils.registry import missing_module
+from hpcdi.utils.registry import named_in_module
 
 OPPONENTS = "opponents"
 """Key of a task's setting: name of a player -> probability that it is drawn, and its source; an
@@ -313,14 +312,7 @@ def remembers(player: Any) -> bool:
 
 def _imported(source: str) -> Play:
     """Imports the function of a script, ``module:function``."""
-    module, _, name = source.partition(":")
-    path = "policy.other.commander.league.fixed"
-    try:
-        play: Play = getattr(importlib.import_module(module), name)
-    except ModuleNotFoundError as error:
-        raise ConfigError([Problem(path, missing_module(module, error))]) from error
-    except AttributeError as error:
-        raise ConfigError([Problem(path, f"{module} has no {name!r}")]) from error
+    play: Play = named_in_module(source, "policy.other.commander.league.fixed")
     return play
 
 

@@ -7,8 +7,6 @@ shows both.
 
 from __future__ import annotations
 
-import importlib
-import traceback
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, TypeAlias
@@ -18,10 +16,12 @@ from torch import Tensor, nn
 
 from hpcdi.errors import PolicyError
 from hpcdi.policy.gradient_step import mean_share
+from hpcdi.utils.registry import call_named
 
 Found: TypeAlias = tuple[Tensor, Mapping[str, Tensor | float]]
 """The loss, a scalar, and scalars to log: shares of a part in the batch's, see `Outputs.mean`."""
 LOSS = "extra_loss"
+_SETTING = "policy.learn.extra_loss"
 _WATCHED = ("features", "memory")
 
 
@@ -209,28 +209,16 @@ def made(setting: Mapping[str, Any], features: int | None, model: Any) -> Any:
     """What ``policy.learn.extra_loss`` names, called with features, model and its arguments.
 
     Raises:
-        PolicyError: it cannot be imported, or raises an error of any kind.
+        ConfigError: it cannot be imported.
+        PolicyError: it raises an error of any kind, or returns nothing to call.
     """
     arguments = dict(setting)
     path = str(arguments.pop("type"))
-    module, _, name = path.partition(":")
-    try:
-        make = getattr(importlib.import_module(module), name)
-    except Exception as error:
-        raise PolicyError(
-            f"policy.learn.extra_loss: {path!r} cannot be imported: {error!r}. It is "
-            "'module:Class', of a module beside the YAML file, in the present folder, or on "
-            "PYTHONPATH of all ranks"
-        ) from error
-    try:
-        loss = make(features, model, **arguments)
-    except Exception as error:
-        at = traceback.extract_tb(error.__traceback__)[-1]
-        raise PolicyError(
-            f"policy.learn.extra_loss: {path} raises {error!r} in {at.filename}:{at.lineno}. It is "
-            f"called with the number of features ({features}), policy.model and "
-            f"{', '.join(arguments) or 'no arguments'}"
-        ) from error
+    how = (
+        f"It is called with the number of features ({features}), policy.model and "
+        f"{', '.join(arguments) or 'no arguments'}"
+    )
+    loss = call_named(path, _SETTING, how, features, model, **arguments)
     if not callable(loss):
-        raise PolicyError(f"policy.learn.extra_loss: {path} returned {loss!r}, nothing to call")
+        raise PolicyError(f"{_SETTING}: {path} returned {loss!r}, nothing to call")
     return loss

@@ -43,11 +43,9 @@ A slot names an entry of `ENCODERS`, `MEMORIES` or `HEADS`, or a ``my_module:mak
 from __future__ import annotations
 
 import dataclasses
-import importlib
 import itertools
 import math
 import os
-import traceback
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from types import MappingProxyType
@@ -71,6 +69,7 @@ from hpcdi.policy.spaces import (
     without,
 )
 from hpcdi.types import ACTION_MASK, Columns, Leaf
+from hpcdi.utils.registry import call_named
 
 Observation = Tensor | dict[str, Tensor]
 _ACTIVATIONS: dict[str, type[nn.Module]] = {
@@ -80,6 +79,10 @@ _ACTIVATIONS: dict[str, type[nn.Module]] = {
     "gelu": nn.GELU,
     "silu": nn.SiLU,
 }
+_CALLED = (
+    "A network is made by f(model, **policy.model.kwargs), encoder and head by f(model), a memory "
+    "by f(features, model)"
+)
 _VALUE = "value_"  # prefix of state names, where the value has a separate memory
 _IMPALA_CHANNELS = (16, 32, 32)
 _SMALL_IMAGE, _TINY_IMAGE = 12, 3
@@ -100,7 +103,7 @@ def make_network(model: ModelConfig, head: str) -> nn.Module:
     """
     network: nn.Module
     if model.type:
-        network = _call_factory(model.type, model, **model.kwargs)
+        network = call_named(model.type, "policy.model.type", _CALLED, model, **model.kwargs)
         _check_outputs(network, model, head)
         return network
     network = _find(HEADS, "head", model.head or head)(model)
@@ -171,38 +174,13 @@ def memory_of(features: int, model: ModelConfig) -> Any:
 
 def _find(slot: Mapping[str, Callable[..., Any]], kind: str, name: str) -> Callable[..., Any]:
     if ":" in name:
-        return partial(_call_factory, name)
+        return partial(call_named, name, f"policy.model.{kind}", _CALLED)
     if name not in slot:
         raise PolicyError(
             f"policy.model.{kind}: there is no {kind} {name!r}; there are {', '.join(slot)}, and "
             "'my_module:make' for one of your own"
         )
     return slot[name]
-
-
-def _call_factory(path: str, *args: Any, **kwargs: Any) -> Any:
-    """Call a function of the user, ``module:function``.
-
-    Raises:
-        PolicyError: it cannot be imported, or raises an error of any kind.
-    """
-    module, _, name = path.partition(":")
-    try:
-        make = getattr(importlib.import_module(module), name)
-    except Exception as error:
-        raise PolicyError(
-            f"policy.model: {path!r} cannot be imported: {error!r}. It is 'module:function', of a "
-            "module beside the YAML file, in the present folder, or on PYTHONPATH of all ranks"
-        ) from error
-    try:
-        return make(*args, **kwargs)
-    except Exception as error:
-        at = traceback.extract_tb(error.__traceback__)[-1]
-        raise PolicyError(
-            f"policy.model: {path} raises {error!r} in {at.filename}:{at.lineno}. A network is "
-            "made by f(model, **policy.model.kwargs), encoder and head by f(model), a memory by "
-            "f(features, model)"
-        ) from error
 
 
 def _check_outputs(network: nn.Module, model: ModelConfig, head: str) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import inspect
 
 import torch
@@ -10,7 +9,9 @@ from torch import nn
 
 from hpcdi.config.policy import LearnConfig
 from hpcdi.errors import PolicyError
+from hpcdi.utils.registry import named_in_module
 
+_SETTING = "policy.learn.optimizer"
 _FUSED = ("Adam", "AdamW", "SGD")  # have a fused form on every device
 
 
@@ -18,22 +19,21 @@ def make_optimizer(network: nn.Module, settings: LearnConfig) -> torch.optim.Opt
     """The optimizer that ``settings.optimizer`` names, of the network's parameters.
 
     Raises:
-        PolicyError: there is none of this name, or it does not take these arguments.
+        ConfigError: there is none of this name.
+        PolicyError: it does not take these arguments.
     """
     arguments = dict(settings.optimizer)
     path = str(arguments.pop("type", "Adam"))
-    module, _, name = path.rpartition(":")
     if path in _FUSED and "foreach" not in arguments:
         arguments.setdefault("fused", True)
     try:
-        make = getattr(importlib.import_module(module or "torch.optim"), name)
+        make = named_in_module(path if ":" in path else f"torch.optim:{path}", _SETTING)
         optimizer: torch.optim.Optimizer = make(
             network.parameters(), lr=settings.learning_rate, **arguments
         )
-    except (ImportError, AttributeError, TypeError, ValueError) as error:
+    except (TypeError, ValueError) as error:
         raise PolicyError(
-            f"policy.learn.optimizer: {path} cannot be made of {arguments or 'no arguments'}: "
-            f"{error}"
+            f"{_SETTING}: {path} cannot be made of {arguments or 'no arguments'}: {error}"
         ) from error
     return optimizer
 

@@ -101,12 +101,6 @@ def rank_of(variables: Mapping[str, str]) -> str:
     return next((variables[name] for name in names if name in variables), "?")
 
 
-def local_ranks(variables: Mapping[str, str]) -> int:
-    """Returns how many ranks mpirun has started on this host; 0: unknown, or another launcher."""
-    names = ("OMPI_COMM_WORLD_LOCAL_SIZE", "MPI_LOCALNRANKS")
-    return next((int(variables[name]) for name in names if name in variables), 0)
-
-
 def local_rank_of(variables: Mapping[str, str]) -> int:
     """Returns this process's number among the ranks of its host; 0 where no launcher says."""
     names = ("OMPI_COMM_WORLD_LOCAL_RANK", "MPI_LOCALRANKID", "SLURM_LOCALID")

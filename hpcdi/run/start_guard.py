@@ -30,8 +30,9 @@ import traceback
 from types import TracebackType
 
 from hpcdi.errors import EXIT_REQUEUE, HpcdiError
-from hpcdi.run.environment import local_ranks, rank_of, step_of
+from hpcdi.run.environment import rank_of, step_of
 from hpcdi.utils.backoff import wait_s
+from hpcdi.utils.host import local_ranks
 from hpcdi.utils.processes import children_of, end_mpirun, launcher_of, stat_of, variables_of
 
 START_TIMEOUT_S = 300.0

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import os
 import time
-from typing import Protocol
+from collections.abc import Callable
+from typing import Protocol, TypeVar
 
+T = TypeVar("T")
 PROBES = 10
 """Probes before each nap: one MPI probe is one turn of MPI's progress engine, and a message may
 need several turns to become visible."""
@@ -51,6 +54,19 @@ class Backoff:
             time.sleep(nap_s)
         elif self._wake.wait(nap_s):  # the owner of the event clears it
             self.reset()
+
+
+def probed(look: Callable[[], T | None]) -> T | None:
+    """Look `PROBES` times for something; returns it, or None.
+
+    The core is offered to others after each look: MPICH's progress never does, and there may be
+    more ranks than cores.
+    """
+    for _ in range(PROBES):
+        if (seen := look()) is not None:
+            return seen
+        os.sched_yield()
+    return None
 
 
 def wait_s(seconds: float) -> None:

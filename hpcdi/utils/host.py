@@ -1,8 +1,10 @@
-"""What this host gives a process: memory, by the kernel and by its control group."""
+"""What this host gives a process: memory, by the kernel and by its control group; cores."""
 
 from __future__ import annotations
 
+import os
 import resource
+from collections.abc import Mapping
 from pathlib import Path
 
 _CGROUPS = Path("/sys/fs/cgroup")
@@ -62,6 +64,17 @@ def promised_bytes() -> int:
     lines = read_kernel_file(Path("/proc/meminfo")).splitlines()
     kinds = ("MemTotal:", "SwapTotal:")
     return 1024 * sum(int(line.split()[1]) for line in lines if line.startswith(kinds))
+
+
+def local_ranks(variables: Mapping[str, str]) -> int:
+    """Returns how many ranks mpirun has started on this host; 0: unknown, or another launcher."""
+    names = ("OMPI_COMM_WORLD_LOCAL_SIZE", "MPI_LOCALNRANKS")
+    return next((int(variables[name]) for name in names if name in variables), 0)
+
+
+def is_crowded() -> bool:
+    """Returns whether this host has more ranks than cores: who spins takes another's core."""
+    return local_ranks(os.environ) > (os.cpu_count() or 1)
 
 
 def cgroup_folders(controller: str) -> list[Path]:

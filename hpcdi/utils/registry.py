@@ -14,10 +14,11 @@ from __future__ import annotations
 
 import difflib
 import importlib
+import traceback
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, NamedTuple, TypeVar
 
-from hpcdi.errors import ConfigError, Problem, UnknownTypeError
+from hpcdi.errors import ConfigError, PolicyError, Problem, UnknownTypeError
 
 T = TypeVar("T", bound=type)
 
@@ -352,7 +353,8 @@ def named_in_module(name: str, path: str) -> Any:
         path: of the setting, for the message.
 
     Raises:
-        ConfigError: there is no such module, or nothing of that name in it: says what there is.
+        ConfigError: there is no such module, it raises an error, or there is nothing of that name
+            in it: says what there is.
     """
     module, _, attribute = name.rpartition(":")
     if not all(part.isidentifier() for part in module.split(".")):
@@ -363,17 +365,47 @@ def named_in_module(name: str, path: str) -> Any:
         found = importlib.import_module(module)
     except ModuleNotFoundError as error:
         raise ConfigError([Problem(path, missing_module(module, error))]) from error
+    except Exception as error:  # whatever a module of the user's raises
+        raise ConfigError([Problem(path, f"importing {module!r} {raised(error)}")]) from error
     if hasattr(found, attribute):
         return getattr(found, attribute)
     own = [
         key
         for key, value in vars(found).items()
-        if getattr(value, "__module__", "") == module and not key.startswith("_")
+        if (getattr(value, "__module__", "") or "").partition(module)[0] == ""
+        and not key.startswith("_")
     ]
     near = difflib.get_close_matches(attribute, own, n=1)
     guess = f"; did you mean '{module}:{near[0]}'?" if near else "."
     there = f" It has {', '.join(own)}" if own else " It defines nothing"
     raise ConfigError([Problem(path, f"module {module!r} has no {attribute!r}{guess}{there}")])
+
+
+def call_named(name: str, path: str, how: str, *args: Any, **kwargs: Any) -> Any:
+    """Returns what the function or class ``module:name`` of the user returns.
+
+    Args:
+        name: as `named_in_module` takes it.
+        path: of the setting, for the messages.
+        how: how it is called, for the message.
+        *args: of the call.
+        **kwargs: of the call.
+
+    Raises:
+        ConfigError: it cannot be imported.
+        PolicyError: it raises an error of any kind; says where.
+    """
+    call = named_in_module(name, path)
+    try:
+        return call(*args, **kwargs)
+    except Exception as error:
+        raise PolicyError(f"{path}: {name} {raised(error)}. {how}") from error
+
+
+def raised(error: Exception) -> str:
+    """Returns what was raised, and where, for a message."""
+    at = traceback.extract_tb(error.__traceback__)[-1]
+    return f"raises {error!r} in {at.filename}:{at.lineno}"
 
 
 def missing_module(wanted: str, error: ModuleNotFoundError) -> str:

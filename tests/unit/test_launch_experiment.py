@@ -117,8 +117,11 @@ def test_what_a_run_in_one_process_cannot_do_is_said_at_once(override: str, prob
 @pytest.mark.parametrize(
     ("override", "problem"),
     [
-        ("policy.model.type=json:dumps", r"policy\.model: json:dumps raises TypeError"),
-        ("policy.model.encoder=json:nothing", r"policy\.model: 'json:nothing' cannot be imported"),
+        ("policy.model.type=json:dumps", r"policy\.model\.type: json:dumps raises TypeError"),
+        (
+            "policy.model.encoder=json:nothing",
+            r"policy\.model\.encoder: module .json. has no .nothing.",
+        ),
         ("policy.learn.optimizer.dekay=1", r"policy\.learn\.optimizer: Adam cannot be made of"),
     ],
 )

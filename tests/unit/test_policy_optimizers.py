@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from hpcdi.config.policy import LearnConfig
-from hpcdi.errors import PolicyError
+from hpcdi.errors import ConfigError
 from hpcdi.policy import optimizers
 
 
@@ -71,5 +71,5 @@ def test_an_optimizer_of_somebody_else_s_steps_as_it_says() -> None:
 
 
 def test_one_that_cannot_be_made_is_named() -> None:
-    with pytest.raises(PolicyError, match=r"policy\.learn\.optimizer: Adamm cannot be made of no"):
+    with pytest.raises(ConfigError, match=r"'Adamm'; did you mean 'torch\.optim:Adam'\?"):
         optimizers.make_optimizer(torch.nn.Linear(1, 1), LearnConfig(optimizer={"type": "Adamm"}))

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from fakes.serial_runs import LIMIT, serial_run, train
-from hpcdi.errors import PolicyError
+from hpcdi.errors import ConfigError, PolicyError
 from hpcdi.policy.create import create_policy
 
 pytestmark = pytest.mark.usefixtures("one_torch_thread")
@@ -116,7 +116,7 @@ def broken(model, kind):
         ("dqn", "raises:", r"fails with 2 observations float32 \[2, 4\] and a state \{\}"),
         ("dqn", "Misfit", r"misfits:Misfit raises TypeError\(.*'kind'.*policy\.model\.kwargs"),
         ("dqn", "broken:", r"raises KeyError\('nothing'\) in .*misfits\.py:\d+"),
-        ("dqn", "Misft", "beside the YAML file"),
+        ("dqn", "Misft", "did you mean 'misfits:Misfit'"),
     ],
 )
 def test_a_network_that_does_not_fit_is_refused_when_it_is_made(
@@ -127,7 +127,7 @@ def test_a_network_that_does_not_fit_is_refused_when_it_is_made(
     name, _, kind = model.partition(":")
     spaces = {"obs_shape": 4, "action_shape": 2} | ACTIONS.get(policy, {})
     own = {"type": f"misfits:{name}", "kwargs": {"kind": kind} if ":" in model else {}}
-    with pytest.raises(PolicyError, match=said):
+    with pytest.raises((PolicyError, ConfigError), match=said):
         create_policy({"type": policy, "model": {**spaces, **own}}, ["collect"])
 
 

@@ -17,7 +17,7 @@ import yaml
 import hpcdi.policy
 from fakes.policies import data_of, policy_of
 from fakes.serial_runs import DQN, LIMIT, SMALL, serial_run, train
-from hpcdi.errors import PolicyError
+from hpcdi.errors import ConfigError, PolicyError
 from hpcdi.policy import graphs
 from hpcdi.policy.create import create_policy
 from hpcdi.policy.ppo import PPOPolicy
@@ -104,7 +104,7 @@ def test_what_is_no_scalar_is_refused() -> None:
     policy = policy_of("dqn", extra_loss={"type": "fakes.extra_losses:unreduced"})
     with pytest.raises(PolicyError, match=r"returned a tensor \[24\].*outputs.mean"):
         policy.learn_mode.forward(batch_of("dqn"))
-    with pytest.raises(PolicyError, match=r"extra_losses:Gone' cannot be imported"):
+    with pytest.raises(ConfigError, match=r"extra_losses' has no 'Gone'"):
         policy_of("dqn", extra_loss={"type": "fakes.extra_losses:Gone"})
 
 

@@ -14,7 +14,7 @@ from hpcdi.env.contract import Space
 from hpcdi.env.mpi.python_solver import find_class
 from hpcdi.env.mpi.vectors import size_of
 from hpcdi.env.numbering import make_numbered, numbered
-from hpcdi.errors import ConfigError, EnvError, Problem
+from hpcdi.errors import ConfigError, Problem
 
 NO_RANKS = (
     "an environment of type 'mpi' has ranks of its own: `hpcdi train` runs it, which evaluates it, "
@@ -59,13 +59,9 @@ def facts_of(cfg: MpiEnvConfig) -> EnvFacts:
     Raises:
         ConfigError: there is no such class.
     """
-    named = cfg.coupling or cfg.env_id
     if not (cfg.coupling or cfg.is_class):
         return EnvFacts(_space(cfg.observation, np.float64), _space(cfg.action, np.float32))
-    try:
-        found = find_class(named)
-    except EnvError as error:
-        raise ConfigError([Problem("env.env_id", str(error))]) from error
+    found = find_class(cfg.coupling, "env.coupling") if cfg.coupling else find_class(cfg.env_id)
     if not hasattr(found, "observation_space"):  # they hang on its arguments
         found = make_numbered(lambda: found(**numbered(cfg.kwargs)), 0)
     return EnvFacts(found.observation_space, found.action_space)

@@ -124,9 +124,8 @@ class SolverPool:
 
         made: Group
         if self._cfg.coupling:
-            controller = make_numbered(
-                lambda: find_class(self._cfg.coupling)(**numbered(self._cfg.kwargs)), number
-            )
+            found = find_class(self._cfg.coupling, "env.coupling")
+            controller = make_numbered(lambda: found(**numbered(self._cfg.kwargs)), number)
             group = SolverGroup(place, Sizes(), self.bell, is_coupled=True)
             made = CoupledGroup(group, controller, self.facts, self._limits)
         else:

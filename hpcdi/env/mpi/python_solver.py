@@ -22,7 +22,6 @@ a rank says so. An exception on any rank ends the group: the others may wait for
 
 from __future__ import annotations
 
-import sys
 import traceback
 from collections.abc import Callable
 from typing import Any, Protocol
@@ -34,9 +33,9 @@ from hpcdi.comm.importing import without_starting_mpi
 from hpcdi.comm.solver_protocol import Kind, Sizes, SolverMessage, SolverPlace
 from hpcdi.env.contract import Space, number_of, numbers_in, truth_of
 from hpcdi.env.mpi.vectors import put_vector, size_of, vector_of
-from hpcdi.errors import EXIT_DONE, EnvError
+from hpcdi.errors import EXIT_DONE, ConfigError, EnvError, Problem
 from hpcdi.types import Array
-from hpcdi.utils.registry import import_module
+from hpcdi.utils.registry import named_in_module
 
 
 class PythonSolver(Protocol):
@@ -54,22 +53,18 @@ class PythonSolver(Protocol):
         ...
 
 
-def find_class(path: str) -> Any:
-    """Returns the class that ``module:Class`` names.
+def find_class(path: str, setting: str = "env.env_id") -> Any:
+    """Returns the class that ``module:Class`` names, by this setting.
 
     Raises:
-        ConfigError: the module is not installed.
-        EnvError: it has no such class, or that has not what a solver needs.
+        ConfigError: it cannot be imported, or has not what a solver needs.
     """
-    module, _, name = path.partition(":")
     with without_starting_mpi():  # a launcher looks at it, too
-        import_module(module)
-    found = getattr(sys.modules[module], name, None)
-    if found is None:
-        raise EnvError(f"module {module!r} has no class {name!r}")
+        found = named_in_module(path, setting)
     needed = ("reset", "step")
     if missing := [each for each in needed if not hasattr(found, each)]:
-        raise EnvError(f"{path} is no solver: it has no {', '.join(missing)}")
+        message = f"{path} is no solver: it has no {', '.join(missing)}"
+        raise ConfigError([Problem(setting, message)])
     return found
 
 

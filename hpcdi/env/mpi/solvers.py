@@ -14,7 +14,6 @@ does not survive the death of a rank, it raises a `CommError`: the run ends, and
 from __future__ import annotations
 
 import math
-import os
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -30,7 +29,7 @@ from hpcdi.env.base import EnvFailure
 from hpcdi.env.mpi.launch import last_words
 from hpcdi.errors import CommError, EnvError
 from hpcdi.types import Array
-from hpcdi.utils.backoff import PROBES
+from hpcdi.utils.backoff import probed
 from hpcdi.utils.log import LOGGER
 from hpcdi.utils.watchdog import WAITING
 
@@ -341,14 +340,13 @@ def wait(solvers: Sequence[Solver], wanted: int, bell: Doorbell | None = None) -
         bell: this process's; None: it never sleeps but by naps.
     """
     waiting, looked = Waiting(bell), time.monotonic()
-    while True:
-        for _ in range(PROBES):
-            answered = [solver for solver in solvers if solver.has_answer()]
-            if len(answered) >= wanted:
-                if bell is not None:
-                    bell.hear()
-                return answered
-            os.sched_yield()  # MPICH's progress never does; there may be more ranks than cores
+    answered: list[Solver] = []
+
+    def enough() -> list[Solver] | None:
+        answered[:] = [solver for solver in solvers if solver.has_answer()]
+        return answered if len(answered) >= wanted else None
+
+    while probed(enough) is None:
         others = [solver for solver in solvers if solver not in answered]
         if time.monotonic() - looked > _LOOK_S:
             looked = time.monotonic()
@@ -357,3 +355,6 @@ def wait(solvers: Sequence[Solver], wanted: int, bell: Doorbell | None = None) -
         rings = all(solver.rings for solver in others)
         with WAITING:  # they have time-outs of their own; what hangs in MPI above has none
             waiting.pause(rings=rings, at_most_s=min(solver.left_s for solver in others))
+    if bell is not None:
+        bell.hear()
+    return answered

@@ -362,6 +362,13 @@ static int variable(const char *name, int otherwise)
     return value == NULL || *value == '\0' ? otherwise : atoi(value);
 }
 
+/* True if this host has more ranks than cores: who spins takes another's core. */
+static int is_crowded(void)
+{
+    int ranks = variable("OMPI_COMM_WORLD_LOCAL_SIZE", variable("MPI_LOCALNRANKS", 0));
+    return ranks > sysconf(_SC_NPROCESSORS_ONLN);
+}
+
 /* Ranks "3-5,8", after the collector; returns how many they are with it. */
 static int members_of(const char *text, int collector, int **members)
 {
@@ -485,7 +492,7 @@ int hpcdi_connect(int observations, int actions)
     snprintf(members, sizeof members, "%s", ranks);
     self.collector = variable("HPCDI_SOLVER_COLLECTOR", 0);
     self.environment = variable("HPCDI_SOLVER_ENVIRONMENT", 0);
-    self.spin_s = 1e-6 * variable("HPCDI_SOLVER_SPIN_US", 50);
+    self.spin_s = 1e-6 * variable("HPCDI_SOLVER_SPIN_US", is_crowded() ? 0 : 50);
     self.nap_s = 1e-6 * variable("HPCDI_SOLVER_NAP_US", 50);
     self.order.request = self.answer.request = MPI_REQUEST_NULL;
     make_bell();
