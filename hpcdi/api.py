@@ -45,7 +45,7 @@ from hpcdi.errors import (
 )
 from hpcdi.roles.callbacks import Callback
 from hpcdi.run import run_folder
-from hpcdi.run.beginnings import settings_of
+from hpcdi.run.beginnings import early_stop_of, settings_of
 from hpcdi.run.environment import detect
 from hpcdi.run.own_code import Named, named
 from hpcdi.run.private_folder import own_folder
@@ -70,6 +70,8 @@ _KEYWORDS = {
     "max_env_step": "policy.other.commander.max_env_step",
     "stop_value": "env.stop_value",
 }
+_ENDS = (".stop_value", ".max_env_step", ".max_train_iter")
+"""Ends of the paths of settings that say when a run ends."""
 _FILES = (".yaml", ".yml", ".py")
 
 
@@ -91,10 +93,13 @@ def train(
     """Train to the end, and print progress.
 
     An id, a class or a function comes with settings for the algorithm (`hpcdi.run.beginnings`), and
-    ends at the return at which the environment's makers call it solved, where they name one;
-    ``stop_value=float("inf")`` trains on. A class of a notebook, a prompt or a function, and one of
-    a script whose call is not below ``if __name__ == "__main__":``, is written into the run folder
-    by cloudpickle; any other is imported by its file.
+    ends at the return at which the environment's makers call it solved, where they name one. Else,
+    with no `stop_value` or `max_env_step` either, it ends where evaluations have become no better
+    for long (`hpcdi.run.beginnings.early_stop_of`). ``stop_value=float("inf")`` trains on.
+
+    A class of a notebook, a prompt or a function, and one of a script whose call is not below
+    ``if __name__ == "__main__":``, is written into the run folder by cloudpickle; any other is
+    imported by its file.
 
     Args:
         env: an environment's id, a class or function that makes one, settings (``env`` of the
@@ -131,7 +136,7 @@ def train(
     folder = Path(run_dir) if run_dir is not None else None
     resumed = resume.folder if isinstance(resume, Run) else resume
     with contextlib.ExitStack() as stack:
-        config = None
+        config = home = None
         if resumed is not None:
             if (env is not None and not _is_file(env)) or policy is not None or folder is not None:
                 raise LaunchError(
@@ -146,6 +151,9 @@ def train(
         else:
             home = _Home(folder, stack, is_there="SLURM_JOB_ID" in os.environ)
             experiment = _experiment(env, policy, chosen, home)
+            ends = experiment.pop("callbacks", [])
+            types = [one.get("type") if isinstance(one, Mapping) else one for one in callbacks]
+            callbacks = callbacks if "early_stop" in types else [*callbacks, *ends]
             chosen |= _callbacks(callbacks, home, experiment)
             folder, callbacks = home.folder, ()
             own = stack.enter_context(own_folder(Path(tempfile.gettempdir())))
@@ -166,7 +174,12 @@ def train(
             None if ranks == 1 else ranks,
             time_limit,
         )
-        return _ended(start(request, over_ranks=ranks > 1))
+        try:
+            return _ended(start(request, over_ranks=ranks > 1))
+        except ConfigError as error:
+            if home is None or error.source != config:
+                raise
+            raise ConfigError(error.problems, f"the experiment {Path(config).stem}") from None
 
 
 def load(
@@ -456,14 +469,16 @@ def _experiment(
         name = re.sub(r"\W+", "_", f"{_title(env)}_{kind}").strip("_").lower()
     home.name = name
     of_env, title = _env_settings(env, home)
-    experiment = {"exp_name": name, **settings_of(kind), **of_env}
-    experiment |= {f"policy.{path}": value for path, value in dotted(algorithm)}
-    if "env.stop_value" not in experiment and title:
+    given = of_env | {f"policy.{path}": value for path, value in dotted(algorithm)}
+    if "env.stop_value" not in given and title:
         from hpcdi.env.gymnasium import reward_threshold
 
         goal = reward_threshold(title)
-        experiment |= {} if goal is None else {"env.stop_value": goal}
-    return experiment
+        given |= {} if goal is None else {"env.stop_value": goal}
+    paths = [*given, *(path for path, _ in dotted(chosen))]
+    if not any(path == "callbacks" or path.endswith(_ENDS) for path in paths):
+        given["callbacks"] = [early_stop_of(kind)]
+    return {"exp_name": name, **settings_of(kind), **given}
 
 
 class _Home:
@@ -628,13 +643,16 @@ def _ended(ended: Ended) -> Run:
         return Run(ended.folder)
     if isinstance(ended.error, HpcdiError):
         raise ended.error
-    reason = facts.get("reason") or f"it has not begun (exit code {ended.exit_code}); see above"
+    was_interrupted = ended.exit_code == EXIT_INTERRUPTED
+    early = "interrupted" if was_interrupted else f"see above (exit code {ended.exit_code})"
+    reason = facts.get("reason") or f"it has not begun: {early}"
     place = run_folder.short(ended.folder)
-    if ended.exit_code == EXIT_INTERRUPTED:
+    next_step = f"; go on by hpcdi.train(resume={place!r})" if facts else ""
+    if was_interrupted:
         if facts and hasattr(sys, "ps1"):  # a prompt, a notebook
             return Run(ended.folder)
-        raise KeyboardInterrupt(f"{reason}; go on by hpcdi.train(resume={place!r})")
-    message = f"the run {facts.get('state', 'failed')}: {reason}"
+        raise KeyboardInterrupt(f"{reason}{next_step}")
+    message = f"the run {facts.get('state', 'failed')}: {reason}{next_step}"
     if facts:
-        message += f"; go on by hpcdi.train(resume={place!r}), logs are in {place}/log"
+        message += f", logs are in {place}/log"
     raise RunError(message, ended.folder, ended.exit_code) from ended.error

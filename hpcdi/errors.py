@@ -56,6 +56,11 @@ class HpcdiError(Exception):
     exit_code = EXIT_FAILED
 
 
+def _as_said(error: BaseException) -> list[str]:
+    """Returns what IPython shows of an error that says all: our lines would bury it."""
+    return [f"{type(error).__name__}: {error}"]
+
+
 @dataclass(frozen=True)
 class Problem:
     """One problem of a configuration, at a dotted path."""
@@ -72,6 +77,7 @@ class ConfigError(HpcdiError):
     """The configuration is wrong; `problems` holds every problem."""
 
     exit_code = EXIT_USAGE
+    _render_traceback_ = _as_said
 
     def __init__(self, problems: Sequence[Problem], source: str = "the configuration") -> None:
         self.problems = tuple(problems)
@@ -94,6 +100,7 @@ class LaunchError(HpcdiError):
     """The program cannot start with these arguments or in this environment."""
 
     exit_code = EXIT_USAGE
+    _render_traceback_ = _as_said
 
 
 class NoProgressError(HpcdiError):
@@ -109,6 +116,8 @@ class RunError(HpcdiError):
         exit_code: that of the same run from the command line.
     """
 
+    _render_traceback_ = _as_said
+
     def __init__(self, message: str, folder: Path, exit_code: int) -> None:
         super().__init__(message)
         self.folder, self.exit_code = folder, exit_code
@@ -120,6 +129,8 @@ class CallbackError(HpcdiError):
 
 class EnvError(HpcdiError):
     """An environment violates its contract."""
+
+    _render_traceback_ = _as_said
 
 
 class EnvValueError(EnvError):

@@ -287,32 +287,63 @@ class Callbacks(Closing):
 class EarlyStop(Callback):
     """Ends a run whose evaluations do not get better.
 
+    A run that is resumed after that has as many evaluations again.
+
     Args:
         evaluations: that many in a row.
         least: by which the mean return must exceed the best so far, to be better.
+        after_rise: count only once an evaluation was better than the first episodes collected,
+            20 at most, by more than two standard errors of their difference: what has learnt
+            nothing yet goes on. Where none were collected before it, the first evaluation is taken.
     """
 
-    def __init__(self, evaluations: int = 10, least: float = 0.0) -> None:
+    _EPISODES = 20
+
+    def __init__(
+        self, evaluations: int = 10, least: float = 0.0, *, after_rise: bool = False
+    ) -> None:
         self._patience, self._least = evaluations, least
-        self._best, self._in_vain = -math.inf, 0
+        self._best, self._in_vain, self._has_risen = -math.inf, 0, not after_rise
+        self._untrained: list[float] = []  # returns
+        self._first: tuple[float, float] | None = None  # mean, and its squared standard error
+
+    def on_episode(self, context: Context, info: Mapping[str, float]) -> None:  # noqa: ARG002
+        """Keep the return of one of the first."""
+        if self._first is None and len(self._untrained) < self._EPISODES:
+            self._untrained.append(float(info["return"]))
 
     def on_evaluation(self, context: Context, result: Evaluation) -> None:
         """Count."""
-        is_better = result.mean > self._best + self._least
+        squared, before = result.std**2 / max(result.episodes, 1), self._untrained
+        if self._first is None and before:
+            self._first = (float(np.mean(before)), float(np.var(before)) / len(before))
+        mean, its_squared = self._first = self._first or (result.mean, squared)
+        self._has_risen |= result.mean - mean > 2 * math.sqrt(its_squared + squared)
+        is_better = result.mean > self._best + self._least or not self._has_risen
         self._in_vain = 0 if is_better else self._in_vain + 1
         self._best = max(self._best, result.mean)
         if self._in_vain >= self._patience:
             context.stop(f"no better evaluation than {self._best:.4g} in {self._in_vain}")
+            self._in_vain = 0
 
     def state_dict(self) -> dict[str, Any]:
-        """Returns the best mean and the evaluations since then."""
-        has_any = math.isfinite(self._best)
-        return {"best": self._best if has_any else None, "in_vain": self._in_vain}
+        """Returns what was first, the best mean, and the evaluations since then."""
+        return {
+            "best": self._best if math.isfinite(self._best) else None,
+            "in_vain": self._in_vain,
+            "first": None if self._first is None else list(self._first),
+            "untrained": self._untrained,
+            "has_risen": self._has_risen,
+        }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Restore them."""
         self._best = -math.inf if state["best"] is None else float(state["best"])
         self._in_vain = int(state["in_vain"])
+        if state.get("first") is not None:
+            self._first = (float(state["first"][0]), float(state["first"][1]))
+        self._untrained = [*state.get("untrained", ())]
+        self._has_risen |= bool(state.get("has_risen", False))
 
 
 class Histograms(Callback):

@@ -67,9 +67,22 @@ _OF: Mapping[str, Mapping[str, Any]] = {
     "td3": _BOX,
     "tqc": {**_BOX, "policy.learn.critics": 2},
 }
+_MOST = "policy.other.commander.max_env_step"
 _OF_ALL = {"env.evaluator_env_num": 20, "env.evaluator_episode_num": 1}
 
 
 def settings_of(algorithm: str) -> dict[str, Any]:
     """Returns settings by their paths; of an algorithm that is not known here those of all."""
     return {**_OF_ALL, **_OF.get(algorithm, {})}
+
+
+def early_stop_of(algorithm: str) -> dict[str, Any]:
+    """Returns the callback that ends a run for which nobody has said when it ends.
+
+    It waits for a quarter of the evaluations that fit into ``max_env_step``, 10 without one; and
+    for ever where no evaluation was better than the first episodes.
+    """
+    settings = settings_of(algorithm)
+    most, every = settings.get(_MOST), str(settings.get("policy.eval.every", "")).partition(" ")[0]
+    patience = 10 if most is None else max(most // (4 * int(every)), 3)
+    return {"type": "early_stop", "evaluations": patience, "after_rise": True}

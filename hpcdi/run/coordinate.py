@@ -164,7 +164,9 @@ def _opening(context: WorkerContext, placement: Sequence[RankPlace]) -> list[str
     )
     plan = plan_ranks(world_of(size, config), config)
     return [
-        *run_folder.opening(title, context.layout),
+        *run_folder.opening(
+            title, context.layout, run_folder.ends_of(config, config.env.stop_value)
+        ),
         *_where(placement),
         *lines_of(plan, context.layout),
     ]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 import platform
 import shlex
@@ -34,9 +35,11 @@ from hpcdi.store.sealed import (
     write_sealed,
     write_sealed_json,
 )
+from hpcdi.utils.metrics import human_count
 from hpcdi.utils.trackers import seen_in
 
 if TYPE_CHECKING:
+    from hpcdi.config.schema import ExperimentConfig
     from hpcdi.roles.coordinator.scheduler import Outcome
 
 _RESTARTS = ("restarts", "restarts_without_progress", "restarted_at")
@@ -365,9 +368,26 @@ def _point_latest(path: Path) -> None:
 # ------------------------------------------------- lines that a run prints at its start and its end
 
 
-def opening(title: str, layout: RunLayout) -> list[str]:
-    """Returns the first lines: the run, its folder, and how to watch it."""
-    return [f"hpcdi {hpcdi.__version__}: {title}", *_place(layout)]
+def opening(title: str, layout: RunLayout, ends: str) -> list[str]:
+    """Returns the first lines: the run, its folder, how to watch it, and when it ends."""
+    return [f"hpcdi {hpcdi.__version__}: {title}", *_place(layout), f"  ends         {ends}"]
+
+
+def ends_of(config: ExperimentConfig, goal: float) -> str:
+    """Returns when a run ends by itself, as a person reads it; `goal`: its stop value."""
+    commander = config.policy.other.commander
+    limits = [
+        (human_count(getattr(commander, name, math.inf)), what)
+        for name, what in (("max_env_step", "env steps"), ("max_train_iter", "train iterations"))
+        if math.isfinite(getattr(commander, name, math.inf))
+    ]
+    ends = [f"at a mean return of {goal:g}"] if math.isfinite(goal) else []
+    ends += [f"after {count} {what}" for count, what in limits]
+    for entry in config.callbacks:
+        if entry.get("type") == "early_stop":
+            patience = entry.get("evaluations", 10)
+            ends.append(f"once {patience} evaluations in a row are no better than the best one")
+    return ", or ".join(ends) or "when you stop it (Ctrl-C): no limit and no stop value is set"
 
 
 def closing(command: str, outcome: Outcome, summary: list[str], layout: RunLayout) -> list[str]:

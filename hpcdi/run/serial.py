@@ -28,7 +28,14 @@ from hpcdi.config.compiled import show_notes
 from hpcdi.config.league import OneVsOneCommanderConfig
 from hpcdi.config.policy import PolicyConfig
 from hpcdi.config.schema import ExperimentConfig, learners_of, offline_iterations
-from hpcdi.errors import EXIT_DONE, EXIT_FAILED, ConfigError, HpcdiError, StoreError
+from hpcdi.errors import (
+    EXIT_DONE,
+    EXIT_FAILED,
+    EXIT_INTERRUPTED,
+    ConfigError,
+    HpcdiError,
+    StoreError,
+)
 from hpcdi.policy.networks import learner_device
 from hpcdi.roles.collector.mpi_fs_collector import MPIFileSystemCollector
 from hpcdi.roles.context import ROLES, WorkerContext, role_seed
@@ -94,8 +101,9 @@ def serial(request: RunRequest) -> Ended:
         open_log(layout.log_file(0), 0, "serial", restarts)
         try:
             again = f", restart {restarts}" if restarts else ""
+            ends = run_folder.ends_of(config, evaluation_goal(config)[1])
             title = f"one process with {config.env.collector_env_num} environments{again}"
-            for line in run_folder.opening(f"{config.exp_name}, {title}", layout):
+            for line in run_folder.opening(f"{config.exp_name}, {title}", layout, ends):
                 say(line)
             return _train(config, layout, restarts, flag.take)
         finally:
@@ -137,11 +145,14 @@ def _train(
             run_folder.leave(layout)
             raise
         LOGGER.info("the run failed", exc_info=True)
-        if not isinstance(error, HpcdiError):
-            traceback.print_exc()
         raised = error
-        code = error.exit_code if isinstance(error, HpcdiError) else EXIT_FAILED
-        outcome = Outcome("failed", f"{type(error).__name__}: {error}", code)
+        if isinstance(error, KeyboardInterrupt):  # see `Signals`
+            outcome = Outcome("stopped", "interrupted at once", EXIT_INTERRUPTED)
+        else:
+            if not isinstance(error, HpcdiError):
+                traceback.print_exc()
+            code = error.exit_code if isinstance(error, HpcdiError) else EXIT_FAILED
+            outcome = Outcome("failed", f"{type(error).__name__}: {error}", code)
     settings.look(time.monotonic(), at_once=True)
     figures = run.coordinator.figures() if run is not None else {}
     end = partial(run_folder.end, layout, outcome.state, outcome.reason, outcome.exit_code, figures)

@@ -9,6 +9,7 @@ import math
 import os
 import re
 import signal
+import sys
 import threading
 import time
 from collections.abc import Callable, Mapping
@@ -74,7 +75,8 @@ class Signals:
     The first one asks for an end in order. A batch system may send it to all processes of a job,
     of which one hands it on to another, or send SIGINT and SIGTERM together: what comes within a
     second is the same wish, and counts as SIGTERM where one of both is. A SIGINT or SIGTERM after
-    another one that is older than that ends the process at once.
+    another one that is older than that ends the process at once; at a prompt or in a notebook,
+    SIGINT raises KeyboardInterrupt.
     """
 
     def __init__(self) -> None:
@@ -144,9 +146,9 @@ class SignalFlag:
 
     def remove(self) -> None:
         """Put the handlers back that there were before `install`. Idempotent."""
-        taken, self._taken = self._taken, []
-        for number in taken:
-            signal.signal(number, self._before[number] or signal.SIG_DFL)
+        before, self._before, self._taken = self._before, {}, []
+        for number, handler in before.items():
+            signal.signal(number, handler or signal.SIG_DFL)
 
     def take(self) -> StopRequest | None:
         """Returns the request of a signal, once; else None.
@@ -178,6 +180,10 @@ class SignalFlag:
     def _handle(self, number: int, _frame: FrameType | None) -> None:
         meaning = self._signals.receive(number, time.monotonic())
         if meaning is Meaning.NOW:
+            if number == signal.SIGINT and hasattr(sys, "ps1"):  # a prompt, a notebook: it lives on
+                self._taken = [other for other in self._taken if other != number]
+                signal.signal(number, signal.default_int_handler)
+                raise KeyboardInterrupt
             _EXIT(_ENDING[signal.Signals(number)])
         self._is_new |= meaning is not Meaning.NOTHING
         if meaning is Meaning.STOP and self._hint:  # print() is not safe in signal handlers

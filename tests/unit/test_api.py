@@ -19,7 +19,7 @@ from hpcdi import api
 from hpcdi.cli import main
 from hpcdi.config.load import load
 from hpcdi.config.policy import TorchPolicyConfig
-from hpcdi.errors import ConfigError, EnvValueError, LaunchError, RunError
+from hpcdi.errors import ConfigError, EnvError, EnvValueError, LaunchError
 from hpcdi.policy.spaces import with_spaces
 from hpcdi.run.beginnings import settings_of
 from hpcdi.run.own_code import named
@@ -151,8 +151,11 @@ def test_a_rank_starts_no_run(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_wrong_settings_leave_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    with pytest.raises(ConfigError, match=r"policy\.lern: unknown key; did you mean 'learn'"):
-        hpcdi.train(lambda: Walk(), "ppo", settings={"policy.lern.batch_size": 3})
+    with pytest.raises(ConfigError) as caught:
+        hpcdi.train(lambda: Walk(), "ppo", settings={"policy.lern.batch_size": 3}, exp_name="own")
+    said = "the experiment own has 1 problem\n  - policy.lern: unknown key; did you mean 'learn'?"
+    assert str(caught.value) == said
+    assert caught.value._render_traceback_() == [f"ConfigError: {said}"]  # what a notebook shows
     assert not list(tmp_path.glob("runs/*/*"))
     with pytest.raises(ConfigError, match="is no setting: a type is no number"):
         hpcdi.train(Walk, "ppo", settings={"policy.nstep": int})
@@ -167,7 +170,7 @@ def test_what_an_environment_raises_ends_the_run(tmp_path: Path) -> None:
                 sys.exit("no licence")
             return super().step(action)
 
-    with pytest.raises((RunError, api.HpcdiError)) as caught:
+    with pytest.raises(EnvError, match=r"all 2 environments are retired; .*no licence") as caught:
         small(Broken, run_dir=run_dir)
     assert caught.value.exit_code == 1
     assert hpcdi.Run(run_dir).state == "failed"

@@ -114,3 +114,54 @@ def test_early_stop_waits_for_a_better_evaluation() -> None:
     again.load_state_dict(stop.state_dict())
     again.on_evaluation(context, Evaluation(1.0, 0.0, 1.0, 1.0, 1, 1, 1))
     assert context.asks == ["stopped by : no better evaluation than 2 in 2"]
+    assert again.state_dict()["in_vain"] == 0  # a run that is resumed has as many again
+
+
+@pytest.mark.parametrize(
+    ("untrained", "risen", "ends"),
+    [
+        ([], -150.0, False),  # means of 25 episodes differ by 2 x 20 x sqrt(2 / 25) = 11 by chance
+        ([], -90.0, True),
+        ([-148.0, -152.0], -146.0, False),
+        ([-170.0, -180.0], -152.0, True),  # the first evaluation has risen already
+    ],
+)
+def test_early_stop_may_wait_for_a_rise(
+    untrained: list[float], risen: float, *, ends: bool
+) -> None:
+    context, stop = Context(None, 0, "coordinator", None), EarlyStop(3, after_rise=True)  # type: ignore[arg-type]
+
+    def evaluated(by: EarlyStop, *means: float) -> None:
+        for mean in means:
+            by.on_evaluation(context, Evaluation(mean, 20.0, mean, mean, 25, 1, 1))
+
+    for total in untrained:
+        stop.on_episode(context, {"return": total, "length": 9.0})
+    evaluated(stop, -152.0, -145.0, -160.0, -160.0, -160.0, -160.0, risen)
+    again = EarlyStop(3, after_rise=True)
+    again.load_state_dict(stop.state_dict())
+    evaluated(again, *[-160.0] * 3)
+    assert bool(context.asks) is ends
+
+
+@pytest.mark.parametrize(
+    ("given", "ends"),
+    [
+        ({}, "after 1M env steps, or once 12 evaluations in a row are no better than the best one"),
+        ({"max_env_step": 64}, "after 64 env steps\n"),
+        ({"stop_value": -5}, "at a mean return of -5, or after 1M env steps\n"),
+        ({"settings": {"policy": {"other": {"commander": {"max_train_iter": 1}}}}},
+         "after 1M env steps, or after 1 train iterations\n"),
+        ({"callbacks": [{"type": "early_stop", "evaluations": 1}, {"type": Halves, "stop": 1}]},
+         "after 1M env steps, or once 1 evaluations in a row"),
+        ({"policy": "discrete_sac", "stop_value": float("inf")}, "when you stop it (Ctrl-C)"),
+    ],
+)  # fmt: skip
+def test_a_run_says_when_it_ends(
+    given: dict[str, Any], ends: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    others = {"callbacks": [{"type": Halves, "stop": 1}], "policy": "ppo", **given}
+    settings = {} if others["policy"] != "ppo" else SMALL
+    settings = {**settings, **others.pop("settings", {})}
+    hpcdi.train(Walk, settings=settings, run_dir=tmp_path / "run", **others)
+    assert f"  ends         {ends}" in capsys.readouterr().out

@@ -6,6 +6,7 @@ import faulthandler
 import signal
 import subprocess
 import sys
+import textwrap
 import time
 from collections.abc import Iterator
 from signal import SIGHUP, SIGINT, SIGTERM, SIGUSR1, SIGUSR2, SIGXCPU
@@ -83,6 +84,27 @@ def test_the_first_signal_asks_and_the_second_ends(
     time.sleep(SECOND_S)
     child.send_signal(second)
     assert child.wait(timeout=30) == exit_code
+
+
+def test_a_notebook_survives_the_second() -> None:
+    at_a_prompt = CHILD.replace("import signal, sys", "import signal, sys; sys.ps1 = '>>> '")
+    program = f"""
+try:
+{textwrap.indent(at_a_prompt, "    ")}
+except KeyboardInterrupt:
+    flag.remove()
+    print(signal.getsignal(signal.SIGINT) is signal.default_int_handler)
+"""
+    with subprocess.Popen(
+        [sys.executable, "-c", program], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as child:
+        assert child.stdout
+        assert child.stdout.readline() == "ready\n"
+        child.send_signal(SIGINT)
+        assert ask(child) == str(StopRequest("received SIGINT", 130))
+        time.sleep(SECOND_S)
+        child.send_signal(SIGINT)
+        assert child.stdout.readline() == "True\n"
 
 
 def test_a_preemption_is_not_the_first_of_two_that_end(child: subprocess.Popen[str]) -> None:

@@ -169,6 +169,7 @@ class MPIFileSystemCollector(MessageSide, CollectorPort):
     def release(self) -> None:
         """Publish open data and close the environments, without telling rank 0. Idempotent."""
         super().close()
+        self._collecting = None  # one that an error has stopped has nothing more to store
         for eval_flag in list(self._collectors):
             self._discard(eval_flag)
         self._data.close()
