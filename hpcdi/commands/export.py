@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import dataclasses
 import importlib.util
 import itertools
+import re
+from argparse import Namespace
 from collections.abc import Sequence
+from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -15,6 +19,7 @@ from hpcdi.commands.export_data import DATASETS, add_filters, export_dataset
 from hpcdi.commands.export_played import ProgramActor, mask_of, returns_of, starts_of
 from hpcdi.commands.options import add_policy, at_least, make_parser
 from hpcdi.commands.saved_policy import LoadedPolicy, find_policy, load_policy
+from hpcdi.config.team import TeamConfig
 from hpcdi.errors import EXIT_DONE, LaunchError, PolicyError, PolicyFileError
 from hpcdi.run.run_folder import short
 from hpcdi.store.atomic import published
@@ -35,6 +40,11 @@ parameters, too: logits (illegal ones are -1e8), mean and log_std in the environ
 is drawn is clipped to the bounds); SAC mean and log_std before tanh and scaling. The file is read
 back and must act as the policy does; with --play N it plays N episodes, and their returns must be
 those of hpcdi eval.
+
+Of a team (env.type: team) each policy is a file, FILE_POLICY where there are several, by which one
+player acts alone: its inputs are what it sees, observation/own, and its number among those that
+share the policy, observation/number. What the team only learns by is left out: the state, a value
+of it, what mixes values.
 
   hpcdi export runs/cartpole_dqn/latest                        cartpole_dqn.pt2, for torch.export
   hpcdi export runs/cartpole_dqn/latest -o policy.onnx         for ONNX
@@ -111,45 +121,123 @@ def main(arguments: Sequence[str]) -> int:
     saved = find_policy(given.policy, given.which, given.config, trust=given.trust)
     loaded = load_policy(saved, given.override)
     say(str(saved))
-    from hpcdi.policy.programs import PROGRAMS
-
-    module, first = _prepared(loaded, kind), loaded.spaces.observation[0]
+    parts = _parts_of(loaded)
     if kind in SOURCES:
-        _write_source(module, loaded, kind, given.output)
+        for part in parts:
+            output = part.file_of(given.output, loaded.config.exp_name, SOURCES[kind])
+            _write_source(_prepared(part.loaded, kind), part.loaded, kind, output)
+            part.say_players()
         return EXIT_DONE
-    program = PROGRAMS[kind].trace(module, first.shape, given.batch)
-    file = _file_of(given.output, loaded.config.exp_name + FORMATS[kind])
-    with or_refuse(short(file)), published(file) as out:
-        out.write(program.data)
-        out.flush()
-        read_back = PROGRAMS[kind].load(Path(out.name).read_bytes())
-        difference = _compare(read_back, module, loaded, given.batch, file)
-        if given.play:
-            _play(read_back, module, loaded, given, file)
-    say(f"  written      {short(file)}, {human_bytes(file.stat().st_size)}")
-    for name, described in program.signature:
-        say(f"  {name:<12} {described}")
-    say(f"  checked      {_TRIALS} observations, largest difference of an action {difference:.3g}")
-    if given.play:
-        say(f"  played       {given.play} episodes: returns are equal to the policy's")
-    if loaded.spaces.is_masked and not getattr(module, "logits", 0):
-        say("  note         it knows no action masks: take the legal action of the highest value")
+    _write_programs(parts, loaded, kind, given)
     return EXIT_DONE
 
 
-def _play(act: Any, module: Any, loaded: LoadedPolicy, given: Any, file: Path) -> None:
+def _write_programs(
+    parts: Sequence[_Part], loaded: LoadedPolicy, kind: str, given: Namespace
+) -> None:
+    """Write all programs, or none: each is read back and must act as the policy does."""
+    from hpcdi.policy.programs import PROGRAMS
+
+    with ExitStack() as files:
+        actors, lines = [], []
+        for part in parts:
+            of, spaces = part.loaded, part.loaded.spaces
+            module = _prepared(of, kind)
+            program = PROGRAMS[kind].trace(module, spaces.observation[0].shape, given.batch)
+            name = f"{loaded.config.exp_name}{part.suffix}{FORMATS[kind]}"
+            file = _file_of(part.named(given.output), name)
+            files.enter_context(or_refuse(short(file)))
+            out = files.enter_context(published(file))
+            out.write(program.data)
+            out.flush()
+            read_back = PROGRAMS[kind].load(Path(out.name).read_bytes())
+            difference = _compare(read_back, module, of, given.batch, file)
+            first, inputs = partial(_first_state, module), partial(_inputs, module, of)
+            actors.append(ProgramActor(read_back, first, inputs, spaces, given.batch))
+            lines.append((part, file, len(program.data), program.signature, difference, module))
+        if given.play:
+            _play(_together(loaded, actors), loaded, given, file)
+    for part, file, size, signature, difference, module in lines:
+        part.say_players()
+        say(f"  written      {short(file)}, {human_bytes(size)}")
+        for name, described in signature:
+            say(f"  {name:<12} {described}")
+        say(f"  checked      {_TRIALS} observations, largest difference of an action "
+            f"{difference:.3g}")  # fmt: skip
+        if part.loaded.spaces.is_masked and not getattr(module, "logits", 0):
+            say("  note         it knows no action masks: take the legal one of the highest value")
+    if given.play:
+        say(f"  played       {given.play} episodes: returns are equal to the policy's")
+
+
+@dataclasses.dataclass(frozen=True)
+class _Part:
+    """A policy to export: the run's, or one of a team's.
+
+    Attributes:
+        loaded: it, with the spaces of what it sees.
+        suffix: of the file's name, where there are several.
+        players: whom it acts for; none: it is not a team's.
+    """
+
+    loaded: LoadedPolicy
+    suffix: str = ""
+    players: tuple[str, ...] = ()
+
+    def named(self, output: str | None) -> str | None:
+        """Returns what `-o` names for this part."""
+        if output is None or not self.suffix or Path(output).is_dir():
+            return output
+        file = Path(output)
+        return str(file.with_name(f"{file.stem}{self.suffix}{file.suffix}"))
+
+    def file_of(self, output: str | None, title: str, suffix: str) -> str | None:
+        """Returns the file that source code is written to; None: by the experiment's name."""
+        if not self.suffix:
+            return output
+        return str(_file_of(self.named(output), re.sub(r"\W", "_", title) + self.suffix + suffix))
+
+    def say_players(self) -> None:
+        """Say whom it acts for, and by which number they see who they are."""
+        names = self.players
+        if len(names) > 1 and any(o.name == "number" for o in self.loaded.spaces.observation):
+            names = tuple(f"{name} (number {at})" for at, name in enumerate(names))
+        if names:
+            say(f"  acts for     {', '.join(names)}")
+
+
+def _parts_of(loaded: LoadedPolicy) -> list[_Part]:
+    """Returns the policies to export: of a team each, as a player of it acts alone.
+
+    Raises:
+        PolicyError: observations of a team are far from 0.
+    """
+    if not isinstance(loaded.config.policy, TeamConfig):
+        return [_Part(loaded)]
+    if loaded.config.env.origins:
+        raise PolicyError("a team's policy cannot be exported with env.origin")
+    parts = []
+    members = loaded.mode.get_attribute("members")
+    for member in members:
+        alone = dataclasses.replace(loaded, mode=member.mode, spaces=member.spaces)
+        names = tuple(player.name for player in member.group.players)
+        parts.append(_Part(alone, f"_{member.group.name}" * (len(members) > 1), names))
+    return parts
+
+
+def _together(loaded: LoadedPolicy, actors: Sequence[ProgramActor]) -> Any:
+    """Returns what plays the run's environment by programs."""
+    if not isinstance(loaded.config.policy, TeamConfig):
+        return actors[0]
+    return loaded.mode.get_attribute("acting_by")(actors)
+
+
+def _play(actor: Any, loaded: LoadedPolicy, given: Namespace, file: Path) -> None:
     """Let the program play episodes beside the policy.
 
     Raises:
         PolicyFileError: its returns differ.
     """
-    actor = ProgramActor(
-        act,
-        partial(_first_state, module),
-        partial(_inputs, module, loaded),
-        loaded.spaces,
-        given.batch,
-    )
     own, made = returns_of(loaded, actor, given.play)
     if own != made:
         number = next(i for i, pair in enumerate(zip(own, made, strict=True)) if pair[0] != pair[1])
@@ -163,7 +251,8 @@ def _play(act: Any, module: Any, loaded: LoadedPolicy, given: Any, file: Path) -
 def _inputs(module: Any, loaded: LoadedPolicy, given: Columns) -> Columns:
     """Returns a program's inputs but its state, of what an actor is given."""
     observed = under(given, "observation")
-    inputs = _from_afar(observed, loaded)
+    wanted = getattr(module, "inputs", None) or observed  # a state may be the value's alone
+    inputs = {n: c for n, c in _from_afar(observed, loaded).items() if n in wanted}
     return {**inputs, **mask_of(given)} if getattr(module, "logits", 0) else inputs
 
 

@@ -24,7 +24,7 @@ from hpcdi.config.algorithms import ActorCriticConfig
 from hpcdi.policy import memories, networks
 from hpcdi.policy.acting.actor_critic import ActorCriticActing
 from hpcdi.policy.distributions import ActionDistribution
-from hpcdi.policy.spaces import action_leaves
+from hpcdi.policy.spaces import action_leaves, without
 from hpcdi.policy.torch_policy import TorchPolicy
 
 _NETWORK, _SHUFFLES = 0, 2  # streams of random numbers
@@ -55,6 +55,13 @@ class ActorCriticPolicy(ActorCriticActing, TorchPolicy):
         """The likeliest actions [batch, ...], legal and within bounds, and the values [batch]."""
         *policy, value = output
         return self.distribution.greedy(policy, legal), value
+
+    def actor_alone(self) -> tuple[nn.Module, Any, tuple[str, ...]]:
+        """Without the value, where that sees what acting does without."""
+        model, network = self._cfg.model, self._model
+        if not model.value_only or not isinstance(network, networks.ActorCritic):
+            return super().actor_alone()
+        return network.without_value(), without(model, model.value_only), self.OUTPUTS[:1]
 
     def parameters_of(
         self, output: tuple[Tensor, ...], legal: Tensor | None = None

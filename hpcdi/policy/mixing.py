@@ -11,6 +11,7 @@ Network: observation -> value of each action, float32 [rows, actions]; of QMIX w
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 from collections.abc import Mapping
 from typing import Any, ClassVar
@@ -94,6 +95,12 @@ class QMIXPolicy(VDNPolicy):
         network = networks.make_network(outputs, "dueling_q" if model.dueling else "q")
         network.add_module("mixer", Mixer(model, self._cfg.players))
         return network
+
+    def actor_alone(self) -> tuple[nn.Module, Any, tuple[str, ...]]:
+        """Values of a player's actions: what mixes them is left out."""
+        network = copy.deepcopy(self._model)
+        del network.mixer
+        return network, without(self._cfg.model, (STATE,)), self.OUTPUTS
 
     def mixed(
         self, network: nn.Module, values: Tensor, batch: Mapping[str, Tensor], of: str = ""

@@ -42,6 +42,7 @@ A slot names an entry of `ENCODERS`, `MEMORIES` or `HEADS`, or a ``my_module:mak
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 import itertools
 import math
@@ -799,6 +800,10 @@ class ActorCritic(nn.Module):
         policy, _, after = self._policy(as_floats(observation), state)
         return (*policy, None), {**state, **after}
 
+    def without_value(self) -> nn.Module:
+        """Returns a copy that has the distribution alone, see `acting`."""
+        return _Actor(self)
+
     def _policy(
         self, observation: Observation, state: State
     ) -> tuple[tuple[Tensor, ...], Tensor, State]:
@@ -806,6 +811,29 @@ class ActorCritic(nn.Module):
         features, state = self.memory(self.encoder(observation), state)
         policy = self.policy(features)
         return ((policy,) if self.log_std is None else (policy, self.log_std)), features, state
+
+
+class _Actor(nn.Module):
+    """An `ActorCritic` without its value."""
+
+    def __init__(self, network: ActorCritic) -> None:
+        super().__init__()
+        self.network = copy.deepcopy(network)
+        self.normalizer: Any = getattr(self.network, "normalizer", None)
+        self.network.value_encoder = self.network.value_memory = None
+        for name in ("value", "normalizer", "novelty"):
+            if hasattr(self.network, name):
+                delattr(self.network, name)
+
+    def initial_state(self, batch: int) -> State:
+        """See `ActorCritic.initial_state`: of the policy's memory."""
+        return self.network.initial_state(batch)
+
+    def forward(
+        self, observation: Observation, state: State
+    ) -> tuple[tuple[Tensor | None, ...], State]:
+        """See `ActorCritic.acting`."""
+        return self.network.acting(observation, state)
 
 
 def _action_size(model: ModelConfig) -> int:
@@ -877,6 +905,7 @@ class Greedy(nn.Module):
         self.network, self.inputs = network, dict(inputs or {})
         self._greedy = greedy
         action, *others = names
+        self._outputs = len(names)
         self._parts = [name.removeprefix("action/") for name in action_names]
         self._states = [name for name in self.inputs if name.startswith("state/")]
         after = [f"next_{name}" for name in self._states]
@@ -931,7 +960,7 @@ class Greedy(nn.Module):
         normalized = columns if normalizer is None else normalizer(columns)
         output, state = self.network(observation_of(normalized), state_of(columns))
         legal = [columns[ACTION_MASK]] if self.logits else []
-        action, *others = self._greedy(output, *legal)
+        action, *others = self._greedy(output, *legal)[: self._outputs]
         actions = [action[name] for name in self._parts] if self._parts else [action]
         names = [f"action/{name}" for name in self._parts] or ["action"]
         actions = [self._counted(name, one) for name, one in zip(names, actions, strict=True)]

@@ -104,6 +104,12 @@ class Group:
         self._is_alone = not (self._is_numbered or self._state)
         self.spaces = self._spaces_of_row()
 
+    @property
+    def acting_spaces(self) -> Spaces:
+        """Of a row of the policy when it acts: without the state."""
+        seen = [leaf for leaf in self.spaces.observation if leaf not in self._state.values()]
+        return dataclasses.replace(self.spaces, observation=tuple(seen))
+
     def differing(self) -> Iterator[str]:
         """Yields the players whose spaces differ from those of the first."""
         first = self.players[0]

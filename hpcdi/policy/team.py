@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
@@ -18,10 +18,24 @@ from hpcdi.errors import PolicyError
 from hpcdi.policy.base import CollectMode, EvalMode, Policy, TrainColumns
 from hpcdi.policy.create import create_policy
 from hpcdi.policy.players import Group
-from hpcdi.types import Array, Columns, Settings
+from hpcdi.types import Array, Columns, Settings, Spaces
 
 _FORWARDED = ("collector", "env_steps")
 _POLICIES = 1000  # streams of random numbers
+
+
+class Member(NamedTuple):
+    """A policy of a team, alone.
+
+    Attributes:
+        group: its players.
+        mode: its eval mode.
+        spaces: of one of its players: the state is not among them.
+    """
+
+    group: Group
+    mode: EvalMode
+    spaces: Spaces
 
 
 class TeamPolicy(Policy):
@@ -177,8 +191,15 @@ class TeamPolicy(Policy):
             for parameter, value in state["model"].items()
         }
 
-    def _get_export_module(self) -> Any:
-        raise NotImplementedError("a team's policies are not exported yet")
+    def _get_members(self) -> list[Member]:
+        """What each policy is when it acts alone, for `hpcdi export`."""
+        return [
+            Member(group, policy.eval_mode, group.acting_spaces) for group, policy in self._each()
+        ]
+
+    def _get_acting_by(self) -> Any:
+        """Makes what acts for the team of what acts for each of its policies, in order."""
+        return lambda actors: _TeamActor(self._groups, actors)
 
 
 class _TeamActor:

@@ -457,16 +457,21 @@ class TorchPolicy(ActingPolicy):
             network.add_module("novelty", exploration_bonus.make_novelty(self._cfg))
         return network
 
+    def actor_alone(self) -> tuple[nn.Module, Any, tuple[str, ...]]:
+        """What `hpcdi export` writes: a network, settings of what it sees, and `OUTPUTS`.
+
+        Those of algorithms that learn by more than acting needs leave it out.
+        """
+        return self._model, self._cfg.model, self.OUTPUTS
+
     def _get_export_module(self) -> nn.Module:
-        model = self._cfg.model
+        network, model, outputs = self.actor_alone()
         inputs = {leaf.column("observation"): leaf.shape for leaf in obs_leaves(model)}
-        for name, state in memories.initial_state(self._model, 1).items():
+        for name, state in memories.initial_state(network, 1).items():
             inputs[_STATE + name] = tuple(state.shape[1:])
         parts = [leaf for leaf in getattr(model, "action_leaves", ()) if leaf.name]
         actions = [leaf.column("action") for leaf in parts]
-        made = networks.Greedy(
-            self._model, self.greedy, self.OUTPUTS, inputs, actions, self.parameters_of
-        )
+        made = networks.Greedy(network, self.greedy, outputs, inputs, actions, self.parameters_of)
         made.firsts = {leaf.column("observation"): leaf.starts for leaf in obs_leaves(model)}
         return made
 

@@ -292,6 +292,48 @@ def test_without_its_packages_onnx_says_what_to_install(
     assert files_of(tmp_path) == before
 
 
+# ------------------------------------------------------------------------------------------- teams
+
+
+def test_each_policy_of_a_team_is_a_file(export: Callable[..., str], tmp_path: Path) -> None:
+    normalised = "policy.policies.listener.normalize.observation=true"
+    policy = policy_file(tmp_path / "run", "speaker_listener_ppo", normalised)
+    said = export(policy, normalised, "-o", str(tmp_path / "talk.pt2"), "--play", "3")
+    assert said.count("  acts for     ") == 2
+    assert "played       3 episodes: returns are equal" in said
+    files = {path.name for path in tmp_path.glob("*.pt2")}
+    assert files == {"talk_speaker.pt2", "talk_listener.pt2"}
+
+
+@pytest.mark.parametrize(
+    ("config", "settings", "only_learnt"),
+    [
+        (
+            "meet_mappo",
+            ("policy.model.memory=gru", "policy.collect.unroll_len=4"),
+            ("value", "value_encoder", "value_memory"),
+        ),
+        ("twostep_qmix", (), ("mixer",)),
+    ],
+)
+def test_a_player_acts_alone_without_what_its_team_learns_by(
+    export: Callable[..., str],
+    tmp_path: Path,
+    config: str,
+    settings: tuple[str, ...],
+    only_learnt: tuple[str, ...],
+) -> None:
+    policy, file = policy_file(tmp_path / "run", config, *settings), tmp_path / "player.pt2"
+    said = export(policy, *settings, "-o", str(file), "--play", "3")
+    assert "  acts for     player_0 (number 0), player_1 (number 1)" in said
+    assert "played       3 episodes: returns are equal" in said
+    assert "observation/number" in said
+    assert "observation/state" not in said
+    names = {part for name in torch.export.load(file).state_dict for part in name.split(".")}
+    assert names.isdisjoint(only_learnt)
+    assert "encoder" in names
+
+
 # -------------------------------------------------------------------------------------------- ONNX
 
 
