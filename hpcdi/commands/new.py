@@ -22,7 +22,7 @@ which passes at once. Guides: hpcdi/policy/README.md, hpcdi/env/README.md and MP
   hpcdi new policy my_a2c        then: python -m pytest test_my_a2c.py (pip install pytest);
                                        hpcdi train my_a2c.yaml
   hpcdi new env my_walk
-  hpcdi new env my_flow --mpi          on several MPI ranks, in Python; --mpi c: in C
+  hpcdi new env my_flow --mpi          on several MPI ranks, in Python; --mpi c, --mpi fortran
 """
 
 
@@ -37,7 +37,7 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("name", metavar="NAME", help="of the module: letters, digits and _")
     parser.add_argument(
         "--mpi", nargs="?", const="python", choices=SOLVER_FILES, metavar="LANGUAGE",
-        help="an environment that is an MPI program, in python (default) or c",
+        help="an environment that is an MPI program, in python (default), c or fortran",
     )  # fmt: skip
     options = parser.parse_args(arguments)
     if options.mpi and options.kind != "env":

@@ -96,6 +96,53 @@ int main(void)
 }
 """
 
+FORTRAN = """\
+! NAME: an environment on several MPI ranks to begin from; guide: hpcdi/env/MPI.md.
+!
+! A rod: each rank has a part of it. Observation: mean and mean square. Action: a heater.
+program NAME_solver
+    use, intrinsic :: iso_fortran_env, only: dp => real64
+    use mpi_f08
+    use hpcdi
+    implicit none
+
+    integer, parameter :: POINTS = 16, OBSERVATIONS = 2, ACTIONS = 1
+    type(MPI_Comm) :: comm ! of this environment's ranks; nobody uses MPI_COMM_WORLD
+    integer :: order, rank, ranks, i, steps = 0
+    real(dp) :: heat(0:POINTS + 1) = 0, action(ACTIONS) = 0, own(OBSERVATIONS), seen(OBSERVATIONS)
+
+    call MPI_Init()
+    call hpcdi_init(OBSERVATIONS, ACTIONS, comm%MPI_VAL)
+    call MPI_Comm_rank(comm, rank)
+    call MPI_Comm_size(comm, ranks)
+    do
+        order = hpcdi_recv_action(action)
+        if (order == HPCDI_END) exit
+        if (order == HPCDI_RESET) then
+            heat = [(sin(real(mod(hpcdi_seed(), 1000) + rank * POINTS + i, dp)), i = 0, POINTS + 1)]
+            steps = 0
+        else
+            call MPI_Sendrecv(heat(POINTS), 1, MPI_DOUBLE_PRECISION, modulo(rank + 1, ranks), 0, &
+                              heat(0), 1, MPI_DOUBLE_PRECISION, modulo(rank - 1, ranks), 0, &
+                              comm, MPI_STATUS_IGNORE)
+            heat(POINTS + 1) = heat(POINTS)
+            heat(1:POINTS) = heat(1:POINTS) + 0.2_dp * action(1) &
+                + 0.25_dp * (heat(0:POINTS - 1) - 2 * heat(1:POINTS) + heat(2:POINTS + 1))
+            steps = steps + 1
+        end if
+        own = [sum(heat(1:POINTS)), sum(heat(1:POINTS)**2)] / (POINTS * ranks)
+        call MPI_Allreduce(own, seen, 2, MPI_DOUBLE_PRECISION, MPI_SUM, comm)
+        call hpcdi_info("mean", seen(1))
+        call hpcdi_send_observation(seen, -seen(2), .false., steps == 50)
+    end do
+    if (rank == 0) then
+        print '(i0, a, i0, a, g0.6)', ranks, " ranks, ", steps, " steps, mean square ", seen(2)
+    end if
+    call hpcdi_finalize()
+    call MPI_Finalize()
+end program
+"""
+
 _YAML = """\
 # SAC on NAME, each environment on 2 MPI ranks: hpcdi plan NAME.yaml, hpcdi train NAME.yaml
 exp_name: NAME
@@ -121,9 +168,13 @@ policy:
     commander: {{max_env_step: 20000}}
 """
 PYTHON_YAML = _YAML.format(env_id='"NAME:CLASS"  # NAME.py: beside this file', spaces="")
+_SPACES = "  observation: {size: 2}\n  action: {size: 1, low: -1, high: 1}\n"
 C_YAML = _YAML.format(
-    env_id="NAME.c  # beside this file; compiled by MPI's own mpicc",
-    spaces="  observation: {size: 2}\n  action: {size: 1, low: -1, high: 1}\n",
+    env_id="NAME.c  # beside this file; compiled by MPI's own mpicc", spaces=_SPACES
+)
+FORTRAN_YAML = _YAML.format(
+    env_id="NAME.f90  # beside this file; compiled by MPI's own mpif90, see hpcdi/env/MPI.md",
+    spaces=_SPACES,
 )
 
 PYTHON_TEST = '''\
@@ -169,7 +220,7 @@ def test_the_experiment_can_be_planned():
     assert main(["plan", str(Path(__file__).with_name("NAME.yaml"))]) == 0
 '''
 
-C_TEST = '''\
+_TEST = '''\
 """NAME runs alone on two ranks: pytest test_NAME.py. With hpcdi: hpcdi train NAME.yaml."""
 
 import os
@@ -182,10 +233,10 @@ from hpcdi.run.local import mpirun_command, rank_environment
 
 
 def test_it_compiles_and_runs_alone():
-    program = compiled([Path(__file__).with_name("NAME.c")])
+    program = compiled([Path(__file__).with_name("{source}")])
     done = subprocess.run(
         [*mpirun_command(2), str(program)], capture_output=True, text=True, check=True,
-        env=rank_environment({**os.environ, "HPCDI_ALONE_STEPS": "20"}),
+        env=rank_environment({{**os.environ, "HPCDI_ALONE_STEPS": "20"}}),
     )
     assert "2 ranks, 20 steps, mean square" in done.stdout
 
@@ -194,8 +245,12 @@ def test_the_experiment_can_be_planned():
     assert main(["plan", str(Path(__file__).with_name("NAME.yaml"))]) == 0
 '''
 
+C_TEST = _TEST.format(source="NAME.c")
+FORTRAN_TEST = _TEST.format(source="NAME.f90")
+
 FILES = {
     "python": {"{}.py": PYTHON, "{}.yaml": PYTHON_YAML, "test_{}.py": PYTHON_TEST},
     "c": {"{}.c": C, "{}.yaml": C_YAML, "test_{}.py": C_TEST},
+    "fortran": {"{}.f90": FORTRAN, "{}.yaml": FORTRAN_YAML, "test_{}.py": FORTRAN_TEST},
 }
 """Language -> file names -> texts, as in `hpcdi.commands.new`."""

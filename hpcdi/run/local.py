@@ -24,6 +24,7 @@ from typing import Any
 from hpcdi.config.compiled import show_notes
 from hpcdi.config.mpi_env import MpiEnvConfig
 from hpcdi.config.schema import SystemConfig
+from hpcdi.env.mpi.build import COMPILER_VARIABLE
 from hpcdi.env.mpi.launch import Program
 from hpcdi.errors import (
     EXIT_DONE,
@@ -145,8 +146,7 @@ def mpirun_command(ranks: int, *, may_die: bool = False, exports: Sequence[str] 
     Raises:
         LaunchError: there is no mpirun.
     """
-    beside = Path(sys.executable).parent / "mpirun"
-    program = str(beside) if beside.exists() else shutil.which("mpirun")
+    program = _mpirun()
     if program is None:
         raise LaunchError(
             "there is no mpirun beside this Python and none on PATH. Install MPI as a wheel: "
@@ -160,6 +160,15 @@ def mpirun_command(ranks: int, *, may_die: bool = False, exports: Sequence[str] 
         for name in exports:  # MPICH exports all
             command += ["-x", name]
     return command
+
+
+def _mpirun() -> str | None:
+    """Returns the mpirun beside the mpicc that a variable names, or this Python; or on PATH."""
+    compiler = shutil.which(os.environ.get(COMPILER_VARIABLE, ""))
+    beside = [Path(sys.executable).with_name("mpirun")]
+    if compiler is not None and "mpicc" in (name := Path(compiler).name):
+        beside.insert(0, Path(compiler).with_name(name.replace("mpicc", "mpirun")))
+    return next((str(path) for path in beside if path.exists()), shutil.which("mpirun"))
 
 
 def _has_ulfm(program: str) -> bool:

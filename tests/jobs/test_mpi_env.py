@@ -18,6 +18,7 @@ import pytest
 from jobs import PYTHONPATH, ROOT, TESTS, Running, logged
 
 from fakes.patience import stretched
+from hpcdi.cli import main
 from hpcdi.env.mpi import build
 from hpcdi.run.local import mpi_folders, mpirun_command, rank_environment
 
@@ -146,6 +147,58 @@ def needs_program(name: str) -> Any:
     reason = f"NO {name}, or not with Open MPI: a program of someone else's is not tested here"
     found = shutil.which(name) and (Path(sys.executable).parents[1] / "lib/libmpi.so.40").exists()
     return pytest.mark.skipif(not found, reason=reason)
+
+
+DEBIANS = {"HPCDI_MPICC": "mpicc.openmpi", "MPI4PY_LIBMPI": "libmpi.so.40"}
+"""The whole job uses Debian's Open MPI: the wheels bring no compiler for Fortran."""
+
+
+@pytest.fixture
+def _fortran(monkeypatch: pytest.MonkeyPatch) -> None:
+    if shutil.which("mpif90.openmpi") is None:
+        pytest.skip("NO FORTRAN COMPILER (gfortran, libopenmpi-dev): not tested here")
+    command = ["gcc", f"-print-file-name={DEBIANS['MPI4PY_LIBMPI']}"]
+    library = subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
+    for name, value in {**DEBIANS, "MPI4PY_LIBMPI": library}.items():
+        monkeypatch.setenv(name, value)
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("_fortran")
+def test_the_solver_in_fortran_computes_what_the_one_in_c_does() -> None:
+    sums = []
+    for name in ("kuramoto.c", "kuramoto_fortran.f90"):
+        program = build.compiled([ROOT / "configs" / "solvers" / name])
+        alone = {**os.environ, "HPCDI_ALONE_STEPS": "20"}
+        done = subprocess.run(
+            [*mpirun_command(2), str(program)], env=rank_environment(alone), capture_output=True,
+            text=True, timeout=stretched(), check=True,
+        )  # fmt: skip
+        what, _, total = done.stdout.strip().rpartition(" ")
+        assert what == "kuramoto: 2 ranks, sum of rewards"
+        sums.append(float(total))
+    assert sums[0] < -10
+    assert sums[1] == pytest.approx(sums[0], rel=1e-6)
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("_fortran")
+def test_a_beginning_in_fortran_passes_its_test_and_is_trained(
+    start: Start, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert main(["new", "env", "my_flow", "--mpi", "fortran"]) == 0
+    subprocess.run(
+        [sys.executable, "-m", "pytest", "-q", "test_my_flow.py"], check=True, timeout=stretched()
+    )
+    ended = start(
+        tmp_path / "my_flow.yaml", "policy.other.commander.max_env_step=300",
+        "policy.learn.replay_ratio=1",
+    ).wait()  # fmt: skip
+    ended.check(0, "done")
+    assert ended.run["figures"]["env_steps"] >= 300
+    said = "".join(path.read_text() for path in (ended.run_dir / "solvers").glob("env*/rank*0.log"))
+    assert "2 ranks, " in said
 
 
 MELT = """
