@@ -27,6 +27,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
+import numpy as np
+
 from hpcdi.comm.codec import recorded, sendable
 from hpcdi.config.schedule import Value
 from hpcdi.types import MAIN, Array, GameCounts, Lockstep, ShardRef
@@ -84,7 +86,7 @@ class BlockReady(Message):
     @property
     def transitions(self) -> int:
         """Rows that batches are drawn of: transitions, or a policy's samples."""
-        return int(self.items["item_len"].sum())
+        return int(np.add.reduce(self.items["item_len"]))  # `sum` takes twice as long for few
 
     @property
     def env_steps(self) -> int:

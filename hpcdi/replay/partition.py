@@ -128,11 +128,12 @@ class Backlog:
 
     def add(self, ready: BlockReady) -> None:
         """Append a block; drops the oldest where there are too many rows."""
+        rows = ready.shard.rows
         self._waiting.append(ready)
-        self.offered += ready.shard.rows
+        self.offered += rows
+        self.rows += rows
         if collector_of(ready.block_id) == GIVEN:
             self.rereading.add(ready.block_id)
-        self.rows += ready.shard.rows
         while self.rows > self._limit_rows and len(self._waiting) > 1:
             oldest = self._waiting.popleft()
             self.rows -= oldest.shard.rows
@@ -141,10 +142,15 @@ class Backlog:
             self.rereading.discard(oldest.block_id)
             self.dropped += 1
 
+    @property
+    def may_take(self) -> bool:
+        """True if the learner should read a block that waits."""
+        return bool(self._waiting) and len(self._unread) < MAX_UNREAD
+
     def take(self) -> list[BlockReady]:
         """Blocks that the learner should read now."""
         taken = []
-        while self._waiting and len(self._unread) < MAX_UNREAD:
+        while self.may_take:
             taken.append(self._waiting.popleft())
             self.rows -= taken[-1].shard.rows
             self._unread.add(taken[-1].block_id)
@@ -257,7 +263,7 @@ class Partition:
         See the buffer's `push_sample_rate_limit`. Meanwhile the backlog drops what does not fit.
         """
         again, self._again = self._again, []
-        if self.backlog.rows and self.buffer.why_not_push(1):
+        if not self.backlog.may_take or self.buffer.why_not_push(1):
             return again
         return again + [self.place(ready) for ready in self.backlog.take()]
 

@@ -52,8 +52,14 @@ def block_name(shard: str, number: int) -> str:
 
 def split_name(name: str) -> tuple[str, int | None]:
     """Returns the shard and the number of a block in it; None: the name is that of a shard."""
+    shard = shard_of(name)
+    return shard, None if shard == name else int(name[len(shard) + 1 :])
+
+
+def shard_of(name: str) -> str:
+    """Returns the shard of a block's name; see `split_name`."""
     shard, _, number = name.rpartition(_NUMBER_MARK)
-    return (shard, int(number)) if shard and number.isdecimal() else (name, None)
+    return shard if shard and number.isdecimal() else name
 
 
 def name_of(rank: int) -> str:
@@ -266,7 +272,7 @@ class RunLayout:
             StoreError: it leads out of the run folder.
         """
         try:
-            path = (self.root / split_name(relative)[0]).resolve()
+            path = (self.root / shard_of(relative)).resolve()
         except RuntimeError as error:  # Python's own error of a link to itself
             raise StoreError(self.root / relative, "is a link to itself") from error
         if not path.is_relative_to(self.root.resolve()):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from pathlib import Path
 
-from hpcdi.store.layout import RunLayout, split_name
+from hpcdi.store.layout import RunLayout, shard_of
 from hpcdi.utils.log import LOGGER
 
 
@@ -28,14 +28,14 @@ class Retention:
         self._users: dict[str, int] = {}
         self._newest: dict[Path, tuple[int, str]] = {}  # of each collector's folder
 
-    def need(self, name: str) -> None:
-        """One more user of a block."""
-        path, _ = split_name(name)
+    def need(self, name: str, users: int = 1) -> None:
+        """More users of a block."""
+        path = shard_of(name)
         if path in self._users:
-            self._users[path] += 1
+            self._users[path] += users
             return
         self._layout.inside(name)
-        self._users[path] = 1
+        self._users[path] = users
         shard = Path(path)
         if not shard.stem.isdecimal():  # a file of somebody's own collector
             return
@@ -49,7 +49,7 @@ class Retention:
     def release(self, names: Iterable[str]) -> None:
         """One user less of each block; unlinks shards that have none left."""
         for name in names:
-            path, _ = split_name(name)
+            path = shard_of(name)
             self._users[path] -= 1
             if self._users[path] == 0:
                 del self._users[path]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import platform
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, TypeAlias
 
 from hpcdi.comm.failure import kill_frozen
@@ -162,8 +162,7 @@ class Coordinator(Closing):
         if self._link.ranks_may_die:
             silent = (w for w in scheduler.workers if not (w.has_ended or w.is_guest))
             arrived += [(rank, RankLost()) for rank in self._unheard.look(silent, now)]
-        for rank, message in arrived:
-            self._handle(message, rank, now)
+        self._handle(arrived, now)
         if request is not None:
             self._orders += scheduler.request(request, now)
         self._orders += scheduler.tick(now)
@@ -187,9 +186,9 @@ class Coordinator(Closing):
 
     def end(self) -> Outcome:
         """Send all messages and complete all snapshots, after the last turn."""
-        for rank, message in self._link.receive(0.0):
-            if is_guest(rank):  # what it has left: it did not end in order
-                self._handle(message, rank, time.monotonic())
+        # what guests have left: they did not end in order
+        left = [(rank, message) for rank, message in self._link.receive(0.0) if is_guest(rank)]
+        self._handle(left, time.monotonic())
         deadline = time.monotonic() + 1.0
         while self._link.unsent() and time.monotonic() < deadline:
             self._link.receive(0.01)
@@ -268,13 +267,20 @@ class Coordinator(Closing):
 
     # ----------------------------------------------------------------------------------- internals
 
-    def _handle(self, message: Message, rank: int, now: float) -> None:
-        """Let the scheduler handle a message; before a death, blocks that were not announced."""
-        scheduler = self._scheduler
-        if isinstance(message, RankLost) and self._layout is not None:
-            for ready in unannounced(self._layout, rank, scheduler.announced.get(rank, 0)):
-                self._orders += scheduler.handle(ready, rank, now)
-        self._orders += scheduler.handle(message, rank, now)
+    def _handle(self, arrived: Iterable[tuple[int, Message]], now: float) -> None:
+        """Let the scheduler handle messages."""
+        self._orders += self._scheduler.handle_all(self._with_unannounced(arrived), now)
+
+    def _with_unannounced(
+        self, arrived: Iterable[tuple[int, Message]]
+    ) -> Iterator[tuple[int, Message]]:
+        """Yields messages; before a death, the blocks that the rank has not announced."""
+        announced = self._scheduler.announced
+        for rank, message in arrived:
+            if isinstance(message, RankLost) and self._layout is not None:
+                for ready in unannounced(self._layout, rank, announced.get(rank, 0)):
+                    yield rank, ready
+            yield rank, message
 
     def _observe(self, rank: int, message: Message | Notice) -> None:
         match message:
@@ -299,8 +305,7 @@ class Coordinator(Closing):
         if self._keeper is None or self._keeper.has_begun(order.name):
             return
         self._store()
-        for rank, message in self._link.receive(0.0):
-            self._handle(message, rank, time.monotonic())
+        self._handle(self._link.receive(0.0), time.monotonic())
         groups = self._scheduler.groups
         facts = {"env_steps": groups.env_steps, "learners": sorted(groups.partitions)}
         lost = [of_agent(n, "") for n, group in enumerate(groups) if not group.learners.size]

@@ -271,8 +271,8 @@ class Group:
 
     def hear(self, progress: CollectProgress) -> None:
         """Note the episodes that one of its collectors has ended."""
-        episodes = zip(progress.episode_returns, progress.episode_lengths, strict=True)
-        self.recent.extend((float(value), int(length)) for value, length in episodes)
+        returns, lengths = progress.episode_returns.tolist(), progress.episode_lengths.tolist()
+        self.recent.extend(zip(returns, lengths, strict=True))
         for name, values in progress.episode_figures.items():
             if name in self.recent_figures or len(self.recent_figures) < FIGURES_KEPT:
                 window = self.recent_figures.setdefault(name, deque(maxlen=EPISODE_WINDOW))
@@ -425,7 +425,7 @@ class Groups:
     @property
     def env_steps(self) -> int:
         """Environment steps of all groups."""
-        return sum(group.env_steps for group in self)
+        return sum([group.env_steps for group in self._by_name.values()])
 
     @property
     def episodes(self) -> int:

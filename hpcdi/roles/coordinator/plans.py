@@ -56,6 +56,10 @@ class Plan(Protocol):
         """Called when a block was published and has been counted."""
         ...
 
+    def published(self, run: Scheduler) -> list[Order]:
+        """Called after the last of the blocks that came at once."""
+        ...
+
     def stored(self, run: Scheduler, block: BlockStored) -> None:
         """Called when a block that was published piece by piece was stored in a shard."""
         ...
@@ -111,7 +115,11 @@ class FreePlan:
 
     def publish(self, run: Scheduler, ready: BlockReady, now: float) -> list[Order]:
         """Let a learner read it at once."""
-        return [*run.admit(ready), *run.pause(), *run.end_at_limit(now)]
+        return [*run.admit(ready), *run.end_at_limit(now)]
+
+    def published(self, run: Scheduler) -> list[Order]:
+        """Let collectors wait where they are ahead of the learners."""
+        return run.pause()
 
     def stored(self, run: Scheduler, block: BlockStored) -> None:
         """Tell its replay buffer."""
@@ -203,6 +211,10 @@ class LockstepPlan:
         """Keep the block until all rollouts of the round are there."""
         self._blocks.append(ready)
         return [] if run.is_on else self._hand_over(run)
+
+    def published(self, run: Scheduler) -> list[Order]:  # noqa: ARG002
+        """Decide nothing before the end of the round."""
+        return []
 
     def stored(self, run: Scheduler, block: BlockStored) -> None:
         """Tell its replay buffer; after its pieces, if this plan still keeps them."""

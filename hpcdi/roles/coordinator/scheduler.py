@@ -7,7 +7,7 @@ A plan (`plans`) decides whose turn it is, to collect or to learn.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 from enum import Enum
 from itertools import starmap
@@ -51,7 +51,6 @@ from hpcdi.errors import (
     state_after,
 )
 from hpcdi.league.league import League
-from hpcdi.policy.exploration import RANDOM
 from hpcdi.roles.context import COORDINATOR_RANK
 from hpcdi.roles.coordinator.commander import Commander
 from hpcdi.roles.coordinator.groups import Group
@@ -155,6 +154,7 @@ class Scheduler:
         self.announced: dict[int, int] = {}
         self.guest_rules, self.guest_steps = guest_rules or GuestRules(), 0
         self.unwritten, self._stores = 0, stores
+        self._has_published = False  # since the plan was told so
         self._unstored: dict[int, BlockReady] = {}  # lent blocks, which count when they are stored
         self.phase = Phase.STARTING if workers.silent else Phase.RUNNING
         self._plan: Plan = plan if plan is not None else FreePlan()
@@ -163,19 +163,31 @@ class Scheduler:
         self._ending: Outcome | None = None  # the outcome, while the last evaluation is under way
         self._last_task = ""  # id of that evaluation
 
-    def handle(  # noqa: C901, PLR0912 (a table of cases)
-        self, message: Message, rank: int, now: float
-    ) -> list[Order]:
-        """Returns the orders that follow from a message.
+    def handle(self, message: Message, rank: int, now: float) -> list[Order]:
+        """Returns the orders that follow from one message; see `handle_all`."""
+        return self.handle_all([(rank, message)], now)
+
+    def handle_all(self, arrived: Iterable[tuple[int, Message]], now: float) -> list[Order]:
+        """Returns the orders that follow from messages, in the order in which they came.
+
+        Whether collectors must wait is decided once, after the last of the published blocks.
 
         Args:
-            message: the message; one from a caller on rank 0 goes to `request`.
-            rank: its sender.
+            arrived: each sender, and its message; one from a caller on rank 0 goes to `request`.
             now: seconds on any clock that does not go back.
 
         Raises:
             CommError: the rank is no worker of this run. TypeError: no worker sends such a message.
         """
+        orders: list[Order] = []
+        for rank, message in arrived:
+            orders += self._handle(message, rank, now)
+        if self._has_published:
+            self._has_published = False
+            orders += self._plan.published(self)
+        return orders
+
+    def _handle(self, message: Message, rank: int, now: float) -> list[Order]:
         if rank == COORDINATOR_RANK:
             return self.request(message, now)
         if isinstance(message, WorkerReady):
@@ -186,50 +198,15 @@ class Scheduler:
         if isinstance(message, RankLost) and worker.state is State.LOST:
             return []  # MPI and a look at the processes have both noticed it
         worker.hear(type(message).__name__, now)
-        if isinstance(message, CollectProgress | LearnInfo):
+        if isinstance(message, LearnInfo):
             worker.shares, worker.cpu = message.shares, message.cpu
-        if isinstance(message, CollectProgress):
-            worker.env_memory = message.env_bytes, message.env_growth
-        if isinstance(message, LearnInfo) and worker.role == "learner":
-            message = self.groups[worker.group].learners.average(worker, message)
+            if worker.role == "learner":
+                message = self.groups[worker.group].learners.average(worker, message)
         self._observe(rank, message)
-        match message:
-            case WorkerReady():
-                return self._on_worker_ready(worker, now)
-            case CollectProgress():
-                return self._on_collect_progress(message, worker)
-            case CollectResult():
-                self.workers.finish(rank, message.task_id)
-                return self._on_collect_result(message, now)
-            case TaskReturned():
-                return self._on_task_returned(message, worker, now)
-            case BlockReady():
-                return self._on_block_ready(message, now)
-            case BlockStored():
-                return self._on_block_stored(message, now)
-            case BlockAdmitted():
-                return self._on_block_admitted(message, rank, now)
-            case DataDemand():
-                return self._on_data_demand(message, worker, now)
-            case LearnInfo():
-                return self._on_learn_info(message, now)
-            case LearnResult():
-                return self._on_learn_result(message, worker, now)
-            case SnapshotPart():
-                self.snapshots.part(rank, message)
-            case Goodbye():
-                return self._on_goodbye(message, worker, now)
-            case WorkerFailed():
-                return self._on_worker_failed(message, worker, now)
-            case RankLost():
-                return self._on_rank_lost(worker, now)
-            case StopRequest():
-                return self.request(message, now)
-            case Heartbeat():
-                pass
-            case _:
-                raise TypeError(f"rank {rank} sent rank 0 a {type(message).__name__}")
-        return []
+        handler = _HANDLERS.get(type(message))
+        if handler is None:
+            raise TypeError(f"rank {rank} sent rank 0 a {type(message).__name__}")
+        return handler(self, message, worker, now)
 
     def take_given(self, ready: BlockReady) -> None:
         """Take a block of given data, before the run begins."""
@@ -512,7 +489,7 @@ class Scheduler:
 
     def _on_collect_progress(self, message: CollectProgress, worker: Worker) -> list[Order]:
         """Note its episodes; send new settings, except to evaluations and within a round."""
-        worker.policy_version = message.policy_version
+        worker.report_progress(message)
         self.groups.of(message).hear(message)
         self.commander.curriculum.hear(message)
         task = worker.begin(message.task_id)
@@ -521,10 +498,12 @@ class Scheduler:
         if task.eval_flag or task.lockstep is not None:
             return []
         setting = dict(self.commander.get_setting_collect(self.groups.of(task)))
-        scheduled = self.commander.scheduled()
-        if not (setting or RANDOM in task.setting or scheduled):
-            return []
-        return [Order(worker.rank, CollectSetting(message.task_id, setting, scheduled))]
+        order = CollectSetting(message.task_id, setting, self.commander.scheduled())
+        return [Order(worker.rank, order)] if worker.is_news(order) else []
+
+    def _on_collect_end(self, message: CollectResult, worker: Worker, now: float) -> list[Order]:
+        self.workers.finish(worker.rank, message.task_id)
+        return self._on_collect_result(message, now)
 
     def _on_collect_result(self, message: CollectResult, now: float) -> list[Order]:
         reached = self.commander.finish_collector_task(message.task_id, message)
@@ -605,6 +584,7 @@ class Scheduler:
             self._unstored[message.block_id] = message
         else:
             self.count_block(message)
+        self._has_published = True
         return self._plan.publish(self, message, now)
 
     def _on_block_stored(self, message: BlockStored, now: float) -> list[Order]:
@@ -628,11 +608,12 @@ class Scheduler:
         A guest's block is left out if its policy is too old.
         """
         group = self.groups.of(ready)
-        limit = self.guest_rules.max_policy_lag if is_guest(collector_of(ready.block_id)) else None
-        oldest = int(ready.items["policy_version"].min(initial=group.train_iter))
-        if limit is not None and group.train_iter - oldest > limit:
-            group.replay.leave_out(ready)
-            return []
+        limit = self.guest_rules.max_policy_lag
+        if limit is not None and is_guest(collector_of(ready.block_id)):
+            oldest = int(ready.items["policy_version"].min(initial=group.train_iter))
+            if group.train_iter - oldest > limit:
+                group.replay.leave_out(ready)
+                return []
         return list(starmap(Order, group.replay.assign(ready)))
 
     def _on_block_admitted(self, message: BlockAdmitted, rank: int, now: float) -> list[Order]:
@@ -660,6 +641,10 @@ class Scheduler:
         # blocks may have waited until batches were drawn (push_sample_rate_limit)
         admits = [Order(worker.rank, admit) for admit in part.orders()]
         return [*served, *admits, *self.pause()]
+
+    def _on_snapshot_part(self, message: SnapshotPart, rank: int) -> list[Order]:
+        self.snapshots.part(rank, message)
+        return []
 
     def pause(self) -> list[Order]:
         """Let collectors wait or go on, as `policy.learn.replay_ratio` demands of their group."""
@@ -759,3 +744,26 @@ class Scheduler:
         for group in self.groups:
             self.commander.update_progress(group)
         self.snapshots.resume = resumed.folder
+
+
+_HANDLERS: dict[type, Callable[[Scheduler, Any, Worker, float], list[Order]]] = {
+    WorkerReady: lambda run, _message, worker, now: run._on_worker_ready(worker, now),
+    CollectProgress: lambda run, message, worker, _now: run._on_collect_progress(message, worker),
+    CollectResult: lambda run, message, worker, now: run._on_collect_end(message, worker, now),
+    TaskReturned: lambda run, message, worker, now: run._on_task_returned(message, worker, now),
+    BlockReady: lambda run, message, _worker, now: run._on_block_ready(message, now),
+    BlockStored: lambda run, message, _worker, now: run._on_block_stored(message, now),
+    BlockAdmitted: lambda run, message, worker, now: run._on_block_admitted(
+        message, worker.rank, now
+    ),
+    DataDemand: lambda run, message, worker, now: run._on_data_demand(message, worker, now),
+    LearnInfo: lambda run, message, _worker, now: run._on_learn_info(message, now),
+    LearnResult: lambda run, message, worker, now: run._on_learn_result(message, worker, now),
+    SnapshotPart: lambda run, message, worker, _now: run._on_snapshot_part(message, worker.rank),
+    Goodbye: lambda run, message, worker, now: run._on_goodbye(message, worker, now),
+    WorkerFailed: lambda run, message, worker, now: run._on_worker_failed(message, worker, now),
+    RankLost: lambda run, _message, worker, now: run._on_rank_lost(worker, now),
+    StopRequest: lambda run, message, _worker, now: run.request(message, now),
+    Heartbeat: lambda _run, _message, _worker, _now: [],
+}
+"""What happens on each message of a worker."""

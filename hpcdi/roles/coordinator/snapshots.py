@@ -328,8 +328,8 @@ class SnapshotKeeper(Closing):
         Raises:
             StoreError: it is not in the run folder.
         """
-        self._retention.need(path)
-        self._await_count(path)
+        self._retention.need(path, users=2)
+        self._uncounted.append(path)
 
     def need(self, paths: Iterable[str]) -> None:
         """Count one more user of blocks, until `drop`."""

@@ -21,7 +21,9 @@ from hpcdi.comm.messages import (
     BlockAdmitted,
     BlockReady,
     BlockStored,
+    CollectProgress,
     Goodbye,
+    Heartbeat,
     LearnResult,
     Message,
     RankLost,
@@ -132,6 +134,8 @@ class RunRecord:
                 LOGGER.warning("rank %d lost a block: %s", rank, message.error)
             case BlockAdmitted():
                 self.flow.latency.add(message.latency_s)
+            case CollectProgress() | Heartbeat():  # thousands a second
+                pass
             case TaskLate() | RankQuiet() | DiesAlone() | ComesBack():
                 self._warn(rank, message)
             case _:
@@ -234,7 +238,7 @@ class RunRecord:
             "perf/env_steps_per_s": self.flow.env_steps.per_second(),
             "perf/train_iters_per_s": self.flow.train_iters.per_second(),
             "perf/sample_insert_ratio": figures.drawn / max(figures.admitted, 1),
-            "perf/policy_lag": staleness(run),
+            "perf/policy_lag": staleness(run) or 0,
             "perf/buffer_items": figures.items,
             "health/blocks_lost": figures.blocks_lost,
             "health/blocks_skipped": figures.blocks_skipped,
@@ -482,10 +486,13 @@ class RunView:
             sys.stderr.flush()
 
 
-def staleness(run: Scheduler) -> int:
-    """Train iterations by which the oldest acting policy is behind the main group's learners."""
+def staleness(run: Scheduler) -> int | None:
+    """Train iterations by which the oldest acting policy is behind the main group's learners.
+
+    None: nobody acts.
+    """
     acting = run.workers.policy_versions.values()
-    return max(0, run.groups.main.train_iter - min(acting)) if acting else 0
+    return max(0, run.groups.main.train_iter - min(acting)) if acting else None
 
 
 def _infos(figures: Mapping[str, float]) -> dict[str, float]:
@@ -499,8 +506,9 @@ def status_of(run: Scheduler, record: RunRecord, said: Sequence[str] = ()) -> St
     before = list[str]()
     if replay.capacity:
         before.append(f"buffer {human_count(replay.items)}/{human_count(replay.capacity)}")
-    if run.workers.policy_versions:
-        before.append(f"staleness {staleness(run)}")
+    lag = staleness(run)
+    if lag is not None:
+        before.append(f"staleness {lag}")
     before += [f"{group.name} train {human_count(group.train_iter)}" for group in groups.others]
     after = [] if run.is_on else ["ending"]
     if run.is_on and (blocked := groups.blocked):
@@ -514,7 +522,7 @@ def status_of(run: Scheduler, record: RunRecord, said: Sequence[str] = ()) -> St
         main.returns,
         main.evaluations[-1].mean if main.evaluations else None,
         (before, after),
-        {**_facts(run, replay), "advice": list(said)},
+        {**_facts(run, replay), "staleness": lag or 0, "advice": list(said)},
     )
 
 
@@ -524,7 +532,6 @@ def _facts(run: Scheduler, replay: ReplayFigures) -> dict[str, Any]:
     facts: dict[str, Any] = {
         "phase": run.phase.value,
         "episodes": run.groups.episodes,
-        "staleness": staleness(run),
         "idle": {
             worker.rank: worker.shares.get("wait", 0.0)
             for worker in run.workers

@@ -13,12 +13,14 @@ from __future__ import annotations
 import bisect
 import dataclasses
 import math
-from collections.abc import Container, Iterable, Iterator
+from collections.abc import Container, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from enum import Enum
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 from hpcdi.comm.messages import (
+    CollectProgress,
+    CollectSetting,
     CollectTask,
     DataDemand,
     KillFrozen,
@@ -33,7 +35,7 @@ from hpcdi.config.schema import ExperimentConfig, SurvivalConfig
 from hpcdi.errors import CommError, WorkerSilentError
 from hpcdi.roles.context import COORDINATOR_RANK, OWN_END_S
 from hpcdi.roles.coordinator.watch import Watch
-from hpcdi.types import MAIN, is_guest
+from hpcdi.types import MAIN, Settings, is_guest
 
 if TYPE_CHECKING:
     from hpcdi.roles.coordinator.groups import Group, Groups
@@ -110,6 +112,7 @@ class Worker:
         task: the task that it works on.
         started: when the task was ordered.
         has_begun: it has sent something about the task.
+        told: settings of the policy, and values of schedules, by which a collector was told to act.
         closing: when it was ordered to end the task; None: it was not.
         heard_at: when its last message came.
         heard: type of that message.
@@ -143,6 +146,7 @@ class Worker:
     task: Task | None = None
     started: float = 0.0
     has_begun: bool = False
+    told: tuple[Settings, Mapping[str, Any]] = ({}, {})
     closing: float | None = None
     heard_at: float = 0.0
     heard: str = "nothing"
@@ -195,6 +199,7 @@ class Worker:
         """Take a task."""
         self.state, self.task, self.started = State.WORKING, task, now
         self.has_begun, self.closing, self.notified_late = False, None, False
+        self.told = (task.setting, task.scheduled) if isinstance(task, CollectTask) else ({}, {})
 
     def hear(self, kind: str, now: float) -> None:
         """Note that a message has come."""
@@ -206,6 +211,19 @@ class Worker:
             return None
         self.has_begun = True
         return self.task
+
+    def report_progress(self, progress: CollectProgress) -> None:
+        """Note by which policy it acts, how it uses its time, and what its environments hold."""
+        self.shares, self.cpu = progress.shares, progress.cpu
+        self.policy_version = progress.policy_version
+        self.env_memory = progress.env_bytes, progress.env_growth
+
+    def is_news(self, order: CollectSetting) -> bool:
+        """Returns whether it collects by other settings than these; it gets them now."""
+        told = order.setting, order.scheduled
+        is_news = told != self.told
+        self.told = told
+        return is_news
 
     def silence_s(self, now: float) -> float:
         """Seconds since its last message, or since its task was ordered."""
@@ -581,10 +599,13 @@ class Workers:
     @property
     def policy_versions(self) -> dict[int, int]:
         """Rank -> version of the policy by which it acts, of the ranks that act for main."""
+        main = self._groups.main.name
         return {
-            w.rank: w.policy_version
-            for w in self
-            if w.policy_version is not None and w.task is not None and self._groups.main.has(w.task)
+            rank: worker.policy_version
+            for rank, worker in self._busy.items()
+            if worker.policy_version is not None
+            and worker.task is not None
+            and worker.task.player == main
         }
 
     def close_oldest(self, now: float) -> list[Worker]:
