@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 import os
+import shlex
+import sys
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 
 from hpcdi.comm.solver_protocol import SolverPlace, ranks_text
 from hpcdi.commands.options import add_experiment, add_ranks, make_parser, print_lines
 from hpcdi.commands.quotas import mount_of, quotas_of
+from hpcdi.config.mpi_env import MpiEnvConfig
 from hpcdi.config.schema import ExperimentConfig, blocks_are_stored, offline_iterations
-from hpcdi.errors import EXIT_DONE
+from hpcdi.env.mpi.launch import Program, located
+from hpcdi.env.numbering import ENV_INDEX, make_numbered, numbered
+from hpcdi.errors import EXIT_DONE, LaunchError
 from hpcdi.run.environment import visible_gpus
 from hpcdi.run.experiment import check_data, load_experiment
 from hpcdi.run.placement import (
@@ -41,6 +48,7 @@ environments and memory, and bytes and blocks per second, and files.
 
   hpcdi plan configs/cartpole_dqn.yaml                               with its default ranks
   hpcdi plan configs/cartpole_dqn.yaml -n 64 env.collector_env_num=16         before asking Slurm
+  hpcdi plan configs/kuramoto_sac.yaml --mpmd RUN >job.conf     lines for srun --multi-prog, mpirun
 """
 
 
@@ -49,14 +57,65 @@ def main(arguments: Sequence[str]) -> int:
     parser = make_parser("plan", HELP)
     add_experiment(parser)
     add_ranks(parser)
+    parser.add_argument(
+        "--mpmd", metavar="RUN", type=Path,
+        help="print, for a run in this folder, what each rank is started as where environments are "
+        "programs, and each is started as itself",
+    )  # fmt: skip
     options = parser.parse_intermixed_args(arguments)
     with as_yaml(options.config) as config:
         compiled, spaces = load_experiment(str(config), [*options.override, *options.short])
         check_data(compiled.config, spaces)
     ranks = options.ranks if options.ranks is not None else default_ranks(compiled.config)
+    if options.mpmd is not None:
+        words = [str(Path(options.config).absolute()), "--run-dir", str(options.mpmd.absolute())]
+        words += [*options.override, *options.short]
+        located_env = located(compiled.config.env, Path(options.config).parent)
+        experiment = dataclasses.replace(compiled.config, env=located_env)
+        print_lines(programs_of(experiment, ranks, ["-m", "hpcdi", "train", *words]))
+        return EXIT_DONE
     print_lines(plan(compiled.config, spaces, ranks))
     print_lines(f"note: {note}" for note in compiled.notes)
     return EXIT_DONE
+
+
+def programs_of(config: ExperimentConfig, ranks: int, own: Sequence[str]) -> list[str]:
+    """Returns a file for ``srun --multi-prog``, with the command for mpirun in its first lines.
+
+    Args:
+        config: of environments that are programs.
+        ranks: of the whole job.
+        own: what Python is told in hpcdi's own ranks.
+
+    Raises:
+        LaunchError: the experiment does not fit so many ranks, has no programs, or one that
+            hpcdi's own ranks must become.
+    """
+    by_rank, env = plan_ranks(ranks, config), config.env
+    if not isinstance(env, MpiEnvConfig) or _needs_hpcdi(env):
+        raise LaunchError(
+            "--mpmd is for environments of type 'mpi' that are programs changed by hpcdi.h, "
+            "without env.gpus_per_rank or {folder}; others are started by one command for all ranks"
+        )
+    program = Program.of(env).prepare()
+    starts = [(range(by_rank.own), [sys.executable, *own])]
+    for group in by_rank.groups:
+        variables = {**group.variables(), **program.variables, ENV_INDEX: str(group.environment)}
+        settings = [f"{name}={value}" for name, value in variables.items()]
+        command = make_numbered(partial(numbered, list(program.command)), group.environment)
+        starts.append((range(group.ranks[0], group.ranks[-1] + 1), ["env", *settings, *command]))
+    contexts = [f"-n {len(of)} {shlex.join(words)}" for of, words in starts]
+    return [
+        f"# srun -n {ranks} --multi-prog FILE, where FILE has these lines; or:",
+        f"# mpirun {' : '.join(contexts)}",
+        *(f"{ranks_text(tuple(of))} {shlex.join(words)}" for of, words in starts),
+    ]
+
+
+def _needs_hpcdi(env: MpiEnvConfig) -> bool:
+    """Whether what hpcdi does before a program begins is needed."""
+    has_folder = any("{folder}" in word for word in env.arguments)
+    return env.is_class or bool(env.coupling) or bool(env.gpus_per_rank) or has_folder
 
 
 def plan(config: ExperimentConfig, spaces: Spaces, ranks: int) -> list[str]:

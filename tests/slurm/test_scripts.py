@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import json
 from collections import Counter
 from pathlib import Path
 
 import pytest
 from slurm_jobs import CARTPOLE, QUICK, ROOT, Cluster
+
+from hpcdi.cli import main
 
 pytestmark = pytest.mark.slurm
 
@@ -92,3 +95,26 @@ def test_environments_that_are_mpi_programs(cluster: Cluster, tmp_path: Path) ->
     logs = {path.parent.name: path.read_text() for path in job.run_dir.glob("solvers/*/*.log")}
     assert sorted(logs) == ["env00000", "env00001"]
     assert all("on node2" in text for text in logs.values())
+
+
+def test_programs_may_be_started_each_as_itself(
+    cluster: Cluster, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """By srun's --multi-prog, as `hpcdi plan --mpmd` writes it."""
+    solvers = ROOT / "tests" / "fakes" / "python_solvers.yaml"
+    program = ROOT / "tests" / "fakes" / "solvers" / "counter.c"
+    settings = (
+        f"env.env_id={program}", "env.kwargs={}", "env.spares=0", "env.collector_env_num=1",
+        "env.observation.size=4", "env.action.size=2", 'env.variables={LENGTH: "100"}',
+        "policy.collect.collector.collector_num=2", "policy.other.commander.max_env_step=300",
+    )  # fmt: skip
+    assert main(["plan", str(solvers), "--mpmd", str(tmp_path / "run"), *settings]) == 0
+    (tmp_path / "job.conf").write_text(capsys.readouterr().out)
+    script = tmp_path / "mpmd.sbatch"
+    lines = ("#!/bin/bash", f"srun --mpi=pmix --multi-prog {tmp_path}/job.conf")
+    script.write_text("\n".join(lines))
+    job = cluster.sbatch(tmp_path, "--nodes=2", "--ntasks-per-node=4", script)
+    job.wait()
+    run = json.loads((tmp_path / "run" / "run.json").read_text())
+    assert (run["state"], run["figures"]["env_steps"] >= 300) == ("done", True)
+    assert not (tmp_path / "run" / "solvers").exists()
