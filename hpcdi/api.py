@@ -99,7 +99,8 @@ def train(
 
     A class of a notebook, a prompt or a function, and one of a script whose call is not below
     ``if __name__ == "__main__":``, is written into the run folder by cloudpickle; any other is
-    imported by its file.
+    imported by its file. Players of a class of PettingZoo's learn together (``ParallelEnv``:
+    ``env.type`` is team) or play each other (``AECEnv``: pettingzoo); functions need the type set.
 
     Args:
         env: an environment's id, a class or function that makes one, settings (``env`` of the
@@ -555,8 +556,19 @@ def _env_settings(env: Env, home: Callable[[], Path]) -> tuple[dict[str, Any], s
             f"{type(env).__name__}, or a function that makes one"
         )
     found: Named = named(env, home)
-    settings = {"env.type": "gymnasium", "env.env_id": found.name}
+    settings = {"env.type": _type_of(env), "env.env_id": found.name}
     return settings | ({"system.import_path": [*found.folders]} if found.folders else {}), ""
+
+
+def _type_of(made_by: Callable[..., Any]) -> str:
+    """Returns ``env.type`` of a class: PettingZoo's have players."""
+    pettingzoo = sys.modules.get("pettingzoo")  # whose class it is has imported it
+    if pettingzoo is not None and isinstance(made_by, type):
+        if issubclass(made_by, pettingzoo.ParallelEnv):
+            return "team"
+        if issubclass(made_by, pettingzoo.AECEnv):
+            return "pettingzoo"
+    return "gymnasium"
 
 
 def _nested(flat: Mapping[str, Any]) -> dict[str, Any]:

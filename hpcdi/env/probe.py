@@ -26,6 +26,10 @@ from hpcdi.env.scheduled import owner_of
 from hpcdi.errors import ConfigError, EnvError, EnvValueError, HpcdiError, Problem
 from hpcdi.types import Spaces
 
+_SEVERAL = (
+    "{} has several players, as PettingZoo's: set env.type: team, where they learn together, or "
+    "pettingzoo, where they play each other"
+)
 Origin = Mapping[str, tuple[float, ...]]
 """See ``env.origin``."""
 
@@ -125,6 +129,8 @@ def _seen(env: Any, cfg: EnvConfig, seed: int | None) -> Seen:
         else:
             env = as_gymnasium(env) if hasattr(env, "reset") else env
             observation, action = env.observation_space, env.action_space
+            if callable(observation):  # with a player's name
+                raise ConfigError([Problem("env.type", _SEVERAL.format(cfg.title))])
         spaces = read_spaces(observation, action)
     except EnvError as error:
         raise refuse_spaces(cfg.title, error) from error

@@ -27,7 +27,7 @@ from gymnasium import spaces
 from hpcdi.config.compat import Configurable
 from hpcdi.config.env import PettingZooConfig, TeamEnvConfig
 from hpcdi.env.contract import children_of, leaves_of, split_mask
-from hpcdi.env.pettingzoo import PettingZooEnv, TurnBattle
+from hpcdi.env.pettingzoo import BattleEnv, PettingZooEnv, TurnBattle
 from hpcdi.errors import ConfigError, EnvError, Problem
 from hpcdi.types import ACTION_MASK
 
@@ -46,19 +46,12 @@ class TeamEnv(Configurable):
         Raises:
             ConfigError: it is not installed, or does not exist; or its players act in turns.
         """
-        battle = PettingZooEnv.make_single(_as_battle(cfg))
-        if isinstance(battle, TurnBattle):
-            message = (
-                f"{cfg.env_id} is played in turns, and a team acts at once: use env.type: "
-                "pettingzoo, or a function of yours with pettingzoo.utils.aec_to_parallel"
-            )
-            raise ConfigError([Problem("env.env_id", message)])
-        return Team(battle)
+        return _as_team(PettingZooEnv.make_single(_as_battle(cfg)), cfg)
 
     @classmethod
     def probe(cls, cfg: TeamEnvConfig) -> Team:
         """One environment; see `make_single`."""
-        return Team(PettingZooEnv.probe(_as_battle(cfg)))
+        return _as_team(PettingZooEnv.probe(_as_battle(cfg)), cfg)
 
     @staticmethod
     def has_vector(_cfg: TeamEnvConfig) -> bool:
@@ -70,6 +63,16 @@ def _as_battle(cfg: TeamEnvConfig) -> PettingZooConfig:
     return PettingZooConfig(
         import_names=cfg.import_names, env_id=cfg.env_id, kwargs=cfg.kwargs, manager=cfg.manager
     )
+
+
+def _as_team(battle: BattleEnv, cfg: TeamEnvConfig) -> Team:
+    if isinstance(battle, TurnBattle):
+        message = (
+            f"{cfg.env_id} is played in turns, and a team acts at once: use env.type: "
+            "pettingzoo, or a function of yours with pettingzoo.utils.aec_to_parallel"
+        )
+        raise ConfigError([Problem("env.env_id", message)])
+    return Team(battle)
 
 
 class Team(gymnasium.Env[dict[str, Any], dict[str, Any]]):

@@ -353,7 +353,8 @@ def with_players(cfg: TeamConfig, spaces: Spaces) -> tuple[TeamConfig, list[Prob
             continue
         if differing := ", ".join(group.differing()):
             said = (
-                f"{group.players[0].name} and {differing} have different spaces; give them others"
+                f"{group.players[0].name} and {differing} have different spaces, and need policies "
+                "of their own: policy.type: team, with policies and players"
             )
             problems.append(Problem(f"policies.{name}", said))
             continue

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import os
 from collections.abc import Iterator
 from functools import partial
@@ -15,9 +16,12 @@ import pytest
 from fakes.battles import FromOne
 from fakes.env_managers import of_games
 from fakes.spaces import simple_spaces
+from hpcdi.api import _type_of
 from hpcdi.env.create import create_env_manager, make_env_manager
+from hpcdi.env.gymnasium import GymnasiumEnv
 from hpcdi.env.pettingzoo import BattleEnv, PettingZooEnv, as_battle, teams_of
 from hpcdi.env.probe import get_spaces, look_at
+from hpcdi.env.team import TeamEnv
 from hpcdi.errors import ConfigError, EnvError, EnvValueError
 from hpcdi.types import Array
 from hpcdi.worker.dict_envs import DictManager
@@ -38,6 +42,18 @@ def config(env_id: str, **settings: Any) -> Any:
 def form(request: pytest.FixtureRequest) -> str:
     name: str = request.param
     return name
+
+
+def test_what_has_players_is_not_taken_for_an_environment_of_one() -> None:
+    pettingzoo = importlib.import_module("pettingzoo")
+    kinds = [_type_of(made) for made in (pettingzoo.ParallelEnv, pettingzoo.AECEnv, gymnasium.Env)]
+    assert kinds == ["team", "pettingzoo", "gymnasium"]
+    single = GymnasiumEnv.parse_config({"env_id": "test_env_schedule:WindyPair"})
+    with pytest.raises(ConfigError, match="WindyPair has several players, as PettingZoo"):
+        look_at(single)
+    in_turns = TeamEnv.parse_config({"env_id": "classic.tictactoe_v3"})
+    with pytest.raises(ConfigError, match=r"(?s)^(?!.*manager).* is played in turns"):
+        look_at(in_turns, trains=True)
 
 
 # ------------------------------------------------------------------------------------ the adapter
