@@ -72,7 +72,9 @@ class MpiEnvConfig(NamedEnvConfig):
         (), "of the program; {index} and {folder} in them are the environment's number and folder"
     )
     flags: tuple[str, ...] = setting((), "for the compiler, where env_id is a source")
-    variables: dict[str, str] = setting({}, "added to the environment of the program's processes")
+    variables: dict[str, str | int | float] = setting(
+        {}, "added to the environment of the program's processes"
+    )
     observation: SolverSpaceConfig = section(SolverSpaceConfig, "of a program: what it sends")
     action: SolverSpaceConfig = section(SolverSpaceConfig, "of a program: what it gets")
     coupling: str = setting(

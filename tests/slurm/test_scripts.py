@@ -106,7 +106,7 @@ def test_programs_may_be_started_each_as_itself(
     settings = (
         f"env.env_id={program}", "env.kwargs={}", "env.spares=0", "env.collector_env_num=1",
         "env.observation.size=4", "env.action.size=2", "env.action.low=-1",
-        "env.action.high=1", 'env.variables={LENGTH: "100"}',
+        "env.action.high=1", "env.variables.LENGTH=100",
         "policy.collect.collector.collector_num=2", "policy.other.commander.max_env_step=300",
     )  # fmt: skip
     assert main(["plan", str(solvers), "--mpmd", str(tmp_path / "run"), *settings]) == 0

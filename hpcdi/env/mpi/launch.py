@@ -58,10 +58,11 @@ class Program:
     @classmethod
     def of(cls, cfg: MpiEnvConfig) -> Program:
         """Returns what the ranks of an experiment's environments run."""
+        variables = {name: str(value) for name, value in cfg.variables.items()}
         if cfg.is_class:
-            return cls((), cfg.env_id, cfg.kwargs, (), cfg.variables)
+            return cls((), cfg.env_id, cfg.kwargs, (), variables)
         command, is_coupled = (cfg.env_id, *cfg.arguments), bool(cfg.coupling)
-        return cls(command, "", {}, cfg.flags, cfg.variables, is_coupled, is_coupled)
+        return cls(command, "", {}, cfg.flags, variables, is_coupled, is_coupled)
 
     def prepare(self) -> Program:
         """Returns it with its source compiled, and checked as far as a process alone can.
