@@ -15,11 +15,12 @@ from fakes.searchers import STEPS, Planted
 from hpcdi import cli
 from hpcdi.commands.batch_script import script_text
 from hpcdi.commands.sweep.on_slurm import searching_tasks
-from hpcdi.commands.sweep.runs import FAILED, PRUNED, Search, read, read_trial
+from hpcdi.commands.sweep.runs import FAILED, PRUNED, Search, read, read_trial, trial_file
 from hpcdi.commands.sweep.scores import area_of, value_at
 from hpcdi.commands.sweep.trials import (
     Trials,
     dimensions_of,
+    hand_out,
     keep_search,
     make_search,
     overrides_of,
@@ -206,7 +207,8 @@ def test_a_dry_run_shows_the_search(capsys: pytest.CaptureFixture[str]) -> None:
     assert "the area return is maximised; pruned each 32 steps; steps of a run: 320" in out
 
 
-def test_tasks_of_an_array_search_together(tmp_path: Path) -> None:
+def test_tasks_of_an_array_search_together(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
     search = Search("random", dimensions_of(["env.kwargs.y=int(0,15)"]), 9, "best", True, 0)
     made, experiment = make_search(HILL, [], None, search, None, serial=False)
     slurm = compile_config(experiment).config.slurm
@@ -214,6 +216,19 @@ def test_tasks_of_an_array_search_together(tmp_path: Path) -> None:
     assert "#SBATCH --array=0-3\n" in script
     assert "set -- --jobs 1\n" in script
     assert 'hpcdi sweep resume "$RUN" --pack "$@" &' in script
+
+    keep_search(made, experiment)
+    searcher = RandomSearcher(search.dimensions, 0, made.root)
+    for worker in ("", "0", "3"):
+        assert Trials(made.root, worker, searcher).more([])
+    trial_file(made.root, 3).touch()  # its task was killed before it had settings
+    hand_out(made.root, 2)  # of a new job: all are somebody's
+    assert Trials(made.root, "0", searcher)._mine == [0, 1]
+    again = Trials(made.root, "1", searcher)
+    assert again._mine == [2, 3]
+    assert again.more([]) == [2]
+    assert again.more([2]) == [3]
+    assert read_trial(made.root, 3)["settings"] == searcher.ask(3)
 
 
 def test_a_searcher_of_ones_own_is_named(tmp_path: Path) -> None:

@@ -50,6 +50,7 @@ from hpcdi.commands.sweep.table import csv_of, of_search, rows_of, table_of
 from hpcdi.commands.sweep.trials import (
     Trials,
     dimensions_of,
+    hand_out,
     keep_search,
     make_search,
     same_search,
@@ -267,8 +268,9 @@ def _resume_search(sweep: Sweep, options: argparse.Namespace) -> int:
 def _run_search(sweep: Sweep, options: argparse.Namespace) -> int:
     search = search_of(sweep)
     if not _is_here(options):
-        job = _job(sweep, resources_of_search(sweep), options)
-        number = submit(sweep, [], job)
+        sweep = replace(sweep, parallel=_tasks(sweep, options))
+        hand_out(sweep.root, sweep.parallel)
+        number = submit(sweep, [], _job(sweep, resources_of_search(sweep), options))
         root = short(sweep.root)
         print_lines([f"job {number}", f"  hpcdi sweep status {root}", f"  scancel {number}"])
         return EXIT_DONE
@@ -418,8 +420,13 @@ def _is_here(options: argparse.Namespace) -> bool:
 def _job(sweep: Sweep, slurm: SlurmConfig, options: argparse.Namespace) -> BatchJob:
     """Returns the job of a sweep: packed, or an array."""
     if sweep.search is not None and not options.pack:
-        return searching_tasks(sweep, slurm, options.jobs or 1)
+        return searching_tasks(sweep, slurm, _tasks(sweep, options))
     return packed_into(sweep, slurm, options.jobs) if options.pack else array_job(sweep, slurm)
+
+
+def _tasks(sweep: Sweep, options: argparse.Namespace) -> int:
+    """Returns how many array tasks a search has: as said, or as it had."""
+    return options.jobs or sweep.parallel or 1
 
 
 def _places(

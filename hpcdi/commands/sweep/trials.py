@@ -201,6 +201,15 @@ def searcher_class(name: str) -> type[Searcher]:
     return found
 
 
+def hand_out(root: Path, tasks: int) -> None:
+    """Give trials that are not over to tasks of a new array job; no job of the search is alive."""
+    for element in read(root).elements:
+        record = read_trial(root, element.index)
+        if record.get("state", RUNNING) == RUNNING:
+            worker = int(record.get("worker") or element.index) % tasks
+            write_json(trial_file(root, element.index), record | {"worker": str(worker)})
+
+
 class Trials:
     """The trials of a search that this process runs; see `here.Supply`.
 
@@ -263,9 +272,9 @@ class Trials:
         Returns False if these settings do not go together: the trial has failed.
         """
         sweep, record = read(self._root), read_trial(self._root, number)
-        if not record:
+        if "settings" not in record:
             settings = dict(self._searcher.ask(number))
-            record = {"settings": settings, "overrides": [*overrides_of(settings)]}
+            record |= {"settings": settings, "overrides": [*overrides_of(settings)]}
         record |= {"state": RUNNING, "worker": self._worker}
         try:
             compiled = load(_base(self._root), record["overrides"])
