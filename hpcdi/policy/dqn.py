@@ -107,7 +107,9 @@ class DQNPolicy(DQNActing, ReplayPolicy):
 
         loss = self._step.gradients(batch, loss_of)
         self._step.apply()
-        value, priority = map(torch.cat, zip(*of_parts, strict=True))
+        value, priority = of_parts[0]
+        if len(of_parts) > 1:
+            value, priority = map(torch.cat, zip(*of_parts, strict=True))
         return torch.stack((loss, value.mean(), *self._extra.taken())), priority
 
     def outputs_of(self, batch: Mapping[str, Tensor], value: Tensor) -> dict[str, Any]:  # noqa: ARG002

@@ -135,6 +135,10 @@ class GradientStep:
         optimizer: of these parameters.
         settings: see there.
         device: where the network is.
+
+    Attributes:
+        is_alone: no other network learns: a loss reaches none. That spares autograd a search.
+        skipped_steps: with fp16, how many have overflowed so far.
     """
 
     def __init__(
@@ -145,6 +149,7 @@ class GradientStep:
         device: torch.device,
     ) -> None:
         self.optimizer = optimizer
+        self.is_alone = False
         self.skipped_steps = 0
         self._parameters = list(network.parameters())
         self._accumulate = settings.accumulate
@@ -258,6 +263,8 @@ class GradientStep:
 
     def _backward(self, loss: Tensor) -> Tensor:
         scaled = loss if self._scaler is None else self._scaler.scale(loss)
-        needing = [parameter for parameter in self._parameters if parameter.requires_grad]
+        needing = None
+        if not self.is_alone:
+            needing = [parameter for parameter in self._parameters if parameter.requires_grad]
         scaled.backward(inputs=needing)  # type: ignore[no-untyped-call]
         return loss.detach()

@@ -272,6 +272,7 @@ class TorchPolicy(ActingPolicy):
             novelty: Any = self._model.novelty
             self._bonus = exploration_bonus.explorer(self, novelty)
         self.prepare_learning()
+        self._step.is_alone = len(self._steps) == 1
 
     def _prepare_step(self) -> None:
         """The network's forward pass and gradient step, with those of an `extra_loss`."""
@@ -332,9 +333,8 @@ class TorchPolicy(ActingPolicy):
             mean = torch.tensor(float(env_steps), dtype=torch.float64, device=self._device)
             group.allreduce_data(mean, "avg")  # equal parameters need equal rates
             env_steps = int(mean.item())
-        self._learn = dataclasses.replace(
-            self._cfg.learn.at(self._iterations, env_steps), **self._set
-        )
+        learn = self._cfg.learn.at(self._iterations, env_steps)
+        self._learn = dataclasses.replace(learn, **self._set) if self._set else learn
         for step in self._steps:
             step.set_rate(self._learn.learning_rate)
 
