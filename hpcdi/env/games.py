@@ -214,3 +214,34 @@ class SpeakerListener(_Cooperative):
         self._before, self._thing = self._thing, int(self._rng.integers(3))
         self._heard = np.eye(3, dtype=np.float32)[word]
         return paid, self._steps >= 5, False
+
+
+class Recall(_Cooperative):
+    """Two players say after some steps which bit each has seen in the first one.
+
+    They see 0 or 1 in the first step, 3 in the last and 2 between; if both are right there, each
+    gets 1: the optimum, and 0.25 without a memory.
+
+    Args:
+        steps: of an episode.
+    """
+
+    observation_space = (Discrete(4),) * 2
+    action_space = (Discrete(2),) * 2
+    OPTIMUM = 1.0
+
+    def __init__(self, steps: int = 8) -> None:
+        super().__init__()
+        self._length = steps
+
+    def _begin(self) -> None:
+        self._bits = self._rng.integers(2, size=2).tolist()
+
+    def _seen(self) -> list[Any]:
+        if self._steps == 0:
+            return list(self._bits)
+        return [3 if self._steps == self._length - 1 else 2] * 2
+
+    def _play(self, actions: list[int]) -> tuple[float, bool, bool]:
+        is_over = self._steps == self._length
+        return float(is_over and actions == self._bits), is_over, False

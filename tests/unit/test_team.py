@@ -15,7 +15,7 @@ from hpcdi.config.fields import restore, to_mapping
 from hpcdi.config.load import dump
 from hpcdi.config.team import TeamConfig
 from hpcdi.env.contract import read_spaces
-from hpcdi.env.games import Meet, SpeakerListener, TwoStep
+from hpcdi.env.games import Meet, Recall, SpeakerListener, TwoStep
 from hpcdi.env.team import Team
 from hpcdi.errors import ConfigError
 from hpcdi.policy import memories, networks
@@ -141,6 +141,11 @@ def test_games_have_the_optimum_that_they_state() -> None:
         (thing, heard), reward, over, _ = best.step([thing, int(np.argmax(heard))])
         total += reward[0]
     assert total == SpeakerListener.OPTIMUM
+    remembering = Recall(steps=4)
+    bits, over = remembering.reset(seed=0), False
+    while not over:
+        seen, reward, over, _ = remembering.step(bits)
+    assert (bits, seen, reward.tolist()) == ([1, 1], [2, 2], [Recall.OPTIMUM] * 2)
     game, returns = Meet(), []
     for seed in range(400):
         (place, other), *_ = game.reset(seed=seed)
