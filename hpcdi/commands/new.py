@@ -57,7 +57,10 @@ def main(arguments: Sequence[str]) -> int:
             named = text.replace("NAME", name).replace("CLASS", name.title().replace("_", ""))
             Path(file).write_text(named)
         say(f"  written      {file}")
-    say(f"  then         python -m pytest test_{name}.py; hpcdi train {name}.yaml")
+    look = f"hpcdi rehearse {name}.yaml; " if options.kind == "env" and not options.mpi else ""
+    say(f"  then         {look}hpcdi train {name}.yaml")
+    missing = "" if importlib.util.find_spec("pytest") else "pip install pytest; "
+    say(f"  test         {missing}python -m pytest test_{name}.py")
     return EXIT_DONE
 
 

@@ -276,7 +276,8 @@ class Field:
             raise self._other(str(error), is_one) from error
         is_whole = array.dtype.kind != "f"
         if not (is_whole or self.dtype.kind == "f" or self._is_mask):
-            raise self._other(described(value), is_one)
+            how = f"; or return whole numbers as such, np.asarray(..., np.{self.dtype})"
+            raise self._other(described(value), is_one, how)
         is_safe = (is_whole and self._is_within(array.dtype)) or self.dtype.kind == "f"
         if array.shape == shape:
             if value is array:
@@ -304,12 +305,12 @@ class Field:
         if not is_right.all():
             raise self._outside(array, is_one)
 
-    def _other(self, found: str, is_one: bool) -> EnvValueError:
-        """The error of a value of another dtype or shape."""
+    def _other(self, found: str, is_one: bool, how: str = "") -> EnvValueError:
+        """The error of a value of another dtype or shape; `how`: what else may help."""
         row = "" if is_one else " of each environment"
         return EnvValueError(
             f"{self.name}: {found}, the space says {self.dtype} {[*self.shape]}{row}: the "
-            "environment, or a wrapper, must set its space to what it returns"
+            f"environment, or a wrapper, must set its space to what it returns{how}"
         )
 
     def _outside(self, array: Array, is_one: bool) -> EnvValueError:

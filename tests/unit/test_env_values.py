@@ -52,6 +52,7 @@ def test_a_wrong_value_is_refused_at_once_by_name(kind: str, form: str, wrong: s
     assert f"{COLUMN[form]}" in said
     assert "the space says" in said
     assert "step 2 of its episode" in said
+    assert ("np.asarray(..., np.uint8)" in said) or wrong != "whole floats"
     assert said.startswith(("environment 0", "the vector environment") if kind in MODES else "env")
     if kind in ("parallel", "turns"):
         assert "player " in said
