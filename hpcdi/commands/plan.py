@@ -48,7 +48,7 @@ environments and memory, and bytes and blocks per second, and files.
 
   hpcdi plan configs/cartpole_dqn.yaml                               with its default ranks
   hpcdi plan configs/cartpole_dqn.yaml -n 64 env.collector_env_num=16         before asking Slurm
-  hpcdi plan configs/kuramoto_sac.yaml --mpmd RUN >job.conf     lines for srun --multi-prog, mpirun
+  hpcdi plan configs/kuramoto_sac.yaml --mpmd RUN    prints what srun --multi-prog, mpirun take
 """
 
 
