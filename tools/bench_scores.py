@@ -118,6 +118,8 @@ TASKS = (
     Task("deepsea_ppo_icm", "serial", 0.99, 0.09, "the best possible", config="deepsea_ppo_rnd",
          overrides=("policy.exploration_bonus.type=icm",
                     "policy.exploration_bonus.learning_rate=0.003", "env.stop_value=0.95")),
+    Task("simple_spread_mappo", "serial", -7.5, 0, "MAPPO's authors, 20M, converted: below",
+         quick=False),
     Task("recall_mappo_gru", "serial", 1.0, 0, "the best possible"),
     Task("lunarlander_dqn", "serial", 200, 0, "Gymnasium: solved", quick=False),
     Task("lunarlander_ppo", "train", 242, 32, f"{ZOO} (v2), 1M", quick=False),

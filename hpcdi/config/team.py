@@ -101,6 +101,17 @@ class TeamConfig(PolicyConfig):
             return ratio  # type: ignore[no-any-return]
         return next(iter(self.policies.values())).replay_ratio
 
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The players, once the environment's observations are filled in."""
+        roots = (leaf.name.split("/") for leaf in self.observation)
+        return tuple(dict.fromkeys(root[1] for root in roots if root[0] == "players"))
+
+    @property
+    def stack_len(self) -> int:
+        """See `PolicyConfig.stack_len`: the longest of the policies'."""
+        return max((policy.stack_len for policy in self.policies.values()), default=0)
+
     def usual_updates(self, transitions: int) -> int:
         """See `PolicyConfig.usual_updates`: of the first policy."""
         return next(iter(self.policies.values())).usual_updates(transitions)

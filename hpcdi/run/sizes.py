@@ -7,6 +7,7 @@ import math
 from hpcdi.config.env import ChildConfig
 from hpcdi.config.policy import PolicyConfig, TorchPolicyConfig
 from hpcdi.config.schema import ExperimentConfig
+from hpcdi.config.team import TeamConfig
 from hpcdi.env.child_process import OPEN_FILES
 from hpcdi.errors import Problem
 from hpcdi.run.placement import learner_count
@@ -40,6 +41,9 @@ def row_size(config: ExperimentConfig, spaces: Spaces) -> int:
 
 def _state_bytes(policy: PolicyConfig) -> int:
     """Returns the bytes of a memory's state that are stored beside a transition; 0: unknown."""
+    if isinstance(policy, TeamConfig):  # of each player
+        names = [policy.policy_of(player) for player in policy.names]
+        return sum(_state_bytes(policy.policies[name]) for name in names if name is not None)
     if not isinstance(policy, TorchPolicyConfig):
         return 0
     model = policy.model

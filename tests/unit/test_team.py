@@ -286,7 +286,8 @@ def test_what_a_player_remembers_begins_when_it_comes_and_is_learnt_in_its_order
     assert transitions[first][2].any()
     assert made.columns["sequence_len/hare_0"].tolist() == [2, 0, 0, 0] * 2
     assert made.columns["sequence_len/fox"].tolist() == [0, 2, 0, 1] * 2
-    assert bool(made.stacks) == (memory == "gtrxl")
+    assert bool(made.stacks) == (memory == "gtrxl") == (cfg.stack_len > 0)
+    assert cfg.names == ("fox", "hare_0", "hare_1")
     batch = {n: torch.from_numpy(c) for n, c in {**transitions, **made.columns}.items()}
     for group, built in policy(cfg, "learn", "collect")._each():
         columns, _ = group.learnt(batch)  # of one player after the other
