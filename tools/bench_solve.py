@@ -1,8 +1,8 @@
 """How long until an experiment is solved: from the command to its exit, over several seeds.
 
 Each seed is a real `hpcdi train`, or `hpcdi serial`. Beside it, on request, the same goal is given
-to another program in the same run: a hand-written DQN in one process (`plain`), and
-Stable-Baselines3's PPO where it is installed (`sb3`).
+to a hand-written DQN in one process (`plain`); bench_tasks.py has Stable-Baselines3 beside several
+tasks.
 
     python tools/bench_solve.py                                    CartPole to 195, ten seeds
     python tools/bench_solve.py --config configs/cartpole_dqn_475.yaml --goal-s 180 --solved 0.8
@@ -200,27 +200,7 @@ while time.time() - begun < LIMIT:
         if score >= GOAL: break
 """
 
-_SB3 = f"""
-import sys, time
-GOAL, SEED, LIMIT = float(sys.argv[1]), int(sys.argv[2]), float(sys.argv[3])
-{_EVALUATE}
-from stable_baselines3 import PPO
-from stable_baselines3.common.callbacks import BaseCallback
-class Stop(BaseCallback):
-    begun = looked = time.time()
-    def _on_step(self):
-        if time.time() - self.begun > LIMIT: return False
-        if time.time() - self.looked < 2: return True
-        self.looked = time.time()
-        return evaluate(lambda o: self.model.predict(o, deterministic=True)[0]) < GOAL
-from stable_baselines3.common.env_util import make_vec_env
-model = PPO("MlpPolicy", make_vec_env("CartPole-v1", 8, seed=SEED), n_steps=32, batch_size=256,
-            gae_lambda=0.8, gamma=0.98, n_epochs=20, learning_rate=1e-3, clip_range=0.2,
-            ent_coef=0.0, seed=SEED, device="cpu")
-model.learn(10**8, callback=Stop())
-"""
-
-PEERS = {"plain": _script(_PLAIN), "sb3": _script(_SB3)}
+PEERS = {"plain": _script(_PLAIN)}
 
 
 if __name__ == "__main__":
