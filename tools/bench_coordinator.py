@@ -37,7 +37,7 @@ from hpcdi.comm.messages import (
     WorkerReady,
 )
 from hpcdi.config.compiled import compile_config
-from hpcdi.roles.coordinator.coordinator import Coordinator
+from hpcdi.roles.coordinator.coordinator import Coordinator, look_seldom_for_cycles
 from hpcdi.store.layout import RunLayout
 from hpcdi.types import BLOCK_ID_BITS, ITEM_DTYPE, ColumnSpec, RowView, ShardRef
 
@@ -60,6 +60,7 @@ def main() -> None:
     if given.quick:
         given.ranks, given.seconds = given.ranks[:2], 3
     show(of_messages(2_000 if given.quick else 20_000), given.json)
+    look_seldom_for_cycles()
     for ranks in given.ranks:
         show(of_run(ranks, given.seconds), given.json)
 
@@ -89,7 +90,9 @@ def block(rank: int, number: int, task_id: str = "collector_task_12") -> BlockRe
     items["item_len"] = STEPS
     items["item_start"] = np.arange(EPISODES) * (STEPS + 1)
     block_id = (rank << BLOCK_ID_BITS) + number
-    return BlockReady(task_id, block_id, shard, items, 1, time.time(), EPISODES)
+    return BlockReady(
+        task_id, block_id, shard, items, 1, time.time(), EPISODES, made_of=EPISODES * STEPS
+    )
 
 
 def progress(task_id: str = "collector_task_12") -> CollectProgress:

@@ -72,7 +72,7 @@ class BlockReady(Message):
     tail_rows: int
     sealed_at: float  # seconds since the epoch
     episodes: int = 0  # number of episodes that ended in it
-    made_of: int = -1  # environment steps, if rows are samples of them; -1: rows are transitions
+    made_of: int = -1  # environment steps; -1: as many as `transitions`
     games: tuple[GameCounts, ...] = ()  # results of games that ended in it, in a league
     player: str = MAIN  # the player that learns from it
     first_row: int = 0  # row of the block at which the piece begins

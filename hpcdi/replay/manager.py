@@ -181,8 +181,8 @@ class ReplayManager:
         if not self.partitions:
             self._early.add(ready)
             return []
-        rank = min(self.partitions, key=lambda rank: self.partitions[rank].load)
-        return [(rank, order) for order in self.partitions[rank].offer(ready)]
+        rank, part = min(self.partitions.items(), key=_load)
+        return [(rank, order) for order in part.offer(ready)]
 
     def take_given(self, ready: BlockReady) -> None:
         """Take a block of given data before learners start, see `open`; nothing drops it."""
@@ -314,6 +314,10 @@ class ReplayManager:
         self._restored = state["partitions"]
         self._restored_drawn = int(state["drawn"])
         self._published = dict(published or {}) if self._kind.is_replay else {}
+
+
+def _load(ranked: tuple[int, Partition]) -> int:
+    return ranked[1].load
 
 
 def blocks_of(state: Mapping[str, Any]) -> list[str]:

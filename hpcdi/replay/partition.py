@@ -262,6 +262,8 @@ class Partition:
 
         See the buffer's `push_sample_rate_limit`. Meanwhile the backlog drops what does not fit.
         """
+        if not self._again and not self.backlog.may_take:
+            return []
         again, self._again = self._again, []
         if not self.backlog.may_take or self.buffer.why_not_push(1):
             return again

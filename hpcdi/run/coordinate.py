@@ -55,7 +55,8 @@ def coordinate(context: WorkerContext, placement: Sequence[RankPlace], ends_at: 
     for line in _opening(context, placement):
         say(line)
     try:
-        from hpcdi.roles.coordinator.coordinator import Coordinator  # slow: after the first lines
+        # slow: after the first lines
+        from hpcdi.roles.coordinator.coordinator import Coordinator, look_seldom_for_cycles
         from hpcdi.worker.coordinator import create_parallel_commander
 
         resumed = resume.read_newest(
@@ -84,6 +85,7 @@ def coordinate(context: WorkerContext, placement: Sequence[RankPlace], ends_at: 
                 coordinator.resume(resumed)
                 say(f"  resumed      {resumed}")
             ask = _watched(requests.take, watchdog, settings)
+            look_seldom_for_cycles()
             outcome = coordinator.run(ask).without(coordinator.silent)
             watchdog.close()
             for line in run_folder.closing("hpcdi train", outcome, coordinator.summary(), layout):

@@ -28,6 +28,9 @@ def announcement(shard: ShardRef, block: Block) -> BlockReady:
         ShardError: the facts do not say which task and collector it is of.
     """
     facts = block.facts
+    env_steps = facts.get("env_steps")
+    if env_steps is None:  # rank 0, which sees the blocks of all, adds up nothing
+        env_steps = block.items["item_len"].sum()
     try:
         return BlockReady(
             str(facts["task_id"]),
@@ -37,7 +40,7 @@ def announcement(shard: ShardRef, block: Block) -> BlockReady:
             block.tail_rows,
             float(facts["sealed_at"]),
             int(facts.get("episodes", 0)),
-            int(facts.get("env_steps", -1)),
+            int(env_steps),
             parse_games(str(facts.get("games", ""))),
             str(facts.get("player", MAIN)),
         )

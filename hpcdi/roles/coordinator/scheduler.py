@@ -66,7 +66,7 @@ from hpcdi.roles.coordinator.workers import (
     Worker,
     Workers,
 )
-from hpcdi.types import collector_of, is_guest, number_of
+from hpcdi.types import Settings, collector_of, is_guest, number_of
 
 FAILURE_GRACE_S = 3.0
 """Seconds within which the others must end after a rank has failed."""
@@ -154,6 +154,9 @@ class Scheduler:
         self.announced: dict[int, int] = {}
         self.guest_rules, self.guest_steps = guest_rules or GuestRules(), 0
         self.unwritten, self._stores = 0, stores
+        self._asking: list[
+            Worker
+        ] = []  # collectors that have reported since they were told settings
         self._has_published = False  # since the plan was told so
         self._unstored: dict[int, BlockReady] = {}  # lent blocks, which count when they are stored
         self.phase = Phase.STARTING if workers.silent else Phase.RUNNING
@@ -170,7 +173,7 @@ class Scheduler:
     def handle_all(self, arrived: Iterable[tuple[int, Message]], now: float) -> list[Order]:
         """Returns the orders that follow from messages, in the order in which they came.
 
-        Whether collectors must wait is decided once, after the last of the published blocks.
+        Whether collectors must wait, and by which settings they go on, is decided after the last.
 
         Args:
             arrived: each sender, and its message; one from a caller on rank 0 goes to `request`.
@@ -185,7 +188,7 @@ class Scheduler:
         if self._has_published:
             self._has_published = False
             orders += self._plan.published(self)
-        return orders
+        return orders + self._tell_settings()
 
     def _handle(self, message: Message, rank: int, now: float) -> list[Order]:
         if rank == COORDINATOR_RANK:
@@ -488,18 +491,33 @@ class Scheduler:
         return [Order(worker.rank, task), *self._pause_of(worker)]
 
     def _on_collect_progress(self, message: CollectProgress, worker: Worker) -> list[Order]:
-        """Note its episodes; send new settings, except to evaluations and within a round."""
+        """Note its episodes; it asks for new settings, except in evaluations and within a round."""
         worker.report_progress(message)
         self.groups.of(message).hear(message)
         self.commander.curriculum.hear(message)
         task = worker.begin(message.task_id)
-        if not self.is_on or not isinstance(task, CollectTask):
+        if isinstance(task, CollectTask) and not task.eval_flag and task.lockstep is None:
+            self._asking.append(worker)
+        return []
+
+    def _tell_settings(self) -> list[Order]:
+        """Tell collectors that have asked their settings, where these are news to them."""
+        asking, self._asking = self._asking, []
+        if not asking or not self.is_on:
             return []
-        if task.eval_flag or task.lockstep is not None:
-            return []
-        setting = dict(self.commander.get_setting_collect(self.groups.of(task)))
-        order = CollectSetting(message.task_id, setting, self.commander.scheduled())
-        return [Order(worker.rank, order)] if worker.is_news(order) else []
+        scheduled, orders = self.commander.scheduled(), list[Order]()
+        of_groups: dict[str, Settings] = {}
+        for worker in asking:
+            task = worker.task
+            if not isinstance(task, CollectTask):  # it has ended meanwhile
+                continue
+            if task.player not in of_groups or self.league is not None:  # which draws for each
+                group = self.groups.of(task)
+                of_groups[task.player] = self.commander.get_setting_collect(group)
+            order = CollectSetting(task.task_id, dict(of_groups[task.player]), scheduled)
+            if worker.is_news(order):
+                orders.append(Order(worker.rank, order))
+        return orders
 
     def _on_collect_end(self, message: CollectResult, worker: Worker, now: float) -> list[Order]:
         self.workers.finish(worker.rank, message.task_id)

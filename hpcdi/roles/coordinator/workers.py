@@ -361,10 +361,11 @@ class Workers:
         Raises:
             CommError: it is not a worker of this run.
         """
-        if rank not in self._workers:
+        worker = self._workers.get(rank)
+        if worker is None:
             ranks = ", ".join(map(str, self._workers)) or "none"
             raise CommError(f"rank {rank} is no worker of this run; its workers are {ranks}")
-        return self._workers[rank]
+        return worker
 
     def __contains__(self, rank: object) -> bool:
         """Whether a rank has a record."""
