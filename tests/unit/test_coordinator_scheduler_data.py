@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 from typing import Any
 
+import numpy as np
 import pytest
 
 from fakes.replay import admitted, block, demand
@@ -40,6 +41,16 @@ def test_progress_is_counted_and_answered_with_the_new_setting() -> None:
     assert orders == [Order(3, CollectSetting(run.tasks[3].task_id, {"eps": 0.25}))]
     assert (run.main.env_steps, run.main.episodes) == (750, 2)
     assert run.scheduler.workers.policy_versions == {2: 3, 3: 2}
+
+
+def test_settings_are_sent_where_they_are_news() -> None:
+    run = Run()
+    assert run.progress(2, 250) != []
+    assert run.progress(2, 0) == []
+    assert run.progress(3, 0) == [Order(3, CollectSetting(run.tasks[3].task_id, {"eps": 0.75}))]
+    order = CollectSetting("task", {"mask": np.zeros(3)})
+    worker = run.scheduler.workers[2]
+    assert [worker.is_news(order), worker.is_news(order)] == [True, True], "nobody compares arrays"
 
 
 def test_progress_of_a_task_that_has_ended_is_counted_all_the_same() -> None:

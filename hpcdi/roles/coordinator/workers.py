@@ -112,7 +112,8 @@ class Worker:
         task: the task that it works on.
         started: when the task was ordered.
         has_begun: it has sent something about the task.
-        told: settings of the policy, and values of schedules, by which a collector was told to act.
+        told: settings of the policy, and values of schedules, by which a collector was told to act;
+            None: nobody can say whether others are the same.
         closing: when it was ordered to end the task; None: it was not.
         heard_at: when its last message came.
         heard: type of that message.
@@ -146,7 +147,7 @@ class Worker:
     task: Task | None = None
     started: float = 0.0
     has_begun: bool = False
-    told: tuple[Settings, Mapping[str, Any]] = ({}, {})
+    told: tuple[Settings, Mapping[str, Any]] | None = None
     closing: float | None = None
     heard_at: float = 0.0
     heard: str = "nothing"
@@ -199,7 +200,9 @@ class Worker:
         """Take a task."""
         self.state, self.task, self.started = State.WORKING, task, now
         self.has_begun, self.closing, self.notified_late = False, None, False
-        self.told = (task.setting, task.scheduled) if isinstance(task, CollectTask) else ({}, {})
+        self.told = None
+        if isinstance(task, CollectTask):
+            self.is_news(CollectSetting(task.task_id, dict(task.setting), task.scheduled))
 
     def hear(self, kind: str, now: float) -> None:
         """Note that a message has come."""
@@ -219,9 +222,13 @@ class Worker:
         self.env_memory = progress.env_bytes, progress.env_growth
 
     def is_news(self, order: CollectSetting) -> bool:
-        """Returns whether it collects by other settings than these; it gets them now."""
-        told = order.setting, order.scheduled
-        is_news = told != self.told
+        """Returns whether it collects by other settings than these; it gets them now.
+
+        What is no number and no text (an array of a policy's own) is always news.
+        """
+        is_plain = all(isinstance(value, int | float | str) for value in order.setting.values())
+        told = (order.setting, order.scheduled) if is_plain else None
+        is_news = told is None or told != self.told
         self.told = told
         return is_news
 
