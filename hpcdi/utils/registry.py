@@ -372,8 +372,7 @@ def named_in_module(name: str, path: str) -> Any:
     own = [
         key
         for key, value in vars(found).items()
-        if (getattr(value, "__module__", "") or "").partition(module)[0] == ""
-        and not key.startswith("_")
+        if str(getattr(value, "__module__", "")).startswith(module) and not key.startswith("_")
     ]
     near = difflib.get_close_matches(attribute, own, n=1)
     guess = f"; did you mean '{module}:{near[0]}'?" if near else "."
