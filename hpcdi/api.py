@@ -335,8 +335,8 @@ class Run:
     """
 
     def __init__(self, folder: str | Path) -> None:
-        self.folder = Path(folder).resolve()
-        self._layout = RunLayout(self.folder)
+        self._layout = RunLayout(Path(folder).resolve())
+        self.folder = self._layout.root
         if not run_folder.read(self.folder):
             raise LaunchError(f"{folder} holds no run: name a run folder, runs/<exp_name>/<time>")
 

@@ -30,6 +30,7 @@ from hpcdi.roles.collector.evaluation import evaluate, quotas
 from hpcdi.roles.collector.loop import Loop, policy_loop
 from hpcdi.run.experiment import evaluation_goal
 from hpcdi.run.run_folder import short
+from hpcdi.store.layout import RunLayout
 from hpcdi.types import Settings
 from hpcdi.utils.console import others_to_stderr
 from hpcdi.utils.log import say
@@ -165,7 +166,7 @@ def _evaluated(given: argparse.Namespace) -> dict[str, Any]:
             say("\n".join(outcome.lines()))
         video, on_it = None, ""
         if film is not None:
-            folder = Path(given.video) if given.video else saved.home / "videos"
+            folder = Path(given.video) if given.video else RunLayout(saved.home).videos_dir
             name = folder / f"iter_{saved.image.version:06d}_seed_{seed}"
             video, on_it = film.shoot(make_loop, name)
     if video is not None and not given.json:

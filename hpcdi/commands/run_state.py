@@ -139,7 +139,7 @@ def find_run(name: str) -> Path:
     """
     path = Path(name)
     if path.is_dir():
-        return path.resolve()
+        return RunLayout(path.resolve()).root
     if not slurm_queue.is_job_id(name):
         raise LaunchError(f"there is no {name}; name a run folder, or a Slurm job's number")
     job = slurm_queue.ask(name)
@@ -408,7 +408,7 @@ def _last_error(
         return {name: last.get(name) for name in ("rank", "role", "host", "error", "traceback")}
     if state not in ("failed", "dead"):
         return {}
-    first = first_error(logs_of(layout.root / "log"), int(facts.get("restarts", 0)))
+    first = first_error(logs_of(layout.log_dir), int(facts.get("restarts", 0)))
     if first is None:
         return {}
     raised = first.traceback.splitlines()[-1:] or [str(first.entry.get("message", ""))]

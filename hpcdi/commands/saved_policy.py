@@ -253,8 +253,11 @@ def _name_of(user: int) -> str:
 
 
 def _home_of(file: Path) -> Path:
-    runs = [folder for folder in file.absolute().parents if RunLayout(folder).run_file.is_file()]
-    return runs[0] if runs else file.absolute().parent
+    runs = (
+        layout for layout in map(RunLayout, file.absolute().parents) if layout.run_file.is_file()
+    )
+    run = next(runs, None)
+    return run.root if run is not None else file.absolute().parent
 
 
 def _differences(parameters: Mapping[str, Any], expected: Mapping[str, Any]) -> Iterator[str]:

@@ -293,7 +293,7 @@ def prepare(request: RunRequest) -> tuple[BatchJob, dict[str, Any]]:
     files = plan.forecast_of_files(config, row_size(config, spaces), ranks)
     sys.stderr.write(f"hpcdi: {files}\n" if files.startswith("warning") else "")
     if request.resume is not None:
-        folder = Path(request.resume).resolve()
+        folder = RunLayout(Path(request.resume).resolve()).root
         run_lock.check(RunLayout(folder))
         slurm = with_delay(slurm, last_snapshot_s(RunLayout(folder)))
     elif request.run_dir is not None:

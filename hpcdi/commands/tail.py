@@ -14,6 +14,7 @@ from hpcdi.commands.options import add_run, make_parser
 from hpcdi.commands.run_state import find_run, status_of
 from hpcdi.errors import EXIT_DONE, EXIT_FAILED, EXIT_REQUEUE, LaunchError
 from hpcdi.run import slurm_queue
+from hpcdi.store.layout import RunLayout
 from hpcdi.utils.backoff import wait_s
 from hpcdi.utils.console import escaped
 
@@ -128,12 +129,12 @@ def _show(lines: list[LogLine], options: argparse.Namespace) -> None:
 
 
 def _chosen(options: argparse.Namespace) -> dict[int, Path]:
-    logs = logs_of(options.run / "log")
+    logs = logs_of(RunLayout(options.run).log_dir)
     return {rank: logs[rank] for rank in logs if not options.rank or rank in options.rank}
 
 
 def _nothing(options: argparse.Namespace) -> str:
-    folder = options.run / "log"
+    folder = RunLayout(options.run).log_dir
     ranks = sorted(logs_of(folder))
     if not ranks:
         return f"no rank has written to {folder} yet; -f waits for the first line"

@@ -69,7 +69,7 @@ def play(given: argparse.Namespace) -> int:
         result = arena.play(source, other)
         video, on_it = None, ""
         if given.video is not None:
-            folder = Path(given.video) if given.video else root / "videos"
+            folder = Path(given.video) if given.video else RunLayout(root).videos_dir
             safe = f"{name}_against_{against}_seed_{arena.seed}".replace(":", ".").replace("/", ".")
             video, count, ends = arena.film(source, other, folder / safe)
             on_it = (

@@ -195,7 +195,8 @@ def folder_of(request: RunRequest, mode: StartMode, exp_name: str) -> Path:
     """
     if mode is StartMode.NEW:
         return run_folder.choose(exp_name, request.run_dir)
-    return Path(request.resume or request.run_dir or "").resolve()  # ``latest`` is a link
+    folder = Path(request.resume or request.run_dir or "").resolve()
+    return RunLayout(folder).root  # ``latest`` is a view of it
 
 
 def _check_fits(request: RunRequest, path: str, config: ExperimentConfig) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import math
 import os
 import platform
@@ -17,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import hpcdi
 from hpcdi.config.load import dump
 from hpcdi.errors import LaunchError, NoProgressError
-from hpcdi.run import run_lock
+from hpcdi.run import latest, run_lock
 from hpcdi.run.environment import LAUNCHER_VARIABLE
 from hpcdi.store.atomic import (
     load_json,
@@ -166,7 +165,7 @@ def claim(
         _reserve(layout)
         write_sealed_json(layout.run_file, facts)
     if path.parent.parent.name == "runs":
-        _point_latest(path)
+        latest.point_to(layout)
     return layout
 
 
@@ -190,6 +189,7 @@ def end(
         "files": rewritten_files(layout),
     }
     write_sealed_json(layout.run_file, {**facts, **ended})
+    latest.keep_up(layout, is_over=True)
 
 
 def _reserve(layout: RunLayout) -> None:
@@ -248,7 +248,7 @@ def count_restart(layout: RunLayout, reached: Mapping[str, int], limit: int) -> 
         raise NoProgressError(
             f"the run in {layout.root} was restarted {in_vain - 1} times in a row without a newer "
             f"snapshot than that of train iteration {reached['train_iter']}. See "
-            f"{layout.root / 'log'} for what ends it; to try again, raise "
+            f"{layout.log_dir} for what ends it; to try again, raise "
             "system.max_restarts_without_progress"
         )
     restarts = int(facts.get("restarts", 0)) + 1
@@ -278,6 +278,7 @@ def reopen(layout: RunLayout, restarts: Mapping[str, Any], placement: list[dict[
     unchanged = {name: value for name, value in facts.items() if name not in before}
     _reserve(layout)
     write_sealed_json(layout.run_file, {**unchanged, **taken, "before": before})
+    latest.keep_up(layout, is_over=False)
 
 
 def keep_config(layout: RunLayout, config: Mapping[str, Any]) -> None:
@@ -352,17 +353,6 @@ def git_commit(folder: Path) -> str | None:
     except OSError:
         return None
     return None
-
-
-def _point_latest(path: Path) -> None:
-    """Point ``latest`` beside the run to it, where the file system has links."""
-    aside = path.parent / f".latest-{os.getpid()}"
-    with contextlib.suppress(OSError):  # no links on this file system, or a folder of that name
-        aside.unlink(missing_ok=True)
-        aside.symlink_to(path.name)
-        aside.replace(path.parent / "latest")
-    with contextlib.suppress(OSError):
-        aside.unlink(missing_ok=True)
 
 
 # ------------------------------------------------- lines that a run prints at its start and its end

@@ -144,6 +144,7 @@ def _state(path: Path) -> Iterator[str]:
 
 def _run_folder(path: Path, report: Report) -> None:
     layout = RunLayout(path)
+    path = layout.root
     if not layout.run_file.is_file():
         raise StoreError(path, "is not a run folder: it has no run.json")
     run = read_json(layout.run_file)
@@ -204,7 +205,7 @@ def _no_folders(layout: RunLayout) -> Iterator[str]:
         *layout.root.glob("checkpoints*"),
         *layout.root.glob("checkpoints*/[!.]*"),
         layout.latest_policy.parent,
-        layout.log_file(0).parent,
+        layout.log_dir,
     ]
     for place in places:
         if os.path.lexists(place) and not place.is_dir():

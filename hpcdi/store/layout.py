@@ -3,7 +3,8 @@
 ::
 
     runs/<exp_name>/
-      latest -> <time>              the newest run
+      latest -> .latest/<time>      the newest run, without its tb/: links into the run folder,
+                                    see `hpcdi.run.latest`
       <time>/                       one run
         config.yaml                 the compiled experiment
         run.json                    state, versions, host, placement, result
@@ -43,6 +44,8 @@ from hpcdi.errors import StoreError
 from hpcdi.types import FIRST_GUEST, MAIN
 
 _NUMBER_MARK = "#"
+VIEWS = ".latest"
+"""Folder beside runs: in it, by a run's name, what `latest` shows of it."""
 
 
 def block_name(shard: str, number: int) -> str:
@@ -67,11 +70,31 @@ def name_of(rank: int) -> str:
     return f"rank{rank:05d}"
 
 
+def _run_of(path: Path) -> Path:
+    """Returns the run folder that a path leads to: itself, or that of which `latest` is a view."""
+    try:
+        place = path.resolve() if path.is_symlink() else path.absolute()
+    except (OSError, RuntimeError):  # no file can have that name; or a link to itself
+        return path
+    return place.parent.parent / place.name if place.parent.name == VIEWS else path
+
+
 @dataclass(frozen=True)
 class RunLayout:
-    """Paths of one run; `root` is the run folder."""
+    """Paths of one run; `root` is the run folder, also where `latest` was given."""
 
     root: Path
+
+    def __post_init__(self) -> None:
+        """Go from `latest` to the run: a file that is replaced there would replace a link."""
+        object.__setattr__(self, "root", _run_of(self.root))
+
+    def names(self) -> set[str]:
+        """Returns the names of what may lie in a run folder, and of what else does."""
+        paths = (getattr(self, name) for name, each in vars(RunLayout).items()
+                 if isinstance(each, property))  # fmt: skip
+        ours = {path.relative_to(self.root).parts[0] for path in paths if isinstance(path, Path)}
+        return {*ours, self.checkpoints_of(1).name, *(path.name for path in self.root.glob("*"))}
 
     @property
     def lock_file(self) -> Path:
@@ -138,9 +161,24 @@ class RunLayout:
         """All shards."""
         return self.root / "data"
 
+    @property
+    def callbacks_dir(self) -> Path:
+        """States of the user's callbacks on collectors."""
+        return self.root / "callbacks"
+
     def callbacks_file(self, rank: int) -> Path:
         """States of the user's callbacks on a collector."""
-        return self.root / "callbacks" / f"{name_of(rank)}.json"
+        return self.callbacks_dir / f"{name_of(rank)}.json"
+
+    @property
+    def videos_dir(self) -> Path:
+        """Films."""
+        return self.root / "videos"
+
+    @property
+    def profile_dir(self) -> Path:
+        """Traces of learners, of hooks that profile them."""
+        return self.root / "profile"
 
     @property
     def tensorboard_dir(self) -> Path:
@@ -209,9 +247,14 @@ class RunLayout:
         )
         return [*folders, *self.root.glob("checkpoints*")]
 
+    @property
+    def log_dir(self) -> Path:
+        """Logs of all ranks."""
+        return self.root / "log"
+
     def log_file(self, rank: int) -> Path:
         """JSONL log of one rank."""
-        return self.root / "log" / f"{name_of(rank)}.jsonl"
+        return self.log_dir / f"{name_of(rank)}.jsonl"
 
     @property
     def code_dir(self) -> Path:

@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+import json
+import math
 import os
+import re
 import subprocess
 import sys
+import time
+import urllib.request
 from pathlib import Path
 
 import pytest
 
 ROOT = Path(__file__).parent.parent.parent
+URL = re.compile(r"http://localhost:\d+/")
 SCRIPT = """
 import gymnasium, numpy as np, hpcdi
 
@@ -84,4 +90,24 @@ def test_a_script_trains_over_ranks(tmp_path: Path) -> None:
     run = tmp_path / "runs"
     assert [*run.glob("*/*/videos/*.*")], done.stderr  # of its end
     assert [*run.glob("*/*/tb/callbacks_rank2")]
+    folders = {str(file.parent.relative_to(run)) for file in run.glob("*/[0-9]*/**/*tfevents*")}
+    assert runs_in_tensorboard(run) == sorted(folders), "each once: `latest` has no curves"
     assert said in ("stopped by Ends: it is late 2.0 0", "stopped by Ends: it is late 2.0 1")
+
+
+def runs_in_tensorboard(folder: Path) -> list[str]:
+    """Names of the runs that a real TensorBoard lists, by its API."""
+    command = [sys.executable, "-m", "tensorboard.main", "--logdir", str(folder)]
+    command += ["--port", "0", "--reload_interval", "1"]
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as server:
+        try:
+            assert server.stderr is not None
+            url = next(match[0] for line in server.stderr if (match := URL.search(line)))
+            deadline, runs, since = time.monotonic() + 60, [], math.inf
+            while time.monotonic() < min(deadline, since + 2.0):  # for 2 s the same
+                with urllib.request.urlopen(f"{url}data/runs") as answer:
+                    now = json.load(answer)
+                since, runs = since if now == runs else time.monotonic(), now
+        finally:
+            server.kill()
+    return sorted(runs)

@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import os
 import platform
+import shutil
 import subprocess
 import sys
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import pytest
+from tensorboard.backend.event_processing.plugin_event_multiplexer import EventMultiplexer
 
 import hpcdi
+from hpcdi.commands.run_state import find_run
 from hpcdi.config.load import load
 from hpcdi.errors import EXIT_USAGE, LaunchError
 from hpcdi.run import run_folder
@@ -20,6 +24,7 @@ from hpcdi.run.experiment import load_experiment
 from hpcdi.store.inventory import rewritten_files
 from hpcdi.store.layout import RunLayout
 from hpcdi.store.sealed import load_sealed_json
+from hpcdi.utils.curves import TensorBoardWriter
 
 ROOT = Path(__file__).parent.parent.parent
 CONFIG = str(ROOT / "configs" / "cartpole_dqn.yaml")
@@ -234,9 +239,57 @@ def test_latest_points_to_the_newest_run(tmp_path: Path) -> None:
         path = tmp_path / "runs" / "x" / name
         claim(path)
         latest = path.parent / "latest"
-        assert latest.readlink() == Path(name)
-        assert latest.resolve() == path
-    assert not list(path.parent.glob(".latest*"))
+        assert RunLayout(latest) == RunLayout(latest.resolve()) == RunLayout(path)
+        assert (latest / "run.json").resolve() == path / "run.json"
+        assert os.path.lexists(latest / "snapshots"), "a run makes it later"
+        assert not os.path.lexists(latest / "tb")
+    assert [view.name for view in (path.parent / ".latest").iterdir()] == ["two"]
+
+
+def test_tensorboard_without_its_data_server_shows_a_run_once(tmp_path: Path) -> None:
+    for name in ("one", "two"):
+        with TensorBoardWriter(claim(tmp_path / "runs" / "x" / name).tensorboard_dir) as writer:
+            writer.add_scalar("curves/return", 1.0, 1)
+    loader = EventMultiplexer().AddRunsFromDirectory(str(tmp_path / "runs"))
+    assert list(loader.Runs()) == ["x/one/tb", "x/two/tb"]
+
+
+def test_latest_shows_at_the_end_what_is_there(tmp_path: Path) -> None:
+    layout = claim(tmp_path / "runs" / "x" / "one")
+    for folder in (layout.tensorboard_dir, layout.data_dir, layout.checkpoints_of(3)):
+        folder.mkdir()
+    run_folder.end(layout, "done", "", 0, {})
+    shutil.move(tmp_path / "runs", tmp_path / "moved")
+    latest = tmp_path / "moved" / "x" / "latest"
+    names = {"README", "checkpoints3", "config.yaml", "data", "run.json"}
+    assert {path.name for path in latest.iterdir() if path.exists()} == names
+    assert {path.name for path in latest.iterdir()} == names, "no links to nothing"
+    assert "../../one" in (latest / "README").read_text()
+    moved = RunLayout(latest)
+    assert moved.root == tmp_path / "moved" / "x" / "one"
+    run_folder.reopen(moved, {}, PLACEMENT)
+    assert os.path.lexists(latest / "snapshots"), "it may make them now"
+
+
+@pytest.mark.parametrize("name", [".", "latest", "latest/", "../x/latest", "mine"])
+def test_a_run_is_opened_by_what_leads_to_latest(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = claim(tmp_path / "runs" / "x" / "one").root
+    (run.parent / "mine").symlink_to("latest")
+    monkeypatch.chdir(run.parent / "latest" if name == "." else run.parent)
+    assert RunLayout(Path(name)).root == run
+    assert RunLayout(Path("../x")).root == Path("../x"), "others stay as they are called"
+    assert find_run(name) == run
+    assert hpcdi.Run(name).folder == run
+
+
+def test_of_two_that_begin_at_once_one_is_the_latest(tmp_path: Path) -> None:
+    folder = tmp_path / "runs" / "x"
+    with ThreadPoolExecutor(8) as pool:
+        list(pool.map(claim, [folder / str(number) for number in range(24)]))
+    assert RunLayout(folder / "latest").run_file.samefile(folder / "latest" / "run.json")
+    assert not [path.name for path in folder.iterdir() if path.name.startswith(".latest-")]
 
 
 def test_a_folder_elsewhere_gets_no_link(tmp_path: Path) -> None:
