@@ -121,6 +121,7 @@ TASKS = (
     Task("simple_spread_mappo", "serial", -7.5, 0, "MAPPO's authors, 20M, converted: below",
          quick=False),
     Task("recall_mappo_gru", "serial", 1.0, 0, "the best possible"),
+    Task("recall_qmix_gru", "serial", 1.0, 0, "the best possible"),
     Task("lunarlander_dqn", "serial", 200, 0, "Gymnasium: solved", quick=False),
     Task("lunarlander_ppo", "train", 242, 32, f"{ZOO} (v2), 1M", quick=False),
     Task("lunarlander_continuous_sac", "serial", 260, 66, f"{ZOO}, 500k", quick=False),

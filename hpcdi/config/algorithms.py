@@ -140,17 +140,37 @@ class DQNConfig(ReplayPolicyConfig):
 
 
 @dataclass(frozen=True)
+class VDNLearnConfig(DQNLearnConfig):
+    """The update; with a memory `batch_size` counts sequences."""
+
+    burn_in: int = setting(
+        0,
+        "steps at the start of a sequence that only the memory reads; 0: where "
+        "sequences are whole episodes",
+        minimum=0,
+    )
+
+
+@dataclass(frozen=True)
 class VDNConfig(DQNConfig):
-    """Settings of VDN."""
+    """Settings of VDN; a memory learns from sequences of `collect.unroll_len` steps of the team."""
 
     WHOLE_TEAMS = True
+    TAKES_MEMORY = True
 
     type: str = "vdn"
     players: int = setting(1, "players of the team that act by it, filled in", minimum=1)
+    learn: VDNLearnConfig = section(VDNLearnConfig, "the update")
 
     def problems(self) -> Iterator[Problem]:
         """Rules over several settings."""
         yield from DQNConfig.problems(self)
+        if self.memory != "none" and self.learn.burn_in >= self.collect.unroll_len:
+            yield Problem("learn.burn_in", "leaves nothing of collect.unroll_len to learn from")
+        if self.memory == "none" and self.learn.burn_in:
+            yield Problem("learn.burn_in", "is for a memory, and model.memory is none")
+        if self.memory != "none" and self.learn.extra_loss:
+            yield Problem("learn.extra_loss", f"is not for a memory of {self.type} yet")
         if self.learn.accumulate > 1:
             yield Problem("learn.accumulate", "would part teams, and they are learnt from whole")
 

@@ -479,9 +479,14 @@ class PolicyConfig(ComponentConfig):
     other: BaseOtherConfig = section(BaseOtherConfig, "replay, command")
 
     @property
+    def samples_sequences(self) -> bool:
+        """True if an item of the replay buffer is a sequence; on-policy there is none."""
+        return not self.on_policy and (self.LEARNS_FROM_SEQUENCES or self.memory != "none")
+
+    @property
     def sequence(self) -> SequenceRule:
         """Decides what an item of the replay buffer is: a transition, or a sequence."""
-        if self.on_policy or not self.LEARNS_FROM_SEQUENCES:
+        if not self.samples_sequences:
             return SequenceRule()
         length = self.collect.unroll_len
         return SequenceRule(length, getattr(self.collect, "stride", length))

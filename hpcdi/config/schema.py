@@ -377,7 +377,7 @@ def _check_data(config: ExperimentConfig) -> list[Problem]:
         return problems
     if policy.on_policy:
         return [Problem("data", f"{policy.type} learns from its present policy's data alone")]
-    if not isinstance(policy, ReplayPolicyConfig) or policy.LEARNS_FROM_SEQUENCES:
+    if not isinstance(policy, ReplayPolicyConfig) or policy.samples_sequences:
         return [Problem("data", f"{policy.type} needs more than transitions, or knows no columns")]
     if not isinstance(commander, SoloCommanderConfig):
         return [Problem("data", "a league learns from its own games")]

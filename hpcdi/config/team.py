@@ -19,7 +19,7 @@ from hpcdi.config.policy import (
     TorchPolicyConfig,
 )
 from hpcdi.errors import Problem
-from hpcdi.types import Leaf, Settings
+from hpcdi.types import Leaf, SequenceRule, Settings
 from hpcdi.utils.registry import POLICY_REGISTRY
 
 ALL = "all"
@@ -108,6 +108,11 @@ class TeamConfig(PolicyConfig):
         return tuple(dict.fromkeys(root[1] for root in roots if root[0] == "players"))
 
     @property
+    def sequence(self) -> SequenceRule:
+        """See `PolicyConfig.sequence`: that of all policies."""
+        return next((policy.sequence for policy in self.policies.values()), SequenceRule())
+
+    @property
     def stack_len(self) -> int:
         """See `PolicyConfig.stack_len`: the longest of the policies'."""
         return max((policy.stack_len for policy in self.policies.values()), default=0)
@@ -150,9 +155,20 @@ class TeamConfig(PolicyConfig):
         if len(kinds) > 1:
             said = "all learn on-policy, or all from the replay buffer: they share their data"
             yield Problem("policies", said)
+        yield from self._problems_of_sequences()
         for name, policy in self.policies.items():
             for problem in self._problems_of(policy):
                 yield dataclasses.replace(problem, path=f"policies.{name}.{problem.path}")
+
+    def _problems_of_sequences(self) -> Iterator[Problem]:
+        if len({policy.sequence for policy in self.policies.values()}) > 1:
+            said = (
+                "all learn from single steps, or all by a memory from sequences of one "
+                "collect.unroll_len: they share their samples"
+            )
+            yield Problem("policies", said)
+        if self.sequence.length > 1 and self.random_collect_size:
+            yield Problem("random_collect_size", "has no states for a memory; leave this 0")
 
     def _problems_of(self, policy: TorchPolicyConfig) -> Iterator[Problem]:
         if policy.LEARNS_FROM_SEQUENCES or policy.IMITATES or policy.CORRECTS_STALENESS:

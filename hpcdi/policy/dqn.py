@@ -20,7 +20,9 @@ from torch import Tensor, nn
 from hpcdi.config.algorithms import DQNConfig, DQNLearnConfig
 from hpcdi.policy import gradient_step, networks
 from hpcdi.policy.acting.dqn import DQNActing
+from hpcdi.policy.sequences import Sequences
 from hpcdi.policy.torch_policy import ReplayPolicy
+from hpcdi.types import ACTION_MASK
 
 _LEARNING = 1  # stream of random numbers
 _SCALARS = ("total_loss", "q_value")
@@ -149,6 +151,23 @@ class DQNPolicy(DQNActing, ReplayPolicy):
         # after a terminal step nothing is legal: some finite value, which the discount of 0 removes
         action, *_ = self.greedy(choosing, None if legal is None else legal.bool())
         return output, action
+
+    def following_each(
+        self, sequences: Sequences, values: Tensor, batch: Mapping[str, Tensor]
+    ) -> Tensor:
+        """The target network's values of the actions chosen in each step, [sequences, steps].
+
+        Args:
+            sequences: of the batch.
+            values: of the network, [sequences, steps, actions].
+            batch: with ``action_mask`` where not all actions are legal.
+        """
+        target = sequences.unrolled(self.target_forward)
+        choosing = values if self._cfg.learn.double else target
+        legal = batch.get(ACTION_MASK)
+        mask = None if legal is None else legal.bool().flatten(0, 1)
+        action, *_ = self.greedy(choosing.flatten(0, 1), mask)
+        return target.gather(2, action.view(*target.shape[:2], 1)).squeeze(2)
 
     def by_action(self, output: Tensor) -> Tensor:
         """Returns outputs [batch, actions * outputs] as [batch, actions, outputs]."""

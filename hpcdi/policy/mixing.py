@@ -24,6 +24,7 @@ from hpcdi.policy import networks
 from hpcdi.policy.acting.mixing import STATE
 from hpcdi.policy.dqn import DQNPolicy
 from hpcdi.policy.players import ACTS
+from hpcdi.policy.sequences import Sequences, with_length
 from hpcdi.policy.spaces import obs_leaves, without
 
 
@@ -36,17 +37,63 @@ class VDNPolicy(DQNPolicy):
     Config: ClassVar[type] = VDNConfig
     _cfg: VDNConfig
 
+    def update(self, batch: Mapping[str, Tensor]) -> dict[str, Any]:
+        """One gradient step; see `DQNPolicy.update`, and with a memory `R2D2Policy.update`."""
+        return super().update(with_length(batch) if self._remembers else batch)
+
     def losses(self, batch: Mapping[str, Tensor]) -> tuple[Tensor, Tensor, Tensor]:
-        """Of the team's value: each of its players' rows has the team's; see `DQNPolicy.losses`."""
+        """Of the team's value: each of its players' rows has the team's; see `DQNPolicy.losses`.
+
+        With a memory a row is a player's sequence, and loss, value and priority are means over its
+        steps.
+        """
+        if self._remembers:
+            return self._losses_of_sequences(batch)
         target = self.td_target(batch)
         output, _ = self._forward(networks.observation_of(batch), {})
         chosen = output.gather(1, batch["action"].long().unsqueeze(1)).squeeze(1)
         mixed = self.mixed(self._model, chosen, batch)
         value = mixed.repeat_interleave(self._cfg.players)
+        return self._loss(value, target), value, (target - value).abs()
+
+    def _losses_of_sequences(self, batch: Mapping[str, Tensor]) -> tuple[Tensor, Tensor, Tensor]:
+        sequences = Sequences(batch, self._cfg.learn.burn_in)
+        values = sequences.unrolled(self._forward)
+        with torch.no_grad():
+            following = self.following_each(sequences, values, batch)
+            bootstrap = sequences.ahead(self._mixed_each(self._target, following, batch))
+            target = batch["n_step_return"] + batch["bootstrap_discount"] * bootstrap
+        chosen = values.gather(2, batch["action"].long().unsqueeze(2)).squeeze(2)
+        value = self._mixed_each(self._model, chosen, batch)
+        error = (target - value).detach().abs()
+        means = sequences.means
+        return means(self._loss(value, target)), means(value), means(error)
+
+    def _loss(self, value: Tensor, target: Tensor) -> Tensor:
         loss = nn.functional.mse_loss
         if self._cfg.learn.loss == "huber":
             loss = nn.functional.smooth_l1_loss
-        return loss(value, target, reduction="none"), value, (target - value).abs()
+        return loss(value, target, reduction="none")
+
+    def _mixed_each(
+        self, network: nn.Module, values: Tensor, batch: Mapping[str, Tensor]
+    ) -> Tensor:
+        """The team's value in each step, for each of its players' sequences, [rows, steps].
+
+        Args:
+            network: the network, or the target network.
+            values: of the actions chosen, [rows, steps].
+            batch: columns [rows, steps, ...].
+        """
+
+        def by_step(column: Tensor) -> Tensor:  # players of one step beside each other
+            return self._by_team(column).transpose(1, 2).flatten(0, 2)
+
+        seen = networks.observation_of(batch) if self._cfg.sees_state else {}
+        columns = {f"observation/{n}": c for n, c in dict(seen).items()} | {ACTS: batch[ACTS]}
+        of_steps = {name: by_step(column) for name, column in columns.items()}
+        mixed = self.mixed(network, by_step(values), of_steps).view(-1, values.shape[1])
+        return mixed.repeat_interleave(self._cfg.players, dim=0)
 
     def td_target(self, batch: Mapping[str, Tensor]) -> Tensor:
         """See `DQNPolicy.td_target`: of the team, for each of its players' rows, [rows]."""

@@ -3,7 +3,8 @@
 A team is one row of an environment, a policy's row is one of its players. What lies between is
 here: a `Group` has the players of a policy, and makes its columns of the team's and back. Rows of a
 policy are players of one step beside each other: ``row of the team * players + player``. Those that
-a policy with a memory learns from are one player after the other instead: sequences are whole.
+a policy with a memory learns from are one player after the other instead: sequences are whole. Of
+one that learns from whole teams, sequences are the team's, and a row is a player's in one of them.
 """
 
 from __future__ import annotations
@@ -152,13 +153,13 @@ class Group:
         }
         if self._is_numbered:
             like = columns[next(iter(player.leaves))]
-            numbers = np.full(len(like), number)
+            numbers = np.full(_batch_shape(like, player), number)
             made[f"{_SEEN}{NUMBER}"] = (
                 numbers if isinstance(like, np.ndarray) else _like(numbers, like)
             )
         made |= {leaf.column("observation"): columns[name] for name, leaf in self._state.items()}
         if player.mask is not None:
-            made[ACTION_MASK] = columns[ACTION_MASK][:, slice(*player.mask)]
+            made[ACTION_MASK] = columns[ACTION_MASK][..., slice(*player.mask)]
         return made
 
     def rows_of(self, rows: Array) -> Array:
@@ -233,7 +234,7 @@ class Group:
             added = self._added(player.name, made, rows, len(reward), [player])
             columns |= added.columns
             views += added.views
-            stacks += [_of(name, player.name) for name in made.stacks]
+            stacks += added.stacks
         return TrainColumns(columns, tuple(views), tuple(stacks))
 
     def _nothing(
@@ -260,7 +261,10 @@ class Group:
         """Returns a policy's columns of some rows as the team's; `unit` is whose they are."""
         columns = {}
         for name, column in made.columns.items():
-            whole = columns[_of(name, unit)] = np.zeros((count, *column.shape[1:]), column.dtype)
+            # where an item is a sequence, its length is of the team, by the name of every run's
+            is_of_items = self.is_whole and name == SEQUENCE_LEN
+            named = name if is_of_items else _of(name, unit)
+            whole = columns[named] = np.zeros((count, *column.shape[1:]), column.dtype)
             whole[rows] = column
         sources = dict.fromkeys([n for p in players for n in p.leaves] + list(self._state))
         if self.spaces.is_masked:
@@ -272,37 +276,26 @@ class Group:
             for view in made.views
             for source in sources
         ]
-        return TrainColumns(columns, tuple(views))
+        stacks = tuple(_of(name, player.name) for name in made.stacks for player in players)
+        return TrainColumns(columns, tuple(views), stacks)
 
     def learnt(self, batch: Mapping[str, Any]) -> tuple[dict[str, Any], Any]:
         """Returns the policy's columns, and which rows of it they are, of tensors of the team.
 
         Args:
-            batch: name -> [rows, ...].
+            batch: name -> [rows, ...]; of sequences of whole teams [sequences, steps, ...].
 
         Returns:
-            name -> [rows of the policy, ...]; and their numbers, int64, None: all, in order.
+            name -> [rows of the policy, ...]; and their numbers, int64, None: all, in order. Of
+            sequences a row is a player's.
         """
-        units = [self.name] * len(self.players) if self.is_whole else [p.name for p in self.players]
-        made = []
-        for number, (player, unit) in enumerate(zip(self.players, units, strict=True)):
-            own = self._of_player(batch, number)
-            own |= dict(_outputs_of(player.name, batch))
-            own |= dict(_outputs_of(unit, batch))
-            prefix = f"{_NEXT}/{unit}/"
-            later = {n.removeprefix(prefix): c for n, c in batch.items() if n.startswith(prefix)}
-            if later:
-                own |= {f"next_{n}": c for n, c in self._of_player(later, number).items()}
-            if self.is_whole:
-                own[ACTS] = batch[_ACTS][:, player.number].bool()
-                own[f"next_{ACTS}"] = later[_ACTS][:, player.number].bool()
-            if "weight" in batch:
-                own["weight"] = batch["weight"]
-            made.append(own)
-        place = _behind if self._remembers else _beside
+        made = [self._learnt_by(number, batch) for number in range(len(self.players))]
+        place = _behind if self._remembers and not self.is_whole else _beside
         columns = {name: place([own[name] for own in made]) for name in made[0]}
+        if self.is_whole:
+            return columns, None
         acts = place([batch[_ACTS][:, number] for number in self._numbers]) > 0
-        if self.is_whole or bool(acts.all()):
+        if bool(acts.all()):
             return columns, None
         rows = acts.nonzero().squeeze(1)
         if not len(rows):  # a batch without any of its players: one row, that there is one
@@ -312,6 +305,27 @@ class Group:
         if not self.policy.on_policy:  # learners' batches are of one size
             rows = rows.repeat(-(-len(acts) // len(rows)))[: len(acts)]
         return {name: column[rows] for name, column in columns.items()}, rows
+
+    def _learnt_by(self, number: int, batch: Mapping[str, Any]) -> dict[str, Any]:
+        """Returns a player's columns of a batch, [rows, ...]."""
+        player = self.players[number]
+        unit = self.name if self.is_whole else player.name
+        own = self._of_player(batch, number)
+        own |= dict(_outputs_of(player.name, batch))
+        own |= dict(_outputs_of(unit, batch))
+        prefix = f"{_NEXT}/{unit}/"
+        later = {n.removeprefix(prefix): c for n, c in batch.items() if n.startswith(prefix)}
+        if later:
+            own |= {f"next_{n}": c for n, c in self._of_player(later, number).items()}
+        if self.is_whole:
+            own[ACTS] = batch[_ACTS][..., player.number].bool()
+        if self.is_whole and later:
+            own[f"next_{ACTS}"] = later[_ACTS][:, player.number].bool()
+        if self.is_whole and self._remembers:
+            own[SEQUENCE_LEN] = batch[SEQUENCE_LEN]
+        if "weight" in batch:
+            own["weight"] = batch["weight"]
+        return own
 
 
 class _Following:
@@ -416,6 +430,13 @@ def _behind(parts: Sequence[Any]) -> Any:
     import torch
 
     return torch.cat(list(parts))
+
+
+def _batch_shape(column: Any, player: Player) -> tuple[int, ...]:
+    """Returns what is before the rows' shape of the player's first array: [rows], [m, steps]."""
+    own = next(iter(player.leaves.values())).shape
+    shape = tuple(column.shape)
+    return shape[: len(shape) - len(own)]
 
 
 def _like(numbers: Array, tensor: Any) -> Any:

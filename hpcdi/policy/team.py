@@ -222,7 +222,8 @@ class _TeamActor:
             numbers = group.rows_of(rows)
             own = {**setting, **setting.get(group.name, {})}
             outputs |= group.outputs(actor.act(group.observed(observation), own, numbers))
-            if hasattr(actor, "reset"):  # who is not there remembers nothing when it comes
+            if hasattr(actor, "reset") and not group.is_whole:
+                # who is not there remembers nothing when it comes; of whole teams memories run on
                 actor.reset(numbers[~group.there(observation)])
         return outputs
 

@@ -445,6 +445,11 @@ class TorchPolicy(ActingPolicy):
         has_memory = bool(memories.initial_state(network, 0))
         if has_memory and not self._cfg.TAKES_MEMORY:
             raise PolicyError(f"policy.model.memory: {no_memory(self._cfg.type)}")
+        if has_memory and not (self._cfg.on_policy or self._cfg.samples_sequences):
+            raise PolicyError(
+                f"policy.model.memory: the network {model.type!r} has one, and {self._cfg.type} "
+                "learns it from sequences: say its kind here, and set collect.unroll_len"
+            )
         if model.memory != "none" and not has_memory:
             raise PolicyError(
                 f"policy.model: {model.type!r} has no memory (initial_state(batch)), and "

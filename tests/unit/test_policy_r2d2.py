@@ -14,6 +14,7 @@ from hpcdi.errors import ConfigError
 from hpcdi.policy.create import create_policy
 from hpcdi.policy.memories import LENGTH
 from hpcdi.policy.r2d2 import scaled, unscaled
+from hpcdi.policy.sequences import Sequences, with_length
 from hpcdi.replay.partition import item_count, item_rows
 from hpcdi.store.rows import RowStore, sequence_rows
 from hpcdi.types import Columns, SequenceRule
@@ -143,6 +144,20 @@ def test_losses_and_priorities_are_those_by_hand(burn_in: int) -> None:
     log = built.learn_mode.forward({**batch, "weight": torch.ones(6)})
     np.testing.assert_allclose(log["priority"], priorities, rtol=1e-3, atol=1e-5)
     assert log["total_loss"] == pytest.approx(losses.mean(), rel=1e-3)
+
+
+def test_a_target_is_not_of_an_action_that_is_not_legal() -> None:
+    built, batches = policy(burn_in=0), []
+    flat = {name: torch.from_numpy(c) for name, c in sequences(columns_of(built)).items()}
+    for legal in ([True, False], [False, True]):
+        mask = torch.tensor(legal).expand(6, STEPS, 2)
+        batches.append(with_length({**flat, "action_mask": mask}))
+    one, other = (built.losses(batch)[0] for batch in batches)
+    assert not torch.isclose(one[:2], other[:2]).any()  # those with steps that bootstrap
+    with torch.no_grad():
+        values = Sequences(batches[0], 0).unrolled(built._forward)
+        found = built.following_each(Sequences(batches[0], 0), values, batches[0])
+    torch.testing.assert_close(found, values[:, :, 0])  # the target network is still the same
 
 
 def test_parts_of_a_batch_have_its_gradient() -> None:

@@ -22,8 +22,10 @@ from hpcdi.policy import memories, networks
 from hpcdi.policy.create import create_policy
 from hpcdi.policy.players import Group, with_players
 from hpcdi.policy.returns import gae, n_step
+from hpcdi.policy.sequences import with_length
 from hpcdi.run.experiment import load_experiment
-from hpcdi.types import Columns
+from hpcdi.store.rows import sequence_rows
+from hpcdi.types import Columns, SequenceRule
 
 pytestmark = pytest.mark.usefixtures("one_torch_thread")
 
@@ -185,6 +187,7 @@ def played(cfg: TeamConfig, game: Any, episodes: int = 2) -> tuple[Any, Columns,
     team, rows, last, lengths = Team(game), [], [], []
     for _ in range(episodes):
         seen, _ = team.reset(seed=0)
+        actor.reset(None)
         over, count = False, 0
         while not over:
             observation = {f"observation/{n}": np.asarray(c)[None] for n, c in flat(seen)}
@@ -452,6 +455,80 @@ def test_an_update_of_qmix_moves_its_mixing_network() -> None:
     assert all(moved)
 
 
+def remembering(kind: str, **settings: Any) -> dict[str, Any]:
+    return {
+        "type": kind,
+        "model": {"encoder_hidden_size_list": [8], "memory": "gru", "memory_size": 4},
+        "collect": {"unroll_len": 3},
+        "discount_factor": GAMMA,
+        **settings,
+    }
+
+
+def sequences_of(cfg: TeamConfig, game: Any) -> dict[str, torch.Tensor]:
+    """Sequences of the team, as a learner's ring gathers them, of six episodes."""
+    actor, transitions, lengths, last = played(cfg, game, episodes=6)
+    made = actor.train_columns(transitions, lengths, last)
+    assert not made.views
+    columns = {**transitions, **made.columns}
+    starts = columns["sequence_len"].nonzero()[0]
+    rows = sequence_rows(starts, columns["sequence_len"][starts], cfg.sequence.length)
+    return {name: torch.from_numpy(column[rows]) for name, column in columns.items()}
+
+
+@pytest.mark.parametrize("kind", ["vdn", "qmix"])
+def test_a_memory_learns_the_value_of_the_team_from_its_sequences(kind: str) -> None:
+    """Relay's hares: the first leaves after two of four steps, and its memory runs on."""
+    own = remembering(kind, learn={"burn_in": 1, "loss": "mse"})
+    cfg = config(Relay(), policies={"hare": own, "fox": remembering("vdn")})
+    assert cfg.sequence == SequenceRule(3, 3)
+    batch = sequences_of(cfg, Relay())
+    assert batch["sequence_len"][:, 0].tolist() == [3, 1] * 6
+    built = policy(cfg, "learn")._policies["hare"]
+    rows, numbers = Group("hare", cfg.policies["hare"], cfg).learnt(batch)
+    assert (len(rows["action"]), numbers) == (24, None)
+    losses, value, priority = built.losses(with_length(rows))
+    for team in range(12):
+        length, two = [3, 1][team % 2], slice(2 * team, 2 * team + 2)
+        state = {"hidden": rows["state/hidden"][two, 0]}
+        values, mixed, best = [], [], []
+        for step in range(length):
+            seen = {n[12:]: c[two, step] for n, c in rows.items() if n.startswith("observation/")}
+            with torch.no_grad():
+                output, state = built._model(seen, state)
+            values.append(output)
+            now = {n: c[two, step] for n, c in rows.items() if c.ndim > 1}
+            action = rows["action"][two, step].unsqueeze(1)
+            mixed.append(built.mixed(built._model, output.gather(1, action)[:, 0], now).item())
+            best.append(built.mixed(built._model, output.amax(dim=1), now).item())
+        paid = rows["n_step_return"][two][0]
+        # the last step bootstraps from behind the sequence, or the whole of it is burn-in
+        errors = [
+            paid[step].item() + GAMMA * best[step + 1] - mixed[step] for step in range(length - 1)
+        ]
+        assert value[two].tolist() == pytest.approx([np.mean(mixed[:-1] or [0])] * 2, abs=1e-4)
+        assert losses[two].tolist() == pytest.approx(
+            [np.mean(np.square(errors or [0]))] * 2, abs=1e-3
+        )
+        assert priority[two].tolist() == pytest.approx(
+            [np.mean(np.abs(errors or [0]))] * 2, abs=1e-3
+        )
+    log = policy(cfg, "learn").learn_mode.forward({**batch, "weight": torch.ones(12)})
+    assert np.isfinite(log["hare/total_loss"])
+
+
+def test_a_memory_of_attention_keeps_its_stacks_for_each_player() -> None:
+    model = {"encoder_hidden_size_list": [8], "memory": "gtrxl", "memory_size": 8}
+    cfg = config(Recall(3), policies={"all": remembering("qmix", model=model)})
+    actor, transitions, lengths, last = played(cfg, Recall(3))
+    stacks = actor.train_columns(transitions, lengths, last).stacks
+    assert stacks
+    assert {name.split("/")[1] for name in stacks} == {"player_0", "player_1"}
+    rows, _ = Group("all", cfg.policies["all"], cfg).learnt(sequences_of(cfg, Recall(3)))
+    log = policy(cfg, "learn")._policies["all"]._forward_learn(rows)
+    assert log["total_loss"] > 0
+
+
 # ----------------------------------------------------------------------------------------- settings
 
 
@@ -476,6 +553,16 @@ def test_settings_that_do_not_fit_are_named() -> None:
     lstm = {**PPO, "model": {"memory": "lstm"}, "collect": {"unroll_len": 64}}
     said = problems_of(Relay(), policies={"hare": lstm, "fox": PPO}, collect={"n_sample": 32})
     assert "policies.hare.collect.unroll_len: is above policy.collect.n_sample (32)" in said
+    said = problems_of(Relay(), policies={"hare": remembering("vdn"), "fox": {"type": "dqn"}})
+    assert "policies: all learn from single steps, or all by a memory from sequences of one" in said
+    said = problems_of(Recall(), policies={"all": remembering("qmix")}, random_collect_size=9)
+    assert "random_collect_size: has no states for a memory" in said
+    both = remembering("qmix", learn={"burn_in": 3, "extra_loss": {"type": "a:b"}})
+    said = problems_of(Recall(), policies={"all": both})
+    assert "learn.burn_in: leaves nothing of collect.unroll_len" in said
+    assert "learn.extra_loss: is not for a memory of qmix yet" in said
+    said = problems_of(Recall(), policies={"all": {"type": "vdn", "learn": {"burn_in": 1}}})
+    assert "learn.burn_in: is for a memory, and model.memory is none" in said
     said = problems_of(Relay(), policies={"a": PPO}, players={"hare*": "b"})
     assert "players.hare*: is b, no policy; there are a" in said
 

@@ -141,7 +141,7 @@ class ReplayActing(ActingPolicy):
         """Returns the n-step return, and the row and discount of its bootstrap value."""
         cfg = self._cfg
         n_step = n_step_columns(transitions, item_len, cfg.discount_factor, cfg.nstep)
-        if not cfg.LEARNS_FROM_SEQUENCES:
+        if not self.has_sequences():
             return n_step
         # without the views: the successor of a step is in its sequence
         return TrainColumns({**n_step.columns, **self.sequence_columns(item_len)})

@@ -1,0 +1,98 @@
+"""Sequences of a replay buffer's batch, which a memory learns from: R2D2, VDN and QMIX."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from hpcdi.policy import networks
+from hpcdi.policy.memories import LENGTH, State, state_of
+
+_LENGTH = "length"
+
+
+def with_length(batch: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Returns a batch whose rows are sequences: ``length`` [sequences] for ``sequence_len``.
+
+    Args:
+        batch: columns [sequences, steps, ...], as they were stored.
+    """
+    columns = dict(batch)
+    columns[_LENGTH] = columns.pop(LENGTH)[:, 0].long()
+    return columns
+
+
+class Sequences:
+    """Sequences drawn from a replay buffer, which a network unrolls.
+
+    The memory begins with the stored state, and reads the first steps without learning from them,
+    so that its state where learning begins is that of the present network (Kapturowski et al. 2019,
+    2.3). At the start of an episode the state is exact, and no burn-in is needed.
+
+    Args:
+        batch: ``observation, bootstrap_offset, bootstrap_discount`` and ``state/<name>``:
+            [sequences, steps, ...]; and ``length``, int64 [sequences]: steps from there on are
+            filler. See `with_length`.
+        burn_in: steps that only the memory reads.
+
+    Attributes:
+        learnt: steps that are neither burn-in nor filler, bool [sequences, steps].
+        counts: of these, those whose bootstrap is in the sequence, or that need none.
+    """
+
+    def __init__(self, batch: Mapping[str, Tensor], burn_in: int) -> None:
+        lengths, most = batch[_LENGTH], batch["bootstrap_offset"].shape[1]
+        self._batch = batch
+        self._states = {name: state[:, 0] for name, state in state_of(batch).items()}
+        self._steps = torch.arange(most, device=lengths.device)
+        states = self._states.values()
+        is_first = torch.stack([(state == 0).flatten(1).all(dim=1) for state in states])
+        self._burnt = torch.where(is_first.all(dim=0), 0, burn_in).minimum(lengths)
+        self._in_burn_in = self._steps < self._burnt.unsqueeze(1)
+        self.learnt = (self._steps < lengths.unsqueeze(1)) & ~self._in_burn_in
+        self._ahead = self._steps + batch["bootstrap_offset"].long()
+        is_inside = self._ahead < lengths.unsqueeze(1)
+        self.counts = self.learnt & (is_inside | (batch["bootstrap_discount"] == 0))
+
+    def unrolled(self, forward: Callable[..., tuple[Tensor, State]]) -> Tensor:
+        """Returns outputs [sequences, steps, n], 0 in burn-in and filler.
+
+        Args:
+            forward: computes a network's output [rows, n] and next state.
+        """
+        states = self._states
+        if bool(self._in_burn_in.any()):
+            chosen = self._burnt > 0
+            with torch.no_grad():
+                before = {name: state[chosen] for name, state in states.items()}
+                seen = self._seen(self._in_burn_in)
+                _, after = forward(seen, {**before, LENGTH: self._burnt[chosen]})
+            states = {name: state.clone() for name, state in states.items()}
+            for name, state in states.items():
+                state[chosen] = after[name].to(state.dtype)
+        chosen = self.learnt.any(dim=1)
+        before = {name: state[chosen] for name, state in states.items()}
+        lengths = self.learnt.sum(dim=1)[chosen]
+        outputs, _ = forward(self._seen(self.learnt), {**before, LENGTH: lengths})
+        padded = outputs.new_zeros(*self.learnt.shape, outputs.shape[1])
+        padded[self.learnt] = outputs
+        return padded
+
+    def ahead(self, values: Tensor) -> Tensor:
+        """Returns for each step the value of that which it bootstraps from, [sequences, steps].
+
+        Args:
+            values: of each step, [sequences, steps]; where `counts` is false, any is returned.
+        """
+        return values.gather(1, self._ahead.clamp(max=len(self._steps) - 1))
+
+    def means(self, values: Tensor) -> Tensor:
+        """Returns means over the steps that count, [sequences], of values [sequences, steps]."""
+        number = self.counts.sum(dim=1).clamp(min=1)
+        return torch.where(self.counts, values, 0.0).sum(dim=1) / number
+
+    def _seen(self, steps: Tensor) -> Any:
+        return networks.rows_of(networks.observation_of(self._batch), steps)
