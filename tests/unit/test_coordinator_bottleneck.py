@@ -25,6 +25,7 @@ def seen(
     policy: dict[str, Any] | None = None,
     elapsed_s: float = 100.0,
     evaluating_s: float = 0.0,
+    evaluations: int = 2,
     **facts: Any,
 ) -> RunSeen:
     """A run of a learner and two collectors, by their shares of time, on sixteen cores."""
@@ -34,7 +35,7 @@ def seen(
         Rank("learner", learner, cpu[0]),
         *[Rank("collector", collectors, cpu[1])] * 2,
     ]
-    used = Used(elapsed_s, dict(enumerate(ranks)), evaluating_s)
+    used = Used(elapsed_s, dict(enumerate(ranks)), evaluating_s, evaluations)
     return RunSeen(compile_config(mapping).config, used, **{"cores": 16, **facts})
 
 
@@ -100,6 +101,7 @@ def test_what_holds_a_run_back_is_named(run: RunSeen, kind: str, words: str) -> 
     [
         seen(BUSY, STEPS),
         seen({"wait": 0.3, "train": 0.7}, STEPS, evaluating_s=20.0),
+        seen(BUSY, STEPS, evaluating_s=120.0, evaluations=1),
         seen({"wait": 0.9, "train": 0.1}, STEPS, elapsed_s=10.0),
         seen({"wait": 0.9, "train": 0.1}, STEPS, cores=3),
         seen({"wait": 0.9, "train": 0.1}, STEPS, takes_turns=True),
@@ -117,10 +119,10 @@ def test_a_healthy_run_gets_no_advice(run: RunSeen) -> None:
 def test_the_time_before_learning_began_does_not_count() -> None:
     def used(elapsed_s: float, waited_s: float, cpu_s: float) -> Used:
         rank = Rank("learner", {"wait": waited_s / elapsed_s}, cpu_s / elapsed_s)
-        return Used(elapsed_s, {1: rank}, evaluating_s=elapsed_s / 2)
+        return Used(elapsed_s, {1: rank}, evaluating_s=elapsed_s / 2, evaluations=int(elapsed_s))
 
     later = used(100.0, 46.0, 50.0).since(used(40.0, 40.0, 2.0))
-    assert (later.elapsed_s, later.evaluating_s) == (60.0, 30.0)
+    assert (later.elapsed_s, later.evaluating_s, later.evaluations) == (60.0, 30.0, 60)
     assert later.ranks[1].shares["wait"] == pytest.approx(0.1)
     assert later.ranks[1].cpu == pytest.approx(0.8)
     unseen = used(100.0, 46.0, 50.0).since(

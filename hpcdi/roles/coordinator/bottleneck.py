@@ -22,6 +22,8 @@ _MUCH = 0.5
 """A share of time above which a rank does one thing mostly."""
 _BIG_GROWTH, _LARGE_LOSS, _BEYOND = 30.0, 100.0, 10.0
 _FEW_POINTS = 8
+_SOME = 2
+"""Evaluations from which on it is known how much of the time they take."""
 _QUICK = 50.0
 """Updates a second above which a learner is not slow."""
 _OFTEN = 64.0
@@ -63,11 +65,13 @@ class Used:
         elapsed_s: seconds.
         ranks: that have reported.
         evaluating_s: seconds that its evaluations have taken, together; there is one at a time.
+        evaluations: number of them, with one that is under way.
     """
 
     elapsed_s: float
     ranks: Mapping[int, Rank]
     evaluating_s: float = 0.0
+    evaluations: int = 0
 
     def since(self, before: Used) -> Used:
         """Returns how it has used its time since then."""
@@ -77,7 +81,8 @@ class Used:
             for number, rank in self.ranks.items()
         }
         evaluating_s = self.evaluating_s - before.evaluating_s
-        return Used(self.elapsed_s - before.elapsed_s, ranks, evaluating_s)
+        evaluations = self.evaluations - before.evaluations
+        return Used(self.elapsed_s - before.elapsed_s, ranks, evaluating_s, evaluations)
 
 
 @dataclass(frozen=True)
@@ -175,7 +180,7 @@ def _disk(seen: RunSeen) -> str:
 
 def _evaluation(seen: RunSeen) -> str:
     share = seen.used.evaluating_s / (max(seen.collectors, 1) * seen.used.elapsed_s)
-    if share < 0.25:
+    if share < 0.25 or seen.used.evaluations < _SOME:  # of the first one nobody knows how often
         return ""
     cfg = seen.config.policy.eval
     return (

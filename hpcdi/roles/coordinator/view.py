@@ -415,13 +415,15 @@ class RunView:
     def _used(self, run: Scheduler, now: float) -> Used:
         """What all ranks have used so far."""
         ranks = {COORDINATOR_RANK: Rank("coordinator", self.meter.shares(), self.meter.cpu())}
-        evaluating_s = sum(one.took_s for group in run.groups for one in group.evaluations)
+        over = [one.took_s for group in run.groups for one in group.evaluations]
+        under_way = list[float]()
         for worker in run.workers:
             if worker.shares and not worker.is_guest:
                 ranks[worker.rank] = Rank(worker.role, worker.shares, worker.cpu)
             if worker.is_evaluating:
-                evaluating_s += now - worker.started  # one that is under way
-        return Used(now - self._started, ranks, evaluating_s)
+                under_way.append(now - worker.started)
+        evaluations = [*over, *under_way]
+        return Used(now - self._started, ranks, sum(evaluations), len(evaluations))
 
     def _seen(self, run: Scheduler, now: float) -> RunSeen:
         used, replay = self._used(run, now), run.groups.replay_figures()
