@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from itertools import groupby
 from operator import itemgetter
 from pathlib import Path
@@ -23,6 +22,7 @@ from typing import Any
 
 import numpy as np
 
+from hpcdi.dataclass import dataclass
 from hpcdi.errors import ShardError, StoreError
 from hpcdi.store.block import Block
 from hpcdi.store.layout import RunLayout, name_of

@@ -30,8 +30,9 @@ A message says what happened, where (rank, path, key), and what to do next.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
+
+from hpcdi.dataclass import dataclass
 
 EXIT_DONE = 0
 EXIT_FAILED = 1

@@ -19,13 +19,13 @@ from __future__ import annotations
 import math
 import warnings
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from hpcdi.dataclass import dataclass
 from hpcdi.errors import LaunchError
 
 if TYPE_CHECKING:

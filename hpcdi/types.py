@@ -5,12 +5,13 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, ClassVar, NamedTuple, Protocol, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
+
+from hpcdi.dataclass import dataclass
 
 Array: TypeAlias = npt.NDArray[Any]
 """Any numpy array; docstrings give shapes and dtypes."""

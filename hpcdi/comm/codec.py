@@ -22,7 +22,6 @@ import re
 import struct
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from functools import cache, lru_cache
 from pathlib import Path, PurePath
 from typing import Any, TypeVar
@@ -30,6 +29,7 @@ from typing import Any, TypeVar
 import numpy as np
 
 from hpcdi.comm.records import RecordForm
+from hpcdi.dataclass import dataclass
 from hpcdi.errors import CommError
 from hpcdi.types import Array, BlockSchema, ColumnSpec, Lockstep, RowView, ShardRef
 from hpcdi.utils.nested import parse_json

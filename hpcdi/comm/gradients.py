@@ -27,7 +27,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import field
 from functools import partial
 
 import torch
@@ -44,6 +44,7 @@ from hpcdi.comm.group import (
     new_group,
     waiting_for,
 )
+from hpcdi.dataclass import dataclass
 from hpcdi.errors import CommError, GroupBrokenError
 
 DEFAULT_BUCKET_BYTES = 4 * 2**20  # as measured above

@@ -23,7 +23,6 @@ import sys
 import weakref
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from datetime import timedelta
 from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol
@@ -32,6 +31,7 @@ import torch
 import torch.distributed as dist
 
 from hpcdi.comm.codec import from_bytes, to_bytes
+from hpcdi.dataclass import dataclass
 from hpcdi.errors import CommError, GroupBrokenError, GroupNotFormedError
 from hpcdi.utils.watchdog import WAITING
 

@@ -24,13 +24,14 @@ learn in a league, that a message is about; without a league there is one, "main
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
 import numpy as np
 
 from hpcdi.comm.codec import recorded, sendable
 from hpcdi.config.schedule import Value
+from hpcdi.dataclass import dataclass
 from hpcdi.types import MAIN, Array, GameCounts, Lockstep, ShardRef
 
 

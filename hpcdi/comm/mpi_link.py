@@ -17,7 +17,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
 import numpy as np
@@ -27,6 +27,7 @@ from hpcdi.comm.codec import decode, encode, frame_sizes
 from hpcdi.comm.doorbell import Doorbell, Ringer
 from hpcdi.comm.failure import ranks_may_die
 from hpcdi.comm.messages import Message, RankLost
+from hpcdi.dataclass import dataclass
 from hpcdi.types import Array
 from hpcdi.utils.backoff import PROBES, Backoff
 

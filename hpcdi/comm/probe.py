@@ -14,12 +14,12 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from hpcdi.comm.codec import sendable
+from hpcdi.dataclass import dataclass
 from hpcdi.errors import CommError
 
 if TYPE_CHECKING:

@@ -20,12 +20,12 @@ import dataclasses
 import struct
 import typing
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
 import numpy as np
 
+from hpcdi.dataclass import dataclass
 from hpcdi.types import Array, BlockSchema
 
 _ALIGNMENT = 16

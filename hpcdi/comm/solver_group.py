@@ -23,7 +23,6 @@ import os
 import platform
 import signal
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from enum import Enum
 
 import numpy as np
@@ -47,6 +46,7 @@ from hpcdi.comm.solver_protocol import (
     unpack,
 )
 from hpcdi.comm.world import communicator
+from hpcdi.dataclass import dataclass
 from hpcdi.errors import CommError, EnvError
 
 _RANK_DIED = {

@@ -18,13 +18,13 @@ from __future__ import annotations
 import contextlib
 import struct
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from enum import IntEnum
 from types import MappingProxyType
 from typing import NamedTuple, Self
 
 import numpy as np
 
+from hpcdi.dataclass import dataclass
 from hpcdi.errors import CommError, LaunchError
 from hpcdi.types import Array
 

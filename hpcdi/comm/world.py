@@ -8,7 +8,6 @@ from __future__ import annotations
 import platform
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from typing import Any, TypeVar
 
 import numpy as np
@@ -16,6 +15,7 @@ from mpi4py import MPI
 
 from hpcdi.comm.codec import from_bytes, to_bytes
 from hpcdi.comm.mpi_link import MpiLink
+from hpcdi.dataclass import dataclass
 from hpcdi.errors import LaunchError, RankMissingError
 from hpcdi.types import Array
 from hpcdi.utils.backoff import Backoff

@@ -6,10 +6,10 @@ The scripts in ``slurm/`` have the same body, `SLURM_BODY`, below their own opti
 from __future__ import annotations
 
 import shlex
-from dataclasses import dataclass
 from pathlib import Path
 
 from hpcdi.config.schema import SlurmConfig
+from hpcdi.dataclass import dataclass
 from hpcdi.store.layout import RunLayout
 from hpcdi.utils.metrics import counted
 

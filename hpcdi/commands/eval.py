@@ -10,7 +10,6 @@ import math
 import time
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -21,6 +20,7 @@ from hpcdi.commands import versus
 from hpcdi.commands.film import Film
 from hpcdi.commands.options import add_policy, at_least, make_parser
 from hpcdi.commands.saved_policy import LoadedPolicy, find_policy, load_policy
+from hpcdi.dataclass import dataclass
 from hpcdi.env.create import create_env_manager
 from hpcdi.env.manager import EnvManager
 from hpcdi.errors import EXIT_DONE

@@ -20,6 +20,7 @@ from hpcdi.commands.export_played import ProgramActor, mask_of, returns_of, star
 from hpcdi.commands.options import add_policy, at_least, make_parser
 from hpcdi.commands.saved_policy import LoadedPolicy, find_policy, load_policy
 from hpcdi.config.team import TeamConfig
+from hpcdi.dataclass import dataclass
 from hpcdi.errors import EXIT_DONE, LaunchError, PolicyError, PolicyFileError
 from hpcdi.run.run_folder import short
 from hpcdi.store.atomic import published
@@ -170,7 +171,7 @@ def _write_programs(
         say(f"  played       {given.play} episodes: returns are equal to the policy's")
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclass(frozen=True)
 class _Part:
     """A policy to export: the run's, or one of a team's.
 

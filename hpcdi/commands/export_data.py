@@ -13,7 +13,7 @@ import time
 import warnings
 from argparse import ArgumentParser, ArgumentTypeError, Namespace
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +24,7 @@ from hpcdi.commands.saved_policy import check_trusted
 from hpcdi.config.load import load
 from hpcdi.config.schema import ExperimentConfig
 from hpcdi.data import Episode, read_episodes
+from hpcdi.dataclass import dataclass
 from hpcdi.env.episode_values import EpisodeValues, registered_spec
 from hpcdi.env.mpi.launch import located
 from hpcdi.errors import EXIT_DONE, LaunchError

@@ -10,6 +10,7 @@ import numpy as np
 
 from hpcdi.commands.eval import played
 from hpcdi.commands.saved_policy import LoadedPolicy
+from hpcdi.dataclass import dataclass
 from hpcdi.policy.base import ColumnarActor, TrainColumns
 from hpcdi.types import ACTION_MASK, Array, Columns, Settings, Spaces
 from hpcdi.utils.nested import column_rows
@@ -82,7 +83,7 @@ class ProgramActor:
             }
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclass(frozen=True)
 class _Played(LoadedPolicy):
     program: Any = None
 

@@ -6,9 +6,10 @@ import json
 import textwrap
 from collections import Counter
 from collections.abc import Iterable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 
 from hpcdi.commands.options import print_lines
+from hpcdi.dataclass import dataclass
 from hpcdi.errors import EXIT_DONE, EXIT_FAILED
 from hpcdi.utils.metrics import counted
 

@@ -7,10 +7,10 @@ import logging
 import os
 import time
 from collections.abc import Iterable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from hpcdi.dataclass import dataclass
 from hpcdi.store.files import check_file, open_file
 from hpcdi.utils.console import escaped
 from hpcdi.utils.nested import parse_json

@@ -70,7 +70,7 @@ _POLICY = '''\
 `hpcdi/policy/README.md` says what else there is: replay buffers, memories, masks, variants of DQN.
 """
 
-from dataclasses import dataclass
+from hpcdi.dataclass import dataclass
 
 from hpcdi.config.algorithms import ActorCriticModelConfig
 from hpcdi.config.fields import section, setting

@@ -6,8 +6,9 @@ import os
 import re
 import subprocess
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
+
+from hpcdi.dataclass import dataclass
 
 _QUOTA_LIMIT_S = 5.0
 """A quota server that does not answer must not end the examination."""

@@ -10,11 +10,12 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 from typing import Any
 
 from hpcdi.commands.logs import first_error, logs_of
+from hpcdi.dataclass import dataclass
 from hpcdi.errors import EXIT_DONE, EXIT_FAILED, EXIT_REQUEUE, LaunchError
 from hpcdi.run import run_folder, run_lock, slurm_queue
 from hpcdi.run.slurm_queue import QueueJob

@@ -7,7 +7,6 @@ import pwd
 import stat
 import sys
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +16,7 @@ from hpcdi.config.compiled import show_notes
 from hpcdi.config.load import read_mapping
 from hpcdi.config.modules import holds_modules, modules_beside, named_code, present_folder
 from hpcdi.config.schema import ExperimentConfig
+from hpcdi.dataclass import dataclass
 from hpcdi.errors import CheckpointError, LaunchError
 from hpcdi.policy.base import ColumnarActor, actor_of
 from hpcdi.run import run_folder

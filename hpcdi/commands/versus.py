@@ -6,7 +6,6 @@ import argparse
 import dataclasses
 import json
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +16,7 @@ from hpcdi.commands.run_state import find_run
 from hpcdi.commands.saved_policy import LoadedPolicy, find_policy, load_policy
 from hpcdi.config.league import OneVsOneCommanderConfig
 from hpcdi.config.schema import ExperimentConfig
+from hpcdi.dataclass import dataclass
 from hpcdi.env.best_response import Act
 from hpcdi.env.create import create_env_manager
 from hpcdi.env.manager import EnvManager

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from hpcdi.config.fields import section, sections, setting
@@ -17,6 +16,7 @@ from hpcdi.config.policy import (
     OnPolicyConfig,
     ReplayPolicyConfig,
 )
+from hpcdi.dataclass import dataclass
 from hpcdi.errors import Problem
 from hpcdi.types import Leaf, Settings
 

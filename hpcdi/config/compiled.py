@@ -5,11 +5,11 @@ from __future__ import annotations
 import dataclasses
 import sys
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from typing import Any
 
 from hpcdi.config.fields import Parser, restore, to_mapping
 from hpcdi.config.schema import ExperimentConfig, check
+from hpcdi.dataclass import dataclass
 from hpcdi.errors import ConfigError, Problem
 
 _MOST_PLACES = 3

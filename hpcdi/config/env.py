@@ -5,11 +5,11 @@ from __future__ import annotations
 import dataclasses
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from typing import Any, Self
 
 from hpcdi.config.fields import ComponentConfig, component, setting
 from hpcdi.config.schedule import Course, courses_of
+from hpcdi.dataclass import dataclass
 from hpcdi.errors import Problem
 from hpcdi.utils.registry import ENV_MANAGER_REGISTRY
 

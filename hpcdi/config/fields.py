@@ -25,9 +25,10 @@ import math
 import types
 import typing
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import MISSING, dataclass, field
+from dataclasses import MISSING, field
 from typing import Any, TypeVar, cast
 
+from hpcdi.dataclass import dataclass
 from hpcdi.errors import ConfigError, Problem, UnknownTypeError
 from hpcdi.utils.registry import Registry, import_module
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
 
 from hpcdi.config.fields import section, setting
 from hpcdi.config.roles import SoloCommanderConfig
+from hpcdi.dataclass import dataclass
 from hpcdi.errors import Problem
 from hpcdi.types import MAIN
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass
 
 from hpcdi.config.env import ManagerConfig, NamedEnvConfig, OverlappingConfig
 from hpcdi.config.fields import component, section, setting
+from hpcdi.dataclass import dataclass
 from hpcdi.errors import Problem
 from hpcdi.utils.registry import ENV_MANAGER_REGISTRY
 

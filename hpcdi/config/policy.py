@@ -6,7 +6,6 @@ import dataclasses
 import math
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import Any, ClassVar, Self
 
 from hpcdi.config.fields import ComponentConfig, component, section, sections, setting
@@ -19,6 +18,7 @@ from hpcdi.config.roles import (
     SerialCollectorConfig,
     SoloCommanderConfig,
 )
+from hpcdi.dataclass import dataclass
 from hpcdi.errors import Problem
 from hpcdi.types import Interval, Leaf, SequenceRule, Settings
 from hpcdi.utils.registry import (

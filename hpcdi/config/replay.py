@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass
 
 from hpcdi.config.fields import ComponentConfig, section, setting
+from hpcdi.dataclass import dataclass
 from hpcdi.errors import Problem
 
 

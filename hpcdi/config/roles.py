@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import Any
 
 from hpcdi.config.fields import ComponentConfig, section, setting
+from hpcdi.dataclass import dataclass
 from hpcdi.errors import Problem
 from hpcdi.types import MAIN
 from hpcdi.utils.registry import load_object

@@ -18,8 +18,9 @@ from __future__ import annotations
 import itertools
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any, TypeAlias
+
+from hpcdi.dataclass import dataclass
 
 Value: TypeAlias = float | int | bool | str
 Scheduled: TypeAlias = Mapping[str, tuple[Value, float]]

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from typing import Any
 
 from hpcdi.config.env import EnvConfig, OverlappingConfig
@@ -17,6 +16,7 @@ from hpcdi.config.mpi_env import MpiEnvConfig
 from hpcdi.config.policy import PolicyConfig, ReplayPolicyConfig
 from hpcdi.config.replay import AdvancedBufferConfig
 from hpcdi.config.roles import InteractionEvaluatorConfig, SoloCommanderConfig
+from hpcdi.dataclass import dataclass
 from hpcdi.errors import Problem
 from hpcdi.types import Interval
 from hpcdi.utils.registry import (

@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import fnmatch
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import Any, Self
 
 from hpcdi.config.fields import components, sections, setting
@@ -18,6 +17,7 @@ from hpcdi.config.policy import (
     PolicyConfig,
     TorchPolicyConfig,
 )
+from hpcdi.dataclass import dataclass
 from hpcdi.errors import Problem
 from hpcdi.types import Leaf, SequenceRule, Settings
 from hpcdi.utils.registry import POLICY_REGISTRY

@@ -56,11 +56,15 @@ class Loader(yaml.SafeLoader):
 
 
 class Dumper(yaml.SafeDumper):
-    """Writes texts in quotes that would be words of 1.1, or of `_WORDS`."""
+    """Writes texts in quotes that would be words of 1.1, or of `_WORDS`; and no aliases."""
 
     yaml_implicit_resolvers = {  # noqa: RUF012 (PyYAML's own way)
         first: [*words] for first, words in yaml.SafeDumper.yaml_implicit_resolvers.items()
     }
+
+    def ignore_aliases(self, data: Any) -> bool:  # noqa: ARG002
+        """Returns True: what stands in two places is written twice."""
+        return True
 
 
 def _integer(loader: Loader, node: yaml.ScalarNode) -> int:

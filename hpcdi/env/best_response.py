@@ -10,11 +10,11 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
 
+from hpcdi.dataclass import dataclass
 from hpcdi.env.contract import Space
 from hpcdi.errors import EnvError
 from hpcdi.types import ACTION_MASK, Columns

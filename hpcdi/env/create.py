@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -20,6 +19,7 @@ from hpcdi.config.env import (
     OverlappingConfig,
 )
 from hpcdi.config.schedule import Scheduled
+from hpcdi.dataclass import dataclass
 from hpcdi.env.base import EnvFn
 from hpcdi.env.child_process import OPEN_FILES, ChildWorker
 from hpcdi.env.contract import Origin

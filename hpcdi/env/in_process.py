@@ -19,7 +19,6 @@ import mmap
 import os
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from multiprocessing.connection import wait
 from types import MappingProxyType
 from typing import Any, Protocol, Self
@@ -27,6 +26,7 @@ from typing import Any, Protocol, Self
 import numpy as np
 
 from hpcdi.config.schedule import Scheduled
+from hpcdi.dataclass import dataclass
 from hpcdi.env.base import BackendStep, EnvFacts, EnvFailure, EnvFn, EpisodeStart
 from hpcdi.env.contract import (
     Origin,

@@ -15,6 +15,7 @@ from typing import Any
 
 from hpcdi.config.env import ChildConfig, EnvConfig
 from hpcdi.config.schedule import KWARGS
+from hpcdi.dataclass import dataclass
 from hpcdi.env.contract import Space, origin_of, parts_of_reset, read_spaces
 from hpcdi.env.create import get_env_cls, single_env_fns
 from hpcdi.env.gymnasium import failed_in_making, place_within, refuse_spaces
@@ -34,7 +35,7 @@ Origin = Mapping[str, tuple[float, ...]]
 """See ``env.origin``."""
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclass(frozen=True)
 class Seen:
     """What an environment is.
 

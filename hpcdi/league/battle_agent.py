@@ -16,13 +16,13 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
+from hpcdi.dataclass import dataclass
 from hpcdi.errors import PolicyError
 from hpcdi.store.policies import PolicyImage, read_policy
 from hpcdi.types import Array, Columns, Episodes, GameCounts, Games, Settings, Step

@@ -12,13 +12,13 @@ from __future__ import annotations
 import dataclasses
 import itertools
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import PurePath
 from typing import Any
 
 import numpy as np
 
 from hpcdi.config.league import LEARNING, LeagueConfig
+from hpcdi.dataclass import dataclass
 from hpcdi.types import MAIN, Array, GameCounts
 
 _ELO = 400 / np.log(10)

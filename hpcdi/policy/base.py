@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, ClassVar, NamedTuple, Protocol
 
 import numpy as np
@@ -11,6 +10,7 @@ import numpy as np
 from hpcdi.config.compat import Configurable
 from hpcdi.config.fields import ComponentConfig
 from hpcdi.config.policy import PolicyConfig
+from hpcdi.dataclass import dataclass
 from hpcdi.errors import PolicyError
 from hpcdi.types import Array, Columns, RowView, Settings, Transition
 

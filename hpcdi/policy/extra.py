@@ -8,15 +8,15 @@ shows both.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 import torch
 from torch import Tensor, nn
 
+from hpcdi.dataclass import dataclass
 from hpcdi.errors import PolicyError
 from hpcdi.policy.gradient_step import mean_share
-from hpcdi.utils.registry import call_named
+from hpcdi.policy.named import call_named
 
 Found: TypeAlias = tuple[Tensor, Mapping[str, Tensor | float]]
 """The loss, a scalar, and scalars to log: shares of a part in the batch's, see `Outputs.mean`."""

@@ -61,6 +61,7 @@ from hpcdi.config.policy import ModelConfig
 from hpcdi.errors import PolicyError
 from hpcdi.policy.gtrxl import GTrXL
 from hpcdi.policy.memories import LENGTH, Recurrent, State, initial_state, state_of
+from hpcdi.policy.named import call_named
 from hpcdi.policy.spaces import (
     SMALLEST_IMAGE,
     action_leaves,
@@ -70,7 +71,6 @@ from hpcdi.policy.spaces import (
     without,
 )
 from hpcdi.types import ACTION_MASK, Columns, Leaf
-from hpcdi.utils.registry import call_named
 
 Observation = Tensor | dict[str, Tensor]
 _ACTIVATIONS: dict[str, type[nn.Module]] = {

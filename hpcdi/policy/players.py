@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -19,6 +18,7 @@ import numpy as np
 from hpcdi.config.algorithms import VDNConfig
 from hpcdi.config.policy import TorchPolicyConfig
 from hpcdi.config.team import TeamConfig
+from hpcdi.dataclass import dataclass
 from hpcdi.errors import Problem
 from hpcdi.policy.acting.base import SEQUENCE_LEN
 from hpcdi.policy.base import TrainColumns

@@ -9,13 +9,13 @@ import json
 import logging
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, Protocol, TypeAlias
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
+from hpcdi.dataclass import dataclass
 from hpcdi.errors import PolicyError
 from hpcdi.policy.networks import Greedy
 from hpcdi.types import ACTION_MASK, Array

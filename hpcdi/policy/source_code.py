@@ -10,13 +10,13 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, Protocol
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
+from hpcdi.dataclass import dataclass
 from hpcdi.errors import PolicyError
 from hpcdi.policy.programs import exporting
 from hpcdi.types import Array

@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Collection, Iterable, Mapping
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from hpcdi.comm.messages import AdmitBlock, Batches, BlockAdmitted, BlockReady, BlockStored
 from hpcdi.config.schema import ExperimentConfig
+from hpcdi.dataclass import dataclass
 from hpcdi.replay.index import ReplayIndex, Slots
 from hpcdi.replay.monitor import Monitor
 from hpcdi.replay.partition import (

@@ -32,7 +32,7 @@ from __future__ import annotations
 import dataclasses
 from collections import deque
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any, ClassVar
 
 import numpy as np
@@ -46,6 +46,7 @@ from hpcdi.comm.messages import (
     DataDemand,
 )
 from hpcdi.config.replay import AdvancedBufferConfig
+from hpcdi.dataclass import dataclass
 from hpcdi.errors import BufferContractError
 from hpcdi.replay.index import ReplayIndex
 from hpcdi.replay.placer import RowPlacer, ring_rows

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterable
-from dataclasses import dataclass
 
+from hpcdi.dataclass import dataclass
 from hpcdi.errors import BufferContractError
 
 RING_SLACK = 1.25

@@ -33,7 +33,7 @@ from hpcdi.policy.base import owner_of
 from hpcdi.store.layout import RunLayout
 from hpcdi.utils.lifetime import Closing
 from hpcdi.utils.log import LOGGER
-from hpcdi.utils.progress import Evaluation
+from hpcdi.utils.progress import USUAL_PATIENCE, Evaluation
 from hpcdi.utils.registry import named_in_module
 
 COORDINATOR, LEARNER, COLLECTOR = "coordinator", "learner", "collector"
@@ -300,7 +300,7 @@ class EarlyStop(Callback):
     _EPISODES = 20
 
     def __init__(
-        self, evaluations: int = 10, least: float = 0.0, *, after_rise: bool = False
+        self, evaluations: int = USUAL_PATIENCE, least: float = 0.0, *, after_rise: bool = False
     ) -> None:
         self._patience, self._least = evaluations, least
         self._best, self._in_vain, self._has_risen = -math.inf, 0, not after_rise

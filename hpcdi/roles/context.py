@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import os
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
 import numpy as np
@@ -14,6 +14,7 @@ from hpcdi.comm.link import Link
 from hpcdi.comm.messages import CollectTask, StopRequest
 from hpcdi.comm.pump import LinkPump, Pump
 from hpcdi.config.schema import ExperimentConfig, communicator_of
+from hpcdi.dataclass import dataclass
 from hpcdi.policy.create import create_policy
 from hpcdi.store.layout import RunLayout
 from hpcdi.transport import open_transport

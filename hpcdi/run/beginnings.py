@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from hpcdi.utils.progress import USUAL_PATIENCE
+
 _ON_POLICY = {
     "env.collector_env_num": 8,
     "policy.model.encoder_hidden_size_list": [64, 64],
@@ -79,10 +81,10 @@ def settings_of(algorithm: str) -> dict[str, Any]:
 def early_stop_of(algorithm: str) -> dict[str, Any]:
     """Returns the callback that ends a run for which nobody has said when it ends.
 
-    It waits for a quarter of the evaluations that fit into ``max_env_step``, 10 without one; and
-    for ever where no evaluation was better than the first episodes.
+    It waits for a quarter of the evaluations that fit into ``max_env_step``, `USUAL_PATIENCE`
+    without one; and for ever where no evaluation was better than the first episodes.
     """
     settings = settings_of(algorithm)
     most, every = settings.get(_MOST), str(settings.get("policy.eval.every", "")).partition(" ")[0]
-    patience = 10 if most is None else max(most // (4 * int(every)), 3)
+    patience = USUAL_PATIENCE if most is None else max(most // (4 * int(every)), 3)
     return {"type": "early_stop", "evaluations": patience, "after_rise": True}

@@ -57,7 +57,7 @@ def coordinate(context: WorkerContext, placement: Sequence[RankPlace], ends_at: 
     try:
         # slow: after the first lines
         from hpcdi.roles.coordinator.coordinator import Coordinator, look_seldom_for_cycles
-        from hpcdi.worker.coordinator import create_parallel_commander
+        from hpcdi.run.commander import make_commander
 
         resumed = resume.read_newest(
             layout,
@@ -74,7 +74,7 @@ def coordinate(context: WorkerContext, placement: Sequence[RankPlace], ends_at: 
                 config,
                 link,
                 layout,
-                make_commander=create_parallel_commander,
+                make_commander=make_commander,
                 is_terminal=os.environ.get(TERMINAL_VARIABLE) == "1",
                 cores=shared_cores(placement),
             ) as coordinator,

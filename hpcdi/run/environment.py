@@ -8,10 +8,10 @@ import os
 import re
 import zlib
 from collections.abc import Mapping, MutableMapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from hpcdi.dataclass import dataclass
 from hpcdi.errors import LaunchError
 from hpcdi.run.hostlist import compress, expand
 

@@ -18,7 +18,6 @@ import dataclasses
 import importlib.util
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Protocol
@@ -28,6 +27,7 @@ import numpy as np
 from hpcdi.config.load import read_mapping
 from hpcdi.config.policy import HindsightConfig, TorchPolicyConfig
 from hpcdi.config.schema import MINARI, ExperimentConfig
+from hpcdi.dataclass import dataclass
 from hpcdi.env.contract import Space, pick, read_spaces
 from hpcdi.errors import ConfigError, HpcdiError, Problem, ShardError, StoreError
 from hpcdi.policy.create import get_policy_cls

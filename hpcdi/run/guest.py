@@ -11,15 +11,16 @@ import platform
 import sys
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 
 import hpcdi
 from hpcdi.comm.failure import headline
 from hpcdi.comm.messages import PolicyRequest, PolicyUpdate, StopRequest
+from hpcdi.config import words
 from hpcdi.config.fields import to_mapping
-from hpcdi.config.load import dump, load
+from hpcdi.config.load import load
 from hpcdi.config.schema import ExperimentConfig, learners_of, why_no_guests
+from hpcdi.dataclass import dataclass
 from hpcdi.errors import EXIT_DONE, LaunchError, StoreError
 from hpcdi.roles.context import WorkerContext, role_seed
 from hpcdi.run import run_folder
@@ -41,7 +42,7 @@ _WELCOME_TYPES = {"hpcdi": str, "restarts": int, "ranks": int}
 def welcome(context: WorkerContext) -> None:
     """Write what guests must know before they join (rank 0)."""
     layout = context.layout
-    write_text(layout.guests_config_file, dump(to_mapping(context.config)), fsync=False)
+    write_text(layout.guests_config_file, words.write(to_mapping(context.config)), fsync=False)
     facts = {
         "hpcdi": hpcdi.__version__,
         "restarts": context.restarts,

@@ -15,15 +15,15 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from types import FrameType
 from typing import Any
 
-from hpcdi.config.compiled import show_notes
+from hpcdi.config.fields import to_mapping
 from hpcdi.config.mpi_env import MpiEnvConfig
-from hpcdi.config.schema import SystemConfig
+from hpcdi.config.schema import ExperimentConfig, SystemConfig
+from hpcdi.dataclass import dataclass
 from hpcdi.env.mpi.build import COMPILER_VARIABLE
 from hpcdi.env.mpi.launch import Program
 from hpcdi.errors import (
@@ -33,7 +33,6 @@ from hpcdi.errors import (
     EXIT_REQUEUE,
     EXIT_TERMINATED,
     EXIT_USAGE,
-    ConfigError,
     LaunchError,
     state_after,
 )
@@ -46,12 +45,10 @@ from hpcdi.run.environment import (
     WITHOUT_NETWORK,
     hand_over,
 )
-from hpcdi.run.experiment import check_data, load_experiment
 from hpcdi.run.private_folder import TEMPORARY_VARIABLE, own_folder
 from hpcdi.run.request import Ended, RunRequest
 from hpcdi.run.shared_memory import BACKING_VARIABLE, SHARED_MEMORY
 from hpcdi.run.signals import Meaning, Signals, preempt_signals
-from hpcdi.run.sizes import does_not_fit
 from hpcdi.run.solver_ranks import default_ranks, plan_ranks, words_of_solvers, world_of
 from hpcdi.run.start_guard import START_TIMEOUT_S
 from hpcdi.store.atomic import sweep_temporary
@@ -79,33 +76,36 @@ _ENDS = ("done", "failed", "stopped")
 _ALLOCATION_VARIABLES = ("SLURM_JOB_ID", "PBS_JOBID", "LSB_JOBID")
 
 
-def train(request: RunRequest) -> Ended:
-    """Check the experiment, start the ranks and wait for them.
+def ranks_of(request: RunRequest, config: ExperimentConfig) -> int:
+    """Returns how many ranks a run has.
 
     Raises:
-        ConfigError: the experiment is wrong.
-        LaunchError: it cannot be started.
+        LaunchError: they are too few.
     """
-    compiled, spaces = load_experiment(resume.config_of(request), resume.overrides_of(request))
-    config = compiled.config
-    if is_outside_allocation() and (problems := does_not_fit(config, spaces)):
-        raise ConfigError(problems)
     ranks = request.ranks
     if ranks is None and request.resume is not None:
         of_run = resume.ranks_of(request.resume)
         ranks = None if of_run is None else world_of(of_run, config)
     ranks = default_ranks(config) if ranks is None else ranks
     plan_ranks(ranks, config)
+    return ranks
+
+
+def train(request: RunRequest, config: ExperimentConfig, ranks: int, path: Path) -> Ended:
+    """Start the ranks of an experiment and wait for them.
+
+    Args:
+        request: the command line.
+        config: the experiment, checked.
+        ranks: their number.
+        path: the run folder.
+
+    Raises:
+        ConfigError: an environment's program cannot be built.
+        LaunchError: the ranks cannot be started.
+    """
     if isinstance(config.env, MpiEnvConfig):
         Program.of(config.env).prepare()  # errors of its compiler come before anything starts
-    mode = resume.start_mode(request, config, os.environ)
-    path = resume.folder_of(request, mode, config.exp_name)
-    if mode is resume.StartMode.DONE:
-        sys.stdout.write(f"hpcdi: {resume.done_line(path)}\n")
-        return Ended(path, EXIT_DONE)
-    if mode is not resume.StartMode.RESUME:
-        check_data(config, spaces)
-    show_notes([*compiled.notes, *resume.changes(request, config)])
     command = [
         *mpirun_command(ranks, may_die=_may_die(config.system), exports=[EXPERIMENT_VARIABLE]),
         *python_command("hpcdi", "train"),
@@ -118,7 +118,7 @@ def train(request: RunRequest) -> Ended:
         command += ["--time-limit", request.time_limit]
     try:
         with mpi_folders(is_outside_allocation()) as folders:
-            experiment = {EXPERIMENT_VARIABLE: hand_over(compiled.to_mapping())}
+            experiment = {EXPERIMENT_VARIABLE: hand_over(to_mapping(config))}
             with Job(command, path, folders, experiment) as job:
                 return Ended(path, job.wait(Patience.of(config.system)))
     finally:

@@ -7,12 +7,12 @@ import itertools
 import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from hpcdi.config.mpi_env import MpiEnvConfig
 from hpcdi.config.policy import PolicyConfig, TorchPolicyConfig
 from hpcdi.config.schema import ExperimentConfig, communicator_of, learners_of
+from hpcdi.dataclass import dataclass
 from hpcdi.errors import LaunchError
 from hpcdi.policy.spaces import image_axes, obs_leaves
 from hpcdi.run.hostlist import compress

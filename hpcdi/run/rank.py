@@ -7,11 +7,11 @@ import platform
 import sys
 from collections.abc import Mapping
 from contextlib import ExitStack
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from hpcdi.config.compiled import restore_config
+from hpcdi.dataclass import dataclass
 from hpcdi.errors import EXIT_DONE, EXIT_FAILED, HpcdiError, LaunchError
 from hpcdi.run.environment import (
     LAUNCHER_VARIABLE,

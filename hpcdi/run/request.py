@@ -5,8 +5,9 @@ Imports nothing heavy: a rank reads its command line before it may load numpy.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from pathlib import Path
+
+from hpcdi.dataclass import dataclass
 
 
 @dataclass(frozen=True)

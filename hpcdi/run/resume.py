@@ -6,7 +6,6 @@ import json
 import re
 import shutil
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from enum import Enum
 from functools import partial
 from pathlib import Path
@@ -15,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from hpcdi.config.fields import to_mapping
 from hpcdi.config.load import load, read_mapping
 from hpcdi.config.schema import ExperimentConfig
+from hpcdi.dataclass import dataclass
 from hpcdi.errors import CheckpointError, ConfigError, LaunchError, NoProgressError
 from hpcdi.run import run_folder
 from hpcdi.run.placement import RankPlace

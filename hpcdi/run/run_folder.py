@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import hpcdi
-from hpcdi.config.load import dump
+from hpcdi.config import words
 from hpcdi.errors import LaunchError, NoProgressError
 from hpcdi.run import latest, run_lock
 from hpcdi.run.environment import LAUNCHER_VARIABLE
@@ -35,6 +35,7 @@ from hpcdi.store.sealed import (
     write_sealed_json,
 )
 from hpcdi.utils.metrics import human_count
+from hpcdi.utils.progress import USUAL_PATIENCE
 from hpcdi.utils.trackers import seen_in
 
 if TYPE_CHECKING:
@@ -283,7 +284,7 @@ def reopen(layout: RunLayout, restarts: Mapping[str, Any], placement: list[dict[
 
 def keep_config(layout: RunLayout, config: Mapping[str, Any]) -> None:
     """Write the compiled experiment."""
-    write_sealed(layout.config_file, dump(config))
+    write_sealed(layout.config_file, words.write(config))
 
 
 def change_of_config(layout: RunLayout) -> str:
@@ -375,7 +376,7 @@ def ends_of(config: ExperimentConfig, goal: float) -> str:
     ends += [f"after {count} {what}" for count, what in limits]
     for entry in config.callbacks:
         if entry.get("type") == "early_stop":
-            patience = entry.get("evaluations", 10)
+            patience = entry.get("evaluations", USUAL_PATIENCE)
             ends.append(f"once {patience} evaluations in a row are no better than the best one")
     return ", or ".join(ends) or "when you stop it (Ctrl-C): no limit and no stop value is set"
 

@@ -18,10 +18,11 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, fields
 from pathlib import Path
 
 from hpcdi.comm.failure import abort_job
+from hpcdi.dataclass import dataclass
 from hpcdi.errors import EXIT_FAILED, LaunchError
 from hpcdi.run import slurm_queue
 from hpcdi.run.environment import LAUNCHER_VARIABLE

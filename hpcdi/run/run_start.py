@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
 from hpcdi.comm.codec import sendable
+from hpcdi.dataclass import dataclass
 from hpcdi.errors import EXIT_DONE
 from hpcdi.run.placement import Place, RankPlace
 

@@ -17,6 +17,7 @@ import traceback
 from collections.abc import Callable
 from contextlib import ExitStack
 from functools import partial
+from pathlib import Path
 
 import numpy as np
 import torch
@@ -24,7 +25,6 @@ import torch
 from hpcdi.comm.link import LocalWorld
 from hpcdi.comm.messages import StopRequest
 from hpcdi.comm.pump import LocalPump
-from hpcdi.config.compiled import show_notes
 from hpcdi.config.league import OneVsOneCommanderConfig
 from hpcdi.config.policy import PolicyConfig
 from hpcdi.config.schema import ExperimentConfig, learners_of, offline_iterations
@@ -32,7 +32,6 @@ from hpcdi.errors import (
     EXIT_DONE,
     EXIT_FAILED,
     EXIT_INTERRUPTED,
-    ConfigError,
     HpcdiError,
     StoreError,
 )
@@ -44,15 +43,15 @@ from hpcdi.roles.coordinator.scheduler import Outcome
 from hpcdi.roles.fault import FAULTS
 from hpcdi.roles.message_side import MessageSide
 from hpcdi.run import given, resume, run_folder
-from hpcdi.run.experiment import check_data, evaluation_goal, load_experiment
+from hpcdi.run.commander import make_commander
+from hpcdi.run.experiment import evaluation_goal
 from hpcdi.run.learner_rank import make_learner_rank
 from hpcdi.run.placement import RankPlace, useful_threads
 from hpcdi.run.policies import columnar_policy
 from hpcdi.run.private_folder import own_temporary_folder
-from hpcdi.run.request import Ended, RunRequest
+from hpcdi.run.request import Ended
 from hpcdi.run.run_lock import RunLock
 from hpcdi.run.signals import SignalFlag
-from hpcdi.run.sizes import does_not_fit
 from hpcdi.store.atomic import stay_in
 from hpcdi.store.disk_full import or_warn
 from hpcdi.store.layout import RunLayout
@@ -61,7 +60,6 @@ from hpcdi.types import Spaces
 from hpcdi.utils.backoff import wait_s
 from hpcdi.utils.lifetime import Closing
 from hpcdi.utils.log import LOGGER, close_log, open_log, say
-from hpcdi.worker.coordinator import create_parallel_commander
 
 _MOMENT_S = 0.05
 """Seconds that a role may go on before the others have their turns, and signals are handled."""
@@ -69,28 +67,22 @@ _REST_S = 0.001
 """Seconds of rest if no role has anything to do, e.g. while environments step in processes."""
 
 
-def serial(request: RunRequest) -> Ended:
+def serial(config: ExperimentConfig, spaces: Spaces, mode: resume.StartMode, path: Path) -> Ended:
     """Train in this process; its signal handlers are put back afterwards.
 
+    Args:
+        config: the experiment, checked.
+        spaces: its environment's.
+        mode: how the run begins.
+        path: the run folder.
+
     Raises:
-        ConfigError: the experiment is wrong. LaunchError: the run folder cannot be used.
+        LaunchError: the run folder cannot be used.
         PolicyError: there is no GPU, and policy.cuda is true.
     """
-    source = resume.config_of(request)
-    compiled, spaces = load_experiment(source, resume.overrides_of(request), over_ranks=False)
-    config = compiled.config
-    if problems := does_not_fit(config, spaces):
-        raise ConfigError(problems)
     set_threads(config.policy, spaces)
     learner_device(cuda=config.policy.cuda)  # raises without a GPU, before a folder is made
-    show_notes([*compiled.notes, *resume.changes(request, config)])
-    mode = resume.start_mode(request, config, os.environ)
-    layout = RunLayout(resume.folder_of(request, mode, config.exp_name))
-    if mode is resume.StartMode.DONE:
-        sys.stdout.write(f"hpcdi: {resume.done_line(layout.root)}\n")
-        return Ended(layout.root, EXIT_DONE)
-    if mode is not resume.StartMode.RESUME:
-        check_data(config, spaces)
+    layout = RunLayout(path)
     with own_temporary_folder(), RunLock(layout), ExitStack() as stack:
         stay_in(layout.root)
         placement = [RankPlace(platform.node(), pid=os.getpid(), role="serial")]
@@ -213,7 +205,7 @@ class LocalRun(Closing):
             config,
             self._world.link(0),
             layout,
-            make_commander=create_parallel_commander,
+            make_commander=make_commander,
             in_turns=True,
             store=lambda: self.collector.store(),
             is_terminal=os.isatty(1) and sys.stdout.isatty(),

@@ -20,10 +20,10 @@ import re
 import shutil
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
 
+from hpcdi.dataclass import dataclass
 from hpcdi.errors import LaunchError
 from hpcdi.run.environment import allocation, visible_gpus
 from hpcdi.run.job_end import END_VARIABLE

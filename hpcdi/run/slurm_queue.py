@@ -10,8 +10,8 @@ import os
 import re
 import time
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 
+from hpcdi.dataclass import dataclass
 from hpcdi.utils.answers import answer_of
 
 GONE = "UNKNOWN"

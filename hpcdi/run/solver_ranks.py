@@ -16,7 +16,6 @@ import dataclasses
 import os
 import platform
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +23,7 @@ from hpcdi.comm.solver_protocol import SolverPlace, ranks_text
 from hpcdi.config.compiled import restore_config
 from hpcdi.config.mpi_env import MpiEnvConfig
 from hpcdi.config.schema import ExperimentConfig
+from hpcdi.dataclass import dataclass
 from hpcdi.errors import LaunchError
 from hpcdi.run.environment import local_rank_of, rank_of, visible_gpus
 from hpcdi.run.placement import check_world, default_world_size, learner_count

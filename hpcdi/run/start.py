@@ -4,18 +4,25 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import os
+import sys
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
 from hpcdi.config.compiled import compile_config, show_notes
 from hpcdi.config.load import dump
+from hpcdi.errors import EXIT_DONE, ConfigError
+from hpcdi.run import resume
+from hpcdi.run.experiment import check_data, load_experiment
+from hpcdi.run.local import is_outside_allocation, ranks_of, train
 from hpcdi.run.private_folder import own_folder
 from hpcdi.run.request import Ended, RunRequest
+from hpcdi.run.sizes import does_not_fit
 
 
 def start(request: RunRequest, *, over_ranks: bool) -> Ended:
-    """Run an experiment to its end.
+    """Check an experiment, and run it to its end.
 
     Args:
         request: what is asked for.
@@ -23,18 +30,35 @@ def start(request: RunRequest, *, over_ranks: bool) -> Ended:
 
     Raises:
         ConfigError: the experiment is wrong. LaunchError: it cannot be started.
+        PolicyError: there is no GPU, and policy.cuda is true.
     """
-    with as_yaml(request.config) as config:
-        request = dataclasses.replace(request, config=config)
+    with as_yaml(request.config) as file:
+        request = dataclasses.replace(request, config=file)
+        source, overrides = resume.config_of(request), resume.overrides_of(request)
+        compiled, spaces = load_experiment(source, overrides, over_ranks=over_ranks)
+        config = compiled.config
+        is_here = not over_ranks or is_outside_allocation()
+        if is_here and (problems := does_not_fit(config, spaces)):
+            raise ConfigError(problems)
+        ranks = ranks_of(request, config) if over_ranks else 1
+        mode = resume.start_mode(request, config, os.environ)
+        path = resume.folder_of(request, mode, config.exp_name)
+        if mode is resume.StartMode.DONE:
+            sys.stdout.write(f"hpcdi: {resume.done_line(path)}\n")
+            return Ended(path, EXIT_DONE)
+        if mode is not resume.StartMode.RESUME:
+            check_data(config, spaces)
+        show_notes([*compiled.notes, *resume.changes(request, config)])
+        where = f"{ranks} ranks" if over_ranks else "one process"
+        sys.stdout.write(f"hpcdi: {config.exp_name} is starting, {where}\n")
+        sys.stdout.flush()
         if over_ranks:
-            from hpcdi.run.local import train
-
-            return train(request)
+            return train(request, config, ranks, path)
         from hpcdi.comm.failure import said_if_it_exits
         from hpcdi.run.serial import serial  # with it torch
 
         with said_if_it_exits():
-            return serial(request)
+            return serial(config, spaces, mode, path)
 
 
 def yaml_of(path: Path) -> str:

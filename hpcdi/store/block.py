@@ -10,12 +10,13 @@ transitions but hold the observation after the last one. Items never cross block
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from hpcdi.dataclass import dataclass
 from hpcdi.errors import ShardError
 from hpcdi.store.checksum import crc32_of_array
 from hpcdi.types import ITEM_DTYPE, NUMBERS, Array, Columns, RowView

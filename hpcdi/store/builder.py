@@ -5,11 +5,12 @@ from __future__ import annotations
 import dataclasses
 import itertools
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any, Self
 
 import numpy as np
 
+from hpcdi.dataclass import dataclass
 from hpcdi.errors import BufferContractError
 from hpcdi.store.block import Block, row_bytes
 from hpcdi.store.frames import check_stacks, sliding

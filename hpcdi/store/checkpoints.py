@@ -23,10 +23,10 @@ import io
 import os
 import shutil
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from hpcdi.dataclass import dataclass
 from hpcdi.errors import CheckpointError, StoreError
 from hpcdi.store.atomic import make_folders, temporary_beside
 from hpcdi.store.checksum import crc32_of_file

@@ -5,12 +5,13 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 
 import h5py
 import numpy as np
 
+from hpcdi.dataclass import dataclass
 from hpcdi.errors import CheckpointError, ShardError, StoreError
 from hpcdi.store.atomic import TEMPORARY_MARK, read_json
 from hpcdi.store.block import Block

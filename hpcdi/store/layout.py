@@ -37,9 +37,9 @@ from __future__ import annotations
 
 import contextlib
 import time
-from dataclasses import dataclass
 from pathlib import Path
 
+from hpcdi.dataclass import dataclass
 from hpcdi.errors import StoreError
 from hpcdi.types import FIRST_GUEST, MAIN
 

@@ -12,10 +12,10 @@ import json
 import os
 import struct
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
 
+from hpcdi.dataclass import dataclass
 from hpcdi.errors import PolicyError, PolicyFileError
 from hpcdi.store.atomic import published
 from hpcdi.store.checksum import crc32_of, crc32_of_array

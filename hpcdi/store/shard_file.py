@@ -26,7 +26,6 @@ import json
 import math
 import os
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
 
@@ -34,6 +33,7 @@ import h5py
 import numpy as np
 
 from hpcdi import __version__
+from hpcdi.dataclass import dataclass
 from hpcdi.errors import ShardError
 from hpcdi.store.atomic import published, refuse_if_full
 from hpcdi.store.block import (

@@ -24,7 +24,6 @@ import sys
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
 
@@ -42,6 +41,7 @@ from hpcdi.comm.messages import (
     WorkerFailed,
     WorkerReady,
 )
+from hpcdi.dataclass import dataclass
 from hpcdi.errors import EXIT_REQUEUE, CommError
 from hpcdi.store.atomic import TEMPORARY_MARK
 from hpcdi.store.files import open_descriptor, open_file

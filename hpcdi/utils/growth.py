@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field
+from dataclasses import field
 
 import numpy as np
+
+from hpcdi.dataclass import dataclass
 
 _LEAK_BYTES = 1 << 20
 _WARM_UP = 1 / 3

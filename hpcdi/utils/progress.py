@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
+from hpcdi.dataclass import dataclass
 from hpcdi.utils.log import say
 from hpcdi.utils.metrics import human_count, human_return, human_time
 
 TERMINAL_EVERY_S = 0.5
 SUCCESS = ("is_success", "success")
 """Names under which environments say at an episode's end whether its task was done."""
+USUAL_PATIENCE = 10
+"""Evaluations in a row that are no better, after which the callback early_stop ends a run."""
 _INFINITE = float("inf")
 _LARGE = 10.0
 

@@ -18,7 +18,7 @@ import traceback
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, NamedTuple, TypeVar
 
-from hpcdi.errors import ConfigError, PolicyError, Problem, UnknownTypeError
+from hpcdi.errors import ConfigError, Problem, UnknownTypeError
 
 T = TypeVar("T", bound=type)
 
@@ -378,27 +378,6 @@ def named_in_module(name: str, path: str) -> Any:
     guess = f"; did you mean '{module}:{near[0]}'?" if near else "."
     there = f" It has {', '.join(own)}" if own else " It defines nothing"
     raise ConfigError([Problem(path, f"module {module!r} has no {attribute!r}{guess}{there}")])
-
-
-def call_named(name: str, path: str, how: str, *args: Any, **kwargs: Any) -> Any:
-    """Returns what the function or class ``module:name`` of the user returns.
-
-    Args:
-        name: as `named_in_module` takes it.
-        path: of the setting, for the messages.
-        how: how it is called, for the message.
-        *args: of the call.
-        **kwargs: of the call.
-
-    Raises:
-        ConfigError: it cannot be imported.
-        PolicyError: it raises an error of any kind; says where.
-    """
-    call = named_in_module(name, path)
-    try:
-        return call(*args, **kwargs)
-    except Exception as error:
-        raise PolicyError(f"{path}: {name} {raised(error)}. {how}") from error
 
 
 def raised(error: Exception) -> str:

@@ -14,10 +14,11 @@ import math
 import os
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
+from hpcdi.dataclass import dataclass
 from hpcdi.utils.disk import AppendFile
 
 if TYPE_CHECKING:

@@ -11,11 +11,11 @@ import torch
 
 from hpcdi.comm.messages import StopRequest
 from hpcdi.policy.create import create_policy
-from hpcdi.run import serial as serial_module
 from hpcdi.run.experiment import load_experiment
 from hpcdi.run.request import RunRequest
 from hpcdi.run.resume import read_newest
 from hpcdi.run.serial import LocalRun
+from hpcdi.run.start import start
 from hpcdi.store.layout import RunLayout
 from hpcdi.store.policies import PolicyImage, publish_policy
 
@@ -51,7 +51,7 @@ def serial(
     resume: str | None = None,
 ) -> int:
     """Trains by the command's function; returns the exit code."""
-    return serial_module.serial(RunRequest(config, overrides, run_dir, resume)).exit_code
+    return start(RunRequest(config, overrides, run_dir, resume), over_ranks=False).exit_code
 
 
 @contextmanager

@@ -126,7 +126,7 @@ def test_a_run_folder(go: Callable[..., Any], capfd: pytest.CaptureFixture[str])
     code, run_dir = go("cartpole_dqn", *DQN, FIVE)
     out, err = capfd.readouterr()
     assert (code, err) == (0, "")
-    assert out.startswith("hpcdi ")
+    assert out.startswith("hpcdi: cartpole_dqn is starting, one process\nhpcdi ")
     for said in (
         "cartpole_dqn, one process with 4 environments", f"run folder   {run_dir}",
         "evaluation 1: mean return", "done: max_train_iter reached: 5 of 5",

@@ -21,9 +21,9 @@ from hpcdi.commands.sweep.runs import PAUSED, Population, Sweep, keep, look, mak
 from hpcdi.config.load import load
 from hpcdi.errors import CheckpointError, LaunchError
 from hpcdi.roles.learner.checkpointing import with_policy_of
-from hpcdi.run import serial as serial_module
 from hpcdi.run.request import RunRequest
 from hpcdi.run.resume import newest_snapshot
+from hpcdi.run.start import start
 from hpcdi.store.checkpoints import load_tensors, open_checkpoint
 from hpcdi.store.layout import RunLayout
 from hpcdi.store.policies import read_policy
@@ -124,7 +124,7 @@ def run(root: Path, index: int) -> None:
     request = RunRequest(
         config, run_dir=None if resumes else folder, resume=folder if resumes else None
     )
-    assert serial_module.serial(request).exit_code == 0
+    assert start(request, over_ranks=False).exit_code == 0
 
 
 def weights(root: Path, index: int) -> list[float]:

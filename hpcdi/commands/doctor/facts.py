@@ -9,7 +9,7 @@ import platform
 import resource
 import statistics
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +17,7 @@ import hpcdi
 from hpcdi.comm.codec import sendable
 from hpcdi.comm.probe import GroupSpeed, LinkSpeed
 from hpcdi.commands.quotas import Quota, mount_of, quotas_of
+from hpcdi.dataclass import dataclass
 from hpcdi.errors import StoreError
 from hpcdi.run.environment import thread_variables
 from hpcdi.run.run_folder import git_commit, versions

@@ -14,6 +14,7 @@ from hpcdi.commands.rehearse.facts import Alone
 from hpcdi.commands.rehearse.output import Output, warnings_in
 from hpcdi.commands.rehearse.watched import watched
 from hpcdi.config.env import EnvConfig
+from hpcdi.dataclass import dataclass
 from hpcdi.env.contract import Origin, Space
 from hpcdi.env.create import get_env_cls, single_env_fns
 from hpcdi.env.in_process import LocalWorker, SingleEnvs
@@ -30,7 +31,7 @@ _TRACE_STEPS = 100
 _SEEN_AT_ONCE = 256
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclass(frozen=True)
 class Budget:
     """How long a stage plays: until one of them is spent."""
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 
 import numpy as np
 
@@ -12,6 +11,7 @@ from hpcdi.commands.rehearse.facts import Alone, AsARun, Times
 from hpcdi.config.env import ChildConfig
 from hpcdi.config.policy import TorchPolicyConfig
 from hpcdi.config.schema import ExperimentConfig
+from hpcdi.dataclass import dataclass
 from hpcdi.run.placement import learner_count, working_collectors
 from hpcdi.run.sizes import memory_of, row_size
 from hpcdi.types import Spaces

@@ -6,10 +6,11 @@ A stage fills its facts step by step, so that some are left of one whose process
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 
 import numpy as np
 
+from hpcdi.dataclass import dataclass
 from hpcdi.types import Array, Columns
 from hpcdi.utils.growth import Memory
 

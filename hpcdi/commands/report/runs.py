@@ -5,13 +5,13 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 from hpcdi.commands.run_state import axis_of, read_progress
 from hpcdi.config.load import read_mapping
+from hpcdi.dataclass import dataclass
 from hpcdi.errors import HpcdiError
 from hpcdi.run import run_folder
 from hpcdi.store.files import check_file

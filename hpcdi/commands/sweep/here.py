@@ -9,13 +9,13 @@ import sys
 import time
 from collections import Counter, deque
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
 from typing import Protocol
 
 from hpcdi.commands.run_state import RunStatus, status_of
 from hpcdi.commands.sweep.runs import Sweep, look, read, to_start
+from hpcdi.dataclass import dataclass
 from hpcdi.errors import (
     EXIT_DONE,
     EXIT_FAILED,

@@ -11,9 +11,10 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 
 import numpy as np
+
+from hpcdi.dataclass import dataclass
 
 FACTORS = (0.8, 1.2)
 """One of them multiplies a copied number."""

@@ -18,7 +18,7 @@ from __future__ import annotations
 import math
 import sys
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +30,7 @@ from hpcdi.commands.sweep.runs import PAUSED, Population, Sweep, look, read
 from hpcdi.config.compiled import compile_config
 from hpcdi.config.load import dump, load
 from hpcdi.config.roles import SoloCommanderConfig
+from hpcdi.dataclass import dataclass
 from hpcdi.errors import LaunchError
 from hpcdi.run import resume
 from hpcdi.run.run_folder import short

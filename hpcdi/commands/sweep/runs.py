@@ -20,7 +20,7 @@ import math
 import re
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +28,7 @@ from hpcdi.commands.run_state import GOES_WELL, RunStatus, status_of
 from hpcdi.commands.sweep.pbt import Space
 from hpcdi.commands.sweep.scores import SCORES, Point
 from hpcdi.config.load import dump, load
+from hpcdi.dataclass import dataclass
 from hpcdi.errors import LaunchError
 from hpcdi.run import run_folder, slurm_queue
 from hpcdi.search import Dimension

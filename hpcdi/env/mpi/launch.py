@@ -12,13 +12,14 @@ import shutil
 import signal
 import sys
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 from typing import Any
 
 from hpcdi.comm.solver_protocol import SolverPlace
 from hpcdi.config.env import EnvConfig
 from hpcdi.config.mpi_env import SOURCES, MpiEnvConfig
+from hpcdi.dataclass import dataclass
 from hpcdi.env.mpi import build
 from hpcdi.env.numbering import ENV_FOLDER, ENV_INDEX, numbered
 from hpcdi.errors import LaunchError, StoreError

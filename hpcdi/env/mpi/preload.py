@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
+
+from hpcdi.dataclass import dataclass
 
 BY_HAND = frozenset({
     "MPI_Init", "MPI_Init_thread", "MPI_Finalize", "MPI_Finalized", "MPI_Abort",

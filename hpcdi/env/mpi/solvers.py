@@ -16,7 +16,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from enum import Enum
 from pathlib import Path
 from typing import Protocol
@@ -25,6 +25,7 @@ import numpy as np
 
 from hpcdi.comm.doorbell import Doorbell, Waiting
 from hpcdi.comm.solver_protocol import Kind, SolverLost, SolverMessage
+from hpcdi.dataclass import dataclass
 from hpcdi.env.base import EnvFailure
 from hpcdi.env.mpi.launch import last_words
 from hpcdi.errors import CommError, EnvError

@@ -11,7 +11,7 @@ import math
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from functools import partial
 from typing import Any, ClassVar, Protocol
 
@@ -22,6 +22,7 @@ from hpcdi.config.compat import Configurable, component_class
 from hpcdi.config.policy import PolicyConfig
 from hpcdi.config.roles import ParallelCollectorConfig, ZerglingCollectorConfig
 from hpcdi.config.schedule import Scheduled
+from hpcdi.dataclass import dataclass
 from hpcdi.env.create import create_env_manager
 from hpcdi.errors import CommError, ConfigError, PolicyError, Problem
 from hpcdi.league.battle_agent import BattleAgent, Player, Players, in_turn, live_opponents

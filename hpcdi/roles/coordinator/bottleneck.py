@@ -9,11 +9,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from statistics import fmean, median
 
 from hpcdi.config.policy import EpsConfig, ReplayPolicyConfig
 from hpcdi.config.schema import ExperimentConfig
+from hpcdi.dataclass import dataclass
 from hpcdi.utils.metrics import human_count
 
 LEAST_S = 20.0

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -18,6 +17,7 @@ from hpcdi.config.league import OneVsOneCommanderConfig
 from hpcdi.config.roles import SoloCommanderConfig
 from hpcdi.config.schedule import Value
 from hpcdi.config.schema import ExperimentConfig
+from hpcdi.dataclass import dataclass
 from hpcdi.league.league import League
 from hpcdi.policy.create import create_policy
 from hpcdi.policy.exploration import RANDOM

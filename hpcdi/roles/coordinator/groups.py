@@ -12,7 +12,7 @@ import dataclasses
 import math
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any, Protocol
 
 import numpy as np
@@ -28,6 +28,7 @@ from hpcdi.comm.messages import (
 )
 from hpcdi.config.roles import SoloCommanderConfig
 from hpcdi.config.schema import ExperimentConfig, learners_of
+from hpcdi.dataclass import dataclass
 from hpcdi.errors import CommError
 from hpcdi.replay.manager import ReplayFigures, ReplayManager, create_replay
 from hpcdi.replay.partition import Partition

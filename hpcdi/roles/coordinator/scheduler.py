@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Collection, Iterable, Mapping
-from dataclasses import dataclass
 from enum import Enum
 from itertools import starmap
 from typing import Any
@@ -42,6 +41,7 @@ from hpcdi.comm.messages import (
     WorkerFailed,
     WorkerReady,
 )
+from hpcdi.dataclass import dataclass
 from hpcdi.errors import (
     EXIT_DONE,
     EXIT_FAILED,

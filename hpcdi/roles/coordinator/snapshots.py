@@ -32,12 +32,13 @@ import shutil
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 from hpcdi.comm.messages import BlockReady, SnapshotPart, TakeSnapshot
+from hpcdi.dataclass import dataclass
 from hpcdi.errors import ShardError, SnapshotError, StoreError
 from hpcdi.replay.manager import blocks_of
 from hpcdi.store.atomic import temporary_beside

@@ -11,7 +11,7 @@ import sys
 import time
 from collections import Counter, deque
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
 import numpy as np
@@ -32,6 +32,7 @@ from hpcdi.comm.messages import (
     WorkerReady,
 )
 from hpcdi.config.schema import ExperimentConfig, offline_iterations
+from hpcdi.dataclass import dataclass
 from hpcdi.league.view import LeagueView
 from hpcdi.replay.manager import ReplayFigures
 from hpcdi.roles.context import COORDINATOR_RANK

@@ -14,7 +14,6 @@ import bisect
 import dataclasses
 import math
 from collections.abc import Container, Iterable, Iterator, Mapping
-from dataclasses import dataclass
 from enum import Enum
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
@@ -32,6 +31,7 @@ from hpcdi.comm.messages import (
     WorkerReady,
 )
 from hpcdi.config.schema import ExperimentConfig, SurvivalConfig
+from hpcdi.dataclass import dataclass
 from hpcdi.errors import CommError, WorkerSilentError
 from hpcdi.roles.context import COORDINATOR_RANK, OWN_END_S
 from hpcdi.roles.coordinator.watch import Watch

@@ -14,12 +14,12 @@ from __future__ import annotations
 import time
 from collections import deque
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
 from hpcdi.comm.messages import AdmitBlock, Batches, BlockAdmitted, DataDemand, Message
+from hpcdi.dataclass import dataclass
 from hpcdi.errors import BufferContractError, CommError, StoreError
 from hpcdi.policy.base import LearnMode
 from hpcdi.roles.learner.training import Batch

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from typing import Any
 
 from hpcdi.config.fields import setting
 from hpcdi.config.roles import EvaluatorConfig
+from hpcdi.dataclass import dataclass
 from hpcdi.errors import EnvError
 from hpcdi.utils.timer import EasyTimer
 from hpcdi.worker.collectives import from_all_ranks

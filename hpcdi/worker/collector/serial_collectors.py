@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -15,6 +14,7 @@ from hpcdi.config.roles import (
     SampleCollectorConfig,
     SerialCollectorConfig,
 )
+from hpcdi.dataclass import dataclass
 from hpcdi.errors import EnvError
 from hpcdi.policy.base import actor_of
 from hpcdi.roles.collector.loop import Act, Loop, PolicyAgent, attribute_of

@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 from collections import defaultdict
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from hpcdi.comm.messages import CollectResult, CollectTask, LearnTask
@@ -15,6 +14,7 @@ from hpcdi.config.fields import ComponentConfig
 from hpcdi.config.league import OneVsOneCommanderConfig
 from hpcdi.config.roles import CommanderConfig, NaiveCommanderConfig, SoloCommanderConfig
 from hpcdi.config.schema import ExperimentConfig
+from hpcdi.dataclass import dataclass
 from hpcdi.roles.coordinator.commander import Commander
 from hpcdi.roles.coordinator.groups import Group, Groups, create_groups
 from hpcdi.types import Settings

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -16,6 +15,7 @@ import numpy as np
 from hpcdi.config.compat import Configurable
 from hpcdi.config.env import EnvConfig
 from hpcdi.config.fields import setting
+from hpcdi.dataclass import dataclass
 from hpcdi.env.old_gym import OldEnv
 from hpcdi.errors import Problem
 from hpcdi.types import Array

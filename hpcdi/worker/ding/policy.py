@@ -9,13 +9,13 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from hpcdi.config.fields import ComponentConfig, section, setting
 from hpcdi.config.policy import BaseLearnConfig, CollectConfig, PolicyConfig
+from hpcdi.dataclass import dataclass
 from hpcdi.errors import PolicyError, Problem
 from hpcdi.policy.base import Policy
 from hpcdi.types import Settings, Transition

@@ -11,7 +11,6 @@ import re
 from abc import abstractmethod
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, Protocol
 
@@ -20,6 +19,7 @@ import numpy as np
 from hpcdi.config.compat import Configurable
 from hpcdi.config.fields import setting
 from hpcdi.config.roles import LearnerConfig
+from hpcdi.dataclass import dataclass
 from hpcdi.errors import CheckpointError, PolicyError
 from hpcdi.policy.base import LearnMode
 from hpcdi.roles.context import WorkerContext

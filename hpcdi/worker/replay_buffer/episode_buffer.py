@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
+from hpcdi.dataclass import dataclass
 from hpcdi.errors import BufferContractError
 from hpcdi.replay.samplers import positions
 from hpcdi.types import Array, Columns

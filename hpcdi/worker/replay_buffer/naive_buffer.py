@@ -7,13 +7,13 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import numpy as np
 
 from hpcdi.config.fields import setting
 from hpcdi.config.replay import BufferConfig
+from hpcdi.dataclass import dataclass
 from hpcdi.errors import BufferContractError
 from hpcdi.replay.index import Drawn
 from hpcdi.replay.monitor import PeriodicThruput, Reports

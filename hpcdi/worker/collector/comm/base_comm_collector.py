@@ -5,12 +5,12 @@ from __future__ import annotations
 import itertools
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from hpcdi.comm.messages import Message
 from hpcdi.config.compat import ConfigDict
 from hpcdi.config.fields import ComponentConfig, to_mapping
+from hpcdi.dataclass import dataclass
 from hpcdi.errors import CommError, ConfigError, Problem
 from hpcdi.policy.create import create_policy
 from hpcdi.roles.collector.base_parallel_collector import (

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, overload
 
 from hpcdi.config.compat import ConfigDict
 from hpcdi.config.fields import ComponentConfig, to_mapping
+from hpcdi.dataclass import dataclass
 from hpcdi.errors import CommError, Problem
 from hpcdi.policy.create import create_policy
 from hpcdi.roles.context import WorkerContext, get_task_uid
