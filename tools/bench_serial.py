@@ -2,7 +2,8 @@
 
 Everything is measured in this process and on one core (but for child processes), in turns with its
 alternative: a bare loop of gymnasium and torch that keeps nothing; gymnasium's own vector
-environments.
+environments. A rank's loop (acting in numpy, stepping, recording, cutting rollouts) is measured by
+CPU time, beside its vector environment that is stepped by fixed actions.
 
     python tools/bench_serial.py            about a minute
     python tools/bench_serial.py --quick
@@ -14,6 +15,8 @@ import os
 import time
 from collections.abc import Callable
 
+os.environ.setdefault("OMP_NUM_THREADS", "1")  # as ranks have it
+
 import gymnasium
 import numpy as np
 import torch
@@ -22,6 +25,7 @@ from gymnasium.vector import AsyncVectorEnv, SyncVectorEnv
 
 from hpcdi.env.create import create_env_manager, make_env_manager
 from hpcdi.policy.create import create_policy
+from hpcdi.roles.collector.loop import policy_loop
 from hpcdi.worker import SampleSerialCollector
 
 ENV = "CartPole-v1"
@@ -39,6 +43,7 @@ def main() -> None:
     os.sched_setaffinity(0, {min(everywhere)})
     torch.set_num_threads(1)
     show(collecting(seconds), given.json)
+    show(loops(seconds), given.json)
     os.sched_setaffinity(0, everywhere)
     show(managers(seconds), given.json)
     show(uneven(seconds), given.json)
@@ -68,6 +73,21 @@ def collecting(seconds: float) -> list[Row]:
             60_000, ratio=rates["columns"] / rates["bare 64"], peer="bare loop",
         ),
     ]  # fmt: skip
+
+
+def loops(seconds: float) -> list[Row]:
+    """A collector rank's loop beside its vector environment alone, by CPU time."""
+    rows = []
+    for env_num in (1, 8, 64):
+        work = {"loop": rank_loop(env_num), "bare": bare_vector(env_num)}
+        rates = in_turns(work, seconds, time.process_time)
+        rows.append(
+            Row(
+                f"a rank's loop, DQN of 128 and 128, {env_num} environments", rates["loop"],
+                "steps/s", ratio=rates["loop"] / rates["bare"], peer="bare vector environment",
+            )
+        )  # fmt: skip
+    return rows
 
 
 def managers(seconds: float) -> list[Row]:
@@ -168,6 +188,42 @@ def bare(env_num: int) -> Work:
     return work
 
 
+def rank_loop(env_num: int) -> Work:
+    """The loop of a collector rank, with a policy that acts without torch."""
+    cfg = {"type": "gymnasium", "env_id": ENV, "collector_env_num": env_num}
+    envs = create_env_manager(cfg, evaluate=False, seed=np.random.SeedSequence(0))
+    envs.launch()
+    model = {"obs_shape": 4, "action_shape": 2, "encoder_hidden_size_list": [128, 128]}
+    settings = {"type": "dqn", "nstep": 5, "model": model}
+    weights = create_policy(settings, ["learn"]).learn_mode.state_dict()["model"]
+    acting = create_policy(settings, ["collect"], gets_weights=True).collect_mode
+    acting.load_state_dict({"model": {name: part.numpy() for name, part in weights.items()}})
+    loop = policy_loop(envs, acting.get_attribute("columnar"), length=32)
+
+    def work() -> int:
+        while not loop.must_cut:
+            loop.once(EPS)
+        loop.cut(0)
+        loop.take_episodes()
+        return 32 * env_num
+
+    return work
+
+
+def bare_vector(env_num: int) -> Work:
+    """The vector environment alone, stepped by fixed actions."""
+    env = gymnasium.make_vec(ENV, num_envs=env_num)
+    actions = [env.action_space.sample() for _ in range(32)]
+    env.reset(seed=0)
+
+    def work() -> int:
+        for action in actions:
+            env.step(action)
+        return 32 * env_num
+
+    return work
+
+
 def stepping(step: Callable[[], object]) -> Work:
     """Steps of eight environments."""
 
@@ -189,18 +245,20 @@ def one_env() -> gymnasium.Env[np.ndarray, np.int64]:
     return gymnasium.make(ENV)
 
 
-def in_turns(work: dict[str, Work], seconds: float) -> dict[str, float]:
+def in_turns(
+    work: dict[str, Work], seconds: float, clock: Callable[[], float] = time.perf_counter
+) -> dict[str, float]:
     """Environment steps a second of each, measured in turns of a fiftieth of the time."""
     steps, spent = dict.fromkeys(work, 0), dict.fromkeys(work, 0.0)
     for do in work.values():
         do()
     while min(spent.values()) < seconds:
         for name, do in work.items():
-            begun = time.perf_counter()
+            begun = clock()
             until = begun + seconds / 50
-            while time.perf_counter() < until:
+            while clock() < until:
                 steps[name] += do()
-            spent[name] += time.perf_counter() - begun
+            spent[name] += clock() - begun
     return {name: steps[name] / spent[name] for name in work}
 
 

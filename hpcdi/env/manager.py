@@ -162,8 +162,8 @@ class EpisodeCounter:
         if step.ends:
             rows, env_num = step.ended.nonzero()[0], len(self.left)
             infos = [step.ends[row % env_num][row // env_num] for row in rows.tolist()]
-            lengths = self._lengths[rows].astype(np.int64)
-            self._ended.append(Episodes(rows, self._returns[rows], lengths, infos))
+            lengths = self._lengths.take(rows).astype(np.int64)
+            self._ended.append(Episodes(rows, self._returns.take(rows), lengths, infos))
             self.drop(rows)
             if self.is_limited:
                 self.left[rows if self._seats == 1 else np.unique(rows % env_num)] -= 1

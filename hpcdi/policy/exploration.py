@@ -50,7 +50,7 @@ def epsilon_greedy(
         return action
     # numbers below eps are uniform too: they choose the action, and no second draw is needed
     rate = eps[explore] if isinstance(eps, np.ndarray) else eps
-    action[explore] = drawn[explore] / rate * action_count
+    action[explore] = drawn.take(explore) / rate * action_count
     return action
 
 

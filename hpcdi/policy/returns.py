@@ -46,7 +46,8 @@ def n_step(reward: Array, terminated: Array, item_len: Array, gamma: float, n: i
     for k in range(1, int(steps.max(initial=0))):
         sums = returns[:-k]
         np.add(sums, gamma**k * reward[k:], out=sums, where=left[:-k] > k)
-    discount = np.where(terminated[row + steps - 1], 0.0, gamma**steps)
+    powers = gamma ** np.arange(n + 1)
+    discount = np.where(terminated[row + steps - 1], 0.0, powers.take(steps))
     return NStep(returns.astype(np.float32), steps.astype(np.uint16), discount.astype(np.float32))
 
 

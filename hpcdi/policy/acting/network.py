@@ -19,6 +19,7 @@ Parameters = Mapping[str, Array]
 
 _LAYER_NORM_EPSILON = 1e-5
 _VARIANCE_EPSILON = 1e-8
+_ZEROS = np.zeros(1 << 16, np.float32)
 
 
 def _elu(x: Array) -> Array:
@@ -30,8 +31,15 @@ def _silu(x: Array) -> Array:
     return silu
 
 
+def _relu(x: Array) -> Array:
+    # of two arrays, which is three times as quick as of an array and a number
+    zeros: Any = _ZEROS[: x.size].reshape(x.shape) if x.size <= _ZEROS.size else 0
+    positive: Array = np.maximum(x, zeros, out=x)
+    return positive
+
+
 _ACTIVATIONS: dict[str, Callable[[Array], Array]] = {
-    "relu": lambda x: np.maximum(x, 0, out=x),
+    "relu": _relu,
     "tanh": lambda x: np.tanh(x, out=x),
     "elu": _elu,
     "silu": _silu,

@@ -18,7 +18,8 @@ from hpcdi.roles.collector.hindsight import Hindsight
 from hpcdi.roles.collector.recorder import Recorder, StepRecorder
 from hpcdi.store.builder import Segment
 from hpcdi.types import Array, Columns, Episodes, Games, Settings, Step
-from hpcdi.utils.nested import column_objection, take_rows, under
+from hpcdi.utils.nested import column_objection, under
+from hpcdi.utils.truths import all_of, any_of
 
 Act = Callable[[Columns, Settings], Columns]
 
@@ -132,12 +133,12 @@ class Loop:
     def act(self, observation: Columns, setting: Settings, act: Act | None = None) -> Columns:
         """Returns outputs of the agent, [rows, ...]; undefined for rows that are not ready."""
         ready = self._ready = self.envs.ready
-        if np.count_nonzero(ready) == len(ready):
+        if all_of(ready):
             return (act or self.agent.act)(observation, setting)
         rows = ready.nonzero()[0]
         if not rows.size:
             return {}
-        of_rows = take_rows(observation, rows)
+        of_rows = {name: column.take(rows, axis=0) for name, column in observation.items()}
         outputs = act(of_rows, setting) if act else self.agent.act(of_rows, setting, rows)
         return {name: _spread(column, rows, len(ready)) for name, column in outputs.items()}
 
@@ -158,13 +159,13 @@ class Loop:
         learns = self.agent.learns
         live = step.live if learns is None else step.live & learns
         games: Games = {}
-        if is_over := step.failed is not None or np.count_nonzero(step.ended) > 0:
+        if is_over := step.failed is not None or any_of(step.ended):
             episodes, games = self.agent.judge(step, self.envs.take_episodes())
             self._episodes.append(episodes)
         if self.recorder is not None:
             self.recorder.record(columns, live, step, games)
         if is_over:
-            self.agent.forget(np.flatnonzero(step.over))
+            self.agent.forget(step.over.nonzero()[0])
         if self._takes_several_steps:
             self._unfinished &= ~(step.live if step.failed is None else step.live | step.failed)
         return int(np.count_nonzero(live))

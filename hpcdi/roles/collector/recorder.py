@@ -28,6 +28,7 @@ from hpcdi.types import (
     RowView,
     Step,
 )
+from hpcdi.utils.truths import any_of
 
 
 class StepRecorder(Protocol):
@@ -118,7 +119,7 @@ class Recorder:
             live = live & ~step.failed
         if step.seeds is not None:
             self._seeds = step.seeds
-        is_some = np.count_nonzero(live) > 0  # much quicker than any()
+        is_some = any_of(live)
         if self._most < math.inf and step.failed is None and not is_some:
             return
         if is_some and self._columns.keys() != columns.keys():
@@ -129,7 +130,7 @@ class Recorder:
         for name, column in columns.items() if is_some else ():
             self._columns[name][at] = column
         self._live[at], self._ended[at], self._episode[at] = live, step.ended, self._running
-        if np.count_nonzero(step.ended):
+        if any_of(step.ended):
             self._end((step.ended & live).nonzero()[0], step, games or {})
         if step.failed is not None:
             for row in step.failed.nonzero()[0].tolist():
@@ -137,8 +138,8 @@ class Recorder:
 
     def _end(self, over: Array, step: Step, games: Games) -> None:
         """Note what episodes of some rows (numbers) have ended with."""
-        last = {name: column[over] for name, column in step.successor.items()}
-        self._finals.append((over, last, self._seeds[over]))
+        last = {name: column.take(over, axis=0) for name, column in step.successor.items()}
+        self._finals.append((over, last, self._seeds.take(over, axis=0)))
         for row, results in games.items():
             self._games[row, int(self._running[row])] = results
         self._running[over] += 1
