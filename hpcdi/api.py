@@ -53,7 +53,7 @@ from hpcdi.run.request import Ended, RunRequest
 from hpcdi.run.start import start
 from hpcdi.store.layout import RunLayout
 from hpcdi.types import Array
-from hpcdi.utils.nested import dotted
+from hpcdi.utils.nested import dotted, unflatten
 
 if TYPE_CHECKING:
     import pandas
@@ -134,43 +134,32 @@ def train(
     given["max_env_step"] = max_env_step
     chosen = {_KEYWORDS[name]: value for name, value in given.items() if value is not None}
     chosen |= settings or {}
-    folder = Path(run_dir) if run_dir is not None else None
     resumed = resume.folder if isinstance(resume, Run) else resume
+    place = run_dir if resumed is None else resumed
+    experiment: dict[str, Any] = {}
     with contextlib.ExitStack() as stack:
-        config = home = None
-        if resumed is not None:
-            if (env is not None and not _is_file(env)) or policy is not None or folder is not None:
-                raise LaunchError(
-                    "resume goes on with the run's own environment, policy and folder: leave env, "
-                    "policy and run_dir out"
-                )
-            config = None if env is None else str(env)
-        elif _is_file(env):
+        is_there = resumed is not None or "SLURM_JOB_ID" in os.environ
+        home = _Home(None if place is None else Path(place), stack, is_there=is_there)
+        if resumed is not None and (
+            policy is not None or run_dir is not None or not (env is None or _is_file(env))
+        ):
+            raise LaunchError(
+                "resume goes on with the run's own environment, policy and folder: leave env, "
+                "policy and run_dir out"
+            )
+        if resumed is not None or _is_file(env):
             if policy is not None:
                 raise LaunchError(f"{env} names its policy: leave policy out, or change settings")
-            config = str(env)
+            config = None if env is None else str(env)
+            home.name = exp_name or Path(config or "").stem
         else:
-            home = _Home(folder, stack, is_there="SLURM_JOB_ID" in os.environ)
             experiment = _experiment(env, policy, chosen, home)
-            ends = experiment.pop("callbacks", [])
-            types = [one.get("type") if isinstance(one, Mapping) else one for one in callbacks]
-            callbacks = callbacks if "early_stop" in types else [*callbacks, *ends]
-            chosen |= _callbacks(callbacks, home, experiment)
-            folder, callbacks = home.folder, ()
-            own = stack.enter_context(own_folder(Path(tempfile.gettempdir())))
-            file = own / f"{experiment['exp_name']}.yaml"
-            file.write_text(write(_nested(experiment)), encoding="utf-8")
-            config = str(file)
-        if callbacks:
-            place, is_there = folder if resumed is None else Path(resumed), resumed is not None
-            home = _Home(place, stack, is_there=is_there or "SLURM_JOB_ID" in os.environ)
-            home.name = exp_name or (Path(config).stem if config is not None else "")
-            chosen |= _callbacks(callbacks, home, {})
-            folder = folder if resumed is not None else home.folder or folder
+            config = _written(experiment, stack)
+        chosen |= _callbacks(callbacks, home, experiment)
         request = RunRequest(
             config,
             tuple(f"{path}={_text(value)}" for path, value in chosen.items()),
-            None if folder is None else str(folder),
+            None if home.folder is None or resumed is not None else str(home.folder),
             None if resumed is None else str(resumed),
             None if ranks == 1 else ranks,
             time_limit,
@@ -178,9 +167,9 @@ def train(
         try:
             return _ended(start(request, over_ranks=ranks > 1))
         except ConfigError as error:
-            if home is None or error.source != config:
+            if not experiment or error.source != config:
                 raise
-            raise ConfigError(error.problems, f"the experiment {Path(config).stem}") from None
+            raise ConfigError(error.problems, f"the experiment {experiment['exp_name']}") from None
 
 
 def load(
@@ -509,7 +498,7 @@ def _callbacks(
     home: Callable[[], Path],
     experiment: Mapping[str, Any],
 ) -> dict[str, Any]:
-    """Returns the settings that name callbacks, and say where their classes are found."""
+    """Returns the settings that name callbacks, the usual ones of an experiment among them."""
     folders, entries = list(experiment.get("system.import_path", ())), []
     for one in given:
         entry = dict(one) if isinstance(one, Mapping) else {"type": one}
@@ -523,8 +512,20 @@ def _callbacks(
                 '{"type": the class, and its arguments}'
             )
         entries.append(entry)
-    paths = {"system.import_path": folders} if folders else {}
-    return {"callbacks": entries, **paths} if entries else {}
+    if not entries:
+        return {}
+    types = [entry["type"] for entry in entries]
+    entries += [usual for usual in experiment.get("callbacks", ()) if usual["type"] not in types]
+    return {"callbacks": entries, **({"system.import_path": folders} if folders else {})}
+
+
+def _written(experiment: Mapping[str, Any], stack: contextlib.ExitStack) -> str:
+    """Returns a YAML file of settings by their paths, removed with the stack."""
+    folder = stack.enter_context(own_folder(Path(tempfile.gettempdir())))
+    file = folder / f"{experiment['exp_name']}.yaml"
+    plain = {path: json.loads(_text(v), parse_constant=float) for path, v in experiment.items()}
+    file.write_text(write(unflatten(plain, ".")), encoding="utf-8")
+    return str(file)
 
 
 def _title(env: Env) -> str:
@@ -569,18 +570,6 @@ def _type_of(made_by: Callable[..., Any]) -> str:
         if issubclass(made_by, pettingzoo.AECEnv):
             return "pettingzoo"
     return "gymnasium"
-
-
-def _nested(flat: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns settings by their paths as nested dicts; later ones count."""
-    tree: dict[str, Any] = {}
-    for path, value in flat.items():
-        *above, last = path.split(".")
-        node = tree
-        for key in above:
-            node = node.setdefault(key, {})
-        node[last] = json.loads(_text(value), parse_constant=float)
-    return tree
 
 
 def _text(value: Any) -> str:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from hpcdi.comm.failure import abort_job, describe, headline
 from hpcdi.comm.link import Link
-from hpcdi.config.schema import offline_iterations, why_no_guests
+from hpcdi.config.schema import why_no_guests
 from hpcdi.errors import state_after
 from hpcdi.roles.context import WorkerContext
 from hpcdi.roles.fault import FAULTS
@@ -59,15 +59,7 @@ def coordinate(context: WorkerContext, placement: Sequence[RankPlace], ends_at: 
         from hpcdi.roles.coordinator.coordinator import Coordinator, look_seldom_for_cycles
         from hpcdi.run.commander import make_commander
 
-        resumed = resume.read_newest(
-            layout,
-            repeats=config.system.deterministic,
-            over_iterations=offline_iterations(config) > 0,
-        )
-        if resumed is None and config.data:
-            from hpcdi.run import given  # with it gymnasium
-
-            say(f"  data         {given.fill(config, layout)}")
+        resumed = resume.take_up(config, layout)
         with (
             _with_guests(context) as link,
             Coordinator(

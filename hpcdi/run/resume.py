@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from hpcdi.config.fields import to_mapping
 from hpcdi.config.load import load, read_mapping
-from hpcdi.config.schema import ExperimentConfig
+from hpcdi.config.schema import ExperimentConfig, offline_iterations
 from hpcdi.dataclass import dataclass
 from hpcdi.errors import CheckpointError, ConfigError, LaunchError, NoProgressError
 from hpcdi.run import run_folder
@@ -23,6 +23,7 @@ from hpcdi.store.atomic import sweep_temporary
 from hpcdi.store.checkpoints import checkpoint_names
 from hpcdi.store.disk_full import or_refuse, or_warn
 from hpcdi.store.layout import RunLayout
+from hpcdi.utils.log import say
 from hpcdi.utils.nested import dotted
 
 if TYPE_CHECKING:
@@ -343,6 +344,25 @@ def newest_snapshot(layout: RunLayout) -> Checkpoint:
     if snapshot is None:
         raise CheckpointError(layout.snapshots_dir, "there is no whole snapshot to resume from")
     return snapshot
+
+
+def take_up(config: ExperimentConfig, layout: RunLayout) -> Resumed | None:
+    """Read the newest snapshot of a run, or write the data that a new one is given.
+
+    Raises:
+        StoreError: no snapshot is whole, or it cannot be read; there are no such data, or they do
+            not fit the policy.
+    """
+    resumed = read_newest(
+        layout,
+        repeats=config.system.deterministic,
+        over_iterations=offline_iterations(config) > 0,
+    )
+    if resumed is None and config.data:
+        from hpcdi.run import given  # with it gymnasium
+
+        say(f"  data         {given.fill(config, layout)}")
+    return resumed
 
 
 def read_newest(

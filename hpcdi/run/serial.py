@@ -27,7 +27,7 @@ from hpcdi.comm.messages import StopRequest
 from hpcdi.comm.pump import LocalPump
 from hpcdi.config.league import OneVsOneCommanderConfig
 from hpcdi.config.policy import PolicyConfig
-from hpcdi.config.schema import ExperimentConfig, learners_of, offline_iterations
+from hpcdi.config.schema import ExperimentConfig, learners_of
 from hpcdi.errors import (
     EXIT_DONE,
     EXIT_FAILED,
@@ -42,7 +42,7 @@ from hpcdi.roles.coordinator.coordinator import Coordinator
 from hpcdi.roles.coordinator.scheduler import Outcome
 from hpcdi.roles.fault import FAULTS
 from hpcdi.roles.message_side import MessageSide
-from hpcdi.run import given, resume, run_folder
+from hpcdi.run import resume, run_folder
 from hpcdi.run.commander import make_commander
 from hpcdi.run.experiment import evaluation_goal
 from hpcdi.run.learner_rank import make_learner_rank
@@ -119,13 +119,7 @@ def _train(
     run: LocalRun | None = None
     raised: BaseException | None = None
     try:
-        resumed = resume.read_newest(
-            layout,
-            repeats=config.system.deterministic,
-            over_iterations=offline_iterations(config) > 0,
-        )
-        if resumed is None and config.data:
-            say(f"  data         {given.fill(config, layout)}")
+        resumed = resume.take_up(config, layout)
         with LocalRun(config, layout, restarts, take_stop) as run:
             if resumed is not None:
                 run.coordinator.resume(resumed)

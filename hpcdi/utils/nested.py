@@ -44,13 +44,13 @@ def flatten(
     return flat
 
 
-def unflatten(flat: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns the nested dictionary of '/'-joined paths."""
-    if not any("/" in path for path in flat):
+def unflatten(flat: Mapping[str, Any], separator: str = "/") -> dict[str, Any]:
+    """Returns the nested dictionary of paths that are joined by a separator."""
+    if not any(separator in path for path in flat):
         return dict(flat)
     tree: dict[str, Any] = {}
     for path, value in flat.items():
-        *parents, leaf = path.split("/")
+        *parents, leaf = path.split(separator)
         node = tree
         for name in parents:
             node = node.setdefault(name, {})
