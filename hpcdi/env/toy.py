@@ -250,6 +250,42 @@ class DeepSeaEnv(gymnasium.Env[Array, np.int64]):
         return place
 
 
+class LockEnv(gymnasium.Env[np.int64, np.int64]):
+    """A lock of several turns, each right in one of four ways; a wrong one ends the episode.
+
+    The observation is the number of the turn, the reward 1 in the last right one, else 0; the infos
+    say it as ``opened``. Who turns at random opens it in one of 4 ** `turns` episodes: a task for a
+    curriculum of the attribute ``left``, the turns that are left where an episode begins.
+
+    Args:
+        turns: of the lock.
+    """
+
+    metadata = {"render_modes": []}  # noqa: RUF012 (gymnasium's own way)
+
+    def __init__(self, turns: int = 12) -> None:
+        self.observation_space: Any = gymnasium.spaces.Discrete(turns)
+        self.action_space = gymnasium.spaces.Discrete(4)
+        self.left = self._turns = turns
+        self._at = 0
+
+    def reset(
+        self, *, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[np.int64, dict[str, Any]]:
+        """Begin `left` turns before the end."""
+        super().reset(seed=seed, options=options)
+        self._at = self._turns - self.left
+        return np.int64(self._at), {}
+
+    def step(self, action: np.int64) -> tuple[np.int64, float, bool, bool, dict[str, Any]]:
+        """Turn."""
+        is_right = int(action) == (7 * self._at + self._at // 4) % 4
+        self._at += 1
+        opens = is_right and self._at == self._turns
+        seen = np.int64(min(self._at, self._turns - 1))
+        return seen, float(opens), opens or not is_right, False, {"opened": float(opens)}
+
+
 def _strike(fault: str, at: int) -> None:
     """Do what a broken environment does."""
     if fault == "fail":
@@ -263,5 +299,6 @@ def _strike(fault: str, at: int) -> None:
 gymnasium.register("hpcdi/Count-v0", entry_point="hpcdi.env.toy:CountEnv")
 gymnasium.register("hpcdi/BitFlip-v0", entry_point="hpcdi.env.toy:BitFlipEnv")
 gymnasium.register("hpcdi/DeepSea-v0", entry_point="hpcdi.env.toy:DeepSeaEnv")
+gymnasium.register("hpcdi/Lock-v0", entry_point="hpcdi.env.toy:LockEnv")
 gymnasium.register("hpcdi/MemoryLen-v0", entry_point="hpcdi.env.toy:MemoryLenEnv")
 gymnasium.register("hpcdi/Reach-v0", entry_point="hpcdi.env.toy:ReachEnv")

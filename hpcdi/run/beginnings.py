@@ -33,6 +33,26 @@ _DQN = {
     "policy.other.commander.max_env_step": 500_000,
     "policy.eval.every": "10000 env_steps",
 }
+_DISCRETE_SAC = {
+    **{path: value for path, value in _DQN.items() if "eps" not in path and "target" not in path},
+    "policy.learn.alpha": 0.1,
+    "policy.learn.target_entropy": 0.3,  # nats; the paper's leaves two actions nearly at random
+}
+_R2D2 = {
+    "env.collector_env_num": 8,
+    "policy.model.encoder_hidden_size_list": [64],
+    "policy.model.memory_size": 64,
+    "policy.collect.n_sample": 80,
+    "policy.learn.batch_size": 32,  # this and all of replay: sequences of 40 steps
+    "policy.learn.learning_rate": 1e-3,
+    "policy.learn.replay_ratio": 2,
+    "policy.learn.target_update_freq": 100,
+    "policy.other.eps": {"type": "linear", "start": 1.0, "end": 0.05, "decay": 30_000},
+    "policy.other.replay_buffer.replay_buffer_size": 10_000,
+    "policy.other.replay_buffer.min_fill": 100,
+    "policy.other.commander.max_env_step": 500_000,
+    "policy.eval.every": "10000 env_steps",
+}
 _BOX = {
     "env.collector_env_num": 4,
     "policy.random_collect_size": 800,
@@ -65,6 +85,10 @@ _OF: Mapping[str, Mapping[str, Any]] = {
     "dqn": _DQN,
     "c51": _DQN,
     "qrdqn": _DQN,
+    "vdn": _DQN,
+    "qmix": _DQN,
+    "discrete_sac": _DISCRETE_SAC,
+    "r2d2": _R2D2,
     "sac": _BOX,
     "td3": _BOX,
     "tqc": {**_BOX, "policy.learn.critics": 2},

@@ -21,6 +21,7 @@ from hpcdi.config.load import load
 from hpcdi.config.policy import TorchPolicyConfig
 from hpcdi.errors import ConfigError, EnvError, EnvValueError, LaunchError
 from hpcdi.policy.spaces import with_spaces
+from hpcdi.run import beginnings
 from hpcdi.run.beginnings import settings_of
 from hpcdi.run.own_code import named
 from hpcdi.types import Leaf, Spaces
@@ -212,7 +213,7 @@ def test_what_cannot_be_written_is_said(tmp_path: Path) -> None:
         named(lambda: lock, lambda: tmp_path)
 
 
-@pytest.mark.parametrize("algorithm", ["ppo", "impala", "dqn", "c51", "qrdqn", "sac", "tqc", "td3"])
+@pytest.mark.parametrize("algorithm", sorted(beginnings._OF))
 def test_beginnings_are_experiments(algorithm: str, tmp_path: Path) -> None:
     file = tmp_path / "x.yaml"
     file.write_text(f"env: {{env_id: X-v0}}\npolicy: {{type: {algorithm}}}\n")

@@ -38,3 +38,24 @@ def test_a_goal_is_reached_in_eight_steps_by_who_goes_there() -> None:
             total, steps = total + float(reward), steps + 1
             assert not truncated
         assert (total, steps <= 8) == (1 - steps, True)
+
+
+def test_a_lock_opens_by_one_way_in_each_turn() -> None:
+    env = gymnasium.make("hpcdi/Lock-v0", turns=6)
+    lock, right = env.unwrapped, list[int]()
+    for left in range(6, 0, -1):  # the way of each turn, found by trying
+        lock.left = left  # type: ignore[attr-defined]
+        ended = []
+        for action in range(4):
+            observation, _ = env.reset()
+            assert observation == 6 - left
+            _, reward, terminated, truncated, info = env.step(action)
+            assert (reward, truncated) == (info["opened"], False)
+            ended.append(terminated and not reward)
+        assert sum(ended) == 3
+        right.append(ended.index(False))
+    assert len(set(right)) > 1
+    lock.left = 6  # type: ignore[attr-defined]
+    env.reset()
+    paid = [env.step(action)[1:3] for action in right]
+    assert paid == [(0.0, False)] * 5 + [(1.0, True)]
