@@ -116,14 +116,10 @@ def train(request: RunRequest, config: ExperimentConfig, ranks: int, path: Path)
     ]
     if request.time_limit is not None:
         command += ["--time-limit", request.time_limit]
-    try:
-        with mpi_folders(is_outside_allocation()) as folders:
-            experiment = {EXPERIMENT_VARIABLE: hand_over(to_mapping(config))}
-            with Job(command, path, folders, experiment) as job:
-                return Ended(path, job.wait(Patience.of(config.system)))
-    finally:
-        with contextlib.suppress(OSError):  # removes only an empty folder
-            path.rmdir()
+    with mpi_folders(is_outside_allocation()) as folders:
+        experiment = {EXPERIMENT_VARIABLE: hand_over(to_mapping(config))}
+        with Job(command, path, folders, experiment) as job:
+            return Ended(path, job.wait(Patience.of(config.system)))
 
 
 def _may_die(system: SystemConfig) -> bool:
@@ -304,8 +300,10 @@ class Job:
             sweep_temporary(self._path)  # their writers have ended
         if facts.get("state") in _ENDS:
             return self._ended(int(facts["exit_code"]), returned)
+        if self._asked is not None and not facts:
+            sys.stderr.write("hpcdi: ended by a signal before the run began\n")
         if self._asked == signal.SIGTERM and not facts and not self._is_ended:
-            return EXIT_REQUEUE  # before the run had begun
+            return EXIT_REQUEUE
         if self._asked is not None:
             state, reason = "stopped", "ended at once by a signal"
             exit_code = EXIT_INTERRUPTED if self._asked == signal.SIGINT else EXIT_TERMINATED

@@ -52,13 +52,17 @@ def start(request: RunRequest, *, over_ranks: bool) -> Ended:
         where = f"{ranks} ranks" if over_ranks else "one process"
         sys.stdout.write(f"hpcdi: {config.exp_name} is starting, {where}\n")
         sys.stdout.flush()
-        if over_ranks:
-            return train(request, config, ranks, path)
-        from hpcdi.comm.failure import said_if_it_exits
-        from hpcdi.run.serial import serial  # with it torch
+        try:
+            if over_ranks:
+                return train(request, config, ranks, path)
+            from hpcdi.comm.failure import said_if_it_exits
+            from hpcdi.run.serial import serial  # with it torch
 
-        with said_if_it_exits():
-            return serial(config, spaces, mode, path)
+            with said_if_it_exits():
+                return serial(config, spaces, mode, path)
+        finally:
+            with contextlib.suppress(OSError):  # removes only an empty folder
+                path.rmdir()
 
 
 def yaml_of(path: Path) -> str:

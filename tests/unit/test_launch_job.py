@@ -262,10 +262,13 @@ def test_the_same_wish_said_twice_is_one(
     assert running._process.returncode == 0
 
 
-def test_a_stop_before_there_is_a_run_is_no_error_of_its(tmp_path: Path) -> None:
+def test_a_stop_before_there_is_a_run_is_no_error_of_its(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
     with Job(["sleep", "1000"], tmp_path / "run", {}) as running:
         signal.raise_signal(signal.SIGTERM)
         assert running.wait() == 85
+    assert capfd.readouterr().err == "hpcdi: ended by a signal before the run began\n"
 
 
 def test_nohup_is_obeyed(
