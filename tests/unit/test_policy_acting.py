@@ -143,6 +143,13 @@ def test_columns_to_learn_from_are_those_of_torch(kind: str) -> None:
     assert views == actor.train_columns(transitions, np.array([4, 2], np.int32), last).views
 
 
+@pytest.mark.parametrize(("kind", "has_values"), [("ppo", True), ("impala", False)])
+def test_values_are_collected_where_they_are_learnt_from(kind: str, has_values: bool) -> None:
+    for policy in pair(settings(kind, {})):
+        observation = {"observation": np.ones((ROWS, 4), np.float32)}
+        assert ("value" in actor_of(policy.collect_mode).act(observation, {})) == has_values
+
+
 @pytest.mark.parametrize("kind", ["dqn", "discrete_sac", "ppo"])
 def test_masks_are_heeded(kind: str) -> None:
     there, here = pair(settings(kind, {}))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import ClassVar
 
 import numpy as np
@@ -39,8 +39,15 @@ class ActorCriticActing(ActingPolicy):
             is that within the environment's bounds.
         """
         *policy, value = self.infer(observation)
-        drawn = self.distribution.sample(policy, self._rng, observation.get(ACTION_MASK))
-        return {**drawn, "value": value}
+        return {**self.drawn(policy, observation), "value": value}
+
+    def drawn(self, policy: Sequence[Array], observation: Columns) -> Columns:
+        """Returns actions that are sampled from a policy's parameters, and what comes with them."""
+        return self.distribution.sample(policy, self._rng, observation.get(ACTION_MASK))
+
+    def infer_policy(self, observation: Columns) -> Sequence[Array]:
+        """The network's output without the value."""
+        return self.infer(observation)[:-1]
 
     @functools.cached_property
     def distribution(self) -> ActionSampler:
@@ -79,6 +86,10 @@ class IMPALAActing(ActorCriticActing):
     Config: ClassVar[type] = IMPALAConfig
     _cfg: IMPALAConfig
 
+    def act(self, observation: Columns, setting: Settings, rows: Array | None = None) -> Columns:  # noqa: ARG002
+        """See `ActorCriticActing.act`; without values, which V-trace takes from the learner."""
+        return self.drawn(self.infer_policy(observation), observation)
+
     def train_columns(
         self,
         transitions: Mapping[str, Array],  # noqa: ARG002
@@ -97,6 +108,10 @@ class DenseActorCritic(ActorCriticActing, DensePolicy):
     def make_dense_network(self) -> Network:
         """See `hpcdi.policy.actor_critic`."""
         return ActorCritic(self._cfg.model, shares=self._cfg.model.share_encoder)
+
+    def infer_policy(self, observation: Columns) -> Sequence[Array]:
+        """See `ActorCriticActing.infer_policy`; the value is not computed."""
+        return self._evaluated(self._normalizer(observation))
 
     def best(self, output: tuple[Array, ...], legal: Array | None) -> Columns:
         """The likeliest actions."""
