@@ -131,7 +131,7 @@ class Normalizer(nn.Module):
         held = None
         if memories.LENGTH in columns and (lengths := columns[memories.LENGTH]).ndim == 2:
             steps = torch.arange(lengths.shape[1], device=lengths.device)
-            held = (steps < lengths[:, :1]).flatten()  # what is behind is filler
+            held = (steps < lengths[:, :1].long()).flatten()  # what is behind is filler
         tracked = list(self._tracked())
         parts = []
         for name, moments in tracked:

@@ -25,7 +25,7 @@ STEPS, STRIDE = 6, 3
 ITEMS = [8, 2, 5]
 
 
-def policy(*modes: str, collect: Any = None, **learn: Any) -> Any:
+def policy(*modes: str, collect: Any = None, normalize: Any = None, **learn: Any) -> Any:
     cfg = {
         "type": "r2d2", "nstep": 2, "discount_factor": 0.9,
         "model": {
@@ -33,6 +33,7 @@ def policy(*modes: str, collect: Any = None, **learn: Any) -> Any:
         },
         "learn": {"batch_size": 5, "burn_in": 2, **learn},
         "collect": {"n_sample": 8, "unroll_len": STEPS, "stride": STRIDE, **(collect or {})},
+        "normalize": normalize or {},
     }  # fmt: skip
     return create_policy(cfg, modes or ["learn", "collect"])
 
@@ -158,6 +159,18 @@ def test_a_target_is_not_of_an_action_that_is_not_legal() -> None:
         values = Sequences(batches[0], 0).unrolled(built._forward)
         found = built.following_each(Sequences(batches[0], 0), values, batches[0])
     torch.testing.assert_close(found, values[:, :, 0])  # the target network is still the same
+
+
+def test_observations_are_normalised_by_those_that_are_no_filler() -> None:
+    built = policy(normalize={"observation": True})
+    flat = sequences(columns_of(built))  # as a ring has it: lengths are uint16
+    batch = {name: torch.from_numpy(column) for name, column in flat.items()}
+    log = built.learn_mode.forward({**batch, "weight": torch.ones(6)})
+    assert log["total_loss"] > 0
+    held = np.arange(STEPS) < flat[LENGTH][:, :1]
+    (moments,) = built._model.normalizer.observation
+    assert moments.count == held.sum()
+    np.testing.assert_allclose(moments.mean, flat["observation"][held].mean(axis=0), rtol=1e-6)
 
 
 def test_parts_of_a_batch_have_its_gradient() -> None:
