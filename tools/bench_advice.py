@@ -45,7 +45,7 @@ PLANTED: dict[str, tuple[str, ...]] = {
     ),
     "evaluation": (
         "cartpole_dqn", *SLOW, "env.kwargs={step_s: 0.002}", "policy.eval.every=200env_steps",
-        "env.evaluator_episode_num=60", "policy.learn.replay_ratio=1",
+        "env.evaluator_episode_num=20", "policy.learn.replay_ratio=16",
     ),
     "oversubscribed": ("cartpole_dqn", "-n", "9"),
     "exploration_ends_early": (

@@ -29,6 +29,7 @@ from hpcdi.policy.create import get_policy_cls
 from hpcdi.policy.players import with_players
 from hpcdi.policy.spaces import with_spaces
 from hpcdi.run.sizes import too_many_files
+from hpcdi.store.layout import RunLayout
 from hpcdi.types import Spaces
 from hpcdi.utils.trackers import missing
 
@@ -134,7 +135,8 @@ def _as_team(config: ExperimentConfig, path: str) -> PolicyConfig:
 
 def _located(data: Sequence[str]) -> tuple[str, ...]:
     """Returns what a run is given with whole paths, `latest` being the run that it is now."""
-    return tuple(n if n.startswith(MINARI) else str(Path(n).expanduser().resolve()) for n in data)
+    runs = (name if name.startswith(MINARI) else Path(name).expanduser().resolve() for name in data)
+    return tuple(run if isinstance(run, str) else str(RunLayout(run).root) for run in runs)
 
 
 def check_data(config: ExperimentConfig, spaces: Spaces) -> None:

@@ -16,6 +16,7 @@ import pytest
 from tensorboard.backend.event_processing.plugin_event_multiplexer import EventMultiplexer
 
 import hpcdi
+from hpcdi.commands.report.command import runs_of
 from hpcdi.commands.run_state import find_run
 from hpcdi.config.load import load
 from hpcdi.errors import EXIT_USAGE, LaunchError
@@ -28,6 +29,7 @@ from hpcdi.utils.curves import TensorBoardWriter
 
 ROOT = Path(__file__).parent.parent.parent
 CONFIG = str(ROOT / "configs" / "cartpole_dqn.yaml")
+OFFLINE = ("policy.other.commander.max_train_iter=9", "policy.eval.every=9 iterations")
 PLACEMENT = [{"rank": 0, "role": "coordinator", "host": "node1", "pid": 11, "cores": [0, 1]}]
 
 
@@ -282,6 +284,14 @@ def test_a_run_is_opened_by_what_leads_to_latest(
     assert RunLayout(Path("../x")).root == Path("../x"), "others stay as they are called"
     assert find_run(name) == run
     assert hpcdi.Run(name).folder == run
+
+
+def test_a_list_of_runs_and_given_data_have_the_run_itself(tmp_path: Path) -> None:
+    run = claim(tmp_path / "runs" / "x" / "one").root
+    assert runs_of(str(run.parent)) == [run], "once"
+    before, _ = load_experiment(CONFIG, [f"data=[{run.parent / 'latest'}]", *OFFLINE])
+    claim(run.parent / "two")
+    assert before.config.data == (str(run),)
 
 
 def test_of_two_that_begin_at_once_one_is_the_latest(tmp_path: Path) -> None:

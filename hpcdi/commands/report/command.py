@@ -61,7 +61,7 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
         "--against", type=_score, metavar="NAME=SCORE", help="a published score, drawn as a line"
     )
     options = parser.parse_args(arguments)
-    options.runs = list(dict.fromkeys(run for name in options.runs for run in _runs(name)))
+    options.runs = list(dict.fromkeys(run for name in options.runs for run in runs_of(name)))
     return options
 
 
@@ -73,11 +73,12 @@ def _score(text: str) -> tuple[str, float]:
         raise argparse.ArgumentTypeError(f"{text!r} is not NAME=SCORE") from None
 
 
-def _runs(name: str) -> list[Path]:
+def runs_of(name: str) -> list[Path]:
+    """Returns the run in a folder, or those that lie in it; raises `LaunchError`: there is none."""
     folder = find_run(name)
     if run_folder.read(folder):
         return [folder]
-    below = sorted({file.parent.resolve() for file in folder.glob("*/run.json")})
+    below = sorted({RunLayout(file.parent).root for file in folder.glob("*/run.json")})
     below = [run for run in below if run_folder.read(run)]
     if not below:
         damage = run_folder.damage_of(RunLayout(folder))
