@@ -119,10 +119,11 @@ def test_a_healthy_run_gets_no_advice(run: RunSeen) -> None:
 def test_the_time_before_learning_began_does_not_count() -> None:
     def used(elapsed_s: float, waited_s: float, cpu_s: float) -> Used:
         rank = Rank("learner", {"wait": waited_s / elapsed_s}, cpu_s / elapsed_s)
-        return Used(elapsed_s, {1: rank}, evaluating_s=elapsed_s / 2, evaluations=int(elapsed_s))
+        return Used(elapsed_s, {1: rank}, elapsed_s / 2, evaluations=int(elapsed_s), under_way=1)
 
     later = used(100.0, 46.0, 50.0).since(used(40.0, 40.0, 2.0))
-    assert (later.elapsed_s, later.evaluating_s, later.evaluations) == (60.0, 30.0, 60)
+    assert (later.elapsed_s, later.evaluating_s) == (60.0, 30.0)
+    assert (later.evaluations, later.under_way) == (60, 1), "that of the beginning is among them"
     assert later.ranks[1].shares["wait"] == pytest.approx(0.1)
     assert later.ranks[1].cpu == pytest.approx(0.8)
     unseen = used(100.0, 46.0, 50.0).since(

@@ -24,7 +24,7 @@ _MUCH = 0.5
 _BIG_GROWTH, _LARGE_LOSS, _BEYOND = 30.0, 100.0, 10.0
 _FEW_POINTS = 8
 _SOME = 2
-"""Evaluations from which on it is known how much of the time they take."""
+"""Evaluations from which on it is known how much of the time they take: of one, not how often."""
 _QUICK = 50.0
 """Updates a second above which a learner is not slow."""
 _OFTEN = 64.0
@@ -66,13 +66,15 @@ class Used:
         elapsed_s: seconds.
         ranks: that have reported.
         evaluating_s: seconds that its evaluations have taken, together; there is one at a time.
-        evaluations: number of them, with one that is under way.
+        evaluations: number of those that are over.
+        under_way: number of others.
     """
 
     elapsed_s: float
     ranks: Mapping[int, Rank]
     evaluating_s: float = 0.0
     evaluations: int = 0
+    under_way: int = 0
 
     def since(self, before: Used) -> Used:
         """Returns how it has used its time since then."""
@@ -83,7 +85,8 @@ class Used:
         }
         evaluating_s = self.evaluating_s - before.evaluating_s
         evaluations = self.evaluations - before.evaluations
-        return Used(self.elapsed_s - before.elapsed_s, ranks, evaluating_s, evaluations)
+        elapsed_s = self.elapsed_s - before.elapsed_s
+        return Used(elapsed_s, ranks, evaluating_s, evaluations, self.under_way)
 
 
 @dataclass(frozen=True)
@@ -181,7 +184,7 @@ def _disk(seen: RunSeen) -> str:
 
 def _evaluation(seen: RunSeen) -> str:
     share = seen.used.evaluating_s / (max(seen.collectors, 1) * seen.used.elapsed_s)
-    if share < 0.25 or seen.used.evaluations < _SOME:  # of the first one nobody knows how often
+    if share < 0.25 or seen.used.evaluations + seen.used.under_way < _SOME:
         return ""
     cfg = seen.config.policy.eval
     return (

@@ -423,8 +423,8 @@ class RunView:
                 ranks[worker.rank] = Rank(worker.role, worker.shares, worker.cpu)
             if worker.is_evaluating:
                 under_way.append(now - worker.started)
-        evaluations = [*over, *under_way]
-        return Used(now - self._started, ranks, sum(evaluations), len(evaluations))
+        evaluating_s = sum(over) + sum(under_way)
+        return Used(now - self._started, ranks, evaluating_s, len(over), len(under_way))
 
     def _seen(self, run: Scheduler, now: float) -> RunSeen:
         used, replay = self._used(run, now), run.groups.replay_figures()
