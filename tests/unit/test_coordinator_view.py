@@ -14,7 +14,7 @@ import pytest
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from fakes.replay import admitted, block, demand
-from fakes.scheduler import EVERY_S, INF, TIMEOUTS, Shown, busy, experiment
+from fakes.scheduler import EVERY_S, INF, TIMEOUTS, Shown, busy, evaluating, experiment
 from hpcdi.comm.messages import BlockAdmitted, Goodbye, LearnResult, StopRequest, WorkerFailed
 from hpcdi.roles.coordinator import view
 from hpcdi.roles.coordinator.scheduler import Outcome
@@ -490,3 +490,14 @@ def test_advice_is_given_once_and_stands_in_the_status(
     (said,) = view.figures(run.scheduler)["advice"].values()
     assert view.summary(run.scheduler)[-1] == f"  advice       {said}"
     assert json.loads(layout.status_file.read_text())["advice"] == [said]
+
+
+def test_an_evaluation_that_the_end_has_cut_has_taken_its_time() -> None:
+    view, run = RunView(experiment(), None, is_terminal=False), evaluating()
+    began = run.scheduler.workers[2].started
+    while_on = view._used(run.scheduler, began + 30.0)
+    assert (while_on.evaluating_s, while_on.evaluations, while_on.under_way) == (30.0, 0, 1)
+    run.scheduler.handle(StopRequest("SIGINT", 130), 0, began + 31.0)
+    run.scheduler.workers[2].task = None
+    assert not run.scheduler.is_on
+    assert view._used(run.scheduler, began + 32.0).evaluating_s == 32.0

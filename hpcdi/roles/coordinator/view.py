@@ -330,6 +330,7 @@ class RunView:
         self.meter = RoleMeter("coordinator")
         self._config, self._cores, self._in_turns = config, cores, in_turns
         self._advice = dict[str, str]()  # by rule
+        self._evaluated, self._evaluating = 0, list[float]()  # number; when others began
         self._advised, self._advice_at = set[str](), 0.0  # rules that have spoken; when to look
         self._warm_up: Used | None = None  # of all ranks, as learning began
         self._started = time.monotonic()
@@ -417,14 +418,15 @@ class RunView:
         """What all ranks have used so far."""
         ranks = {COORDINATOR_RANK: Rank("coordinator", self.meter.shares(), self.meter.cpu())}
         over = [one.took_s for group in run.groups for one in group.evaluations]
-        under_way = list[float]()
         for worker in run.workers:
             if worker.shares and not worker.is_guest:
                 ranks[worker.rank] = Rank(worker.role, worker.shares, worker.cpu)
-            if worker.is_evaluating:
-                under_way.append(now - worker.started)
-        evaluating_s = sum(over) + sum(under_way)
-        return Used(now - self._started, ranks, evaluating_s, len(over), len(under_way))
+        begun = [worker.started for worker in run.workers if worker.is_evaluating]
+        if not run.is_on and len(over) == self._evaluated:
+            begun = self._evaluating  # at the last look: the run's end has cut it
+        self._evaluated, self._evaluating = len(over), begun
+        evaluating_s = sum(over) + sum(now - began for began in begun)
+        return Used(now - self._started, ranks, evaluating_s, len(over), len(begun))
 
     def _seen(self, run: Scheduler, now: float) -> RunSeen:
         used, replay = self._used(run, now), run.groups.replay_figures()
