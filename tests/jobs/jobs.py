@@ -6,6 +6,7 @@ still alive: what is being waited for may happen in a job's last moment.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import re
@@ -14,7 +15,7 @@ import subprocess
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -41,6 +42,8 @@ _CLOSED_FIRST = re.compile(
 """A line of Open MPI's PMIx, at the end of a job in order: mpirun notifies a rank that has already
 closed its connection. Seen once in 150 jobs, with a load of 8."""
 
+_URL = re.compile(r"http://\S+")
+
 QUICK = ("env.stop_value=20", "policy.eval.every=0.5 seconds")
 ENDLESS = ("env.stop_value=1e9", "policy.other.commander.max_env_step=1e9")
 TWO_LEARNERS = "policy.learn.learner.learner_num=2"
@@ -57,6 +60,19 @@ def typed_mpirun(ranks: int) -> dict[str, Any]:
 def max_train_iter(iterations: int) -> str:
     """The setting that ends a run after so many train iterations."""
     return f"policy.other.commander.max_train_iter={iterations}"
+
+
+@contextlib.contextmanager
+def tensorboard(folder: Path) -> Iterator[str]:
+    """A real TensorBoard that shows a folder; yields its URL."""
+    command = [sys.executable, "-m", "tensorboard.main", "--logdir", str(folder)]
+    command += ["--port", "0", "--reload_interval", "1"]
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as server:
+        try:
+            assert server.stderr is not None
+            yield next(match[0] for line in server.stderr if (match := _URL.search(line)))
+        finally:
+            server.kill()
 
 
 @dataclass(frozen=True)

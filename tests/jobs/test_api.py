@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import math
 import os
-import re
 import subprocess
 import sys
 import time
@@ -13,9 +12,9 @@ import urllib.request
 from pathlib import Path
 
 import pytest
+from jobs import tensorboard
 
 ROOT = Path(__file__).parent.parent.parent
-URL = re.compile(r"http://localhost:\d+/")
 SCRIPT = """
 import gymnasium, numpy as np, hpcdi
 
@@ -97,17 +96,10 @@ def test_a_script_trains_over_ranks(tmp_path: Path) -> None:
 
 def runs_in_tensorboard(folder: Path) -> list[str]:
     """Names of the runs that a real TensorBoard lists, by its API."""
-    command = [sys.executable, "-m", "tensorboard.main", "--logdir", str(folder)]
-    command += ["--port", "0", "--reload_interval", "1"]
-    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as server:
-        try:
-            assert server.stderr is not None
-            url = next(match[0] for line in server.stderr if (match := URL.search(line)))
-            deadline, runs, since = time.monotonic() + 60, [], math.inf
-            while time.monotonic() < min(deadline, since + 2.0):  # for 2 s the same
-                with urllib.request.urlopen(f"{url}data/runs") as answer:
-                    now = json.load(answer)
-                since, runs = since if now == runs else time.monotonic(), now
-        finally:
-            server.kill()
+    with tensorboard(folder) as url:
+        deadline, runs, since = time.monotonic() + 60, [], math.inf
+        while time.monotonic() < min(deadline, since + 2.0):  # for 2 s the same
+            with urllib.request.urlopen(f"{url}data/runs") as answer:
+                now = json.load(answer)
+            since, runs = since if now == runs else time.monotonic(), now
     return sorted(runs)

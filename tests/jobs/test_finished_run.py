@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import subprocess
 import sys
@@ -10,7 +11,9 @@ from pathlib import Path
 import h5py
 import numpy as np
 import pytest
-from jobs import CARTPOLE, Finished
+from browser import CHROMIUM, Page, look
+from jobs import CARTPOLE, ROOT, Finished, tensorboard
+from PIL import Image
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from hpcdi.cli import main
@@ -41,6 +44,15 @@ assert "hpcdi" not in sys.modules
 print(total / 20)
 """
 """Plays by the exported file alone; prints the mean return."""
+
+
+needs_browser = pytest.mark.skipif(CHROMIUM is None, reason="there is no Chromium")
+PICTURES = ROOT / "build" / "pictures"
+"""What was seen in a browser is left here."""
+RUNS = "[...document.querySelectorAll('runs-data-table tb-data-table-content-row')].length"
+FIRST = "document.querySelector('scalar-card')?.innerText.replace(/\\s/g, '')"
+LINE = np.array([0x42, 0x50, 0x66]) / 255
+"""Colour of the first run's line in TensorBoard."""
 
 
 def test_it_says_where_everything_is_and_leaves_a_whole_folder(finished: Finished) -> None:
@@ -139,3 +151,38 @@ def test_its_exported_policy_plays_without_hpcdi(finished: Finished, tmp_path: P
     )
     assert played.returncode == 0, played.stderr
     assert float(played.stdout) > 1.5 * RANDOM_RETURN
+
+
+@needs_browser
+def test_tensorboard_opens_on_the_return_and_shows_the_run_once(
+    finished: Finished, tmp_path: Path
+) -> None:
+    async def see(page: Page) -> None:
+        assert (await page.value_when(FIRST)).startswith("curves/collect_return")
+        assert await page.value(RUNS) == 1
+        chart = await page.box("scalar-card line-chart")
+        await page.until(lambda shot: drawn(shot, chart) > 20, PICTURES / "tensorboard.png")
+        assert page.errors == []
+
+    with tensorboard(finished.run_dir) as url:
+        look(url, tmp_path, see)
+
+
+def drawn(shot: bytes, box: tuple[int, int, int, int]) -> int:
+    """Pixels of a picture that have the line's colour, in a box (left, top, right, bottom)."""
+    pixels = np.asarray(Image.open(io.BytesIO(shot)).convert("RGB").crop(box)) / 255
+    return int((np.abs(pixels - LINE).max(axis=2) < 0.08).sum())
+
+
+@needs_browser
+def test_a_report_needs_no_network(finished: Finished, tmp_path: Path) -> None:
+    report = tmp_path / "report.html"
+    assert main(["report", str(finished.run_dir), "-o", str(report)]) == 0
+
+    async def see(page: Page) -> None:
+        assert await page.value_when("document.querySelector('h1')?.innerText") == "cartpole_dqn"
+        assert await page.value("document.querySelectorAll('svg polyline').length") >= 5
+        await page.picture(PICTURES / "report.png")
+        assert page.errors == []
+
+    look(report.as_uri(), tmp_path / "browser", see)

@@ -25,7 +25,10 @@ def make_run(folder: Path, seed: int, nstep: int, scores: list[float], **facts: 
     shares = {"wait": 0.75, "train": 0.25}
     figures = {
         "elapsed_s": 7200.0, "env_steps": 12_000, "data_bytes": 1 << 20,
-        "ranks": {"1": {"role": "learner", "cpu": 0.5, "memory_bytes": 1 << 28, "shares": shares}},
+        "ranks": {
+            "1": {"role": "learner", "cpu": 0.5, "memory_bytes": 1 << 28, "shares": shares},
+            "2": {"role": "collector", "cpu": 0.5, "shares": {"env": 0.6, "wait": 0.3}},
+        },
     }  # fmt: skip
     placement = [{"rank": r, "role": "x", "host": "n1", "cores": [0, 1]} for r in range(3)]
     about = {"exp_name": "try", "state": "done", "reason": "<solved>", "figures": figures}
@@ -77,10 +80,13 @@ def test_of_two_groups(runs: Path, tmp_path: Path, capsys: pytest.CaptureFixture
     for words in (
         "nstep=1 2 of 2 10.5 (10.0 to 11.0)", "nstep=3 2 of 2 20.0", "30.5 (30.0 to 31.0) 1.00",
         "Somebody et al.: 25.0", "policy.nstep", "done: <solved>", "12k", "2h00m 4 1.0 MiB",
-        "wait 75%, train 25%", "2 restarts",
+        "wait 75%", "train 25%", "2 restarts",
     ):  # fmt: skip
         assert words in said, (words, said)
     assert "lag" not in said
+    colours = re.findall(r'background:(#\w+)"></span>wait', page)
+    assert len(colours) == 8
+    assert len(set(colours)) == 1, "waiting has one colour"
     (chart,) = plots.iterdir()
     assert chart.name == "curves_evaluation_return.svg"
     svg = ElementTree.fromstring(chart.read_text())

@@ -6,6 +6,7 @@ import datetime
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from html import escape
+from itertools import cycle
 from typing import Any
 
 from hpcdi import __version__
@@ -147,11 +148,20 @@ def _settings(groups: Sequence[Group]) -> str:
 
 
 def _time(runs: Sequence[Run]) -> str:
-    """Each rank's use of time, of each run that has ended."""
+    """Each rank's use of time, of each run that has ended; a use has one colour everywhere."""
+    ranks = [
+        {n: r for n, r in run.figures.get("ranks", {}).items() if isinstance(r, dict)}
+        for run in runs
+    ]
+    uses: dict[str, float] = {}
+    for report in (report for of_run in ranks for report in of_run.values()):
+        for use, share in _shares(report).items():
+            uses[use] = uses.get(use, 0.0) + share
+    most_first = sorted(uses, key=lambda use: -uses[use])
+    colours = dict(zip(most_first, cycle(COLOURS), strict=False))
     parts = []
-    for run in runs:
-        ranks = {n: r for n, r in run.figures.get("ranks", {}).items() if isinstance(r, dict)}
-        rows = [_rank_row(number, report) for number, report in ranks.items()]
+    for run, of_run in zip(runs, ranks, strict=True):
+        rows = [_rank_row(number, report, colours) for number, report in of_run.items()]
         if rows:
             table = _table(["rank", "role", "cpu", "memory", "shares of its time"], rows)
             is_open = " open" if len(runs) == 1 else ""
@@ -161,16 +171,23 @@ def _time(runs: Sequence[Run]) -> str:
     return "".join(parts)
 
 
-def _rank_row(number: str, report: Mapping[str, Any]) -> list[str]:
-    shares = {n: s for n, s in report.get("shares", {}).items() if isinstance(s, float)}
-    ordered = sorted(shares.items(), key=lambda item: -item[1])
-    colours = {name: COLOURS[k % len(COLOURS)] for k, name in enumerate(sorted(shares))}
+def _shares(report: Mapping[str, Any]) -> dict[str, float]:
+    """What a rank did, and for which part of its time."""
+    return {n: s for n, s in report.get("shares", {}).items() if isinstance(s, float)}
+
+
+def _rank_row(number: str, report: Mapping[str, Any], colours: Mapping[str, str]) -> list[str]:
+    ordered = sorted(_shares(report).items(), key=lambda item: -item[1])
     bars = "".join(
         f'<span style="width:{share:.1%};background:{colours[name]}" '
         f'title="{escape(name)} {share:.0%}"></span>'
         for name, share in ordered
     )
-    words = ", ".join(f"{escape(name)} {share:.0%}" for name, share in ordered if share >= 0.005)
+    words = ", ".join(
+        f'<span class="key" style="background:{colours[name]}"></span>{escape(name)} {share:.0%}'
+        for name, share in ordered
+        if share >= 0.005
+    )
     cpu, memory = report.get("cpu"), report.get("memory_bytes")
     return [
         escape(str(number)),

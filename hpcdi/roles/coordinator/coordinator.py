@@ -173,6 +173,7 @@ class Coordinator(Closing):
             Whether the run goes on.
         """
         scheduler, meter = self._scheduler, self._view.meter
+        meter.mark("wait")  # since its last turn
         arrived, self._arrived = self._arrived or self._link.receive(0.0), []
         if self._link.ranks_may_die:
             silent = (w for w in scheduler.workers if not (w.has_ended or w.is_guest))
@@ -197,7 +198,6 @@ class Coordinator(Closing):
     def wait(self) -> None:
         """Wait until a message has come, at most `Scheduler.patience_s`."""
         self._arrived += self._link.receive(self._scheduler.patience_s)
-        self._view.meter.mark("wait")
 
     def end(self) -> Outcome:
         """Send all messages and complete all snapshots, after the last turn."""
