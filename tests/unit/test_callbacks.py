@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 from typing import Any
 
@@ -154,14 +155,13 @@ def test_early_stop_may_wait_for_a_rise(
          "after 1M env steps, or after 1 train iterations\n"),
         ({"callbacks": [{"type": "early_stop", "evaluations": 1}, {"type": Halves, "stop": 1}]},
          "after 1M env steps, or once 1 evaluations in a row"),
-        ({"policy": "discrete_sac", "stop_value": float("inf")}, "when you stop it (Ctrl-C)"),
+        ({"stop_value": math.inf, "max_env_step": math.inf}, "when you stop it (Ctrl-C)"),
     ],
 )  # fmt: skip
 def test_a_run_says_when_it_ends(
     given: dict[str, Any], ends: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    others = {"callbacks": [{"type": Halves, "stop": 1}], "policy": "ppo", **given}
-    settings = {} if others["policy"] != "ppo" else SMALL
-    settings = {**settings, **others.pop("settings", {})}
-    hpcdi.train(Walk, settings=settings, run_dir=tmp_path / "run", **others)
+    others = {"callbacks": [{"type": Halves, "stop": 1}], **given}
+    settings = {**SMALL, **others.pop("settings", {})}
+    hpcdi.train(Walk, "ppo", settings=settings, run_dir=tmp_path / "run", **others)
     assert f"  ends         {ends}" in capsys.readouterr().out
