@@ -42,14 +42,11 @@ class DiscreteCQLPolicy(DQNPolicy):
         target = self.td_target(batch)
         values, _ = self._forward(networks.observation_of(batch), {})
         value = values.gather(1, batch["action"].long().unsqueeze(1)).squeeze(1)
-        loss = torch.nn.functional.mse_loss
-        if self._cfg.learn.loss == "huber":
-            loss = torch.nn.functional.smooth_l1_loss
         legal = batch.get(ACTION_MASK)
         if legal is not None:
             values = values.masked_fill(~legal.bool(), -torch.inf)
         excess = values.logsumexp(dim=1) - value  # eq. 4
-        losses = loss(value, target, reduction="none") + self._cfg.learn.cql_weight * excess
+        losses = self.td_losses(value, target) + self._cfg.learn.cql_weight * excess
         return losses, value, (target - value).abs()
 
 

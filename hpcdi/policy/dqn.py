@@ -123,11 +123,14 @@ class DQNPolicy(DQNActing, ReplayPolicy):
         target = self.td_target(batch)
         values, _ = self._forward(networks.observation_of(batch), {})
         value = values.gather(1, batch["action"].long().unsqueeze(1)).squeeze(1)
+        priority = (target - value).abs()  # Schaul et al. 2016, 3.3
+        return self.td_losses(value, target), value, priority
+
+    def td_losses(self, value: Tensor, target: Tensor) -> Tensor:
+        """Losses of the TD error by `learn.loss`, one a value: [batch], or of any shape."""
         if self._cfg.learn.loss == "huber":  # its gradient clipped to [-1, 1] (Mnih et al. 2015)
-            losses = torch.nn.functional.smooth_l1_loss(value, target, reduction="none")
-        else:
-            losses = torch.nn.functional.mse_loss(value, target, reduction="none")
-        return losses, value, (target - value).abs()  # Schaul et al. 2016, 3.3
+            return nn.functional.smooth_l1_loss(value, target, reduction="none")
+        return nn.functional.mse_loss(value, target, reduction="none")
 
     def td_target(self, batch: Mapping[str, Tensor]) -> Tensor:
         """``y = R + d Q'(o', argmax_a Q(o', a))`` (van Hasselt et al. 2016, eq. 4), [batch].

@@ -54,7 +54,7 @@ class VDNPolicy(DQNPolicy):
         chosen = output.gather(1, batch["action"].long().unsqueeze(1)).squeeze(1)
         mixed = self.mixed(self._model, chosen, batch)
         value = mixed.repeat_interleave(self._cfg.players)
-        return self._loss(value, target), value, (target - value).abs()
+        return self.td_losses(value, target), value, (target - value).abs()
 
     def _losses_of_sequences(self, batch: Mapping[str, Tensor]) -> tuple[Tensor, Tensor, Tensor]:
         sequences = Sequences(batch, self._cfg.learn.burn_in)
@@ -67,13 +67,7 @@ class VDNPolicy(DQNPolicy):
         value = self._mixed_each(self._model, chosen, batch)
         error = (target - value).detach().abs()
         means = sequences.means
-        return means(self._loss(value, target)), means(value), means(error)
-
-    def _loss(self, value: Tensor, target: Tensor) -> Tensor:
-        loss = nn.functional.mse_loss
-        if self._cfg.learn.loss == "huber":
-            loss = nn.functional.smooth_l1_loss
-        return loss(value, target, reduction="none")
+        return means(self.td_losses(value, target)), means(value), means(error)
 
     def _mixed_each(
         self, network: nn.Module, values: Tensor, batch: Mapping[str, Tensor]
