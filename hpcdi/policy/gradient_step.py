@@ -36,13 +36,15 @@ def cut(columns: Mapping[str, Tensor], parts: int) -> list[Mapping[str, Tensor]]
     Of sequences each part has whole ones.
 
     Args:
-        columns: of one length, at least one column; or of sequences, see `memories.chosen`.
+        columns: of one length, at least one column; or of sequences one after the other, see
+            `memories.chosen`.
         parts: how many parts; fewer where there are not so many rows.
     """
     if parts == 1:
         return [columns]
-    if memories.LENGTH in columns:
-        count = len(columns[memories.LENGTH])
+    lengths = columns.get(memories.LENGTH)
+    if lengths is not None and lengths.ndim == 1:  # else each row is a sequence
+        count = len(lengths)
         return [*memories.parts_of(columns, torch.arange(count), max(1, min(parts, count)))]
     parts = max(1, min(parts, len(next(iter(columns.values())))))
     pieces = zip(*(torch.tensor_split(column, parts) for column in columns.values()), strict=True)

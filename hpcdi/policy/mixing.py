@@ -24,7 +24,7 @@ from hpcdi.policy import networks
 from hpcdi.policy.acting.mixing import STATE
 from hpcdi.policy.dqn import DQNPolicy
 from hpcdi.policy.players import ACTS
-from hpcdi.policy.sequences import Sequences, with_length
+from hpcdi.policy.sequences import Sequences
 from hpcdi.policy.spaces import obs_leaves, without
 
 
@@ -36,10 +36,6 @@ class VDNPolicy(DQNPolicy):
 
     Config: ClassVar[type] = VDNConfig
     _cfg: VDNConfig
-
-    def update(self, batch: Mapping[str, Tensor]) -> dict[str, Any]:
-        """One gradient step; see `DQNPolicy.update`, and with a memory `R2D2Policy.update`."""
-        return super().update(with_length(batch) if self._remembers else batch)
 
     def losses(self, batch: Mapping[str, Tensor]) -> tuple[Tensor, Tensor, Tensor]:
         """Of the team's value: each of its players' rows has the team's; see `DQNPolicy.losses`.

@@ -18,7 +18,7 @@ from torch import Tensor
 
 from hpcdi.config.algorithms import R2D2Config, R2D2LearnConfig
 from hpcdi.policy.dqn import DQNPolicy
-from hpcdi.policy.sequences import Sequences, with_length
+from hpcdi.policy.sequences import Sequences
 
 
 class R2D2Policy(DQNPolicy):
@@ -28,22 +28,12 @@ class R2D2Policy(DQNPolicy):
     _cfg: R2D2Config
     _learn: R2D2LearnConfig
 
-    def update(self, batch: Mapping[str, Any]) -> dict[str, Any]:
-        """One gradient step; see `DQNPolicy.update`.
-
-        Args:
-            batch: ``observation, action, n_step_return, bootstrap_discount, bootstrap_offset,
-                sequence_len`` and ``state/<name>``: [sequences, unroll_len, ...], of which rows
-                behind ``sequence_len[:, 0]`` are filler; and ``weight`` [sequences].
-        """
-        return super().update(with_length(batch))
-
     def losses(self, batch: Mapping[str, Any]) -> tuple[Tensor, Tensor, Tensor]:
         """Loss, value and priority of sequences: means over their steps; each [sequences].
 
         Args:
-            batch: that of `Sequences`, with ``action`` and ``n_step_return``, and
-                ``action_mask`` where not all actions are legal.
+            batch: that of `Sequences`, of `unroll_len` steps, with ``action`` and
+                ``n_step_return``, and ``action_mask`` where not all actions are legal.
         """
         learn = self._cfg.learn
         sequences = Sequences(batch, learn.burn_in)

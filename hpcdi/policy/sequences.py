@@ -11,19 +11,6 @@ from torch import Tensor
 from hpcdi.policy import networks
 from hpcdi.policy.memories import LENGTH, State, state_of
 
-_LENGTH = "length"
-
-
-def with_length(batch: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Returns a batch whose rows are sequences: ``length`` [sequences] for ``sequence_len``.
-
-    Args:
-        batch: columns [sequences, steps, ...], as they were stored.
-    """
-    columns = dict(batch)
-    columns[_LENGTH] = columns.pop(LENGTH)[:, 0].long()
-    return columns
-
 
 class Sequences:
     """Sequences drawn from a replay buffer, which a network unrolls.
@@ -33,9 +20,9 @@ class Sequences:
     2.3). At the start of an episode the state is exact, and no burn-in is needed.
 
     Args:
-        batch: ``observation, bootstrap_offset, bootstrap_discount`` and ``state/<name>``:
-            [sequences, steps, ...]; and ``length``, int64 [sequences]: steps from there on are
-            filler. See `with_length`.
+        batch: ``observation, bootstrap_offset, bootstrap_discount, sequence_len`` and
+            ``state/<name>``: [sequences, steps, ...], of which steps from ``sequence_len[:, 0]`` on
+            are filler.
         burn_in: steps that only the memory reads.
 
     Attributes:
@@ -44,9 +31,10 @@ class Sequences:
     """
 
     def __init__(self, batch: Mapping[str, Tensor], burn_in: int) -> None:
-        lengths, most = batch[_LENGTH], batch["bootstrap_offset"].shape[1]
+        most = batch["bootstrap_offset"].shape[1]
         self._batch = batch
-        self._states = {name: state[:, 0] for name, state in state_of(batch).items()}
+        self._states = {name: column[:, 0] for name, column in state_of(batch).items()}
+        lengths = self._states.pop(LENGTH).long()
         self._steps = torch.arange(most, device=lengths.device)
         states = self._states.values()
         is_first = torch.stack([(state == 0).flatten(1).all(dim=1) for state in states])

@@ -14,7 +14,7 @@ from hpcdi.errors import ConfigError
 from hpcdi.policy.create import create_policy
 from hpcdi.policy.memories import LENGTH
 from hpcdi.policy.r2d2 import scaled, unscaled
-from hpcdi.policy.sequences import Sequences, with_length
+from hpcdi.policy.sequences import Sequences
 from hpcdi.replay.partition import item_count, item_rows
 from hpcdi.store.rows import RowStore, sequence_rows
 from hpcdi.types import Columns, SequenceRule
@@ -152,7 +152,7 @@ def test_a_target_is_not_of_an_action_that_is_not_legal() -> None:
     flat = {name: torch.from_numpy(c) for name, c in sequences(columns_of(built)).items()}
     for legal in ([True, False], [False, True]):
         mask = torch.tensor(legal).expand(6, STEPS, 2)
-        batches.append(with_length({**flat, "action_mask": mask}))
+        batches.append({**flat, "action_mask": mask})
     one, other = (built.losses(batch)[0] for batch in batches)
     assert not torch.isclose(one[:2], other[:2]).any()  # those with steps that bootstrap
     with torch.no_grad():

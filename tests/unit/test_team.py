@@ -22,7 +22,6 @@ from hpcdi.policy import memories, networks
 from hpcdi.policy.create import create_policy
 from hpcdi.policy.players import Group, with_players
 from hpcdi.policy.returns import gae, n_step
-from hpcdi.policy.sequences import with_length
 from hpcdi.run.experiment import load_experiment
 from hpcdi.store.rows import sequence_rows
 from hpcdi.types import Columns, SequenceRule
@@ -487,7 +486,7 @@ def test_a_memory_learns_the_value_of_the_team_from_its_sequences(kind: str) -> 
     built = policy(cfg, "learn")._policies["hare"]
     rows, numbers = Group("hare", cfg.policies["hare"], cfg).learnt(batch)
     assert (len(rows["action"]), numbers) == (24, None)
-    losses, value, priority = built.losses(with_length(rows))
+    losses, value, priority = built.losses(rows)
     for team in range(12):
         length, two = [3, 1][team % 2], slice(2 * team, 2 * team + 2)
         state = {"hidden": rows["state/hidden"][two, 0]}
