@@ -38,7 +38,7 @@ def create_policy(
     Raises:
         UnknownTypeError: no policy has that type. ConfigError: its settings are wrong.
     """
-    acting = POLICY_REGISTRY.acting_apart(_type_of(cfg)) if gets_weights else None
+    acting = POLICY_REGISTRY.core(_type_of(cfg)) if gets_weights else None
     if acting is not None and enable_field is not None and set(enable_field) <= _ACTS:
         config = cfg if isinstance(cfg, acting.Config) else parse(acting.Config, cfg, "policy")
         if isinstance(config, TorchPolicyConfig) and is_dense(config):

@@ -5,8 +5,7 @@ from __future__ import annotations
 from hpcdi.config.schema import ExperimentConfig
 from hpcdi.roles.coordinator.commander import Commander
 from hpcdi.roles.coordinator.groups import Groups
-
-_BUILT_IN = ("solo", "one_vs_one")
+from hpcdi.utils.registry import PARALLEL_COMMANDER_REGISTRY
 
 
 def make_commander(config: ExperimentConfig, groups: Groups) -> Commander:
@@ -15,8 +14,10 @@ def make_commander(config: ExperimentConfig, groups: Groups) -> Commander:
     Raises:
         UnknownTypeError: no commander has that type.
     """
-    if config.policy.other.commander.type in _BUILT_IN:
-        return Commander(config, groups)
+    core = PARALLEL_COMMANDER_REGISTRY.core(config.policy.other.commander.type)
+    if core is not None:
+        commander: Commander = core(config, groups)
+        return commander
     from hpcdi.worker.coordinator import create_parallel_commander
 
     return create_parallel_commander(config, groups)

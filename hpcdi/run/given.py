@@ -191,7 +191,7 @@ def fill(config: ExperimentConfig, layout: RunLayout) -> str:
 def _train_columns_of(config: ExperimentConfig) -> Any:
     """Returns what adds the policy's columns: without a network, and without torch if it can."""
     policy = config.policy
-    acting = POLICY_REGISTRY.acting_apart(policy.type) or get_policy_cls(policy)
+    acting = POLICY_REGISTRY.core(policy.type) or get_policy_cls(policy)
     return acting(policy, [])
 
 

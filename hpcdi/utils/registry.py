@@ -29,12 +29,14 @@ class BuiltIn(NamedTuple):
     Attributes:
         component: its class.
         settings: class of its settings; empty: the component's attribute `Config`.
-        acting: of a policy, its acting half, which needs no torch; empty: it has none apart.
+        core: the part of it that is enough for a run, imported without the rest: of a policy its
+            acting half, without torch; of a commander the run's, without DI-engine's methods;
+            empty: it has none.
     """
 
     component: str
     settings: str = ""
-    acting: str = ""
+    core: str = ""
 
 
 class Registry:
@@ -113,12 +115,12 @@ class Registry:
         built_in = self._built_in.get(name) if isinstance(name, str) else None
         return load_object(built_in.settings) if built_in and built_in.settings else None
 
-    def acting_apart(self, name: object) -> Any:
-        """Returns the class of a built-in policy's acting half; None: it has none apart."""
+    def core(self, name: object) -> Any:
+        """Returns the class of a built-in type's core, see `BuiltIn`; None: it has none."""
         if name in self._classes or not isinstance(name, str) or name not in self._built_in:
             return None
-        acting = self._built_in[name].acting
-        return load_object(acting) if acting else None
+        core = self._built_in[name].core
+        return load_object(core) if core else None
 
     def explain(self, name: object) -> str:
         """Returns the message for an unknown `name`, with the nearest known one."""
@@ -276,12 +278,14 @@ PARALLEL_COLLECTOR_REGISTRY = Registry(
         ),
     },
 )
+_RUNS_COMMANDER = "hpcdi.roles.coordinator.commander:Commander"
 PARALLEL_COMMANDER_REGISTRY = Registry(
     "parallel commander",
     {
         "solo": BuiltIn(
             "hpcdi.worker.coordinator.commanders:SoloCommander",
             "hpcdi.config.roles:SoloCommanderConfig",
+            _RUNS_COMMANDER,
         ),
         "naive": BuiltIn(
             "hpcdi.worker.coordinator.commanders:NaiveCommander",
@@ -290,6 +294,7 @@ PARALLEL_COMMANDER_REGISTRY = Registry(
         "one_vs_one": BuiltIn(
             "hpcdi.worker.coordinator.commanders:OneVsOneCommander",
             "hpcdi.config.league:OneVsOneCommanderConfig",
+            _RUNS_COMMANDER,
         ),
     },
 )
