@@ -79,6 +79,20 @@ def _run_of(path: Path) -> Path:
     return place.parent.parent / place.name if place.parent.name == VIEWS else path
 
 
+class _Entry:
+    """A file or folder that may be in a run folder: `RunLayout` has its path.
+
+    Args:
+        name: its path from the run folder.
+    """
+
+    def __init__(self, name: str) -> None:
+        self._name, self.top = name, name.partition("/")[0]
+
+    def __get__(self, layout: RunLayout, owner: object = None) -> Path:
+        return layout.root / self._name
+
+
 @dataclass(frozen=True)
 class RunLayout:
     """Paths of one run; `root` is the run folder, also where `latest` was given."""
@@ -91,148 +105,96 @@ class RunLayout:
 
     def names(self) -> set[str]:
         """Returns the names of what may lie in a run folder, and of what else does."""
-        paths = (getattr(self, name) for name, each in vars(RunLayout).items()
-                 if isinstance(each, property))  # fmt: skip
-        ours = {path.relative_to(self.root).parts[0] for path in paths if isinstance(path, Path)}
+        ours = {each.top for each in vars(RunLayout).values() if isinstance(each, _Entry)}
         return {*ours, self.checkpoints_of(1).name, *(path.name for path in self.root.glob("*"))}
 
-    @property
-    def lock_file(self) -> Path:
-        """Which process the run belongs to, while it runs."""
-        return self.root / "run.lock"
+    lock_file = _Entry("run.lock")
+    """Which process the run belongs to, while it runs."""
 
-    @property
-    def config_file(self) -> Path:
-        """The compiled experiment."""
-        return self.root / "config.yaml"
+    config_file = _Entry("config.yaml")
+    """The compiled experiment."""
 
-    @property
-    def run_file(self) -> Path:
-        """State and facts of the run."""
-        return self.root / "run.json"
+    run_file = _Entry("run.json")
+    """State and facts of the run."""
 
-    @property
-    def reserve_file(self) -> Path:
-        """Space that is given back at the end, see `run_folder.end`."""
-        return self.root / ".reserve"
+    reserve_file = _Entry(".reserve")
+    """Space that is given back at the end, see `run_folder.end`."""
 
-    @property
-    def submit_dir(self) -> Path:
-        """Scripts submitted to a batch system, and output of its jobs."""
-        return self.root / "submit"
+    submit_dir = _Entry("submit")
+    """Scripts submitted to a batch system, and output of its jobs."""
 
-    @property
-    def submit_file(self) -> Path:
-        """Facts of the submitted job: its id, its user, versions."""
-        return self.submit_dir / "submit.json"
+    submit_file = _Entry("submit/submit.json")
+    """Facts of the submitted job: its id, its user, versions."""
 
-    @property
-    def next_job_file(self) -> Path:
-        """The job that continues the run, submitted by one that may not be requeued."""
-        return self.root / "next_job.json"
+    next_job_file = _Entry("next_job.json")
+    """The job that continues the run, submitted by one that may not be requeued."""
 
-    @property
-    def status_file(self) -> Path:
-        """How the run goes, written anew about once a second."""
-        return self.root / "status.json"
+    status_file = _Entry("status.json")
+    """How the run goes, written anew about once a second."""
 
-    @property
-    def scale_file(self) -> Path:
-        """Number of working collectors that `hpcdi scale` asked for."""
-        return self.root / "scale.json"
+    scale_file = _Entry("scale.json")
+    """Number of working collectors that `hpcdi scale` asked for."""
 
-    @property
-    def guests_dir(self) -> Path:
-        """Messages between a run and its guests; there while the run takes guests."""
-        return self.root / "guests"
+    guests_dir = _Entry("guests")
+    """Messages between a run and its guests; there while the run takes guests."""
 
-    @property
-    def welcome_file(self) -> Path:
-        """What a guest must know of the run before it writes to it."""
-        return self.guests_dir / "welcome.json"
+    welcome_file = _Entry("guests/welcome.json")
+    """What a guest must know of the run before it writes to it."""
 
-    @property
-    def guests_config_file(self) -> Path:
-        """The experiment by which guests work: that of this start."""
-        return self.guests_dir / "config.yaml"
+    guests_config_file = _Entry("guests/config.yaml")
+    """The experiment by which guests work: that of this start."""
 
-    @property
-    def data_dir(self) -> Path:
-        """All shards."""
-        return self.root / "data"
+    data_dir = _Entry("data")
+    """All shards."""
 
-    @property
-    def callbacks_dir(self) -> Path:
-        """States of the user's callbacks on collectors."""
-        return self.root / "callbacks"
+    callbacks_dir = _Entry("callbacks")
+    """States of the user's callbacks on collectors."""
 
     def callbacks_file(self, rank: int) -> Path:
         """States of the user's callbacks on a collector."""
         return self.callbacks_dir / f"{name_of(rank)}.json"
 
-    @property
-    def videos_dir(self) -> Path:
-        """Films."""
-        return self.root / "videos"
+    videos_dir = _Entry("videos")
+    """Films."""
 
-    @property
-    def profile_dir(self) -> Path:
-        """Traces of learners, of hooks that profile them."""
-        return self.root / "profile"
+    profile_dir = _Entry("profile")
+    """Traces of learners, of hooks that profile them."""
 
-    @property
-    def tensorboard_dir(self) -> Path:
-        """TensorBoard events."""
-        return self.root / "tb"
+    tensorboard_dir = _Entry("tb")
+    """TensorBoard events."""
 
-    @property
-    def loggers_dir(self) -> Path:
-        """Curves of `system.loggers`, and by which names trackers know the run."""
-        return self.root / "loggers"
+    loggers_dir = _Entry("loggers")
+    """Curves of `system.loggers`, and by which names trackers know the run."""
 
-    @property
-    def latest_policy(self) -> Path:
-        """Newest policy on disk."""
-        return self.root / "policies" / "latest.safetensors"
+    latest_policy = _Entry("policies/latest.safetensors")
+    """Newest policy on disk."""
 
     def latest_policy_of(self, player: str) -> Path:
         """Newest policy on disk of a player that learns, see `latest_policy`."""
         name = "latest" if player == MAIN else player
         return self.latest_policy.with_name(f"{name}.safetensors")
 
-    @property
-    def best_policy(self) -> Path:
-        """Policy with the best evaluation."""
-        return self.root / "policies" / "best.safetensors"
+    best_policy = _Entry("policies/best.safetensors")
+    """Policy with the best evaluation."""
 
-    @property
-    def league_dir(self) -> Path:
-        """Policies of frozen players, of a run that is a league."""
-        return self.root / "league"
+    league_dir = _Entry("league")
+    """Policies of frozen players, of a run that is a league."""
 
-    @property
-    def league_file(self) -> Path:
-        """Players, ratings and results of a league, new about every second."""
-        return self.root / "league.json"
+    league_file = _Entry("league.json")
+    """Players, ratings and results of a league, new about every second."""
 
-    @property
-    def cross_play_file(self) -> Path:
-        """Games of all players of a league against each other; beside it is the picture, .png."""
-        return self.root / "cross_play.json"
+    cross_play_file = _Entry("cross_play.json")
+    """Games of all players of a league against each other; beside it is the picture, .png."""
 
-    @property
-    def snapshots_dir(self) -> Path:
-        """Snapshots of the whole run, one folder each."""
-        return self.root / "snapshots"
+    snapshots_dir = _Entry("snapshots")
+    """Snapshots of the whole run, one folder each."""
 
-    @property
-    def checkpoints_dir(self) -> Path:
-        """Checkpoints of the learner."""
-        return self.checkpoints_of(0)
+    checkpoints_dir = _Entry("checkpoints")
+    """Checkpoints of the learner."""
 
     def checkpoints_of(self, agent: int) -> Path:
         """Checkpoints of an agent: of a serial battle, or a league's player."""
-        return self.root / f"checkpoints{agent or ''}"
+        return self.checkpoints_dir.with_name(f"checkpoints{agent or ''}")
 
     @property
     def results(self) -> list[Path]:
@@ -247,24 +209,18 @@ class RunLayout:
         )
         return [*folders, *self.root.glob("checkpoints*")]
 
-    @property
-    def log_dir(self) -> Path:
-        """Logs of all ranks."""
-        return self.root / "log"
+    log_dir = _Entry("log")
+    """Logs of all ranks."""
 
     def log_file(self, rank: int) -> Path:
         """JSONL log of one rank."""
         return self.log_dir / f"{name_of(rank)}.jsonl"
 
-    @property
-    def code_dir(self) -> Path:
-        """Modules written for what a notebook has given to `hpcdi.train`."""
-        return self.root / "code"
+    code_dir = _Entry("code")
+    """Modules written for what a notebook has given to `hpcdi.train`."""
 
-    @property
-    def solvers_dir(self) -> Path:
-        """Folders of environments that are MPI programs."""
-        return self.root / "solvers"
+    solvers_dir = _Entry("solvers")
+    """Folders of environments that are MPI programs."""
 
     def solver_dir(self, environment: int) -> Path:
         """Working folder of one of them, by its number in the run."""
