@@ -115,7 +115,8 @@ def train(
         settings: any other ones, by their paths: ``{"policy.learn.learning_rate": 1e-3}``.
         callbacks: classes of `hpcdi.Callback`, names of shipped ones, or mappings with ``type``
             (one of these) and arguments: ``{"type": "early_stop", "evaluations": 5}``. Each rank
-            makes its own; classes reach it as `env` does.
+            makes its own; classes reach it as `env` does. They come to those that the file, the
+            resumed run or `settings` have, in the place of any of the same name: a class's name.
         run_dir: the run folder.
         resume: a run, or its folder, to go on with from its newest snapshot.
         time_limit: ``"90"`` (minutes), ``"1:30:00"``: a last snapshot is taken before; over ranks.
@@ -136,26 +137,21 @@ def train(
     chosen |= settings or {}
     resumed = resume.folder if isinstance(resume, Run) else resume
     place = run_dir if resumed is None else resumed
+    _check_given(env, policy, run_dir, resumed)
     experiment: dict[str, Any] = {}
     with contextlib.ExitStack() as stack:
         is_there = resumed is not None or "SLURM_JOB_ID" in os.environ
         home = _Home(None if place is None else Path(place), stack, is_there=is_there)
-        if resumed is not None and (
-            policy is not None or run_dir is not None or not (env is None or _is_file(env))
-        ):
-            raise LaunchError(
-                "resume goes on with the run's own environment, policy and folder: leave env, "
-                "policy and run_dir out"
-            )
         if resumed is not None or _is_file(env):
-            if policy is not None:
-                raise LaunchError(f"{env} names its policy: leave policy out, or change settings")
             config = None if env is None else str(env)
             home.name = exp_name or Path(config or "").stem
         else:
             experiment = _experiment(env, policy, chosen, home)
             config = _written(experiment, stack)
-        chosen |= _callbacks(callbacks, home, experiment)
+        if callbacks:
+            file = config or RunLayout(Path(resumed or "")).config_file
+            before = experiment or _settings_in(file)
+            chosen |= _callbacks(callbacks, home, {**before, **dict(dotted(chosen))})
         request = RunRequest(
             config,
             tuple(f"{path}={_text(value)}" for path, value in chosen.items()),
@@ -496,10 +492,16 @@ class _Home:
 def _callbacks(
     given: Sequence[str | type[Callback] | Mapping[str, Any]],
     home: Callable[[], Path],
-    experiment: Mapping[str, Any],
+    before: Mapping[str, Any],
 ) -> dict[str, Any]:
-    """Returns the settings that name callbacks, the usual ones of an experiment among them."""
-    folders, entries = list(experiment.get("system.import_path", ())), []
+    """Returns the settings that name callbacks: those that there were, and the given ones.
+
+    Args:
+        given: see `train`.
+        home: makes the folder for modules that have to be written.
+        before: the settings that there are, by their paths.
+    """
+    folders, entries = list(before.get("system.import_path") or ()), list[dict[str, Any]]()
     for one in given:
         entry = dict(one) if isinstance(one, Mapping) else {"type": one}
         if callable(made := entry.get("type")):
@@ -512,11 +514,21 @@ def _callbacks(
                 '{"type": the class, and its arguments}'
             )
         entries.append(entry)
-    if not entries:
-        return {}
-    types = [entry["type"] for entry in entries]
-    entries += [usual for usual in experiment.get("callbacks", ()) if usual["type"] not in types]
-    return {"callbacks": entries, **({"system.import_path": folders} if folders else {})}
+    names = {_name_of(entry) for entry in entries}
+    kept = [one for one in before.get("callbacks") or () if _name_of(one) not in names]
+    return {"callbacks": entries + kept, **({"system.import_path": folders} if folders else {})}
+
+
+def _name_of(callback: Any) -> str:
+    """Returns a callback's name, by which its state is known: its class may be defined anew."""
+    kind = callback.get("type", "") if isinstance(callback, Mapping) else ""
+    return str(kind).rpartition(":")[2]
+
+
+def _settings_in(file: str | Path) -> dict[str, Any]:
+    """Returns the settings of a YAML file by their paths; none of one that is not there."""
+    is_there = Path(file).suffix != ".py" and Path(file).is_file()  # whoever starts it says so
+    return dict(dotted(read_mapping(file))) if is_there else {}
 
 
 def _written(experiment: Mapping[str, Any], stack: contextlib.ExitStack) -> str:
@@ -630,6 +642,22 @@ def _check_place(ranks: int) -> None:
             f"ranks={ranks}: 1 trains in this process, 3 or more over ranks, of which one "
             "coordinates, one learns, and the others collect"
         )
+
+
+def _check_given(env: Env | None, policy: Any, run_dir: Any, resumed: str | Path | None) -> None:
+    """Check that what `train` is given goes together.
+
+    Raises:
+        LaunchError: a run goes on, or a file has a policy, and another one is given.
+    """
+    is_file = _is_file(env)
+    if resumed is not None and not (policy is run_dir is None and (env is None or is_file)):
+        raise LaunchError(
+            "resume goes on with the run's own environment, policy and folder: leave env, "
+            "policy and run_dir out"
+        )
+    if is_file and policy is not None:
+        raise LaunchError(f"{env} names its policy: leave policy out, or change settings")
 
 
 def _ended(ended: Ended) -> Run:

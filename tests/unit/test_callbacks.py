@@ -55,8 +55,16 @@ def test_they_are_called_stop_the_run_and_are_resumed(tmp_path: Path) -> None:
     drawn = {tag.split("/")[1] for tag in kinds if tag.startswith("callbacks_iter/")}
     assert drawn == {"weights", "gradients"}
 
-    again = train(Counts, {"type": Halves, "stop": 8}, resume=run)
+    class Watches(hpcdi.Callback):
+        """Is written into the run folder."""
+
+    paths = run.config["system"]["import_path"]
+    assert paths
+    again = train(Watches, {"type": Halves, "stop": 8}, resume=run)
     assert again.reason == "stopped by Halves: 8 iterations"
+    names = [entry["type"].rpartition(":")[2] for entry in run.config["callbacks"]]
+    assert names == ["Watches", "Halves", "Counts", "histograms", "early_stop"]
+    assert {str(run.folder / "code"), *paths} <= {*run.config["system"]["import_path"]}
     assert last().calls[0] == f"start {run.figures['env_steps'] - 3 * 32}"
     assert last().episodes > counts.episodes
 
@@ -69,7 +77,8 @@ def test_collectors_call_theirs_and_keep_their_state(tmp_path: Path) -> None:
     assert run.curve(f"detail/callbacks/{name}")[1][:8].tolist() == [*range(1, 9)]
     (kept,) = read_json(file)["states"]
     assert kept["state"]["calls"] == ["start with 0", "end"]
-    train({"type": Rolls, "stop": 60}, resume=run)
+    train({"type": Rolls, "stop": 60}, resume=run, settings={"callbacks": []})  # no early stop
+    assert [entry["stop"] for entry in run.config["callbacks"]] == [60]
     (kept_then,) = read_json(file)["states"]
     before = kept["state"]["episodes"]
     assert kept_then["state"]["calls"] == ["start with 0", "end", f"start with {before}", "end"]
