@@ -242,10 +242,33 @@ class Job:
         variables: Mapping[str, str] | None = None,
     ) -> None:
         self._path = path
+        self._has_begun = False
+        self._signals = Signals()
+        self._asked: int | None = None
+        self._is_ended = False
+        self._preempt = preempt_signals()
+        numbers: list[int] = [signal.SIGINT, signal.SIGTERM]
+        if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:  # as nohup leaves it
+            numbers.append(signal.SIGHUP)
+        numbers += [number for number in self._preempt if number not in numbers]
+        self._held: list[int] | None = []  # signals that came while mpirun could not take them
+        self._old = {number: signal.signal(number, self._on_signal) for number in numbers}
         private = {name: folders[name] for name in folders if name == TEMPORARY_VARIABLE}
+        try:
+            self._begin(
+                command, rank_environment({**folders, **os.environ, **private, **(variables or {})})
+            )
+        except BaseException:
+            self._give_signals_back()
+            raise
+        held, self._held = self._held, None
+        for number in held:
+            self._on_signal(number, None)
+
+    def _begin(self, command: list[str], environment: dict[str, str]) -> None:
         self._process = subprocess.Popen(  # noqa: S603 (our own command line)
             command,
-            env=rank_environment({**folders, **os.environ, **private, **(variables or {})}),
+            env=environment,
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
@@ -260,16 +283,6 @@ class Job:
             if source is not None:
                 with source:
                     self._relays.append(Relay(os.dup(source.fileno()), target, stream))
-        self._has_begun = False
-        self._signals = Signals()
-        self._asked: int | None = None
-        self._is_ended = False
-        self._preempt = preempt_signals()
-        numbers: list[int] = [signal.SIGINT, signal.SIGTERM]
-        if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:  # as nohup leaves it
-            numbers.append(signal.SIGHUP)
-        numbers += [number for number in self._preempt if number not in numbers]
-        self._old = {number: signal.signal(number, self._on_signal) for number in numbers}
         if is_outside_allocation():
             loopback.begin(self._process.pid)
 
@@ -277,12 +290,15 @@ class Job:
         return self
 
     def __exit__(self, *_error: object) -> None:
-        for number, handler in self._old.items():
-            signal.signal(number, handler)
+        self._give_signals_back()
         if self._process.poll() is None:
             self._process.kill()
             self._process.wait()
         self._close_relays()
+
+    def _give_signals_back(self) -> None:
+        for number, handler in self._old.items():
+            signal.signal(number, handler)
 
     def _close_relays(self) -> None:
         for relay in self._relays:
@@ -397,8 +413,13 @@ class Job:
     def _on_signal(self, number: int, _frame: FrameType | None) -> None:
         """Ask rank 0 to shut down, or end mpirun, see `Signals`.
 
-        A preemption signal is forwarded every time.
+        A preemption signal is forwarded every time. Until mpirun is there, all wait: Python would
+        ignore what a handler raises at a fork (of `logging`), and look for mpirun's end while it
+        is traced (`loopback`), which takes its stops away.
         """
+        if self._held is not None:
+            self._held.append(number)
+            return
         coordinator = self._facts()
         is_here = coordinator.get("host") == platform.node()
         if number in self._preempt:

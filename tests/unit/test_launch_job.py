@@ -197,6 +197,26 @@ def coordinator() -> Iterator[subprocess.Popen[str]]:
         process.kill()
 
 
+def test_ctrl_c_while_mpirun_is_traced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """To look for its end would take a stop away: it stood still for ever."""
+    monkeypatch.delenv(loopback.SWITCH)
+    with Job(["sh", "-c", "kill -INT $PPID; sleep 0.5; true"], tmp_path / "run", {}) as job:
+        assert job.wait() == 130
+
+
+def test_ctrl_c_while_mpirun_is_forked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Python ignores KeyboardInterrupt in what `logging` does at a fork: the run went on."""
+    prepare = local._in_mpirun
+
+    def interrupt() -> None:
+        os.kill(os.getppid(), signal.SIGINT)
+        prepare()
+
+    monkeypatch.setattr(local, "_in_mpirun", interrupt)
+    with Job(["sleep", "30"], tmp_path / "run", {}) as job:
+        assert job.wait() == 130
+
+
 @pytest.fixture
 def job(tmp_path: Path) -> Iterator[Callable[..., Job]]:
     """Starts a job that ends when `end` is written to, with these facts in its run.json."""
