@@ -43,16 +43,16 @@ def start(request: RunRequest, *, over_ranks: bool) -> Ended:
         ranks = ranks_of(request, config) if over_ranks else 1
         mode = resume.start_mode(request, config, os.environ)
         path = resume.folder_of(request, mode, config.exp_name)
-        if mode is resume.StartMode.DONE:
-            sys.stdout.write(f"hpcdi: {resume.done_line(path)}\n")
-            return Ended(path, EXIT_DONE)
-        if mode is not resume.StartMode.RESUME:
-            check_data(config, spaces)
-        show_notes([*compiled.notes, *resume.changes(request, config)])
-        where = f"{ranks} ranks" if over_ranks else "one process"
-        sys.stdout.write(f"hpcdi: {config.exp_name} is starting, {where}\n")
-        sys.stdout.flush()
         try:
+            if mode is resume.StartMode.DONE:
+                sys.stdout.write(f"hpcdi: {resume.done_line(path)}\n")
+                return Ended(path, EXIT_DONE)
+            if mode is not resume.StartMode.RESUME:
+                check_data(config, spaces)
+            show_notes([*compiled.notes, *resume.changes(request, config)])
+            where = f"{ranks} ranks" if over_ranks else "one process"
+            sys.stdout.write(f"hpcdi: {config.exp_name} is starting, {where}\n")
+            sys.stdout.flush()
             if over_ranks:
                 return train(request, config, ranks, path)
             from hpcdi.comm.failure import said_if_it_exits

@@ -157,6 +157,9 @@ def test_wrong_settings_leave_nothing(tmp_path: Path, monkeypatch: pytest.Monkey
     said = "the experiment own has 1 problem\n  - policy.lern: unknown key; did you mean 'learn'?"
     assert str(caught.value) == said
     assert caught.value._render_traceback_() == [f"ConfigError: {said}"]  # what a notebook shows
+    given = {"data": ["runs/none/latest"], "policy.other.commander.offline_iterations": 1}
+    with pytest.raises(ConfigError, match="runs/none/latest: is no folder of a run"):
+        hpcdi.train(Walk, "dqn", settings=given, exp_name="own")
     assert not list(tmp_path.glob("runs/*/*"))
     with pytest.raises(ConfigError, match="is no setting: a type is no number"):
         hpcdi.train(Walk, "ppo", settings={"policy.nstep": int})
