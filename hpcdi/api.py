@@ -53,6 +53,7 @@ from hpcdi.run.request import Ended, RunRequest
 from hpcdi.run.start import start
 from hpcdi.store.layout import RunLayout
 from hpcdi.types import Array
+from hpcdi.utils.curves import read_curves
 from hpcdi.utils.nested import dotted, unflatten
 
 if TYPE_CHECKING:
@@ -410,9 +411,7 @@ class Run:
         return table
 
     def _points(self) -> dict[str, Sequence[Any]]:
-        from hpcdi.utils.curves import read_curves  # with it tensorboard
-
-        return dict(read_curves(self._layout.tensorboard_dir))
+        return dict(read_curves(self._layout.curve_files()))
 
     def episodes(self, *, unfinished: bool = False) -> Iterator[Episode]:
         """Yields the episodes that it has collected, see `hpcdi.data.read_episodes`."""

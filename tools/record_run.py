@@ -44,7 +44,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         layout = RunLayout(Path(folder) / "run")
         lines, killed_at = record(layout, options.ranks, options.kill, options.after)
-        curves = read_curves(layout.tensorboard_dir)
+        curves = read_curves(layout.curve_files())
     options.output.write_text(picture(lines, curves, killed_at))
     sys.stdout.write(f"{options.output}: {options.output.stat().st_size / 1024:.1f} KiB\n")
 

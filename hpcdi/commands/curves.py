@@ -18,11 +18,11 @@ from hpcdi.config.load import read_mapping
 from hpcdi.errors import EXIT_DONE, ConfigError, LaunchError
 from hpcdi.store.layout import RunLayout
 from hpcdi.utils.console import escaped
-from hpcdi.utils.curves import CurvePoint, read_curves
+from hpcdi.utils.curves import COLUMNS, CurvePoint, read_curves, row_of
 from hpcdi.utils.metrics import human_count
 from hpcdi.utils.nested import dotted
 from hpcdi.utils.sparkline import sparkline
-from hpcdi.utils.trackers import COLUMNS, TRACKERS, csv_rows
+from hpcdi.utils.trackers import TRACKERS
 
 HELP = """\
 Show the curves of runs in the terminal, or write them as CSV, or as runs of Weights & Biases or
@@ -35,8 +35,9 @@ MLflow; from the run folders alone, without a server or a network.
   hpcdi curves runs/cartpole_dqn/* --to wandb                 wandb/offline-run-..., for wandb sync
   hpcdi curves runs/cartpole_dqn/* --to mlflow -o results     results/mlruns, for mlflow ui
 
-The CSV has a row a point: run, curve, env_step, time (seconds since the epoch), value. In Python:
-pandas.read_csv("curves.csv").pivot_table("value", "env_step", ["run", "curve"]).plot()
+The CSV has a row a point: run, curve, step (environment step), time (seconds since the epoch),
+value; each run folder has its own as curves.csv, without the column run. In Python:
+pandas.read_csv("curves.csv").pivot_table("value", "step", ["run", "curve"]).plot()
 WANDB_MODE=online writes to the server of Weights & Biases, MLFLOW_TRACKING_URI to that of MLflow.
 """
 EXIT_CODES = "exit codes: 0 shown; 2 there is no such run, or no curve of this name"
@@ -90,15 +91,12 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
 
 def chosen(run: Path, names: Sequence[str]) -> dict[str, list[CurvePoint]]:
     """The curves of a run whose names match a pattern, sorted; without any, the first ones."""
-    curves = read_curves(RunLayout(run).tensorboard_dir)
-    patterns = names or _FIRST
-    matching = {
+    curves = read_curves(RunLayout(run).curve_files())
+    return {
         name: curves[name]
         for name in sorted(curves)
-        if any(fnmatch.fnmatchcase(name, pattern) for pattern in patterns)
+        if any(fnmatch.fnmatchcase(name, pattern) for pattern in names or _FIRST)
     }
-    # with the predecessor's tags there are no first ones
-    return matching if matching or names else dict(sorted(curves.items()))
 
 
 def _nothing(options: argparse.Namespace) -> str:
@@ -114,6 +112,8 @@ def _write(curves: Mapping[Path, Mapping[str, Sequence[CurvePoint]]], output: Pa
         _write_rows(curves, sys.stdout)
         return
     try:
+        if any(output.resolve() == RunLayout(run).curves_file.resolve() for run in curves):
+            raise LaunchError(f"{output} is the run's own record, and is not overwritten")
         with output.open("w", newline="") as file:
             _write_rows(curves, file)
     except OSError as error:
@@ -122,9 +122,10 @@ def _write(curves: Mapping[Path, Mapping[str, Sequence[CurvePoint]]], output: Pa
 
 def _write_rows(curves: Mapping[Path, Mapping[str, Sequence[CurvePoint]]], file: TextIO) -> None:
     writer = csv.writer(file, lineterminator="\n")
-    writer.writerow(COLUMNS)
+    writer.writerow(("run", *COLUMNS))
     for run, of_run in curves.items():
-        writer.writerows(csv_rows(str(run), of_run))
+        for name, points in of_run.items():
+            writer.writerows((run, *row_of(name, point)) for point in points)
 
 
 def _settings(run: Path) -> dict[str, Any]:

@@ -23,6 +23,7 @@ from hpcdi.store.layout import RunLayout
 from hpcdi.types import is_guest
 from hpcdi.utils.backoff import wait_s
 from hpcdi.utils.console import escaped
+from hpcdi.utils.curves import read_curves
 from hpcdi.utils.metrics import counted, human_bytes, human_count, human_return, human_time
 from hpcdi.utils.progress import Evaluation
 from hpcdi.utils.sparkline import sparkline
@@ -114,9 +115,7 @@ def lines_of(status: RunStatus) -> list[str]:
 
 def curves_of(layout: RunLayout) -> list[str]:
     """Returns lines with the curves of a run's return, of evaluating and of collecting."""
-    from hpcdi.utils.curves import read_curves  # slow: with it tensorboard
-
-    curves, lines = read_curves(layout.tensorboard_dir), []
+    curves, lines = read_curves(layout.curve_files()), []
     for name in sorted(name for name in curves if _RETURN.fullmatch(name)):
         values = [point.value for point in curves[name]]
         what = name.removeprefix("curves/").replace("_return", "")

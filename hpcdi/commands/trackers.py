@@ -10,8 +10,9 @@ from hpcdi.errors import LaunchError
 from hpcdi.run import run_folder
 from hpcdi.run.run_folder import short
 from hpcdi.store.layout import RunLayout
+from hpcdi.utils.curves import Curves
 from hpcdi.utils.nested import dotted
-from hpcdi.utils.trackers import TRACKERS, Curves, TrackedRun, missing
+from hpcdi.utils.trackers import TRACKERS, TrackedRun, missing
 
 
 def write(kind: str, runs: Mapping[Path, Curves], folder: Path) -> Iterator[str]:

@@ -166,9 +166,9 @@ class SystemConfig:
     tensorboard: TensorBoardConfig = section(TensorBoardConfig, "curves")
     loggers: tuple[str, ...] = setting(
         ("tensorboard",),
-        "where curves go while the run goes on: tensorboard (always; other commands read it), and "
-        "any of wandb (offline unless WANDB_MODE is set), mlflow (or to MLFLOW_TRACKING_URI), csv; "
-        "into the run folder, loggers/",
+        "where curves go while the run goes on: tensorboard and csv (always: tb/ and curves.csv, "
+        "which other commands read), and any of wandb (offline unless WANDB_MODE is set) and "
+        "mlflow (or to MLFLOW_TRACKING_URI), into loggers/",
     )
     guests: GuestsConfig = section(GuestsConfig, "collectors of other jobs, see hpcdi join")
     transport: str = setting(

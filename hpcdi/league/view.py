@@ -11,8 +11,8 @@ import numpy as np
 from hpcdi.league.league import League, Payoff, Strengths
 from hpcdi.store.atomic import write_json
 from hpcdi.store.disk_full import or_warn
-from hpcdi.types import MAIN, Array
-from hpcdi.utils.curves import TensorBoardWriter
+from hpcdi.types import MAIN, Array, ScalarWriter
+from hpcdi.utils.event_file import TensorBoardWriter
 
 _EVERY_S = 2.0
 _PICTURE_S = 60.0
@@ -30,11 +30,17 @@ class LeagueView:
 
     Args:
         path: of the file.
-        writer: takes curves and pictures.
+        curves: takes its curves; None: none are written.
+        pictures: takes pictures of its payoffs.
     """
 
-    def __init__(self, path: Path, writer: TensorBoardWriter | None) -> None:
-        self._path, self._writer = path, writer
+    def __init__(
+        self,
+        path: Path,
+        curves: ScalarWriter | None = None,
+        pictures: TensorBoardWriter | None = None,
+    ) -> None:
+        self._path, self._curves, self._pictures = path, curves, pictures
         self._due = self._picture_due = float("-inf")
 
     def refresh(
@@ -60,7 +66,7 @@ class LeagueView:
         self._due = now + _EVERY_S
         shown = shown_of(league, env_steps, learners)
         or_warn("league.json", lambda: write_json(self._path, shown, fsync=False))
-        if self._writer is None or not shown["payoff"]:
+        if self._curves is None or not shown["payoff"]:
             return
         scalars = {"frozen": len(league.frozen()), "games": shown["games"]}
         for name in league.learning:
@@ -70,11 +76,11 @@ class LeagueView:
             if of:
                 scalars[f"score{of}"] = league.payoff.score(name, MAIN)
         for name, value in scalars.items():
-            self._writer.add_scalar(f"league/{name}", value, env_steps)
-        if now >= self._picture_due or at_once:
+            self._curves.add_scalar(f"league/{name}", value, env_steps)
+        if self._pictures is not None and (now >= self._picture_due or at_once):
             self._picture_due = now + _PICTURE_S
             picture = heat_map(scores_of(shown)).transpose(2, 0, 1)[None, None]
-            self._writer.add_video("league/payoff", picture, env_steps)
+            self._pictures.add_video("league/payoff", picture, env_steps)
 
 
 def shown_of(

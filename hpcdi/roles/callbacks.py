@@ -31,6 +31,7 @@ from hpcdi.config.schema import ExperimentConfig
 from hpcdi.errors import CallbackError, ConfigError, Problem
 from hpcdi.policy.base import owner_of
 from hpcdi.store.layout import RunLayout
+from hpcdi.utils.curves import CurveFile
 from hpcdi.utils.lifetime import Closing
 from hpcdi.utils.log import LOGGER
 from hpcdi.utils.progress import USUAL_PATIENCE, Evaluation
@@ -115,7 +116,8 @@ class Context:
         self.set_values: dict[str, Any] = {}
         """What `set` has changed, for snapshots."""
         self._scalars: Callable[[str, float], None] = lambda _name, _value: None
-        self._curves: Any = None
+        self._curves: CurveFile | None = None
+        self._pictures: Any = None
         self._choose: Callable[[str, Any], None] | None = None
         self._name = ""
 
@@ -138,23 +140,26 @@ class Context:
         tag = f"callbacks_{'step' if self.role == COORDINATOR else 'iter'}/{name}"
         if array.dtype == np.uint8 and array.ndim in (3, 4) and array.shape[-1] in (1, 3):
             frames = array if array.ndim == 4 else array[None]
-            self._own_curves(self.folder).add_video(tag, frames.transpose(0, 3, 1, 2)[None], step)
+            self._own_pictures(self.folder).add_video(tag, frames.transpose(0, 3, 1, 2)[None], step)
         else:
-            self._own_curves(self.folder).add_histogram(tag, array, step)
+            self._own_pictures(self.folder).add_histogram(tag, array, step)
 
     def add_scalar(self, name: str, value: float) -> None:
         """Add to a curve of this rank's own, over train iterations."""
         if self.folder is not None:
             tag = f"detail/{name}_rank{self.rank}"
-            self._own_curves(self.folder).add_scalar(tag, value, self.train_iter)
+            self._own_pictures(self.folder).add_scalar(tag, value, self.train_iter)
+            if self._curves is None:
+                self._curves = CurveFile(RunLayout(self.folder).callbacks_curves(self.rank))
+            self._curves.add_scalar(tag, value, self.train_iter)
 
-    def _own_curves(self, folder: Path) -> Any:
-        if self._curves is None:
-            from hpcdi.utils.curves import TensorBoardWriter
+    def _own_pictures(self, folder: Path) -> Any:
+        if self._pictures is None:
+            from hpcdi.utils.event_file import TensorBoardWriter
 
             place = RunLayout(folder).tensorboard_dir / f"callbacks_rank{self.rank}"
-            self._curves = TensorBoardWriter(place)
-        return self._curves
+            self._pictures = TensorBoardWriter(place)
+        return self._pictures
 
     def stop(self, reason: str) -> None:
         """End the run in order, after a last snapshot: exit code 0, "stopped by NAME: reason"."""
@@ -263,8 +268,9 @@ class Callbacks(Closing):
 
     def close(self) -> None:
         """Write out what they have logged. Idempotent."""
-        if self.context._curves is not None:
-            self.context._curves.close()
+        for file in (self.context._curves, self.context._pictures):
+            if file is not None:
+                file.close()
 
     @contextlib.contextmanager
     def _named(self, name: str, method: str) -> Iterator[None]:

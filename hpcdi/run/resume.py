@@ -23,6 +23,7 @@ from hpcdi.store.atomic import sweep_temporary
 from hpcdi.store.checkpoints import checkpoint_names
 from hpcdi.store.disk_full import or_refuse, or_warn
 from hpcdi.store.layout import RunLayout
+from hpcdi.utils.curves import drop_points_after
 from hpcdi.utils.log import say
 from hpcdi.utils.nested import dotted
 
@@ -381,21 +382,21 @@ def read_newest(
         StoreError: no snapshot is whole, or it cannot be read.
     """
     from hpcdi.roles.coordinator.snapshots import resume_from
-    from hpcdi.utils.curves import drop_events_after
+    from hpcdi.utils.event_file import drop_events_after
 
     if not has_snapshot(layout):
         return None
     snapshot = newest_snapshot(layout)
     resumed = resume_from(layout, snapshot, repeats=repeats)
     facts = snapshot.facts
-    drop = partial(
-        drop_events_after,
-        layout.tensorboard_dir,
-        facts["train_iter" if over_iterations else "env_steps"],
-        facts["train_iter"],
-        resumed.iterations,
-    )
-    or_warn("shortened curves", drop)
+    step, train_iter = facts["train_iter" if over_iterations else "env_steps"], facts["train_iter"]
+
+    def shorten_curves() -> None:
+        drop_events_after(layout.tensorboard_dir, step, train_iter, resumed.iterations)
+        for file in layout.curve_files():
+            drop_points_after(file, step if file == layout.curves_file else train_iter)
+
+    or_warn("shortened curves", shorten_curves)
     return resumed
 
 

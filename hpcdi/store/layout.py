@@ -25,12 +25,14 @@
         snapshots/snapshot_000007/           of the whole run: what it resumes from
         profile/rank0.json                   where a learner's time goes, where that was asked for
         videos/iter_..._seed_0.mp4           films, where they were asked for
-        callbacks/rank00002.json             states of callbacks that run on a collector
+        callbacks/rank00002.json             states of callbacks that run on a collector, and
+                                             rank00002.csv: curves that they log
         log/rank00002.jsonl                  each rank's log
         solvers/env00003/                    working folder of an environment that is an MPI
                                              program; rank00000.log, ...: what its ranks print
-        tb/events.out.tfevents...            TensorBoard, written by rank 0
-        loggers/wandb/, mlruns/, curves.csv  the same curves, of `system.loggers`
+        curves.csv                  every curve: curve, step, time, value; commands read it
+        tb/events.out.tfevents...            the same curves for TensorBoard, and pictures
+        loggers/wandb/, mlruns/              the same curves, of `system.loggers`
 """
 
 from __future__ import annotations
@@ -162,6 +164,17 @@ class RunLayout:
 
     tensorboard_dir = _Entry("tb")
     """TensorBoard events."""
+
+    curves_file = _Entry("curves.csv")
+    """Every curve that rank 0 knows, a row a point."""
+
+    def callbacks_curves(self, rank: int) -> Path:
+        """Curves that callbacks on a collector log, over train iterations."""
+        return self.callbacks_dir / f"{name_of(rank)}.csv"
+
+    def curve_files(self) -> list[Path]:
+        """All curves: rank 0's, then those of callbacks on collectors."""
+        return [self.curves_file, *sorted(self.callbacks_dir.glob("*.csv"))]
 
     loggers_dir = _Entry("loggers")
     """Curves of `system.loggers`, and by which names trackers know the run."""

@@ -1,188 +1,26 @@
-"""Curves, histograms and videos for TensorBoard."""
+"""A run's record of its curves, `curves.csv`: written as it goes on, read by every command.
+
+A row is a point: ``curve,step,time,value``. Steps are environment steps, but train iterations in a
+run that begins offline; times are seconds since the epoch. Numbers are written so that they are
+read back as they were.
+"""
 
 from __future__ import annotations
 
+import contextlib
+import csv
 import io
-import itertools
 import os
-import platform
-import re
 import time
-from collections.abc import Iterator, Mapping, Sequence
-from functools import partial
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple, TypeAlias
 
-import numpy as np
-from tensorboard.compat.proto.event_pb2 import Event
-from tensorboard.compat.proto.summary_pb2 import HistogramProto, Summary, SummaryMetadata
-from tensorboard.compat.proto.tensor_pb2 import TensorProto
-from tensorboard.compat.proto.tensor_shape_pb2 import TensorShapeProto
-from tensorboard.plugins.custom_scalar.layout_pb2 import (
-    Category,
-    Chart,
-    Layout,
-    MultilineChartContent,
-)
-from tensorboard.summary.writer.record_writer import RecordWriter
-
-from hpcdi.utils.disk import AppendFile
+from hpcdi.utils.disk import RecordFile
 from hpcdi.utils.lifetime import Closing
-from hpcdi.utils.threads import JobThread
-from hpcdi.utils.video import encode_gif, side_by_side
 
-_BINS = 30
-_BUFFERED_EVENTS = 1000
-_FILE_NUMBERS = itertools.count()
-_OF_ITERATIONS = re.compile(r"(?:(?P<player>.+)_)?[a-z]+_iter/")
-"""Tags of curves over train iterations; they begin with the player, if that is not the main one."""
-
-
-class TensorBoardWriter(Closing):
-    """Writes an event file on a separate thread; after `close`, events are ignored.
-
-    The files are those of `torch.utils.tensorboard.SummaryWriter`, without importing torch, which
-    rank 0 does not need. TensorBoard's own writer stops at the first event that finds the disk
-    full; here events are buffered, see `AppendFile`.
-
-    Args:
-        folder: where the event file goes.
-        flush_s: seconds between flushes.
-    """
-
-    def __init__(self, folder: str | Path, flush_s: float = 5.0) -> None:
-        self._folder, self._flush_s = Path(folder), flush_s
-        # TensorBoard recognises event files by this name
-        name = f"events.out.tfevents.{int(time.time()):010d}.{platform.node()}.{os.getpid()}"
-        self._file = AppendFile(self._folder / f"{name}.{next(_FILE_NUMBERS)}", "the event file")
-        self._thread = JobThread("event-file")
-        self._buffer = [Event(wall_time=time.time(), file_version="brain.Event:2")]
-        self._curves: dict[str, TensorBoardWriter] = {}
-        self._is_open, self._flushed = True, time.monotonic()
-        self._submit()
-
-    def add_scalar(self, tag: str, value: float, global_step: int) -> None:
-        """Add a point to a curve."""
-        self._add(Summary.Value(tag=tag, simple_value=float(value)), global_step)
-
-    def add_scalars(self, tag: str, values: Mapping[str, float], global_step: int) -> None:
-        """Add a point to each of several curves in one chart.
-
-        TensorBoard draws curves of the same name from several folders into one chart: each curve
-        has an event file in a folder of its own below this one.
-        """
-        for curve, value in values.items():
-            name = f"{tag}_{curve}".replace("/", "_")
-            if name not in self._curves:
-                self._curves[name] = TensorBoardWriter(self._folder / name, self._flush_s)
-            self._curves[name].add_scalar(tag, value, global_step)
-
-    def add_histogram(self, tag: str, values: Any, global_step: int) -> None:
-        """Add the distribution of an array's finite values; nothing if there are none.
-
-        Args:
-            tag: name in TensorBoard.
-            values: array of any shape.
-            global_step: place on the axis.
-        """
-        array = np.asarray(values, dtype=np.float64).reshape(-1)
-        array = array[np.isfinite(array)]
-        if not array.size:
-            return
-        counts, limits = np.histogram(array, bins=_BINS)
-        histogram = HistogramProto(
-            min=array.min(),
-            max=array.max(),
-            num=array.size,
-            sum=array.sum(),
-            sum_squares=np.square(array).sum(),
-            bucket_limit=limits[1:].tolist(),
-            bucket=counts.tolist(),
-        )
-        self._add(Summary.Value(tag=tag, histo=histogram), global_step)
-
-    def add_video(self, tag: str, frames: Any, global_step: int, fps: float = 20.0) -> None:
-        """Add videos, which TensorBoard's image tab plays side by side (as one GIF).
-
-        Args:
-            tag: name in TensorBoard.
-            frames: uint8 [N, T, C, H, W]: N videos of T frames, C being 1 (grey) or 3.
-            global_step: place on the axis.
-            fps: frames per second, at most 50.
-
-        Raises:
-            ValueError: `frames` have another shape or dtype, or are empty.
-        """
-        row = side_by_side(frames)
-        image = Summary.Image(
-            height=row.shape[1],
-            width=row.shape[2],
-            colorspace=3,
-            encoded_image_string=encode_gif(row, fps),
-        )
-        self._add(Summary.Value(tag=tag, image=image), global_step)
-
-    def add_page(self, title: str, charts: Mapping[str, Sequence[str]]) -> None:
-        """Add a page to TensorBoard, under "Custom scalars".
-
-        Args:
-            title: of the page.
-            charts: title -> the tags of its curves, as regular expressions.
-        """
-        multiline = [
-            Chart(title=name, multiline=MultilineChartContent(tag=tags))
-            for name, tags in charts.items()
-        ]
-        layout = Layout(category=[Category(title=title, chart=multiline)])
-        text = TensorProto(
-            dtype="DT_STRING",
-            string_val=[layout.SerializeToString()],
-            tensor_shape=TensorShapeProto(),
-        )
-        plugin = SummaryMetadata.PluginData(plugin_name="custom_scalars")
-        metadata = SummaryMetadata(plugin_data=plugin)
-        self._add(Summary.Value(tag="custom_scalars__config__", tensor=text, metadata=metadata), 0)
-
-    def flush(self) -> None:
-        """Write all events, or buffer them if the disk is full; returns when that is done."""
-        if self._is_open:
-            self._submit()
-            self._thread.wait()
-            for curve in self._curves.values():
-                curve.flush()
-
-    def close(self) -> None:
-        """Write all events and close the files. Idempotent."""
-        if self._is_open:
-            self._submit()
-            self._is_open = False
-            self._thread.close()
-            self._file.close()
-            for curve in self._curves.values():
-                curve.close()
-
-    def _add(self, value: Summary.Value, global_step: int) -> None:
-        if not self._is_open:
-            return
-        summary = Summary(value=[value])
-        self._buffer.append(Event(wall_time=time.time(), step=int(global_step), summary=summary))
-        if time.monotonic() - self._flushed > self._flush_s:
-            self.flush()
-            self._flushed = time.monotonic()
-        elif len(self._buffer) >= _BUFFERED_EVENTS:
-            self._submit()
-
-    def _submit(self) -> None:
-        events, self._buffer = self._buffer, []
-        if events:
-            self._thread.submit(partial(self._write, events))
-
-    def _write(self, events: list[Event]) -> None:
-        data = io.BytesIO()
-        records = RecordWriter(data)
-        for event in events:
-            records.write(event.SerializeToString())
-        self._file.add(data.getvalue())
+COLUMNS = ("curve", "step", "time", "value")
+_LONGEST_ROW = 1 << 16  # bytes
 
 
 class CurvePoint(NamedTuple):
@@ -193,72 +31,102 @@ class CurvePoint(NamedTuple):
     value: float
 
 
-def read_curves(folder: str | Path) -> dict[str, list[CurvePoint]]:
-    """The curves in the event files of a folder and of those below it.
+Curves: TypeAlias = Mapping[str, Sequence[CurvePoint]]
 
-    Where a file is torn, its points before that are read: a run that writes it may still live.
+
+class CurveFile(Closing):
+    """Appends points of curves to a CSV file, on a thread; after `close` they are ignored.
+
+    Args:
+        path: of the file; it goes on where it is there.
+        flush_s: seconds between writes.
+    """
+
+    def __init__(self, path: Path, flush_s: float = 5.0) -> None:
+        self._file = RecordFile[Sequence[str]](path, "the curves' file", _encoded, flush_s)
+        if path.is_file():
+            _cut_torn_row(path)
+        if not path.exists() or not path.stat().st_size:
+            self._file.add(COLUMNS)
+
+    def add_scalar(self, name: str, value: float, step: int, /) -> None:
+        """Add a point to a curve."""
+        self._file.add(row_of(name, CurvePoint(int(step), time.time(), float(value))))
+
+    def close(self) -> None:
+        """Write all points and close the file. Idempotent."""
+        self._file.close()
+
+
+def row_of(name: str, point: CurvePoint) -> tuple[str, str, str, str]:
+    """A point of a curve as a row, by `COLUMNS`."""
+    return " ".join(name.split()), str(point.step), f"{point.time:.3f}", repr(point.value)
+
+
+def read_curves(files: Iterable[Path]) -> dict[str, list[CurvePoint]]:
+    """The curves in some files; rows that are torn or no points are passed over.
 
     Returns:
-        Tag -> points, by step and time.
+        Name -> points, by step and time.
     """
     curves: dict[str, list[CurvePoint]] = {}
-    for _, events in _files_of(Path(folder)):
-        for event in events:
-            for value in event.summary.value:
-                if value.HasField("simple_value"):
-                    point = CurvePoint(event.step, event.wall_time, value.simple_value)
-                    curves.setdefault(value.tag, []).append(point)
+    for file in files:
+        for name, point in _points(file):
+            curves.setdefault(name, []).append(point)
     for points in curves.values():
         points.sort()
     return curves
 
 
-def drop_events_after(
-    folder: str | Path, env_steps: int, train_iter: int, iterations: Mapping[str, int] | None = None
-) -> None:
-    """Remove points of curves after a checkpoint: the resumed run adds them again.
+def drop_points_after(file: Path, step: int) -> None:
+    """Remove points after a checkpoint: the resumed run adds them again.
 
-    Points are compared by steps, not by times, since clocks of hosts differ. The axis of a curve is
-    environment steps, or train iterations if its tag has ``_iter/``; TensorBoard's purge has one
-    axis only.
+    Points are compared by steps, not by times, since clocks of hosts differ; of those at the
+    checkpoint's own step, a curve keeps the first.
 
     Args:
-        folder: folder of the event files.
-        env_steps: environment steps at the checkpoint.
-        train_iter: train iterations at the checkpoint, of the main player.
-        iterations: player -> the same, for curves whose tags begin with its name.
+        file: a run's curves; nothing happens if it is not there.
+        step: of the checkpoint.
     """
-    at_the_limit: set[str] = set()  # tags: the first point at the limit was before the checkpoint
-
-    def is_before(event: Event) -> bool:
-        for value in event.summary.value:
-            of_player = _OF_ITERATIONS.match(value.tag)
-            limit = env_steps
-            if of_player is not None:
-                limit = (iterations or {}).get(of_player["player"] or "", train_iter)
-            if event.step > limit or (event.step == limit and value.tag in at_the_limit):
-                return False
-            if event.step == limit:
-                at_the_limit.add(value.tag)
-        return True
-
-    for path, events in _files_of(Path(folder)):
-        events_before = list(filter(is_before, events))
-        if len(events_before) == len(events):
+    if not file.is_file():
+        return
+    rows, at_the_limit = [COLUMNS], set[str]()  # and curves whose point at the limit is before it
+    for name, point in _points(file):
+        if point.step > step or (point.step == step and name in at_the_limit):
             continue
-        aside = path.with_name(f".{path.name}.tmp-{os.getpid()}")
-        with aside.open("wb") as file:
-            records = RecordWriter(file)
-            for event in events_before:
-                records.write(event.SerializeToString())
-            records.flush()
-        aside.replace(path)
+        if point.step == step:
+            at_the_limit.add(name)
+        rows.append(row_of(name, point))
+    aside = file.with_name(f".{file.name}.tmp-{os.getpid()}")
+    aside.write_bytes(_encoded(rows))
+    aside.replace(file)
 
 
-def _files_of(folder: Path) -> Iterator[tuple[Path, list[Event]]]:
-    """Yields the event files of a folder and of those below it, each with its whole events."""
-    from tensorboard.backend.event_processing.event_file_loader import RawEventFileLoader
+def _cut_torn_row(path: Path) -> None:
+    """Cut off the last row of a file, if whoever wrote it was killed in the middle of that."""
+    # whoever may not write to it is told when rows are appended
+    with contextlib.suppress(OSError), path.open("r+b") as file:
+        file.seek(max(0, path.stat().st_size - _LONGEST_ROW))
+        rest = file.read()
+        file.truncate(file.tell() - len(rest) + rest.rfind(b"\n") + 1)
 
-    for path in sorted(folder.rglob("events.out.tfevents.*")):
-        if not path.is_symlink() and path.is_file():  # others were not written by a run
-            yield path, [Event.FromString(data) for data in RawEventFileLoader(str(path)).Load()]
+
+def _points(file: Path) -> Iterator[tuple[str, CurvePoint]]:
+    """Yields the points of a file in its order; none if it is not there, or no regular file."""
+    if not file.is_file():
+        return
+    with file.open(newline="", errors="replace") as lines:
+        for line in lines:  # by lines, not by quotes, of which one may be torn
+            if not line.endswith("\n"):
+                return  # it is being written, or whoever wrote it was killed
+            with contextlib.suppress(ValueError):  # no point: the names of the columns
+                name, step, at, value = line.rsplit(",", 3)
+                if name.startswith('"'):
+                    name = name[1:-1].replace('""', '"')
+                yield name, CurvePoint(int(step), float(at), float(value))
+
+
+def _encoded(rows: Sequence[Sequence[str]]) -> bytes:
+    text = io.StringIO()
+    csv.writer(text, lineterminator="\n").writerows(rows)
+    return text.getvalue().encode()

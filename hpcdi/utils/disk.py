@@ -8,14 +8,22 @@ import errno
 import os
 import stat
 import sys
+import time
 from collections import deque
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Generic, TypeVar
 
 from hpcdi.utils.lifetime import Closing
 from hpcdi.utils.metrics import human_bytes
+from hpcdi.utils.threads import JobThread
+
+R = TypeVar("R")
 
 _FULL = (errno.ENOSPC, errno.EDQUOT)
 _BUFFERED_BYTES = 1 << 20
+_GATHERED = 1000
+"""Records that are written before they are due."""
 
 
 def is_full(error: BaseException) -> bool:
@@ -160,6 +168,58 @@ class AppendFile(Closing):
     def _warn(self, text: str) -> None:
         with contextlib.suppress(OSError, ValueError):  # not through the log: this may be the log
             sys.stderr.write(f"hpcdi: warning: {self._what} {self._path} {text}\n")
+
+
+class RecordFile(Closing, Generic[R]):
+    """A file of records, which a thread appends every few seconds; see `AppendFile`.
+
+    After `close`, records are ignored.
+
+    Args:
+        path: the file.
+        what: name of the file in messages.
+        encode: what stands in the file for some records.
+        flush_s: seconds between writes.
+    """
+
+    def __init__(
+        self, path: Path, what: str, encode: Callable[[Sequence[R]], bytes], flush_s: float = 5.0
+    ) -> None:
+        self._encode, self._flush_s = encode, flush_s
+        self._file = AppendFile(path, what)
+        self._thread = JobThread(path.name)
+        self._records: list[R] = []
+        self._is_open, self._submitted = True, time.monotonic()
+
+    def add(self, record: R) -> None:
+        """Add a record."""
+        if not self._is_open:
+            return
+        self._records.append(record)
+        is_due = time.monotonic() - self._submitted > self._flush_s
+        if is_due or len(self._records) >= _GATHERED:
+            self.submit()
+
+    def submit(self) -> None:
+        """Let the thread write all records so far."""
+        records, self._records = self._records, []
+        self._submitted = time.monotonic()
+        if records:
+            self._thread.submit(lambda: self._file.add(self._encode(records)))
+
+    def flush(self) -> None:
+        """Write all records, or buffer them if the disk is full; returns when that is done."""
+        if self._is_open:
+            self.submit()
+            self._thread.wait()
+
+    def close(self) -> None:
+        """Write all records and close the file. Idempotent."""
+        if self._is_open:
+            self.submit()
+            self._is_open = False
+            self._thread.close()
+            self._file.close()
 
 
 def _full_errno(error: BaseException | None) -> int | None:

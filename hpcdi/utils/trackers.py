@@ -1,4 +1,4 @@
-"""Curves of a run as a run of Weights & Biases or MLflow, or as CSV.
+"""Curves of a run as a run of Weights & Biases or MLflow.
 
 Each writes to a folder, without a network: on a login node, or in a job on a cluster without
 internet; it is uploaded or looked at elsewhere. The same code serves a run that goes on
@@ -7,25 +7,18 @@ internet; it is uploaded or looked at elsewhere. The same code serves a run that
 
 from __future__ import annotations
 
-import csv
 import importlib.util
-import io
 import math
 import os
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
+from typing import Any, Protocol
 
 from hpcdi.dataclass import dataclass
-from hpcdi.utils.disk import AppendFile
+from hpcdi.utils.curves import Curves
 
-if TYPE_CHECKING:
-    from hpcdi.utils.curves import CurvePoint  # with it tensorboard
-
-Curves: TypeAlias = "Mapping[str, Sequence[CurvePoint]]"
-COLUMNS = ("run", "curve", "env_step", "time", "value")
 _STEP = "env_step"
 _AT_ONCE = 1000  # metrics that MLflow takes at once
 _ANSWERS_S = 30.0  # within which the server of wandb answers, where it is not offline
@@ -187,43 +180,6 @@ class MlflowTracker:
         return f"{shown(self._place)}; {_ui(self._place)} shows it"
 
 
-class CsvTracker:
-    """The curves of a run as ``curves.csv``: what its event files have so far, and new points.
-
-    Args:
-        run: what it is told of.
-        folder: in which the file is made.
-        events: folder of the run's event files.
-        before: their points before this time are taken, in seconds since the epoch.
-    """
-
-    def __init__(self, run: TrackedRun, folder: Path, events: Path, before: float) -> None:
-        from hpcdi.utils.curves import read_curves
-
-        self._name, self._path = str(run.folder), folder / "curves.csv"
-        self._path.unlink(missing_ok=True)  # a resumed run has taken back its last points
-        self._file = AppendFile(self._path, "the curves' file")
-        text = io.StringIO()
-        csv.writer(text, lineterminator="\n").writerow(COLUMNS)
-        self._file.add(text.getvalue().encode())
-        old = read_curves(events) if events.is_dir() else {}
-        self.log({name: [p for p in points if p.time < before] for name, points in old.items()})
-
-    def log(self, curves: Curves) -> None:
-        """Add points to curves."""
-        text = io.StringIO()
-        csv.writer(text, lineterminator="\n").writerows(csv_rows(self._name, curves))
-        self._file.add(text.getvalue().encode())
-
-    def close(self, _state: str) -> None:
-        """Close the file."""
-        self._file.close()
-
-    def where(self, shown: Callable[[Path], str]) -> str:
-        """Where it lies."""
-        return shown(self._path)
-
-
 TRACKERS: dict[str, Callable[[TrackedRun, Path], Tracker]] = {
     "wandb": WandbTracker,
     "mlflow": MlflowTracker,
@@ -236,13 +192,6 @@ def missing(kind: str) -> str:
     if kind not in TRACKERS or importlib.util.find_spec(kind) is not None:
         return ""
     return f"needs the package {kind}: pip install {kind}"
-
-
-def csv_rows(run: str, curves: Curves) -> Iterator[tuple[str, str, int, str, str]]:
-    """Yields a row a point, by `COLUMNS`; each number can be read back as it was."""
-    for name, points in curves.items():
-        for point in points:
-            yield run, name, point.step, f"{point.time:.3f}", repr(point.value)
 
 
 def seen_in(folder: Path, shown: Callable[[Path], str]) -> list[tuple[str, str]]:

@@ -20,7 +20,7 @@ from torch.utils.data import DataLoader, TensorDataset
 from hpcdi.comm.group import broadcast_object, dist_finalize, dist_init, gather_objects
 from hpcdi.comm.world import World, open_world
 from hpcdi.errors import CommError, EnvError
-from hpcdi.utils.curves import TensorBoardWriter
+from hpcdi.utils.event_file import TensorBoardWriter
 from hpcdi.worker import (
     BattleInteractionSerialEvaluator,
     InteractionSerialEvaluator,

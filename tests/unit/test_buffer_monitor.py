@@ -14,7 +14,7 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 
 from hpcdi.replay.monitor import PeriodicThruput, Reports, SampledData
 from hpcdi.types import Array
-from hpcdi.utils.curves import TensorBoardWriter
+from hpcdi.utils.event_file import TensorBoardWriter
 from hpcdi.utils.log import LOGGER
 from hpcdi.worker.replay_buffer import AdvancedReplayBuffer, NaiveReplayBuffer
 

@@ -15,7 +15,7 @@ from hpcdi.errors import CallbackError, ConfigError, LaunchError
 from hpcdi.roles.callbacks import Context, EarlyStop
 from hpcdi.store.atomic import read_json
 from hpcdi.store.layout import RunLayout
-from hpcdi.utils.curves import _files_of
+from hpcdi.utils.event_file import _files_of
 from hpcdi.utils.progress import Evaluation
 
 pytestmark = pytest.mark.usefixtures("same_process_state")
@@ -72,7 +72,7 @@ def test_they_are_called_stop_the_run_and_are_resumed(tmp_path: Path) -> None:
 def test_collectors_call_theirs_and_keep_their_state(tmp_path: Path) -> None:
     run = train({"type": Rolls, "stop": 8}, run_dir=tmp_path / "run")
     assert (run.state, run.reason) == ("done", "stopped by Rolls: 8 episodes")
-    (file,) = (run.folder / "callbacks").iterdir()
+    (file,) = (run.folder / "callbacks").glob("*.json")
     name = file.stem.replace("rank0000", "own_episodes_rank")
     assert run.curve(f"detail/callbacks/{name}")[1][:8].tolist() == [*range(1, 9)]
     (kept,) = read_json(file)["states"]

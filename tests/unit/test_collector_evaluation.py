@@ -19,7 +19,7 @@ from fakes.evaluator_parts import Accuracy, BattleManager, DuckPolicy, Manager, 
 from hpcdi.env.create import create_env_manager
 from hpcdi.errors import ConfigError, EnvError, PolicyError, UnknownTypeError
 from hpcdi.policy.base import EvalMode
-from hpcdi.utils.curves import TensorBoardWriter
+from hpcdi.utils.event_file import TensorBoardWriter
 from hpcdi.worker import (
     BattleInteractionSerialEvaluator,
     InteractionSerialEvaluator,

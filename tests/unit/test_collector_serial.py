@@ -36,7 +36,7 @@ from hpcdi.env.manager import EnvManager
 from hpcdi.env.toy import CountEnv
 from hpcdi.errors import ConfigError, EnvError, PolicyError
 from hpcdi.types import NO_SEED, Array, Columns, Settings, Transition
-from hpcdi.utils.curves import TensorBoardWriter
+from hpcdi.utils.event_file import TensorBoardWriter
 from hpcdi.utils.nested import column_rows
 from hpcdi.utils.registry import SERIAL_COLLECTOR_REGISTRY
 from hpcdi.worker import (

@@ -13,7 +13,7 @@ from fakes.evaluator_parts import DuckPolicy, Manager
 from fakes.videos import decode_gif, difference
 from hpcdi.env.create import create_env_manager
 from hpcdi.utils import video
-from hpcdi.utils.curves import TensorBoardWriter
+from hpcdi.utils.event_file import TensorBoardWriter
 from hpcdi.worker import InteractionSerialEvaluator
 from hpcdi.worker.collector.episode_videos import Camera
 

@@ -11,17 +11,16 @@ import pytest
 
 from hpcdi import cli
 from hpcdi.commands.run_state import axis_of
-from hpcdi.utils.curves import TensorBoardWriter, read_curves
+from hpcdi.utils.curves import CurveFile, drop_points_after, read_curves
 from hpcdi.utils.sparkline import sparkline
 
 
 @pytest.fixture
 def run(tmp_path: Path) -> Path:
-    with TensorBoardWriter(tmp_path / "run" / "tb") as writer:
+    with CurveFile(tmp_path / "run" / "curves.csv") as curves:
         for step in range(4):
-            writer.add_scalar("curves/collect_return", 10.0 * step, 100 * step)
-        writer.add_scalar("detail/perf/lag", 3.0, 100)
-        writer.add_histogram("learner/q", [1.0, 2.0], 7)
+            curves.add_scalar("curves/collect_return", 10.0 * step, 100 * step)
+        curves.add_scalar("detail/perf/lag", 3.0, 100)
     return tmp_path / "run"
 
 
@@ -38,32 +37,69 @@ def test_csv_has_a_row_a_point(run: Path, capsys: pytest.CaptureFixture[str]) ->
     rows = list(csv.DictReader(io.StringIO(capsys.readouterr().out)))
     assert len(rows) == 5
     assert rows[3]["run"] == str(run)
-    assert (rows[3]["curve"], rows[3]["env_step"]) == ("curves/collect_return", "300")
+    assert (rows[3]["curve"], rows[3]["step"]) == ("curves/collect_return", "300")
     assert float(rows[3]["value"]) == 30.0
-    target = run / "curves.csv"
+    target = run / "some.csv"
     assert cli.main(["curves", str(run), "--to", "csv", "-o", str(target)]) == 0
     assert len(target.read_text().splitlines()) == 5
+    assert cli.main(["curves", str(run), "--to", "csv", "-o", str(run / "curves.csv")]) == 2
+    assert len(read_curves([run / "curves.csv"])) == 2, "a run keeps its own record"
 
 
 def test_what_is_not_there_is_told(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["curves", str(run), "--name", "los"]) == 2
     assert "there are curves/collect_return, detail/perf/lag" in capsys.readouterr().err
-    (run / "tb").rename(run / "elsewhere")
+    (run / "curves.csv").rename(run / "elsewhere")
     assert cli.main(["curves", str(run)]) == 2
     assert f"there are no curves in {run}" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("kept", [5, 20, -3])
-def test_a_torn_file_is_read_as_far_as_it_is_whole(run: Path, kept: int) -> None:
-    (path,) = (run / "tb").iterdir()
-    path.write_bytes(path.read_bytes()[:kept])
-    assert len(read_curves(run / "tb").get("curves/collect_return", [])) == (4 if kept < 0 else 0)
+@pytest.mark.parametrize(("cut", "left"), [(1, 4), (20, 4), (150, 1), (10_000, 0)])
+def test_a_torn_record_is_read_as_far_as_it_is_whole_and_goes_on(
+    run: Path, cut: int, left: int
+) -> None:
+    path = run / "curves.csv"
+    path.write_bytes(path.read_bytes()[: max(0, path.stat().st_size - cut)])
+    name = "curves/collect_return"
+    assert len(read_curves([path]).get(name, [])) == left
+    with CurveFile(path) as curves:
+        curves.add_scalar(name, 0.1, 400)
+    points = read_curves([path])[name]
+    assert (len(points), points[-1].step, points[-1].value) == (left + 1, 400, 0.1)
 
 
-def test_a_pipe_or_noise_in_place_of_a_file_is_passed_over(run: Path) -> None:
-    os.mkfifo(run / "tb" / "events.out.tfevents.1.pipe")
-    (run / "tb" / "events.out.tfevents.2.noise").write_bytes(b"\x05" + bytes(11) + b"\xff" * 60)
-    assert len(read_curves(run / "tb")["curves/collect_return"]) == 4
+def test_names_and_numbers_are_read_as_they_were_written(run: Path) -> None:
+    named = {'a, "b", c': 0.1 + 0.2, "nothing": float("inf"), "ünï": -1e-300}
+    with CurveFile(run / "curves.csv") as curves:
+        for name, value in {**named, "two\nlines": 1.0}.items():
+            curves.add_scalar(name, value, 1 << 40)
+    read = read_curves([run / "curves.csv"])
+    assert {name: read[name][0].value for name in named} == named
+    assert read["two lines"][0].step == 1 << 40
+    with (run / "curves.csv").open() as file:
+        assert 'a, "b", c' in {row["curve"] for row in csv.DictReader(file)}
+
+
+def test_going_on_from_a_checkpoint_drops_what_was_drawn_after_it(run: Path) -> None:
+    path = run / "curves.csv"
+    with CurveFile(path) as curves:
+        curves.add_scalar("curves/collect_return", -1.0, 200)  # after the checkpoint at 200
+    drop_points_after(path, 200)
+    read = {
+        name: [(p.step, p.value) for p in points] for name, points in read_curves([path]).items()
+    }
+    assert read == {
+        "curves/collect_return": [(0, 0.0), (100, 10.0), (200, 20.0)],
+        "detail/perf/lag": [(100, 3.0)],
+    }
+    drop_points_after(run / "elsewhere.csv", 200)
+    assert [file.name for file in run.iterdir()] == ["curves.csv"]
+
+
+def test_a_pipe_in_place_of_the_record_is_passed_over(run: Path) -> None:
+    (run / "curves.csv").unlink()
+    os.mkfifo(run / "curves.csv")
+    assert read_curves([run / "curves.csv"]) == {}
 
 
 def test_a_line_of_bars() -> None:

@@ -16,7 +16,7 @@ import pytest
 from hpcdi import cli
 from hpcdi.commands.report.charts import ticks
 from hpcdi.commands.report.statistics import band_of, improvement, iqm_of, mean_of
-from hpcdi.utils.curves import CurvePoint, TensorBoardWriter
+from hpcdi.utils.curves import CurveFile, CurvePoint
 
 
 def make_run(folder: Path, seed: int, nstep: int, scores: list[float], **facts: Any) -> Path:
@@ -33,7 +33,7 @@ def make_run(folder: Path, seed: int, nstep: int, scores: list[float], **facts: 
     placement = [{"rank": r, "role": "x", "host": "n1", "cores": [0, 1]} for r in range(3)]
     about = {"exp_name": "try", "state": "done", "reason": "<solved>", "figures": figures}
     (folder / "run.json").write_text(json.dumps({**about, "placement": placement, **facts}))
-    with TensorBoardWriter(folder / "tb") as writer:
+    with CurveFile(folder / "curves.csv") as writer:
         for number, score in enumerate(scores):
             writer.add_scalar("curves/evaluation_return", score, 1000 * number)
             writer.add_scalar("detail/perf/lag", 1.0, 1000 * number)

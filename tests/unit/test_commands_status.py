@@ -21,7 +21,7 @@ from hpcdi.run import run_folder
 from hpcdi.run.run_lock import this_process
 from hpcdi.run.slurm_queue import QueueJob
 from hpcdi.store.layout import RunLayout
-from hpcdi.utils.curves import TensorBoardWriter
+from hpcdi.utils.curves import CurveFile
 
 PLACEMENT = [{"rank": r, "role": role, "host": "node1"} for r, role in enumerate(("c", "l", "k"))]
 
@@ -195,7 +195,7 @@ def test_before_the_first_word_there_is_little_to_say(tmp_path: Path) -> None:
 
 def test_watching_ends_with_the_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     run = make_run(tmp_path / "run", state="stopped", exit_code=85, reason="the limit is near")
-    with TensorBoardWriter(run.tensorboard_dir) as curves:
+    with CurveFile(run.curves_file) as curves:
         for step, value in ((10, -21.0), (20, 0.0), (30, 18.5)):
             curves.add_scalar("curves/evaluation_return", value, step)
             curves.add_scalar("curves/loss", value, step)

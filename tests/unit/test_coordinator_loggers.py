@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import dataclasses
 import importlib.util
 import logging
@@ -14,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from fakes.trackers import needs, records
 from hpcdi.config.schema import ExperimentConfig
@@ -21,7 +21,7 @@ from hpcdi.errors import ConfigError
 from hpcdi.roles.coordinator.loggers import LiveTracker, RunWriter
 from hpcdi.run.experiment import load_experiment
 from hpcdi.store.layout import RunLayout
-from hpcdi.utils.curves import drop_events_after, read_curves
+from hpcdi.utils.curves import read_curves
 from hpcdi.utils.trackers import Curves
 
 CONFIG = Path(__file__).parents[2] / "configs" / "cartpole_dqn.yaml"
@@ -82,16 +82,26 @@ def test_a_tracker_that_fails_is_said_once_and_dropped(
     assert made.calls == (2 if failing_at == "used" else 0)
 
 
-def test_csv_is_what_the_event_files_have_after_a_restart_too(tmp_path: Path) -> None:
-    layout = RunLayout(tmp_path)
-    play(tmp_path, "csv", range(10), "stopped")
-    drop_events_after(layout.tensorboard_dir, 6, 0)
-    play(tmp_path, "csv", range(7, 12), "done")
-    with (layout.loggers_dir / "curves.csv").open() as file:
-        rows = [(r["curve"], int(r["env_step"]), float(r["value"])) for r in csv.DictReader(file)]
-    points = read_curves(layout.tensorboard_dir)["curves/return"]
-    assert [step for _, step, _ in rows] == [point.step for point in points] == list(range(12))
-    assert [value for _, _, value in rows] == pytest.approx([point.value for point in points])
+@pytest.mark.parametrize("tags", ["plain", "ding"])
+def test_the_record_has_the_names_of_people_whatever_tensorboard_shows(
+    tags: str, tmp_path: Path
+) -> None:
+    layout, config = (
+        RunLayout(tmp_path),
+        load_experiment(str(CONFIG), [f"system.tensorboard.tags={tags}"])[0].config,
+    )
+    writer = RunWriter(config, layout)
+    for tag in ("evaluator_iter/reward_mean", "evaluator_step/reward_mean"):
+        writer.by_tag.add_scalar(tag, 9.5, 100)
+    writer.add_scalar("league/elo", 1200.0, 100)
+    writer.close("done")
+    assert sorted(read_curves(layout.curve_files())) == ["curves/evaluation_return", "league/elo"]
+    shown = EventAccumulator(str(layout.tensorboard_dir)).Reload().Tags()["scalars"]
+    return_tags = {
+        "plain": ["curves/evaluation_return"],
+        "ding": ["evaluator_iter/reward_mean", "evaluator_step/reward_mean"],
+    }
+    assert shown == [*return_tags[tags], "league/elo"]
 
 
 @needs("mlflow")

@@ -11,7 +11,7 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 from fakes.scheduler import Shown
 from hpcdi.roles.coordinator.run_curves import FIRST, DingCurves, RunCurves, shown_name
 from hpcdi.types import FIGURES_KEPT, Episodes
-from hpcdi.utils.curves import TensorBoardWriter
+from hpcdi.utils.event_file import TensorBoardWriter
 from hpcdi.utils.progress import Evaluation
 
 

@@ -21,7 +21,7 @@ from hpcdi.roles.coordinator.scheduler import Outcome
 from hpcdi.roles.coordinator.view import RunRecord, RunView, staleness, status_of, summary
 from hpcdi.store.layout import RunLayout
 from hpcdi.store.status import StatusFile
-from hpcdi.utils.curves import TensorBoardWriter
+from hpcdi.utils.event_file import TensorBoardWriter
 from hpcdi.utils.log import close_log, open_log
 from hpcdi.utils.progress import Evaluation, StatusLine
 

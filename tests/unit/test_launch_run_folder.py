@@ -25,7 +25,7 @@ from hpcdi.run.experiment import load_experiment
 from hpcdi.store.inventory import rewritten_files
 from hpcdi.store.layout import RunLayout
 from hpcdi.store.sealed import load_sealed_json
-from hpcdi.utils.curves import TensorBoardWriter
+from hpcdi.utils.event_file import TensorBoardWriter
 
 ROOT = Path(__file__).parent.parent.parent
 CONFIG = str(ROOT / "configs" / "cartpole_dqn.yaml")

@@ -13,7 +13,7 @@ from tensorboard.backend.event_processing.event_file_loader import EventFileLoad
 
 from hpcdi.errors import ConfigError
 from hpcdi.roles.learner.callbacks import SaveCheckpoint
-from hpcdi.utils.curves import TensorBoardWriter
+from hpcdi.utils.event_file import TensorBoardWriter
 from hpcdi.worker.learner import (
     BaseLearner,
     LearnerHook,

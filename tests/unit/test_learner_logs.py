@@ -13,7 +13,7 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 from hpcdi.config.roles import LearnerConfig
 from hpcdi.errors import BufferContractError, PolicyError
 from hpcdi.roles.learner.training import Batch
-from hpcdi.utils.curves import TensorBoardWriter
+from hpcdi.utils.event_file import TensorBoardWriter
 from hpcdi.worker.learner import BaseLearner
 from hpcdi.worker.learner.learner_hook import LogReduceHook
 from hpcdi.worker.replay_buffer import AdvancedReplayBuffer

@@ -145,7 +145,7 @@ def test_a_run_learns_by_it(kind: str, tmp_path: Path) -> None:
     shown = "policy.learn.learner.hook.log_show_after_iter=1"
     with serial_run(tmp_path, name, *settings, extra, shown, f"{LIMIT}.max_train_iter=4") as run:
         train(run)
-    told = read_curves(tmp_path)
+    told = read_curves(tmp_path.rglob("curves.csv"))
     assert any(each.endswith("reward_error") for each in told), sorted(told)
 
 

@@ -48,7 +48,8 @@ from hpcdi.store.sealed import write_sealed_json
 from hpcdi.store.shards import read_block
 from hpcdi.store.state_file import load_state, read_state, save_state
 from hpcdi.types import ITEM_DTYPE
-from hpcdi.utils.curves import TensorBoardWriter, drop_events_after
+from hpcdi.utils.curves import CurveFile, drop_points_after, read_curves
+from hpcdi.utils.event_file import TensorBoardWriter, drop_events_after
 
 MEMORY_BYTES = 256 << 20
 DEEP = (b"[" * 100_000 + b"]" * 100_000, b'{"a":' * 100_000 + b"1" + b"}" * 100_000)
@@ -87,6 +88,12 @@ def make_curves(path: Path) -> None:
             writer.add_scalar("a", step / 3, step)
     (made,) = path.parent.glob("events.out.tfevents.*")
     made.replace(path)
+
+
+def make_record(path: Path) -> None:
+    with CurveFile(path) as curves:
+        for step in range(20):
+            curves.add_scalar("a", step / 3, step)
 
 
 def make_log(path: Path) -> None:
@@ -164,6 +171,7 @@ KINDS = [
     Kind("config.yaml", lambda p: p.write_bytes(CONFIG.read_bytes()) and None, load),
     Kind("rank00000.jsonl", make_log, read_log),
     Kind("events", make_curves, lambda p: drop_events_after(p.parent, -1, -1)),
+    Kind("curves.csv", make_record, lambda p: (read_curves([p]), drop_points_after(p, -1))),
 ]  # fmt: skip
 ALL_KINDS = pytest.mark.parametrize("kind", KINDS, ids=[kind.name for kind in KINDS])
 

@@ -32,8 +32,8 @@ from hpcdi.store.policies import PolicyImage, publish_policy, read_policy
 from hpcdi.store.shards import ShardWriter, read_block
 from hpcdi.store.state_file import load_state, save_state
 from hpcdi.types import ITEM_DTYPE, ShardRef
-from hpcdi.utils.curves import TensorBoardWriter
 from hpcdi.utils.disk import AppendFile, is_full, shortage
+from hpcdi.utils.event_file import TensorBoardWriter
 from hpcdi.utils.log import LOGGER, close_log, open_log, say
 
 LIMIT_S = 30.0

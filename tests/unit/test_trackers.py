@@ -21,7 +21,7 @@ from hpcdi.commands.curves import main
 from hpcdi.commands.trackers import write
 from hpcdi.errors import LaunchError
 from hpcdi.store.layout import RunLayout
-from hpcdi.utils.curves import TensorBoardWriter, read_curves
+from hpcdi.utils.curves import CurveFile, read_curves
 
 POINTS = {100: 20.0, 200: 35.5, 300: float("nan"), 400: 195.0}
 
@@ -31,11 +31,10 @@ def run(tmp_path: Path) -> Path:
     layout = RunLayout(tmp_path / "poles" / "first")
     layout.root.mkdir(parents=True)
     layout.config_file.write_text(yaml.safe_dump({"exp_name": "poles", "policy": {"nstep": 3}}))
-    logger = TensorBoardWriter(layout.tensorboard_dir)
-    for step, value in POINTS.items():
-        logger.add_scalar("curves/return", value, step)
-        logger.add_scalar("curves/loss", 1 / step, step)
-    logger.close()
+    with CurveFile(layout.curves_file) as curves:
+        for step, value in POINTS.items():
+            curves.add_scalar("curves/return", value, step)
+            curves.add_scalar("curves/loss", 1 / step, step)
     return layout.root
 
 
@@ -86,6 +85,6 @@ def test_a_package_that_is_missing_is_named(
     run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(importlib.util, "find_spec", lambda _name: None)
-    curves = {run: read_curves(RunLayout(run).tensorboard_dir)}
+    curves = {run: read_curves(RunLayout(run).curve_files())}
     with pytest.raises(LaunchError, match="pip install wandb"):
         list(write("wandb", curves, tmp_path))

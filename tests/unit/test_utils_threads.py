@@ -322,7 +322,7 @@ def test_after_a_failure_nobody_waits_for_jobs_that_are_not_done() -> None:
 LATE = """
 import gc
 import sys
-from hpcdi.utils.curves import TensorBoardWriter
+from hpcdi.utils.event_file import TensorBoardWriter
 from hpcdi.utils.threads import BackgroundThread, JobThread
 
 class Held:

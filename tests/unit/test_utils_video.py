@@ -13,7 +13,7 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 
 from fakes.videos import decode_gif, decode_mp4, difference
 from hpcdi.utils import video
-from hpcdi.utils.curves import TensorBoardWriter
+from hpcdi.utils.event_file import TensorBoardWriter
 from hpcdi.utils.video import as_frame, encode_gif, encode_mp4, encode_video, side_by_side
 
 

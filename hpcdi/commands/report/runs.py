@@ -114,7 +114,7 @@ def read_run(folder: Path) -> Run:
         run_folder.read(folder),
         read_progress(layout),
         settings,
-        read_curves(layout.tensorboard_dir),
+        read_curves(layout.curve_files()),
     )
 
 

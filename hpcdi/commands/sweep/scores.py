@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 import numpy as np
 
 from hpcdi.store.layout import RunLayout
+from hpcdi.utils.curves import read_curves
 
 Point = tuple[int, float]
 """Environment steps (offline: train iterations), and the mean return of the evaluation there."""
@@ -40,14 +41,9 @@ SCORES: Mapping[str, Callable[[Sequence[Point], float], float]] = {
 
 def points_of(layout: RunLayout) -> list[Point]:
     """Returns a run's evaluations, by its curves; a step has one."""
-    from hpcdi.utils.curves import read_curves
-
-    curves = read_curves(layout.tensorboard_dir)
-    for name in ("curves/evaluation_return", "evaluator_step/reward_mean"):
-        if name in curves:
-            found = {point.step: point.value for point in curves[name]}
-            return sorted((step, value) for step, value in found.items() if value == value)
-    return []
+    points = read_curves(layout.curve_files()).get("curves/evaluation_return", [])
+    found = {point.step: point.value for point in points}
+    return sorted((step, value) for step, value in found.items() if value == value)
 
 
 def value_at(points: Sequence[Point], step: int) -> float:

@@ -1,49 +1,75 @@
-"""Where a run's curves go beside its event file, while it goes on: `system.loggers`."""
+"""Where a run's curves go: its record, TensorBoard's event file, and `system.loggers`."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 
 from hpcdi.config.fields import to_mapping
 from hpcdi.config.schema import ExperimentConfig
+from hpcdi.roles.coordinator.run_curves import OVERVIEW, DingCurves, RunCurves
 from hpcdi.store.layout import RunLayout
-from hpcdi.utils.curves import CurvePoint, TensorBoardWriter
+from hpcdi.types import ScalarWriter
+from hpcdi.utils.curves import CurveFile, CurvePoint, Curves
+from hpcdi.utils.event_file import TensorBoardWriter
 from hpcdi.utils.lifetime import Closing
 from hpcdi.utils.log import LOGGER
 from hpcdi.utils.nested import dotted
 from hpcdi.utils.threads import JobThread
-from hpcdi.utils.trackers import TRACKERS, CsvTracker, Curves, TrackedRun, Tracker
+from hpcdi.utils.trackers import TRACKERS, TrackedRun, Tracker
 
 _EVERY_S = 5.0
 _PATIENCE_S = 60.0
 """A tracker that has not ended so long after the run, is left behind."""
 
 
-class RunWriter(TensorBoardWriter):
-    """Writes a run's event file, and hands its curves on to the run's other loggers.
+class RunWriter(Closing):
+    """Takes a run's curves: for its record, its event file, and the trackers of `system.loggers`.
 
     Args:
-        config: the experiment; `system.loggers` names the others.
+        config: the experiment.
         layout: the run folder.
+
+    Attributes:
+        by_tag: takes them under the predecessor's tags, and writes them under those of people, but
+            for TensorBoard where `system.tensorboard.tags` wants it otherwise.
+        event_file: TensorBoard's, which takes pictures, too.
     """
 
     def __init__(self, config: ExperimentConfig, layout: RunLayout) -> None:
-        self._others = list(_others(config, layout))
-        super().__init__(layout.tensorboard_dir)
+        self.event_file = TensorBoardWriter(layout.tensorboard_dir)
+        self._trackers = list(_trackers(config, layout))
+        self._record = CurveFile(layout.curves_file)
+        self._others = Several([self._record, *self._trackers])
+        self.by_tag: ScalarWriter = RunCurves(self)
+        if config.system.tensorboard.tags == "ding":
+            self.by_tag = Several([RunCurves(self._others), DingCurves(self.event_file)])
+            self.event_file.add_page("The run at a glance", OVERVIEW)
 
-    def add_scalar(self, tag: str, value: float, global_step: int) -> None:
-        """Add a point to a curve."""
-        super().add_scalar(tag, value, global_step)
-        for other in self._others:
-            other.add_scalar(tag, value, global_step)
+    def add_scalar(self, name: str, value: float, step: int, /) -> None:
+        """Add a point to a curve, everywhere under the same name."""
+        self.event_file.add_scalar(name, value, step)
+        self._others.add_scalar(name, value, step)
 
     def close(self, state: str = "stopped") -> None:
         """Write all points and close the files: the run has ended so. Idempotent."""
-        super().close()
-        for other in self._others:
-            other.close(state)
+        self.event_file.close()
+        self._record.close()
+        for tracker in self._trackers:
+            tracker.close(state)
+
+
+class Several:
+    """Hands curves on to several writers."""
+
+    def __init__(self, writers: Sequence[ScalarWriter]) -> None:
+        self._writers = writers
+
+    def add_scalar(self, name: str, value: float, step: int, /) -> None:
+        """Add a point to a curve of each."""
+        for writer in self._writers:
+            writer.add_scalar(name, value, step)
 
 
 class LiveTracker(Closing):
@@ -80,7 +106,7 @@ class LiveTracker(Closing):
         self._thread.submit(partial(self._try, partial(self._end, state)))
         if not self._thread.end(_PATIENCE_S):
             LOGGER.warning(
-                "%s has not ended within %.0f s; what it has not written is in the event file: "
+                "%s has not ended within %.0f s; the run folder has what it has not written: "
                 "hpcdi curves RUN --to %s",
                 *(self._name, _PATIENCE_S, self._name),
             )
@@ -98,8 +124,8 @@ class LiveTracker(Closing):
         except Exception as error:  # the tracker's own: it must not end the run
             self._has_failed = True
             LOGGER.warning(
-                "%s failed and is no longer written: %s: %s; the run goes on, and its event file "
-                "has all curves: hpcdi curves RUN --to %s",
+                "%s failed and is no longer written: %s: %s; the run goes on, and its folder has "
+                "all curves: hpcdi curves RUN --to %s",
                 *(self._name, type(error).__name__, str(error).partition("\n")[0], self._name),
                 exc_info=True,
             )
@@ -114,14 +140,11 @@ class LiveTracker(Closing):
             self._tracker.close(state)
 
 
-def _others(config: ExperimentConfig, layout: RunLayout) -> Iterator[LiveTracker]:
-    """Yields what takes the curves of a run beside its event file."""
+def _trackers(config: ExperimentConfig, layout: RunLayout) -> Iterator[LiveTracker]:
+    """Yields the trackers that take the curves of a run, too."""
     settings = dict(dotted(to_mapping(config)))
     folder = layout.loggers_dir
     for name in dict.fromkeys(config.system.loggers):
-        run = TrackedRun(layout.root, config.exp_name, settings, folder / f"{name}.id")
         if name in TRACKERS:
+            run = TrackedRun(layout.root, config.exp_name, settings, folder / f"{name}.id")
             yield LiveTracker(name, partial(TRACKERS[name], run, folder))
-        elif name == "csv":
-            events, now = layout.tensorboard_dir, time.time()
-            yield LiveTracker(name, partial(CsvTracker, run, folder, events, now))

@@ -1,4 +1,4 @@
-"""Names of a run's curves, as TensorBoard shows them: for people, or the predecessor's.
+"""Names of a run's curves: for people, or the predecessor's, which only TensorBoard may show.
 
 A run says what it has to say under the predecessor's tags (``collector_step/reward_mean``), each
 over train iterations and over environment steps. People are shown about ten curves first, each
@@ -11,7 +11,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 
-from hpcdi.utils.curves import TensorBoardWriter
+from hpcdi.types import ScalarWriter
 from hpcdi.utils.progress import SUCCESS
 
 FIRST: Mapping[str, str] = {
@@ -52,10 +52,10 @@ class DingCurves:
     """Writes a run's curves under the predecessor's tags, by which means of learners end in _avg.
 
     Args:
-        writer: of the event file.
+        writer: takes them.
     """
 
-    def __init__(self, writer: TensorBoardWriter) -> None:
+    def __init__(self, writer: ScalarWriter) -> None:
         self._writer = writer
 
     def add_scalar(self, tag: str, value: float, step: int) -> None:
@@ -72,10 +72,10 @@ class RunCurves:
     these are known; of those over both, the one over environment steps.
 
     Args:
-        writer: of the event file.
+        writer: takes them.
     """
 
-    def __init__(self, writer: TensorBoardWriter) -> None:
+    def __init__(self, writer: ScalarWriter) -> None:
         self._writer = writer
         self._env_steps: int | None = None
 

@@ -40,7 +40,6 @@ from hpcdi.roles.coordinator.bottleneck import Rank, RunSeen, Used, advice_on
 from hpcdi.roles.coordinator.commander import RunLimits
 from hpcdi.roles.coordinator.groups import Group, Groups
 from hpcdi.roles.coordinator.loggers import RunWriter
-from hpcdi.roles.coordinator.run_curves import OVERVIEW, DingCurves, RunCurves
 from hpcdi.roles.coordinator.scheduler import Phase, Scheduler
 from hpcdi.roles.coordinator.snapshots import SnapshotResult
 from hpcdi.roles.coordinator.workers import (
@@ -69,7 +68,9 @@ from hpcdi.utils.metrics import (
 from hpcdi.utils.progress import Status, StatusLine, best_of
 from hpcdi.utils.timer import RoleMeter
 
-_SCALARS_EVERY_S = 1.0
+_SCALARS_EVERY_S, _SCALARS_SHARE = 1.0, 1 / 3600
+"""Curves have a point a second for an hour, then ever fewer: one after so much of the time so far.
+In a day that is 15,000 instead of 86,400."""
 _RANKS_DRAWN = 256
 """Of more ranks only the learners have curves of their own: nobody looks at thousands."""
 _ADVICE_EVERY_S = 10.0
@@ -111,7 +112,7 @@ class RunRecord:
         self.flow = DataFlow()
         self.losses: deque[float] = deque(maxlen=_LOSSES)  # of the main group's learners
         self._writer = writer
-        self._written = float("-inf")
+        self._begun, self._written = float("inf"), float("-inf")
         self._evaluations: dict[str, int] = {}  # of each group, whose curves are written
 
     def add_scalar(self, tag: str, value: float, global_step: int) -> None:
@@ -149,7 +150,9 @@ class RunRecord:
         if train_iter and self.flow.learning_since is None:
             self.flow.learning_since = (time.time(), env_steps)
         self._write_evaluations(groups)
-        if now - self._written < _SCALARS_EVERY_S and not run.finished:
+        self._begun = min(self._begun, now)
+        every_s = max(_SCALARS_EVERY_S, _SCALARS_SHARE * (now - self._begun))
+        if now - self._written < every_s and not run.finished:
             return
         self._written = now
         self.write_learners(groups)
@@ -335,10 +338,8 @@ class RunView:
         self._warm_up: Used | None = None  # of all ranks, as learning began
         self._started = time.monotonic()
         self._writer = RunWriter(config, layout) if layout is not None else None
-        by_people = config.system.tensorboard.tags == "plain"
-        name = RunCurves if by_people else DingCurves
         self._record = RunRecord(
-            name(self._writer) if self._writer is not None else None,
+            self._writer.by_tag if self._writer is not None else None,
             over_iterations=offline_iterations(config) > 0,
         )
         self._line: StatusLine | None = None
@@ -348,9 +349,7 @@ class RunView:
         self._is_failure_shown = False
         if layout is None or self._writer is None:
             return
-        if not by_people:
-            self._writer.add_page("The run at a glance", OVERVIEW)
-        self._league = LeagueView(layout.league_file, self._writer)
+        self._league = LeagueView(layout.league_file, self._writer, self._writer.event_file)
         limits = dataclasses.astuple(RunLimits.of(config))
         interval_s = config.system.coordinator.progress_interval
         self._line = StatusLine(

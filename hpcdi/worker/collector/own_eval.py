@@ -34,7 +34,7 @@ class OwnEval:
     def _tb_logger(self) -> Any:
         """The TensorBoard writer; made in ``<exp_name>/log`` where there is none."""
         if self._curves.writer is None:
-            from hpcdi.utils.curves import TensorBoardWriter
+            from hpcdi.utils.event_file import TensorBoardWriter
 
             self._curves.writer = TensorBoardWriter(f"{self._exp_name}/log/{self._instance_name}")
         return self._curves.writer

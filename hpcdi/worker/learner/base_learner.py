@@ -463,7 +463,7 @@ class BaseLearner(Configurable, Training):
         """
         keeps_log = self.rank == 0 or not self._cfg.only_monitor_rank0
         if self.curves is None and keeps_log:
-            from hpcdi.utils.curves import TensorBoardWriter
+            from hpcdi.utils.event_file import TensorBoardWriter
 
             self.curves = TensorBoardWriter(f"{self.exp_name}/log/{self.name}")
         return self.curves

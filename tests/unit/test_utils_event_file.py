@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from pathlib import Path
 
 import numpy as np
@@ -10,7 +11,7 @@ import pytest
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 from tensorboard.plugins.custom_scalar.layout_pb2 import Layout
 
-from hpcdi.utils.curves import TensorBoardWriter, drop_events_after
+from hpcdi.utils.event_file import TensorBoardWriter, drop_events_after
 
 
 def curve(folder: Path, tag: str) -> list[tuple[int, float]]:
@@ -57,6 +58,10 @@ def test_flushing_now_and_then_needs_no_call(tmp_path: Path) -> None:
     writer = TensorBoardWriter(tmp_path, flush_s=-1.0)  # always due
     writer.add_scalar("x", 1.0, 0)
     try:
+        deadline = time.monotonic() + 20.0
+        while not EventAccumulator(str(tmp_path)).Reload().Tags()["scalars"]:
+            assert time.monotonic() < deadline
+            time.sleep(0.01)
         assert curve(tmp_path, "x") == [(0, 1.0)]
     finally:
         writer.close()
