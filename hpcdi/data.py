@@ -5,7 +5,7 @@
     for episode in read_episodes("runs/cartpole_dqn/latest"):
         print(len(episode), episode.total, episode.observation.shape)
 
-or, as a table of them: ``pandas.DataFrame(e.facts for e in read_episodes(run))``.
+or, as a table of them: ``pandas.DataFrame(e.facts for e in read_episodes(run, columns=()))``.
 
 A shard is plain HDF5, and an episode's steps lie over several items of it, perhaps over several
 shards; each item is followed by a row that has the observation after it, and nothing else.
@@ -14,7 +14,7 @@ shards; each item is followed by a row that has the observation after it, and no
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from itertools import groupby
 from operator import itemgetter
 from pathlib import Path
@@ -41,6 +41,7 @@ from hpcdi.types import (
 from hpcdi.utils.nested import take_rows, under
 
 _OBSERVATION = "observation"
+_OF_FACTS = ("reward", "terminated", "truncated")
 
 
 @dataclass(frozen=True)
@@ -118,7 +119,9 @@ class Episode:
         }
 
 
-def read_episodes(run: str | Path, *, unfinished: bool = False) -> Iterator[Episode]:
+def read_episodes(
+    run: str | Path, *, unfinished: bool = False, columns: Collection[str] | None = None
+) -> Iterator[Episode]:
     """Yields the episodes of a run, collector after collector, in the order in which they ended.
 
     They are those that it has collected, without the `data` that it was given, and without copies
@@ -131,6 +134,9 @@ def read_episodes(run: str | Path, *, unfinished: bool = False) -> Iterator[Epis
         run: its folder.
         unfinished: also those that were cut: by the run's end, by a failure, or because a shard is
             gone or damaged.
+        columns: names of what is wanted of steps beside ``reward``, ``terminated`` and
+            ``truncated``: nothing else is read, and checksums are not verified. Without
+            observations there is none after the last step either. None: everything.
 
     Raises:
         StoreError: there are no data, or these are no transitions.
@@ -141,16 +147,21 @@ def read_episodes(run: str | Path, *, unfinished: bool = False) -> Iterator[Epis
         raise StoreError(run, "holds no data that it has collected (data/*/*/*.h5)")
     for rank, of_rank in groupby(shards, itemgetter(0)):
         paths = [layout.root / path for _, path in of_rank]
-        yield from _episodes_of(paths, name_of(rank), unfinished=unfinished)
+        only = None if columns is None else {*_OF_FACTS, *columns}
+        yield from _episodes_of(paths, name_of(rank), only, unfinished=unfinished)
 
 
-def _episodes_of(paths: Sequence[Path], collector: str, *, unfinished: bool) -> Iterator[Episode]:
+def _episodes_of(
+    paths: Sequence[Path], collector: str, only: Collection[str] | None, *, unfinished: bool
+) -> Iterator[Episode]:
     """Yields the episodes of a collector, of all its starts; `paths` in the order of blocks."""
     open_episodes, gaps = _OpenEpisodes(), _Gaps()
     for path in paths:
-        for block in _blocks(path):
+        for block in _blocks(path, only):
+            if "block_id" not in block.facts:
+                raise StoreError(path, "has a block that is of no collector")
             gaps.at_block(number_of(block.facts["block_id"]))
-            for part in _parts_of(block, path, gaps):
+            for part in _parts_of(block, path, gaps, is_partial=only is not None):
                 parts = open_episodes.add(part)
                 if not part.has_ended:
                     continue
@@ -162,10 +173,10 @@ def _episodes_of(paths: Sequence[Path], collector: str, *, unfinished: bool) -> 
             yield _joined(parts, collector, is_whole=False)
 
 
-def _blocks(path: Path) -> Iterator[Block]:
+def _blocks(path: Path, only: Collection[str] | None) -> Iterator[Block]:
     """Yields the blocks of a shard that are not damaged; none where the shard is."""
     with contextlib.suppress(ShardError):
-        yield from (block for block in read_blocks(path) if isinstance(block, Block))
+        yield from (block for block in read_blocks(path, only=only) if isinstance(block, Block))
 
 
 class _Gaps:
@@ -261,15 +272,17 @@ class _Part:
         return bool(self.columns["terminated"][-1] or self.columns["truncated"][-1])
 
 
-def _parts_of(block: Block, path: Path, gaps: _Gaps) -> Iterator[_Part]:
-    """Yields the items of a block.
+def _parts_of(
+    block: Block, path: Path, gaps: _Gaps, *, is_partial: bool = False
+) -> Iterator[_Part]:
+    """Yields the items of a block, of which not all columns may have been read.
 
     Raises:
         StoreError: they are no transitions.
     """
     items, columns = block.items, transitions(block)
     seen = under(columns, _OBSERVATION)
-    if "reward" not in columns or not seen or not block.tail_rows:
+    if "reward" not in columns or not (seen or is_partial) or not block.tail_rows:
         raise StoreError(path, "holds no transitions with the observations around them")
     after = rows_of(block, items["item_start"].astype(np.int64) + items["item_len"])
     for_items = {view.name for view in block.views} | {view.offset for view in block.views}

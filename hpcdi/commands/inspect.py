@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import contextlib
 import sys
+from array import array
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+import numpy as np
+
 from hpcdi.commands.options import make_parser, print_lines
+from hpcdi.data import read_episodes
 from hpcdi.errors import EXIT_DONE, EXIT_FAILED, StoreError
 from hpcdi.store.checkpoints import checkpoint_names
 from hpcdi.store.inspect import inspect
@@ -15,6 +19,7 @@ from hpcdi.store.layout import RunLayout
 from hpcdi.store.shards import absent
 from hpcdi.store.state_file import load_state
 from hpcdi.utils.console import escaped
+from hpcdi.utils.metrics import counted
 
 HELP = """\
 List what a shard, a policy, a snapshot or a whole run folder holds, checkpoints included, and
@@ -33,12 +38,29 @@ def main(arguments: Sequence[str]) -> int:
     is_damaged = False
     for path in parser.parse_args(arguments).path:
         report = inspect(path)
-        report.errors += lost_shards(RunLayout(Path(path)))
+        layout = RunLayout(Path(path))
+        report.lines[2:2] = episodes_of(layout)  # after its data
+        report.errors += lost_shards(layout)
         print_lines(report.lines)
         for error in report.errors:
             sys.stderr.write(f"hpcdi inspect: {escaped(error)}\n")
         is_damaged |= bool(report.errors)
     return EXIT_FAILED if is_damaged else EXIT_DONE
+
+
+def episodes_of(layout: RunLayout) -> Iterator[str]:
+    """Yields a line about the whole episodes of a run, if it has collected data."""
+    returns, steps = array("d"), 0
+    with contextlib.suppress(StoreError):  # it is no run, or its data are no transitions
+        for episode in read_episodes(layout.root, columns=()):
+            returns.append(episode.total)
+            steps += len(episode)
+    if returns:
+        mean, std = np.mean(returns), np.std(returns)
+        yield (
+            f"  episodes: {counted(len(returns), 'whole one')} of {steps} transitions, "
+            f"return {mean:.6g} ± {std:.3g}, {min(returns):.6g} to {max(returns):.6g}"
+        )
 
 
 def lost_shards(layout: RunLayout) -> Iterator[str]:

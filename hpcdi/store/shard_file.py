@@ -25,7 +25,7 @@ import itertools
 import json
 import math
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Self
 
@@ -502,6 +502,19 @@ class ShardReader:
         if checksum(datasets) != record.crc32:
             raise ShardError(self.path, f"checksum of block {slot} is wrong: the file is torn")
         return self._block(record, row_columns(datasets), datasets)
+
+    def read_columns(self, slot: int, record: Record, names: Collection[str]) -> Block:
+        """Returns a block with some of its row columns, which are not verified, and without views.
+
+        Raises:
+            ShardError: its items are damaged, or it cannot be read.
+        """
+        ref, block = self.survey(slot, record)
+        wanted = [spec for spec in ref.columns[: -len(ITEM_NAMES)] if spec.name in names]
+        try:
+            return dataclasses.replace(block, columns=read_ranges(self.path, wanted), views=())
+        except OSError as error:
+            raise ShardError(self.path, f"cannot be read: {error}") from error
 
     def _block(self, record: Record, columns: Columns, items: Columns) -> Block:
         table = np.empty(record.items, ITEM_DTYPE)

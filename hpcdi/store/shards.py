@@ -9,7 +9,7 @@ import contextlib
 import queue
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import field
 from functools import partial
 from pathlib import Path
@@ -107,12 +107,15 @@ def read_shard(layout: RunLayout, ref: ShardRef) -> Columns:
     raise ShardError(path, f"{problem} (after {_READ_ATTEMPTS} attempts)")
 
 
-def read_blocks(path: Path, number: int | None = None) -> Iterator[Block | ShardError]:
+def read_blocks(
+    path: Path, number: int | None = None, only: Collection[str] | None = None
+) -> Iterator[Block | ShardError]:
     """Yields the blocks of a shard, verified, or what is wrong with them.
 
     Args:
         path: the shard.
         number: of a block; None: all.
+        only: names of row columns; nothing else is read, and they are not verified.
 
     Raises:
         ShardError: the file is missing, torn, or not one of ours.
@@ -122,7 +125,12 @@ def read_blocks(path: Path, number: int | None = None) -> Iterator[Block | Shard
         if number not in (None, slot):
             continue
         try:
-            yield record if isinstance(record, ShardError) else shard.read(slot, record)
+            if isinstance(record, ShardError):
+                yield record
+            elif only is None:
+                yield shard.read(slot, record)
+            else:
+                yield shard.read_columns(slot, record, only)
         except ShardError as error:
             yield error
 

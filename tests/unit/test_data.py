@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from fakes.serial_runs import resume, serial_run, train
+from hpcdi import cli
 from hpcdi.data import read_episodes
 from hpcdi.errors import StoreError
 from hpcdi.store.layout import RunLayout
@@ -16,7 +17,9 @@ from hpcdi.store.layout import RunLayout
 STEPS = "policy.other.commander.max_env_step=600"
 
 
-def test_episodes_are_those_that_the_run_has_counted(tmp_path: Path) -> None:
+def test_episodes_are_those_that_the_run_has_counted(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     with serial_run(tmp_path, "cartpole_dqn", STEPS, "env.collector_env_num=3") as run:
         train(run)
         main = run.coordinator.groups.main
@@ -25,6 +28,17 @@ def test_episodes_are_those_that_the_run_has_counted(tmp_path: Path) -> None:
     episodes = list(read_episodes(tmp_path))
     assert sorted(e.total for e in episodes) == returns
     assert len(episodes) == counted > 10
+    assert cli.main(["inspect", str(tmp_path)]) == 0
+    said = f"episodes: {counted} whole ones of {sum(map(len, episodes))} transitions, return "
+    assert said in capsys.readouterr().out
+    few = list(read_episodes(tmp_path, columns=["action"]))
+    assert [e.facts for e in few] == [e.facts for e in episodes]
+    assert all(np.array_equal(a.action, b.action) for a, b in zip(few, episodes, strict=True))
+    assert few[0].columns.keys() == {
+        "action",
+        "policy_version",
+        *("reward", "terminated", "truncated"),
+    }
     every = list(read_episodes(tmp_path, unfinished=True))
     assert sum(map(len, every)) == steps
     assert len(every) - len(episodes) == sum(not e.is_whole for e in every) <= 3
