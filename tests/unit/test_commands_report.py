@@ -125,9 +125,10 @@ def line(*points: tuple[int, float]) -> list[CurvePoint]:
 
 def test_a_band_is_of_those_that_are_there() -> None:
     band = band_of([line((0, 0.0), (100, 10.0)), line((0, 2.0), (200, 22.0))])
-    assert band.steps[[0, -1]].tolist() == [0.0, 200.0]
-    assert band.mean[0] == pytest.approx(1.0)
-    assert band.mean[-1] == pytest.approx(22.0), "one has ended before"
+    assert band.steps[[0, -1]].tolist() == [0.0, 100.0], "half have ended: so does the mean"
+    assert band.mean[[0, -1]] == pytest.approx([1.0, 11.0])
+    most = band_of([line((0, 4.0), (100, 4.0)), *[line((0, 2.0), (200, 22.0))] * 2])
+    assert (most.steps[-1], most.mean[-1]) == (200.0, pytest.approx(22.0)), "one has ended before"
     half = int(np.abs(band.steps - 50).argmin())
     assert band.mean[half] == pytest.approx((band.steps[half] / 10 * 2 + 2) / 2)
     assert (band.low[half], band.high[half]) == (

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from fakes.serial_runs import resume, serial_run, train
-from hpcdi import cli
+from hpcdi.commands.inspect import episodes_of
 from hpcdi.data import read_episodes
 from hpcdi.errors import StoreError
 from hpcdi.store.layout import RunLayout
@@ -17,9 +17,7 @@ from hpcdi.store.layout import RunLayout
 STEPS = "policy.other.commander.max_env_step=600"
 
 
-def test_episodes_are_those_that_the_run_has_counted(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_episodes_are_those_that_the_run_has_counted(tmp_path: Path) -> None:
     with serial_run(tmp_path, "cartpole_dqn", STEPS, "env.collector_env_num=3") as run:
         train(run)
         main = run.coordinator.groups.main
@@ -28,9 +26,9 @@ def test_episodes_are_those_that_the_run_has_counted(
     episodes = list(read_episodes(tmp_path))
     assert sorted(e.total for e in episodes) == returns
     assert len(episodes) == counted > 10
-    assert cli.main(["inspect", str(tmp_path)]) == 0
-    said = f"episodes: {counted} whole ones of {sum(map(len, episodes))} transitions, return "
-    assert said in capsys.readouterr().out
+    (line,) = episodes_of(RunLayout(tmp_path))
+    assert f"episodes: {counted} whole ones of {sum(map(len, episodes))} transitions" in line
+    assert f"return {np.mean(returns):.6g} ± " in line
     few = list(read_episodes(tmp_path, columns=["action"]))
     assert [e.facts for e in few] == [e.facts for e in episodes]
     assert all(np.array_equal(a.action, b.action) for a, b in zip(few, episodes, strict=True))

@@ -40,20 +40,23 @@ def band_of(curves: Sequence[Sequence[CurvePoint]]) -> Band:
     """The mean of several curves over their common steps, with its bootstrap interval.
 
     Between its points a curve is a straight line; it ends with its last one. Where some have ended
-    the mean is of the others, and the interval of these.
+    the mean is of the others, and the interval of these; as soon as half of them have, it ends: the
+    few that go on are those that were slow to learn.
 
     Args:
         curves: each at least one point, by step.
     """
-    end = max(points[-1].step for points in curves)
-    start = min(points[0].step for points in curves)
+    most = len(curves) // 2
+    start = sorted(points[0].step for points in curves)[most]
+    end = max(start, sorted(points[-1].step for points in curves)[len(curves) - 1 - most])
     steps = np.linspace(start, end, GRID)
     rows = np.full((len(curves), GRID), np.nan)
     for row, points in zip(rows, curves, strict=True):
         at, values = np.array([(p.step, p.value) for p in points], dtype=np.float64).T
         row[:] = np.interp(steps, at, values, left=np.nan, right=np.nan)
-        row[np.abs(steps - at[-1]).argmin()] = values[-1]
-        row[np.abs(steps - at[0]).argmin()] = values[0]
+        for step, value in ((at[-1], values[-1]), (at[0], values[0])):  # between points of the grid
+            if start <= step <= end:
+                row[np.abs(steps - step).argmin()] = value
     chosen = _resampled(len(curves))
     with np.errstate(invalid="ignore"):
         counts = np.isfinite(rows)
