@@ -2,10 +2,11 @@
 
 Each run learns for `--seconds`, is then stopped, and its run.json says what it advised. Of each
 kind the table has the share of runs that named what was planted, alone; of healthy runs those that
-said nothing. The disk and rank 0's messages are not planted: no laptop's disk is that slow, nor are
-its few collectors that talkative; unit tests judge their figures.
+said nothing. A slow disk is `slow_disk.c`, in front of the C library's calls. Rank 0's messages are
+not planted: a laptop's few collectors keep it busy for a tenth of its time, with the smallest
+blocks, too; a unit test judges its figures.
 
-    python tools/bench_advice.py               10 seeds of each kind: some 60 minutes
+    python tools/bench_advice.py               10 seeds of each kind: some 90 minutes
     python tools/bench_advice.py --quick       one seed of each kind
 """
 
@@ -47,6 +48,12 @@ PLANTED: dict[str, tuple[str, ...]] = {
         "cartpole_dqn", *SLOW, "env.kwargs={step_s: 0.002}", "policy.eval.every=200env_steps",
         "env.evaluator_episode_num=20", "policy.learn.replay_ratio=16",
     ),
+    "disk": ("cartpole_dqn", "system.transport=files", "system.storage.block_bytes=4096"),
+    "slow_environment": (
+        "cartpole_dqn", "env.env_id=hpcdi/SlowCartPole-v0", "env.import_names=[slow_env]",
+        "env.manager.type=subprocess", "env.kwargs={step_s: 0.01, first: FOLDER/first}",
+        "policy.eval.every=600seconds",
+    ),
     "oversubscribed": ("cartpole_dqn", "-n", "9"),
     "exploration_ends_early": (
         "cartpole_dqn", *SLOW, "env.kwargs={step_s: 0.001}", "policy.other.eps.decay=200",
@@ -62,19 +69,27 @@ PLANTED: dict[str, tuple[str, ...]] = {
 }  # fmt: skip
 
 
-def advised(settings: tuple[str, ...], seed: int, seconds: float) -> list[str]:
+def advised(kind: str, seed: int, seconds: float) -> list[str]:
     """Run an experiment for a while; returns the kinds of advice that it gave."""
-    config, *overrides = settings
+    config, *overrides = PLANTED[kind]
     ranks = [] if "-n" in overrides else ["-n", "4"]
     paths = filter(None, [str(TOOLS), os.environ.get("PYTHONPATH")])
     with tempfile.TemporaryDirectory() as folder:
+        overrides = [each.replace("FOLDER", folder) for each in overrides]
+        environment = {**os.environ, "PYTHONPATH": os.pathsep.join(paths)}
+        if kind == "disk":
+            disk = f"{folder}/slow_disk.so"
+            subprocess.run(
+                ["cc", "-shared", "-fPIC", TOOLS / "slow_disk.c", "-o", disk], check=True
+            )
+            environment["LD_PRELOAD"] = disk
         command = [
             sys.executable, "-m", "hpcdi", "train", str(CONFIGS / f"{config}.yaml"), *ENDLESS,
             *overrides, *ranks, f"seed={seed}", "--run-dir", f"{folder}/run",
         ]  # fmt: skip
         with subprocess.Popen(
             command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
-            env={**os.environ, "PYTHONPATH": os.pathsep.join(paths)},
+            env=environment,
         ) as process:  # fmt: skip
             said = output_of(process, Path(folder) / "run" / "status.json", seconds)
         file = Path(folder) / "run" / "run.json"
@@ -111,7 +126,7 @@ def main() -> None:
     seeds = range(1 if chosen.quick else 10)
     for kind in chosen.kinds:
         wanted = [] if kind.strip() in ("", "ppo", "sac") else [kind]
-        found = [advised(PLANTED[kind], seed, chosen.seconds) for seed in seeds]
+        found = [advised(kind, seed, chosen.seconds) for seed in seeds]
         right = sum(said == wanted for said in found) / len(found)
         others = sorted({name for said in found for name in said} - set(wanted))
         name = f"advice: {kind}" if wanted else f"a healthy run{kind}: silence"

@@ -118,6 +118,7 @@ class CollectProgress(Message):
     env_bytes: int = 0  # that the processes of its environments hold; 0: unknown
     env_growth: float = 0.0  # bytes by which they grow with each transition
     cpu: float = float("nan")  # cores that it has kept busy, on average
+    slowest_env: dict[str, float] = field(default_factory=dict)  # see `EnvManager.slowest`
 
     def episodes(self) -> Iterator[dict[str, float]]:
         """Yields of each episode ``return``, ``length``, and its figures."""

@@ -75,20 +75,20 @@ def child_main(connection: Connection, make: EnvFn, is_battle: bool) -> None:
 
 
 def _serve_one(connection: Connection, worker: LocalWorker) -> bool:
-    verb, *args = connection.recv()
-    if verb == "attach":
-        layout, env = args
+    command = connection.recv()
+    if command[0] == "attach":
+        _, layout, env = command
         arrays = SharedArrays(layout, reduction.recv_handle(connection))
         arrays.close()
         worker.attach(arrays, env)
         return True
     try:
-        value = getattr(worker, verb)(*args)
+        value = worker.do(command)
         reply = _OK if value is None else bytes(_DUMPS(("ok", value)))
     except BaseException as error:  # whatever an environment raises is its failure
         reply = bytes(_DUMPS(("failed", EnvFailure.of(error).fields)))
     connection.send_bytes(reply)
-    return bool(verb != "shut")
+    return bool(command[0] != "shut")
 
 
 def _die_with_parent() -> None:

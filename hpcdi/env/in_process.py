@@ -55,6 +55,9 @@ Command = tuple[Any, ...]
 CLOSE_S = 1.0
 """How long environments may take to close, all together, before their processes are killed."""
 _ALIGNMENT = 64
+_STEPS = ("step", "play")
+_TIMED_EVERY = 16
+"""Every so many-th step of an environment is timed."""
 
 
 # ------------------------------------------------------------------------------------------- arrays
@@ -90,6 +93,7 @@ class Layout:
         arrays = [(n, c.shape, c.dtype.str) for n, c in {**columns, **acts}.items()]
         arrays += [(name, (rows,), dtype) for name, dtype in Results.LAYOUT]
         arrays += [(f"{INFO}/{name}", (rows,), "float64") for name in kept]
+        arrays.append(("step_times", (2, env_num), "float64"))
         return cls(env_num, facts.players, tuple(arrays), origin)
 
 
@@ -109,6 +113,7 @@ class SharedArrays(Closing):
         action: of the next step.
         results: of the last step.
         infos: numbers of its infos that are kept, by name.
+        step_times: of each environment, seconds of the steps that were timed, and their number.
     """
 
     def __init__(self, layout: Layout, fd: int) -> None:
@@ -129,6 +134,7 @@ class SharedArrays(Closing):
         self.action = {n: array for n, array in arrays.items() if n.split("/")[0] == "action"}
         self.results = Results(arrays)
         self.infos = _below(f"{INFO}/", arrays)
+        self.step_times = arrays["step_times"]
 
     @classmethod
     def create(cls, layout: Layout, *, is_shared: bool) -> Self:
@@ -215,6 +221,18 @@ class LocalWorker:
         self._played_with: Scheduled = {}  # in the running one
         self._figures: dict[str, float] = {}  # that stand for these values
         self._arguments: Mapping[str, Any] = {}  # of the schedule, that it was made with
+        self._steps = 0
+
+    def do(self, command: Command) -> Any:
+        """Do a command, and return its result; some steps are timed."""
+        verb, *arguments = command
+        self._steps += verb in _STEPS
+        if verb not in _STEPS or self._steps % _TIMED_EVERY:
+            return getattr(self, verb)(*arguments)
+        began = time.perf_counter()
+        result = getattr(self, verb)(*arguments)
+        self._arrays.step_times[:, self._rows[0]] += time.perf_counter() - began, 1.0
+        return result
 
     # the commands
 
@@ -402,7 +420,7 @@ class LocalWorker:
     def ask(self, command: Command) -> None:
         """Do a command at once."""
         try:
-            self._result = getattr(self, command[0])(*command[1:])
+            self._result = self.do(command)
         except ConfigError:  # no retry would help
             raise
         except BaseException as error:  # whatever an environment raises is its failure
@@ -651,6 +669,14 @@ class SingleEnvs:
             column[~over] = before[name][~over]
             if self._landing is not None:
                 column[over] = self._landing[name][over]
+
+    @property
+    def step_seconds(self) -> Array | None:
+        """What a step of each environment takes, float64 [envs]; None: not all are known yet."""
+        if self._arrays is None or not self._arrays.step_times[1].all():
+            return None
+        seconds, count = self._arrays.step_times
+        return np.asarray(seconds / count)
 
     def turn_over(self) -> None:
         """See `Backend.turn_over`."""

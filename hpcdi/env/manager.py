@@ -308,6 +308,20 @@ class EnvManager(Closing):
         return sum(map(tree_bytes, pids or [os.getpid()])) if pids or own else 0
 
     @property
+    def slowest(self) -> dict[str, float]:
+        """The slowest of several single environments, for which others wait.
+
+        Its number ``env``, seconds of a step of it, ``step_s``, and of the median of the others,
+        ``others_s``; empty: they are not known, or nobody waits (`wait_num`).
+        """
+        seconds: Array | None = getattr(self._backend, "step_seconds", None)
+        if seconds is None or self.env_num < 2 or self.wait_num is not None:
+            return {}
+        slowest = int(seconds.argmax())
+        others = float(np.median(np.delete(seconds, slowest)))
+        return {"env": slowest, "step_s": float(seconds[slowest]), "others_s": others}
+
+    @property
     def facts(self) -> EnvFacts:
         """What one environment is.
 

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 import torch
 
+from fakes.serial_runs import DQN, LIMIT, serial_run, train
 from fakes.worker_world import COLLECTOR, COORDINATOR, LEARNER, LENGTH, Script, end, experiment
 from hpcdi.comm.messages import (
     BlockReady,
@@ -294,3 +295,16 @@ def test_a_death_that_waits_while_a_role_is_made_finds_it_whole(
     end(role)
     if rank == COLLECTOR:
         role._data.close()
+
+
+def test_time_that_a_collector_waits_for_a_slow_disk_is_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("os.fsync", lambda _file: time.sleep(0.1))
+    small = (*DQN, "system.storage.block_bytes=4096", f"{LIMIT}.max_env_step=1000")
+    with serial_run(tmp_path, "cartpole_dqn", *small) as run:
+        train(run)
+        disk = run.collector.meter.seconds["disk"]
+        told = run.collector.meter.shares()["disk"]
+    assert 0.1 < disk < 20.0
+    assert told > 0.05

@@ -26,6 +26,7 @@ def seen(
     elapsed_s: float = 100.0,
     evaluating_s: float = 0.0,
     evaluations: int = 2,
+    slowest_env: dict[str, float] | None = None,
     **facts: Any,
 ) -> RunSeen:
     """A run of a learner and two collectors, by their shares of time, on sixteen cores."""
@@ -33,7 +34,7 @@ def seen(
     ranks = [
         Rank("coordinator", {"wait": 1 - coordinator, "schedule": coordinator}, coordinator),
         Rank("learner", learner, cpu[0]),
-        *[Rank("collector", collectors, cpu[1])] * 2,
+        *[Rank("collector", collectors, cpu[1], slowest_env or {})] * 2,
     ]
     used = Used(elapsed_s, dict(enumerate(ranks)), evaluating_s, evaluations)
     return RunSeen(compile_config(mapping).config, used, **{"cores": 16, **facts})
@@ -65,6 +66,14 @@ STEPS = {"env": 0.7, "policy": 0.2, "record": 0.05, "wait": 0.05}
         ),
         (seen(BUSY, STEPS, coordinator=0.9), "messages", "block_bytes"),
         (seen(BUSY, STEPS, cores=1, cpu=(0.3, 0.33)), "oversubscribed", "-n 3"),
+        (
+            seen(
+                {"wait": 0.9, "train": 0.1}, STEPS,
+                slowest_env={"env": 3, "step_s": 0.02, "others_s": 0.001},
+            ),
+            "slow_environment",
+            "environment 3 of rank 2 takes 20 ms",
+        ),
         (
             seen(BUSY, STEPS, losses=[1.0, 2.0, 1.5, 1.0, 50.0, 4e3, 6e4, 7e5, 8e5]),
             "loss_explodes",
@@ -100,6 +109,7 @@ def test_what_holds_a_run_back_is_named(run: RunSeen, kind: str, words: str) -> 
     "run",
     [
         seen(BUSY, STEPS),
+        seen(BUSY, STEPS, slowest_env={"env": 3, "step_s": 0.002, "others_s": 0.001}),
         seen({"wait": 0.3, "train": 0.7}, STEPS, evaluating_s=20.0),
         seen(BUSY, STEPS, evaluating_s=120.0, evaluations=1),
         seen({"wait": 0.9, "train": 0.1}, STEPS, elapsed_s=10.0),

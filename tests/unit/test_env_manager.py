@@ -242,6 +242,24 @@ def test_a_slow_environment_holds_nobody_up_and_loses_nothing(tmp_path: Path) ->
         assert seen(manager)[:, 0].tolist() == [0, 0, 0]
 
 
+class LateEnv(CountEnv):
+    """Its steps take five milliseconds."""
+
+    def step(self, action: Any) -> Any:
+        time.sleep(0.005)
+        return super().step(action)
+
+
+@pytest.mark.parametrize("form", POOLS)
+def test_the_slowest_environment_is_known(form: str) -> None:
+    with running(form, [COUNT, partial(LateEnv, LENGTH), COUNT]) as manager:
+        assert manager.slowest == {}, "too few steps were timed"
+        steps_of(manager, 20)
+        slowest = manager.slowest
+    assert slowest["env"] == 1
+    assert slowest["step_s"] > 0.005 > slowest["others_s"] > 0
+
+
 def test_one_that_hangs_while_others_step_is_replaced() -> None:
     fns = [COUNT, partial(CountEnv, LENGTH, hang_at=2)]
     with running("late", fns, step_timeout=1.0) as manager:

@@ -606,6 +606,7 @@ class ZerglingParallelCollector(BaseParallelCollector):
                     next(reversed(self._memory.n_bytes), 0),
                     self._memory.slope,
                     self.port.meter.cpu(),
+                    self._env_manager.slowest,
                 )
             )
         self._reported_at = now

@@ -148,13 +148,18 @@ class DataPublisher(Closing):
             if block is not None:
                 self._submit(block)
 
+    @property
+    def waited_s(self) -> float:
+        """Seconds that `put` has waited for the disk."""
+        return self._writer.waited_s
+
     def report(self) -> dict[str, Any]:
         """Counts of published and lost blocks, for the goodbye."""
         writer = self._writer
         return {
             "blocks": self._blocks,
             "blocks_lost": writer.lost,
-            "waited_for_disk_s": writer.waited_s,
+            "waited_for_disk_s": self.waited_s,
         }
 
     def _submit(self, block: Block) -> None:

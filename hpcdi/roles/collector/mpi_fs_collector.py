@@ -50,6 +50,9 @@ _MAX_CLOSED = 64
 _WAIT_S = 0.2
 """Seconds between two looks for a task."""
 _LOOK_S = 0.002
+_SHORT_S = (
+    0.001  # a collector that hands a block over and waits for less does not wait for the disk
+)
 """Seconds between two checks whether a step may be made, or rank 0's last message has come."""
 
 
@@ -230,7 +233,10 @@ class MPIFileSystemCollector(MessageSide, CollectorPort):
 
     def send_stepdata(self, path: str, stepdata: Segment) -> None:  # noqa: ARG002
         """Queue a segment for publishing; blocks get their own paths when sealed."""
+        waited_s = self._data.waited_s
         self._data.put(stepdata)
+        if self._data.waited_s > waited_s + _SHORT_S:
+            self.meter.mark("disk")
 
     def send_metadata(self, metadata: Message) -> None:
         """Send a message to the coordinator."""

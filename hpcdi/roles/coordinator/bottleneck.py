@@ -25,6 +25,8 @@ _BIG_GROWTH, _LARGE_LOSS, _BEYOND = 30.0, 100.0, 10.0
 _FEW_POINTS = 8
 _SOME = 2
 """Evaluations from which on it is known how much of the time they take: of one, not how often."""
+_SLOWER = 5.0
+"""Times that one environment is slower than the others, from which on it is named."""
 _QUICK = 50.0
 """Updates a second above which a learner is not slow."""
 _OFTEN = 64.0
@@ -39,11 +41,13 @@ class Rank:
         role: "coordinator", "learner" or "collector".
         shares: activity -> share of its time, 0 to 1.
         cpu: mean number of cores that it kept busy; NaN: not known.
+        slowest_env: of a collector's environments, see `EnvManager.slowest`.
     """
 
     role: str
     shares: Mapping[str, float]
     cpu: float = math.nan
+    slowest_env: Mapping[str, float] = field(default_factory=dict)
 
     def since(self, before: Rank, elapsed_s: float, before_s: float) -> Rank:
         """Returns how it has used its time since `before_s`, when it was as `before`."""
@@ -55,7 +59,7 @@ class Rank:
             name: min(1.0, max(0.0, later(share, before.shares.get(name, 0.0))))
             for name, share in self.shares.items()
         }
-        return Rank(self.role, shares, later(self.cpu, before.cpu))
+        return Rank(self.role, shares, later(self.cpu, before.cpu), self.slowest_env)
 
 
 @dataclass(frozen=True)
@@ -216,6 +220,21 @@ def _oversubscribed(seen: RunSeen) -> str:
     )
 
 
+def _slow_environment(seen: RunSeen) -> str:
+    for number, rank in sorted(seen.used.ranks.items()):
+        slow = rank.slowest_env
+        if not slow or rank.shares.get("env", 0.0) < _MUCH:
+            continue
+        step_ms, others_ms = 1e3 * slow["step_s"], 1e3 * slow["others_s"]
+        if step_ms > _SLOWER * others_ms:
+            return (
+                f"environment {slow['env']:.0f} of rank {number} takes {step_ms:.3g} ms a step, "
+                f"others take {others_ms:.3g} ms and wait for it: find out why, or let them go on "
+                "(env.manager.type=subprocess, env.manager.wait_num)"
+            )
+    return ""
+
+
 def _learner_waits(seen: RunSeen) -> str:
     waits = seen.share("learner", "wait")
     busiest = max(("env", "policy", "record"), key=lambda name: seen.share("collector", name))
@@ -290,7 +309,8 @@ def _loss_explodes(seen: RunSeen) -> str:
 _Rule = Callable[[RunSeen], str]
 _OF_SETTINGS: tuple[_Rule, ...] = (_exploration_ends_early,)
 _OF_TIME: tuple[_Rule, ...] = (
-    _disk, _evaluation, _messages, _oversubscribed, _collectors_wait, _learner_waits, _overtrains,
+    _disk, _evaluation, _messages, _oversubscribed, _slow_environment, _collectors_wait,
+    _learner_waits, _overtrains,
 )  # fmt: skip
 """The first that has something to say explains what the others would say."""
 _OF_LEARNING: tuple[_Rule, ...] = (_loss_explodes,)

@@ -419,7 +419,9 @@ class RunView:
         over = [one.took_s for group in run.groups for one in group.evaluations]
         for worker in run.workers:
             if worker.shares and not worker.is_guest:
-                ranks[worker.rank] = Rank(worker.role, worker.shares, worker.cpu)
+                ranks[worker.rank] = Rank(
+                    worker.role, worker.shares, worker.cpu, worker.slowest_env
+                )
         begun = [worker.started for worker in run.workers if worker.is_evaluating]
         if not run.is_on and len(over) == self._evaluated:
             begun = self._evaluating  # at the last look: the run's end has cut it

@@ -125,6 +125,7 @@ class Worker:
         cpu: cores that it has kept busy, from there, too; NaN: not known.
         env_memory: what the environments of a collector hold, and by what they grow with each
             transition, in bytes; 0: it is not known.
+        slowest_env: of a collector's environments, see `EnvManager.slowest`.
         is_paused: a collector was ordered to wait for learners.
         has_environments: a collector has made environments, for an earlier task.
         pauses: how often all its environments have failed.
@@ -158,6 +159,7 @@ class Worker:
     shares: dict[str, float] = dataclasses.field(default_factory=dict)
     cpu: float = math.nan
     env_memory: tuple[int, float] = (0, 0.0)
+    slowest_env: dict[str, float] = dataclasses.field(default_factory=dict)
     is_paused: bool = False
     has_environments: bool = False
     pauses: int = 0
@@ -220,6 +222,7 @@ class Worker:
         self.shares, self.cpu = progress.shares, progress.cpu
         self.policy_version = progress.policy_version
         self.env_memory = progress.env_bytes, progress.env_growth
+        self.slowest_env = progress.slowest_env
 
     def is_news(self, order: CollectSetting) -> bool:
         """Returns whether it collects by other settings than these; it gets them now.
