@@ -124,6 +124,7 @@ class BlockSchema:
     views: tuple[RowView, ...] = ()
 
 
+_PLACE = np.dtype("<i8")
 SHARED = "memory:"
 """Begins the names of blocks in shared memory."""
 
@@ -141,8 +142,9 @@ class ShardRef:
     crc32: int
     """Checksum of the bytes of all columns, in order, as they are in the file."""
     schema: BlockSchema
-    places: tuple[int, ...]
-    """Length and offset of the block's part of each column, one after the other."""
+    places: bytes
+    """Length and offset of the block's part of each column, one after the other, int64: rank 0
+    passes them on as they are."""
 
     @classmethod
     def of(
@@ -161,8 +163,8 @@ class ShardRef:
             tuple(spec.shape[1:] for spec in columns),
             views,
         )
-        places = (number for spec in columns for number in (spec.shape[0], spec.offset))
-        return cls(path, n_bytes, rows, crc32, schema, tuple(places))
+        places = [number for spec in columns for number in (spec.shape[0], spec.offset)]
+        return cls(path, n_bytes, rows, crc32, schema, np.array(places, _PLACE).tobytes())
 
     @property
     def is_shared(self) -> bool:
@@ -172,13 +174,13 @@ class ShardRef:
     @property
     def columns(self) -> tuple[ColumnSpec, ...]:
         """Row columns, then the columns of the item table: the block's part of each."""
-        schema = self.schema
+        schema, places = self.schema, np.frombuffer(self.places, _PLACE).tolist()
         parts = zip(
             schema.names,
             schema.dtypes,
             schema.shapes,
-            self.places[::2],
-            self.places[1::2],
+            places[::2],
+            places[1::2],
             strict=True,
         )
         return tuple(

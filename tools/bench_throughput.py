@@ -2,7 +2,9 @@
 
 A real 4-rank `hpcdi train` on CartPole (MLP 4-128-128-2, batch 64) runs with learning on; before
 and after it, the bare update of the same network is measured alone on the same machine. The figures
-that matter are the ratios: absolute ones drift with the machine and the hour. A second run learns
+that matter are the ratios: absolute ones drift with the machine and the hour. Least of all drifts
+the learner's share by CPU time: updates per CPU second of its main thread, beside those of the bare
+loop; ranks that share too few cores, and waiting, do not count in it. A second run learns
 by IMPALA, whose collectors never wait, from 2 x 64 environments; a third steps these one by one, as
 Sample Factory's APPO does, which runs beside it where it is installed, with the same network,
 rollouts and minibatches.
@@ -23,6 +25,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +33,7 @@ from figures import Row, at_least, at_most, parser, show
 
 ROOT = Path(__file__).parent.parent
 BATCH = 64
+BARE = "bare torch update, alone"
 SETTINGS = (
     "env.stop_value=1e9", "policy.model.encoder_hidden_size_list=[128,128]",
     f"policy.learn.batch_size={BATCH}", "policy.eval.every=1e9 seconds",
@@ -63,15 +67,18 @@ def main() -> None:
         idle_rank()
         return
     seconds = 20 if given.quick else 60
-    bare = [bare_updates_per_s(2.0)]
-    figures = run(given.config, seconds)
-    bare.append(bare_updates_per_s(2.0))
-    show(rows(figures, sum(bare) / len(bare)), given.json)
+    bare = [bare_updates(2.0)]
+    figures, learner = run(given.config, seconds)
+    bare.append(bare_updates(2.0))
+    per_s, per_cpu_s = (sum(both) / len(bare) for both in zip(*bare, strict=True))
+    show(rows(figures, per_s), given.json)
+    show(learner_rows(learner, per_cpu_s), given.json)
     show(idle_rows(), given.json)
     peer = sample_factory_steps(given.sample_factory, seconds) if given.sample_factory else None
     impala = str(ROOT / "configs" / "cartpole_impala.yaml")
     for name, settings in (("IMPALA", ()), ("IMPALA, one by one", (ONE_BY_ONE,))):
-        show(impala_rows(name, run(impala, seconds, (*IMPALA, *settings)), peer), given.json)
+        figures_of, _ = run(impala, seconds, (*IMPALA, *settings))
+        show(impala_rows(name, figures_of, peer), given.json)
     if not given.json:
         where_the_time_goes(figures)
 
@@ -84,19 +91,71 @@ def rows(figures: dict[str, Any], bare: float) -> list[Row]:
     iterations = figures["train_iter"] / lasted_s
     files = figures["blocks"] / figures["elapsed_s"] / 2
     latency_ms = 1e3 * figures["block_latency_p50_s"]
-    bare_name = "bare torch update, alone"
     return [
         Row("bare update of the same network, measured alone", bare, "/s"),
         at_least("environment steps while learning", steps, "/s", 20_000),
         at_least(
             "learner iterations at the same time, share of bare", iterations / bare, "", 0.35,
-            ratio=iterations / bare, peer=bare_name,
+            ratio=iterations / bare, peer=BARE,
         ),
         Row("learner iterations at the same time", iterations, "/s"),
         at_most("full block to learnable, p50", latency_ms, "ms", 100),
         Row("full block to learnable, p99", 1e3 * figures["block_latency_p99_s"], "ms"),
         at_most("files of one collector", files, "/s", 2),
     ]  # fmt: skip
+
+
+@dataclass(frozen=True)
+class LearnerCpu:
+    """What the learner has done, and its CPU seconds for it.
+
+    Attributes:
+        iterations: train iterations.
+        main_s: CPU seconds of its main thread, which learns.
+        all_s: of all its threads: also of those that hear, gather batches and write files.
+    """
+
+    iterations: int
+    main_s: float
+    all_s: float
+
+    @classmethod
+    def of(cls, run: Path) -> LearnerCpu | None:
+        """Returns that of a run as its status file says now; None: it has not learnt yet."""
+        try:
+            iterations = json.loads((run / "status.json").read_text())["train_iter"]
+            first = (run / "log" / "rank00001.jsonl").read_text().partition("\n")[0]
+            pid = json.loads(first)["pid"]
+            main_s, all_s = (cpu_s(f"/proc/{pid}/task/{pid}"), cpu_s(f"/proc/{pid}"))
+        except (OSError, ValueError):  # it is about to be written; or the run has ended
+            return None
+        return cls(iterations, main_s, all_s) if iterations else None
+
+    def since(self, before: LearnerCpu) -> LearnerCpu:
+        """Returns what it has done since another time."""
+        return LearnerCpu(
+            self.iterations - before.iterations,
+            self.main_s - before.main_s,
+            self.all_s - before.all_s,
+        )
+
+
+def cpu_s(process: str) -> float:
+    """Returns the CPU seconds of a process, or of a thread of one."""
+    fields = Path(process, "stat").read_text().rpartition(")")[2].split()
+    return sum(map(int, fields[11:13])) / os.sysconf("SC_CLK_TCK")
+
+
+def learner_rows(learner: LearnerCpu, bare: float) -> list[Row]:
+    """Iterations per CPU second of the learner, while all collect; the bare loop makes `bare`."""
+    shares = {
+        "learner iterations per CPU s of its main thread": learner.iterations / learner.main_s,
+        "the same of all its threads": learner.iterations / learner.all_s,
+    }
+    return [
+        at_least(f"{name}, share of bare", rate / bare, "", 0.6, ratio=rate / bare, peer=BARE)
+        for name, rate in shares.items()
+    ]
 
 
 def impala_rows(name: str, figures: dict[str, Any], peer: float | None) -> list[Row]:
@@ -138,8 +197,10 @@ def sample_factory_steps(python: str, seconds: float) -> float:
         return (frames[-1] - frames[1]) / (REPORT_S * (len(frames) - 2))
 
 
-def run(config: str, seconds: float, settings: tuple[str, ...] = SETTINGS) -> dict[str, Any]:
-    """Run 4 ranks for a while; gives the figures of run.json."""
+def run(
+    config: str, seconds: float, settings: tuple[str, ...] = SETTINGS
+) -> tuple[dict[str, Any], LearnerCpu]:
+    """Run 4 ranks for a while; gives the figures of run.json, and what the learner has done."""
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "run"
         command = [
@@ -153,8 +214,15 @@ def run(config: str, seconds: float, settings: tuple[str, ...] = SETTINGS) -> di
             str(path),
         ]
         job = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
+        seen: list[tuple[float, LearnerCpu]] = []  # when the status file was written
+        ends = time.monotonic() + seconds
         try:
-            time.sleep(seconds)
+            while time.monotonic() < ends:
+                time.sleep(0.02)
+                status = path / "status.json"
+                written = status.stat().st_mtime if status.exists() else 0.0
+                if written != (seen[-1][0] if seen else 0.0) and (now := LearnerCpu.of(path)):
+                    seen.append((written, now))
             job.terminate()
             _, errors = job.communicate(timeout=60)
         finally:
@@ -162,20 +230,25 @@ def run(config: str, seconds: float, settings: tuple[str, ...] = SETTINGS) -> di
         facts = json.loads((path / "run.json").read_text())
         if facts["state"] != "stopped":
             sys.exit(f"the run failed: {facts.get('reason')}\n{errors.decode()}")
-        return dict(facts["figures"])
+        return dict(facts["figures"]), seen[-1][1].since(seen[0][1])
 
 
-def bare_updates_per_s(seconds: float) -> float:
-    """Updates of the same network in a plain torch loop: one batch, one thread, nothing else."""
-    code = f"import bench_throughput as b; print(b.bare_loop({seconds}))"
+def bare_updates(seconds: float) -> tuple[float, float]:
+    """Updates of the same network in a plain torch loop: one batch, one thread, nothing else.
+
+    Returns:
+        updates a second, and a CPU second.
+    """
+    code = f"import bench_throughput as b; print(*b.bare_loop({seconds}))"
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(Path(__file__).parent)}
     out = subprocess.run(
         [sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True
     ).stdout
-    return float(out)
+    per_s, per_cpu_s = map(float, out.split())
+    return per_s, per_cpu_s
 
 
-def bare_loop(seconds: float) -> float:
+def bare_loop(seconds: float) -> tuple[float, float]:
     """Double DQN written by hand; fused Adam, as hpcdi uses it."""
     import torch
     from torch import nn
@@ -204,11 +277,11 @@ def bare_loop(seconds: float) -> float:
 
     for _ in range(200):
         update()
-    start, count = time.perf_counter(), 0
+    start, cpu, count = time.perf_counter(), time.process_time(), 0
     while time.perf_counter() - start < seconds:
         update()
         count += 1
-    return count / (time.perf_counter() - start)
+    return count / (time.perf_counter() - start), count / (time.process_time() - cpu)
 
 
 def idle_rows() -> list[Row]:

@@ -165,16 +165,18 @@ def decode(head: Array, frames: Sequence[Array]) -> Any:
     Raises:
         CommError: it is damaged, or of a class that is not `sendable` here.
     """
+    view = head.data
     try:
-        return _decoded(head.data, frames)
+        count, body_size = _PREFIX.unpack_from(view)
+        if not count and body_size and view[_PREFIX.size] < _FIRST_OF_JSON:
+            return _form(view[_PREFIX.size]).decode(view)
+        return _decoded(view, count, body_size, frames)
     except _DAMAGE as error:
         raise CommError(f"received a damaged message ({type(error).__name__}: {error})") from error
 
 
-def _decoded(view: memoryview, frames: Sequence[Array]) -> Any:
-    count, body_size = _PREFIX.unpack_from(view)
-    if not count and body_size and view[_PREFIX.size] < _FIRST_OF_JSON:
-        return _form(view[_PREFIX.size]).decode(view)
+def _decoded(view: memoryview, count: int, body_size: int, frames: Sequence[Array]) -> Any:
+    """Returns what a head of JSON, and frames, hold."""
     start = _PREFIX.size + count * _ENTRY.size
     at = start + body_size
     remaining = iter(frames)

@@ -5,7 +5,7 @@ A record has the numbers of all fields at fixed places, and refers to what is al
 The template travels with each message, so nobody has to remember what was sent to whom: ranks may
 die, come and go::
 
-    record  form | numbers | sizes | template | texts | rest: JSON | integers, figures, arrays
+    record  form | numbers | sizes | template | texts | rest: JSON | bytes, figures, arrays
 
 Like a dataclass's `__init__`, the functions are written for each class, as source: they take half
 the time of loops over the fields.
@@ -33,8 +33,8 @@ _TEMPLATES_KEPT = 4096
 _SIZE = struct.Struct("<IQ")
 _PADS = tuple(bytes(count) for count in range(_ALIGNMENT))
 _CODES = {int: "q", float: "d", bool: "?"}
-_INTS, _FLOATS = frozenset((int,)), frozenset((float,))
-_SHARED, _INTEGERS, _ARRAY, _FIGURES, _REST = range(5)
+_FLOATS = frozenset((float,))
+_SHARED, _BYTES, _ARRAY, _FIGURES, _REST = range(5)
 
 
 class RecordForm:
@@ -78,7 +78,7 @@ class RecordForm:
         # the head's prefix, as `codec` has it, then the record
         fixed = struct.Struct(f"<IQB{codes}{'I' * (3 + blobs)}")
         names: dict[str, Any] = {
-            "PADS": _PADS, "INTS": _INTS, "FLOATS": _FLOATS, "many": _many, "array": np.ndarray,
+            "PADS": _PADS, "FLOATS": _FLOATS, "doubles": _doubles, "array": np.ndarray,
             "frombuffer": np.frombuffer, "pack": fixed.pack, "unpack": fixed.unpack_from,
             "damage": struct.error, "written": self._written, "parsed": self._parsed,
             "template_of": self._new_template, "parse": self._parse, "write": write, "read": read,
@@ -174,7 +174,7 @@ def _encoding(
         yield f"    {value} = {_split(path)}"
         yield from (f"    {line.format(v=value, k=key, b=blob)}" for line in _TO_BYTES[kind])
         keys.append(key)
-        if kind in (_ARRAY, _INTEGERS, _FIGURES):
+        if kind in (_ARRAY, _BYTES, _FIGURES):
             blobs.append((blob, kind))
     values = "".join(f"{_name(path)}, " for path, _ in fields.others)
     yield f"    key = ({''.join(f'{key}, ' for key in keys)})"
@@ -210,15 +210,10 @@ _TO_BYTES = {
         "{b} = {v}.tobytes()",
     ),
     _SHARED: ("{k} = id({v})",),
-    _INTEGERS: (
-        "if type({v}) is not tuple or not INTS.issuperset(map(type, {v})): return None",
-        "{k} = None",
-        "try: {b} = many('q', len({v})).pack(*{v})",
-        "except damage: return None",  # an integer of more than 64 bits
-    ),
+    _BYTES: ("if type({v}) is not bytes: return None", "{k}, {b} = None, {v}"),
     _FIGURES: (
         "if type({v}) is dict and FLOATS.issuperset(map(type, {v}.values())):",
-        "    {k}, {b} = tuple({v}), many('d', len({v})).pack(*{v}.values())",
+        "    {k}, {b} = tuple({v}), doubles(len({v})).pack(*{v}.values())",
         "else:",
         "    {k}, {b} = None, b''",
         "    rest.append({v})",
@@ -243,15 +238,15 @@ def _decoding(
     sizes = "".join(f", s{place}" for place in blobs)
     yield "def decode(view):"
     yield f"    _, _, _, {numbers}text_size, texts_size, rest_size{sizes} = unpack(view)"
-    yield f"    at = {fixed} + text_size"
-    yield f"    text = view[{fixed}:at].tobytes()"
+    yield f"    at = {fixed} + text_size + texts_size"
+    yield f"    texts = view[{fixed}:at].tobytes()"
+    yield "    text = texts[:text_size]"
     yield "    template = parsed.get(text)"
     yield "    if template is None: template = parse(text)"
     if fields.texts:
         texts = "".join(f"{_name(path)}, " for path, _ in fields.texts)
-        yield "    texts = str(view[at:at + texts_size], 'utf-8', 'surrogatepass')"
+        yield "    texts = texts[text_size:].decode('utf-8', 'surrogatepass')"
         yield f"    {texts}= texts.split('\\0')"
-    yield "    at += texts_size"
     yield "    rest = read(view[at:at + rest_size].tobytes()) if rest_size else []"
     yield "    at += rest_size"
     for place, ((path, _), kind) in enumerate(zip(fields.others, kinds, strict=True)):
@@ -278,10 +273,10 @@ _FROM_BYTES = {
         "if not is_writeable: {v}.flags.writeable = False",
     ),
     _SHARED: ("{v} = {t}",),
-    _INTEGERS: ("{v} = many('q', {s} >> 3).unpack_from(view, at)",),
+    _BYTES: ("{v} = view[at:at + {s}].tobytes()",),
     _FIGURES: (
-        "if {t} is None: {v} = rest.pop(0)",
-        "else: {v} = dict(zip({t}, many('d', {s} >> 3).unpack_from(view, at), strict=True))",
+        "if {t}: {v} = dict(zip({t}, doubles({s} >> 3).unpack_from(view, at), strict=True))",
+        "else: {v} = rest.pop(0) if {t} is None else {{}}",
     ),
     _REST: ("{v} = rest.pop(0) if {t} is None else ()",),
 }
@@ -315,13 +310,13 @@ def _kind_of(hint: Any) -> int:
     """Returns how a field that is no number and no text is kept."""
     if hint is BlockSchema:
         return _SHARED
-    if hint == tuple[int, ...]:
-        return _INTEGERS
+    if hint is bytes:
+        return _BYTES
     if hint == Array:
         return _ARRAY
     return _FIGURES if typing.get_origin(hint) is dict else _REST
 
 
 @lru_cache(maxsize=1024)
-def _many(code: str, count: int) -> struct.Struct:
-    return struct.Struct(f"<{count}{code}")
+def _doubles(count: int) -> struct.Struct:
+    return struct.Struct(f"<{count}d")

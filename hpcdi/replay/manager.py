@@ -178,11 +178,14 @@ class ReplayManager:
 
     def assign(self, ready: BlockReady) -> list[tuple[int, AdmitBlock]]:
         """Give a block to the learner with the least load; without learners it waits."""
-        if not self.partitions:
+        parts = self.partitions
+        if not parts:
             self._early.add(ready)
             return []
-        rank, part = min(self.partitions.items(), key=_load)
-        return [(rank, order) for order in part.offer(ready)]
+        rank = (
+            min(parts, key=lambda rank: parts[rank].load) if len(parts) > 1 else next(iter(parts))
+        )
+        return [(rank, order) for order in parts[rank].offer(ready)]
 
     def take_given(self, ready: BlockReady) -> None:
         """Take a block of given data before learners start, see `open`; nothing drops it."""
@@ -314,10 +317,6 @@ class ReplayManager:
         self._restored = state["partitions"]
         self._restored_drawn = int(state["drawn"])
         self._published = dict(published or {}) if self._kind.is_replay else {}
-
-
-def _load(ranked: tuple[int, Partition]) -> int:
-    return ranked[1].load
 
 
 def blocks_of(state: Mapping[str, Any]) -> list[str]:

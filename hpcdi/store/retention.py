@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections import Counter
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 from hpcdi.store.layout import RunLayout, shard_of
@@ -28,29 +29,33 @@ class Retention:
         self._users: dict[str, int] = {}
         self._newest: dict[Path, tuple[int, str]] = {}  # of each collector's folder
 
-    def need(self, name: str, users: int = 1) -> None:
-        """More users of a block."""
+    def need(self, name: str, users: int = 1) -> str:
+        """More users of a block; returns its shard."""
         path = shard_of(name)
         if path in self._users:
             self._users[path] += users
-            return
+            return path
         self._layout.inside(name)
         self._users[path] = users
         shard = Path(path)
         if not shard.stem.isdecimal():  # a file of somebody's own collector
-            return
+            return path
         number, folder = int(shard.stem), shard.parent.parent
         before = self._newest.get(folder)
         if before is None or number > before[0]:
             self._newest[folder] = number, path
             if before is not None:
                 self._remove_if_unneeded(before[1])
+        return path
 
     def release(self, names: Iterable[str]) -> None:
         """One user less of each block; unlinks shards that have none left."""
-        for name in names:
-            path = shard_of(name)
-            self._users[path] -= 1
+        self.release_users(Counter(map(shard_of, names)))
+
+    def release_users(self, users: Mapping[str, int]) -> None:
+        """So many users less of shards; unlinks those that have none left."""
+        for path, count in users.items():
+            self._users[path] -= count
             if self._users[path] == 0:
                 del self._users[path]
                 self._remove_if_unneeded(path)

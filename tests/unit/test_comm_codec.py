@@ -225,7 +225,10 @@ def of_type(hint: Any) -> st.SearchStrategy[Any]:
     if typing.get_origin(hint) is types.UnionType:
         given = [known for known in typing.get_args(hint) if known is not types.NoneType]
         return st.none() | st.one_of([of_type(known) for known in given])
-    return {str: TEXTS, int: INTEGERS, float: NUMBERS, bool: st.booleans(), Any: ANYTHING}[hint]
+    return {
+        str: TEXTS, bytes: st.binary(max_size=20), int: INTEGERS, float: NUMBERS,
+        bool: st.booleans(), Any: ANYTHING,
+    }[hint]  # fmt: skip
 
 
 def of_class(cls: type) -> st.SearchStrategy[Any]:
@@ -312,8 +315,8 @@ def test_frequent_messages_are_records_that_share_their_schema() -> None:
     [
         {"tail_rows": np.int64(1)}, {"tail_rows": 2**80}, {"sealed_at": 3}, {"episodes": True},
         {"task_id": "a\0b"}, {"items": [1, 2]}, {"items": np.zeros(INLINE_BYTES + 1, np.uint8)},
-        {"shard": None}, {"shard": ShardRef("p", 1, 1, 0, BlockSchema((), (), ()), (2**80,))},
-        {"shard": ShardRef("p", 1, 1, 0, None, (True,))},
+        {"shard": None}, {"shard": ShardRef("p", 1, 2**80, 0, BlockSchema((), (), ()), b"")},
+        {"shard": ShardRef("p", 1, 1, 0, None, b"")},
     ],
     ids=str,
 )  # fmt: skip

@@ -107,7 +107,8 @@ def test_memory_is_lent_until_others_have_followed_and_files_remain(tmp_path: Pa
     other = dataclasses.replace(refs[1], path=f"{refs[2].path.partition('#')[0]}#1")
     with pytest.raises(StoreError, match="not lent any more"):
         learner.fetch(other)
-    longer = dataclasses.replace(refs[3], places=(1000, 0, *refs[3].places[2:]))
+    rows = np.array([1000], np.int64).tobytes()
+    longer = dataclasses.replace(refs[3], places=rows + refs[3].places[len(rows) :])
     with pytest.raises(StoreError, match="too short"):
         learner.fetch(longer)
 

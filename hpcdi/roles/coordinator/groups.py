@@ -376,10 +376,12 @@ class Groups:
         Raises:
             CommError: there is no such group.
         """
-        if name not in self._by_name:
+        try:
+            return self._by_name[name]
+        except KeyError:
             names = ", ".join(self._by_name)
-            raise CommError(f"there are no learners of {name!r} in this run, but of {names}")
-        return self._by_name[name]
+            message = f"there are no learners of {name!r} in this run, but of {names}"
+            raise CommError(message) from None
 
     def of(self, message: OfPlayer) -> Group:
         """Returns the group that a message or a task is about; see `__getitem__`."""

@@ -63,8 +63,10 @@ from hpcdi.roles.coordinator.workers import (
     Notice,
     Order,
     State,
+    Told,
     Worker,
     Workers,
+    told_of,
 )
 from hpcdi.types import Settings, collector_of, is_guest, number_of
 
@@ -506,16 +508,17 @@ class Scheduler:
         if not asking or not self.is_on:
             return []
         scheduled, orders = self.commander.scheduled(), list[Order]()
-        of_groups: dict[str, Settings] = {}
+        of_groups: dict[str, tuple[Settings, Told]] = {}
         for worker in asking:
             task = worker.task
             if not isinstance(task, CollectTask):  # it has ended meanwhile
                 continue
             if task.player not in of_groups or self.league is not None:  # which draws for each
-                group = self.groups.of(task)
-                of_groups[task.player] = self.commander.get_setting_collect(group)
-            order = CollectSetting(task.task_id, dict(of_groups[task.player]), scheduled)
-            if worker.is_news(order):
+                setting = self.commander.get_setting_collect(self.groups.of(task))
+                of_groups[task.player] = setting, told_of(setting, scheduled)
+            setting, told = of_groups[task.player]
+            if worker.is_news(told):
+                order = CollectSetting(task.task_id, dict(setting), scheduled)
                 orders.append(Order(worker.rank, order))
         return orders
 

@@ -30,7 +30,7 @@ import contextlib
 import dataclasses
 import shutil
 import time
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import field
 from functools import partial
@@ -200,7 +200,7 @@ class _CoordinatorPart:
         folder: where its files are written.
         facts: facts for the manifest.
         lost: file name prefixes of the groups whose learners have all died.
-        counted: blocks that it is the first to count.
+        counted: shards with blocks that it is the first to count, and how many.
         files: file -> ``bytes, crc32``.
         error: why they could not be written; empty: they are, or will be.
         began: when it was begun, by `time.monotonic`.
@@ -209,7 +209,7 @@ class _CoordinatorPart:
     folder: Path
     facts: dict[str, Any]
     lost: tuple[str, ...]
-    counted: list[str]
+    counted: Counter[str]
     files: dict[str, dict[str, int]] = field(default_factory=dict)
     error: str = ""
     began: float = field(default_factory=time.monotonic)
@@ -233,10 +233,11 @@ class SnapshotKeeper(Closing):
         self.last_took_s = 0.0
         self._layout, self._keep = layout, keep
         self._retention = Retention(layout, keep_data=keep_data)
-        self._uncounted: list[str] = []  # blocks that were published since the last snapshot
+        self._uncounted = Counter[str]()  # blocks published since the last snapshot, by shard
         self._shards: dict[str, list[str]] = {}  # snapshot -> the blocks that it names
         self._parts: dict[str, _CoordinatorPart] = {}  # by snapshot, while it is being taken
-        self._ended: deque[tuple[SnapshotResult, list[str]]] = deque()  # with blocks they counted
+        # with the blocks that they have counted
+        self._ended: deque[tuple[SnapshotResult, Counter[str]]] = deque()
         self._jobs = JobThread("snapshots")
         self._torn: frozenset[str] = frozenset()
         self._number = max(map(_number_of, checkpoint_names(layout.snapshots_dir)), default=0)
@@ -289,7 +290,7 @@ class SnapshotKeeper(Closing):
         part = _CoordinatorPart(
             folder, {**facts, "saved_at": time.time()}, tuple(lost), self._uncounted
         )
-        self._uncounted = []
+        self._uncounted = Counter()
         self._parts[order.name] = part
         self._jobs.submit(partial(self._write, part, state))
 
@@ -306,9 +307,9 @@ class SnapshotKeeper(Closing):
             result, counted = self._ended.popleft()
             self.last_took_s = result.took_s
             if result.error:
-                self._uncounted = counted + self._uncounted
+                self._uncounted += counted
             else:
-                self._retention.release(counted)
+                self._retention.release_users(counted)
             for name in result.removed:
                 self._retention.release(self._shards.pop(name, ()))
             results.append(result)
@@ -329,8 +330,7 @@ class SnapshotKeeper(Closing):
         Raises:
             StoreError: it is not in the run folder.
         """
-        self._retention.need(path, users=2)
-        self._uncounted.append(path)
+        self._uncounted[self._retention.need(path, users=2)] += 1
 
     def need(self, paths: Iterable[str]) -> None:
         """Count one more user of blocks, until `drop`."""
@@ -361,8 +361,7 @@ class SnapshotKeeper(Closing):
 
     def _await_count(self, path: str) -> None:
         """Keep a block until a snapshot has counted it: a run from an older one needs it."""
-        self._retention.need(path)
-        self._uncounted.append(path)
+        self._uncounted[self._retention.need(path)] += 1
 
     # ---------------------------------------------------------------------- on the thread of files
 

@@ -19,7 +19,6 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 from hpcdi.comm.messages import (
     CollectProgress,
-    CollectSetting,
     CollectTask,
     DataDemand,
     KillFrozen,
@@ -41,6 +40,9 @@ if TYPE_CHECKING:
     from hpcdi.roles.coordinator.groups import Group, Groups
 
 Task: TypeAlias = CollectTask | LearnTask
+Told: TypeAlias = tuple[Settings, Mapping[str, Any]] | None
+"""Settings of the policy, and values of schedules, by which collectors act; None: nobody can say
+whether others are the same."""
 
 QUIET_S = 60.0
 """Seconds without a message of a rank, after which the log asks whether it hangs."""
@@ -112,8 +114,7 @@ class Worker:
         task: the task that it works on.
         started: when the task was ordered.
         has_begun: it has sent something about the task.
-        told: settings of the policy, and values of schedules, by which a collector was told to act;
-            None: nobody can say whether others are the same.
+        told: by what a collector was told to act.
         closing: when it was ordered to end the task; None: it was not.
         heard_at: when its last message came.
         heard: type of that message.
@@ -148,7 +149,7 @@ class Worker:
     task: Task | None = None
     started: float = 0.0
     has_begun: bool = False
-    told: tuple[Settings, Mapping[str, Any]] | None = None
+    told: Told = None
     closing: float | None = None
     heard_at: float = 0.0
     heard: str = "nothing"
@@ -204,7 +205,7 @@ class Worker:
         self.has_begun, self.closing, self.notified_late = False, None, False
         self.told = None
         if isinstance(task, CollectTask):
-            self.is_news(CollectSetting(task.task_id, dict(task.setting), task.scheduled))
+            self.told = told_of(task.setting, task.scheduled)
 
     def hear(self, kind: str, now: float) -> None:
         """Note that a message has come."""
@@ -224,13 +225,8 @@ class Worker:
         self.env_memory = progress.env_bytes, progress.env_growth
         self.slowest_env = progress.slowest_env
 
-    def is_news(self, order: CollectSetting) -> bool:
-        """Returns whether it collects by other settings than these; it gets them now.
-
-        What is no number and no text (an array of a policy's own) is always news.
-        """
-        is_plain = all(isinstance(value, int | float | str) for value in order.setting.values())
-        told = (order.setting, order.scheduled) if is_plain else None
+    def is_news(self, told: Told) -> bool:
+        """Returns whether it collects by something else than this, which it gets now."""
         is_news = told is None or told != self.told
         self.told = told
         return is_news
@@ -242,6 +238,15 @@ class Worker:
     def may_be_closed(self, now: float, patience_s: float) -> bool:
         """Returns whether this task does not forbid to close another: it is open, or overdue."""
         return self.closing is None or now - self.closing >= patience_s
+
+
+def told_of(setting: Settings, scheduled: Mapping[str, Any]) -> Told:
+    """Returns what a collector is told; None where a value is no number and no text.
+
+    Nobody compares an array of a policy's own.
+    """
+    is_plain = all(isinstance(value, int | float | str) for value in setting.values())
+    return (dict(setting), scheduled) if is_plain else None
 
 
 @dataclass(frozen=True)
