@@ -37,6 +37,8 @@ _MAGIC = 0x53435048  # "HPCS"
 _HEAD = struct.Struct("=IHHqqdBB6xqq8x")
 """Magic number, version, kind; number, seed, reward, terminated, truncated; values, text."""
 HEAD_BYTES = _HEAD.size
+LAST_LINE = "hpcdi: this rank of a solver ends: "
+"""What a rank that ends itself prints last, with the reason after it."""
 _PREFIX = "HPCDI_SOLVER_"
 _NOTHING = np.empty(0)
 

@@ -18,6 +18,7 @@ from hpcdi.comm.solver_group import Receiving
 from hpcdi.comm.solver_protocol import (
     ANSWER_TAG,
     ASSIGN_TAG,
+    LAST_LINE,
     ORDER_TAG,
     WORLD_TAG,
     Kind,
@@ -186,6 +187,6 @@ def _check_sizes(go: Mapping[str, str], **own: int) -> None:
 
 def die(why: str) -> NoReturn:
     """Say why on standard error, then end this rank by a signal: so the others see its death."""
-    os.write(2, f"hpcdi: this rank of a solver ends: {why}\n".encode())
+    os.write(2, f"{LAST_LINE}{why}\n".encode())
     die_alone()
     raise AssertionError("not reached")

@@ -11,7 +11,15 @@ import numpy as np
 import pytest
 from gymnasium import spaces
 
-from hpcdi.comm.solver_protocol import Kind, SolverLost, SolverMessage, SolverPlace, pack, unpack
+from hpcdi.comm.solver_protocol import (
+    LAST_LINE,
+    Kind,
+    SolverLost,
+    SolverMessage,
+    SolverPlace,
+    pack,
+    unpack,
+)
 from hpcdi.config.compat import parse
 from hpcdi.config.compiled import compile_config
 from hpcdi.config.mpi_env import MpiEnvConfig
@@ -105,11 +113,18 @@ PROGRAM = {
 }  # fmt: skip
 
 
-def solver(group: FakeGroup, *spares: FakeGroup, may_die: bool = True, **limits: float) -> Solver:
+def solver(
+    group: FakeGroup,
+    *spares: FakeGroup,
+    may_die: bool = True,
+    folder: Path | None = None,
+    **limits: float,
+) -> Solver:
     left = list(spares)
     return Solver(
-        group, Limits(**limits), next_group=lambda: left.pop(0) if left else None, may_die=may_die
-    )
+        group, Limits(**limits), folder_of=lambda _group: folder,
+        next_group=lambda: left.pop(0) if left else None, may_die=may_die,
+    )  # fmt: skip
 
 
 def manager(*solvers: Solver, kept: Sequence[str] = ()) -> EnvManager:
@@ -182,6 +197,8 @@ def test_a_source_is_found_beside_the_configuration(tmp_path: Path) -> None:
     assert located(config, tmp_path).env_id == str(tmp_path / "flow.c")
     with pytest.raises(LaunchError, match=r"there is no program a\.out"):
         Program.of(parse_env(PROGRAM)).prepare()
+    with pytest.raises(ConfigError, match=r"has no 'Count'; did you mean 'fakes\.python_solvers:C"):
+        Program.of(parse_env({**COUNTER, "env_id": "fakes.python_solvers:Count"})).prepare()
 
 
 # ----------------------------------------------------------------------------------------- messages
@@ -290,6 +307,19 @@ def test_lost_ranks_are_replaced_by_spare_ones_and_then_the_environment_is_retir
         envs.step({"action": ACTION})
         assert envs.health == {"env_failures": 6, "episodes_dropped": 2, "envs_retired": 1}
         envs.step({"action": ACTION})
+
+
+def test_a_failure_says_why_a_rank_has_ended_itself(tmp_path: Path) -> None:
+    (tmp_path / "rank00000.log").write_text("episode 1\n")
+    (tmp_path / "rank00001.log").write_text(f"episode 1\n{LAST_LINE}ValueError: no mesh\n")
+    dying = solver(FakeGroup(), folder=tmp_path)
+    dying.group.is_dead = True
+    dying.ask_reset(0)
+    why = "rank 7 has died; a log ends with ValueError: no mesh"
+    with pytest.raises(EnvFailure, match=f"^{why}$"):
+        dying.answer()
+    with pytest.raises(EnvFailure, match=rf"its ranks are lost \({why}\), and there are no spare"):
+        dying.begin()
 
 
 def test_a_solver_that_hangs_is_killed_and_without_ulfm_the_run_ends() -> None:

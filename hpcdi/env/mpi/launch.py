@@ -16,7 +16,7 @@ from dataclasses import field
 from pathlib import Path
 from typing import Any
 
-from hpcdi.comm.solver_protocol import SolverPlace
+from hpcdi.comm.solver_protocol import LAST_LINE, SolverPlace
 from hpcdi.config.env import EnvConfig
 from hpcdi.config.mpi_env import SOURCES, MpiEnvConfig
 from hpcdi.dataclass import dataclass
@@ -69,9 +69,12 @@ class Program:
         """Returns it with its source compiled, and checked as far as a process alone can.
 
         Raises:
-            LaunchError: it cannot be run.
+            LaunchError: it cannot be run. ConfigError: there is no such class.
         """
         if self.python:
+            from hpcdi.env.mpi.python_solver import find_class
+
+            find_class(self.python)
             return self
         program = Path(self.command[0])
         if program.suffix in SOURCES:
@@ -108,6 +111,12 @@ def last_words(logs: Iterable[Path]) -> str:
     """Returns the ends of ranks' logs, each after its path; of empty ones nothing."""
     words = [(path, _end_of(path)) for path in logs]
     return "\n".join(f"{path}:\n{text}" for path, text in words if text)
+
+
+def why_ended(words: str) -> str:
+    """Returns why a rank says that it ends, in logs' last words; "" where none does."""
+    lines = (line for line in reversed(words.splitlines()) if line.startswith(LAST_LINE))
+    return next(lines, "").removeprefix(LAST_LINE)
 
 
 def _end_of(path: Path) -> str:

@@ -27,7 +27,7 @@ from hpcdi.comm.doorbell import Doorbell, Waiting
 from hpcdi.comm.solver_protocol import Kind, SolverLost, SolverMessage
 from hpcdi.dataclass import dataclass
 from hpcdi.env.base import EnvFailure
-from hpcdi.env.mpi.launch import last_words
+from hpcdi.env.mpi.launch import last_words, why_ended
 from hpcdi.errors import CommError, EnvError
 from hpcdi.types import Array
 from hpcdi.utils.backoff import probed
@@ -169,6 +169,7 @@ class Solver:
         self._ended: Answer | None = None  # a step that ended an episode, while it resets
         self._found: Answer | None = None
         self._failure: EnvFailure | None = None
+        self._lost_by = ""
 
     # ---- orders
 
@@ -182,7 +183,11 @@ class Solver:
             return
         group = self._next_group()
         if group is None:
-            raise EnvFailure("its ranks are lost, and there are no spare ranks", is_gone=True)
+            raise EnvFailure(
+                f"its ranks are lost ({self._lost_by}), and there are no spare ranks",
+                is_gone=True,
+                kind="its ranks are lost, and there are no spare ranks",
+            )
         self.group, self.is_lost, self._is_fresh = group, False, True
 
     def ask_reset(self, seed: int) -> None:
@@ -323,8 +328,10 @@ class Solver:
         self._lose(reason)
 
     def _lose(self, reason: str) -> None:
-        self.is_lost = True
-        self._failure = EnvFailure(reason, self._last_words(), is_gone=True)
+        self.is_lost, words = True, self._last_words()
+        why = why_ended(words)
+        self._lost_by = f"{reason}; a log ends with {why}" if why else reason
+        self._failure = EnvFailure(self._lost_by, words, is_gone=True)
 
     def _last_words(self) -> str:
         """Returns the ends of the ranks' logs."""
