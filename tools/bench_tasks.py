@@ -2,7 +2,7 @@
 
 Each is run as `hpcdi serial`, as `hpcdi train` (its configuration's ranks), and by
 Stable-Baselines3 with the settings that rl-baselines3-zoo publishes for it, one after the other in
-one run. All evaluate 20 episodes as often, by environment steps.
+one run. All evaluate 20 episodes, as often as the configuration says, by environment steps.
 
     python tools/bench_tasks.py                          all tasks, one seed: about half an hour
     python tools/bench_tasks.py pendulum acrobot_dqn --seeds 3
@@ -30,6 +30,7 @@ from bench_solve import ROOT, median, solve
 from figures import Row, at_least, at_most, parser, show
 
 EPISODES = 20
+"""Of each evaluation, of all."""
 IN_MEDIAN = 4.0
 """How many times as fast as the peer, in the median of tasks."""
 SLOWER_S = 1.0
@@ -47,7 +48,6 @@ class Task:
         peer: its arguments.
         envs: its environments.
         is_normalized: whether it normalises observations and rewards.
-        every: environment steps between two evaluations of the peer, as in `config`.
         limit_s: of each run.
     """
 
@@ -57,7 +57,6 @@ class Task:
     peer: dict[str, Any] = field(default_factory=dict)
     envs: int = 1
     is_normalized: bool = False
-    every: int = 1000
     limit_s: float = 400.0
 
 
@@ -88,13 +87,13 @@ _HOPPER_PPO = {
     "policy_kwargs": {"log_std_init": -2, "ortho_init": False, "net_arch": [256, 256]},
 }  # fmt: skip
 TASKS = {
-    "cartpole_ppo": Task("cartpole_ppo", 475, "PPO", _CARTPOLE_PPO, 8, every=10_000),
+    "cartpole_ppo": Task("cartpole_ppo", 475, "PPO", _CARTPOLE_PPO, 8),
     "pendulum": Task("pendulum_sac", -160, "SAC", {"learning_rate": 1e-3}),
     "mountaincar_continuous": Task("mountaincar_continuous_sac", 90, "SAC", _CAR_SAC),
-    "acrobot_ppo": Task("acrobot_ppo", -90, "PPO", _ACROBOT_PPO, 16, True, 20_000),
-    "acrobot_dqn": Task("acrobot_dqn", -90, "DQN", _ACROBOT_DQN, every=10_000),
-    "lunarlander_ppo": Task("lunarlander_ppo", 200, "PPO", _LUNAR_PPO, 16, every=33_000),
-    "hopper_ppo": Task("hopper_ppo", 1000, "PPO", _HOPPER_PPO, 1, True, 20_000),
+    "acrobot_ppo": Task("acrobot_ppo", -90, "PPO", _ACROBOT_PPO, 16, True),
+    "acrobot_dqn": Task("acrobot_dqn", -90, "DQN", _ACROBOT_DQN),
+    "lunarlander_ppo": Task("lunarlander_ppo", 200, "PPO", _LUNAR_PPO, 16),
+    "hopper_ppo": Task("hopper_ppo", 1000, "PPO", _HOPPER_PPO, 1, True),
 }
 QUICK = "cartpole_ppo"
 
@@ -134,14 +133,17 @@ def main() -> None:
             )
         show(rows, given.json)
     if ratios:
-        slowest = f"median of {len(ratios)} ratios to Stable-Baselines3"
-        show([at_least(slowest, median(ratios), "x", IN_MEDIAN)], given.json)
+        what = f"median of {len(ratios)} ratios to Stable-Baselines3"
+        show([at_least(what, median(ratios), "x", IN_MEDIAN)], given.json)
 
 
 def _ours(command: str, task: Task, seed: int) -> float:
     """Seconds of a run to its exit; `inf`: it has not reached the target."""
     config = str(ROOT / "configs" / f"{task.config}.yaml")
-    settings = [f"env.stop_value={task.target:g}"]
+    settings = [
+        f"env.stop_value={task.target:g}", f"env.evaluator_env_num={EPISODES}",
+        "env.evaluator_episode_num=1",
+    ]  # fmt: skip
     run = solve([command, config], seed, settings, task.limit_s)
     return run.to_exit_s if run.is_solved else math.inf
 
@@ -150,11 +152,12 @@ def _of_peer(python: str, task: Task, seed: int) -> float:
     """Seconds of the peer, its start included; the limit where it has not reached the target."""
     from hpcdi.config.load import read_mapping
 
-    env_id = read_mapping(str(ROOT / "configs" / f"{task.config}.yaml"))["env"]["env_id"]
+    config = read_mapping(ROOT / "configs" / f"{task.config}.yaml")
+    count, _unit = config["policy"]["eval"]["every"].split()  # env_steps in all of these
     spec = {
-        "env_id": env_id, "algorithm": task.algorithm, "arguments": task.peer, "envs": task.envs,
-        "is_normalized": task.is_normalized, "every": task.every, "target": task.target,
-        "episodes": EPISODES, "seed": seed,
+        "env_id": config["env"]["env_id"], "algorithm": task.algorithm, "arguments": task.peer,
+        "envs": task.envs, "is_normalized": task.is_normalized, "every": int(count),
+        "target": task.target, "episodes": EPISODES, "seed": seed,
     }  # fmt: skip
     began = time.perf_counter()
     with tempfile.TemporaryFile() as said:
