@@ -26,13 +26,17 @@ import types
 import typing
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import MISSING, field
-from typing import Any, TypeVar, cast
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from hpcdi.dataclass import dataclass
 from hpcdi.errors import ConfigError, Problem, UnknownTypeError
 from hpcdi.utils.registry import Registry, import_module
 
+if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
+
 T = TypeVar("T")
+S = TypeVar("S", bound="DataclassInstance")
 
 OTHER_NAMES = {
     "lr": "learning_rate",
@@ -177,6 +181,15 @@ def to_mapping(config: Any) -> Any:
     if isinstance(config, list | tuple):
         return [to_mapping(value) for value in config]
     return config
+
+
+def replaced(settings: S, changes: Mapping[str, Any]) -> S:
+    """Returns a frozen configuration with other values, by their dotted paths in it."""
+    for path, value in changes.items():
+        name, _, rest = path.partition(".")
+        inner = replaced(getattr(settings, name), {rest: value}) if rest else value
+        settings = dataclasses.replace(settings, **{name: inner})
+    return settings
 
 
 def restore(cls: type[T], mapping: Mapping[str, Any]) -> T:

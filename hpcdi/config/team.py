@@ -5,9 +5,10 @@ from __future__ import annotations
 import dataclasses
 import fnmatch
 from collections.abc import Iterator
+from operator import attrgetter
 from typing import Any, Self
 
-from hpcdi.config.fields import components, sections, setting
+from hpcdi.config.fields import components, replaced, sections, setting
 from hpcdi.config.policy import (
     PAPER,
     BaseLearnConfig,
@@ -71,11 +72,10 @@ class TeamConfig(PolicyConfig):
         What concerns the run is the team's alone: there it may be changed when the run goes on.
         """
         learn, other = policy.learn, policy.other
-        own, usual = policy, type(policy)()
-        for path in _OF_THE_RUN:
-            own = _with(own, path, _at(usual, path))
+        usual = type(policy)()
+        own = replaced(policy, {path: attrgetter(path)(usual) for path in _OF_THE_RUN})
         if own.collect.unroll_len > own.collect.n_sample:  # where sequences end
-            own = _with(own, "collect.n_sample", policy.collect.n_sample)
+            own = replaced(own, {"collect.n_sample": policy.collect.n_sample})
         return cls(
             import_names=policy.import_names,
             cuda=policy.cuda,
@@ -188,27 +188,11 @@ class TeamConfig(PolicyConfig):
             yield Problem("nstep", said)
         usual = type(policy)()
         for path in _OF_THE_RUN:
-            own = _at(policy, path)
-            if own not in (_at(usual, path), _at(self, path)):
+            at = attrgetter(path)
+            if at(policy) not in (at(usual), at(self)):
                 yield Problem(path, f"is one of the whole team: set policy.{path}")
 
 
 def _part(cls: Any, whole: Any) -> Any:
     """Returns a section as the class that it is derived from."""
     return cls(**{each.name: getattr(whole, each.name) for each in dataclasses.fields(cls)})
-
-
-def _with(settings: Any, path: str, value: Any) -> Any:
-    """Returns settings with another value at a dotted path, where they have it."""
-    name, _, rest = path.partition(".")
-    if not hasattr(settings, name):
-        return settings
-    if rest:
-        value = _with(getattr(settings, name), rest, value)
-    return dataclasses.replace(settings, **{name: value})
-
-
-def _at(settings: Any, path: str) -> Any:
-    for name in path.split("."):
-        settings = getattr(settings, name, None)
-    return settings

@@ -24,6 +24,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from hpcdi.config.fields import replaced
 from hpcdi.config.load import read_mapping
 from hpcdi.config.policy import HindsightConfig, TorchPolicyConfig
 from hpcdi.config.schema import MINARI, ExperimentConfig
@@ -162,9 +163,8 @@ def fill(config: ExperimentConfig, layout: RunLayout) -> str:
         StoreError: there are none, or they do not fit the policy.
     """
     actor = _train_columns_of(config)
-    storage = dataclasses.replace(config.system.storage, seal_seconds=math.inf)
-    system = dataclasses.replace(config.system, storage=storage)
-    sealing = dataclasses.replace(config, system=system)  # by size alone: twice the same blocks
+    by_size_alone = {"system.storage.seal_seconds": math.inf}  # so: twice the same blocks
+    sealing = replaced(config, by_size_alone)
     count, damaged, episodes, copies = 0, 0, 0, 0
     with DataPublisher(sealing, layout, GIVEN, lambda _ready: None) as publisher:
         for name in config.data:

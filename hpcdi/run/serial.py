@@ -7,7 +7,6 @@ learning take turns (`LockstepPlan`).
 
 from __future__ import annotations
 
-import dataclasses
 import math
 import os
 import platform
@@ -18,6 +17,7 @@ from collections.abc import Callable
 from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -25,6 +25,7 @@ import torch
 from hpcdi.comm.link import LocalWorld
 from hpcdi.comm.messages import StopRequest
 from hpcdi.comm.pump import LocalPump
+from hpcdi.config.fields import replaced
 from hpcdi.config.league import OneVsOneCommanderConfig
 from hpcdi.config.policy import PolicyConfig
 from hpcdi.config.schema import ExperimentConfig, learners_of
@@ -261,31 +262,19 @@ def within_a_process(config: ExperimentConfig) -> ExperimentConfig:
     Each group has one learner; no role is ever silent, so no time-out applies; number of episodes
     and goal of evaluations are those of the serial evaluator, if it has them.
     """
-    policy, env, system = config.policy, config.env, config.system
-    commander = policy.other.commander
-    players = 1
-    if isinstance(commander, OneVsOneCommanderConfig):
-        players = len(commander.league.players)
-        league = dataclasses.replace(commander.league, learners={})
-        commander = dataclasses.replace(commander, league=league)
     n_episode, stop_value = evaluation_goal(config)
-    learner = dataclasses.replace(policy.learn.learner, learner_num=players)
-    learn = dataclasses.replace(policy.learn, learner=learner)
-    other = dataclasses.replace(policy.other, commander=commander)
-    return dataclasses.replace(
-        config,
-        policy=dataclasses.replace(policy, learn=learn, other=other),
-        env=dataclasses.replace(
-            env,
-            stop_value=stop_value,
-            evaluator_episode_num=math.ceil(n_episode / env.evaluator_env_num),
-        ),
-        system=dataclasses.replace(
-            system,
-            survival=dataclasses.replace(system.survival, worker_timeout_s=math.inf),
-            coordinator=dataclasses.replace(system.coordinator, stop_timeout_s=math.inf),
-        ),
-    )
+    changes: dict[str, Any] = {
+        "policy.learn.learner.learner_num": 1,
+        "env.stop_value": stop_value,
+        "env.evaluator_episode_num": math.ceil(n_episode / config.env.evaluator_env_num),
+        "system.survival.worker_timeout_s": math.inf,
+        "system.coordinator.stop_timeout_s": math.inf,
+    }
+    commander = config.policy.other.commander
+    if isinstance(commander, OneVsOneCommanderConfig):
+        changes["policy.learn.learner.learner_num"] = len(commander.league.players)
+        changes["policy.other.commander.league.learners"] = {}
+    return replaced(config, changes)
 
 
 def set_threads(policy: PolicyConfig, spaces: Spaces) -> None:
