@@ -46,7 +46,7 @@ PLANTED: dict[str, tuple[str, ...]] = {
     ),
     "evaluation": (
         "cartpole_dqn", *SLOW, "env.kwargs={step_s: 0.002}", "policy.eval.every=200env_steps",
-        "env.evaluator_episode_num=20", "policy.learn.replay_ratio=16",
+        "env.evaluator_episode_num=3", "policy.learn.replay_ratio=16",
     ),
     "disk": ("cartpole_dqn", "system.transport=files", "system.storage.block_bytes=4096"),
     "slow_environment": (
