@@ -322,7 +322,8 @@ class Job:
             return EXIT_REQUEUE
         if self._asked is not None:
             state, reason = "stopped", "ended at once by a signal"
-            sys.stderr.write(f"hpcdi: the run was {reason}\n" * bool(facts))
+            if facts:
+                sys.stderr.write(f"hpcdi: the run was {reason}\n")
             exit_code = EXIT_INTERRUPTED if self._asked == signal.SIGINT else EXIT_TERMINATED
         elif not facts and returned in (REFUSED, EXIT_USAGE, EXIT_REQUEUE):
             return EXIT_FAILED if returned == REFUSED else returned  # a rank has said why
