@@ -5,43 +5,50 @@ from __future__ import annotations
 import argparse
 import csv
 import fnmatch
+import io
 import math
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, TextIO
+from typing import Any, TypeAlias
 
 from hpcdi.commands import trackers
 from hpcdi.commands.options import add_runs, make_parser
-from hpcdi.commands.run_state import axis_of, find_run
+from hpcdi.commands.run_state import axis_of, find_run, runs_of
 from hpcdi.config.load import read_mapping
 from hpcdi.errors import EXIT_DONE, ConfigError, LaunchError
+from hpcdi.run.run_folder import short
+from hpcdi.store.atomic import published
+from hpcdi.store.disk_full import or_refuse
 from hpcdi.store.layout import RunLayout
 from hpcdi.utils.console import escaped
 from hpcdi.utils.curves import COLUMNS, CurvePoint, read_curves, row_of
-from hpcdi.utils.metrics import human_count
+from hpcdi.utils.log import say
+from hpcdi.utils.metrics import counted, human_count
 from hpcdi.utils.nested import dotted
 from hpcdi.utils.sparkline import sparkline
 from hpcdi.utils.trackers import TRACKERS
 
 HELP = """\
-Show the curves of runs in the terminal, or write them as CSV, or as runs of Weights & Biases or
-MLflow; from the run folders alone, without a server or a network.
+Show the curves of runs in the terminal, or write them as CSV or Parquet, or as runs of Weights &
+Biases or MLflow; from the run folders alone, without a server or a network.
 
   hpcdi curves runs/cartpole_dqn/latest                       the first ones of TensorBoard
   hpcdi curves runs/cartpole_dqn/latest --name 'detail/*'     others, by a pattern
   hpcdi curves runs/cartpole_dqn/latest --to csv > curves.csv
-  hpcdi curves runs/sweep_7/* --to csv -o curves.csv          several runs in one file
+  hpcdi curves runs/sweep_7 --to parquet -o curves.parquet    of all runs in a folder, in one file
   hpcdi curves runs/cartpole_dqn/* --to wandb                 wandb/offline-run-..., for wandb sync
   hpcdi curves runs/cartpole_dqn/* --to mlflow -o results     results/mlruns, for mlflow ui
 
-The CSV has a row a point: run, curve, step (environment step), time (seconds since the epoch),
+A file has a row a point: run, curve, step (environment step), time (seconds since the epoch),
 value; each run folder has its own as curves.csv, without the column run. In Python:
 pandas.read_csv("curves.csv").pivot_table("value", "step", ["run", "curve"]).plot()
 WANDB_MODE=online writes to the server of Weights & Biases, MLFLOW_TRACKING_URI to that of MLflow.
 """
 EXIT_CODES = "exit codes: 0 shown; 2 there is no such run, or no curve of this name"
 _FIRST = ("curves/*", "info/*")
+_FILES = ("csv", "parquet")
+_OfRuns: TypeAlias = Mapping[Path, Mapping[str, Sequence[CurvePoint]]]
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -54,8 +61,10 @@ def main(arguments: Sequence[str]) -> int:
         folder = options.output or Path()
         for said in trackers.write(options.to, curves, folder):
             sys.stdout.write(f"{escaped(said)}\n")
-    elif options.to == "csv":
-        _write(curves, options.output)
+    elif options.to == "csv" and options.output is None:
+        sys.stdout.write(_as_csv(curves))
+    elif options.to in _FILES:
+        _write(curves, options.to, options.output or Path(f"curves.{options.to}"))
     else:
         sys.stdout.write("".join(f"{line}\n" for line in _lines(curves)))
     return EXIT_DONE
@@ -73,20 +82,26 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
         dest="names",
         help="curves of this name or pattern; may be repeated (default: the first ones)",
     )
-    forms = ("table", "csv", *TRACKERS)
+    forms = ("table", *_FILES, *TRACKERS)
     parser.add_argument("--to", choices=forms, default="table", help="the form (table)")
     parser.add_argument(
         "-o",
         "--output",
         type=Path,
         metavar="PATH",
-        help="where the CSV goes (standard output), or the tracker's folder is made (here)",
+        help="the file (CSV: standard output), or where the tracker's folder is made (here)",
     )
     options = parser.parse_args(arguments)
     if options.output is not None and options.to == "table":
-        parser.error("-o PATH is for --to csv, wandb and mlflow")
-    options.runs = list(dict.fromkeys(find_run(name) for name in options.runs))
+        parser.error("-o PATH is for --to csv, parquet, wandb and mlflow")
+    options.runs = list(dict.fromkeys(run for name in options.runs for run in _with_curves(name)))
     return options
+
+
+def _with_curves(name: str) -> list[Path]:
+    """The run in a folder, if it has curves, whatever else it lacks; or those that lie in it."""
+    folder = find_run(name)
+    return [folder] if RunLayout(folder).curves_file.exists() else runs_of(name)
 
 
 def chosen(run: Path, names: Sequence[str]) -> dict[str, list[CurvePoint]]:
@@ -107,25 +122,48 @@ def _nothing(options: argparse.Namespace) -> str:
     return f"no curve is named {asked}; there are {', '.join(known)}"
 
 
-def _write(curves: Mapping[Path, Mapping[str, Sequence[CurvePoint]]], output: Path | None) -> None:
-    if output is None:
-        _write_rows(curves, sys.stdout)
-        return
-    try:
-        if any(output.resolve() == RunLayout(run).curves_file.resolve() for run in curves):
-            raise LaunchError(f"{output} is the run's own record, and is not overwritten")
-        with output.open("w", newline="") as file:
-            _write_rows(curves, file)
-    except OSError as error:
-        raise LaunchError(f"{output} cannot be written: {error.strerror or error}") from error
+def _write(curves: _OfRuns, form: str, output: Path) -> None:
+    """Write the curves of runs to a file.
+
+    Raises:
+        LaunchError: it cannot be written, or is a run's own; or a package is missing.
+    """
+    if any(output.resolve() == RunLayout(run).curves_file.resolve() for run in curves):
+        raise LaunchError(f"{output} is the run's own record, and is not overwritten")
+    with or_refuse(short(output)), published(output, fsync=False) as file:
+        file.write(_as_csv(curves).encode() if form == "csv" else _as_parquet(curves))
+    points = sum(len(of_curve) for of_run in curves.values() for of_curve in of_run.values())
+    say(f"{short(output)}: {counted(points, 'point')} of {counted(len(curves), 'run')}")
 
 
-def _write_rows(curves: Mapping[Path, Mapping[str, Sequence[CurvePoint]]], file: TextIO) -> None:
-    writer = csv.writer(file, lineterminator="\n")
+def _as_csv(curves: _OfRuns) -> str:
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
     writer.writerow(("run", *COLUMNS))
     for run, of_run in curves.items():
         for name, points in of_run.items():
             writer.writerows((run, *row_of(name, point)) for point in points)
+    return text.getvalue()
+
+
+def _as_parquet(curves: _OfRuns) -> bytes:
+    try:
+        import pyarrow as pa
+        import pyarrow.parquet as pq
+    except ImportError as error:
+        raise LaunchError("--to parquet needs pyarrow: pip install 'hpcdi[parquet]'") from error
+    rows = [
+        (str(run), name, *point)
+        for run, of_run in curves.items()
+        for name, points in of_run.items()
+        for point in points
+    ]
+    types = (pa.string(), pa.string(), pa.int64(), pa.float64(), pa.float64())
+    columns = list(zip(*rows, strict=True))
+    arrays = [pa.array(column, kind) for column, kind in zip(columns, types, strict=True)]
+    file = io.BytesIO()
+    pq.write_table(pa.table(arrays, names=["run", *COLUMNS]), file, compression="zstd")
+    return file.getvalue()
 
 
 def _settings(run: Path) -> dict[str, Any]:
@@ -136,7 +174,7 @@ def _settings(run: Path) -> dict[str, Any]:
         return {}
 
 
-def _lines(curves: Mapping[Path, Mapping[str, Sequence[CurvePoint]]]) -> Iterator[str]:
+def _lines(curves: _OfRuns) -> Iterator[str]:
     width = max(len(name) for of_run in curves.values() for name in of_run)
     for run, of_run in curves.items():
         yield escaped(str(run))

@@ -157,6 +157,20 @@ def find_run(name: str) -> Path:
     )
 
 
+def runs_of(name: str) -> list[Path]:
+    """Returns the run in a folder, or those that lie in it; raises `LaunchError`: there is none."""
+    folder = find_run(name)
+    if run_folder.read(folder):
+        return [folder]
+    below = sorted({RunLayout(file.parent).root for file in folder.glob("*/run.json")})
+    below = [run for run in below if run_folder.read(run)]
+    if not below:
+        damage = run_folder.damage_of(RunLayout(folder))
+        why = f"'s run.json is damaged: {damage}" if damage else " is no run folder, and holds none"
+        raise LaunchError(f"{name}{why}")
+    return below
+
+
 def _printed_by(job: QueueJob | None) -> list[Path]:
     """Returns run folders that a job may belong to, by its output file."""
     if job is None or not job.output:

@@ -316,14 +316,13 @@ class Job:
             sweep_temporary(self._path)  # their writers have ended
         if facts.get("state") in _ENDS:
             return self._ended(int(facts["exit_code"]), returned)
-        if self._asked is not None and not facts:
-            sys.stderr.write("hpcdi: ended by a signal before the run began\n")
+        if self._asked is not None:
+            when = "at once by a signal" if facts else "by a signal before the run began"
+            sys.stderr.write(f"hpcdi: ended {when}\n")
         if self._asked == signal.SIGTERM and not facts and not self._is_ended:
             return EXIT_REQUEUE
         if self._asked is not None:
             state, reason = "stopped", "ended at once by a signal"
-            if facts:
-                sys.stderr.write(f"hpcdi: the run was {reason}\n")
             exit_code = EXIT_INTERRUPTED if self._asked == signal.SIGINT else EXIT_TERMINATED
         elif not facts and returned in (REFUSED, EXIT_USAGE, EXIT_REQUEUE):
             return EXIT_FAILED if returned == REFUSED else returned  # a rank has said why

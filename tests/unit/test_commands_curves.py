@@ -5,8 +5,10 @@ from __future__ import annotations
 import csv
 import io
 import os
+import shutil
 from pathlib import Path
 
+import pyarrow.parquet as pq
 import pytest
 
 from hpcdi import cli
@@ -46,10 +48,26 @@ def test_csv_has_a_row_a_point(run: Path, capsys: pytest.CaptureFixture[str]) ->
     assert len(read_curves([run / "curves.csv"])) == 2, "a run keeps its own record"
 
 
+def test_parquet_has_the_same_rows_of_all_runs_in_a_folder(run: Path) -> None:
+    shutil.copytree(run, run.with_name("other"))
+    for each in (run, run.with_name("other")):
+        (each / "run.json").write_text('{"exp_name": "x", "state": "done"}')
+    target = run.parent / "all.parquet"
+    assert cli.main(["curves", str(run.parent), "--to", "parquet", "-o", str(target)]) == 0
+    table = pq.read_table(target)
+    assert table.column_names == ["run", "curve", "step", "time", "value"]
+    rows = table.to_pylist()
+    assert [row["run"] for row in rows] == [str(run.with_name("other"))] * 4 + [str(run)] * 4
+    assert [(row["step"], row["value"]) for row in rows[:4]] == [
+        (100 * n, 10.0 * n) for n in range(4)
+    ]
+
+
 def test_what_is_not_there_is_told(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["curves", str(run), "--name", "los"]) == 2
     assert "there are curves/collect_return, detail/perf/lag" in capsys.readouterr().err
     (run / "curves.csv").rename(run / "elsewhere")
+    (run / "run.json").write_text('{"exp_name": "x", "state": "done"}')
     assert cli.main(["curves", str(run)]) == 2
     assert f"there are no curves in {run}" in capsys.readouterr().err
 

@@ -10,10 +10,8 @@ from pathlib import Path
 from hpcdi.commands.options import add_runs, make_parser
 from hpcdi.commands.report.page import charts_of, page_of
 from hpcdi.commands.report.runs import Run, grouped, read_run
-from hpcdi.commands.run_state import find_run
+from hpcdi.commands.run_state import runs_of
 from hpcdi.errors import EXIT_DONE, LaunchError
-from hpcdi.run import run_folder
-from hpcdi.store.layout import RunLayout
 from hpcdi.utils.metrics import human_bytes
 
 HELP = """\
@@ -71,20 +69,6 @@ def _score(text: str) -> tuple[str, float]:
         return name or "published", float(score)
     except ValueError:
         raise argparse.ArgumentTypeError(f"{text!r} is not NAME=SCORE") from None
-
-
-def runs_of(name: str) -> list[Path]:
-    """Returns the run in a folder, or those that lie in it; raises `LaunchError`: there is none."""
-    folder = find_run(name)
-    if run_folder.read(folder):
-        return [folder]
-    below = sorted({RunLayout(file.parent).root for file in folder.glob("*/run.json")})
-    below = [run for run in below if run_folder.read(run)]
-    if not below:
-        damage = run_folder.damage_of(RunLayout(folder))
-        why = f"'s run.json is damaged: {damage}" if damage else " is no run folder, and holds none"
-        raise LaunchError(f"{name}{why}")
-    return below
 
 
 def write_file(path: Path, text: str) -> None:
