@@ -24,6 +24,7 @@ COMMANDS = (
     "status",
     "tail",
     "curves",
+    "plot",
     "report",
     "scale",
     "inspect",
@@ -51,6 +52,7 @@ others collect.
   hpcdi status runs/cartpole_dqn/latest       state of a run, from any host, without a port
   hpcdi tail runs/cartpole_dqn/latest -f      logs of all ranks
   hpcdi curves runs/cartpole_dqn/latest       its curves: terminal, CSV, wandb, MLflow
+  hpcdi plot runs/cartpole_dqn/latest         one of them as a picture: terminal, or an SVG file
   hpcdi report runs/cartpole_dqn/*            runs as one HTML file, which opens without a network
   hpcdi scale runs/cartpole_dqn/latest 4      change the number of collectors of a running run
   hpcdi inspect runs/cartpole_dqn/latest      list its files, verify their checksums

@@ -65,9 +65,11 @@ def page_of(groups: Sequence[Group], against: Against = None) -> str:
     )
 
 
-def charts_of(groups: Sequence[Group], against: Against = None) -> dict[str, str]:
-    """Name of each curve that people look at -> its chart as SVG, evaluation first."""
-    names = {n for group in groups for run in group.runs for n in run.curves}
+def charts_of(
+    groups: Sequence[Group], against: Against = None, only: str | None = None
+) -> dict[str, str]:
+    """Name of each curve that people look at, or of one -> its chart as SVG, evaluation first."""
+    names = {n for group in groups for run in group.runs for n in run.curves if only in (None, n)}
     shown = sorted(n for n in names if n.startswith(_GROUPS)) or sorted(names)
     shown.sort(key=lambda n: _SHOWN_FIRST.index(n) if n in _SHOWN_FIRST else len(_SHOWN_FIRST))
     charts = {}

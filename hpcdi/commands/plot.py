@@ -1,0 +1,134 @@
+"""`hpcdi plot`: one curve of runs as a picture, in the terminal or as a file."""
+
+from __future__ import annotations
+
+import argparse
+import math
+import shutil
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+
+import numpy as np
+
+from hpcdi.commands.options import add_runs, make_parser
+from hpcdi.commands.report.charts import ticks
+from hpcdi.commands.report.command import write_file
+from hpcdi.commands.report.page import charts_of
+from hpcdi.commands.report.runs import SCORE, Group, grouped, read_run
+from hpcdi.commands.report.statistics import Band, band_of
+from hpcdi.commands.run_state import runs_of
+from hpcdi.errors import EXIT_DONE, LaunchError
+from hpcdi.run.run_folder import short
+from hpcdi.utils.console import escaped
+from hpcdi.utils.metrics import human_count
+
+HELP = """\
+Draw one curve of runs: in the terminal, or as an SVG file with its 95 % interval over seeds. Runs
+that differ in their seeds alone are one line, their mean.
+
+  hpcdi plot runs/cartpole_dqn/latest                         the return of its evaluations
+  hpcdi plot runs/cartpole_dqn/* --name curves/loss           another curve, of several runs
+  hpcdi plot runs/cartpole_dqn/sweeps/20261127 -o return.svg
+
+`hpcdi curves RUN --name '*'` lists the names; `hpcdi report` has all curves in one page.
+"""
+EXIT_CODES = "exit codes: 0 drawn; 2 there is no such run, or no curve of this name"
+_MARKS = "•ox+*#@%"
+_ASCII_MARKS = ".ox+*#@%"
+_HEIGHT, _MOST_WIDTH, _LEFT = 14, 100, 11
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Run the command; returns the exit code."""
+    options = parse(arguments)
+    groups = grouped([read_run(folder) for folder in options.runs])
+    name = options.name or _usual(groups)
+    shown = [group for group in groups if group.curve(name)]
+    if not shown:
+        known = sorted({n for group in groups for run in group.runs for n in run.curves})
+        what = f"no curve is named {name}; there are {', '.join(known)}"
+        raise LaunchError(what if known else f"there are no curves in {short(options.runs[0])}")
+    if options.output is not None:
+        write_file(options.output, charts_of(shown, only=name)[name])
+        sys.stdout.write(f"{options.output}: {name} of {_count(shown)}\n")
+        return EXIT_DONE
+    bands = {group.name: band_of(group.curve(name)) for group in shown}
+    axis = shown[0].runs[0].axis
+    sys.stdout.write("".join(f"{escaped(line)}\n" for line in lines_of(name, bands, axis)))
+    return EXIT_DONE
+
+
+def parse(arguments: Sequence[str]) -> argparse.Namespace:
+    """Returns ``runs`` (folders), ``name`` (of a curve, or None), ``output``."""
+    parser = make_parser("plot", HELP, EXIT_CODES)
+    add_runs(parser)
+    parser.add_argument(
+        "--name", metavar="CURVE", help="the curve (the return of evaluations, or of collecting)"
+    )
+    parser.add_argument(
+        "-o", "--output", type=Path, metavar="FILE.svg", help="draw it as SVG into a file"
+    )
+    options = parser.parse_args(arguments)
+    if options.output is not None and options.output.suffix != ".svg":
+        parser.error(f"-o {options.output}: the file's name must end in .svg")
+    options.runs = list(dict.fromkeys(run for name in options.runs for run in runs_of(name)))
+    return options
+
+
+def lines_of(name: str, bands: Mapping[str, Band], axis: str) -> Iterator[str]:
+    """Yields a curve's chart as lines of text: a mark for each group, values on the left.
+
+    Args:
+        name: of the curve.
+        bands: name of each group -> its mean.
+        axis: what its steps are.
+    """
+    marks = _MARKS if _can_show(_MARKS) else _ASCII_MARKS
+    width = min(shutil.get_terminal_size().columns, _MOST_WIDTH) - _LEFT - 1
+    means = np.concatenate([band.mean for band in bands.values()])
+    low, high = float(np.nanmin(means)), float(np.nanmax(means))
+    span = (high - low) or 1.0
+    start = min(float(band.steps[0]) for band in bands.values())
+    end = max(float(band.steps[-1]) for band in bands.values())
+    steps = np.linspace(start, end, width if end > start else 1)
+    cells = np.full((_HEIGHT, width), " ")
+    for mark, band in zip(marks * len(bands), bands.values(), strict=False):
+        known = np.isfinite(band.mean)
+        values = np.interp(steps, band.steps[known], band.mean[known], np.nan, np.nan)
+        rows = np.round((high - values) / span * (_HEIGHT - 1))
+        for column in np.flatnonzero(np.isfinite(rows)):
+            before = (
+                rows[column - 1] if column and math.isfinite(rows[column - 1]) else rows[column]
+            )
+            between = sorted((int(before), int(rows[column])))
+            cells[between[0] : between[1] + 1, column] = mark  # a steep line is whole
+    at = {round((high - tick) / span * (_HEIGHT - 1)): tick for tick in ticks(low, low + span)}
+    yield name
+    for number, row in enumerate(cells):
+        label = f"{at[number]:.6g}" if number in at else ""
+        yield f"{label:>{_LEFT - 2}} |{''.join(row)}".rstrip()
+    yield f"{'':{_LEFT - 2}} +{'-' * width}"
+    first, last = human_count(int(start)), f"{axis} {human_count(int(end))}"
+    yield f"{'':{_LEFT}}{first}{last:>{width - len(first)}}"
+    for mark, (group, band) in zip(marks * len(bands), bands.items(), strict=False):
+        yield f"{mark:>{_LEFT}} {group}: {band.mean[np.isfinite(band.mean)][-1]:.6g} at the end"
+
+
+def _usual(groups: Sequence[Group]) -> str:
+    """The curve that people look at first, of those that there are."""
+    names = (SCORE, "curves/collect_return")
+    return next((n for n in names if any(group.curve(n) for group in groups)), SCORE)
+
+
+def _count(groups: Sequence[Group]) -> str:
+    runs = sum(len(group.runs) for group in groups)
+    return f"{runs} run{'s' * (runs > 1)}" + f" in {len(groups)} groups" * (len(groups) > 1)
+
+
+def _can_show(text: str) -> bool:
+    try:
+        text.encode(sys.stdout.encoding or "utf-8")
+    except UnicodeEncodeError:
+        return False
+    return True

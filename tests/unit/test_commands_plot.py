@@ -1,0 +1,59 @@
+"""`hpcdi plot`: a curve as a picture."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from xml.etree import ElementTree
+
+import pytest
+
+from hpcdi import cli
+from hpcdi.utils.curves import CurveFile
+
+
+@pytest.fixture
+def runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("COLUMNS", "42")
+    for name, seed, nstep in (("a", 0, 1), ("b", 1, 1), ("c", 0, 3)):
+        folder = tmp_path / "runs" / name
+        folder.mkdir(parents=True)
+        (folder / "run.json").write_text('{"exp_name": "poles", "state": "done"}')
+        (folder / "config.yaml").write_text(f"seed: {seed}\npolicy: {{nstep: {nstep}}}\n")
+        with CurveFile(folder / "curves.csv") as curves:
+            for step in range(0, 1001, 100):
+                curves.add_scalar("curves/collect_return", nstep * (step + 100 * seed), step)
+    return tmp_path / "runs"
+
+
+def test_seeds_are_one_line_and_groups_have_marks(
+    runs: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert cli.main(["plot", str(runs)]) == 0
+    name, *chart = capsys.readouterr().out.splitlines()
+    assert name == "curves/collect_return"
+    rows = chart[:14]
+    assert [row.split("|")[0].strip() for row in rows if row.split("|")[0].strip()]
+    assert rows[0].endswith("o"), "the highest at the end is of the second group"
+    assert rows[-1].partition("|")[2].startswith("o"), "which begins at 0, below the first"
+    assert rows[-2].partition("|")[2][0] == " "
+    assert [line.split()[0] for line in chart[16:]] == ["•", "o"]
+    assert chart[16].endswith("nstep=1: 1050 at the end")
+    assert chart[17].endswith("nstep=3: 3000 at the end")
+    assert max(map(len, chart[:16])) <= 42
+
+
+def test_it_is_a_picture_in_a_file(runs: Path, tmp_path: Path) -> None:
+    target = tmp_path / "pictures" / "return.svg"
+    assert cli.main(["plot", str(runs / "a"), "-o", str(target)]) == 0
+    assert ElementTree.parse(target).getroot().tag.endswith("svg")
+    with pytest.raises(SystemExit):
+        cli.main(["plot", str(runs), "-o", "return.png"])
+
+
+def test_a_curve_that_is_not_there_is_told(runs: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["plot", str(runs), "--name", "loss"]) == 2
+    assert "no curve is named loss; there are curves/collect_return" in capsys.readouterr().err
+    for file in runs.glob("*/curves.csv"):
+        file.unlink()
+    assert cli.main(["plot", str(runs)]) == 2
+    assert "there are no curves in" in capsys.readouterr().err
