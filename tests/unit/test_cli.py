@@ -20,8 +20,8 @@ ROOT = Path(__file__).parent.parent.parent
 ATARI = importlib.util.find_spec("ale_py") is not None
 CONFIG = str(ROOT / "configs" / "cartpole_dqn.yaml")
 COMMANDS = (
-    "train", "serial", "plan", "rehearse", "submit", "join", "sweep", "status", "tail", "curves", "plot",
-    "report",
+    "train", "serial", "plan", "rehearse", "submit", "join", "sweep", "status", "tail", "curves",
+    "plot", "report",
     "scale", "inspect", "eval", "league", "export", "new", "convert", "doctor",
 )  # fmt: skip
 
