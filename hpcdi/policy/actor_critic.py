@@ -111,10 +111,6 @@ class ActorCriticPolicy(ActorCriticActing, TorchPolicy):
         others = {"cur_lr": self._learn.learning_rate, **self._step.scalars()}
         return [{**dict(zip(names, row, strict=True)), **others} for row in table.tolist()]
 
-    def _state_dict_learn(self) -> dict[str, Any]:
-        return {**super()._state_dict_learn(), "rng": self._shuffles.bit_generator.state}
-
-    def _load_state_dict_learn(self, state_dict: dict[str, Any]) -> None:
-        super()._load_state_dict_learn(state_dict)
-        if "rng" in state_dict:
-            self._shuffles.bit_generator.state = state_dict["rng"]
+    def saved_parts(self) -> dict[str, Any]:
+        """See `TorchPolicy.saved_parts`."""
+        return {"rng": self._shuffles}

@@ -95,10 +95,6 @@ class CQLPolicy(SACPolicy):
         excess = (lowered - values).sum(dim=0)
         return super().critic_losses(batch, values, target) + self._cfg.learn.cql_weight * excess
 
-    def _state_dict_learn(self) -> dict[str, Any]:
-        return {**super()._state_dict_learn(), "drawing": self._drawing.bit_generator.state}
-
-    def _load_state_dict_learn(self, state_dict: dict[str, Any]) -> None:
-        super()._load_state_dict_learn(state_dict)
-        if "drawing" in state_dict:
-            self._drawing.bit_generator.state = state_dict["drawing"]
+    def saved_parts(self) -> dict[str, Any]:
+        """See `TorchPolicy.saved_parts`."""
+        return {**super().saved_parts(), "drawing": self._drawing}

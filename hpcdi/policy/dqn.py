@@ -185,13 +185,9 @@ class DQNPolicy(DQNActing, ReplayPolicy):
     def _monitor_vars_learn(self) -> list[str]:
         return ["total_loss", "q_value", "cur_lr"]
 
-    def _state_dict_learn(self) -> dict[str, Any]:
-        noise = self._noise.rng.bit_generator.state
-        target = self._target.state_dict()
-        return {**super()._state_dict_learn(), "target_model": target, "rng": noise}
+    def saved_parts(self) -> dict[str, Any]:
+        """See `TorchPolicy.saved_parts`."""
+        return {"target_model": self._target, "rng": self._noise.rng}
 
     def _load_state_dict_learn(self, state_dict: dict[str, Any]) -> None:
-        super()._load_state_dict_learn(state_dict)
-        self._target.load_state_dict(state_dict.get("target_model", state_dict["model"]))
-        if "rng" in state_dict:
-            self._noise.rng.bit_generator.state = state_dict["rng"]
+        super()._load_state_dict_learn({"target_model": state_dict["model"], **state_dict})

@@ -132,24 +132,15 @@ class IQLPolicy(IQLActing, BoxPolicy):
     def _monitor_vars_learn(self) -> list[str]:
         return [*_SCALARS, "cur_lr"]
 
-    def _state_dict_learn(self) -> dict[str, Any]:
+    def saved_parts(self) -> dict[str, Any]:
+        """See `TorchPolicy.saved_parts`."""
         return {
-            **super()._state_dict_learn(),
-            "value": self._value.state_dict(),
-            "critics": self._critics.state_dict(),
-            "target_critics": self._targets.state_dict(),
-            "value_step": self._value_step.state_dict(),
-            "critic_step": self._critic_step.state_dict(),
+            "value": self._value,
+            "critics": self._critics,
+            "target_critics": self._targets,
+            "value_step": self._value_step,
+            "critic_step": self._critic_step,
         }
-
-    def _load_state_dict_learn(self, state_dict: dict[str, Any]) -> None:
-        super()._load_state_dict_learn(state_dict)
-        if "critics" in state_dict:  # else weights of the actor alone
-            self._value.load_state_dict(state_dict["value"])
-            self._critics.load_state_dict(state_dict["critics"])
-            self._targets.load_state_dict(state_dict["target_critics"])
-            self._value_step.load_state_dict(state_dict["value_step"])
-            self._critic_step.load_state_dict(state_dict["critic_step"])
 
 
 _SCALARS = ("total_loss", "critic_loss", "value_loss", "actor_loss", "q_value", "advantage")

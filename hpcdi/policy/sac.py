@@ -173,24 +173,15 @@ class SoftActorCritic(ReplayPolicy):
     def _monitor_vars_learn(self) -> list[str]:
         return [*_SCALARS, "cur_lr"]
 
-    def _state_dict_learn(self) -> dict[str, Any]:
+    def saved_parts(self) -> dict[str, Any]:
+        """See `TorchPolicy.saved_parts`."""
         return {
-            **super()._state_dict_learn(),
-            "critics": self._critics.state_dict(),
-            "target_critics": self._targets.state_dict(),
-            "critic_step": self._critic_step.state_dict(),
-            "temperature": self._temperature.state_dict(),
-            "temperature_step": self._temperature_step.state_dict(),
+            "critics": self._critics,
+            "target_critics": self._targets,
+            "critic_step": self._critic_step,
+            "temperature": self._temperature,
+            "temperature_step": self._temperature_step,
         }
-
-    def _load_state_dict_learn(self, state_dict: dict[str, Any]) -> None:
-        super()._load_state_dict_learn(state_dict)
-        if "critics" in state_dict:  # else weights of the actor alone
-            self._critics.load_state_dict(state_dict["critics"])
-            self._targets.load_state_dict(state_dict["target_critics"])
-            self._critic_step.load_state_dict(state_dict["critic_step"])
-            self._temperature.load_state_dict(state_dict["temperature"])
-            self._temperature_step.load_state_dict(state_dict["temperature_step"])
 
 
 class SACPolicy(SACActing, BoxPolicy, SoftActorCritic):
@@ -251,13 +242,9 @@ class SACPolicy(SACActing, BoxPolicy, SoftActorCritic):
         output, _ = self._forward(observation, {})
         return squashed_normal(output, noise)
 
-    def _state_dict_learn(self) -> dict[str, Any]:
-        return {**super()._state_dict_learn(), "rng": self._noise.bit_generator.state}
-
-    def _load_state_dict_learn(self, state_dict: dict[str, Any]) -> None:
-        super()._load_state_dict_learn(state_dict)
-        if "rng" in state_dict:
-            self._noise.bit_generator.state = state_dict["rng"]
+    def saved_parts(self) -> dict[str, Any]:
+        """See `TorchPolicy.saved_parts`."""
+        return {**super().saved_parts(), "rng": self._noise}
 
 
 def squashed_normal(output: Tensor, noise: Tensor) -> tuple[Tensor, Tensor]:

@@ -138,22 +138,15 @@ class TD3Policy(TD3Acting, BoxPolicy):
     def _monitor_vars_learn(self) -> list[str]:
         return ["total_loss", "actor_loss", "q_value", "cur_lr"]
 
-    def _state_dict_learn(self) -> dict[str, Any]:
+    def saved_parts(self) -> dict[str, Any]:
+        """See `TorchPolicy.saved_parts`."""
         return {
-            **super()._state_dict_learn(),
-            "target_actor": self._target_actor.state_dict(),
-            "critics": self._critics.state_dict(),
-            "target_critics": self._target_critics.state_dict(),
-            "critic_step": self._critic_step.state_dict(),
-            "rng": self._noise.bit_generator.state,
+            "target_actor": self._target_actor,
+            "critics": self._critics,
+            "target_critics": self._target_critics,
+            "critic_step": self._critic_step,
+            "rng": self._noise,
         }
 
     def _load_state_dict_learn(self, state_dict: dict[str, Any]) -> None:
-        super()._load_state_dict_learn(state_dict)
-        self._target_actor.load_state_dict(state_dict.get("target_actor", state_dict["model"]))
-        if "critics" in state_dict:  # else weights of the actor alone
-            self._critics.load_state_dict(state_dict["critics"])
-            self._target_critics.load_state_dict(state_dict["target_critics"])
-            self._critic_step.load_state_dict(state_dict["critic_step"])
-        if "rng" in state_dict:
-            self._noise.bit_generator.state = state_dict["rng"]
+        super()._load_state_dict_learn({"target_actor": state_dict["model"], **state_dict})

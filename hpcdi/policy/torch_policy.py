@@ -10,6 +10,7 @@ An algorithm is one file with one class derived from `TorchPolicy` (`ppo.py`), o
     train_columns   columns that are added to transitions before they are stored
     prepare_acting, prepare_learning
                     build what is needed beside the network and its optimizer
+    saved_parts     what of that checkpoints keep
     update          a batch -> gradient steps, updates of target networks, scalars
 
 Settings are in `hpcdi.config`: rank 0 needs them, and does not import torch.
@@ -138,6 +139,13 @@ class TorchPolicy(ActingPolicy):
 
     def prepare_learning(self) -> None:
         """Build what `update` needs beside the network and its optimizer."""
+
+    def saved_parts(self) -> dict[str, Any]:
+        """What of that checkpoints keep, by name; they restore it in place.
+
+        Modules, gradient steps and what else has a ``state_dict``; and generators of numpy.
+        """
+        return {}
 
     def update(self, batch: Mapping[str, Tensor]) -> dict[str, Any] | list[dict[str, Any]]:
         """Learn from a batch.
@@ -339,7 +347,7 @@ class TorchPolicy(ActingPolicy):
             step.set_rate(self._learn.learning_rate)
 
     def _state_dict_learn(self) -> dict[str, Any]:
-        layers = self._extra_layers
+        layers, parts = self._extra_layers, self.saved_parts()
         return {
             "model": self._model.state_dict(),
             "updates": self._updates,
@@ -347,6 +355,7 @@ class TorchPolicy(ActingPolicy):
             **({"extra": layers.state_dict()} if isinstance(layers, nn.Module) else {}),
             **({} if self._bonus is None else {"exploration_bonus": self._bonus.state_dict()}),
             **self._step.state_dict(),
+            **{name: _state_of(part) for name, part in parts.items()},
         }
 
     def _load_state_dict_learn(self, state_dict: dict[str, Any]) -> None:
@@ -356,6 +365,9 @@ class TorchPolicy(ActingPolicy):
             self._bonus.load_state_dict(state_dict.get("exploration_bonus", {}))
         self._updates = state_dict.get("updates", 0)
         self._iterations = state_dict.get("iterations", 0)
+        for name, part in self.saved_parts().items():
+            if name in state_dict:  # else weights of the actor alone
+                _restore(part, state_dict[name])
         for replayed in self._replayed:
             replayed.forget()
 
@@ -529,6 +541,19 @@ class _RememberingActor:
         """New episodes begin; None: in all rows."""
         with torch.inference_mode():
             self.states.reset(rows)
+
+
+def _state_of(part: Any) -> Any:
+    if isinstance(part, np.random.Generator):
+        return part.bit_generator.state
+    return part.state_dict()
+
+
+def _restore(part: Any, state: Any) -> None:
+    if isinstance(part, np.random.Generator):
+        part.bit_generator.state = state
+    else:
+        part.load_state_dict(state)
 
 
 def _mean_of(logs: list[dict[str, Any]]) -> dict[str, Any]:
