@@ -82,13 +82,13 @@ def _action_of(number: int) -> bytes:
 
 def _put_back(number: signal.Signals, handler: Any, action: bytes) -> bool:
     """Put a handler back, Python's and C's; returns whether it was another one."""
-    is_pythons = signal.getsignal(number) is handler or handler is None
-    if not is_pythons and threading.current_thread() is threading.main_thread():
+    is_same_in_python = signal.getsignal(number) is handler or handler is None
+    if not is_same_in_python and threading.current_thread() is threading.main_thread():
         signal.signal(number, handler)
-    is_cs = _action_of(number)[_HANDLER] == action[_HANDLER]
-    if not is_cs:
+    is_same_in_c = _action_of(number)[_HANDLER] == action[_HANDLER]
+    if not is_same_in_c:
         _LIBC.sigaction(int(number), action, None)
-    return not (is_pythons and is_cs)
+    return not (is_same_in_python and is_same_in_c)
 
 
 def seed_libraries(seed: int, *, with_torch: bool) -> None:

@@ -9,8 +9,8 @@ from typing import Any
 from hpcdi.config.schedule import FIGURE, KWARGS, Scheduled, Value
 from hpcdi.errors import EnvValueError
 
-_INSIDE = ("env", "aec_env", "par_env", "_env", "unwrapped")
-"""Attributes by which wrappers have what they wrap."""
+_INSIDE = ("env", "aec_env", "par_env", "_env")
+"""Attributes by which wrappers hold what they wrap; others say `unwrapped` alone."""
 
 
 def arguments_in(values: Scheduled) -> dict[str, Value]:
@@ -71,7 +71,6 @@ def _layers(env: Any) -> Iterator[Any]:
     while env is not None and not any(env is other for other in known):
         known.append(env)
         yield env
-        inner = [vars(env).get(name) for name in _INSIDE[:-1] if hasattr(env, "__dict__")]
-        env = next((each for each in inner if each is not None), None)
-        if env is None:
-            env = getattr(known[-1], "unwrapped", None)
+        held = getattr(env, "__dict__", {})
+        inner = next((held[name] for name in _INSIDE if held.get(name) is not None), None)
+        env = getattr(env, "unwrapped", None) if inner is None else inner

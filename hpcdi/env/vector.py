@@ -106,7 +106,7 @@ class VectorEnvs:
         goes_on: Sequence[bool],  # noqa: ARG002 (it always goes on)
     ) -> BackendStep:
         """Step all environments, also those that do not act."""
-        self._swap()  # those may be in use
+        self._swap()  # the policy may still read the present ones
         try:
             return self._stepped(action, began)
         except ConfigError:
@@ -154,7 +154,7 @@ class VectorEnvs:
             ends = {env: [{}] for env in ended.nonzero()[0].tolist()}
         if mode is AutoresetMode.NEXT_STEP:
             # a step that resets ends nothing
-            self.acts = ~(ended if began is self.acts else is_over & self.acts)
+            self.acts = ~(is_over & self.acts)
         else:
             successor = {name: column.copy() for name, column in self.observation.items()}
             if is_same:

@@ -156,7 +156,7 @@ class Membership:
         state = broadcast_object(state, source)
         if not is_source:
             training.take_shared_state(state)
-        training.move(self.rank, self.size)
+        training.take_place(self.rank, self.size)
         return int(most - done)
 
     def _share_address(

@@ -53,6 +53,10 @@ class PolicyPublisher:
     Args:
         send: sends an answer to a rank.
         file: takes the newest policy now and then; None: nothing is written.
+
+    Attributes:
+        file: see above.
+        published: policies so far.
     """
 
     def __init__(self, send: Callable[[int, PolicyUpdate], None], file: PolicyFile | None) -> None:
@@ -106,7 +110,7 @@ class PolicyPublisher:
         if self._is_file_due():
             self.write_file()
 
-    def write_files(self, every_s: float) -> None:
+    def write_every(self, every_s: float) -> None:
         """Write the newest policy to disk every so many seconds from now on."""
         if self.file is not None:
             self.file.every_s = every_s

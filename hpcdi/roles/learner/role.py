@@ -140,7 +140,7 @@ class Learner(MessageSide):
             BeginAnew: lambda _rank, order: put(order),
             Stop: lambda _rank, order: self._take_stop(order),
             PolicyRequest: self._publisher.request,
-            PolicyFiles: lambda _rank, order: self._publisher.write_files(order.every_s),
+            PolicyFiles: lambda _rank, order: self._publisher.write_every(order.every_s),
             Regroup: lambda _rank, order: self._group.order(order),
             GroupAddress: lambda _rank, address: self._group.meet_at(address),
         }

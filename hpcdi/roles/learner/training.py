@@ -97,6 +97,8 @@ class Training:
         curves: where curves are drawn; None: nowhere.
 
     Attributes:
+        policy, ckpt_dir, name, curves: see above.
+        rank, world_size: its place in the group of learners.
         train_iter: iterations that are done.
         env_steps: environment steps of the run, as far as this learner knows.
         monitor: scalars since the last look; None on a learner that keeps no log.
@@ -124,7 +126,7 @@ class Training:
         self._cfg = cfg
         self._callbacks: list[Callback] = []
         self._before_updates: list[Callback] = []
-        self.move(*group)
+        self.take_place(*group)
         for callback in callbacks:
             self.add(callback)
 
@@ -272,7 +274,7 @@ class Training:
         self.policy.load_state_dict(state["policy"])
         self.train_iter, self.env_steps = state["train_iter"], state["env_steps"]
 
-    def move(self, rank: int, world_size: int) -> None:
+    def take_place(self, rank: int, world_size: int) -> None:
         """Take a place in the group of learners."""
         self.rank, self.world_size = rank, world_size
         if self.shows_log and self.monitor is None:
