@@ -12,7 +12,10 @@ from hpcdi.commands.report.statistics import Band
 from hpcdi.types import Array
 from hpcdi.utils.metrics import human_count
 
-COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#8c6d31", "#555555")
+COLOURS = (
+    "#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#8c6d31", "#555555",
+    "#882255",
+)  # fmt: skip
 """Of groups in turn: to be told apart by the colour-blind, too (Okabe and Ito 2008)."""
 _WIDTH, _HEIGHT = 460, 260
 _LEFT, _RIGHT, _TOP, _BOTTOM = 58, 12, 30, 34
