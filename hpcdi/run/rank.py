@@ -52,6 +52,7 @@ from hpcdi.run.solver_ranks import (
     experiment_of,
     has_solvers,
     is_solver,
+    let_first_refuse,
     let_solvers_end,
     plan_ranks,
 )
@@ -98,6 +99,8 @@ def run_rank(
                 guard.over()
                 return become_one(plan, request, config)
     except HpcdiError as error:
+        if plan is not None:
+            let_first_refuse(plan)
         if plan is not None or is_first(os.environ):  # else all ranks say the same
             sys.stderr.write(f"hpcdi: {error}\n")
         return _refusal(error.exit_code)

@@ -25,13 +25,16 @@ from hpcdi.config.mpi_env import MpiEnvConfig
 from hpcdi.config.schema import ExperimentConfig
 from hpcdi.dataclass import dataclass
 from hpcdi.errors import LaunchError
-from hpcdi.run.environment import local_rank_of, rank_of, visible_gpus
+from hpcdi.run.environment import all_ranks_are_here, local_rank_of, rank_of, visible_gpus
 from hpcdi.run.placement import check_world, default_world_size, learner_count
 from hpcdi.run.request import RunRequest
 from hpcdi.store.layout import RunLayout
+from hpcdi.utils.backoff import wait_s
 from hpcdi.utils.metrics import counted
 
 _MOST_LOGS = 4
+_REFUSAL_S = 10.0
+"""For the first solver's rank to load, and to refuse."""
 
 
 @dataclass(frozen=True)
@@ -162,6 +165,16 @@ def _rank() -> int:
             "MPI starts: mpirun of Open MPI or MPICH, or srun"
         )
     return int(rank)
+
+
+def let_first_refuse(plan: RankPlan) -> None:
+    """Wait for the first solver's rank, where all are on this host, to say why they refuse.
+
+    Its end ends the job, and this process with it. Returns where it does not come, or has another
+    reason: then each says its own.
+    """
+    if all_ranks_are_here(os.environ) and _rank() > plan.own:
+        wait_s(_REFUSAL_S)
 
 
 def become_one(plan: RankPlan, request: RunRequest, config: ExperimentConfig) -> int:

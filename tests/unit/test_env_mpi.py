@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -34,7 +35,15 @@ from hpcdi.env.mpi.manager import SolverEnvs
 from hpcdi.env.mpi.solvers import Limits, Solver
 from hpcdi.env.mpi.vectors import put_vector, size_of, vector_of
 from hpcdi.errors import CommError, ConfigError, EnvValueError, LaunchError
-from hpcdi.run.solver_ranks import default_ranks, gpus_of, lines_of, plan_ranks, world_of
+from hpcdi.run import solver_ranks
+from hpcdi.run.solver_ranks import (
+    RankPlan,
+    default_ranks,
+    gpus_of,
+    lines_of,
+    plan_ranks,
+    world_of,
+)
 
 COUNTER = {"type": "mpi", "env_id": "fakes.python_solvers:Counter", "ranks": 2}
 
@@ -174,6 +183,18 @@ def test_a_world_that_cannot_be_divided_is_refused_with_one_that_can(world: int)
         LaunchError, match=r"cannot be divided.*start it with -n (5|5 or 8|8 or 11)$"
     ):
         plan_ranks(world, experiment())
+
+
+@pytest.mark.parametrize(("rank", "on_host", "waits"), [(3, 9, False), (4, 9, True), (4, 5, False)])
+def test_the_first_rank_of_solvers_on_a_host_says_why_they_refuse(
+    rank: int, on_host: int, waits: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(solver_ranks, "_REFUSAL_S", 0.1)
+    for name, value in (("RANK", rank), ("SIZE", 9), ("LOCAL_SIZE", on_host)):
+        monkeypatch.setenv(f"OMPI_COMM_WORLD_{name}", str(value))
+    began = time.monotonic()
+    solver_ranks.let_first_refuse(RankPlan(3))
+    assert (time.monotonic() - began >= 0.1) is waits
 
 
 def test_settings_that_contradict_each_other_are_refused() -> None:
