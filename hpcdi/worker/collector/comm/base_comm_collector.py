@@ -11,7 +11,7 @@ from hpcdi.comm.messages import Message
 from hpcdi.config.compat import ConfigDict
 from hpcdi.config.fields import ComponentConfig, to_mapping
 from hpcdi.dataclass import dataclass
-from hpcdi.errors import CommError, ConfigError, Problem
+from hpcdi.errors import ConfigError, Problem
 from hpcdi.policy.create import create_policy
 from hpcdi.roles.collector.base_parallel_collector import (
     BaseParallelCollector,
@@ -28,7 +28,7 @@ from hpcdi.utils.timer import RoleMeter
 from hpcdi.worker.collector.parallel_collectors import create_parallel_collector
 from hpcdi.worker.dict_policy import PolicyOfDicts
 from hpcdi.worker.dict_samples import samples_of
-from hpcdi.worker.registered import class_of
+from hpcdi.worker.registered import comm_side
 
 
 @dataclass(frozen=True)
@@ -247,12 +247,5 @@ def create_comm_collector(cfg: Any, context: WorkerContext | None = None) -> Any
     """
     from hpcdi.worker.collector.comm.flask_fs_collector import FlaskFileSystemCollector
 
-    cls = class_of(COMM_COLLECTOR_REGISTRY, cfg)
-    if context is not None:
-        return cls(cfg, context)
-    if cls is MPIFileSystemCollector and ConfigDict(to_mapping(cfg)).get("type") == "mpi_fs":
-        raise CommError(
-            "a comm collector of type mpi_fs needs its place in a run (context=): `hpcdi train` "
-            "makes one on each rank; flask_fs is for programs of your own"
-        )
-    return (FlaskFileSystemCollector if cls is MPIFileSystemCollector else cls)(cfg)
+    of_runs = MPIFileSystemCollector
+    return comm_side(COMM_COLLECTOR_REGISTRY, cfg, context, of_runs, FlaskFileSystemCollector)

@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING, Any, ClassVar, overload
 from hpcdi.config.compat import ConfigDict
 from hpcdi.config.fields import ComponentConfig, to_mapping
 from hpcdi.dataclass import dataclass
-from hpcdi.errors import CommError, Problem
+from hpcdi.errors import Problem
 from hpcdi.policy.create import create_policy
 from hpcdi.roles.context import WorkerContext, get_task_uid
 from hpcdi.utils.registry import COMM_LEARNER_REGISTRY
 from hpcdi.utils.timer import EasyTimer
 from hpcdi.worker.learner.base_learner import BaseLearner, create_learner
-from hpcdi.worker.registered import class_of
+from hpcdi.worker.registered import comm_side
 
 if TYPE_CHECKING:
     from hpcdi.worker.learner.comm.mpi_fs_learner import MPIFileSystemLearner
@@ -164,12 +164,5 @@ def create_comm_learner(cfg: Any, context: WorkerContext | None = None) -> Any:
     from hpcdi.worker.learner.comm.flask_fs_learner import FlaskFileSystemLearner
     from hpcdi.worker.learner.comm.mpi_fs_learner import MPIFileSystemLearner
 
-    cls = class_of(COMM_LEARNER_REGISTRY, cfg)
-    if context is not None:
-        return cls(cfg, context)
-    if cls is MPIFileSystemLearner and as_attributes(cfg).get("type") == "mpi_fs":
-        raise CommError(
-            "a comm learner of type mpi_fs needs its place in a run (context=): `hpcdi train` "
-            "makes one on each rank; flask_fs is for programs of your own"
-        )
-    return (FlaskFileSystemLearner if cls is MPIFileSystemLearner else cls)(cfg)
+    of_runs = MPIFileSystemLearner
+    return comm_side(COMM_LEARNER_REGISTRY, cfg, context, of_runs, FlaskFileSystemLearner)
