@@ -5,14 +5,12 @@ from __future__ import annotations
 import os
 import platform
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from contextlib import ExitStack
-from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from hpcdi.config.compiled import restore_config
-from hpcdi.config.schema import ExperimentConfig
 from hpcdi.dataclass import dataclass
 from hpcdi.errors import EXIT_DONE, EXIT_FAILED, HpcdiError, LaunchError
 from hpcdi.run.environment import (
@@ -30,13 +28,10 @@ from hpcdi.run.environment import (
 )
 from hpcdi.run.placement import (
     Place,
-    RankPlace,
     communicators,
     learner_groups,
     learners_for,
     niceness_of,
-    placement_of,
-    roles_of,
     share_of_host,
     threads_of,
 )
@@ -57,7 +52,6 @@ from hpcdi.run.solver_ranks import (
     plan_ranks,
 )
 from hpcdi.run.start_guard import START_TIMEOUT_S, StartGuard
-from hpcdi.utils.threads import BackgroundThread
 
 if TYPE_CHECKING:
     from hpcdi.comm.world import World
@@ -146,7 +140,7 @@ def _run_role(
             stack.enter_context(own_temporary_folder())
             if before.plan is not None:
                 stack.callback(let_solvers_end, before.plan, world.rank)
-            start = _begin(request, before, world, stack)
+            start = _begin(request, before.handed_over, world, stack)
             if start.error:
                 guard.over()
                 exit_code = _refuse(start) if world.rank == 0 else EXIT_DONE
@@ -194,7 +188,9 @@ def _start_timeout_s(settings: Mapping[str, Any]) -> float:
         return START_TIMEOUT_S
 
 
-def _begin(request: RunRequest, before: BeforeMpi, world: World, stack: ExitStack) -> RunStart:
+def _begin(
+    request: RunRequest, handed_over: Mapping[str, Any] | None, world: World, stack: ExitStack
+) -> RunStart:
     """Lets rank 0 prepare the experiment and its run folder; returns them on all ranks."""
     place = Place(
         platform.node(),
@@ -208,46 +204,8 @@ def _begin(request: RunRequest, before: BeforeMpi, world: World, stack: ExitStac
     if world.rank == 0:
         from hpcdi.run.prepare import prepare
 
-        return world.share(prepare(request, before.handed_over, places, stack))
-    importing = _import_torch(world.rank, places, before)
-    start = world.share(RunStart({}, "", ()))
-    if start.error and importing is not None:
-        importing.join()  # a process must not end within it
-    return start
-
-
-def _import_torch(rank: int, places: Sequence[Place], before: BeforeMpi) -> BackgroundThread | None:
-    """Begin to import torch if this rank learns, while rank 0 prepares the run.
-
-    None: it does not; or the launcher has handed nothing over, and only rank 0 knows.
-    """
-    if before.handed_over is None:
-        return None
-    config = restore_config(before.handed_over)
-    try:
-        if roles_of(places, config)[rank] != "learner":
-            return None
-        placement = placement_of(places, config)
-    except LaunchError:  # rank 0 says so
-        return None
-    _set_threads(placement[rank], placement, config, before.chosen_by_user)
-    return BackgroundThread(_load_torch, "import torch")
-
-
-def _load_torch() -> None:
-    import_module("torch")
-
-
-def _set_threads(
-    place: RankPlace,
-    placement: Sequence[RankPlace],
-    config: ExperimentConfig,
-    chosen_by_user: set[str],
-) -> None:
-    """Limit the threads of torch, before it is imported."""
-    share = share_of_host(place, placement)
-    threads = thread_variables(threads_of(place.role, share, config.policy))
-    os.environ.update({k: v for k, v in threads.items() if k not in chosen_by_user})
+        return world.share(prepare(request, handed_over, places, stack))
+    return world.share(RunStart({}, "", ()))
 
 
 def _play(
@@ -266,7 +224,8 @@ def _play(
     share = share_of_host(place, start.placement)
     os.nice(niceness_of(place.role, share))
     config = restore_config(start.experiment)
-    _set_threads(place, start.placement, config, chosen_by_user)
+    threads = thread_variables(threads_of(place.role, share, config.policy))  # before torch
+    os.environ.update({k: v for k, v in threads.items() if k not in chosen_by_user})
     layout = RunLayout(Path(start.run_dir))
     stay_in(layout.root)
     open_log(layout.log_file(world.rank), world.rank, place.role, start.restarts)

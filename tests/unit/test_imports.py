@@ -7,13 +7,6 @@ import sys
 
 import pytest
 
-from hpcdi.config.compiled import compile_config
-from hpcdi.config.fields import to_mapping
-from hpcdi.run.environment import thread_variables
-from hpcdi.run.placement import Place
-from hpcdi.run.rank import BeforeMpi, _import_torch
-from hpcdi.run.signals import SignalFlag
-
 ACTS = """
 from hpcdi.run.policies import columnar_policy
 cfg = {"type": "dqn", "model": {"obs_shape": 4, "action_shape": 3}}
@@ -45,18 +38,3 @@ def test_a_process_imports_what_its_role_needs(program: str, needless: tuple[str
     code = f"import sys\n{program}\nprint(*[n for n in {needless} if n in sys.modules])"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.split() == []
-
-
-def test_ranks_that_learn_import_torch_while_rank_0_prepares_the_run() -> None:
-    given = {"env": {"env_id": "CartPole-v1"}, "policy": {"learn": {"learner": {"learner_num": 2}}}}
-    config, chosen = to_mapping(compile_config(given).config), set(thread_variables(1))
-    places = [Place("node1", cores=(0, 1))] * 5
-    known, unknown = (BeforeMpi(SignalFlag(), given, None, chosen) for given in (config, None))
-    importing = {rank: _import_torch(rank, places, known) for rank in (1, 2, 3, 4)}
-    assert [rank for rank, thread in importing.items() if thread is not None] == [1, 2]
-    assert _import_torch(1, places, unknown) is None
-    assert _import_torch(1, places[:3], known) is None, "too few ranks: rank 0 says so"
-    for thread in filter(None, importing.values()):
-        thread.join()
-        thread.check()
-    assert "torch" in sys.modules
