@@ -7,7 +7,7 @@ import math
 import os
 import shlex
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from functools import partial
 from pathlib import Path
 
@@ -21,6 +21,7 @@ from hpcdi.env.numbering import ENV_INDEX, make_numbered, numbered
 from hpcdi.errors import EXIT_DONE, LaunchError
 from hpcdi.run.environment import visible_gpus
 from hpcdi.run.experiment import check_data, load_experiment
+from hpcdi.run.forecast import forecast
 from hpcdi.run.placement import (
     HostShare,
     Place,
@@ -34,20 +35,26 @@ from hpcdi.run.sizes import does_not_fit, full_block, memory_of, row_size
 from hpcdi.run.solver_ranks import default_ranks, plan_ranks
 from hpcdi.run.start import as_yaml
 from hpcdi.types import Spaces
-from hpcdi.utils.metrics import counted, human_bytes, human_count
+from hpcdi.utils.metrics import brief, counted, human_bytes, human_count
 
 _LARGE_SHARE = 0.5
 """Of the files that can still be made: a run that would make more is warned of."""
+_MEASURED_S, _MOST_RANKS = 5.0, 4096
+_WORTH = 1.1
+"""Times that twice as many collectors must bring, to be worth showing still more."""
 _STEPS_PER_S = 20_000
 """Assumed speed of one collector; cheap environments reach it on one core."""
 
 
 HELP = """\
 Show what a run would take, without MPI and without starting it: each rank's role, device, threads,
-environments and memory, and bytes and blocks per second, and files.
+environments and memory, and bytes and blocks per second, and files. With --measure the experiment
+runs for some seconds in this process, from which follows how fast it is with how many ranks, and
+what holds it then.
 
   hpcdi plan configs/cartpole_dqn.yaml                               with its default ranks
   hpcdi plan configs/cartpole_dqn.yaml -n 64 env.collector_env_num=16         before asking Slurm
+  hpcdi plan configs/cartpole_dqn.yaml -n 64 --measure               how fast it will be
   hpcdi plan configs/kuramoto_sac.yaml --mpmd RUN    prints what srun --multi-prog, mpirun take
 """
 
@@ -62,6 +69,13 @@ def main(arguments: Sequence[str]) -> int:
         help="print, for a run in this folder, what each rank is started as where environments are "
         "programs, and each is started as itself",
     )  # fmt: skip
+    parser.add_argument(
+        "--measure", action="store_true", help="run it for a while here, and forecast its speed"
+    )
+    parser.add_argument(
+        "--seconds", metavar="S", type=float, default=_MEASURED_S,
+        help=f"with --measure: of learning that are measured ({_MEASURED_S:g})",
+    )  # fmt: skip
     options = parser.parse_intermixed_args(arguments)
     with as_yaml(options.config) as config:
         compiled, spaces = load_experiment(str(config), [*options.override, *options.short])
@@ -75,6 +89,8 @@ def main(arguments: Sequence[str]) -> int:
         print_lines(programs_of(experiment, ranks, ["-m", "hpcdi", "train", *words]))
         return EXIT_DONE
     print_lines(plan(compiled.config, spaces, ranks))
+    if options.measure:
+        print_lines(speeds(compiled.config, spaces, ranks, options.seconds))
     print_lines(f"note: {note}" for note in compiled.notes)
     return EXIT_DONE
 
@@ -167,6 +183,40 @@ def plan(config: ExperimentConfig, spaces: Spaces, ranks: int) -> list[str]:
         *(_warnings_of_gpus(learner_count(config), len(gpus)) if config.policy.cuda else []),
     ]
     return lines
+
+
+def speeds(config: ExperimentConfig, spaces: Spaces, ranks: int, seconds: float) -> Iterator[str]:
+    """Measure an experiment; yields lines: what its parts cost, and how fast it is with more ranks.
+
+    Raises:
+        LaunchError: it cannot be measured.
+    """
+    from hpcdi.run.measure import measure  # with it torch
+
+    learners = learner_count(config)
+    costs, row_bytes = measure(config, spaces, seconds), row_size(config, spaces)
+    yield (
+        f"measured here: a step takes a collector {brief(costs.step_s)}, computing for "
+        f"{costs.step_cpu_s / costs.step_s:.0%} of that; a train iteration a learner "
+        f"{brief(costs.update_s)}"
+    )
+    yield ""
+    yield "ranks   cores    steps/s  iterations/s  rank 0  held by"
+    here, asked = len(os.sched_getaffinity(0)), working_collectors(ranks, config)
+    before = 0.0
+    more = [asked << doubled for doubled in range(13) if asked << doubled <= _MOST_RANKS]
+    for collectors, cores in [(asked, float(here)), *((count, math.inf) for count in more)]:
+        shown = forecast(
+            config, costs, row_bytes, collectors=collectors, learners=learners, cores=cores
+        )
+        yield (
+            f"{1 + learners + collectors:>5}  {'each one' if math.isinf(cores) else here:>6}  "
+            f"{human_count(round(shown.steps_per_s)):>9}  {shown.updates_per_s:>12.4g}  "
+            f"{shown.coordinator:>6.0%}  {shown.held_by}"
+        )
+        if shown.steps_per_s < _WORTH * before and math.isinf(cores):
+            return
+        before = shown.steps_per_s if math.isinf(cores) else 0.0
 
 
 def _of_given(config: ExperimentConfig) -> list[str]:

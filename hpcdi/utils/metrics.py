@@ -256,3 +256,13 @@ def human_time(seconds: float) -> str:
     if total < 3600:
         return f"{total // 60}m{total % 60:02d}s"
     return f"{total // 3600}h{total % 3600 // 60:02d}m"
+
+
+def brief(seconds: float) -> str:
+    """Formats a duration, also a short one: '32 µs', '4.1 s', '3m05s'."""
+    if seconds >= 60:
+        return human_time(seconds)
+    for unit, factor in (("s", 1.0), ("ms", 1e3)):
+        if seconds * factor >= 1:
+            return f"{seconds * factor:.3g} {unit}"
+    return f"{seconds * 1e6:.0f} µs"

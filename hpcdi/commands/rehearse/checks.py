@@ -15,7 +15,7 @@ from hpcdi.dataclass import dataclass
 from hpcdi.run.placement import learner_count, working_collectors
 from hpcdi.run.sizes import memory_of, row_size
 from hpcdi.types import Spaces
-from hpcdi.utils.metrics import counted, human_bytes, human_count, human_time
+from hpcdi.utils.metrics import brief, counted, human_bytes, human_count
 
 _MANY_STEPS = 2_000
 """Without an end: fewer say nothing."""
@@ -144,7 +144,7 @@ def check_speed(alone: Alone, config: ExperimentConfig) -> Iterator[Finding]:
     if not alone.steps:
         return
     each = [("made", habits.made), ("reset", habits.resets), ("stepped", habits.steps)]
-    texts = [f"{name} in {_brief(times.mean_s)}{_most(times)}" for name, times in each]
+    texts = [f"{name} in {brief(times.mean_s)}{_most(times)}" for name, times in each]
     per_s = 1 / habits.steps.mean_s if habits.steps.total_s else 0.0
     yield Finding(OK, f"{', '.join(texts)}: {human_count(per_s)} steps/s of one")
     share = habits.resets.total_s / max(1e-9, habits.resets.total_s + habits.steps.total_s)
@@ -170,17 +170,7 @@ def check_speed(alone: Alone, config: ExperimentConfig) -> Iterator[Finding]:
 
 def _most(times: Times) -> str:
     is_uneven = times.most_s > 10 * times.mean_s and times.most_s > _SLOW_RESET_S
-    return f" (up to {_brief(times.most_s)})" * is_uneven
-
-
-def _brief(seconds: float) -> str:
-    """Formats a duration, also a short one."""
-    if seconds >= 60:
-        return human_time(seconds)
-    for unit, factor in (("s", 1.0), ("ms", 1e3)):
-        if seconds * factor >= 1:
-            return f"{seconds * factor:.3g} {unit}"
-    return f"{seconds * 1e6:.0f} µs"
+    return f" (up to {brief(times.most_s)})" * is_uneven
 
 
 def check_episodes(alone: Alone, config: ExperimentConfig) -> Iterator[Finding]:
@@ -214,7 +204,7 @@ def check_evaluation(
         return
     mean = f", mean return {np.mean(run.returns):.4g}" if run.returns else ""
     if run.played >= run.wanted:
-        took = _brief(run.evaluated_s)
+        took = brief(run.evaluated_s)
         yield Finding(OK, f"{run.wanted} episodes of the fresh policy in {took}{mean}")
         return
     length = float(np.mean(alone.lengths)) if alone and alone.lengths else np.inf
@@ -222,13 +212,13 @@ def check_evaluation(
     by_length = length * run.wanted / max(1e-9, per_s)
     in_all_s = run.evaluated_s * run.wanted / run.played if run.played else by_length
     found = f"{run.played} of {run.wanted} episodes of the fresh policy in "
-    found += _brief(run.evaluated_s) + mean
+    found += brief(run.evaluated_s) + mean
     if in_all_s < _LONG_EVALUATION_S:
-        yield Finding(OK, f"{found}: all would take about {_brief(in_all_s)}")
+        yield Finding(OK, f"{found}: all would take about {brief(in_all_s)}")
         return
     yield Finding(
         WARN,
-        f"{found}: all would take {'too long to say' if np.isinf(in_all_s) else _brief(in_all_s)}",
+        f"{found}: all would take {'too long to say' if np.isinf(in_all_s) else brief(in_all_s)}",
         "fewer episodes (env.evaluator_episode_num), a limit (policy.eval.max_steps: "
         f"{config.policy.eval.max_steps:,}), or evaluate seldom (policy.eval.every)",
     )
@@ -241,7 +231,7 @@ def check_run(run: AsARun, alone: Alone | None) -> Iterator[Finding]:
     if run.steps:
         yield Finding(
             OK,
-            f"{counted(run.env_num, 'environment')} made in {_brief(run.launch_s)}, "
+            f"{counted(run.env_num, 'environment')} made in {brief(run.launch_s)}, "
             f"{human_count(run.steps / max(1e-9, run.step_s))} steps/s by the fresh policy",
         )
     said = [] if alone is None else alone.warnings

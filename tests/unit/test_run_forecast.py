@@ -1,0 +1,109 @@
+"""How fast a run will be, by what its parts cost."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from pathlib import Path
+
+import pytest
+
+from hpcdi import cli
+from hpcdi.config.schema import ExperimentConfig
+from hpcdi.errors import LaunchError
+from hpcdi.run.experiment import load_experiment
+from hpcdi.run.forecast import Costs, Forecast, forecast
+from hpcdi.run.measure import measure
+from hpcdi.types import Spaces
+
+CONFIGS = Path(__file__).parents[2] / "configs"
+COSTS = Costs(step_s=1e-4, step_cpu_s=1e-4, update_s=1e-3, updates_per_step=0.1)
+"""Of a collector 10,000 steps a second, of a learner 1,000 updates, which are 10,000 steps, too."""
+
+
+def loaded(name: str, *overrides: str) -> tuple[ExperimentConfig, Spaces]:
+    compiled, spaces = load_experiment(str(CONFIGS / f"{name}.yaml"), overrides, over_ranks=False)
+    return compiled.config, spaces
+
+
+def of(
+    name: str, *overrides: str, costs: Costs = COSTS, collectors: int = 2, cores: float = math.inf
+) -> Forecast:
+    config, _ = loaded(name, *overrides)
+    return forecast(config, costs, 40, collectors=collectors, learners=1, cores=cores)
+
+
+RATIO = "policy.learn.replay_ratio=8"
+
+
+@pytest.mark.parametrize(
+    ("collectors", "cores", "steps_per_s", "held_by"),
+    [
+        (1, math.inf, 10_000, "collectors"),
+        (4, math.inf, 10_000, "the learner"),
+        (4, 1.0, 5_000, "the cores"),
+    ],
+)
+def test_with_a_replay_ratio_the_slowest_part_holds_all(
+    collectors: int, cores: float, steps_per_s: float, held_by: str
+) -> None:
+    costs = COSTS if collectors > 1 else dataclasses.replace(COSTS, update_s=5e-4)
+    shown = of(
+        "cartpole_dqn", RATIO, "policy.learn.update_per_collect=null",
+        costs=costs, collectors=collectors, cores=cores,
+    )  # fmt: skip
+    assert (shown.steps_per_s, shown.held_by) == (pytest.approx(steps_per_s), held_by)
+    assert shown.updates_per_s == pytest.approx(0.1 * steps_per_s)
+
+
+def test_environments_that_sleep_need_no_core() -> None:
+    asleep = dataclasses.replace(COSTS, step_cpu_s=1e-6, update_s=1e-6)
+    assert of("cartpole_ppo", costs=asleep, collectors=8, cores=1).steps_per_s > 70_000
+    assert of("cartpole_ppo", collectors=8, cores=1).steps_per_s < 6_000
+
+
+def test_on_policy_collecting_and_learning_take_turns() -> None:
+    shown = of("cartpole_ppo")
+    assert shown.steps_per_s == pytest.approx(1 / (1e-4 / 2 + 1e-4))
+    assert shown.held_by == "both in turns"
+    assert of("cartpole_impala").steps_per_s == pytest.approx(10_000), "which corrects for it"
+
+
+def test_of_thousands_of_collectors_rank_0_holds() -> None:
+    quick = dataclasses.replace(COSTS, updates_per_step=0.0)
+    shown = of("cartpole_dqn", RATIO, "policy.learn.update_per_collect=null", costs=quick,
+               collectors=40_000)  # fmt: skip
+    assert (shown.held_by, shown.coordinator) == ("rank 0", 1.0)
+
+
+def test_an_experiment_is_measured_and_leaves_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    monkeypatch.setattr("tempfile.tempdir", None)
+    monkeypatch.setattr("hpcdi.run.measure._SETTLED_S", 0.1)
+    arguments = [str(CONFIGS / "cartpole_ppo.yaml"), "--measure", "--seconds", "0.3", "-n", "4"]
+    assert cli.main(["plan", *arguments]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    (at,) = [number for number, line in enumerate(lines) if line.startswith("measured here: ")]
+    assert "a train iteration a learner" in lines[at]
+    assert lines[at + 2].split() == [
+        "ranks",
+        "cores",
+        "steps/s",
+        "iterations/s",
+        "rank",
+        "0",
+        "held",
+        "by",
+    ]
+    rows = [line.split(maxsplit=3) for line in lines[at + 3 :]]
+    assert [row[0] for row in rows[:2]] == ["4", "4"], "on this host's cores, then each on its own"
+    assert all(row[-1].endswith("both in turns") for row in rows)
+    assert not list(tmp_path.iterdir())
+
+
+def test_what_cannot_be_measured_is_said() -> None:
+    config, spaces = loaded("cartpole_bc")
+    with pytest.raises(LaunchError, match="whose data are given is not measured"):
+        measure(config, spaces, 0.1)
