@@ -18,7 +18,7 @@ export OMPI_ALLOW_RUN_AS_ROOT_CONFIRM ?= 1
 # where it is set (many containers do), each rank of each job compiles hpcdi anew
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help venv train test test-all waiting slurm-and-mpich check format lint types layers unit mpi jobs slurm ding bench docs clean
+.PHONY: help venv train test test-all waiting check format lint types layers unit mpi jobs slurm ding bench docs clean
 .DEFAULT_GOAL := help
 
 help:  ## list the targets
@@ -48,13 +48,10 @@ test: unit mpi jobs  ## the tests of the main promises: about 10 minutes on two 
 test-all:  ## all tests: slow ones, a Slurm of virtual nodes, MPICH too: about 25 minutes on two cores
 	@$(MAKE) --no-print-directory unit mpi jobs ALL=1
 	@$(MAKE) --no-print-directory -j2 -Otarget waiting ALL=1
+	@$(MAKE) --no-print-directory mpi MPI=mpich
 
 # Slurm's tests mostly wait: those with DI-engine run beside them, where it is installed
-waiting: slurm-and-mpich $(if $(wildcard $(DING)/.ready),ding)
-
-slurm-and-mpich:
-	@$(MAKE) --no-print-directory slurm
-	@$(MAKE) --no-print-directory mpi MPI=mpich
+waiting: slurm $(if $(wildcard $(DING)/.ready),ding)
 
 # with ALL=1 also those that take long or prove a detail
 FAST := $(if $(ALL),,and not slow)
