@@ -3,7 +3,7 @@
 Environments take a millisecond a step, most of it asleep as a simulator on cores of its own would,
 so that more ranks than cores are no lie; and CartPole itself, for which cores are what is scarce.
 
-    python tools/bench_forecast.py             some 10 minutes
+    python tools/bench_forecast.py             some 15 minutes
     python tools/bench_forecast.py --quick     4 ranks alone
 """
 
@@ -78,7 +78,7 @@ def speeds(settings: tuple[str, ...], ranks: int, seconds: float) -> tuple[float
 def main() -> None:
     """Run the benchmark."""
     options = parser(__doc__ or "")
-    options.add_argument("--seconds", type=float, default=15.0, help="of each run")
+    options.add_argument("--seconds", type=float, default=25.0, help="of each run")
     options.add_argument("--runs", nargs="*", default=list(RUNS), help="some of them")
     options.add_argument("--ranks", nargs="*", type=int, default=[3, 4, 8, 16, 24])
     chosen = options.parse_args()

@@ -16,6 +16,9 @@ from hpcdi.run.sizes import full_block
 _BLOCK_S, _REPORT_S = 60e-6, 50e-6
 """CPU seconds of rank 0 for a block and for a rank's report, see ``tools/bench_coordinator.py``."""
 _REPORTS_PER_S = 1.0
+_CROWDED = 0.1
+"""By so much of its time a rank is slower for each further one on its core that works meanwhile:
+measured with 3 to 24 ranks on 2 cores, see ``tools/bench_forecast.py``."""
 _BUSY = 0.9
 """Share of a core from which on rank 0 is what holds a run."""
 
@@ -76,33 +79,37 @@ def forecast(
         cores: that all ranks have together; infinite: each has its own.
     """
     policy = config.policy
-    learning_s = costs.updates_per_step * costs.update_s  # of each learner, for a step
-    cpu_s = costs.step_cpu_s + learning_s * learners
     in_turns = policy.on_policy and not policy.CORRECTS_STALENESS
+    slower = 1 + _CROWDED * max(0.0, (1 + learners + collectors) / cores - 1)
+    step_s, step_cpu_s = costs.step_s * slower, costs.step_cpu_s * slower
+    update_s = costs.update_s * (1 if in_turns else slower)
+    learning_s = costs.updates_per_step * update_s  # of each learner, for a step
+    cpu_s = step_cpu_s + learning_s * learners
+    # an iteration learns from what all collectors have made, and takes longer
+    updates_per_step = costs.updates_per_step / (collectors if in_turns else 1)
     if in_turns:
-        collecting_s = max(costs.step_s / collectors, costs.step_cpu_s / cores)
+        collecting_s = max(step_s / collectors, step_cpu_s / cores)
         seconds = {"both in turns": collecting_s + max(learning_s, learning_s * learners / cores)}
     elif policy.on_policy or policy.replay_ratio is not None or policy.learn.update_per_collect:
         seconds = {
-            "collectors": costs.step_s / collectors,
+            "collectors": step_s / collectors,
             "the learner": learning_s,
             "the cores": cpu_s / cores,
         }
     else:  # learners draw as fast as they can, and collectors have what cores they leave
         left = max(cores - learners, 0.05 * cores)
         seconds = {
-            "collectors": costs.step_s / collectors,
-            "the cores": costs.step_cpu_s / left,
+            "collectors": step_s / collectors,
+            "the cores": step_cpu_s / left,
         }
     held_by = max(seconds, key=lambda name: seconds[name])
     steps_per_s = 1.0 / max(seconds[held_by], 1e-12)
     is_free = "the learner" not in seconds and not in_turns
-    updates_per_s = 1.0 / costs.update_s if is_free else steps_per_s * costs.updates_per_step
+    updates_per_s = 1.0 / update_s if is_free else steps_per_s * updates_per_step
     busy = _coordinator(config, steps_per_s, row_bytes, collectors, learners)
     if busy > _BUSY:
-        slower = _BUSY / busy
-        steps_per_s, held_by = steps_per_s * slower, "rank 0"
-        updates_per_s *= 1.0 if is_free else slower
+        steps_per_s, held_by = steps_per_s * _BUSY / busy, "rank 0"
+        updates_per_s *= 1.0 if is_free else _BUSY / busy
     return Forecast(steps_per_s, updates_per_s, min(busy, 1.0), held_by)
 
 

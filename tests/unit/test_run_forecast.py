@@ -41,7 +41,7 @@ RATIO = "policy.learn.replay_ratio=8"
     [
         (1, math.inf, 10_000, "collectors"),
         (4, math.inf, 10_000, "the learner"),
-        (4, 1.0, 5_000, "the cores"),
+        (4, 1.0, 5_000 / 1.5, "the cores"),
     ],
 )
 def test_with_a_replay_ratio_the_slowest_part_holds_all(
@@ -58,7 +58,7 @@ def test_with_a_replay_ratio_the_slowest_part_holds_all(
 
 def test_environments_that_sleep_need_no_core() -> None:
     asleep = dataclasses.replace(COSTS, step_cpu_s=1e-6, update_s=1e-6)
-    assert of("cartpole_ppo", costs=asleep, collectors=8, cores=1).steps_per_s > 70_000
+    assert of("cartpole_ppo", costs=asleep, collectors=8, cores=1).steps_per_s > 40_000
     assert of("cartpole_ppo", collectors=8, cores=1).steps_per_s < 6_000
 
 
