@@ -54,6 +54,9 @@ def main(arguments: Sequence[str]) -> int:
         sys.stdout.write(f"{options.output}: {name} of {_count(shown)}\n")
         return EXIT_DONE
     bands = {group.name: band_of(group.curve(name)) for group in shown}
+    bands = {group: band for group, band in bands.items() if np.isfinite(band.mean).any()}
+    if not bands:
+        raise LaunchError(f"{name} has no finite value: `hpcdi curves RUN` shows what it has")
     axis = shown[0].runs[0].axis
     sys.stdout.write("".join(f"{escaped(line)}\n" for line in lines_of(name, bands, axis)))
     return EXIT_DONE

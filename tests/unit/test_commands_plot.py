@@ -50,6 +50,17 @@ def test_it_is_a_picture_in_a_file(runs: Path, tmp_path: Path) -> None:
         cli.main(["plot", str(runs), "-o", "return.png"])
 
 
+def test_a_curve_without_a_finite_value_is_told(
+    runs: Path, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    with CurveFile(runs / "a" / "curves.csv") as curves:
+        for step in (0, 100):
+            curves.add_scalar("curves/loss", float("nan"), step)
+    assert cli.main(["plot", str(runs / "a"), "--name", "curves/loss"]) == 2
+    assert "curves/loss has no finite value" in capsys.readouterr().err
+    assert cli.main(["report", str(runs / "a"), "-o", str(tmp_path / "report.html")]) == 0
+
+
 def test_a_curve_that_is_not_there_is_told(runs: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["plot", str(runs), "--name", "loss"]) == 2
     assert "no curve is named loss; there are curves/collect_return" in capsys.readouterr().err

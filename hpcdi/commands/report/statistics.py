@@ -65,7 +65,8 @@ def band_of(curves: Sequence[Sequence[CurvePoint]]) -> Band:
         means = filled[chosen].sum(axis=1) / counts[chosen].sum(axis=1)
     known = np.isfinite(means).any(axis=0)
     low, high = np.full(GRID, np.nan), np.full(GRID, np.nan)
-    low[known], high[known] = np.nanpercentile(means[:, known], _PERCENTILES, axis=0)
+    if known.any():  # a loss may be NaN from its first point on
+        low[known], high[known] = np.nanpercentile(means[:, known], _PERCENTILES, axis=0)
     return Band(steps, mean, low, high)
 
 
