@@ -21,7 +21,7 @@ from hpcdi.env.numbering import ENV_INDEX, make_numbered, numbered
 from hpcdi.errors import EXIT_DONE, LaunchError
 from hpcdi.run.environment import visible_gpus
 from hpcdi.run.experiment import check_data, load_experiment
-from hpcdi.run.forecast import forecast
+from hpcdi.run.forecast import Forecast, forecast
 from hpcdi.run.placement import (
     HostShare,
     Place,
@@ -31,7 +31,7 @@ from hpcdi.run.placement import (
     working_collectors,
 )
 from hpcdi.run.signals import seconds_of
-from hpcdi.run.sizes import does_not_fit, full_block, memory_of, row_size
+from hpcdi.run.sizes import blocks_per_s_of, does_not_fit, memory_of, row_size
 from hpcdi.run.solver_ranks import default_ranks, plan_ranks
 from hpcdi.run.start import as_yaml
 from hpcdi.types import Spaces
@@ -39,7 +39,7 @@ from hpcdi.utils.metrics import brief, counted, human_bytes, human_count
 
 _LARGE_SHARE = 0.5
 """Of the files that can still be made: a run that would make more is warned of."""
-_MEASURED_S, _MOST_RANKS = 5.0, 4096
+_MEASURED_S, _MOST_COLLECTORS = 5.0, 4096
 _WORTH = 1.1
 """Times that twice as many collectors must bring, to be worth showing still more."""
 _STEPS_PER_S = 20_000
@@ -172,7 +172,7 @@ def plan(config: ExperimentConfig, spaces: Spaces, ranks: int) -> list[str]:
     ]
     blocks_per_s = 0.0
     if not math.isinf(offline_iterations(config)):
-        blocks_per_s = collectors * blocks_per_s_of(config, row_bytes)
+        blocks_per_s = collectors * blocks_per_s_of(config, _STEPS_PER_S, row_bytes)
         lines += [
             _of_collected(config, collectors, row_bytes, blocks_per_s),
             forecast_of_files(config, row_bytes, by_rank.own),
@@ -203,20 +203,23 @@ def speeds(config: ExperimentConfig, spaces: Spaces, ranks: int, seconds: float)
     yield ""
     yield "ranks   cores    steps/s  iterations/s  rank 0  held by"
     here, asked = len(os.sched_getaffinity(0)), working_collectors(ranks, config)
-    before = 0.0
-    more = [asked << doubled for doubled in range(13) if asked << doubled <= _MOST_RANKS]
-    for collectors, cores in [(asked, float(here)), *((count, math.inf) for count in more)]:
-        shown = forecast(
-            config, costs, row_bytes, collectors=collectors, learners=learners, cores=cores
-        )
-        yield (
-            f"{1 + learners + collectors:>5}  {'each one' if math.isinf(cores) else here:>6}  "
-            f"{human_count(round(shown.steps_per_s)):>9}  {shown.updates_per_s:>12.4g}  "
-            f"{shown.coordinator:>6.0%}  {shown.held_by}"
-        )
-        if shown.steps_per_s < _WORTH * before and math.isinf(cores):
+    of = partial(forecast, config, costs, row_bytes, learners=learners)
+    yield _speed(1 + learners + asked, str(here), of(collectors=asked, cores=here))
+    collectors, with_half = asked, 0.0
+    while collectors <= _MOST_COLLECTORS:
+        shown = of(collectors=collectors, cores=math.inf)
+        yield _speed(1 + learners + collectors, "each one", shown)
+        if shown.steps_per_s < _WORTH * with_half:
             return
-        before = shown.steps_per_s if math.isinf(cores) else 0.0
+        collectors, with_half = 2 * collectors, shown.steps_per_s
+
+
+def _speed(ranks: int, cores: str, shown: Forecast) -> str:
+    """A line of `speeds`."""
+    return (
+        f"{ranks:>5}  {cores:>6}  {human_count(round(shown.steps_per_s)):>9}  "
+        f"{shown.updates_per_s:>12.4g}  {shown.coordinator:>6.0%}  {shown.held_by}"
+    )
 
 
 def _of_given(config: ExperimentConfig) -> list[str]:
@@ -255,21 +258,13 @@ def whose_of(group: SolverPlace) -> str:
     return f"{what} of rank {group.collector}"
 
 
-def blocks_per_s_of(config: ExperimentConfig, row_bytes: int) -> float:
-    """Returns the blocks that one collector publishes a second, at the assumed speed."""
-    policy = config.policy
-    if policy.on_policy:
-        return float(_STEPS_PER_S / (policy.collect.n_sample * config.env.collector_env_num))
-    by_age = 1 / config.system.storage.seal_seconds
-    return float(max(by_age, _STEPS_PER_S / full_block(config, row_bytes)))
-
-
 def files_an_hour_of(config: ExperimentConfig, row_bytes: int) -> float:
     """Returns the shards that one collector fills in an hour, at the assumed speed."""
     from hpcdi.store.shard_file import SLOTS
 
     in_bytes = 3600 * _STEPS_PER_S * row_bytes / config.system.storage.file_bytes
-    return float(max(1, in_bytes, 3600 * blocks_per_s_of(config, row_bytes) / SLOTS))
+    blocks = 3600 * blocks_per_s_of(config, _STEPS_PER_S, row_bytes)
+    return float(max(1, in_bytes, blocks / SLOTS))
 
 
 def forecast_of_files(config: ExperimentConfig, row_bytes: int, ranks: int) -> str:

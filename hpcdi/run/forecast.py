@@ -7,11 +7,9 @@ iterations there are three kinds of runs: each bound (collectors, learner, cores
 
 from __future__ import annotations
 
-import math
-
 from hpcdi.config.schema import ExperimentConfig
 from hpcdi.dataclass import dataclass
-from hpcdi.run.sizes import full_block
+from hpcdi.run.sizes import blocks_per_s_of
 
 _BLOCK_S, _REPORT_S = 60e-6, 50e-6
 """CPU seconds of rank 0 for a block and for a rank's report, see ``tools/bench_coordinator.py``."""
@@ -117,12 +115,6 @@ def _coordinator(
     config: ExperimentConfig, steps_per_s: float, row_bytes: int, collectors: int, learners: int
 ) -> float:
     """Share of a core that rank 0 needs."""
-    of_each = steps_per_s / collectors
-    policy = config.policy
-    if policy.on_policy:
-        blocks_per_s = of_each / (policy.collect.n_sample * config.env.collector_env_num)
-    else:
-        by_age = 1 / config.system.storage.seal_seconds
-        blocks_per_s = max(by_age, of_each / full_block(config, row_bytes))
+    blocks_per_s = collectors * blocks_per_s_of(config, steps_per_s / collectors, row_bytes)
     reports_per_s = _REPORTS_PER_S * (collectors + learners)
-    return math.fsum((collectors * blocks_per_s * _BLOCK_S, reports_per_s * _REPORT_S))
+    return blocks_per_s * _BLOCK_S + reports_per_s * _REPORT_S

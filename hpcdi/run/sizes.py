@@ -69,6 +69,15 @@ def full_block(config: ExperimentConfig, row_bytes: int) -> int:
     return block_rows(config.system.storage.block_bytes, row_bytes, partition_size(config))
 
 
+def blocks_per_s_of(config: ExperimentConfig, steps_per_s: float, row_bytes: int) -> float:
+    """Returns the blocks that a collector of so many steps a second publishes a second."""
+    policy = config.policy
+    if policy.on_policy:
+        return float(steps_per_s / (policy.collect.n_sample * config.env.collector_env_num))
+    by_age = 1 / config.system.storage.seal_seconds
+    return float(max(by_age, steps_per_s / full_block(config, row_bytes)))
+
+
 def memory_of(role: str, config: ExperimentConfig, row_bytes: int) -> float:
     """Returns the bytes that a role holds: a learner rows, rank 0 the index, a collector blocks."""
     from hpcdi.replay.placer import ring_rows
