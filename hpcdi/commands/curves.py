@@ -14,7 +14,7 @@ from typing import Any, TypeAlias
 
 from hpcdi.commands import trackers
 from hpcdi.commands.options import add_runs, make_parser
-from hpcdi.commands.run_state import axis_of, find_run, runs_of
+from hpcdi.commands.run_state import axis_of, runs_of
 from hpcdi.config.load import read_mapping
 from hpcdi.errors import EXIT_DONE, ConfigError, LaunchError
 from hpcdi.run.run_folder import short
@@ -94,14 +94,8 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
     options = parser.parse_args(arguments)
     if options.output is not None and options.to == "table":
         parser.error("-o PATH is for --to csv, parquet, wandb and mlflow")
-    options.runs = list(dict.fromkeys(run for name in options.runs for run in _with_curves(name)))
+    options.runs = runs_of(options.runs, have_curves=True)
     return options
-
-
-def _with_curves(name: str) -> list[Path]:
-    """The run in a folder, if it has curves, whatever else it lacks; or those that lie in it."""
-    folder = find_run(name)
-    return [folder] if RunLayout(folder).curves_file.exists() else runs_of(name)
 
 
 def chosen(run: Path, names: Sequence[str]) -> dict[str, list[CurvePoint]]:

@@ -15,12 +15,12 @@ from hpcdi.commands.options import add_runs, make_parser
 from hpcdi.commands.report.charts import ticks
 from hpcdi.commands.report.command import write_file
 from hpcdi.commands.report.page import charts_of
-from hpcdi.commands.report.runs import SCORE, Group, grouped, read_run
+from hpcdi.commands.report.runs import SCORE, Group, grouped, read_run, runs_in
 from hpcdi.commands.report.statistics import Band, band_of
 from hpcdi.commands.run_state import runs_of
 from hpcdi.errors import EXIT_DONE, LaunchError
 from hpcdi.run.run_folder import short
-from hpcdi.utils.console import escaped
+from hpcdi.utils.console import can_show, escaped
 from hpcdi.utils.metrics import human_count
 
 HELP = """\
@@ -51,7 +51,7 @@ def main(arguments: Sequence[str]) -> int:
         raise LaunchError(what if known else f"there are no curves in {short(options.runs[0])}")
     if options.output is not None:
         write_file(options.output, charts_of(shown, only=name)[name])
-        sys.stdout.write(f"{options.output}: {name} of {_count(shown)}\n")
+        sys.stdout.write(f"{options.output}: {name} of {runs_in(shown)}\n")
         return EXIT_DONE
     bands = {group.name: band_of(group.curve(name)) for group in shown}
     bands = {group: band for group, band in bands.items() if np.isfinite(band.mean).any()}
@@ -75,7 +75,7 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
     options = parser.parse_args(arguments)
     if options.output is not None and options.output.suffix != ".svg":
         parser.error(f"-o {options.output}: the file's name must end in .svg")
-    options.runs = list(dict.fromkeys(run for name in options.runs for run in runs_of(name)))
+    options.runs = runs_of(options.runs)
     return options
 
 
@@ -87,7 +87,7 @@ def lines_of(name: str, bands: Mapping[str, Band], axis: str) -> Iterator[str]:
         bands: name of each group -> its mean.
         axis: what its steps are.
     """
-    marks = _MARKS if _can_show(_MARKS) else _ASCII_MARKS
+    marks = _MARKS if can_show(_MARKS) else _ASCII_MARKS
     width = min(shutil.get_terminal_size().columns, _MOST_WIDTH) - _LEFT - 1
     means = np.concatenate([band.mean for band in bands.values()])
     low, high = float(np.nanmin(means)), float(np.nanmax(means))
@@ -122,16 +122,3 @@ def _usual(groups: Sequence[Group]) -> str:
     """The curve that people look at first, of those that there are."""
     names = (SCORE, "curves/collect_return")
     return next((n for n in names if any(group.curve(n) for group in groups)), SCORE)
-
-
-def _count(groups: Sequence[Group]) -> str:
-    runs = sum(len(group.runs) for group in groups)
-    return f"{runs} run{'s' * (runs > 1)}" + f" in {len(groups)} groups" * (len(groups) > 1)
-
-
-def _can_show(text: str) -> bool:
-    try:
-        text.encode(sys.stdout.encoding or "utf-8")
-    except UnicodeEncodeError:
-        return False
-    return True

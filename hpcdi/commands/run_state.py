@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import field
 from pathlib import Path
 from typing import Any
@@ -157,10 +157,22 @@ def find_run(name: str) -> Path:
     )
 
 
-def runs_of(name: str) -> list[Path]:
-    """Returns the run in a folder, or those that lie in it; raises `LaunchError`: there is none."""
+def runs_of(names: Iterable[str], *, have_curves: bool = False) -> list[Path]:
+    """Returns the runs that names stand for, each once.
+
+    Args:
+        names: see `find_run`; a folder that is no run stands for the runs that lie in it.
+        have_curves: a folder with curves is a run, whatever else it lacks.
+
+    Raises:
+        LaunchError: a name stands for none.
+    """
+    return list(dict.fromkeys(run for name in names for run in _runs_in(name, have_curves)))
+
+
+def _runs_in(name: str, have_curves: bool) -> list[Path]:
     folder = find_run(name)
-    if run_folder.read(folder):
+    if run_folder.read(folder) or (have_curves and RunLayout(folder).curves_file.exists()):
         return [folder]
     below = sorted({RunLayout(file.parent).root for file in folder.glob("*/run.json")})
     below = [run for run in below if run_folder.read(run)]

@@ -37,6 +37,15 @@ def escaped(text: str) -> str:
     )
 
 
+def can_show(text: str) -> bool:
+    """Returns whether standard output's encoding has all characters of a text."""
+    try:
+        text.encode(sys.stdout.encoding or "utf-8")
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
 @contextlib.contextmanager
 def others_to_stderr(is_wanted: bool = True) -> Iterator[None]:
     """Have what is printed in it, by Python or in C, go to standard error: the result is alone."""

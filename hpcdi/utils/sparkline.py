@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
-import sys
 from collections.abc import Sequence
+
+from hpcdi.utils.console import can_show
 
 _BARS = "▁▂▃▄▅▆▇█"
 _ASCII_BARS = "_.-=^"
@@ -13,11 +14,7 @@ _WIDTH = 32
 
 def sparkline(values: Sequence[float], width: int = _WIDTH) -> str:
     """Values in order as a line of bars, each the mean of a part of them; NaN is a blank."""
-    try:
-        _BARS.encode(sys.stdout.encoding or "utf-8")
-        bars = _BARS
-    except UnicodeEncodeError:
-        bars = _ASCII_BARS
+    bars = _BARS if can_show(_BARS) else _ASCII_BARS
     count = min(width, len(values))
     parts = [
         values[len(values) * k // count : len(values) * (k + 1) // count] for k in range(count)

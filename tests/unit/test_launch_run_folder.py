@@ -16,8 +16,7 @@ import pytest
 from tensorboard.backend.event_processing.plugin_event_multiplexer import EventMultiplexer
 
 import hpcdi
-from hpcdi.commands.report.command import runs_of
-from hpcdi.commands.run_state import find_run
+from hpcdi.commands.run_state import find_run, runs_of
 from hpcdi.config.load import load
 from hpcdi.errors import EXIT_USAGE, LaunchError
 from hpcdi.run import run_folder
@@ -288,7 +287,7 @@ def test_a_run_is_opened_by_what_leads_to_latest(
 
 def test_a_list_of_runs_and_given_data_have_the_run_itself(tmp_path: Path) -> None:
     run = claim(tmp_path / "runs" / "x" / "one").root
-    assert runs_of(str(run.parent)) == [run], "once"
+    assert runs_of([str(run.parent)]) == [run], "once"
     before, _ = load_experiment(CONFIG, [f"data=[{run.parent / 'latest'}]", *OFFLINE])
     claim(run.parent / "two")
     assert before.config.data == (str(run),)

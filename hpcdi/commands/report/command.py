@@ -9,7 +9,7 @@ from pathlib import Path
 
 from hpcdi.commands.options import add_runs, make_parser
 from hpcdi.commands.report.page import charts_of, page_of
-from hpcdi.commands.report.runs import Run, grouped, read_run
+from hpcdi.commands.report.runs import grouped, read_run, runs_in
 from hpcdi.commands.run_state import runs_of
 from hpcdi.errors import EXIT_DONE, LaunchError
 from hpcdi.utils.metrics import human_bytes
@@ -32,13 +32,13 @@ EXIT_CODES = "exit codes: 0 written; 2 there is no such run, or the file cannot 
 def main(arguments: Sequence[str]) -> int:
     """Run the command; returns the exit code."""
     options = parse(arguments)
-    runs = [read_run(folder) for folder in options.runs]
-    groups = grouped(runs)
+    groups = grouped([read_run(folder) for folder in options.runs])
     write_file(options.output, page_of(groups, options.against))
     if options.plots is not None:
         for name, chart in charts_of(groups, options.against).items():
             write_file(options.plots / f"{name.replace('/', '_')}.svg", chart)
-    _say(options.output, runs, len(groups))
+    size = human_bytes(options.output.stat().st_size)
+    sys.stdout.write(f"{options.output}: {runs_in(groups)}, {size}\n")
     return EXIT_DONE
 
 
@@ -59,7 +59,7 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
         "--against", type=_score, metavar="NAME=SCORE", help="a published score, drawn as a line"
     )
     options = parser.parse_args(arguments)
-    options.runs = list(dict.fromkeys(run for name in options.runs for run in runs_of(name)))
+    options.runs = runs_of(options.runs)
     return options
 
 
@@ -82,9 +82,3 @@ def write_file(path: Path, text: str) -> None:
         path.write_text(text, encoding="utf-8")
     except OSError as error:
         raise LaunchError(f"{path} cannot be written: {error.strerror or error}") from error
-
-
-def _say(path: Path, runs: Sequence[Run], groups: int) -> None:
-    count = f"{len(runs)} run{'s' * (len(runs) != 1)}"
-    of_groups = f" in {groups} groups" if groups > 1 else ""
-    sys.stdout.write(f"{path}: {count}{of_groups}, {human_bytes(path.stat().st_size)}\n")

@@ -17,6 +17,7 @@ from hpcdi.run import run_folder
 from hpcdi.store.files import check_file
 from hpcdi.store.layout import RunLayout
 from hpcdi.utils.curves import CurvePoint, read_curves
+from hpcdi.utils.metrics import counted
 from hpcdi.utils.nested import dotted
 
 SCORE = "curves/evaluation_return"
@@ -131,6 +132,12 @@ def grouped(runs: Sequence[Run]) -> list[Group]:
         Group(f"{name} ({members[0].name})" if name in doubled else name, members)
         for name, members in zip(names, groups.values(), strict=True)
     ]
+
+
+def runs_in(groups: Sequence[Group]) -> str:
+    """Formats how many runs there are: "1 run", "4 runs in 2 groups"."""
+    runs = counted(sum(len(group.runs) for group in groups), "run")
+    return f"{runs} in {len(groups)} groups" if len(groups) > 1 else runs
 
 
 def differing(runs: Sequence[Run]) -> list[str]:
