@@ -26,6 +26,7 @@ from hpcdi.utils.curves import COLUMNS, CurvePoint, read_curves, row_of
 from hpcdi.utils.log import say
 from hpcdi.utils.metrics import counted, human_count
 from hpcdi.utils.nested import dotted
+from hpcdi.utils.packages import missing
 from hpcdi.utils.sparkline import sparkline
 from hpcdi.utils.trackers import TRACKERS
 
@@ -54,6 +55,8 @@ _OfRuns: TypeAlias = Mapping[Path, Mapping[str, Sequence[CurvePoint]]]
 def main(arguments: Sequence[str]) -> int:
     """Run the command; returns the exit code."""
     options = parse(arguments)
+    if needed := missing(options.to):
+        raise LaunchError(f"--to {options.to} {needed}")
     curves = {run: chosen(run, options.names) for run in options.runs}
     if not any(curves.values()):
         raise LaunchError(_nothing(options))
@@ -120,7 +123,7 @@ def _write(curves: _OfRuns, form: str, output: Path) -> None:
     """Write the curves of runs to a file.
 
     Raises:
-        LaunchError: it cannot be written, or is a run's own; or a package is missing.
+        LaunchError: it cannot be written, or is a run's own.
     """
     if any(output.resolve() == RunLayout(run).curves_file.resolve() for run in curves):
         raise LaunchError(f"{output} is the run's own record, and is not overwritten")
@@ -141,11 +144,9 @@ def _as_csv(curves: _OfRuns) -> str:
 
 
 def _as_parquet(curves: _OfRuns) -> bytes:
-    try:
-        import pyarrow as pa
-        import pyarrow.parquet as pq
-    except ImportError as error:
-        raise LaunchError("--to parquet needs pyarrow: pip install 'hpcdi[parquet]'") from error
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
     rows = [
         (str(run), name, *point)
         for run, of_run in curves.items()

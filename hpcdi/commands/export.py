@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import importlib.util
 import itertools
 import re
 from argparse import Namespace
@@ -29,6 +28,7 @@ from hpcdi.types import ACTION_MASK, Array, Columns, Leaf, Spaces
 from hpcdi.utils.log import say
 from hpcdi.utils.metrics import human_bytes
 from hpcdi.utils.nested import under
+from hpcdi.utils.packages import missing
 
 HELP = """\
 Write a policy as a file that acts without hpcdi: observations float32 [batch, ...] in, greedy
@@ -78,7 +78,6 @@ FORMATS = {"torch": ".pt2", "onnx": ".onnx"}
 """Format -> suffix of its files."""
 SOURCES = {"c": ".c", "fortran": ".f90"}
 """Language -> suffix of its files."""
-_PACKAGES = {"onnx": ("onnx", "onnxscript"), "minari": ("minari",), "parquet": ("pyarrow",)}
 _TRIALS, _STEPS = 64, 3
 _RTOL, _ATOL = 1e-4, 1e-5  # float32, by other kernels
 
@@ -116,7 +115,8 @@ def main(arguments: Sequence[str]) -> int:
     add_filters(parser)
     given = parser.parse_intermixed_args(arguments)
     kind = _format_of(given.output, given.format)
-    _check_packages(kind)
+    if needed := missing(kind):
+        raise LaunchError(f"--to {kind} {needed}")
     if kind in DATASETS:
         return export_dataset(kind, given)
     saved = find_policy(given.policy, given.which, given.config, trust=given.trust)
@@ -297,16 +297,6 @@ def _format_of(output: str | None, asked: str | None) -> str:
         wanted = endings[asked] if asked else " or ".join(endings.values())
         raise LaunchError(f"-o {output}: the file's name must end in {wanted}")
     return by_name
-
-
-def _check_packages(kind: str) -> None:
-    needed = _PACKAGES.get(kind, ())
-    missing = [name for name in needed if importlib.util.find_spec(name) is None]
-    if missing:
-        raise LaunchError(
-            f"--format {kind} needs the package{'s' * (len(needed) > 1)} {' and '.join(needed)}, "
-            f"and there is no {' and no '.join(missing)} here: pip install 'hpcdi[{kind}]'"
-        )
 
 
 def _file_of(output: str | None, default: str) -> Path:

@@ -12,7 +12,7 @@ from hpcdi.run.run_folder import short
 from hpcdi.store.layout import RunLayout
 from hpcdi.utils.curves import Curves
 from hpcdi.utils.nested import dotted
-from hpcdi.utils.trackers import TRACKERS, TrackedRun, missing
+from hpcdi.utils.trackers import TRACKERS, TrackedRun
 
 
 def write(kind: str, runs: Mapping[Path, Curves], folder: Path) -> Iterator[str]:
@@ -24,10 +24,8 @@ def write(kind: str, runs: Mapping[Path, Curves], folder: Path) -> Iterator[str]
         folder: in which the tracker makes its own.
 
     Raises:
-        LaunchError: the tracker's package is missing, or the folder cannot be written.
+        LaunchError: the folder cannot be written.
     """
-    if needed := missing(kind):
-        raise LaunchError(f"--to {kind} {needed}")
     for run, curves in runs.items():
         state = run_folder.read_state(run)
         try:

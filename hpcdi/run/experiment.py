@@ -31,7 +31,7 @@ from hpcdi.policy.spaces import with_spaces
 from hpcdi.run.sizes import too_many_files
 from hpcdi.store.layout import RunLayout
 from hpcdi.types import Spaces
-from hpcdi.utils.trackers import missing
+from hpcdi.utils.packages import missing
 
 _TYPES = {
     "policy.collect.collector.type": ("zergling", "marine"),

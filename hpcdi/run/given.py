@@ -15,7 +15,6 @@ They are no environment steps of this run: its counters do not count them.
 from __future__ import annotations
 
 import dataclasses
-import importlib.util
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property
@@ -43,6 +42,7 @@ from hpcdi.types import ACTION_MASK, GIVEN, RELABELLED, Array, Columns, Leaf, Sp
 from hpcdi.utils.log import LOGGER
 from hpcdi.utils.metrics import counted
 from hpcdi.utils.nested import under
+from hpcdi.utils.packages import missing
 from hpcdi.utils.registry import POLICY_REGISTRY
 
 _KEPT = ("reward", "terminated", "truncated", ACTION_MASK)
@@ -404,10 +404,8 @@ class _Minari:
 
     @cached_property
     def _dataset(self) -> Any:
-        if importlib.util.find_spec("minari") is None:
-            raise StoreError(
-                MINARI + self._name, "needs the package minari: pip install 'hpcdi[minari]'"
-            )
+        if needed := missing("minari"):
+            raise StoreError(MINARI + self._name, needed)
         import minari
 
         try:

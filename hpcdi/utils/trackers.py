@@ -7,7 +7,6 @@ internet; it is uploaded or looked at elsewhere. The same code serves a run that
 
 from __future__ import annotations
 
-import importlib.util
 import math
 import os
 from collections import defaultdict
@@ -185,13 +184,6 @@ TRACKERS: dict[str, Callable[[TrackedRun, Path], Tracker]] = {
     "mlflow": MlflowTracker,
 }
 """Trackers, by the name of the package that each needs."""
-
-
-def missing(kind: str) -> str:
-    """What to do about a tracker's missing package; empty: it is there, or none is needed."""
-    if kind not in TRACKERS or importlib.util.find_spec(kind) is not None:
-        return ""
-    return f"needs the package {kind}: pip install {kind}"
 
 
 def seen_in(folder: Path, shown: Callable[[Path], str]) -> list[tuple[str, str]]:

@@ -287,7 +287,7 @@ def test_without_its_packages_onnx_says_what_to_install(
     before = files_of(tmp_path)
     for arguments in (["--format", "onnx"], ["-o", str(tmp_path / "policy.onnx")]):
         error = refused("export", policy, *COUNT, *arguments)
-        assert "--format onnx needs the packages onnx and onnxscript" in error
+        assert "--to onnx needs the packages onnx and onnxscript" in error
         assert error.endswith("pip install 'hpcdi[onnx]'")
     assert files_of(tmp_path) == before
 

@@ -18,10 +18,9 @@ import yaml
 
 from fakes.trackers import needs, records
 from hpcdi.commands.curves import main
-from hpcdi.commands.trackers import write
 from hpcdi.errors import LaunchError
 from hpcdi.store.layout import RunLayout
-from hpcdi.utils.curves import CurveFile, read_curves
+from hpcdi.utils.curves import CurveFile
 
 POINTS = {100: 20.0, 200: 35.5, 300: float("nan"), 400: 195.0}
 
@@ -81,10 +80,9 @@ def test_wandb_has_an_offline_run(run: Path, tmp_path: Path) -> None:
     assert settings["policy.nstep"] == "3"
 
 
-def test_a_package_that_is_missing_is_named(
-    run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_package_that_is_missing_is_named(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(importlib.util, "find_spec", lambda _name: None)
-    curves = {run: read_curves(RunLayout(run).curve_files())}
-    with pytest.raises(LaunchError, match="pip install wandb"):
-        list(write("wandb", curves, tmp_path))
+    with pytest.raises(LaunchError, match="--to wandb needs the package wandb: pip install wandb"):
+        main(["--to", "wandb", str(run)])
+    with pytest.raises(LaunchError, match=r"needs the package pyarrow: pip install 'hpcdi\[parq"):
+        main(["--to", "parquet", str(run)])
