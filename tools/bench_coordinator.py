@@ -277,10 +277,14 @@ def measured(coordinator: Coordinator, link: RankZeroLink, seconds: float) -> li
         while now < until:
             ranks.go_on(now)
             busy_s += turn()
+    began = time.process_time()
+    coordinator.summary()
+    summary_s = time.process_time() - began
     count, each = sum(ranks.sent.values()), f"{link.size} ranks"
     return [
         at_most(f"{each}: made ready", start_s, "s", 1),
         at_most(f"{each}: a tick with nothing to do", 1e3 * float(np.median(ticks)), "ms", 0.1),
+        at_most(f"{each}: advice, and the summary", 1e3 * summary_s, "ms", 20),
         Row(f"{each}: a message decoded, handled and answered", 1e6 * busy_s / count, "us"),
         at_most(f"{each}: share of a core at {count / seconds:,.0f} messages/s",
                 100 * busy_s / seconds, "%", 30),

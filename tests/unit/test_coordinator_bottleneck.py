@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from hpcdi.config.compiled import compile_config
-from hpcdi.roles.coordinator.bottleneck import Rank, RunSeen, Used, advice_on
+from hpcdi.roles.coordinator.bottleneck import Rank, Ranks, RunSeen, Used, advice_on
 
 CARTPOLE = {
     "policy": {"type": "dqn", "model": {"obs_shape": 4, "action_shape": 2}},
@@ -36,7 +36,7 @@ def seen(
         Rank("learner", learner, cpu[0]),
         *[Rank("collector", collectors, cpu[1], slowest_env or {})] * 2,
     ]
-    used = Used(elapsed_s, dict(enumerate(ranks)), evaluating_s, evaluations)
+    used = Used(elapsed_s, Ranks.of(dict(enumerate(ranks))), evaluating_s, evaluations)
     return RunSeen(compile_config(mapping).config, used, **{"cores": 16, **facts})
 
 
@@ -129,14 +129,15 @@ def test_a_healthy_run_gets_no_advice(run: RunSeen) -> None:
 def test_the_time_before_learning_began_does_not_count() -> None:
     def used(elapsed_s: float, waited_s: float, cpu_s: float) -> Used:
         rank = Rank("learner", {"wait": waited_s / elapsed_s}, cpu_s / elapsed_s)
-        return Used(elapsed_s, {1: rank}, elapsed_s / 2, evaluations=int(elapsed_s), under_way=1)
+        ranks = Ranks.of({1: rank})
+        return Used(elapsed_s, ranks, elapsed_s / 2, evaluations=int(elapsed_s), under_way=1)
 
     later = used(100.0, 46.0, 50.0).since(used(40.0, 40.0, 2.0))
     assert (later.elapsed_s, later.evaluating_s) == (60.0, 30.0)
     assert (later.evaluations, later.under_way) == (60, 1), "that of the beginning is among them"
-    assert later.ranks[1].shares["wait"] == pytest.approx(0.1)
-    assert later.ranks[1].cpu == pytest.approx(0.8)
+    assert later.ranks.shares["wait"] == pytest.approx(0.1)
+    assert later.ranks.cpu == pytest.approx(0.8)
     unseen = used(100.0, 46.0, 50.0).since(
-        Used(40.0, {})
+        Used(40.0, Ranks.of({}))
     )  # it had not reported when learning began
-    assert unseen.ranks[1].shares["wait"] == pytest.approx(46 / 60)
+    assert unseen.ranks.shares["wait"] == pytest.approx(46 / 60)

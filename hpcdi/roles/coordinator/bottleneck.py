@@ -10,11 +10,15 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import field
-from statistics import fmean, median
+from statistics import median
+from typing import Protocol
+
+import numpy as np
 
 from hpcdi.config.policy import EpsConfig, ReplayPolicyConfig
 from hpcdi.config.schema import ExperimentConfig
 from hpcdi.dataclass import dataclass
+from hpcdi.types import Array
 from hpcdi.utils.metrics import human_count
 
 LEAST_S = 20.0
@@ -33,33 +37,96 @@ _OFTEN = 64.0
 """Samples drawn of each transition above which little is new: published ratios are 0.25 to 20."""
 
 
+class Reported(Protocol):
+    """How a rank has used its time, as `Worker` has it of its last report."""
+
+    @property
+    def role(self) -> str:
+        """``coordinator``, ``learner`` or ``collector``."""
+        ...
+
+    @property
+    def shares(self) -> Mapping[str, float]:
+        """Activity -> share of its time, 0 to 1."""
+        ...
+
+    @property
+    def cpu(self) -> float:
+        """Mean number of cores that it kept busy; NaN: not known."""
+        ...
+
+    @property
+    def slowest_env(self) -> Mapping[str, float]:
+        """Of a collector's environments, see `EnvManager.slowest`."""
+        ...
+
+
 @dataclass(frozen=True)
 class Rank:
-    """How a rank has used its time.
-
-    Attributes:
-        role: "coordinator", "learner" or "collector".
-        shares: activity -> share of its time, 0 to 1.
-        cpu: mean number of cores that it kept busy; NaN: not known.
-        slowest_env: of a collector's environments, see `EnvManager.slowest`.
-    """
+    """How rank 0 has used its time; see `Reported`."""
 
     role: str
     shares: Mapping[str, float]
     cpu: float = math.nan
     slowest_env: Mapping[str, float] = field(default_factory=dict)
 
-    def since(self, before: Rank, elapsed_s: float, before_s: float) -> Rank:
-        """Returns how it has used its time since `before_s`, when it was as `before`."""
 
-        def later(share: float, share_before: float) -> float:
-            return (share * elapsed_s - share_before * before_s) / max(elapsed_s - before_s, 1e-9)
+@dataclass(frozen=True)
+class Ranks:
+    """How ranks have used their time, a row a rank: there may be thousands; see `Reported`.
+
+    Attributes:
+        numbers: int64 [ranks], ascending.
+        roles: str [ranks].
+        shares: activity -> float64 [ranks].
+        cpu: float64 [ranks].
+        slowest_env: of each.
+    """
+
+    numbers: Array
+    roles: Array
+    shares: Mapping[str, Array]
+    cpu: Array
+    slowest_env: Sequence[Mapping[str, float]]
+
+    @classmethod
+    def of(cls, ranks: Mapping[int, Reported]) -> Ranks:
+        """Returns what ranks have reported, by number."""
+        numbers = sorted(ranks)
+        reports = [ranks[number] for number in numbers]
+        shares = [report.shares for report in reports]
+        return cls(
+            np.array(numbers, np.int64),
+            np.array([report.role for report in reports], str),
+            {
+                name: np.array([of_rank.get(name, 0.0) for of_rank in shares])
+                for name in set().union(*shares)
+            },
+            np.array([report.cpu for report in reports]),
+            [report.slowest_env for report in reports],
+        )
+
+    def since(self, before: Ranks, elapsed_s: float, before_s: float) -> Ranks:
+        """Returns how they have used their time since `before_s`, when it was as `before`."""
+        had_reported = np.isin(self.numbers, before.numbers)
+        of_those = np.isin(before.numbers, self.numbers)
+
+        def later(now: Array, then: Array | None) -> Array:
+            known = np.zeros(len(now))  # of a rank that had not reported yet: it has used little
+            if then is not None:
+                known[had_reported] = then[of_those]
+            return (now * elapsed_s - known * before_s) / max(elapsed_s - before_s, 1e-9)
 
         shares = {
-            name: min(1.0, max(0.0, later(share, before.shares.get(name, 0.0))))
+            name: later(share, before.shares.get(name)).clip(0.0, 1.0)
             for name, share in self.shares.items()
         }
-        return Rank(self.role, shares, later(self.cpu, before.cpu), self.slowest_env)
+        cpu = later(self.cpu, before.cpu)
+        return Ranks(self.numbers, self.roles, shares, cpu, self.slowest_env)
+
+    def share(self, activity: str) -> Array:
+        """Returns the share of each one's time that it spends on something, float64 [ranks]."""
+        return self.shares.get(activity, np.zeros(len(self.numbers)))
 
 
 @dataclass(frozen=True)
@@ -75,18 +142,14 @@ class Used:
     """
 
     elapsed_s: float
-    ranks: Mapping[int, Rank]
+    ranks: Ranks
     evaluating_s: float = 0.0
     evaluations: int = 0
     under_way: int = 0
 
     def since(self, before: Used) -> Used:
         """Returns how it has used its time since then."""
-        unknown = Rank("", {}, 0.0)  # it had not reported yet: it has used little
-        ranks = {
-            number: rank.since(before.ranks.get(number, unknown), self.elapsed_s, before.elapsed_s)
-            for number, rank in self.ranks.items()
-        }
+        ranks = self.ranks.since(before.ranks, self.elapsed_s, before.elapsed_s)
         evaluating_s = self.evaluating_s - before.evaluating_s
         evaluations = self.evaluations - before.evaluations
         elapsed_s = self.elapsed_s - before.elapsed_s
@@ -119,26 +182,20 @@ class RunSeen:
     losses: Sequence[float] = field(default_factory=tuple)
     largest_return: float = 0.0
 
-    @property
-    def ranks(self) -> Sequence[Rank]:
-        """How each rank has used its time."""
-        return list(self.used.ranks.values())
-
     def share(self, role: str, activity: str) -> float:
         """Mean share of time that ranks of a role spend on something."""
-        shares = [rank.shares.get(activity, 0.0) for rank in self.ranks if rank.role == role]
-        return fmean(shares) if shares else 0.0
+        shares = self.used.ranks.share(activity)[self.used.ranks.roles == role]
+        return float(shares.mean()) if len(shares) else 0.0
 
     @property
     def collectors(self) -> int:
         """Number of collectors."""
-        return sum(rank.role == "collector" for rank in self.ranks)
+        return int((self.used.ranks.roles == "collector").sum())
 
     @property
     def is_full(self) -> bool:
         """True if the host's cores are all busy: more processes would not help."""
-        cpus = [rank.cpu for rank in self.ranks if rank.cpu == rank.cpu]
-        return self.cores is not None and sum(cpus) > 0.85 * self.cores
+        return self.cores is not None and np.nansum(self.used.ranks.cpu) > 0.85 * self.cores
 
 
 def advice_on(seen: RunSeen) -> dict[str, str]:
@@ -209,28 +266,27 @@ def _messages(seen: RunSeen) -> str:
 
 def _oversubscribed(seen: RunSeen) -> str:
     """Ranks that were ready to compute had no core: their busy time is more than their CPU time."""
-    known = [rank for rank in seen.ranks if rank.cpu == rank.cpu and rank.role != "coordinator"]
-    busy = [1.0 - rank.shares.get("wait", 0.0) for rank in known]
-    computing = sum(rank.cpu for rank in known)
-    if not seen.is_full or seen.cores is None or sum(busy) < 2.0 * seen.cores:
+    ranks = seen.used.ranks
+    known = ~np.isnan(ranks.cpu) & (ranks.roles != "coordinator")
+    busy, computing = (1.0 - ranks.share("wait"))[known].sum(), ranks.cpu[known].sum()
+    if not seen.is_full or seen.cores is None or busy < 2.0 * seen.cores:
         return ""
     return (
-        f"{len(known)} ranks share {seen.cores} cores, and computed {computing / sum(busy):.0%} of "
+        f"{known.sum()} ranks share {seen.cores} cores, and computed {computing / busy:.0%} of "
         f"the time that they wanted to: fewer ranks do as much (-n {seen.cores + 2})"
     )
 
 
 def _slow_environment(seen: RunSeen) -> str:
-    for number, rank in sorted(seen.used.ranks.items()):
-        slow = rank.slowest_env
-        if not slow or rank.shares.get("env", 0.0) < _MUCH:
-            continue
-        step_ms, others_ms = 1e3 * slow["step_s"], 1e3 * slow["others_s"]
-        if step_ms > _SLOWER * others_ms:
+    ranks = seen.used.ranks
+    for row in map(int, np.flatnonzero(ranks.share("env") >= _MUCH)):
+        slow = ranks.slowest_env[row]
+        if slow and slow["step_s"] > _SLOWER * slow["others_s"]:
+            step_ms, others_ms = 1e3 * slow["step_s"], 1e3 * slow["others_s"]
             return (
-                f"environment {slow['env']:.0f} of rank {number} takes {step_ms:.3g} ms a step, "
-                f"others take {others_ms:.3g} ms and wait for it: find out why, or let them go on "
-                "(env.manager.type=subprocess, env.manager.wait_num)"
+                f"environment {slow['env']:.0f} of rank {ranks.numbers[row]} takes {step_ms:.3g} "
+                f"ms a step, others take {others_ms:.3g} ms and wait for it: find out why, or let "
+                "them go on (env.manager.type=subprocess, env.manager.wait_num)"
             )
     return ""
 

@@ -36,7 +36,7 @@ from hpcdi.dataclass import dataclass
 from hpcdi.league.view import LeagueView
 from hpcdi.replay.manager import ReplayFigures
 from hpcdi.roles.context import COORDINATOR_RANK
-from hpcdi.roles.coordinator.bottleneck import Rank, RunSeen, Used, advice_on
+from hpcdi.roles.coordinator.bottleneck import Rank, Ranks, Reported, RunSeen, Used, advice_on
 from hpcdi.roles.coordinator.commander import RunLimits
 from hpcdi.roles.coordinator.groups import Group, Groups
 from hpcdi.roles.coordinator.loggers import RunWriter
@@ -415,19 +415,16 @@ class RunView:
 
     def _used(self, run: Scheduler, now: float) -> Used:
         """What all ranks have used so far."""
-        ranks = {COORDINATOR_RANK: Rank("coordinator", self.meter.shares(), self.meter.cpu())}
+        own = Rank("coordinator", self.meter.shares(), self.meter.cpu())
+        ranks: dict[int, Reported] = {COORDINATOR_RANK: own}
+        ranks |= {one.rank: one for one in run.workers if one.shares and not one.is_guest}
         over = [one.took_s for group in run.groups for one in group.evaluations]
-        for worker in run.workers:
-            if worker.shares and not worker.is_guest:
-                ranks[worker.rank] = Rank(
-                    worker.role, worker.shares, worker.cpu, worker.slowest_env
-                )
         begun = [worker.started for worker in run.workers if worker.is_evaluating]
         if not run.is_on and len(over) == self._evaluated:
             begun = self._evaluating  # at the last look: the run's end has cut it
         self._evaluated, self._evaluating = len(over), begun
         evaluating_s = sum(over) + sum(now - began for began in begun)
-        return Used(now - self._started, ranks, evaluating_s, len(over), len(begun))
+        return Used(now - self._started, Ranks.of(ranks), evaluating_s, len(over), len(begun))
 
     def _seen(self, run: Scheduler, now: float) -> RunSeen:
         used, replay = self._used(run, now), run.groups.replay_figures()
