@@ -224,6 +224,14 @@ class Backend(Protocol):
         """See above."""
         ...
 
+    @property
+    def step_times(self) -> Array:
+        """Of each environment, seconds of the steps that were timed, and their number.
+
+        float64 [2, envs]; zeros where an environment's steps are not timed, or not yet.
+        """
+        ...
+
     def seed_taken(self, env: int, seed: int | None, *, is_later: bool) -> int | None:
         """Returns the seed by which an environment's latest episode has begun.
 

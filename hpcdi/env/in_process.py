@@ -56,8 +56,8 @@ CLOSE_S = 1.0
 """How long environments may take to close, all together, before their processes are killed."""
 _ALIGNMENT = 64
 _STEPS = ("step", "play")
-_TIMED_EVERY = 16
-"""Every so many-th step of an environment is timed."""
+TIMED_EVERY = 17
+"""Every so many-th step of an environment is timed: a prime, since episodes may be equally long."""
 
 
 # ------------------------------------------------------------------------------------------- arrays
@@ -113,7 +113,7 @@ class SharedArrays(Closing):
         action: of the next step.
         results: of the last step.
         infos: numbers of its infos that are kept, by name.
-        step_times: of each environment, seconds of the steps that were timed, and their number.
+        step_times: see `Backend.step_times`.
     """
 
     def __init__(self, layout: Layout, fd: int) -> None:
@@ -227,7 +227,7 @@ class LocalWorker:
         """Do a command, and return its result; some steps are timed."""
         verb, *arguments = command
         self._steps += verb in _STEPS
-        if verb not in _STEPS or self._steps % _TIMED_EVERY:
+        if verb not in _STEPS or self._steps % TIMED_EVERY:
             return getattr(self, verb)(*arguments)
         began = time.perf_counter()
         result = getattr(self, verb)(*arguments)
@@ -671,12 +671,10 @@ class SingleEnvs:
                 column[over] = self._landing[name][over]
 
     @property
-    def step_seconds(self) -> Array | None:
-        """What a step of each environment takes, float64 [envs]; None: not all are known yet."""
-        if self._arrays is None or not self._arrays.step_times[1].all():
-            return None
-        seconds, count = self._arrays.step_times
-        return np.asarray(seconds / count)
+    def step_times(self) -> Array:
+        """See `Backend.step_times`."""
+        none = np.zeros((2, self.env_num))
+        return none if self._arrays is None else np.asarray(self._arrays.step_times)
 
     def turn_over(self) -> None:
         """See `Backend.turn_over`."""

@@ -309,14 +309,15 @@ class EnvManager(Closing):
 
     @property
     def slowest(self) -> dict[str, float]:
-        """The slowest of several single environments, for which others wait.
+        """The slowest of several environments, for which others wait.
 
         Its number ``env``, seconds of a step of it, ``step_s``, and of the median of the others,
         ``others_s``; empty: they are not known, or nobody waits (`wait_num`).
         """
-        seconds: Array | None = getattr(self._backend, "step_seconds", None)
-        if seconds is None or self.env_num < 2 or self.wait_num is not None:
+        taken_s, count = self._backend.step_times
+        if not count.all() or self.env_num < 2 or self.wait_num is not None:
             return {}
+        seconds = taken_s / count
         slowest = int(seconds.argmax())
         others = float(np.median(np.delete(seconds, slowest)))
         return {"env": slowest, "step_s": float(seconds[slowest]), "others_s": others}

@@ -12,6 +12,7 @@ All three become the same: `successor` is always the last observation of the old
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any
@@ -30,7 +31,7 @@ from hpcdi.env.contract import (
     rewards_of_all,
     truths_of_all,
 )
-from hpcdi.env.in_process import call_method, close_or_warn
+from hpcdi.env.in_process import TIMED_EVERY, call_method, close_or_warn
 from hpcdi.env.process_state import SignalGuard, seed_libraries
 from hpcdi.errors import ConfigError, EnvError, EnvValueError
 from hpcdi.types import INFO, NO_SEED, Array, Columns
@@ -66,6 +67,8 @@ class VectorEnvs:
         self._other: Columns = {}  # observations that the next step writes to
         self._put: Any = None  # into the present ones, and into the others
         self._put_other: Any = None
+        self.step_times = np.zeros((2, env_num))
+        self._steps = 0
         self._all, self._none = np.ones(env_num, dtype=bool), np.zeros(env_num, dtype=bool)
         self._all.flags.writeable = self._none.flags.writeable = False
 
@@ -123,7 +126,7 @@ class VectorEnvs:
         """
         env, mode, rows = self._env, self._mode, self.env_num
         given = self._acts.value(action or self._nothing, ...)
-        observation, reward, terminated, truncated, info = parts_of_step(env.step(given))
+        observation, reward, terminated, truncated, info = parts_of_step(self._step_env(given))
         reward = rewards_of_all(reward, rows)
         terminated = truths_of_all(terminated, rows, "terminated")
         truncated = truths_of_all(truncated, rows, "truncated")
@@ -165,6 +168,19 @@ class VectorEnvs:
                 self._put_rows(mask, first)
         kept = self._kept(info, ended, is_same=is_same)
         return BackendStep(successor, reward, terminated, truncated, ended, began, ends, {}, kept)
+
+    def _step_env(self, action: Any) -> Any:
+        """Step the vector environment; some steps of a `SyncVectorEnv` are timed one by one."""
+        env, self._steps = self._env, self._steps + 1
+        if self._steps % TIMED_EVERY or not isinstance(env, SyncVectorEnv):
+            return env.step(action)
+        untimed = env.envs
+        timed: Any = [TimedEnv(one, self.step_times[:, k]) for k, one in enumerate(untimed)]
+        env.envs = timed
+        try:
+            return env.step(action)
+        finally:
+            env.envs = untimed
 
     def _kept(self, info: Mapping[str, Any], ended: Array, *, is_same: bool) -> Columns:
         """Returns what is kept of infos; see `_ends`."""
@@ -270,6 +286,28 @@ class VectorEnvs:
             )
         for env in np.flatnonzero(ended).tolist():
             self._seen.put(successor, env, _of_one(info["final_obs"], env))
+
+
+class TimedEnv:
+    """An environment for one step, which is timed.
+
+    Args:
+        env: it.
+        times: its column of `Backend.step_times`.
+    """
+
+    def __init__(self, env: Any, times: Array) -> None:
+        self._env, self._times = env, times
+
+    def step(self, action: Any) -> Any:
+        """Step it."""
+        began = time.perf_counter()
+        result = self._env.step(action)
+        self._times += time.perf_counter() - began, 1.0
+        return result
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._env, name)
 
 
 def _of_one(value: Any, env: int) -> Any:

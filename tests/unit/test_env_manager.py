@@ -250,7 +250,7 @@ class LateEnv(CountEnv):
         return super().step(action)
 
 
-@pytest.mark.parametrize("form", POOLS)
+@pytest.mark.parametrize("form", EVERY)
 def test_the_slowest_environment_is_known(form: str) -> None:
     with running(form, [COUNT, partial(LateEnv, LENGTH), COUNT]) as manager:
         assert manager.slowest == {}, "too few steps were timed"

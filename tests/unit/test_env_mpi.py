@@ -292,6 +292,26 @@ def test_episodes_of_solvers_are_those_of_other_environments() -> None:
             assert not resets.any()
 
 
+class LateGroup(FakeGroup):
+    """Its steps take five milliseconds."""
+
+    def order(self, message: SolverMessage) -> None:
+        super().order(message)
+        self._over = time.monotonic() + 0.005 * (message.kind is Kind.STEP)
+
+    def has_news(self) -> bool:
+        return time.monotonic() >= self._over
+
+
+def test_the_slowest_solver_is_known() -> None:
+    with manager(solver(FakeGroup()), solver(LateGroup()), solver(FakeGroup())) as envs:
+        for _ in range(20):
+            envs.step({"action": ACTION[[0, 1, 0]]})
+        slowest = envs.slowest
+    assert slowest["env"] == 1
+    assert slowest["step_s"] > 0.005 > slowest["others_s"] > 0
+
+
 def test_an_evaluation_takes_solvers_and_collecting_takes_them_back() -> None:
     shared = solver(FakeGroup())
     with manager(shared) as collecting, manager(shared) as evaluating:

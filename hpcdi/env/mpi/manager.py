@@ -13,7 +13,7 @@ from hpcdi.config.mpi_env import SolverManagerConfig
 from hpcdi.env.base import EnvFacts, EnvFailure
 from hpcdi.env.contract import Space, numbers_in
 from hpcdi.env.create import BaseEnvManager, Source
-from hpcdi.env.in_process import Command, SharedArrays, SingleEnvs
+from hpcdi.env.in_process import TIMED_EVERY, Command, SharedArrays, SingleEnvs
 from hpcdi.env.mpi.pool import SOLVERS
 from hpcdi.env.mpi.solvers import Solver, wait
 from hpcdi.env.mpi.vectors import put_vector, vector_of
@@ -82,7 +82,7 @@ class SolverWorker:
         self._seen = Space.of_observations(facts.observation_space)
         self._acts = Space.of_actions(facts.action_space)
         self._arrays: Any = None
-        self._row = 0
+        self._row = self._steps = 0
         self._asked: Command = ("",)
         self._seeds = np.random.default_rng(0)  # of later episodes
         self.seed = 0
@@ -136,6 +136,9 @@ class SolverWorker:
     ) -> tuple[list[dict[str, float]], Any] | None:
         """Write what a step has led to; returns what `LocalWorker.step` does."""
         answer, arrays, row = self.solver.answer(), self._arrays, self._row
+        self._steps += 1
+        if self._steps % TIMED_EVERY == 0:
+            arrays.step_times[:, row] += self.solver.step_s, 1.0
         arrays.results.put(row, answer.reward, answer.terminated, answer.truncated)
         for name, column in arrays.infos.items():
             column[row] = answer.numbers.get(name, math.nan)

@@ -144,6 +144,7 @@ class Solver:
 
     Attributes:
         user: whoever has begun the running episode: collecting and evaluating share solvers.
+        step_s: seconds that its last step took.
     """
 
     def __init__(
@@ -161,7 +162,7 @@ class Solver:
         self._limits, self._folder_of, self._next_group = limits, folder_of, next_group
         self._states, self._may_die, self._bell = states, may_die, bell
         self.user: object = None
-        self.is_lost = False
+        self.is_lost, self.step_s = False, 0.0
         self._phase, self._since, self._allowed_s = _Phase.NOTHING, 0.0, math.inf
         self._is_fresh = True  # no step of this group is over
         self._seed = 0
@@ -306,7 +307,7 @@ class Solver:
             message.numbers(),
         )  # fmt: skip
         if self._phase is _Phase.STEP:
-            self._is_fresh = False
+            self._is_fresh, self.step_s = False, time.monotonic() - self._since
             if (answer.terminated or answer.truncated) and self._next_seed is not None:
                 self._ended = answer
                 self._enter(_Phase.RESET, self._limits.reset_s)

@@ -15,6 +15,7 @@ from typing import Protocol
 
 import numpy as np
 
+from hpcdi.config.env import OverlappingConfig
 from hpcdi.config.policy import EpsConfig, ReplayPolicyConfig
 from hpcdi.config.schema import ExperimentConfig
 from hpcdi.dataclass import dataclass
@@ -283,10 +284,12 @@ def _slow_environment(seen: RunSeen) -> str:
         slow = ranks.slowest_env[row]
         if slow and slow["step_s"] > _SLOWER * slow["others_s"]:
             step_ms, others_ms = 1e3 * slow["step_s"], 1e3 * slow["others_s"]
+            overlaps = isinstance(seen.config.env.manager, OverlappingConfig)
+            needed = "" if overlaps else "env.manager.type=subprocess, "
             return (
                 f"environment {slow['env']:.0f} of rank {ranks.numbers[row]} takes {step_ms:.3g} "
                 f"ms a step, others take {others_ms:.3g} ms and wait for it: find out why, or let "
-                "them go on (env.manager.type=subprocess, env.manager.wait_num)"
+                f"them go on ({needed}env.manager.wait_num)"
             )
     return ""
 
