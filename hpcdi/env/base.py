@@ -95,6 +95,7 @@ class EnvFailure(Exception):
         wrong_row: not None: no retry helps, since it returned what its spaces do not have; where it
             is a vector environment the number of the one that did, else -1.
         kind: the cause without numbers of environments and steps: alike ones are said once.
+        is_final: the environment cannot be re-created; the cause ends with what to do.
     """
 
     def __init__(
@@ -104,10 +105,11 @@ class EnvFailure(Exception):
         is_gone: bool = False,
         wrong_row: int | None = None,
         kind: str = "",
+        is_final: bool = False,
     ) -> None:
         super().__init__(cause)
         self.cause, self.detail, self.is_gone = cause, detail, is_gone
-        self.wrong_row, self.kind = wrong_row, kind or cause
+        self.wrong_row, self.kind, self.is_final = wrong_row, kind or cause, is_final
 
     @property
     def fields(self) -> tuple[str, str, bool, int | None]:

@@ -804,14 +804,20 @@ class EnvManager(Closing):
         if failure.wrong_row is not None:
             raise EnvValueError(self._wrong_value(env, failure, activity)) from failure
         too_often = self._record.add(env, time.monotonic())
-        if not too_often:
+        if failure.is_final:
+            too_often = "for good"
+        elif not too_often:
             return True
         fails_as_one = self._backend.fails_as_one
         name = "an environment" if fails_as_one else f"environment {env}"
         timeouts = " or the time-outs of env.manager" if failure.is_gone else ""
+        advice = (
+            "\nrepair it; where such failures are to be tolerated, raise "
+            f"env.manager.max_retry{timeouts}"
+        )
         error = EnvError(
-            f"{name} failed {activity}, {too_often}: {_text(failure)}\nrepair it; where such "
-            f"failures are to be tolerated, raise env.manager.max_retry{timeouts}"
+            f"{name} failed {activity}, {too_often}: {_text(failure)}"
+            f"{'' if failure.is_final else advice}"
         )
         error.__cause__ = failure
         if not self.retires or fails_as_one or self._backend.facts is None:
@@ -823,11 +829,11 @@ class EnvManager(Closing):
         if not left:
             raise EnvError(f"all {self.env_num} environments are retired; the last {error}")
         LOGGER.warning(
-            "environment %d failed %s (%s, %s) and is retired; %d of %d environments go on",
+            "environment %d failed %s, %s (%s), and is retired; %d of %d environments go on",
             env,
             activity,
-            failure.cause,
             too_often,
+            failure.cause,
             left,
             self.env_num,
             extra={

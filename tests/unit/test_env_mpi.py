@@ -34,7 +34,7 @@ from hpcdi.env.mpi.launch import Program, located
 from hpcdi.env.mpi.manager import SolverEnvs
 from hpcdi.env.mpi.solvers import Limits, Solver
 from hpcdi.env.mpi.vectors import put_vector, size_of, vector_of
-from hpcdi.errors import CommError, ConfigError, EnvValueError, LaunchError
+from hpcdi.errors import CommError, ConfigError, EnvError, EnvValueError, LaunchError
 from hpcdi.run import solver_ranks
 from hpcdi.run.solver_ranks import (
     RankPlan,
@@ -346,8 +346,13 @@ def test_lost_ranks_are_replaced_by_spare_ones_and_then_the_environment_is_retir
         assert dying.group is groups[1]
         groups[1].is_dead = True
         envs.step({"action": ACTION})
-        assert envs.health == {"env_failures": 6, "episodes_dropped": 2, "envs_retired": 1}
+        assert envs.health == {"env_failures": 3, "episodes_dropped": 2, "envs_retired": 1}
         envs.step({"action": ACTION})
+        other.group.is_dead = True
+        with pytest.raises(
+            EnvError, match=r"for good: .*rank 7 has died.* env\.spares starts more"
+        ):
+            envs.step({"action": ACTION})
 
 
 def test_a_failure_says_why_a_rank_has_ended_itself(tmp_path: Path) -> None:

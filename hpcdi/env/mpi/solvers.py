@@ -185,9 +185,11 @@ class Solver:
         group = self._next_group()
         if group is None:
             raise EnvFailure(
-                f"its ranks are lost ({self._lost_by}), and there are no spare ranks",
+                f"its ranks are lost ({self._lost_by}), and there are no spare ranks left; "
+                "env.spares starts more of them",
                 is_gone=True,
-                kind="its ranks are lost, and there are no spare ranks",
+                kind="its ranks are lost, and there are no spare ranks left",
+                is_final=True,
             )
         self.group, self.is_lost, self._is_fresh = group, False, True
 
