@@ -42,11 +42,12 @@ def n_step(reward: Array, terminated: Array, item_len: Array, gamma: float, n: i
     row = np.arange(len(reward))
     left = item_len.cumsum(dtype=np.int64).repeat(item_len) - row  # this one included
     steps = np.minimum(left, n)
+    most = int(steps.max(initial=0))
     returns = reward.astype(np.float64)
-    for k in range(1, int(steps.max(initial=0))):
+    for k in range(1, most):
         sums = returns[:-k]
         np.add(sums, gamma**k * reward[k:], out=sums, where=left[:-k] > k)
-    powers = gamma ** np.arange(n + 1)
+    powers = gamma ** np.arange(most + 1)
     discount = np.where(terminated[row + steps - 1], 0.0, powers.take(steps))
     return NStep(returns.astype(np.float32), steps.astype(np.uint16), discount.astype(np.float32))
 

@@ -110,37 +110,6 @@ def minimax(observation: Any, rng: np.random.Generator) -> int:
     return int(rng.choice([c for c, w in zip(free, worth, strict=True) if w == max(worth)]))
 
 
-def _infos(won: float) -> list[dict[str, Any]]:
-    return [{"eval_episode_return": won}, {"eval_episode_return": -won}]
-
-
-class RockPaperScissors:
-    """One round, both at once."""
-
-    agents = 2
-    observation_space = (Discrete(1),) * 2
-    action_space = (Discrete(3),) * 2
-
-    def reset(self, seed: int | None = None) -> list[Any]:
-        return [0, 0]
-
-    def step(self, actions: Sequence[Any]) -> tuple[list[Any], Array, bool, list[dict[str, Any]]]:
-        won = [0.0, 1.0, -1.0][(actions[0] - actions[1]) % 3]
-        return [0, 0], np.array([won, -won]), True, _infos(won)
-
-    def close(self) -> None: ...
-
-
-class FromOne(RockPaperScissors):
-    """Its actions are 1, 2, 3."""
-
-    action_space = (Discrete(3, start=1),) * 2
-
-    def step(self, actions: Sequence[Any]) -> tuple[list[Any], Array, bool, list[dict[str, Any]]]:
-        assert all(self.action_space[0].contains(action) for action in actions)
-        return super().step(actions)
-
-
 class Counting(ColumnarProbe):
     """Plays how often it has acted in the running game, which it remembers for each place."""
 

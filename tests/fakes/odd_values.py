@@ -12,7 +12,6 @@ from typing import Any
 
 import gymnasium
 import numpy as np
-import torch
 from gymnasium import spaces
 from gymnasium.vector import AutoresetMode, VectorEnv
 from gymnasium.vector.utils import batch_space
@@ -60,7 +59,6 @@ RIGHT: dict[str, tuple[gymnasium.Space[Any], Any, Any]] = {
     "a list": (BYTES, np.zeros(2, np.uint8), [200, 0]),
     "a column": (BYTES, np.zeros(2, np.uint8), np.array([[200], [0]], np.uint8)),
     "a row": (BYTES, np.zeros(2, np.uint8), np.array([[200, 0]], np.uint8)),
-    "a tensor": (FLOATS, np.zeros(2, np.float32), torch.tensor([200.0, 0.0], requires_grad=True)),
     "whole numbers": (FLOATS, np.zeros(2, np.float32), np.array([200, 0])),
     "float64": (FLOATS, np.zeros(2, np.float32), np.array([200.0, 0.0])),
     "a read-only array": (FLOATS, np.zeros(2, np.float32), np.broadcast_to(np.float32(200), 2)),
@@ -246,8 +244,8 @@ class Vector(VectorEnv[Any, Any, Any]):
             return {key: self._many(part) for key, part in value.items()}
         if isinstance(value, tuple):
             return tuple(map(self._many, value))
-        if isinstance(value, torch.Tensor):
-            return torch.stack([value] * self.num_envs)
+        if hasattr(value, "expand"):  # a tensor
+            return value.expand(self.num_envs, *value.shape)
         if isinstance(value, np.ndarray | np.generic | bool | int | float):
             return np.stack([np.asarray(value)] * self.num_envs)
         return [value] * self.num_envs

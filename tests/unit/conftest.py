@@ -11,9 +11,12 @@ from pathlib import Path
 import pytest
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def env_helpers() -> Iterator[None]:
-    """Python's helpers of child processes begin and end outside of the tests, which see leaks."""
+    """Python's helpers of child processes begin and end outside of the tests, which see leaks.
+
+    Children import the module of the environment: torch must not be among what that imports.
+    """
     resource_tracker.ensure_running()
     multiprocessing.get_context("forkserver").set_forkserver_preload(["hpcdi.env.gymnasium"])
     forkserver.ensure_running()

@@ -141,7 +141,10 @@ def test_actions_that_do_not_count_from_zero() -> None:
     with (
         registered_probes(),
         marine(
-            port, policy="test_columnar", collector_episode_num=4, env_id="fakes.battles:FromOne"
+            port,
+            policy="test_columnar",
+            collector_episode_num=4,
+            env_id="fakes.battle_envs:FromOne",
         ) as made,
     ):
         do(made, port, "task", opponents=SELF)

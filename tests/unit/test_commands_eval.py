@@ -91,12 +91,12 @@ def test_what_people_read(kept: Callable[[str], Path], capsys: pytest.CaptureFix
         assert said in out, said
 
 
-@pytest.mark.parametrize("name", RUNS)
+@pytest.mark.parametrize("name", ["dqn", "pendulum", "battle"])
 def test_the_same_seed_gives_the_same_figures(
     kept: Callable[[str], Path], told: Callable[..., dict[str, Any]], name: str
 ) -> None:
     def episodes(*arguments: str) -> Any:
-        said = told(kept(name), *arguments, "--episodes", "6")
+        said = told(kept(name), *arguments, "--episodes", "3")
         return said["returns"], said["lengths"]
 
     first = episodes("--seed", "3")

@@ -8,7 +8,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from fakes.battles import RockPaperScissors, first_legal, minimax
+from fakes.battle_envs import RockPaperScissors
+from fakes.battles import first_legal, minimax
 from hpcdi.env.best_response import Act, SmallGame, best_response_value, best_responses
 from hpcdi.env.games import KuhnPoker
 from hpcdi.env.pettingzoo import PettingZooEnv

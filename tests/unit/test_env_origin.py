@@ -6,13 +6,11 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import gymnasium
 import numpy as np
 import pytest
 import torch
-from gymnasium import spaces
-from pettingzoo import ParallelEnv
 
+from fakes.far_map import FAR
 from hpcdi.commands.export_source import check
 from hpcdi.env.create import create_env_manager, get_env_cls
 from hpcdi.env.manager import EnvManager
@@ -26,88 +24,6 @@ from hpcdi.run.experiment import load_experiment
 from hpcdi.run.request import RunRequest
 
 pytestmark = pytest.mark.usefixtures("env_helpers")
-FAR = 5_400_000.3
-BOX = spaces.Box(-np.inf, np.inf, (2,), np.float64)
-
-
-class Map(gymnasium.Env[Any, Any]):
-    """A position far from 0, which moves by 0.1, and an angle."""
-
-    action_space = spaces.Discrete(2)
-
-    def __init__(self, form: str = "bare", low: float = -np.inf, scale: float = 1.0) -> None:
-        self.form, self._far = form, FAR * scale
-        box = spaces.Box(low, -low, (2,), np.float64)
-        if form == "float32":  # and yet it returns float64
-            box = spaces.Box(-np.inf, np.inf, (2,), np.float32)
-        self.observation_space = {
-            "nested": lambda: spaces.Dict(arm=spaces.Dict(at=box), other=spaces.Discrete(3)),
-            "tuple": lambda: spaces.Tuple((spaces.Discrete(3), box)),
-            "masked": lambda: spaces.Dict(observation=box, action_mask=spaces.MultiBinary(2)),
-        }.get(form, lambda: box)()
-
-    def _seen(self) -> Any:
-        at = np.array([self._far + 0.1 * self._t, 0.5])
-        return {
-            "nested": {"arm": {"at": at}, "other": 1},
-            "tuple": (1, at),
-            "masked": {"observation": at, "action_mask": np.ones(2, np.int8)},
-            "list": at.tolist(),
-        }.get(self.form, at)
-
-    def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
-        self._t = 0
-        return self._seen(), {}
-
-    def step(self, action: Any) -> Any:
-        self._t += 1
-        return self._seen(), 0.0, self._t == 2, False, {}
-
-
-class MapVector(gymnasium.vector.VectorEnv[Any, Any, Any]):
-    """The same, vectorised."""
-
-    metadata = {"autoreset_mode": gymnasium.vector.AutoresetMode.NEXT_STEP}  # noqa: RUF012
-
-    def __init__(self, num_envs: int, **_: Any) -> None:
-        self.num_envs, self.single_observation_space = num_envs, BOX
-        self.single_action_space = spaces.Discrete(2)
-
-    def reset(self, *, seed: Any = None, options: Any = None) -> Any:
-        return np.tile([FAR, 0.5], (self.num_envs, 1)), {}
-
-    def step(self, actions: Any) -> Any:
-        no = np.zeros(self.num_envs, bool)
-        return np.tile([FAR + 0.1, 0.5], (self.num_envs, 1)), no * 1.0, no, no, {}
-
-
-class MapPair(ParallelEnv[str, Any, Any]):
-    """The same, of two players."""
-
-    metadata = {"name": "map_v0"}  # noqa: RUF012
-    possible_agents = ["a", "b"]  # noqa: RUF012
-
-    def __init__(self, **_: Any) -> None:
-        self._one = Map()
-
-    def observation_space(self, agent: str) -> Any:
-        return BOX
-
-    def action_space(self, agent: str) -> Any:
-        return spaces.Discrete(2)
-
-    def reset(self, seed: int | None = None, options: Any = None) -> Any:
-        self.agents = ["a", "b"]
-        return dict.fromkeys("ab", self._one.reset()[0]), {"a": {}, "b": {}}
-
-    def step(self, actions: Any) -> Any:
-        seen, _, over, _, _ = self._one.step(0)
-        self.agents = [] if over else ["a", "b"]
-        ends = dict.fromkeys("ab", over), dict.fromkeys("ab", False)
-        return dict.fromkeys("ab", seen), dict.fromkeys("ab", 0.0), *ends, {"a": {}, "b": {}}
-
-
-gymnasium.register("test/Map-v0", f"{__name__}:Map", vector_entry_point=f"{__name__}:MapVector")
 FORMS: dict[str, tuple[str, dict[str, Any]]] = {
     "bare": ("observation", {}),
     "list": ("observation", {"kwargs": {"form": "list"}}),
@@ -118,12 +34,12 @@ FORMS: dict[str, tuple[str, dict[str, Any]]] = {
     "child": ("observation", {"manager": {"type": "subprocess"}}),
     "sync": ("observation", {"vectorization": "sync"}),
     "vector": ("observation", {"env_id": "test/Map-v0", "vectorization": "vector_entry_point"}),
-    "players": ("observation", {"type": "pettingzoo", "env_id": f"{__name__}:MapPair"}),
+    "players": ("observation", {"type": "pettingzoo", "env_id": "fakes.far_map:MapPair"}),
 }
 
 
 def config(**settings: Any) -> Any:
-    cfg = {"type": "gymnasium", "env_id": f"{__name__}:Map", "collector_env_num": 2, **settings}
+    cfg = {"type": "gymnasium", "env_id": "fakes.far_map:Map", "collector_env_num": 2, **settings}
     return get_env_cls(cfg).parse_config(cfg)
 
 
@@ -174,7 +90,7 @@ def test_an_origin_of_others_is_refused() -> None:
 
 def test_an_experiment_takes_it_by_itself_and_says_so(tmp_path: Path) -> None:
     file = tmp_path / "map.yaml"
-    file.write_text(f"env: {{env_id: '{__name__}:Map'}}\npolicy: {{type: dqn}}\n")
+    file.write_text("env: {env_id: 'fakes.far_map:Map'}\npolicy: {type: dqn}\n")
     compiled, _ = load_experiment(str(file), [])
     assert compiled.config.env.origins == {"observation": (5_400_000.0, 0.0)}
     assert "observation minus (5,400,000, 0)" in "\n".join(compiled.notes)
@@ -186,7 +102,7 @@ def test_frames_of_a_stack_have_one_origin(tmp_path: Path) -> None:
     file = tmp_path / "map.yaml"
     stack = "{type: FrameStackObservation, stack_size: 2, padding_type: zero}"
     file.write_text(
-        f"env: {{env_id: '{__name__}:Map', wrappers: [{stack}]}}\n"
+        f"env: {{env_id: 'fakes.far_map:Map', wrappers: [{stack}]}}\n"
         "policy: {type: dqn, other: {replay_buffer: {frames: [observation]}}}\n"
     )
     compiled, _ = load_experiment(str(file), [])

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib
-import os
 from collections.abc import Iterator
 from functools import partial
 from types import SimpleNamespace
@@ -13,7 +12,7 @@ import gymnasium
 import numpy as np
 import pytest
 
-from fakes.battles import FromOne
+from fakes.battle_envs import FromOne, SeedsBattle, ThreeEnv
 from fakes.env_managers import of_games
 from fakes.spaces import simple_spaces
 from hpcdi.api import _type_of
@@ -23,7 +22,6 @@ from hpcdi.env.pettingzoo import BattleEnv, PettingZooEnv, as_battle, teams_of
 from hpcdi.env.probe import get_spaces, look_at
 from hpcdi.env.team import TeamEnv
 from hpcdi.errors import ConfigError, EnvError, EnvValueError
-from hpcdi.types import Array
 from hpcdi.worker.dict_envs import DictManager
 
 pytest.importorskip("pettingzoo")
@@ -107,44 +105,6 @@ def test_only_the_player_whose_turn_it_is_acts(actions: list[Any]) -> None:
         env.step(actions)
 
 
-class ThreeEnv:
-    """All three act at once; the last drops out in the second step, the others in the fourth."""
-
-    possible_agents = ("a", "b", "c")
-    metadata: dict[str, Any] = {}  # noqa: RUF012
-
-    def __init__(self, exit_at: int = 0) -> None:
-        self.agents: list[str] = []
-        self._exit_at, self._life = exit_at, 0
-
-    def observation_space(self, name: str) -> Any:
-        return gymnasium.spaces.Box(0, 9, (1,), np.float32)
-
-    def action_space(self, name: str) -> Any:
-        return gymnasium.spaces.Discrete(4)
-
-    def reset(self, seed: int | None = None, options: Any = None) -> Any:
-        self.agents, self._steps = list(self.possible_agents), 0
-        return {name: np.zeros(1, np.float32) for name in self.agents}, {n: {} for n in self.agents}
-
-    def step(self, actions: dict[str, int]) -> Any:
-        assert actions.keys() == set(self.agents)
-        self._steps += 1
-        self._life += 1
-        if self._life == self._exit_at:
-            os._exit(3)
-        over = {n: self._steps == 4 or (n == "c" and self._steps == 2) for n in self.agents}
-        seen = {n: np.full(1, self._steps, np.float32) for n in self.agents}
-        paid = {n: float(actions[n]) for n in self.agents}
-        no = dict.fromkeys(self.agents, False)
-        told: dict[str, Any] = {n: {} for n in self.agents}
-        self.agents = [n for n in self.agents if not over[n]]
-        return seen, paid, over, no, told
-
-    def close(self) -> None:
-        """Nothing is open."""
-
-
 def test_three_at_once_and_one_drops_out() -> None:
     env = as_battle(ThreeEnv())
     assert [seen.tolist() for seen in env.reset(seed=0)] == [[0.0]] * 3
@@ -163,14 +123,8 @@ def test_three_at_once_and_one_drops_out() -> None:
     assert [info["terminated"] for info in env.step([1, 2, 3])[3]] == [False] * 3
 
 
-class FourEnv(ThreeEnv):
-    """Another one, with names of its own."""
-
-    possible_agents = ("red_1", "blue_1", "red_2", "blue_2")  # type: ignore[assignment]
-
-
 def test_teams_are_named_by_the_players() -> None:
-    here = f"{__name__}:FourEnv"
+    here = "fakes.battle_envs:FourEnv"
     by_name = {"red": ["red_1", "red_2"], "blue": ["blue_2", 1]}
     cfg = {"env_id": here, "teams": by_name, "collector_env_num": 1}
     assert look_at(PettingZooEnv.parse_config(cfg)).teams == 2
@@ -195,30 +149,6 @@ def test_teams_are_named_by_the_players() -> None:
     assert "env.teams.d: 4 is no player" in said
     with pytest.raises(ConfigError, match="blue_1, red_2, blue_2 must be in a team, too"):
         PettingZooEnv.make_single(config(here, teams={"a": ["red_1"]}))
-
-
-class SeedsBattle:
-    """A battle environment of the seeds' kind."""
-
-    agent_num = 2
-
-    def __init__(self) -> None:
-        self.seeded: int | None = None
-
-    def seed(self, seed: int, dynamic_seed: bool = True) -> None:
-        self.seeded = seed
-
-    def reset(self) -> Array:
-        return np.zeros((2, 3), np.float32)
-
-    def step(self, actions: Any) -> Any:
-        info = [{"eval_episode_return": 1.0}, {"eval_episode_return": -1.0}]
-        return SimpleNamespace(
-            obs=np.ones((2, 3)), reward=[np.ones(1), -np.ones(1)], done=True, info=info
-        )
-
-    def close(self) -> None:
-        """Nothing is open."""
 
 
 def test_actions_of_a_battle_count_from_zero(form: str) -> None:

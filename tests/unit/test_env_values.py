@@ -19,6 +19,9 @@ from hpcdi.env.wrappers import Checked
 from hpcdi.errors import EnvError, EnvValueError
 
 pytestmark = pytest.mark.usefixtures("env_helpers")
+# here and not there: child processes import what is there, and torch would take long
+TENSOR = torch.tensor([200.0, 0.0], requires_grad=True)
+RIGHT["a tensor"] = (spaces.Box(-np.inf, np.inf, (2,), np.float32), np.zeros(2, np.float32), TENSOR)
 HERE = [kind for kind in KINDS if kind != "child"]
 
 

@@ -1,6 +1,7 @@
 """DI-engine's serial entries, as they are or with one changed import; prints every evaluation.
 
     python tests/upstream/entry.py {ding,hpcdi} ENTRY CONFIG ENV_STEPS EVAL_FREQ [--own-draws SEED]
+    python tests/upstream/entry.py {ding,hpcdi}  # a run for each line of such arguments on stdin
 
 ENTRY is "serial", "onpolicy", "ngu" or "ppg"; CONFIG a module below `dizoo` that holds
 `main_config` and `create_config`; EVAL_FREQ takes the place of the configuration's, unless it is 0.
@@ -14,6 +15,7 @@ import importlib
 import json
 import os
 import random
+import signal
 import sys
 import tempfile
 import time
@@ -32,6 +34,8 @@ ENTRIES = {
     "ppg": ("dizoo.classic_control.cartpole.entry.cartpole_ppg_main", "main"),
 }
 """Module and function of each entry."""
+LIMIT_S = 300
+"""For a run."""
 
 
 def entry_of(worker: str, name: str) -> ModuleType:
@@ -109,10 +113,9 @@ def run(
     return rows
 
 
-def main() -> None:
-    """Run it in a folder that is thrown away."""
-    package, entry, config, env_steps, eval_freq, *more = sys.argv[1:]
-    stubs.install()
+def printed(package: str, arguments: list[str]) -> None:
+    """Runs it in a folder that is thrown away."""
+    entry, config, env_steps, eval_freq, *more = arguments
     with tempfile.TemporaryDirectory() as folder:
         os.chdir(folder)
         with contextlib.redirect_stdout(sys.stderr):
@@ -125,7 +128,35 @@ def main() -> None:
                 int(more[1]) if more else None,
             )
         os.chdir("/")
-    print(json.dumps(rows))
+    print(json.dumps(rows), flush=True)
+
+
+def serve(package: str) -> None:
+    """Runs each line in a fork: what all import, which takes as long as a run, is imported once.
+
+    Prints an empty line for a run that failed or took too long.
+    """
+    with contextlib.redirect_stdout(sys.stderr):
+        for name in ("ding.entry", "ding.policy", f"{package}.worker"):
+            importlib.import_module(name)
+    for line in sys.stdin:
+        child = os.fork()
+        if child == 0:
+            signal.alarm(LIMIT_S)
+            printed(package, line.split())
+            os._exit(0)
+        if os.waitpid(child, 0)[1] != 0:
+            print(flush=True)
+
+
+def main() -> None:
+    """One run, or one for each line."""
+    package, *arguments = sys.argv[1:]
+    stubs.install()
+    if arguments:
+        printed(package, arguments)
+    else:
+        serve(package)
 
 
 if __name__ == "__main__":

@@ -6,6 +6,7 @@ same for the evaluations to come at the same steps and to have the same returns.
 
 from __future__ import annotations
 
+import contextlib
 import importlib.util
 import json
 import os
@@ -13,23 +14,22 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 HERE = Path(__file__).parent
 CARTPOLE, PENDULUM = (f"classic_control.{name}.config.{name}" for name in ("cartpole", "pendulum"))
-RUNS = [
+RUNS = [  # each is evaluated again after it has learnt
     ("serial", f"{CARTPOLE}_dqn_config", 600, 40),
     ("onpolicy", f"{CARTPOLE}_ppo_config", 1500, 16),
     ("onpolicy", f"{CARTPOLE}_a2c_config", 1000, 5),
     ("onpolicy", f"{CARTPOLE}_pg_config", 4000, 1),
-    ("serial", f"{CARTPOLE}_impala_config", 1500, 30),
-    ("serial", f"{CARTPOLE}_r2d2_config", 2200, 5),
-    ("serial", f"{CARTPOLE}_c51_config", 1000, 20),
+    ("serial", f"{CARTPOLE}_impala_config", 1000, 30),
+    ("serial", f"{CARTPOLE}_r2d2_config", 1500, 5),
+    ("serial", f"{CARTPOLE}_c51_config", 700, 20),
     ("serial", f"{CARTPOLE}_rainbow_config", 1000, 15),
-    ("serial", f"{CARTPOLE}_acer_config", 1500, 10),
-    ("ngu", f"{CARTPOLE}_ngu_config", 1000, 10),
+    ("serial", f"{CARTPOLE}_acer_config", 1000, 10),
+    ("ngu", f"{CARTPOLE}_ngu_config", 700, 10),
     ("ppg", f"{CARTPOLE}_ppg_config", 700, 10),
     ("serial", f"{PENDULUM}_sac_config", 1300, 10),
     ("serial", f"{PENDULUM}_td3_config", 1000, 5),
@@ -43,33 +43,36 @@ pytestmark = [
 ]
 
 
-def evaluations(*arguments: object) -> Iterator[list[dict[str, Any]]]:
-    """Evaluations by DI-engine and by hpcdi, each in a process of its own, at the same time."""
-    root = str(HERE.parent.parent)
-    started = [
-        subprocess.Popen(
-            [sys.executable, HERE / "entry.py", package, *map(str, arguments)],
-            env={**os.environ, "PYTHONPATH": root, "PYTHONWARNINGS": "ignore"},
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
-        for package in ("ding", "hpcdi")
-    ]
-    try:
-        for process in started:
-            out, err = process.communicate(timeout=300)
-            assert process.returncode == 0, err[-3000:]
-            yield json.loads(out.splitlines()[-1])
-    finally:
-        for process in started:
-            process.kill()
-            process.wait()
+@pytest.fixture(scope="module")
+def servers() -> Iterator[list[subprocess.Popen[str]]]:
+    """DI-engine and hpcdi, each in a process that forks one for each run."""
+    environment = {"PYTHONPATH": str(HERE.parent.parent), "PYTHONWARNINGS": "ignore"}
+    with contextlib.ExitStack() as stack:
+        yield [
+            stack.enter_context(
+                subprocess.Popen(
+                    [sys.executable, HERE / "entry.py", package],
+                    env={**os.environ, **environment},
+                    stdin=subprocess.PIPE,
+                    stdout=subprocess.PIPE,
+                    text=True,
+                )
+            )
+            for package in ("ding", "hpcdi")
+        ]  # whose end of file, as the stack closes, is their end
 
 
 @pytest.mark.parametrize("run", RUNS, ids=lambda run: run[1].rpartition(".")[2])
-def test_one_changed_import(run: tuple[str, str, int, int]) -> None:
-    theirs, ours = evaluations(*run)
+def test_one_changed_import(
+    servers: list[subprocess.Popen[str]], run: tuple[str, str, int, int]
+) -> None:
+    for server in servers:  # both run at the same time
+        assert server.stdin is not None
+        server.stdin.write(" ".join(map(str, run)) + "\n")
+        server.stdin.flush()
+    lines = [server.stdout.readline() for server in servers if server.stdout is not None]
+    assert "\n" not in lines, "one has failed, see what it has written to stderr"
+    theirs, ours = map(json.loads, lines)
     assert len(theirs) >= 2
     for one, other in zip(ours, theirs, strict=True):
         # DI-engine's evaluator shortens returns to float32
