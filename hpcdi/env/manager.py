@@ -26,6 +26,7 @@ from types import MappingProxyType
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from hpcdi.config.env import ManagerConfig
 from hpcdi.config.schedule import Scheduled
@@ -68,7 +69,9 @@ class Turns:
         pending: bool [rows]; who has acted, and whose transition is not complete.
     """
 
-    def __init__(self, rows: int, *, takes_turns: bool = False, dtype: Any = np.float32) -> None:
+    def __init__(
+        self, rows: int, *, takes_turns: bool = False, dtype: npt.DTypeLike = np.float32
+    ) -> None:
         self._takes_turns = takes_turns
         self._none = np.zeros(rows, dtype=bool)
         self._none.flags.writeable = False
@@ -251,9 +254,9 @@ class EnvManager(Closing):
         self._backend, self._settings = backend, settings or ManagerConfig()
         self.seeds = SeedStreams(seed, self.env_num)
         self._quota: int | Sequence[int] | None = episode_num
-        self._follow = (self._settings.auto_reset,) * self.env_num
+        self._all_go_on = (self._settings.auto_reset,) * self.env_num
         self._seeds = np.full((self.env_num, 2), (NO_SEED, 0), np.int64)
-        self._of_rows: Array | None = None  # those of rows; None: they have none of their own
+        self._row_seeds: Array | None = None  # None: environments have no seeds of their own
         self._retired = np.zeros(self.env_num, dtype=bool)
         self._record = self._new_record()
         self._renewal = Renewal(self._settings.renewal, self.env_num, self._bytes_of)
@@ -469,13 +472,13 @@ class EnvManager(Closing):
         """
         backend, turns, episodes, began = self._backend, self._turns, self._episodes, self.ready
         turns.begin(began)
-        goes_on, seeds, following = self._goes_on(), self._of_rows, self.seeds.following()
+        goes_on, seeds, following = self._goes_on(), self._row_seeds, self.seeds.following()
         step = backend.step(action, began, following, goes_on)
         if step.ends:
             follow = [env for env in step.ends if goes_on[env]]
-            if self._of_rows is not None:
+            if self._row_seeds is not None:
                 begun = {env: EpisodeStart(following[env], exists=True) for env in follow}
-                self._note(begun, is_later=True)
+                self._note_seeds(begun, is_later=True)
             self.seeds.took(follow)
         failures, failed = self._failures(step), None
         if failures:
@@ -500,7 +503,7 @@ class EnvManager(Closing):
             seeds, step.infos,
         )  # fmt: skip
 
-    def _note(self, starts: Mapping[int, EpisodeStart], *, is_later: bool = False) -> None:
+    def _note_seeds(self, starts: Mapping[int, EpisodeStart], *, is_later: bool = False) -> None:
         """Note by which seeds episodes have begun; see `Step.seeds`, `Backend.seed_taken`."""
         self._seeds = self._seeds.copy()  # steps have the other
         for env, start in starts.items():
@@ -511,9 +514,9 @@ class EnvManager(Closing):
                 self._seeds[env] = NO_SEED if seed is None else seed, 0
         facts = self._backend.facts
         players = 1 if facts is None else facts.players
-        self._of_rows = np.tile(self._seeds, (players, 1)) if players > 1 else self._seeds
+        self._row_seeds = np.tile(self._seeds, (players, 1)) if players > 1 else self._seeds
         if not is_later and (self._seeds[:, 0] == NO_SEED).all():
-            self._of_rows = None
+            self._row_seeds = None
 
     def _too_long(self, step: BackendStep) -> list[int]:
         """Returns environments whose episodes are to be cut; warns where none has ever ended."""
@@ -556,7 +559,7 @@ class EnvManager(Closing):
     def _goes_on(self) -> Sequence[bool]:
         """Returns whether an episode follows the running one: not after the last of a quota."""
         if (self._quota is None and not self._renewal.is_on) or not self._settings.auto_reset:
-            return self._follow
+            return self._all_go_on
         following: list[bool] = ((self._episodes.left > 1) & ~self._renewal.due).tolist()
         return following
 
@@ -605,7 +608,9 @@ class EnvManager(Closing):
         try:
             drawn = self._backend.render()
         except EnvFailure as failure:
-            raise EnvError(f"render() of an environment failed: {_text(failure)}") from failure
+            raise EnvError(
+                f"render() of an environment failed: {_with_detail(failure)}"
+            ) from failure
         pictures = [np.asarray(0 if picture is None else picture) for picture in drawn]
         for env, picture in enumerate(pictures):
             if picture.ndim != 3:
@@ -625,7 +630,7 @@ class EnvManager(Closing):
         try:
             return self._backend.call(env, name, args)
         except EnvFailure as failure:
-            message = f"{name}() of environment {env} failed: {_text(failure)}"
+            message = f"{name}() of environment {env} failed: {_with_detail(failure)}"
             raise EnvError(message) from failure
 
     # ---- beginning episodes, and failing
@@ -650,15 +655,15 @@ class EnvManager(Closing):
     def _failures_at_start(self, starts: Mapping[int, EpisodeStart]) -> dict[int, EnvFailure]:
         """Have environments begin an episode; returns those that failed."""
         failed = self._backend.start(starts)
-        self._note({env: start for env, start in starts.items() if env not in failed})
+        self._note_seeds({env: start for env, start in starts.items() if env not in failed})
         self._renewal.made(env for env, start in starts.items() if not start.exists)
         if len(failed) == len(starts):
             return failed
         begun = self._rows_of(env for env in starts if env not in failed) & self._backend.acts
         wrong = self._without_choice(begun)
         if not _are_finite(self._backend.observation):
-            for row in np.flatnonzero(_odd_rows(self._backend.observation) & begun).tolist():
-                failure = self._odd("a first observation", self._backend.observation, row)
+            for row in np.flatnonzero(_rows_not_finite(self._backend.observation) & begun).tolist():
+                failure = self._not_finite("a first observation", self._backend.observation, row)
                 wrong[row % self.env_num] = failure
         self._warn_of_bounds(begun)
         if wrong and self._backend.fails_as_one:
@@ -690,20 +695,20 @@ class EnvManager(Closing):
                 ("an observation", step.successor, step.over),
                 ("a reward", {"": step.reward}, step.over),
             ):
-                for row in np.flatnonzero(_odd_rows(columns) & rows).tolist():
+                for row in np.flatnonzero(_rows_not_finite(columns) & rows).tolist():
                     at = 0 if rows is begun else self._episodes.length(row) + 1
-                    failed[row % self.env_num] = self._odd(what, columns, row, at)
+                    failed[row % self.env_num] = self._not_finite(what, columns, row, at)
         if failed and backend.fails_as_one:
             return {0: next(iter(failed.values()))}
         return failed
 
-    def _odd(self, what: str, columns: Columns, row: int, step: int = 0) -> EnvFailure:
+    def _not_finite(self, what: str, columns: Columns, row: int, step: int = 0) -> EnvFailure:
         """The failure of a row that is not finite.
 
         Raises:
             EnvValueError: it is an infinite reward: NaN comes by accident, and this is meant.
         """
-        name, value = _first_odd(columns, row)
+        name, value = _first_not_finite(columns, row)
         found = "NaN" if math.isnan(value) else "infinite, or beyond float32"
         kind = f"{what if not name else f'{what} ({name})'} that is {found}"
         place = f" in step {step} of its episode" if step else ""
@@ -816,7 +821,7 @@ class EnvManager(Closing):
             f"env.manager.max_retry{timeouts}"
         )
         error = EnvError(
-            f"{name} failed {activity}, {too_often}: {_text(failure)}"
+            f"{name} failed {activity}, {too_often}: {_with_detail(failure)}"
             f"{'' if failure.is_final else advice}"
         )
         error.__cause__ = failure
@@ -944,7 +949,7 @@ def _are_finite(columns: Columns) -> bool:
     return True
 
 
-def _odd_rows(columns: Columns) -> Array:
+def _rows_not_finite(columns: Columns) -> Array:
     """Returns where a number is NaN or infinite, bool [rows]."""
     floats = [column for column in columns.values() if column.dtype.kind == "f"]
     found = [~np.isfinite(column).reshape(len(column), -1).all(axis=1) for column in floats]
@@ -952,7 +957,7 @@ def _odd_rows(columns: Columns) -> Array:
     return rows
 
 
-def _first_odd(columns: Columns, row: int) -> tuple[str, float]:
+def _first_not_finite(columns: Columns, row: int) -> tuple[str, float]:
     """Returns the column of a row's first number that is NaN or infinite, and that number."""
     for name, column in columns.items():
         numbers = np.ravel(column[row])
@@ -961,6 +966,6 @@ def _first_odd(columns: Columns, row: int) -> tuple[str, float]:
     return "", math.nan
 
 
-def _text(failure: EnvFailure) -> str:
+def _with_detail(failure: EnvFailure) -> str:
     """Returns a failure's cause, and its traceback where there is one."""
     return f"{failure.cause}\n{failure.detail}" if failure.detail else failure.cause
