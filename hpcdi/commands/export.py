@@ -21,6 +21,7 @@ from hpcdi.commands.saved_policy import LoadedPolicy, find_policy, load_policy
 from hpcdi.config.team import TeamConfig
 from hpcdi.dataclass import dataclass
 from hpcdi.errors import EXIT_DONE, LaunchError, PolicyError, PolicyFileError
+from hpcdi.policy.base import ColumnarActor
 from hpcdi.run.run_folder import short
 from hpcdi.store.atomic import published
 from hpcdi.store.disk_full import or_refuse
@@ -233,7 +234,7 @@ def _together(loaded: LoadedPolicy, actors: Sequence[ProgramActor]) -> Any:
     return loaded.mode.get_attribute("acting_by")(actors)
 
 
-def _play(actor: Any, loaded: LoadedPolicy, given: Namespace, file: Path) -> None:
+def _play(actor: ColumnarActor, loaded: LoadedPolicy, given: Namespace, file: Path) -> None:
     """Let the program play episodes beside the policy.
 
     Raises:

@@ -36,7 +36,7 @@ class ProgramActor:
         self._state: dict[str, Array] = {}
 
     def act(self, observation: Columns, setting: Settings, rows: Array | None = None) -> Columns:  # noqa: ARG002
-        """See `ColumnarActor.act`."""
+        """See `Actor.act`."""
         count = column_rows(observation)
         rows = np.arange(count) if rows is None else np.asarray(rows)
         self._grow(int(rows.max(initial=-1)) + 1)

@@ -27,12 +27,11 @@ from hpcdi.league.battle_agent import (
     OPPONENTS,
     TEAM,
     BattleAgent,
-    Player,
     Players,
     in_turn,
     remembers,
 )
-from hpcdi.policy.base import actor_of
+from hpcdi.policy.base import Actor, actor_of
 from hpcdi.policy.create import create_policy
 from hpcdi.policy.exploration import RandomActor
 from hpcdi.roles.collector.evaluation import evaluate
@@ -163,14 +162,12 @@ class PartlyRandom:
         rng: decides which.
     """
 
-    def __init__(
-        self, actor: Player, random: Player, share: float, rng: np.random.Generator
-    ) -> None:
+    def __init__(self, actor: Actor, random: Actor, share: float, rng: np.random.Generator) -> None:
         self._actor, self._random, self._share, self._rng = actor, random, share, rng
         self.reset = getattr(actor, "reset", None)
 
     def act(self, observation: Columns, setting: Settings, rows: Array | None = None) -> Columns:
-        """See `ColumnarActor.act`: actions alone."""
+        """See `Actor.act`: actions alone."""
         chosen = under(self._actor.act(observation, setting, rows), "action")
         is_drawn = self._rng.random(column_rows(observation)) < self._share
         drawn = self._random.act(observation, setting)
@@ -180,7 +177,7 @@ class PartlyRandom:
         return chosen
 
 
-def frozen(loaded: LoadedPolicy, seed: np.random.SeedSequence, image: PolicyImage) -> Player:
+def frozen(loaded: LoadedPolicy, seed: np.random.SeedSequence, image: PolicyImage) -> Actor:
     """Returns what acts by the parameters of an image, without exploration.
 
     Args:
@@ -354,7 +351,7 @@ class Arena(Closing):
         )
         return Result(own, (every - own) / (self.players - 1), seats)
 
-    def _made(self, image: PolicyImage) -> Player:
+    def _made(self, image: PolicyImage) -> Actor:
         actor = frozen(self._loaded, self._acts, image)
         if not self._random_share:
             return actor

@@ -17,13 +17,14 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Protocol, TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
 from hpcdi.dataclass import dataclass
 from hpcdi.errors import PolicyError
+from hpcdi.policy.base import Actor
 from hpcdi.store.policies import PolicyImage, read_policy
 from hpcdi.types import Array, Columns, Episodes, GameCounts, Games, Settings, Step
 from hpcdi.utils.nested import column_rows, take_rows, under
@@ -51,14 +52,6 @@ array; where it has several leaves, or a mask of legal actions, a dict of its co
 ``observation`` and ``action_mask``."""
 
 
-class Player(Protocol):
-    """What acts for a player; a `ColumnarActor` is one."""
-
-    def act(self, observation: Columns, setting: Settings, rows: Array | None = None) -> Columns:
-        """See `ColumnarActor.act`."""
-        ...
-
-
 class Players:
     """Frozen players by name; policies are loaded from their files once, and kept up to a limit.
 
@@ -74,20 +67,20 @@ class Players:
     def __init__(
         self,
         root: str,
-        make: Callable[[PolicyImage], Player],
-        random: Player,
+        make: Callable[[PolicyImage], Actor],
+        random: Actor,
         seed: np.random.SeedSequence,
         limit_bytes: int,
-        live: Callable[[str], Player] | None = None,
+        live: Callable[[str], Actor] | None = None,
     ) -> None:
         self.loaded = 0
         """Files that were read."""
         self._root, self._make, self._random = Path(root), make, random
         self._rng, self._limit = np.random.default_rng(seed), limit_bytes
         self._live = live
-        self._cache: OrderedDict[str, tuple[Player, int]] = OrderedDict()  # with sizes in bytes
+        self._cache: OrderedDict[str, tuple[Actor, int]] = OrderedDict()  # with sizes in bytes
 
-    def get(self, source: str) -> Player:
+    def get(self, source: str) -> Actor:
         """Returns what acts for a source: "random", ``module:function``, or a policy file.
 
         Raises:
@@ -107,7 +100,7 @@ class Players:
             self._cache.popitem(last=False)
         return self._cache[source][0]
 
-    def live(self, name: str) -> Player:
+    def live(self, name: str) -> Actor:
         """Returns what acts for another player that learns.
 
         Raises:
@@ -125,7 +118,7 @@ class Script:
         self._play, self._rng = play, rng
 
     def act(self, observation: Columns, _setting: Settings, _rows: Array | None = None) -> Columns:
-        """See `ColumnarActor.act`."""
+        """See `Actor.act`."""
         rows = [take_rows(observation, row) for row in range(column_rows(observation))]
         arguments: Sequence[Array | Columns] = rows
         if observation.keys() == {"observation"}:
@@ -138,7 +131,7 @@ class Game:
     """Who plays in an environment, by team."""
 
     names: list[str]
-    players: list[Player]
+    players: list[Actor]
 
 
 class BattleAgent:
@@ -161,7 +154,7 @@ class BattleAgent:
         self,
         env_num: int,
         teams: Sequence[Sequence[int]],
-        actor: Player,
+        actor: Actor,
         players: Players,
         rng: np.random.Generator,
         seating: Callable[[int, int, int], int] | None = None,
@@ -180,7 +173,7 @@ class BattleAgent:
         self._played = [0] * env_num  # games since `begin`
 
     def act(self, observation: Columns, setting: Settings, rows: Array | None = None) -> Columns:
-        """Have all players act whose turn it is; see `ColumnarActor.act`.
+        """Have all players act whose turn it is; see `Actor.act`.
 
         Args:
             observation: each [rows, ...].
@@ -191,7 +184,7 @@ class BattleAgent:
         self._opponents = setting.pop(OPPONENTS, self._opponents)
         self._learner = setting.pop(LEARNER, self._learner)
         rows = np.arange(len(self.learns)) if rows is None else rows
-        turns: dict[int, tuple[str, Player, list[int]]] = {}
+        turns: dict[int, tuple[str, Actor, list[int]]] = {}
         for place, row in enumerate(rows.tolist()):
             game = self._games[row % self._env_num] or self._draw(row % self._env_num)
             team = self._team_of[row // self._env_num]
@@ -278,7 +271,7 @@ class BattleAgent:
             self.learns[self._rows_of(team, env)] = name == self._learner
         return game
 
-    def _player(self, name: str) -> Player:
+    def _player(self, name: str) -> Actor:
         """Returns what acts for a player until the end of a game, even if it leaves the cache."""
         source = self._sources.get(name, "")
         if source:

@@ -91,15 +91,8 @@ class TrainColumns:
     stacks: tuple[str, ...] = ()
 
 
-class ColumnarActor(Protocol):
-    """What acts for a policy's mode, in many environments at once. A row is a seat of one of them.
-
-    Two more methods are optional. ``reset(rows)`` is called with the numbers of rows whose episodes
-    have ended or failed (None: all rows); an actor with a memory has it. ``step_columns(reward,
-    live, over)``, all [rows], is called after each step and returns columns [rows, ...] to store
-    beside the step's: `live` rows completed a transition, in `over` rows the episode ended or
-    failed.
-    """
+class Actor(Protocol):
+    """Acts in many environments at once. A row is a seat of one of them."""
 
     def act(self, observation: Columns, setting: Settings, rows: Array | None = None) -> Columns:
         """Returns actions, and columns to store beside them, each [rows, ...].
@@ -116,6 +109,17 @@ class ColumnarActor(Protocol):
             and what else is stored with each transition.
         """
         ...
+
+
+class ColumnarActor(Actor, Protocol):
+    """What acts for a policy's mode.
+
+    Two more methods are optional. ``reset(rows)`` is called with the numbers of rows whose episodes
+    have ended or failed (None: all rows); an actor with a memory has it. ``step_columns(reward,
+    live, over)``, all [rows], is called after each step and returns columns [rows, ...] to store
+    beside the step's: `live` rows completed a transition, in `over` rows the episode ended or
+    failed.
+    """
 
     def train_columns(
         self, transitions: Mapping[str, Array], item_len: Array, last_observation: Columns

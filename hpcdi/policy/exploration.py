@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from hpcdi.errors import PolicyError
+from hpcdi.policy.base import ColumnarActor
 from hpcdi.types import ACTION_MASK, Array, Columns, Settings, Spaces
 from hpcdi.utils.nested import column_rows
 
@@ -122,11 +123,11 @@ class RandomFirst:
         random: acts at random.
     """
 
-    def __init__(self, actor: Any, random: RandomActor) -> None:
+    def __init__(self, actor: ColumnarActor, random: RandomActor) -> None:
         self._actor, self._random = actor, random
 
     def act(self, observation: Columns, setting: Settings, rows: Array | None = None) -> Columns:
-        """See `ColumnarActor.act`."""
+        """See `Actor.act`."""
         actor = self._random if setting.get(RANDOM) else self._actor
         columns: Columns = actor.act(observation, setting, rows)
         return columns
@@ -163,7 +164,7 @@ class RandomActor:
         setting: Settings,  # noqa: ARG002
         rows: Array | None = None,  # noqa: ARG002
     ) -> Columns:
-        """See `ColumnarActor.act`: actions alone, legal ones where there is a mask."""
+        """See `Actor.act`: actions alone, legal ones where there is a mask."""
         return self.draw(column_rows(observation), observation.get(ACTION_MASK))
 
     def draw(self, count: int, legal: Array | None = None) -> Columns:

@@ -31,7 +31,7 @@ from torch.nn import functional
 from hpcdi.comm import group
 from hpcdi.config.policy import TorchPolicyConfig
 from hpcdi.policy import gradient_step, networks
-from hpcdi.policy.base import TrainColumns
+from hpcdi.policy.base import ColumnarActor, TrainColumns
 from hpcdi.policy.distributions import ActionDistribution
 from hpcdi.policy.normalization import Moments, packed_moments
 from hpcdi.policy.returns import NEXT_OBSERVATION
@@ -322,7 +322,7 @@ class BonusActor:
         actor: acts.
     """
 
-    def __init__(self, policy: Any, actor: Any) -> None:
+    def __init__(self, policy: Any, actor: ColumnarActor) -> None:
         self.act = actor.act
         self._policy, self._actor = policy, actor
 

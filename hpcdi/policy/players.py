@@ -21,7 +21,7 @@ from hpcdi.config.team import TeamConfig
 from hpcdi.dataclass import dataclass
 from hpcdi.errors import Problem
 from hpcdi.policy.acting.base import SEQUENCE_LEN
-from hpcdi.policy.base import TrainColumns
+from hpcdi.policy.base import ColumnarActor, TrainColumns
 from hpcdi.policy.spaces import with_spaces
 from hpcdi.types import ACTION_MASK, Array, Columns, Leaf, RowView, Spaces
 
@@ -186,7 +186,7 @@ class Group:
 
     def train_columns(
         self,
-        actor: Any,
+        actor: ColumnarActor,
         transitions: Mapping[str, Array],
         item_len: Array,
         last_observation: Columns,
@@ -238,7 +238,7 @@ class Group:
         return TrainColumns(columns, tuple(views), tuple(stacks))
 
     def _nothing(
-        self, actor: Any, transitions: Mapping[str, Array], last: Columns, number: int
+        self, actor: ColumnarActor, transitions: Mapping[str, Array], last: Columns, number: int
     ) -> TrainColumns:
         """What the policy adds to no transitions: the columns' dtypes, by one that is dropped."""
         player = self.players[number]

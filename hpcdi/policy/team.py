@@ -15,7 +15,7 @@ import numpy as np
 
 from hpcdi.config.team import TeamConfig
 from hpcdi.errors import PolicyError
-from hpcdi.policy.base import CollectMode, EvalMode, Policy, TrainColumns
+from hpcdi.policy.base import CollectMode, ColumnarActor, EvalMode, Policy, TrainColumns
 from hpcdi.policy.create import create_policy
 from hpcdi.policy.players import Group
 from hpcdi.types import Array, Columns, Settings, Spaces
@@ -127,7 +127,7 @@ class TeamPolicy(Policy):
     def _reset_eval(self, data_id: list[int] | None = None) -> None:
         self._evaluating.reset(data_id)
 
-    def _with(self, actor: Any) -> Any:
+    def _with(self, actor: ColumnarActor) -> Any:
         return lambda name: actor if name == "columnar" else self.get_attribute(name)
 
     def _get_takes_arrays(self) -> bool:
@@ -214,7 +214,7 @@ class _TeamActor:
         self._parts = list(zip(groups, actors, strict=True))
 
     def act(self, observation: Columns, setting: Settings, rows: Array | None = None) -> Columns:
-        """See `ColumnarActor.act`: columns of each player, ``action/<player>``."""
+        """See `Actor.act`: columns of each player, ``action/<player>``."""
         outputs: Columns = {}
         count = len(next(iter(observation.values())))
         rows = np.arange(count) if rows is None else rows

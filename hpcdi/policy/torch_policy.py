@@ -41,7 +41,7 @@ from hpcdi.policy import (
     optimizers,
 )
 from hpcdi.policy.acting.base import ActingPolicy, EvaluationActor, ReplayActing, RewardTracker
-from hpcdi.policy.base import LearnMode, TrainColumns
+from hpcdi.policy.base import ColumnarActor, LearnMode, TrainColumns
 from hpcdi.policy.spaces import action_leaves, obs_leaves
 from hpcdi.types import ACTION_MASK, Array, Columns, Settings
 from hpcdi.utils.log import LOGGER
@@ -406,7 +406,7 @@ class TorchPolicy(ActingPolicy):
             self._init_collect()
         self._evaluating = self._remembering(EvaluationActor(self))
 
-    def _remembering(self, actor: Any) -> Any:
+    def _remembering(self, actor: ColumnarActor) -> ColumnarActor:
         return _RememberingActor(self, actor) if self._remembers else actor
 
     def _reset_eval(self, data_id: list[int] | None = None) -> None:
@@ -513,7 +513,7 @@ class _RememberingActor:
         actor: acts by the network and the policy's `_state`.
     """
 
-    def __init__(self, policy: TorchPolicy, actor: Any) -> None:
+    def __init__(self, policy: TorchPolicy, actor: ColumnarActor) -> None:
         self._policy, self._actor = policy, actor
         self.states = memories.EpisodeStates(
             lambda batch: memories.initial_state(policy._model, batch)
@@ -528,7 +528,7 @@ class _RememberingActor:
         return dataclasses.replace(made, stacks=self._stacks)
 
     def act(self, observation: Columns, setting: Settings, rows: Array | None = None) -> Columns:
-        """See `ColumnarActor.act`; returns also the states before the step, ``state/<name>``."""
+        """See `Actor.act`; returns also the states before the step, ``state/<name>``."""
         rows = np.arange(column_rows(observation)) if rows is None else rows
         before = self._policy._state = self.states.read(rows)
         outputs = self._actor.act(observation, setting, rows)

@@ -30,11 +30,13 @@ from hpcdi.config.schema import MINARI, ExperimentConfig
 from hpcdi.dataclass import dataclass
 from hpcdi.env.contract import Space, pick, read_spaces
 from hpcdi.errors import ConfigError, HpcdiError, Problem, ShardError, StoreError
+from hpcdi.policy.base import ColumnarActor
 from hpcdi.policy.create import get_policy_cls
 from hpcdi.policy.spaces import action_leaves
 from hpcdi.roles.collector.channels import DataPublisher
 from hpcdi.roles.collector.recorder import segment_of
 from hpcdi.store.block import Block
+from hpcdi.store.builder import Segment
 from hpcdi.store.layout import RunLayout
 from hpcdi.store.rows import rows_of, transitions
 from hpcdi.store.shards import read_blocks, survey
@@ -188,14 +190,15 @@ def fill(config: ExperimentConfig, layout: RunLayout) -> str:
     return line + f"; {counted(damaged, 'damaged block')} left out" * bool(damaged)
 
 
-def _train_columns_of(config: ExperimentConfig) -> Any:
+def _train_columns_of(config: ExperimentConfig) -> ColumnarActor:
     """Returns what adds the policy's columns: without a network, and without torch if it can."""
     policy = config.policy
     acting = POLICY_REGISTRY.core(policy.type) or get_policy_cls(policy)
-    return acting(policy, [])
+    actor: ColumnarActor = acting(policy, [])
+    return actor
 
 
-def _segment(pieces: Pieces, name: str, config: ExperimentConfig, actor: Any) -> Any:
+def _segment(pieces: Pieces, name: str, config: ExperimentConfig, actor: ColumnarActor) -> Segment:
     pieces = pieces.cut(config.policy.collect.n_sample)
     columns = {**under(pieces.columns, "observation")}
     for leaf in _leaves_of(config):

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
+import numpy as np
+
+from hpcdi.config.fields import ComponentConfig
 from hpcdi.policy.create import create_policy
 from hpcdi.roles.collector.loop import attribute_of
 
 
 def columnar_policy(
-    cfg: Any,
+    cfg: Mapping[str, Any] | ComponentConfig,
     enable_field: Sequence[str] | None = None,
     *,
-    seed: Any = None,
+    seed: np.random.SeedSequence | None = None,
     gets_weights: bool = False,
 ) -> Any:
     """Returns the policy that ``cfg.type`` names; one of dicts as one of columns.

@@ -136,7 +136,7 @@ class RandomPolicy:
         return dict(zip(data, split_columns(actions), strict=True))
 
     def act(self, observation: Columns, setting: Settings, rows: Array | None = None) -> Columns:
-        """See `ColumnarActor.act`."""
+        """See `Actor.act`."""
         return self._actor.act(observation, setting, rows)
 
     def train_columns(self, *arguments: Any) -> TrainColumns:

@@ -171,7 +171,7 @@ class DictActor:
         return self._random
 
     def act(self, observation: Columns, setting: Any, rows: Array | None = None) -> Columns:
-        """See `ColumnarActor.act`; actions alone. `setting` may be a list, one a player.
+        """See `Actor.act`; actions alone. `setting` may be a list, one a player.
 
         Raises:
             PolicyError: a policy's output lacks an environment or its action.

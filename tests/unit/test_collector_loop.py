@@ -230,7 +230,8 @@ def test_a_transition_has_what_its_step_began_with(tmp_path: Path) -> None:
 def test_a_recorder_is_full_by_transitions_where_few_step_at_once() -> None:
     no, live = np.zeros(4, bool), np.array([True, False, False, False])
     for at_once, steps in ((live, 8), (~no, 2)):
-        recorder = Recorder(shape_of(4, wait_num=1), 2)
+        actor = dqn(1).collect_mode.get_attribute("columnar")
+        recorder = Recorder(shape_of(4, wait_num=1), 2, actor)
         step = Step({}, np.zeros(4), no, no, no, at_once)
         for number in range(steps):
             assert not recorder.is_full, number

@@ -20,7 +20,7 @@ from hpcdi.env.create import get_env_cls, single_env_fns
 from hpcdi.env.in_process import LocalWorker, SingleEnvs
 from hpcdi.env.manager import EnvManager
 from hpcdi.policy.exploration import RandomActor
-from hpcdi.roles.collector.loop import policy_loop
+from hpcdi.roles.collector.loop import Loop, PolicyAgent
 from hpcdi.types import Array, Columns, Leaf, Spaces
 from hpcdi.utils.nested import under
 from hpcdi.utils.processes import resident_bytes
@@ -89,7 +89,7 @@ def _play(
 ) -> None:
     """Play at random until the budget is spent."""
     spaces = envs.spaces
-    loop = policy_loop(envs, RandomActor(_bounded(spaces), seed))
+    loop = Loop(envs, PolicyAgent(RandomActor(_bounded(spaces), seed)))
     bounds = Space.of_observations(envs.facts.observation_space, origin=origin).bounds()
     deadline = time.monotonic() + budget.seconds
     next_sample, next_s = 0, 0.0

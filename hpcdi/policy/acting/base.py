@@ -10,7 +10,7 @@ import numpy as np
 
 from hpcdi.config.policy import ReplayPolicyConfig, TorchPolicyConfig
 from hpcdi.policy.acting.network import Normalizer, Parameters
-from hpcdi.policy.base import CollectMode, EvalMode, Policy, TrainColumns
+from hpcdi.policy.base import CollectMode, ColumnarActor, EvalMode, Policy, TrainColumns
 from hpcdi.policy.returns import n_step_columns
 from hpcdi.types import ACTION_MASK, Array, Columns, Settings
 from hpcdi.utils.nested import under
@@ -40,7 +40,7 @@ class ActingPolicy(Policy):
     # ------------------------------------------------------------------ what an algorithm defines
 
     def act(self, observation: Columns, setting: Settings, rows: Array | None = None) -> Columns:
-        """Returns actions of a collector, and what is stored with them; see `ColumnarActor.act`.
+        """Returns actions of a collector, and what is stored with them; see `Actor.act`.
 
         Masks of legal actions, if the environment has them, are ``observation["action_mask"]``.
         """
@@ -213,7 +213,7 @@ class EvaluationActor:
         self.train_columns = policy.train_columns
 
     def act(self, observation: Columns, setting: Settings, rows: Array | None = None) -> Columns:
-        """See `ColumnarActor.act`: actions alone."""
+        """See `Actor.act`: actions alone."""
         if not self._policy._cfg.eval.sample:
             return self._policy.act_greedily(observation)
         return under(self._policy.act(observation, setting, rows), "action")
@@ -239,7 +239,9 @@ class RewardTracker:
         actor: acts.
     """
 
-    def __init__(self, cfg: TorchPolicyConfig, normalizer: ScalesRewards, actor: Any) -> None:
+    def __init__(
+        self, cfg: TorchPolicyConfig, normalizer: ScalesRewards, actor: ColumnarActor
+    ) -> None:
         self.act = actor.act
         self._cfg, self._normalizer, self._actor = cfg, normalizer, actor
         self._running = np.zeros(0)
@@ -272,6 +274,6 @@ class RewardTracker:
             self._actor.reset(rows)
 
 
-def _with_actor(policy: ActingPolicy, actor: Any) -> Any:
+def _with_actor(policy: ActingPolicy, actor: ColumnarActor) -> Any:
     """`get_attribute` of a mode: ``columnar`` is the mode's actor."""
     return lambda name: actor if name == "columnar" else policy.get_attribute(name)

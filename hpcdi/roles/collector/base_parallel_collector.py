@@ -25,8 +25,8 @@ from hpcdi.config.schedule import Scheduled
 from hpcdi.dataclass import dataclass
 from hpcdi.env.create import create_env_manager
 from hpcdi.errors import CommError, ConfigError, PolicyError, Problem
-from hpcdi.league.battle_agent import BattleAgent, Player, Players, in_turn, live_opponents
-from hpcdi.policy.base import ColumnarActor, Policy, actor_of
+from hpcdi.league.battle_agent import BattleAgent, Players, in_turn, live_opponents
+from hpcdi.policy.base import Actor, ColumnarActor, Policy, actor_of
 from hpcdi.policy.create import create_policy
 from hpcdi.policy.exploration import RandomActor, RandomFirst
 from hpcdi.roles.collector.hindsight import Hindsight
@@ -298,15 +298,15 @@ class BaseParallelCollector(Configurable, Closing, ABC):
         """Returns whether the next step may be made now."""
 
     @abstractmethod
-    def _policy_inference(self, observation: Any) -> Any:
+    def _policy_inference(self, observation: Columns) -> Columns:
         """The policy's outputs."""
 
     @abstractmethod
-    def _env_step(self, outputs: Any) -> Any:
+    def _env_step(self, outputs: Columns) -> Step:
         """Step the environments."""
 
     @abstractmethod
-    def _process_timestep(self, timestep: Any) -> None:
+    def _process_timestep(self, timestep: Step) -> None:
         """Record the step."""
 
     @abstractmethod
@@ -420,7 +420,7 @@ class ZerglingParallelCollector(BaseParallelCollector):
         if scheduled and not self.evaluates:
             self._env_manager.schedule(scheduled)
 
-    def _make_loop(self, settings: Any, seed: np.random.SeedSequence) -> Loop:
+    def _make_loop(self, settings: PolicyConfig, seed: np.random.SeedSequence) -> Loop:
         """Returns the stepping loop of the policy in the environments."""
         envs, actor = self._env_manager, actor_of(self._policy)
         if self._cfg.type == "marine" and envs.seats < 2:
@@ -448,9 +448,10 @@ class ZerglingParallelCollector(BaseParallelCollector):
         draws, random, scripts, acts = seed.spawn(4)
         explores = self._cfg.opponents_explore and not self.evaluates
         mode = "collect" if explores else "eval"
-        self._opponents: dict[str, tuple[Any, Any, int]] = {}  # mode, actor, version of its policy
+        # of each: a policy's mode, its actor, the policy's version
+        self._opponents: dict[str, tuple[Any, Actor, int]] = {}
 
-        def make(image: PolicyImage) -> Player:
+        def make(image: PolicyImage) -> Actor:
             policy = self._make_policy(self._task_cfg["policy"], [mode], seed=acts.spawn(1)[0])
             frozen = getattr(policy, f"{mode}_mode")
             frozen.load_state_dict({"model": image.state_dict(as_arrays=takes_arrays(frozen))})
@@ -473,7 +474,7 @@ class ZerglingParallelCollector(BaseParallelCollector):
             in_turn if self.evaluates else None,
         )
 
-    def _live(self, mode: str, seed: np.random.SeedSequence, name: str) -> Player:
+    def _live(self, mode: str, seed: np.random.SeedSequence, name: str) -> Actor:
         """Returns what acts for another player that learns, by its newest policy here."""
         if name not in self._opponents:
             policy = self._make_policy(self._task_cfg["policy"], [mode], seed=seed.spawn(1)[0])
@@ -485,8 +486,7 @@ class ZerglingParallelCollector(BaseParallelCollector):
             if info is not None:
                 acting.load_state_dict({"model": info["model"]})
                 self._opponents[name] = (acting, actor, int(info["iter"]))
-        player: Player = actor
-        return player
+        return actor
 
     def _opponents_may_act(self) -> bool:
         """Returns whether a policy has come of each learning player that may be drawn."""

@@ -13,7 +13,7 @@ import numpy as np
 
 from hpcdi.env.base import Envs
 from hpcdi.errors import EnvError
-from hpcdi.policy.base import ColumnarActor
+from hpcdi.policy.base import Actor, ColumnarActor
 from hpcdi.roles.collector.hindsight import Hindsight
 from hpcdi.roles.collector.recorder import Recorder, StepRecorder
 from hpcdi.store.builder import Segment
@@ -33,7 +33,7 @@ class Agent(Protocol):
         ...
 
     def act(self, observation: Columns, setting: Settings, rows: Array | None = None) -> Columns:
-        """See `ColumnarActor.act`."""
+        """See `Actor.act`."""
         ...
 
     def follow(self, step: Step) -> Columns:
@@ -65,7 +65,7 @@ class PolicyAgent:
 
     learns = None
 
-    def __init__(self, actor: ColumnarActor) -> None:
+    def __init__(self, actor: Actor) -> None:
         self.act = actor.act
         self._reset = getattr(actor, "reset", None)
         self._columns = getattr(actor, "step_columns", None)
@@ -214,13 +214,13 @@ class Loop:
 
 
 def policy_loop(
-    envs: Envs, actor: Any, length: int = 0, hindsight: Hindsight | None = None
+    envs: Envs, actor: ColumnarActor, length: int = 0, hindsight: Hindsight | None = None
 ) -> Loop:
     """Returns the loop of one policy.
 
     Args:
         envs: the environments.
-        actor: a `ColumnarActor`. If it has a method ``recorder(envs, length)``, that makes the
+        actor: if it has a method ``recorder(envs, length)``, that makes the
             recorder; ``bind(envs)``, if it has that, is called first.
         length: steps of each environment between two cuts; 0: nothing is recorded (evaluation).
         hindsight: see `Recorder`.

@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from hpcdi.comm.messages import CollectProgress, StopRequest
+from hpcdi.comm.messages import CollectProgress, Message, StopRequest
 from hpcdi.errors import EXIT_DONE
 from hpcdi.roles.callbacks import COLLECTOR, Callbacks, Context
 from hpcdi.roles.context import WorkerContext
@@ -28,7 +28,7 @@ class OfUser(Closing):
         send: sends a message to rank 0.
     """
 
-    def __init__(self, place: WorkerContext, send: Callable[[Any], None]) -> None:
+    def __init__(self, place: WorkerContext, send: Callable[[Message], None]) -> None:
         rank = place.link.rank
         context = Context(place.config, rank, COLLECTOR, place.layout.root)
         self._callbacks = Callbacks(context, context.add_scalar)
@@ -42,7 +42,7 @@ class OfUser(Closing):
         self._is_begun = True
         self._call("on_start")
 
-    def observe(self, message: Any) -> None:
+    def observe(self, message: Message) -> None:
         """A report goes to rank 0: call them for its episodes."""
         if not self._callbacks or not isinstance(message, CollectProgress):
             return

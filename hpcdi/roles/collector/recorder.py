@@ -9,12 +9,13 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Iterator, Sequence
-from typing import Any, Protocol
+from typing import Protocol
 
 import numpy as np
 
 from hpcdi.env.base import Envs
 from hpcdi.errors import BufferContractError
+from hpcdi.policy.base import ColumnarActor
 from hpcdi.roles.collector.hindsight import Hindsight, Items
 from hpcdi.store.builder import Gather, Segment
 from hpcdi.types import (
@@ -55,7 +56,7 @@ class Recorder:
         envs: the environments.
         length: steps until it is full; if not all rows complete a transition in each step, it is
             full after ``length * env_num`` transitions.
-        actor: a `ColumnarActor`, which adds the policy's columns to a segment.
+        actor: adds the policy's columns to a segment.
         keeps_games: record results of games, too.
         hindsight: adds items with other goals; None: there are only those that were collected.
     """
@@ -63,8 +64,8 @@ class Recorder:
     def __init__(
         self,
         envs: Envs,
-        length: int = 32,
-        actor: Any = None,
+        length: int,
+        actor: ColumnarActor,
         *,
         keeps_games: bool = False,
         hindsight: Hindsight | None = None,
@@ -258,7 +259,7 @@ class Recorder:
 
 
 def segment_of(
-    recorded: Columns, rows: Array, item_len: Array, after: Columns, actor: Any
+    recorded: Columns, rows: Array, item_len: Array, after: Columns, actor: ColumnarActor
 ) -> Segment:
     """Returns items of transitions, each with its bootstrap row, and the policy's columns.
 
@@ -267,7 +268,7 @@ def segment_of(
         rows: of each transition in these, item after item: int64 [transitions].
         item_len: transitions of each item, int32 [items].
         after: observation after the last transition of each, columns [items, ...].
-        actor: a `ColumnarActor`, which adds the policy's columns.
+        actor: adds the policy's columns.
     """
     extra = actor.train_columns(Gather().add(recorded, rows), item_len, after)
     ends = np.cumsum(item_len)

@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from hpcdi.comm.messages import CollectProgress, LearnInfo, StopRequest
+from hpcdi.comm.messages import CollectProgress, LearnInfo, Message, StopRequest
 from hpcdi.config.schema import ExperimentConfig
 from hpcdi.errors import EXIT_DONE
 from hpcdi.roles.callbacks import COORDINATOR, Callbacks, Context
 from hpcdi.roles.coordinator.scheduler import Scheduler
+from hpcdi.roles.coordinator.workers import Notice
 from hpcdi.store.layout import RunLayout
 from hpcdi.types import MAIN, ScalarWriter
 from hpcdi.utils.lifetime import Closing
@@ -37,7 +38,7 @@ class OfUser(Closing):
         """The run begins."""
         self._call("on_start")
 
-    def observe(self, message: Any) -> None:
+    def observe(self, message: Message | Notice) -> None:
         """A message is about to be handled: episodes, and reports of updates."""
         match message:
             case CollectProgress() if message.player == MAIN:

@@ -156,9 +156,7 @@ class Scheduler:
         self.announced: dict[int, int] = {}
         self.guest_rules, self.guest_steps = guest_rules or GuestRules(), 0
         self.unwritten, self._stores = 0, stores
-        self._asking: list[
-            Worker
-        ] = []  # collectors that have reported since they were told settings
+        self._asking: list[Worker] = []  # collectors that have reported since `_tell_settings`
         self._has_published = False  # since the plan was told so
         self._unstored: dict[int, BlockReady] = {}  # lent blocks, which count when they are stored
         self.phase = Phase.STARTING if workers.silent else Phase.RUNNING

@@ -362,11 +362,11 @@ class Workers:
         # free collectors by rank, the last freed last: those with environments, those without
         self._warm: dict[int, Worker] = {}
         self._cold: dict[int, Worker] = {}
-        # by rank, guests too: those with a collect task or an evaluation, those of them that were
-        # ordered to end it; by player, those that collect and were not
+        # guests, too, by rank: who has a collect task or an evaluation; who was ordered to end it;
+        # and by group and rank: who collects, and was not
         self._busy: dict[int, Worker] = {}
         self._closing: dict[int, Worker] = {}
-        self._open: dict[str, dict[int, Worker]] = {}
+        self._collecting: dict[str, dict[int, Worker]] = {}
         self._watch = Watch()
         self.guests_gone = 0
 
@@ -423,7 +423,7 @@ class Workers:
         self._busy.pop(worker.rank, None)
         self._closing.pop(worker.rank, None)
         if isinstance(task, CollectTask):
-            self._open.get(task.player, {}).pop(worker.rank, None)
+            self._collecting.get(task.player, {}).pop(worker.rank, None)
         return task
 
     def _close(self, worker: Worker, now: float) -> None:
@@ -431,7 +431,7 @@ class Workers:
         worker.closing = now
         self._closing[worker.rank] = worker
         if isinstance(worker.task, CollectTask):
-            self._open.get(worker.task.player, {}).pop(worker.rank, None)
+            self._collecting.get(worker.task.player, {}).pop(worker.rank, None)
         self._watch.add(worker.rank, now + self.timeouts.collector_task_s)
 
     def dismiss(self, rank: int) -> Task | None:
@@ -575,7 +575,7 @@ class Workers:
         worker.start(task, now)
         self._busy[worker.rank] = worker
         if not task.eval_flag:
-            self._open.setdefault(task.player, {})[worker.rank] = worker
+            self._collecting.setdefault(task.player, {})[worker.rank] = worker
         return worker
 
     def finish(self, rank: int, task_id: str) -> Task | None:
@@ -610,7 +610,7 @@ class Workers:
 
     def collecting(self, group: Group) -> list[int]:
         """Ranks that collect for a group and were not ordered to end."""
-        return list(self._open.get(group.name, ()))
+        return list(self._collecting.get(group.name, ()))
 
     @property
     def policy_versions(self) -> dict[int, int]:
@@ -639,8 +639,8 @@ class Workers:
     @property
     def _staying(self) -> Iterator[Worker]:
         """Collectors with a collect task that were not ordered to end it, without guests."""
-        of_players = self._open.values()
-        return (one for workers in of_players for one in workers.values() if not one.is_guest)
+        of_groups = self._collecting.values()
+        return (one for workers in of_groups for one in workers.values() if not one.is_guest)
 
     def close_surplus(self, space: int, now: float) -> list[Worker]:
         """Mark collect tasks for closing, newest first, where more than `space` are under way.
@@ -674,7 +674,9 @@ class Workers:
         That is done where another group has two collectors less, so that each group that learns
         has collectors, also after deaths.
         """
-        groups = [self._open.get(group.name, {}) for group in self._groups if group.is_learning]
+        groups = [
+            self._collecting.get(group.name, {}) for group in self._groups if group.is_learning
+        ]
         if len(groups) < 2:
             return []
         most = max(groups, key=len)

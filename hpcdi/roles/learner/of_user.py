@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from hpcdi.comm.messages import StopRequest
+from hpcdi.comm.messages import Message, StopRequest
 from hpcdi.errors import EXIT_DONE
 from hpcdi.policy.base import owner_of
 from hpcdi.roles.callbacks import LEARNER, Callbacks, Context
@@ -24,7 +24,7 @@ class OfUser(Callback):
     priority = 15  # before the log is shown
     needs_monitor = True
 
-    def __init__(self, place: WorkerContext, send: Callable[[Any], None]) -> None:
+    def __init__(self, place: WorkerContext, send: Callable[[Message], None]) -> None:
         context = Context(place.config, place.link.rank, LEARNER, place.layout.root)
         self._training: Training | None = None
         self._send = send
