@@ -53,7 +53,7 @@ from hpcdi.run.request import Ended, RunRequest
 from hpcdi.run.start import start
 from hpcdi.store.layout import RunLayout
 from hpcdi.types import Array
-from hpcdi.utils.curves import read_curves
+from hpcdi.utils.curves import Curves, read_curves
 from hpcdi.utils.nested import dotted, unflatten
 
 if TYPE_CHECKING:
@@ -62,6 +62,7 @@ if TYPE_CHECKING:
     from hpcdi.commands.eval import EvalResult
     from hpcdi.commands.saved_policy import LoadedPolicy, SavedPolicy
     from hpcdi.env.contract import Space
+    from hpcdi.policy.base import Actor
 
 Env: TypeAlias = str | Callable[..., Any] | Mapping[str, Any]
 """An environment's id, a class or a function that makes one, or settings: ``env`` of the YAML."""
@@ -235,7 +236,7 @@ class Policy:
         Raises:
             EnvValueError: the observation is not as the space says.
         """
-        seen, acts, actor = self._ways
+        actor, (seen, acts) = self._actor, self._spaces
         if mask is not None and seen.mask:
             inner = observation
             if not isinstance(inner, Mapping) or seen.fields[0].path[:1] == ("observation",):
@@ -247,7 +248,7 @@ class Policy:
 
     def reset(self) -> None:
         """An episode begins: forget the one before."""
-        forget = getattr(self._ways[2], "reset", None)
+        forget = getattr(self._actor, "reset", None)
         if forget is not None:
             forget(None)
 
@@ -296,18 +297,22 @@ class Policy:
         return result
 
     @cached_property
-    def _ways(self) -> tuple[Space, Space, Any]:
-        """Observations into columns, columns into actions, and what acts in between."""
+    def _actor(self) -> Actor:
+        if hasattr(self._loaded.actor, "bind"):
+            raise PolicyError(f"a policy of type {self._loaded.config.policy.type!r} acts in the "
+                              "environments of a run only: use evaluate()")  # fmt: skip
+        return self._loaded.actor
+
+    @cached_property
+    def _spaces(self) -> tuple[Space, Space]:
+        """Observations into columns, and columns into actions."""
         from hpcdi.env.contract import Space
         from hpcdi.env.probe import look_at
 
-        actor, cfg = self._loaded.actor, self._loaded.config.env
-        if hasattr(actor, "bind"):
-            raise PolicyError(f"a policy of type {self._loaded.config.policy.type!r} acts in the "
-                              "environments of a run only: use evaluate()")  # fmt: skip
+        cfg = self._loaded.config.env
         found = look_at(cfg)
         seen = Space.of_observations(found.observation_space, origin=cfg.origins)
-        return seen, Space.of_actions(found.action_space), actor
+        return seen, Space.of_actions(found.action_space)
 
 
 class Run:
@@ -384,8 +389,8 @@ class Run:
         points = self._points()
         if name not in points:
             raise KeyError(f"no curve is named {name!r}; there are {', '.join(sorted(points))}")
-        steps, values = ([getattr(p, part) for p in points[name]] for part in ("step", "value"))
-        return np.array(steps, np.int64), np.array(values, np.float64)
+        steps = np.array([point.step for point in points[name]], np.int64)
+        return steps, np.array([point.value for point in points[name]], np.float64)
 
     def curves(self) -> pandas.DataFrame:
         """Returns its curves as a table: a row an environment step, a column a curve.
@@ -410,8 +415,8 @@ class Run:
         table.index.name = "env_step"
         return table
 
-    def _points(self) -> dict[str, Sequence[Any]]:
-        return dict(read_curves(self._layout.curve_files()))
+    def _points(self) -> Curves:
+        return read_curves(self._layout.curve_files())
 
     def episodes(self, *, unfinished: bool = False) -> Iterator[Episode]:
         """Yields the episodes that it has collected, see `hpcdi.data.read_episodes`."""
@@ -532,8 +537,7 @@ def _settings_in(file: str | Path) -> dict[str, Any]:
 
 def _written(experiment: Mapping[str, Any], stack: contextlib.ExitStack) -> str:
     """Returns a YAML file of settings by their paths, removed with the stack."""
-    folder = stack.enter_context(own_folder(Path(tempfile.gettempdir())))
-    file = folder / f"{experiment['exp_name']}.yaml"
+    file = _temporary(stack) / f"{experiment['exp_name']}.yaml"
     plain = {path: json.loads(_text(v), parse_constant=float) for path, v in experiment.items()}
     file.write_text(write(unflatten(plain, ".")), encoding="utf-8")
     return str(file)
@@ -607,6 +611,7 @@ def _plain(value: Any) -> Any:
 
 
 def _temporary(stack: contextlib.ExitStack) -> Path:
+    """Makes a folder that is removed with the stack."""
     return stack.enter_context(own_folder(Path(tempfile.gettempdir())))
 
 

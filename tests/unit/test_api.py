@@ -105,7 +105,7 @@ def test_a_memory_lasts_an_episode(tmp_path: Path) -> None:
     policy = run.policy
 
     def state() -> float:
-        return float(sum(s.abs().sum() for s in policy._ways[2].states.read(np.arange(1)).values()))
+        return float(sum(s.abs().sum() for s in policy._actor.states.read(np.arange(1)).values()))
 
     assert state() == 0
     policy.act(HERE)
