@@ -523,7 +523,7 @@ def _callbacks(
     return {"callbacks": entries + kept, **({"system.import_path": folders} if folders else {})}
 
 
-def _name_of(callback: Any) -> str:
+def _name_of(callback: object) -> str:
     """Returns a callback's name, by which its state is known: its class may be defined anew."""
     kind = callback.get("type", "") if isinstance(callback, Mapping) else ""
     return str(kind).rpartition(":")[2]
@@ -587,7 +587,7 @@ def _type_of(made_by: Callable[..., Any]) -> str:
     return "gymnasium"
 
 
-def _text(value: Any) -> str:
+def _text(value: object) -> str:
     """Returns a setting's value as YAML in one line.
 
     Raises:
@@ -602,7 +602,7 @@ def _text(value: Any) -> str:
         raise ConfigError([problem], "settings") from error
 
 
-def _plain(value: Any) -> Any:
+def _plain(value: object) -> Any:
     if isinstance(value, np.generic | np.ndarray):
         return value.tolist()
     if isinstance(value, Path):
@@ -648,7 +648,9 @@ def _check_place(ranks: int) -> None:
         )
 
 
-def _check_given(env: Env | None, policy: Any, run_dir: Any, resumed: str | Path | None) -> None:
+def _check_given(
+    env: Env | None, policy: object, run_dir: object, resumed: str | Path | None
+) -> None:
     """Check that what `train` is given goes together.
 
     Raises:

@@ -33,7 +33,7 @@ class _Init:
     def __init__(self, cls: type) -> None:
         self._cls = cls
 
-    def __get__(self, instance: Any, owner: type) -> Any:
+    def __get__(self, instance: object, owner: type) -> Any:
         cls: Any = self._cls
         compiled = dataclasses.make_dataclass(
             cls.__name__,
@@ -84,10 +84,10 @@ def _methods(names: list[str]) -> dict[str, Any]:
     """Returns the methods of a frozen class with these fields."""
     get = operator.attrgetter(*names, "__class__")  # a tuple, also of one field or none
 
-    def equal(self: Any, other: Any) -> bool:
+    def equal(self: object, other: object) -> bool:
         return NotImplemented if other.__class__ is not self.__class__ else get(self) == get(other)
 
-    def represent(self: Any) -> str:
+    def represent(self: object) -> str:
         values = ", ".join(f"{name}={getattr(self, name)!r}" for name in names)
         return f"{self.__class__.__qualname__}({values})"
 
@@ -101,9 +101,9 @@ def _methods(names: list[str]) -> dict[str, Any]:
     }
 
 
-def _no_assignment(_: Any, name: str, __: Any) -> NoReturn:
+def _no_assignment(_: object, name: str, __: object) -> NoReturn:
     raise dataclasses.FrozenInstanceError(f"cannot assign to field {name!r}")
 
 
-def _no_deletion(_: Any, name: str) -> NoReturn:
+def _no_deletion(_: object, name: str) -> NoReturn:
     raise dataclasses.FrozenInstanceError(f"cannot delete field {name!r}")

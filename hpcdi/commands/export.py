@@ -250,7 +250,7 @@ def _play(actor: ColumnarActor, loaded: LoadedPolicy, given: Namespace, file: Pa
         )
 
 
-def _inputs(module: Any, loaded: LoadedPolicy, given: Columns) -> Columns:
+def _inputs(module: object, loaded: LoadedPolicy, given: Columns) -> Columns:
     """Returns a program's inputs but its state, of what an actor is given."""
     observed = under(given, "observation")
     wanted = getattr(module, "inputs", None) or observed  # a state may be the value's alone
@@ -394,7 +394,7 @@ def _difference(made: Array, own: Array, file: Path) -> float:
     return float(difference.max(initial=0.0))
 
 
-def _first_state(module: Any, count: int) -> Columns:
+def _first_state(module: object, count: int) -> Columns:
     """What a memory knows at the start of so many episodes; empty where there is none."""
     from hpcdi.policy import memories
 

@@ -289,7 +289,7 @@ def _table(number: int, episode: Episode) -> Any:
     return pa.table({name: _arrow(column) for name, column in columns.items()})
 
 
-def _arrow(column: Any) -> Any:
+def _arrow(column: object) -> Any:
     import pyarrow as pa
 
     if not isinstance(column, np.ndarray) or column.ndim == 1:

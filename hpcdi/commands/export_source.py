@@ -41,7 +41,7 @@ def name_of(output: str | None, title: str, language: str) -> tuple[Path, str]:
 
 
 def check(
-    files: Mapping[str, str], name: str, language: str, module: Any, observations: Array
+    files: Mapping[str, str], name: str, language: str, module: object, observations: Array
 ) -> float | None:
     """Returns the largest difference of an action from the policy; None: there is no compiler.
 

@@ -187,7 +187,7 @@ def first_error(paths: dict[int, Path], restart: int) -> LogLine | None:
     return min(errors, key=lambda line: line.time, default=None)
 
 
-def _plain(value: Any) -> str:
+def _plain(value: object) -> str:
     """Returns a record's field as a person would write it."""
     if isinstance(value, dict):
         return f"({', '.join(f'{name} {_plain(item)}' for name, item in value.items())})"

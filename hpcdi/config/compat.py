@@ -25,7 +25,7 @@ class ConfigDict(dict[str, Any]):
         super().__init__()
         self.update(*args, **kwargs)
 
-    def __setitem__(self, key: str, value: Any) -> None:
+    def __setitem__(self, key: str, value: object) -> None:
         super().__setitem__(key, _wrap(value))
 
     def __getattr__(self, name: str) -> Any:
@@ -35,7 +35,7 @@ class ConfigDict(dict[str, Any]):
             keys = ", ".join(map(str, self))
             raise AttributeError(f"no key {name!r} (there are: {keys})") from None
 
-    def __setattr__(self, name: str, value: Any) -> None:
+    def __setattr__(self, name: str, value: object) -> None:
         self[name] = value
 
     def __delattr__(self, name: str) -> None:
@@ -49,7 +49,7 @@ class ConfigDict(dict[str, Any]):
         for key, value in dict(*args, **kwargs).items():
             self[key] = value
 
-    def setdefault(self, key: str, default: Any = None) -> Any:
+    def setdefault(self, key: str, default: object = None) -> Any:
         """Return the value of `key` after setting it to `default` if it is missing."""
         if key not in self:
             self[key] = default
@@ -59,12 +59,12 @@ class ConfigDict(dict[str, Any]):
         """Returns a `ConfigDict` with the same values."""
         return ConfigDict(self)
 
-    def __or__(self, other: Any) -> Any:
+    def __or__(self, other: object) -> Any:
         merged = ConfigDict(self)
         merged.update(other)
         return merged
 
-    def __ior__(self, other: Any) -> Any:
+    def __ior__(self, other: object) -> Any:
         self.update(other)
         return self
 
@@ -72,7 +72,7 @@ class ConfigDict(dict[str, Any]):
         return ConfigDict({key: copy.deepcopy(value, memo) for key, value in self.items()})
 
 
-def _wrap(value: Any) -> Any:
+def _wrap(value: object) -> Any:
     if isinstance(value, Mapping) and not isinstance(value, ConfigDict):
         return ConfigDict(value)
     if isinstance(value, list | tuple):
@@ -107,7 +107,7 @@ class SettingError(ConfigError, AssertionError, KeyError):
     __str__ = Exception.__str__  # a KeyError shows a text with its quotes
 
 
-def parse(settings: type[S], mapping: Any, name: str) -> S:
+def parse(settings: type[S], mapping: object, name: str) -> S:
     """Check a mapping, and freeze it.
 
     Args:
@@ -155,7 +155,7 @@ class Configurable:
         return ConfigDict(defaults, cfg_type=f"{cls.__name__}Dict")
 
     @classmethod
-    def parse_config(cls, cfg: Any) -> Any:
+    def parse_config(cls, cfg: object) -> Any:
         """Check a mapping and freeze it; an instance of `Config` is returned unchanged.
 
         Settings that only the class's own ``config`` knows become attributes of it as they are.

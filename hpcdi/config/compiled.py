@@ -58,7 +58,7 @@ def show_notes(notes: Iterable[str]) -> None:
         sys.stderr.write(f"hpcdi: note: {note}\n")
 
 
-def _make_importable(folders: Any) -> None:
+def _make_importable(folders: object) -> None:
     """Let modules of these folders be imported, after all that are installed."""
     for folder in folders if isinstance(folders, list | tuple) else ():
         if isinstance(folder, str) and folder not in sys.path:

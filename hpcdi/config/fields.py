@@ -82,7 +82,7 @@ class Bounds:
     above: float | None = None
     choices: tuple[Any, ...] | None = None
 
-    def objection(self, value: Any) -> str | None:
+    def objection(self, value: object) -> str | None:
         """Returns why `value`, or an element of it, is not allowed; None if it is."""
         if isinstance(value, list | tuple):
             return next(filter(None, map(self.objection, value)), None)
@@ -167,7 +167,7 @@ class ComponentConfig:
         return iter(())
 
 
-def to_mapping(config: Any) -> Any:
+def to_mapping(config: object) -> Any:
     """Returns a frozen configuration as nested dicts, lists and scalars, for YAML and JSON."""
     if dataclasses.is_dataclass(config) and not isinstance(config, type):
         values = {f.name: to_mapping(getattr(config, f.name)) for f in dataclasses.fields(config)}
@@ -234,7 +234,7 @@ class Parser:
         self.problems: list[Problem] = []
         self.notes: list[str] = []
 
-    def parse(self, cls: type, mapping: Any, path: str = "") -> Any:
+    def parse(self, cls: type, mapping: object, path: str = "") -> Any:
         """Build the dataclass `cls`; a setting with a problem keeps its default.
 
         Returns:
@@ -265,7 +265,7 @@ class Parser:
                 self._add_once(_join(path, problem.path), problem.message)
         return config
 
-    def _value(self, spec: dataclasses.Field[Any], hint: Any, value: Any, path: str) -> Any:
+    def _value(self, spec: dataclasses.Field[Any], hint: object, value: object, path: str) -> Any:
         """Returns a setting's value; MISSING if it has a problem."""
         meta = spec.metadata
         if "registry" in meta:
@@ -328,7 +328,7 @@ class Parser:
         parsed = self.parse(cls, {"type": default_type, **mapping}, path)
         return MISSING if parsed is None else parsed
 
-    def _components(self, registry: Registry, base: Any, mapping: Any, path: str) -> Any:
+    def _components(self, registry: Registry, base: object, mapping: object, path: str) -> Any:
         """Returns the settings of parts by their names; MISSING if one has a problem."""
         if not isinstance(mapping, Mapping):
             self._add(path, f"must be a mapping of names, not {_type_name(mapping)}")
@@ -381,7 +381,7 @@ def _merged(default: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str,
     return {**default, **changed}
 
 
-def convert(value: Any, hint: Any) -> Any:
+def convert(value: object, hint: object) -> Any:
     """Convert `value` to the annotated type `hint`, if that loses nothing.
 
     Raises:
@@ -407,7 +407,7 @@ def convert(value: Any, hint: Any) -> Any:
     return _convert_scalar(value, hint)
 
 
-def _convert_union(value: Any, args: tuple[Any, ...]) -> Any:
+def _convert_union(value: object, args: tuple[Any, ...]) -> Any:
     if value is None and type(None) in args:
         return None
     errors = []
@@ -420,7 +420,7 @@ def _convert_union(value: Any, args: tuple[Any, ...]) -> Any:
     raise TypeError("; or ".join(dict.fromkeys(errors)))
 
 
-def _convert_item(key: str, value: Any, hint: Any) -> Any:
+def _convert_item(key: str, value: object, hint: object) -> Any:
     try:
         return convert(value, hint)
     except (TypeError, ValueError) as error:
@@ -453,7 +453,7 @@ def _convert_scalar(value: Any, hint: Any) -> Any:
 _WORDS = {int: "an integer", float: "a number", str: "a string", bool: "true or false"}
 
 
-def _type_name(value: Any) -> str:
+def _type_name(value: object) -> str:
     if value is None:
         return "empty"
     if isinstance(value, Mapping):

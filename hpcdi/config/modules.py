@@ -12,7 +12,6 @@ import re
 import sys
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import Any
 
 _MODULES = frozenset({"import_names", "import_path"})
 _MODULE_AND_NAME = frozenset(
@@ -36,7 +35,7 @@ _NO_CODE = "slurm"
 _LOOKS_LIKE_IT = re.compile(r"[^\s:/]+:[^\W\d][^\s:]*")
 
 
-def named_code(tree: Any, *, is_module: bool = False, is_code: bool = False) -> Iterator[str]:
+def named_code(tree: object, *, is_module: bool = False, is_code: bool = False) -> Iterator[str]:
     """Yields what a configuration may import: modules and folders, each as it is spelled.
 
     These are `import_names`, folders of `import_path` (searched for any module that is not
@@ -66,7 +65,7 @@ def named_code(tree: Any, *, is_module: bool = False, is_code: bool = False) -> 
         yield tree
 
 
-def modules_beside(tree: Any, folders: Iterable[Path]) -> dict[Path, list[Path]]:
+def modules_beside(tree: object, folders: Iterable[Path]) -> dict[Path, list[Path]]:
     """Returns folders with modules that a configuration names and that are not installed.
 
     Args:

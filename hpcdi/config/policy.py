@@ -170,7 +170,7 @@ class ModelConfig:
                 yield Problem(f"leaf_encoders.{leaf}", _unknown(name, names))
 
 
-def _unknown(name: Any, names: tuple[str, ...]) -> str:
+def _unknown(name: object, names: tuple[str, ...]) -> str:
     return f"is {name!r}: none of {', '.join(names[1:])}, nor a 'my_module:make'"
 
 

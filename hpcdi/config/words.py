@@ -62,7 +62,7 @@ class Dumper(yaml.SafeDumper):
         first: [*words] for first, words in yaml.SafeDumper.yaml_implicit_resolvers.items()
     }
 
-    def ignore_aliases(self, data: Any) -> bool:  # noqa: ARG002
+    def ignore_aliases(self, data: object) -> bool:  # noqa: ARG002
         """Returns True: what stands in two places is written twice."""
         return True
 
@@ -90,7 +90,7 @@ def read(text: str) -> Any:
     return yaml.load(text, Loader)  # noqa: S506 (a SafeLoader)
 
 
-def write(value: Any) -> str:
+def write(value: object) -> str:
     """Returns the YAML text of mappings, lists, texts, numbers, truths and None, keys in order."""
     text: str = yaml.dump(
         value, Dumper=Dumper, default_flow_style=False, allow_unicode=True, sort_keys=False

@@ -45,7 +45,7 @@ _MOST_OF_ORIGIN = 4096
 """Numbers of an observation beyond which it gets no origin by itself."""
 
 
-def children_of(space: Any) -> list[tuple[Any, Any]] | None:
+def children_of(space: object) -> list[tuple[Any, Any]] | None:
     """Returns keys and spaces in a Dict or Tuple; None: it is neither."""
     if isinstance(space, of_gymnasium.Dict):
         return list(space.spaces.items())
@@ -54,7 +54,7 @@ def children_of(space: Any) -> list[tuple[Any, Any]] | None:
     return None
 
 
-def leaves_of(root: str, space: Any, path: Path = ()) -> Iterator[tuple[Leaf, Path]]:
+def leaves_of(root: str, space: object, path: Path = ()) -> Iterator[tuple[Leaf, Path]]:
     """Yields the arrays of a space, and the keys that lead to each.
 
     Args:
@@ -75,7 +75,7 @@ def leaves_of(root: str, space: Any, path: Path = ()) -> Iterator[tuple[Leaf, Pa
     yield _leaf(root, space, "/".join(map(str, path))), path
 
 
-def _leaf(root: str, space: Any, name: str) -> Leaf:
+def _leaf(root: str, space: object, name: str) -> Leaf:
     if isinstance(space, of_gymnasium.Box):
         low, high = (tuple(map(float, np.ravel(limit))) for limit in (space.low, space.high))
         return Leaf(name, space.shape, str(np.dtype(space.dtype)), low=low, high=high)
@@ -96,7 +96,7 @@ def _leaf(root: str, space: Any, name: str) -> Leaf:
     return Leaf(name, space.shape or (), str(np.dtype(space.dtype)), tuple(counts), kept)
 
 
-def split_mask(space: Any) -> tuple[Any, Any]:
+def split_mask(space: object) -> tuple[Any, Any]:
     """Returns an observation space without its mask, and the mask's space or None.
 
     Where the key ``observation`` alone is left, that is the observation.
@@ -110,7 +110,7 @@ def split_mask(space: Any) -> tuple[Any, Any]:
     return (space if mask is None else of_gymnasium.Dict(others)), mask
 
 
-def read_spaces(observation: Any, action: Any) -> Spaces:
+def read_spaces(observation: object, action: object) -> Spaces:
     """Returns the arrays of gymnasium's spaces.
 
     Raises:
@@ -137,7 +137,7 @@ def stored_dtype(dtype: Any) -> str:
 
 
 def origin_of(
-    space: Any, value: Any, *, is_of_several: bool = False
+    space: object, value: object, *, is_of_several: bool = False
 ) -> dict[str, tuple[float, ...]]:
     """Returns what to subtract from observations: far numbers of float64, in whole thousands.
 
@@ -226,7 +226,7 @@ class Field:
         part = column if at is ... else column[at, ...]
         array_type, dtype, shape = np.ndarray, self.dtype if self._takes_all else None, part.shape
 
-        def put(value: Any) -> None:
+        def put(value: object) -> None:
             if value.__class__ is array_type and value.dtype is dtype and value.shape == shape:
                 part[...] = value  # needs no other look
             else:
@@ -268,7 +268,7 @@ class Field:
             return value + self.start
         return value.copy() if value.ndim else value
 
-    def _fitting(self, value: Any, shape: tuple[int, ...], is_one: bool) -> tuple[Array, bool]:
+    def _fitting(self, value: object, shape: tuple[int, ...], is_one: bool) -> tuple[Array, bool]:
         """Returns a value as an array of a shape; and whether its dtype is within the limits."""
         try:
             array = as_numbers(value)
@@ -373,7 +373,7 @@ class Space:
 
     @classmethod
     def of_observations(
-        cls, space: Any, *, as_is: bool = False, origin: Origin = _NO_ORIGIN
+        cls, space: object, *, as_is: bool = False, origin: Origin = _NO_ORIGIN
     ) -> Space:
         """Returns that of observations.
 
@@ -398,7 +398,7 @@ class Space:
         return made
 
     @classmethod
-    def of_actions(cls, space: Any) -> Space:
+    def of_actions(cls, space: object) -> Space:
         """Returns that of actions.
 
         Raises:
@@ -446,7 +446,7 @@ class Space:
 
     # ---- into rows
 
-    def put(self, columns: Columns, at: At, value: Any) -> None:
+    def put(self, columns: Columns, at: At, value: object) -> None:
         """Write an environment's value to its row; or those of all, leaf by leaf, to theirs.
 
         Nothing of it is kept. Actions are written as they are: policies count from 0.
@@ -469,7 +469,7 @@ class Space:
             (field.name, field.path, field.into(columns[field.name], at)) for field in self.fields
         ]
 
-        def put(value: Any) -> None:
+        def put(value: object) -> None:
             for name, path, put_part in parts:
                 try:
                     part = pick(value, path)
@@ -509,15 +509,15 @@ class Space:
             return partial(columns[only.name].__getitem__, row)
         return partial(only.value, columns[only.name], row)
 
-    def from_zero(self, value: Any) -> Any:
+    def from_zero(self, value: object) -> Any:
         """Returns an environment's action as policies have it: discrete parts from 0."""
         return self._moved(value, -1)
 
-    def from_start(self, value: Any) -> Any:
+    def from_start(self, value: object) -> Any:
         """Returns a policy's action as the environment has it: see `from_zero`."""
         return self._moved(value, 1)
 
-    def _moved(self, value: Any, sign: int) -> Any:
+    def _moved(self, value: object, sign: int) -> Any:
         if not self._has_starts:
             return value
 
@@ -548,7 +548,7 @@ class Results:
         self.reward, self.terminated, self.truncated, self.acts = self.of_all
         self._may_end = [True] * len(self.reward)  # rows whose ends may be written as true
 
-    def put(self, row: int, reward: Any, terminated: Any, truncated: Any) -> bool:
+    def put(self, row: int, reward: object, terminated: object, truncated: object) -> bool:
         """Write what an environment returned of a step to its row; returns whether it ended.
 
         Raises:
@@ -578,7 +578,7 @@ _WHOLE = (int, np.integer)
 _NUMBERS = (float, int, np.floating, np.integer)
 
 
-def number_of(value: Any, name: str = "reward") -> float:
+def number_of(value: object, name: str = "reward") -> float:
     """Returns what means one number as one: a number, an array or tensor of one element, [1.0].
 
     Beyond float32 it is infinite.
@@ -595,7 +595,7 @@ def number_of(value: Any, name: str = "reward") -> float:
     return -math.inf if value < -_MOST else math.nan
 
 
-def truth_of(value: Any, name: str) -> bool:
+def truth_of(value: object, name: str) -> bool:
     """Returns what means one truth as one: see `number_of`; of numbers, 0 and 1.
 
     Raises:
@@ -609,7 +609,7 @@ def truth_of(value: Any, name: str) -> bool:
     return number == 1.0
 
 
-def _one(value: Any, name: str, wanted: str) -> float:
+def _one(value: object, name: str, wanted: str) -> float:
     try:
         array = as_numbers(value)
     except ValueError as error:
@@ -619,7 +619,7 @@ def _one(value: Any, name: str, wanted: str) -> float:
     return float(array.reshape(-1)[0])
 
 
-def rewards_of_all(value: Any, rows: int) -> Array:
+def rewards_of_all(value: object, rows: int) -> Array:
     """Returns what means a number of each environment as these: a copy, float32 [rows].
 
     Beyond float32 they are infinite.
@@ -635,7 +635,7 @@ def rewards_of_all(value: Any, rows: int) -> Array:
         return numbers.astype(_FLOAT32)
 
 
-def truths_of_all(value: Any, rows: int, name: str) -> Array:
+def truths_of_all(value: object, rows: int, name: str) -> Array:
     """Returns what means a truth of each environment as these: bool [rows], perhaps its own array.
 
     Raises:
@@ -655,7 +655,7 @@ def truths_of_all(value: Any, rows: int, name: str) -> Array:
     return is_true
 
 
-def _of_each(name: str, value: Any, rows: int) -> Array:
+def _of_each(name: str, value: object, rows: int) -> Array:
     """Returns the numbers of several environments, one each, [rows]."""
     if value.__class__ is np.ndarray and value.shape == (rows,) and value.dtype.kind in "fb":
         numbers: Array = value
@@ -714,7 +714,7 @@ def described(value: Any) -> str:
     return f"{array.dtype} {[*array.shape]}"
 
 
-def parts_of_step(result: Any) -> tuple[Any, Any, Any, Any, Any]:
+def parts_of_step(result: object) -> tuple[Any, Any, Any, Any, Any]:
     """Returns what a step of gymnasium's API returned: observation, reward, two ends, info.
 
     Raises:
@@ -731,7 +731,7 @@ def parts_of_step(result: Any) -> tuple[Any, Any, Any, Any, Any]:
     )
 
 
-def parts_of_reset(result: Any) -> tuple[Any, Any]:
+def parts_of_reset(result: object) -> tuple[Any, Any]:
     """Returns what a reset of gymnasium's API returned: observation and info.
 
     Raises:
@@ -749,7 +749,7 @@ def _parts(result: Any) -> str:
     return f"{len(result)} values" if is_tuple else described(result)
 
 
-def numbers_in(info: Any) -> dict[str, float]:
+def numbers_in(info: object) -> dict[str, float]:
     """Returns the numbers of an info, those of nested ones by '/'-joined names; none of no dict."""
     found: dict[str, float] = {}
     if info.__class__ is not dict and not isinstance(info, Mapping):
@@ -762,7 +762,7 @@ def numbers_in(info: Any) -> dict[str, float]:
     return found
 
 
-def number_in(info: Any, name: str) -> float:
+def number_in(info: object, name: str) -> float:
     """Returns a number of an info by its name, see `numbers_in`; NaN where there is none."""
     if isinstance(info, Mapping):
         if name in info:
@@ -830,7 +830,7 @@ def _squeezed(shape: tuple[int, ...]) -> tuple[int, ...]:
     return tuple(size for size in shape if size != 1)
 
 
-def _built(space: Any, path: Path, leaf_at: Callable[[Path], Any]) -> Any:
+def _built(space: object, path: Path, leaf_at: Callable[[Path], Any]) -> Any:
     """Returns a value of a space from its leaves."""
     children = children_of(space)
     if children is None:

@@ -126,7 +126,7 @@ def create_env_manager(
     *,
     evaluate: bool,
     is_endless: bool = False,
-    policy: Any = None,
+    policy: object = None,
     number: int = 0,
     scheduled: Scheduled | None = None,
     seed: np.random.SeedSequence,

@@ -99,11 +99,11 @@ class GymnasiumEnv(Configurable):
             )  # fmt: skip
 
     @classmethod
-    def _checked(cls, cfg: GymnasiumConfig, env: Any) -> Any:
+    def _checked(cls, cfg: GymnasiumConfig, env: object) -> Any:
         return Checked(cls._wrapped(cfg, env))
 
     @classmethod
-    def _wrapped(cls, cfg: GymnasiumConfig, env: Any) -> Any:
+    def _wrapped(cls, cfg: GymnasiumConfig, env: object) -> Any:
         env = wrap(env, cfg.wrappers)
         if not cfg.action_mask:
             return env

@@ -308,7 +308,7 @@ class LocalWorker:
             getattr(env, "observation_space", None), getattr(env, "action_space", None)
         )  # fmt: skip
 
-    def _numbers(self, info: Any) -> dict[str, float]:
+    def _numbers(self, info: object) -> dict[str, float]:
         """The numbers of an info at an episode's end, and those of the schedule."""
         numbers = numbers_in(info)
         return {**self._figures, **numbers} if self._figures else numbers
@@ -477,7 +477,7 @@ def _of_player(seat: int | None) -> Iterator[None]:
         raise error if seat is None else EnvValueError(f"player {seat}: {error}") from error
 
 
-def close_or_warn(env: Any) -> None:
+def close_or_warn(env: object) -> None:
     """Close an environment, if it has a ``close``; whatever that raises is a warning."""
     try:
         getattr(env, "close", lambda: None)()
@@ -489,7 +489,7 @@ def close_or_warn(env: Any) -> None:
         )  # fmt: skip
 
 
-def call_method(env: Any, name: str, args: tuple[Any, ...]) -> tuple[bool, Any]:
+def call_method(env: object, name: str, args: tuple[Any, ...]) -> tuple[bool, Any]:
     """Call a method of an environment, looking through wrappers.
 
     Returns:

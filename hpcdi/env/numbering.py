@@ -60,7 +60,7 @@ def make_numbered(
                 os.environ[name] = value
 
 
-def numbered(value: Any) -> Any:
+def numbered(value: object) -> Any:
     """Returns keyword arguments, or parts of them, with the number of the environment made now.
 
     A text that is nothing else becomes a whole number.
@@ -84,7 +84,7 @@ def numbered(value: Any) -> Any:
     return int(text) if _INDEX.fullmatch(value.strip()) else text
 
 
-def is_numbered(value: Any) -> bool:
+def is_numbered(value: object) -> bool:
     """Decides whether keyword arguments have the number, or the folder, of an environment."""
     if isinstance(value, Mapping):
         return any(map(is_numbered, value.values()))

@@ -251,7 +251,7 @@ class BattleEnv(abc.ABC):
                 wrong = "is to act and has no action" if action is None else "is not to act"
                 raise EnvError(f"player {self.names.index(name)} ({name}) {wrong}")
 
-    def _observed(self, value: Any, info: Mapping[str, Any] | None) -> Any:
+    def _observed(self, value: object, info: Mapping[str, Any] | None) -> Any:
         """A copy of an observation, with its mask of actions beside it where infos have that.
 
         The environment may write the next observation into the same arrays.
@@ -409,7 +409,7 @@ class ForeignBattle:
         return getattr(self._env, name)
 
 
-def _space_like(value: Any) -> Any:
+def _space_like(value: object) -> Any:
     """The space of an observation that is like this one."""
     if isinstance(value, Mapping):
         return spaces.Dict({key: _space_like(part) for key, part in value.items()})
@@ -420,7 +420,7 @@ def _space_like(value: Any) -> Any:
     return spaces.Box(ends.min, ends.max, array.shape, array.dtype.type)
 
 
-def space_of_players(env: Any) -> tuple[Any, Any]:
+def space_of_players(env: object) -> tuple[Any, Any]:
     """Returns the observation and action space of each player of a battle.
 
     Raises:
@@ -436,7 +436,7 @@ def space_of_players(env: Any) -> tuple[Any, Any]:
     return found[0], found[1]
 
 
-def as_battle(env: Any) -> Any:
+def as_battle(env: object) -> Any:
     """Returns `env` in `BattleEnv`'s shape: PettingZoo's and the seeds' are wrapped."""
     if hasattr(env, "possible_agents"):
         return TurnBattle(env) if hasattr(env, "agent_iter") else ParallelBattle(env)

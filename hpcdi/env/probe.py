@@ -151,7 +151,7 @@ def _seen(env: Any, cfg: EnvConfig, seed: int | None) -> Seen:
     return Seen(spaces, players, teams, origin, observation, action)
 
 
-def _check_attributes(env: Any, cfg: EnvConfig) -> None:
+def _check_attributes(env: object, cfg: EnvConfig) -> None:
     problems = []
     for course in cfg.courses:
         if not course.argument:

@@ -27,7 +27,7 @@ def figures_of(values: Scheduled) -> dict[str, float]:
     return {f"{FIGURE}{name}": number for name, (_, number) in values.items()}
 
 
-def set_attributes(env: Any, values: Scheduled) -> None:
+def set_attributes(env: object, values: Scheduled) -> None:
     """Set the attributes among the values of a schedule.
 
     Raises:
@@ -44,7 +44,7 @@ def set_attributes(env: Any, values: Scheduled) -> None:
                 ) from error
 
 
-def owner_of(env: Any, name: str) -> tuple[Any, str]:
+def owner_of(env: object, name: str) -> tuple[Any, str]:
     """Returns the innermost object that has an attribute, and the attribute's name.
 
     Args:
@@ -65,7 +65,7 @@ def owner_of(env: Any, name: str) -> tuple[Any, str]:
     )
 
 
-def _layers(env: Any) -> Iterator[Any]:
+def _layers(env: object) -> Iterator[Any]:
     """Yields an environment, and what it wraps, from outside."""
     known: list[Any] = []
     while env is not None and not any(env is other for other in known):

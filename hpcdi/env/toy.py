@@ -142,11 +142,11 @@ class BitFlipEnv(gymnasium.Env[dict[str, Array], np.int64]):
         truncated = self._steps == len(self._bits) and not terminated
         return self._observe(), float(terminated), terminated, truncated, {}
 
-    def compute_reward(self, achieved: Array, desired: Array, _info: Any) -> Any:
+    def compute_reward(self, achieved: Array, desired: Array, _info: object) -> Any:
         """1 where a goal [..., bits] is reached, else 0."""
         return self.compute_terminated(achieved, desired, _info).astype(np.float32)
 
-    def compute_terminated(self, achieved: Array, desired: Array, _info: Any) -> Any:
+    def compute_terminated(self, achieved: Array, desired: Array, _info: object) -> Any:
         """Whether a goal [..., bits] is reached."""
         return (achieved == desired).all(axis=-1)
 
@@ -196,11 +196,11 @@ class ReachEnv(gymnasium.Env[dict[str, Array], Array]):
         terminated = bool(self.compute_terminated(self._at, self._goal, {}))
         return self._observe(), float(terminated) - 1, terminated, self._steps == 20, {}
 
-    def compute_reward(self, achieved: Array, desired: Array, info: Any) -> Any:
+    def compute_reward(self, achieved: Array, desired: Array, info: object) -> Any:
         """0 where a goal [..., dimensions] is reached, else -1."""
         return self.compute_terminated(achieved, desired, info).astype(np.float32) - 1
 
-    def compute_terminated(self, achieved: Array, desired: Array, _info: Any) -> Any:
+    def compute_terminated(self, achieved: Array, desired: Array, _info: object) -> Any:
         """Whether a goal [..., dimensions] is reached."""
         return (np.abs(achieved - desired) < 0.2).all(axis=-1)
 

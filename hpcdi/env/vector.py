@@ -169,7 +169,7 @@ class VectorEnvs:
         kept = self._kept(info, ended, is_same=is_same)
         return BackendStep(successor, reward, terminated, truncated, ended, began, ends, {}, kept)
 
-    def _step_env(self, action: Any) -> Any:
+    def _step_env(self, action: object) -> Any:
         """Step the vector environment; some steps of a `SyncVectorEnv` are timed one by one."""
         env, self._steps = self._env, self._steps + 1
         if self._steps % TIMED_EVERY or not isinstance(env, SyncVectorEnv):
@@ -191,7 +191,7 @@ class VectorEnvs:
                 column[ended] = _numbers(info.get("final_info", {}), name, self.env_num)[ended]
         return kept
 
-    def _put_rows(self, rows: Array, observation: Any) -> None:
+    def _put_rows(self, rows: Array, observation: object) -> None:
         """Write some rows (bool) of an observation of all; others stay what a step has returned."""
         scratch = self._seen.zeros(self.env_num)
         self._seen.put(scratch, ..., observation)

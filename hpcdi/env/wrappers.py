@@ -176,7 +176,7 @@ class ActionMasks(gymnasium.Wrapper[Any, Any, Any, Any]):
         return {**others, ACTION_MASK: mask}
 
 
-def flat_mask(mask: Any) -> Array:
+def flat_mask(mask: object) -> Array:
     """Returns a mask as int8 [entries]; it may also be a tuple with one for each component.
 
     Raises:
@@ -201,7 +201,7 @@ class ScaleReward(gymnasium.RewardWrapper[Any, Any]):
         super().__init__(env)
         self._scale = scale
 
-    def reward(self, reward: Any) -> float:
+    def reward(self, reward: object) -> float:
         """The scaled reward."""
         return number_of(reward) * self._scale
 
@@ -209,7 +209,7 @@ class ScaleReward(gymnasium.RewardWrapper[Any, Any]):
 class SignReward(gymnasium.RewardWrapper[Any, Any]):
     """The sign of each reward: -1, 0 or 1 (Mnih et al. 2015)."""
 
-    def reward(self, reward: Any) -> float:
+    def reward(self, reward: object) -> float:
         """The sign."""
         return float(np.sign(number_of(reward)))
 
@@ -244,12 +244,12 @@ class Checked(gymnasium.Wrapper[Any, Any, Any, Any]):
             truth_of(truncated, "truncated"), _mapping(info),
         )  # fmt: skip
 
-    def _checked(self, observation: Any) -> Any:
+    def _checked(self, observation: object) -> Any:
         self._put(observation)
         return self._value()
 
 
-def _mapping(info: Any) -> Any:
+def _mapping(info: object) -> Any:
     """An info as gymnasium's vector environments need it; one that is no mapping says nothing."""
     return info if isinstance(info, Mapping) else {}
 
@@ -271,7 +271,7 @@ _OF_ONE_COPY = {
 """Wrappers that are refused, since a run has many environments, and why."""
 
 
-def wrap(env: Any, wrappers: Sequence[str | Mapping[str, Any]]) -> Any:
+def wrap(env: object, wrappers: Sequence[str | Mapping[str, Any]]) -> Any:
     """Returns an environment inside its wrappers.
 
     Args:

@@ -298,7 +298,7 @@ def in_turn(env: int, game: int, teams: int) -> int:
     return (env + game) % teams
 
 
-def remembers(player: Any) -> bool:
+def remembers(player: object) -> bool:
     """True if a player has a state for each row in which it acts; see `ColumnarActor`."""
     return getattr(player, "reset", None) is not None
 

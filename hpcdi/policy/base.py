@@ -33,7 +33,7 @@ class LearnMode(NamedTuple):
     load_state_dict: Callable[[dict[str, Any]], None]
 
 
-def owner_of(mode: Any) -> Any:
+def owner_of(mode: object) -> Any:
     """Returns the policy whose bound methods a mode holds; None: it holds other functions."""
     return getattr(getattr(mode, "set_attribute", None), "__self__", None)
 
@@ -253,7 +253,7 @@ class Policy(Configurable):
         except AttributeError:
             raise NotImplementedError(f"{type(self).__name__} has no attribute {name!r}") from None
 
-    def set_attribute(self, name: str, value: Any) -> None:
+    def set_attribute(self, name: str, value: object) -> None:
         """Set ``_<name>``."""
         setattr(self, f"_{name}", value)
 

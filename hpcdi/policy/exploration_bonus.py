@@ -90,11 +90,11 @@ class Novelty(nn.Module):
         """Make a network that learns to predict."""
         raise NotImplementedError
 
-    def error(self, predictor: Any, columns: Mapping[str, Tensor]) -> Tensor:
+    def error(self, predictor: nn.Module, columns: Mapping[str, Tensor]) -> Tensor:
         """The mean square of what a predictor does not predict, [batch]."""
         raise NotImplementedError
 
-    def loss(self, predictor: Any, columns: Mapping[str, Tensor]) -> Tensor:
+    def loss(self, predictor: nn.Module, columns: Mapping[str, Tensor]) -> Tensor:
         """What a predictor learns to make small, [batch]; by default its error."""
         return self.error(predictor, columns)
 
@@ -142,7 +142,7 @@ class Curiosity(Novelty):
         """See `Novelty.make_predictor`."""
         return CuriosityNetwork(cfg, self._actions)
 
-    def error(self, predictor: Any, columns: Mapping[str, Tensor]) -> Tensor:
+    def error(self, predictor: nn.Module, columns: Mapping[str, Tensor]) -> Tensor:
         """See `Novelty.error`."""
         return self._error(predictor, *_features(predictor, columns), columns)
 

@@ -128,7 +128,7 @@ class ExtraLoss:
         return {name: one.item() for name, one in zip(self.names, self.taken(), strict=True)}
 
 
-def _checked(found: Any) -> Found:
+def _checked(found: object) -> Found:
     """Returns what an `extra_loss` has returned.
 
     Raises:
@@ -160,7 +160,7 @@ class Watched(nn.Module):
         if part is not None:
             part.register_forward_hook(self._keep)
 
-    def forward(self, observation: Any, state: Any) -> Any:
+    def forward(self, observation: object, state: object) -> Any:
         """As the network's, its output being a pair of that and features."""
         self._is_called = True
         output, state = self.network(observation, state)
@@ -168,7 +168,7 @@ class Watched(nn.Module):
         features, self._features = self._features, None
         return (output, features), state
 
-    def _keep(self, _part: nn.Module, _given: Any, returned: Any) -> None:
+    def _keep(self, _part: nn.Module, _given: object, returned: object) -> None:
         if self._is_called:
             self._features = returned[0] if isinstance(returned, tuple) else returned
 
@@ -185,7 +185,7 @@ class Watching:
         self.features: Tensor | None = None
         self._forward = forward
 
-    def __call__(self, observation: Any, state: Any) -> Any:
+    def __call__(self, observation: object, state: object) -> Any:
         """As the network's."""
         (output, features), state = self._forward(observation, state)
         if torch.is_grad_enabled():
@@ -205,7 +205,7 @@ def features_of(network: nn.Module) -> int | None:
     return size if isinstance(size, int) else None
 
 
-def made(setting: Mapping[str, Any], features: int | None, model: Any) -> Any:
+def made(setting: Mapping[str, Any], features: int | None, model: object) -> Any:
     """What ``policy.learn.extra_loss`` names, called with features, model and its arguments.
 
     Raises:

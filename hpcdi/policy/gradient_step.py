@@ -110,7 +110,7 @@ class _Forward:
         return _in_float32(output)
 
 
-def _in_float32(output: Any) -> Any:
+def _in_float32(output: object) -> Any:
     """Tensors, also those in tuples, as float32; a state stays as it is."""
     if isinstance(output, tuple):
         return tuple(map(_in_float32, output))

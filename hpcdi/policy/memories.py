@@ -89,7 +89,7 @@ class Recurrent(nn.Module):
         rows = torch.cat(rnn.unpack_sequence(outputs))
         return rows, {**self._named(after), LENGTH: state[LENGTH]}
 
-    def _named(self, state: Any) -> State:
+    def _named(self, state: object) -> State:
         states = state if isinstance(state, tuple) else (state,)
         return {name: each.squeeze(0) for name, each in zip(self._names, states, strict=True)}
 

@@ -227,7 +227,7 @@ def _check_outputs(network: nn.Module, model: ModelConfig, head: str) -> None:
         )
 
 
-def described(value: Any) -> str:
+def described(value: object) -> str:
     """Returns dtype and shape of a tensor, or of each in a nested value, as text."""
     if isinstance(value, Tensor):
         return f"{str(value.dtype).removeprefix('torch.')} {list(value.shape)}"

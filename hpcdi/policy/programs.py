@@ -165,7 +165,7 @@ def _names(module: nn.Module) -> tuple[str, ...]:
     return getattr(module, "output_names", ("action",))
 
 
-def _outputs(outputs: Any) -> tuple[Tensor, ...]:
+def _outputs(outputs: object) -> tuple[Tensor, ...]:
     return outputs if isinstance(outputs, tuple) else (outputs,)
 
 

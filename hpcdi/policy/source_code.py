@@ -174,7 +174,7 @@ class _Translation:
 
     # ---- values
 
-    def _value(self, node: Any) -> Any:
+    def _value(self, node: object) -> Any:
         """Returns a node's value: a tensor, a number, or `_Computed`."""
         if isinstance(node, list | tuple):
             return type(node)(map(self._value, node))
@@ -276,7 +276,7 @@ class _Translation:
         self._language.each(out, int(np.prod(shape)), name, operands)
         return made
 
-    def _operand(self, value: Any, shape: Sequence[int]) -> Operand:
+    def _operand(self, value: object, shape: Sequence[int]) -> Operand:
         if isinstance(value, _Computed):
             return Operand(self._whole(value.codes.expand(*shape)))
         tensor = torch.as_tensor(value).double()
@@ -319,19 +319,19 @@ class _Translation:
         self._language.reduce(out, source, how, (rows, codes.numel() // rows))
         return made
 
-    def _mean(self, value: Any, dims: Any, keepdim: bool = False) -> _Computed:
+    def _mean(self, value: object, dims: object, keepdim: bool = False) -> _Computed:
         return self._reduced("mean", value, dims, keepdim)
 
-    def _sum(self, value: Any, dims: Any, keepdim: bool = False) -> _Computed:
+    def _sum(self, value: object, dims: object, keepdim: bool = False) -> _Computed:
         return self._reduced("sum", value, dims, keepdim)
 
-    def _amax(self, value: Any, dims: Any, keepdim: bool = False) -> _Computed:
+    def _amax(self, value: object, dims: object, keepdim: bool = False) -> _Computed:
         return self._reduced("amax", value, dims, keepdim)
 
-    def _argmax(self, value: Any, dim: int, keepdim: bool = False) -> _Computed:
+    def _argmax(self, value: object, dim: int, keepdim: bool = False) -> _Computed:
         return self._reduced("argmax", value, dim, keepdim)
 
-    def _softmax(self, value: Any, dim: int, _is_half: bool) -> _Computed:
+    def _softmax(self, value: object, dim: int, _is_half: bool) -> _Computed:
         above = self._each("sub", [value, self._amax(value, dim, True)], {})
         powers = self._each("exp", [above], {})
         return self._each("div", [powers, self._sum(powers, dim, True)], {})
@@ -349,7 +349,7 @@ class _Translation:
         return [scaled if bias is None else self._each("add", [scaled, bias], {})]
 
 
-def _shape_of(value: Any) -> tuple[int, ...]:
+def _shape_of(value: object) -> tuple[int, ...]:
     if isinstance(value, _Computed):
         return tuple(value.codes.shape)
     return tuple(value.shape) if isinstance(value, Tensor) else ()

@@ -92,7 +92,7 @@ class TeamPolicy(Policy):
         for group in self._groups:
             yield group, self._policies[group.name]
 
-    def set_attribute(self, name: str, value: Any) -> None:
+    def set_attribute(self, name: str, value: object) -> None:
         """Set ``_<name>``, of all policies where it concerns them."""
         super().set_attribute(name, value)
         if name in _FORWARDED:

@@ -121,7 +121,7 @@ class Context:
         self._choose: Callable[[str, Any], None] | None = None
         self._name = ""
 
-    def log(self, name: str, value: Any) -> None:
+    def log(self, name: str, value: object) -> None:
         """Add to TensorBoard, under ``callbacks``.
 
         Args:

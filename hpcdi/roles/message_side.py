@@ -59,7 +59,7 @@ class MessageSide(Configurable, ABC):
     exit_code = 0
     is_waiting = False
 
-    def __init__(self, cfg: Any = None, context: WorkerContext | None = None) -> None:
+    def __init__(self, cfg: object = None, context: WorkerContext | None = None) -> None:
         self._cfg = self.parse_config(cfg)
         self._context = context
         self._uid = get_task_uid()

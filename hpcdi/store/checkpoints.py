@@ -208,7 +208,7 @@ def checkpoint_names(folder: Path) -> list[str]:
     return sorted(p.name for p in folder.iterdir() if p.is_dir() and not p.name.startswith("."))
 
 
-def save_tensors(path: Path, tree: Any) -> None:
+def save_tensors(path: Path, tree: object) -> None:
     """Write a nested structure of tensors and plain data, as torch does, forced to disk."""
     import torch
 

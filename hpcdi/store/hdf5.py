@@ -76,7 +76,7 @@ def dataset_of(file: h5py.File, name: str) -> h5py.Dataset:
     return dataset
 
 
-def _plain(value: Any) -> Any:
+def _plain(value: object) -> Any:
     if isinstance(value, bytes):
         return value.decode()
     return value.item() if isinstance(value, np.generic) else value

@@ -43,7 +43,7 @@ def write_episodes(folder: Path, episodes: Iterable[Mapping[str, Any]]) -> tuple
     return count, steps
 
 
-def _write(group: h5py.h5g.GroupID, name: str, value: Any) -> None:
+def _write(group: h5py.h5g.GroupID, name: str, value: object) -> None:
     """Write an array, or a group of them; by HDF5's calls, at a fifth of h5py's cost."""
     if isinstance(value, tuple):
         value = {f"_index_{number}": part for number, part in enumerate(value)}

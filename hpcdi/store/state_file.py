@@ -122,5 +122,5 @@ def _write(file: IO[bytes], kind: str, version: int, state: Mapping[str, Any]) -
     )
 
 
-def _plain(leaf: Any) -> Any:
+def _plain(leaf: object) -> Any:
     return leaf.item() if isinstance(leaf, np.generic) else leaf

@@ -73,7 +73,7 @@ class TensorBoardWriter(Closing):
                 self._curves[name] = TensorBoardWriter(self._folder / name, self._flush_s)
             self._curves[name].add_scalar(tag, value, global_step)
 
-    def add_histogram(self, tag: str, values: Any, global_step: int) -> None:
+    def add_histogram(self, tag: str, values: object, global_step: int) -> None:
         """Add the distribution of an array's finite values; nothing if there are none.
 
         Args:

@@ -142,12 +142,12 @@ def concatenate_columns(parts: Iterable[Columns]) -> Columns:
     return {name: np.concatenate([part[name] for part in filled]) for name in filled[0]}
 
 
-def is_tensor(value: Any) -> bool:
+def is_tensor(value: object) -> bool:
     """True for a torch tensor; does not import torch."""
     return type(value).__module__ == "torch" and type(value).__name__ == "Tensor"
 
 
-def to_tensors(tree: Any) -> Any:
+def to_tensors(tree: object) -> Any:
     """Copies numbers and arrays of a nested mapping to float32 torch tensors."""
     import torch
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import io
-from typing import Any
 
 import numpy as np
 
@@ -93,7 +92,7 @@ def side_by_side(videos: Array) -> Array:
     return np.repeat(row, 3, axis=-1) if c == 1 else row
 
 
-def as_frame(image: Any, max_size: int | None = None) -> Array:
+def as_frame(image: object, max_size: int | None = None) -> Array:
     """Returns an image as uint8 [H, W, 3], neither side above `max_size` pixels.
 
     Args:

@@ -78,7 +78,7 @@ class Watched:
         self._calls += 1
         return self._calls <= _CLOSELY
 
-    def _compare(self, observation: Any) -> None:
+    def _compare(self, observation: object) -> None:
         """Look whether the arrays of the last observation are still what they were."""
         if any(not np.array_equal(array, copy) for array, copy in self._last):
             self._habits.reuses_arrays = True
@@ -88,7 +88,7 @@ class Watched:
         return getattr(self._env, name)
 
 
-def _arrays_in(value: Any) -> Iterator[Array]:
+def _arrays_in(value: object) -> Iterator[Array]:
     if isinstance(value, np.ndarray) and value.dtype.kind in "biu":
         yield value
     elif isinstance(value, np.ndarray) and value.dtype.kind == "f":

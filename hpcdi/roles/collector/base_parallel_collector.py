@@ -250,7 +250,7 @@ class BaseParallelCollector(Configurable, Closing, ABC):
         return self._policy
 
     @policy.setter
-    def policy(self, policy: Any) -> None:
+    def policy(self, policy: object) -> None:
         self._policy = policy
 
     @property
@@ -259,7 +259,7 @@ class BaseParallelCollector(Configurable, Closing, ABC):
         return self._env_manager
 
     @env_manager.setter
-    def env_manager(self, manager: Any) -> None:
+    def env_manager(self, manager: object) -> None:
         self._env_manager = manager
 
     @property
@@ -698,13 +698,13 @@ class StalenessGate:
         return True
 
 
-def takes_arrays(mode: Any) -> bool:
+def takes_arrays(mode: object) -> bool:
     """Returns whether a policy's mode wants its parameters as arrays of numpy."""
     return bool(attribute_of(mode, "takes_arrays", False))
 
 
 def newer_policy(
-    port: CollectorPort, mode: Any, player: str, version: int, *, newest: bool
+    port: CollectorPort, mode: object, player: str, version: int, *, newest: bool
 ) -> dict[str, Any] | None:
     """Returns what a port has that is newer, see there, in the form that the policy wants."""
     form = {"as_arrays": True} if takes_arrays(mode) else {}

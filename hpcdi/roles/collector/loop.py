@@ -236,7 +236,7 @@ def policy_loop(
     return Loop(envs, PolicyAgent(actor), recorder)
 
 
-def attribute_of(policy: Any, name: str, default: Any) -> Any:
+def attribute_of(policy: object, name: str, default: object) -> Any:
     """Returns an attribute of a policy of any kind; `default` if it has none."""
     get = getattr(policy, "get_attribute", None)
     try:

@@ -70,7 +70,7 @@ class MPIFileSystemCollector(MessageSide, CollectorPort):
     Config = CommCollectorConfig
     role = "collector"
 
-    def __init__(self, cfg: Any = None, context: WorkerContext | None = None) -> None:
+    def __init__(self, cfg: object = None, context: WorkerContext | None = None) -> None:
         super().__init__(cfg, context)
         if context is None:  # DI-engine's callers make one without; `start` says what they must do
             return
@@ -438,7 +438,7 @@ class MPIFileSystemCollector(MessageSide, CollectorPort):
             collector.stop()
 
 
-def create_comm_collector(cfg: Any, context: WorkerContext) -> MPIFileSystemCollector:
+def create_comm_collector(cfg: object, context: WorkerContext) -> MPIFileSystemCollector:
     """Make the message side that ``cfg.type`` names.
 
     Raises:

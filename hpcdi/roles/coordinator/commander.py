@@ -233,7 +233,7 @@ class Commander:
         mean = float(np.mean(finished_task.episode_returns))
         return f"stop value reached: mean return {human_return(mean)} of {self._stop_value:g}"
 
-    def finish_learner_task(self, task_id: str, finished_task: Any) -> None:
+    def finish_learner_task(self, task_id: str, finished_task: object) -> None:
         """Take the result of a learner task; for commanders of the user."""
 
     def limit_reached(self) -> str:

@@ -371,7 +371,7 @@ def hook_problems(hooks: Mapping[str, Any]) -> tuple[Problem, ...]:
     return tuple(problems)
 
 
-def _read(key: str, value: Any) -> tuple[Callback | None, str]:
+def _read(key: str, value: object) -> tuple[Callback | None, str]:
     """Returns the callback of an entry, or None for none; and what is wrong with the entry."""
     try:
         if key in CALLBACKS and not isinstance(value, Mapping):
@@ -411,7 +411,7 @@ def registered_hook(key: str, value: Any) -> Callback:
 _HOOK_KEYS = ("name", "type", "priority", "position", "ext_args")
 
 
-def _number(value: Any, default: int, what: str = "iterations") -> int | None:
+def _number(value: object, default: int, what: str = "iterations") -> int | None:
     """Returns a number of iterations; True: the default; 0 or less, or nothing: None."""
     if not value or (isinstance(value, int | float) and value < 0):
         return None
@@ -423,14 +423,14 @@ def _number(value: Any, default: int, what: str = "iterations") -> int | None:
 
 
 def _every(kind: type[Periodic], default: int) -> MakeCallback:
-    def make(value: Any) -> Callback | None:
+    def make(value: object) -> Callback | None:
         every = _number(value, default)
         return None if every is None else kind(every)
 
     return make
 
 
-def _load(value: Any) -> Callback | None:
+def _load(value: object) -> Callback | None:
     if not value:
         return None
     if not isinstance(value, str | Path):
@@ -438,13 +438,13 @@ def _load(value: Any) -> Callback | None:
     return LoadCheckpoint(Path(value).expanduser())
 
 
-def _save_final(value: Any) -> Callback | None:
+def _save_final(value: object) -> Callback | None:
     if value not in (True, False, None, "", 0, 1):
         raise TypeError(f"must be true or false, not {value!r}")
     return SaveFinal() if value else None
 
 
-def _profile(value: Any) -> Callback | None:
+def _profile(value: object) -> Callback | None:
     wait = _number(value, 10, "iterations to wait")
     return None if wait is None else Profile(wait)
 

@@ -360,7 +360,7 @@ def _state_beside_weights(checkpoint: Checkpoint, rank: int, agent: int) -> dict
     return state
 
 
-def copied(tree: Any) -> Any:
+def copied(tree: object) -> Any:
     """Returns a nested structure with copies of its tensors in CPU memory."""
     if hasattr(tree, "detach"):
         return tree.detach().to("cpu", copy=True)
