@@ -88,7 +88,9 @@ class DiscreteModelConfig(ModelConfig):
             TypeError: the settings do not know the environment's.
         """
         if self.action_shape is None:
-            raise TypeError("policy.model.action_shape is not known")
+            raise TypeError(
+                "policy.model.action_shape is not known: set it, or have the environment say it"
+            )
         return self.action_shape
 
 

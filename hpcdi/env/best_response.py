@@ -61,7 +61,10 @@ class SmallGame:
             raise EnvError(f"best responses are for games of 2 players; this one has {env.agents}")
         acts = [Space.of_actions(space) for space in env.action_space]
         if any(len(a.leaves) != 1 or len(a.leaves[0].counts) != 1 for a in acts):
-            raise EnvError("best responses need actions that are one discrete number")
+            leaves = ", ".join(str(leaf) for a in acts for leaf in a.leaves)
+            raise EnvError(
+                f"best responses need actions that are one discrete number; these are {leaves}"
+            )
         self.deals = int(getattr(env, "deals", 1))
         self._counts = [space.leaves[0].counts[0] for space in acts]
         self._draws_nothing = not hasattr(env, "deals")

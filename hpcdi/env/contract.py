@@ -679,7 +679,8 @@ def as_numbers(value: Any) -> Array:
     """
     array = value
     if isinstance(value, np.ma.MaskedArray) and np.ma.getmaskarray(value).any():
-        raise ValueError("an array of which values are masked")
+        masked = int(np.ma.getmaskarray(value).sum())
+        raise ValueError(f"an array of which {masked} of {value.size} values are masked")
     if not isinstance(value, np.ndarray):
         try:
             if hasattr(value, "detach"):  # torch's, perhaps with a gradient or on a device

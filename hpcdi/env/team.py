@@ -161,7 +161,10 @@ class Team(gymnasium.Env[dict[str, Any], dict[str, Any]]):
         self._ended = np.where(acted & ~goes_on, ends, 0)
         self._acts = goes_on.astype(np.int8)
         if not (over or goes_on.any()):
-            raise EnvError("no player is to act, and the episode is not over")
+            raise EnvError(
+                "no player is to act, and the episode is not over: let agents have those that act "
+                "next, or end it (terminations, truncations)"
+            )
         is_cut = bool(over) and _TERMINATED not in self._ended
         info = self._info(infos) if over else {}
         reward = float(self._reward.mean())

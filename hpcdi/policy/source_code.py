@@ -288,7 +288,10 @@ class _Translation:
 
     def _addmm(self, bias: Any, given: Any, weight: Any) -> _Computed:
         if not isinstance(weight, Tensor) or not isinstance(bias, Tensor):
-            raise PolicyError("a policy that multiplies computed matrices has no form")
+            raise PolicyError(
+                "a policy that multiplies computed matrices has no form in C or Fortran: export it "
+                "to torch or ONNX"
+            )
         source = self._whole(given.codes)
         number = self._count + 1
         out, names = self._new("h"), (f"w{number}", f"b{number}")

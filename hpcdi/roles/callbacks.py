@@ -389,7 +389,9 @@ class Video(Callback):
 
     def __init__(self, every: int = 10, policy: str = "latest", wait_s: float = 60.0) -> None:
         if every < 1 or policy not in ("latest", "best"):
-            raise ValueError("every is 1 or more, policy is latest or best")
+            raise ValueError(
+                f"every must be 1 or more, not {every!r}; policy latest or best, not {policy!r}"
+            )
         self._every, self._policy, self._wait_s, self._evaluations = every, policy, wait_s, 0
         self._filming: subprocess.Popen[str] | None = None
 

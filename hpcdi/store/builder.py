@@ -308,7 +308,10 @@ class BlockBuilder:
                 "policy.collect.n_sample"
             )
         if (segment.views, segment.tail_rows) != (self._like.views, self._like.tail_rows):
-            raise BufferContractError("a segment has other views or tail rows than the first one")
+            raise BufferContractError(
+                "a segment has other views or tail rows than the first one: "
+                f"{_views_and_tails(segment)}, not {_views_and_tails(self._like)}"
+            )
         objection = column_objection(segment.like(), self._like.like())
         if objection:
             raise BufferContractError(f"a segment differs from the first one: {objection}")
@@ -390,3 +393,9 @@ def _frames_of_item(
                 if place == len(frames):
                     frames.append(frame)
     return frames
+
+
+def _views_and_tails(segment: Segment) -> str:
+    """Says which views a segment has, and how many rows follow each of its items."""
+    views = ", ".join(str(view.name) for view in segment.views) or "none"
+    return f"views {views}, tail rows {segment.tail_rows}"

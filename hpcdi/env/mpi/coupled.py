@@ -123,6 +123,6 @@ class CoupledGroup:
     def take(self) -> SolverMessage:
         """Returns what the last order has led to."""
         if self._answer is None:
-            raise SolverLost("it was given no order")
+            raise SolverLost("it was asked for an answer before it was given an order")
         answer, self._answer = self._answer, None
         return answer

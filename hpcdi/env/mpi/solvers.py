@@ -254,7 +254,9 @@ class Solver:
                 raise CommError(f"{failure.cause}\n{failure.detail}".rstrip()) from failure
             raise failure
         if self._found is None:
-            raise EnvError("a solver has no answer")
+            raise EnvError(
+                "a solver has no answer: it was asked neither for a reset nor for a step"
+            )
         found, self._found = self._found, None
         return found
 

@@ -15,7 +15,7 @@ from hpcdi.replay.monitor import Monitor
 from hpcdi.types import Array
 from hpcdi.utils.log import LOGGER
 from hpcdi.worker.replay_buffer.base_buffer import RingBuffer, Sample
-from hpcdi.worker.replay_buffer.items import ItemStore
+from hpcdi.worker.replay_buffer.items import ItemStore, check_dicts
 from hpcdi.worker.replay_buffer.ring import ObjectStore, Ring
 from hpcdi.worker.replay_buffer.state import BufferState
 from hpcdi.worker.staleness import oldest_kept
@@ -300,8 +300,7 @@ class AdvancedReplayBuffer(RingBuffer):
         return drawn
 
     def _push_one(self, item: Any) -> int:
-        if not isinstance(item, Mapping):
-            raise BufferContractError("items must be dicts")
+        check_dicts([item])
         has_priority = item.get("priority") is not None
         priority = float(_priorities_of([item], 0.0)[0]) if has_priority else None
         made_at = _made_at_of(item)
@@ -309,8 +308,7 @@ class AdvancedReplayBuffer(RingBuffer):
         return 1
 
     def _push_list(self, items: list[Any]) -> int:
-        if not all(isinstance(item, Mapping) for item in items):
-            raise BufferContractError("items must be dicts")
+        check_dicts(items)
         priority = _priorities_of(items, self._index.max_priority)
         made_at = np.array([_made_at_of(item) for item in items])
         ids = self._ring.extend([_without_priority(item) for item in items])

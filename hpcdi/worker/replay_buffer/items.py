@@ -98,8 +98,7 @@ class ItemStore(RowStore):
         Raises:
             BufferContractError: they differ from the first ones, or from each other.
         """
-        if not all(isinstance(item, Mapping) for item in items):
-            raise BufferContractError("items must be dicts, as the first ones are")
+        check_dicts(items)
         try:
             return self.prepare_columns(stack_columns(items), items[0])
         except (ValueError, TypeError, AttributeError, RuntimeError) as error:
@@ -333,3 +332,14 @@ def _check_range(name: str, column: Array, dtype: np.dtype[Any]) -> None:
         low, high, ends = int(column.min()), int(column.max()), np.iinfo(dtype)
     if low < ends.min or high > ends.max:
         raise BufferContractError(f"{name!r} is {low} to {high}, more than {dtype} holds")
+
+
+def check_dicts(items: Iterable[object]) -> None:
+    """Check that items are dicts.
+
+    Raises:
+        BufferContractError: one is none.
+    """
+    for item in items:
+        if not isinstance(item, Mapping):
+            raise BufferContractError(f"items must be dicts, and one is {type(item).__name__}")
