@@ -316,6 +316,18 @@ class Job:
             sweep_temporary(self._path)  # their writers have ended
         if facts.get("state") in _ENDS:
             return self._ended(int(facts["exit_code"]), returned)
+        return self._without_result(facts, returned)
+
+    def _without_result(self, facts: Mapping[str, Any], returned: int) -> int:
+        """Say why the job has ended without a result, and write it into run.json.
+
+        Args:
+            facts: run.json; empty: the run had not begun.
+            returned: mpirun's exit code.
+
+        Returns:
+            The run's exit code.
+        """
         if self._asked is not None:
             when = "at once by a signal" if facts else "by a signal before the run began"
             sys.stderr.write(f"hpcdi: ended {when}\n")
