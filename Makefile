@@ -43,7 +43,7 @@ train: venv  ## train CartPole with 4 ranks on this machine (CONFIG=... for anot
 	$(SAY) "train: hpcdi train $(CONFIG)"
 	@$(BIN)/hpcdi train $(CONFIG)
 
-test: unit mpi jobs  ## the tests of the main promises: about 10 minutes on two cores
+test: unit mpi jobs  ## the tests of the main promises: about 7 minutes on two cores
 
 test-all:  ## all tests: slow ones, a Slurm of virtual nodes, MPICH too: about 25 minutes on two cores
 	@$(MAKE) --no-print-directory unit mpi jobs ALL=1
@@ -57,7 +57,7 @@ waiting: slurm $(if $(wildcard $(DING)/.ready),ding)
 FAST := $(if $(ALL),,and not slow)
 
 unit: $(BIN)/.ready-dev  ## only the tests without MPI
-	$(SAY) "test: without MPI, in parallel processes (about $(if $(ALL),6,5) minutes)"
+	$(SAY) "test: without MPI, in parallel processes (about $(if $(ALL),5,4) minutes)"
 	@$(BIN)/python -m pytest -q -n auto --maxprocesses 8 --dist worksteal \
 	  -m 'not gpu $(FAST)' tests/unit
 
@@ -66,11 +66,11 @@ mpi: $(BIN)/.ready-dev  ## only the collective tests, by mpirun -n 4
 	@$(BIN)/python tests/run_mpi.py -n 4 -q -m mpi tests/mpi
 
 jobs: $(BIN)/.ready-dev  ## only whole jobs
-	$(SAY) "test: whole jobs, two at a time (about $(if $(ALL),12,4) minutes)"
+	$(SAY) "test: whole jobs, two at a time (about $(if $(ALL),8,2) minutes)"
 	@$(BIN)/python -m pytest -q -n 2 --dist loadfile -m 'job $(FAST)' -o faulthandler_timeout=1800 --durations=12 tests/jobs
 
 slurm: $(BIN)/.ready-dev  ## only jobs of a throw-away Slurm cluster on this machine
-	$(SAY) "test: on three Slurm clusters of this machine (about 9 minutes)"
+	$(SAY) "test: on three Slurm clusters of this machine (about 7 minutes)"
 	@$(BIN)/python -m pytest -q -n 3 --dist worksteal -m slurm -o faulthandler_timeout=1800 --durations=12 tests/slurm
 
 ding: $(DING)/.ready  ## only the tests beside DI-engine, in .venv-ding

@@ -36,6 +36,13 @@ _SET_BY_LIBRARIES = (
 )
 
 
+@pytest.hookimpl(optionalhook=True)  # pytest-xdist's
+def pytest_xdist_auto_num_workers() -> int:
+    """One more than there are cores: some tests wait."""
+    affinity = getattr(os, "sched_getaffinity", None)
+    return 1 + (len(affinity(0)) if affinity else os.cpu_count() or 1)
+
+
 @pytest.fixture(autouse=True)
 def _no_leaked_thread() -> Iterator[None]:
     before = set(threading.enumerate())

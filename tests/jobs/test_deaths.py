@@ -39,6 +39,7 @@ def check_survived(ended: Ended, *ranks: int) -> None:
         assert f"rank {rank} has died" in ended.said
 
 
+@pytest.mark.slow
 def test_one_collector_exits_another_raises_and_the_third_goes_on(start: Start) -> None:
     # on a busy machine a collector may begin late: the others must not be done by then
     job = start(
@@ -129,6 +130,7 @@ def test_on_policy_one_of_two_learners_dies_then_the_other_and_the_run_is_resume
     assert ended.run["figures"]["train_iter"] >= goal
 
 
+@pytest.mark.slow
 def test_without_the_coordinator_nobody_can_go_on(start: Start) -> None:
     job = start(CARTPOLE, *LONG, ONE_COLLECTOR)
     job.until_learning()
@@ -139,6 +141,7 @@ def test_without_the_coordinator_nobody_can_go_on(start: Start) -> None:
     assert "has died" in ended.err
 
 
+@pytest.mark.slow
 def test_without_ulfm_a_killed_rank_ends_the_job_which_can_be_resumed(start: Start) -> None:
     job = start(
         CARTPOLE, *LONG, TWO_LEARNERS, ONE_COLLECTOR, "system.survival.on_collector_death=abort",

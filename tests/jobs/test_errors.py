@@ -55,6 +55,7 @@ def test_of_a_collector_and_status_tells_it(start: Start) -> None:
     assert 'raise RuntimeError("planted in the collector")' in asked.out
 
 
+@pytest.mark.slow
 def test_of_one_learner_comes_before_what_the_other_says(start: Start) -> None:
     """The first learner waits for the second one's gradients, and fails because of it."""
     ended = start(

@@ -13,7 +13,7 @@ from jobs import CARTPOLE, ENDLESS, FAULTS_ALLOWED, Running, block_counts, logge
 
 from hpcdi.store.inspect import inspect
 
-pytestmark = pytest.mark.job
+pytestmark = [pytest.mark.job, pytest.mark.slow]
 Start = Callable[..., Running]
 
 CHILDREN = ("env.manager.type=subprocess", "env.manager.step_timeout=1", "env.collector_env_num=2")
@@ -60,7 +60,6 @@ def kill_environments(pid: int) -> None:
                 os.kill(int(child), signal.SIGKILL)
 
 
-@pytest.mark.slow
 def test_a_collector_without_environments_comes_back_and_without_any_the_run_ends(
     start: Start,
 ) -> None:

@@ -154,6 +154,7 @@ def test_its_exported_policy_plays_without_hpcdi(finished: Finished, tmp_path: P
 
 
 @needs_browser
+@pytest.mark.slow
 def test_tensorboard_opens_on_the_return_and_shows_the_run_once(
     finished: Finished, tmp_path: Path
 ) -> None:

@@ -17,7 +17,7 @@ from jobs import (
     max_train_iter,
 )
 
-pytestmark = pytest.mark.job
+pytestmark = [pytest.mark.job, pytest.mark.slow]
 Start = Callable[..., Running]
 
 LONG = (*ENDLESS, max_train_iter(1500))
@@ -40,7 +40,6 @@ def test_a_collector_that_hangs_dies_and_those_that_wait_live(start: Start) -> N
     assert logged(ended.run_dir, 0, "rank 2 has died")
 
 
-@pytest.mark.slow
 def test_one_of_two_learners_hangs_and_the_other_one_goes_on(start: Start) -> None:
     ended = start(
         CARTPOLE, *LONG, TWO_LEARNERS, ONE_COLLECTOR, *hang(1, 300, 8), variables=FAULTS_ALLOWED
@@ -50,7 +49,6 @@ def test_one_of_two_learners_hangs_and_the_other_one_goes_on(start: Start) -> No
     assert logged(ended.run_dir, 2, "learners have regrouped")
 
 
-@pytest.mark.slow
 def test_a_coordinator_that_hangs_ends_the_job(start: Start) -> None:
     ended = start(
         CARTPOLE, *ENDLESS, ONE_COLLECTOR, *hang(0, 4, 8), variables=FAULTS_ALLOWED
@@ -59,7 +57,6 @@ def test_a_coordinator_that_hangs_ends_the_job(start: Start) -> None:
     assert "rank 0 (coordinator) has died" in ended.err
 
 
-@pytest.mark.slow
 def test_one_that_hangs_while_the_run_ends_is_named_and_not_waited_for(start: Start) -> None:
     job = start(
         CARTPOLE, *ENDLESS, ONE_COLLECTOR, "system.coordinator.stop_timeout_s=5",

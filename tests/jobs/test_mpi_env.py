@@ -135,6 +135,7 @@ def alone_and_in_two_groups(folder: Path, *command: str, inputs: dict[str, str])
 
 
 @needs_compiler
+@pytest.mark.slow
 def test_an_unmodified_program_computes_the_same_to_the_bit(tmp_path: Path) -> None:
     """Two groups in one job, each in a world of its own, against the program alone."""
     alone, *groups = alone_and_in_two_groups(tmp_path, str(build.compiled([UNMODIFIED])), inputs={})

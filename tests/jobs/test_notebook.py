@@ -57,6 +57,7 @@ def cell(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[.
 
 
 @pytest.mark.job
+@pytest.mark.slow
 def test_a_notebook_trains_is_interrupted_and_goes_on(cell: Callable[..., str]) -> None:
     assert cell(CELL) == ""
     wrong = cell('hpcdi.train(Mine, "ppo", settings={"policy.lern": 1})')

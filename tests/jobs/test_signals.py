@@ -73,6 +73,7 @@ def test_term_and_two_learners_of_ranks_that_mpirun_has_started(start: Start) ->
     assert ended.out.count("stopped: received") == 1, "one rank speaks"
 
 
+@pytest.mark.slow
 def test_the_whole_job_gets_int_and_term_at_once(start: Start) -> None:
     """As PBS and LSF end jobs: launcher, mpirun, ranks and their children, all of them."""
     job = start(CARTPOLE, *ENDLESS, ONE_COLLECTOR)

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from jobs import CARTPOLE, ENDLESS, QUICK, Ended, hpcdi, logged, until, wait_until_gone
 
-pytestmark = pytest.mark.job
+pytestmark = [pytest.mark.job, pytest.mark.slow]
 
 THREE_RANKS = ("--ntasks-per-node", "3")
 
@@ -38,7 +38,6 @@ def test_a_run_that_is_waited_for(tmp_path: Path) -> None:
     assert "holds another run" in again.err
 
 
-@pytest.mark.slow
 def test_a_run_that_goes_on_when_the_command_has_ended(tmp_path: Path) -> None:
     run_dir = tmp_path / "run"
     done = submit(run_dir, "env.stop_value=1000", *THREE_RANKS)
@@ -52,7 +51,6 @@ def test_a_run_that_goes_on_when_the_command_has_ended(tmp_path: Path) -> None:
     assert list((run_dir / "snapshots").iterdir())
 
 
-@pytest.mark.slow
 def test_a_run_that_fails_as_its_network_diverges(tmp_path: Path) -> None:
     wrong = (*ENDLESS, "policy.learn.learning_rate=1e38", *THREE_RANKS)
     failed = submit(tmp_path / "run", "--wait", *wrong)

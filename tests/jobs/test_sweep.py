@@ -30,7 +30,7 @@ from jobs import (
 from fakes.patience import stretched
 from hpcdi.config.load import load
 
-pytestmark = [pytest.mark.job, pytest.mark.slow]
+pytestmark = pytest.mark.job
 
 SWEEP = (
     "seed=0..2", *QUICK, "policy.type=planted_run", "policy.import_names=[fakes.planted_policies]",
@@ -65,6 +65,7 @@ def test_the_run_that_failed_is_started_again_alone(tmp_path: Path) -> None:
     assert "cartpole_dqn: 3 runs, 3 done" in table.out
 
 
+@pytest.mark.slow
 def test_ctrl_c_ends_the_runs_in_order(tmp_path: Path) -> None:
     root = tmp_path / "s"
     command = [
@@ -85,6 +86,7 @@ def test_ctrl_c_ends_the_runs_in_order(tmp_path: Path) -> None:
     wait_until_gone(root)
 
 
+@pytest.mark.slow
 def test_a_killed_learner_ends_its_own_run_alone(tmp_path: Path) -> None:
     """Three runs over ranks share two cores; kill -9 in one, which is resumed."""
     root, kill = tmp_path / "s", "{kind: kill, role: learner, at_step: 20}"
@@ -105,6 +107,7 @@ def test_a_killed_learner_ends_its_own_run_alone(tmp_path: Path) -> None:
     wait_until_gone(root)
 
 
+@pytest.mark.slow
 def test_a_population_replaces_bad_learning_rates(tmp_path: Path) -> None:
     """Two of three runs do not learn; one of them is killed; the sweep is stopped, then resumed."""
     root = tmp_path / "s"
@@ -139,6 +142,7 @@ def test_a_population_replaces_bad_learning_rates(tmp_path: Path) -> None:
     wait_until_gone(root)
 
 
+@pytest.mark.slow
 def test_a_search_goes_on_after_kill_9_by_the_same_command(tmp_path: Path) -> None:
     """A searcher of one's own; a run outlives its sweep, is watched by the next, and pruned."""
     root, steps = tmp_path / "s", "policy.other.commander.max_env_step=320,100000000"

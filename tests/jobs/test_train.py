@@ -87,6 +87,7 @@ def test_what_cannot_be_run_is_refused_before_anything_starts(
         assert not run_dir.exists()
 
 
+@pytest.mark.slow
 def test_modules_in_the_present_folder_are_not_imported(
     start: Start, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

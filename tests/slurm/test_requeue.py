@@ -16,12 +16,15 @@ SCRIPT = ROOT / "slurm" / "train_cpu.sbatch"
 TWO_NODES = ("--nodes=2", "--ntasks-per-node=2")
 
 
-@pytest.fixture(scope="module", autouse=True)
-def limited(cluster: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Job:
-    """A job of two minutes, which runs while the other tests do; Slurm's signal does no harm."""
-    folder = tmp_path_factory.mktemp("limited")
+def test_a_time_limit(cluster: Cluster, tmp_path: Path) -> None:
+    """Of two minutes; Slurm's own signal does no harm."""
     options = (*TWO_NODES, "--nodelist=node[3-4]", "--time=2", "--signal=CONT@1")
-    return cluster.sbatch(folder, *options, SCRIPT, CARTPOLE, *solved_after(1, folder))
+    job = cluster.sbatch(tmp_path, *options, SCRIPT, CARTPOLE, *solved_after(1, tmp_path))
+    said = job.wait()
+    check_gone_on(job, job.restarts)  # one, unless this machine is very slow
+    assert "the time limit is near" in said
+    assert f"the run was stopped; job {job.number} will resume it" in said
+    assert f"Slurm job {job.number} on node[3-4], restarted 1 x" in said
 
 
 def test_a_signal(cluster: Cluster, tmp_path: Path) -> None:
@@ -112,14 +115,6 @@ def test_mpirun_and_its_lost_node(cluster: Cluster, tmp_path: Path) -> None:
     stopped = f"the run was stopped; job {job.number} will resume it"
     assert stopped in said or "the job ended without a result" in said
     check_gone_on(job, 1)
-
-
-def test_a_time_limit(limited: Job) -> None:
-    said = limited.wait()
-    check_gone_on(limited, limited.restarts)  # one, unless this machine is very slow
-    assert "the time limit is near" in said
-    assert f"the run was stopped; job {limited.number} will resume it" in said
-    assert f"Slurm job {limited.number} on node[3-4], restarted 1 x" in said
 
 
 def test_a_task_of_an_array_that_is_requeued_leaves_its_siblings_alone(
