@@ -248,7 +248,7 @@ def _write_parquet(file: Path, episodes: Iterable[Episode]) -> None:
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-    writer: Any = None
+    writer = None
     try:
         for tables in _groups(map(_table, itertools.count(), episodes)):
             table = pa.concat_tables(tables)

@@ -92,7 +92,7 @@ def _check_size(path: Path) -> None:
 
     def size_of(node: yaml.Node) -> int:
         if id(node) not in sizes:
-            parts: Any = node.value if isinstance(node, yaml.CollectionNode) else ()
+            parts = node.value if isinstance(node, yaml.CollectionNode) else ()
             flat = (one for part in parts for one in (part if isinstance(part, tuple) else (part,)))
             sizes[id(node)] = 1 + sum(map(size_of, flat))
         return sizes[id(node)]

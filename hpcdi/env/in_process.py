@@ -606,7 +606,7 @@ class SingleEnvs:
         arrays, seats = self._arrays, len(began) // self.env_num
         all_begin = all_of(began)
         for name, column in action.items():  # other rows may not have read theirs yet
-            mine: Any = ... if all_begin else began
+            mine = ... if all_begin else began
             arrays.action[name][mine] = column[mine]
         if self._untold:
             self._tell()

@@ -416,7 +416,7 @@ def _space_like(value: object) -> Any:
     array = np.asarray(value)
     if array.dtype.kind == "b":
         return spaces.MultiBinary(array.shape)
-    ends: Any = np.finfo(array.dtype) if array.dtype.kind == "f" else np.iinfo(array.dtype)
+    ends = np.finfo(array.dtype) if array.dtype.kind == "f" else np.iinfo(array.dtype)
     return spaces.Box(ends.min, ends.max, array.shape, array.dtype.type)
 
 

@@ -229,7 +229,7 @@ class VectorEnvs:
         """Returns a picture of each environment; None where it draws none."""
         if isinstance(self._env, SyncVectorEnv):
             return [self.call(env, "render", ())[1] for env in range(self.env_num)]
-        drawn: Any = self._env.render() if self._env.render_mode == "rgb_array" else None
+        drawn = self._env.render() if self._env.render_mode == "rgb_array" else None
         return list(drawn) if isinstance(drawn, list | tuple) else [None] * self.env_num
 
     def retire(self, env: int) -> None:

@@ -838,7 +838,7 @@ class _Actor(nn.Module):
 
 def _action_size(model: ModelConfig) -> int:
     """Number of discrete actions, or of a continuous action's components."""
-    shape: Any = model.action_shape
+    shape = model.action_shape
     return math.prod(as_shape(shape))
 
 

@@ -476,7 +476,7 @@ def makers(
         path = f"callbacks.{number}"
         arguments = {key: value for key, value in entry.items() if key != "type"}
         name = str(entry.get("type", ""))
-        made: Any = SHIPPED.get(name)
+        made = SHIPPED.get(name)
         if made is None:
             if ":" not in name:
                 known = ", ".join(sorted(SHIPPED))

@@ -23,7 +23,7 @@ def columnar_policy(
 
     See `create_policy`.
     """
-    policy: Any = create_policy(cfg, enable_field, seed=seed, gets_weights=gets_weights)
+    policy = create_policy(cfg, enable_field, seed=seed, gets_weights=gets_weights)
     if attribute_of(policy, "columnar", False):
         return policy
     from hpcdi.worker.dict_policy import PolicyOfDicts

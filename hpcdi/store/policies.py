@@ -159,7 +159,7 @@ def verify(data: bytes, source: str | Path) -> dict[str, str]:
         PolicyFileError: not a policy of ours, or torn.
     """
     entries = header(data, source)
-    metadata: Any = entries.pop("__metadata__", {})
+    metadata = entries.pop("__metadata__", {})
     missing = {_VERSION, _CHECKSUM} - (metadata.keys() if isinstance(metadata, dict) else set())
     if missing:
         raise PolicyFileError(source, f"is not a policy of hpcdi: it lacks {sorted(missing)}")

@@ -51,7 +51,7 @@ def columnar_policy(
 
     See `create_policy`.
     """
-    policy: Any = create_policy(cfg, enable_field, seed=seed)
+    policy = create_policy(cfg, enable_field, seed=seed)
     return policy if attribute_of(policy, "columnar", False) else PolicyOfDicts(policy)
 
 

@@ -33,7 +33,7 @@ def _silu(x: Array) -> Array:
 
 def _relu(x: Array) -> Array:
     # of two arrays, which is three times as quick as of an array and a number
-    zeros: Any = _ZEROS[: x.size].reshape(x.shape) if x.size <= _ZEROS.size else 0
+    zeros = _ZEROS[: x.size].reshape(x.shape) if x.size <= _ZEROS.size else 0
     positive: Array = np.maximum(x, zeros, out=x)
     return positive
 

@@ -104,7 +104,7 @@ class CudaStage(HostStage):
             weighed = {**columns, "weight": weights.reshape(-1)}
             pinned = share_tensors(weighed, pin_memory=True)  # copies what is not page-locked yet
             there = {n: t.to(self._device, non_blocking=True) for n, t in pinned.items()}
-            copied: Any = torch.cuda.Event()  # type: ignore[no-untyped-call]
+            copied = torch.cuda.Event()  # type: ignore[no-untyped-call]
             copied.record(self._stream)
         while self._under_way and self._under_way[0][0].query():
             self._under_way.popleft()

@@ -286,7 +286,7 @@ class BaseLearner(Configurable, Training):
             for name, value in {**ids, "priority": priority}.items():
                 noted[name] = _joined(noted[name], value) if name in noted else value
 
-        unique_ids: Any = next(iter(ids.values()), ())
+        unique_ids = next(iter(ids.values()), ())
         return Batch(_columns(data), unique_ids, env_steps, feedback)
 
     def setup_dataloader(self) -> None:

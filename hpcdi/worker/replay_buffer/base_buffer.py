@@ -99,7 +99,7 @@ def get_buffer_cls(cfg: Any) -> Any:
 
 def _seeded_by_numpy(name: str) -> np.random.Generator:
     """A generator that depends on the state of numpy's own, and on a buffer's name."""
-    state: Any = np.random.get_state(legacy=False)
+    state = np.random.get_state(legacy=False)
     key, position = state["state"]["key"], state["state"]["pos"]
     return np.random.default_rng([*key[:8].tolist(), position, *name.encode()])
 

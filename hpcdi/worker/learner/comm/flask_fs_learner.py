@@ -222,9 +222,7 @@ class FlaskFileSystemLearner(BaseCommLearner, Closing):
             ShardError: the shard is missing, torn, or not one of ours.
             CheckpointError: the file of samples is torn, or holds something else.
         """
-        read: Any = (
-            load_tensors(Path(path)) if _holds_samples(Path(path)) else read_block(path).columns
-        )
+        read = load_tensors(Path(path)) if _holds_samples(Path(path)) else read_block(path).columns
         read = decompressor(read) if decompressor is not None else read
         if not isinstance(read, list):
             return {**read, **meta}
