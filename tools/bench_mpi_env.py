@@ -186,11 +186,11 @@ def _measure(spec: dict[str, Any], places: list[SolverPlace]) -> dict[str, float
 
     from hpcdi.comm.doorbell import Doorbell
     from hpcdi.comm.solver_group import SolverGroup
-    from hpcdi.env.mpi.solvers import Limits, Solver, wait
+    from hpcdi.env.mpi.solvers import Solver, SolverLimits, wait
 
     bell, action = Doorbell(), np.zeros(1)
     groups = [SolverGroup(place, Sizes(2, 1), bell) for place in places]
-    solvers = [Solver(group, Limits(), bell=bell) for group in groups]
+    solvers = [Solver(group, SolverLimits(), bell=bell) for group in groups]
     for solver in solvers:
         solver.ask_reset(0)
     for solver in solvers:

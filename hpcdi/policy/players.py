@@ -1,10 +1,11 @@
 """The players of a team as rows of the policies that they act by; see `hpcdi.env.team`.
 
 A team is one row of an environment, a policy's row is one of its players. What lies between is
-here: a `Group` has the players of a policy, and makes its columns of the team's and back. Rows of a
-policy are players of one step beside each other: ``row of the team * players + player``. Those that
-a policy with a memory learns from are one player after the other instead: sequences are whole. Of
-one that learns from whole teams, sequences are the team's, and a row is a player's in one of them.
+here: a `PolicyGroup` has the players of a policy, and makes its columns of the team's and back.
+Rows of a policy are players of one step beside each other: ``row of the team * players + player``.
+Those that a policy with a memory learns from are one player after the other instead: sequences are
+whole. Of one that learns from whole teams, sequences are the team's, and a row is a player's in one
+of them.
 """
 
 from __future__ import annotations
@@ -80,7 +81,7 @@ def players_of(spaces: Spaces) -> list[Player]:
     ]
 
 
-class Group:
+class PolicyGroup:
     """The players that act by one policy.
 
     Args:
@@ -361,7 +362,7 @@ def with_players(cfg: TeamConfig, spaces: Spaces) -> tuple[TeamConfig, list[Prob
             problems.append(Problem("players", said))
     policies = dict(cfg.policies)
     for name, policy in cfg.policies.items():
-        group = Group(name, policy, filled)
+        group = PolicyGroup(name, policy, filled)
         if not group.players:
             problems.append(Problem(f"policies.{name}", "no player acts by it; see policy.players"))
             continue

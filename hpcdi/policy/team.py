@@ -17,7 +17,7 @@ from hpcdi.config.team import TeamConfig
 from hpcdi.errors import PolicyError
 from hpcdi.policy.base import CollectMode, ColumnarActor, EvalMode, Policy, TrainColumns
 from hpcdi.policy.create import create_policy
-from hpcdi.policy.players import Group
+from hpcdi.policy.players import PolicyGroup
 from hpcdi.types import Array, Columns, Settings, Spaces
 
 _FORWARDED = ("collector", "env_steps")
@@ -33,7 +33,7 @@ class Member(NamedTuple):
         spaces: of one of its players: the state is not among them.
     """
 
-    group: Group
+    group: PolicyGroup
     mode: EvalMode
     spaces: Spaces
 
@@ -75,7 +75,7 @@ class TeamPolicy(Policy):
             raise PolicyError(
                 "the team's environment is not known: see policy.players.with_players"
             )
-        self._groups = [Group(name, policy, cfg) for name, policy in cfg.policies.items()]
+        self._groups = [PolicyGroup(name, policy, cfg) for name, policy in cfg.policies.items()]
         modes = [mode for mode in self._enabled if mode != "command"]
         for number, group in enumerate(self._groups):
             key = (*self._seed.spawn_key, _POLICIES + number)
@@ -88,7 +88,7 @@ class TeamPolicy(Policy):
                 gets_weights=self._gets_weights,
             )
 
-    def _each(self) -> Iterator[tuple[Group, Any]]:
+    def _each(self) -> Iterator[tuple[PolicyGroup, Any]]:
         for group in self._groups:
             yield group, self._policies[group.name]
 
@@ -210,7 +210,7 @@ class _TeamActor:
         actors: of the policies, in the same order.
     """
 
-    def __init__(self, groups: Sequence[Group], actors: Sequence[Any]) -> None:
+    def __init__(self, groups: Sequence[PolicyGroup], actors: Sequence[Any]) -> None:
         self._parts = list(zip(groups, actors, strict=True))
 
     def act(self, observation: Columns, setting: Settings, rows: Array | None = None) -> Columns:

@@ -174,7 +174,7 @@ def _play(
 
     rank = layout.take_guest_rank()
     groups = {name: (number,) for number, name in enumerate(learners_of(config), 1)}
-    policies = PolicyFiles(layout, {number: name for name, (number,) in groups.items()})
+    policies = NewestPolicies(layout, {number: name for name, (number,) in groups.items()})
     try:
         link = GuestLink(layout, rank, invitation.ranks, policies.answer)
     except FileNotFoundError:
@@ -202,7 +202,7 @@ def _play(
     return link.exit_code
 
 
-class PolicyFiles:
+class NewestPolicies:
     """Answers a collector's requests to learners by their policies' files.
 
     Args:

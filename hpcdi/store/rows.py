@@ -28,7 +28,7 @@ LARGE_ROW_BYTES = 256
 """A column whose rows are larger is an array of its own."""
 
 
-class Field(NamedTuple):
+class RowField(NamedTuple):
     """Dtype and shape of a column's rows."""
 
     dtype: np.dtype[Any]
@@ -67,7 +67,7 @@ class Records:
     """
 
     def __init__(
-        self, capacity: int, fields: Mapping[str, Field], ready: Array | None = None
+        self, capacity: int, fields: Mapping[str, RowField], ready: Array | None = None
     ) -> None:
         names = sorted(fields, key=lambda name: -fields[name].dtype.alignment)  # no gaps between
         self.members = {name: member(k) for k, name in enumerate(names)}
@@ -78,7 +78,7 @@ class Records:
         self._how = [(n, m, fields[n].dtype, fields[n].shape) for n, m in self.members.items()]
 
     @staticmethod
-    def among(fields: Mapping[str, Field]) -> dict[str, Field]:
+    def among(fields: Mapping[str, RowField]) -> dict[str, RowField]:
         """Returns those columns that should lie together in records."""
         small = {n: field for n, field in fields.items() if field.row_bytes <= LARGE_ROW_BYTES}
         return small if len(small) > 1 else {}
@@ -124,7 +124,7 @@ class RowStore:
         self._capacity = capacity
         self._views = tuple(views)
         self._stacked: frozenset[str] = frozenset()  # columns that only stacks of frames read
-        self._fields: dict[str, Field] = {}
+        self._fields: dict[str, RowField] = {}
         self._columns: Columns = {}
         self._records: Records | None = None  # holds the small columns
         self.recycler = Recycler(batches_ahead)
@@ -208,7 +208,7 @@ class RowStore:
         small = self._records.members if self._records is not None else {}
         return {name: column for name, column in self._columns.items() if name not in small}
 
-    def _allocate(self, fields: dict[str, Field], ready: Columns | None = None) -> None:
+    def _allocate(self, fields: dict[str, RowField], ready: Columns | None = None) -> None:
         """Make the columns, in `ready` arrays that fit; memory is used as rows are written."""
         ready = ready or {}
         self._fields = fields
@@ -239,7 +239,7 @@ class RowStore:
         return True
 
 
-def fields_of(columns: Columns) -> dict[str, Field]:
+def fields_of(columns: Columns) -> dict[str, RowField]:
     """Returns dtype and row shape of each column.
 
     Raises:
@@ -251,7 +251,7 @@ def fields_of(columns: Columns) -> dict[str, Field]:
     for name, column in columns.items():
         if column.dtype.kind not in NUMBERS:
             raise BufferContractError(f"{name!r} is {column.dtype}, a column holds numbers")
-    return {name: Field(column.dtype, column.shape[1:]) for name, column in columns.items()}
+    return {name: RowField(column.dtype, column.shape[1:]) for name, column in columns.items()}
 
 
 def with_views(

@@ -85,7 +85,7 @@ def open_envs(manager: Any, players: int) -> tuple[Envs, View]:
         return foreign, foreign
     if rows.seats != max(players, 1):
         raise _other_players(0, rows.seats, players)
-    return rows, RowView(rows)
+    return rows, ManagerView(rows)
 
 
 def ours(manager: Any) -> EnvManager | None:
@@ -99,7 +99,7 @@ def by_dicts(manager: Any) -> Any:
     return DictManager(manager) if isinstance(manager, EnvManager) else manager
 
 
-class RowView:
+class ManagerView:
     """Values of the rows of our managers; see `View`.
 
     Args:
@@ -381,7 +381,7 @@ class DictManager:
 
     def __init__(self, manager: EnvManager) -> None:
         self.manager, self.env_num = manager, manager.env_num
-        self._view: RowView | None = None
+        self._view: ManagerView | None = None
         self._random: RandomActor | None = None
 
     @property
@@ -407,7 +407,7 @@ class DictManager:
     def launch(self, reset_param: ResetParam | None = None) -> None:
         """Create the environments and reset them; see `EnvManager.launch`."""
         self.manager.launch(reset_param)
-        self._view = RowView(self.manager)
+        self._view = ManagerView(self.manager)
 
     def reset(self, reset_param: ResetParam | None = None) -> None:
         """Reset environments, and drop their unfinished episodes; see `EnvManager.reset`."""
@@ -547,9 +547,9 @@ class DictManager:
         has_it, shaped = self.manager.call(env_id, "reward_shaping", transitions)
         return shaped if has_it else transitions
 
-    def _values(self) -> RowView:
+    def _values(self) -> ManagerView:
         if self._view is None:
-            self._view = RowView(self.manager)
+            self._view = ManagerView(self.manager)
         return self._view
 
     def _of_players(self, space: Any) -> Any:

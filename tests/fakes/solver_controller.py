@@ -16,7 +16,7 @@ from hpcdi.comm.solver_protocol import Sizes, SolverPlace
 from hpcdi.env.base import EnvFacts, EnvFailure
 from hpcdi.env.mpi.coupled import CoupledGroup
 from hpcdi.env.mpi.python_solver import find_class
-from hpcdi.env.mpi.solvers import Limits, Solver, wait
+from hpcdi.env.mpi.solvers import Solver, SolverLimits, wait
 from hpcdi.errors import CommError
 
 
@@ -29,7 +29,7 @@ class Controller:
         self._spec, self._folder, self._sizes = spec, folder, sizes
         self._bell = None if spec.get("naps") else Doorbell()
         self._spares = [place for place in places if place.assigner is not None]
-        limits = Limits(**spec.get("limits", {}))
+        limits = SolverLimits(**spec.get("limits", {}))
         self.solvers = [
             Solver(
                 self._group(place), limits, folder_of=lambda group: self._folder_of[group],
@@ -46,7 +46,7 @@ class Controller:
         if "coupling" in self._spec:
             found = find_class(self._spec["coupling"])
             facts = EnvFacts(found.observation_space, found.action_space)
-            group = CoupledGroup(group, found(), facts, Limits(step_s=10.0, reset_s=10.0))
+            group = CoupledGroup(group, found(), facts, SolverLimits(step_s=10.0, reset_s=10.0))
         number = place.environment if folder is None else folder
         self._folder_of = {**getattr(self, "_folder_of", {}), group: self._folder / f"env{number}"}
         return group

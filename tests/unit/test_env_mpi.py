@@ -32,7 +32,7 @@ from hpcdi.env.mpi import preload
 from hpcdi.env.mpi.environment import MpiEnv, facts_of
 from hpcdi.env.mpi.launch import Program, located
 from hpcdi.env.mpi.manager import SolverEnvs
-from hpcdi.env.mpi.solvers import Limits, Solver
+from hpcdi.env.mpi.solvers import Solver, SolverLimits
 from hpcdi.env.mpi.vectors import put_vector, size_of, vector_of
 from hpcdi.errors import CommError, ConfigError, EnvError, EnvValueError, LaunchError
 from hpcdi.run import solver_ranks
@@ -131,7 +131,7 @@ def solver(
 ) -> Solver:
     left = list(spares)
     return Solver(
-        group, Limits(**limits), folder_of=lambda _group: folder,
+        group, SolverLimits(**limits), folder_of=lambda _group: folder,
         next_group=lambda: left.pop(0) if left else None, may_die=may_die,
     )  # fmt: skip
 

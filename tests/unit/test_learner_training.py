@@ -11,7 +11,7 @@ import pytest
 from hpcdi.config.roles import LearnerConfig
 from hpcdi.errors import ConfigError, PolicyError
 from hpcdi.roles.learner.callbacks import LogShow, SaveCheckpoint, callbacks_of
-from hpcdi.roles.learner.training import Batch, Callback, Log, Training
+from hpcdi.roles.learner.training import Batch, Log, Training, TrainingCallback
 
 
 class Policy:
@@ -25,7 +25,7 @@ class Policy:
         return self.logs.pop(0)
 
 
-class Notes(Callback):
+class Notes(TrainingCallback):
     """Notes its calls."""
 
     def __init__(self, name: str, priority: float, calls: list[Any]) -> None:
@@ -47,7 +47,7 @@ class Notes(Callback):
         self.calls.append((self.name, "close"))
 
 
-def training_of(tmp_path: Path, policy: Any, *callbacks: Callback) -> Training:
+def training_of(tmp_path: Path, policy: Any, *callbacks: TrainingCallback) -> Training:
     return Training(LearnerConfig(), policy, callbacks=callbacks, ckpt_dir=tmp_path)
 
 
@@ -59,7 +59,7 @@ def test_callbacks_are_called_around_an_update_by_priority(tmp_path: Path) -> No
     calls: list[Any] = []
     policy = Policy({"total_loss": 1.0})
     late, early = Notes("late", 100, calls), Notes("early", 1.5, calls)
-    training = training_of(tmp_path, policy, late, early, Callback())
+    training = training_of(tmp_path, policy, late, early, TrainingCallback())
     training.begin()
     assert training.update(batch(70), eps=0.5) == [{"total_loss": 1.0}]
     training.end()

@@ -16,7 +16,7 @@ import hpcdi
 from hpcdi import cli
 from hpcdi.comm.messages import PolicyRequest
 from hpcdi.errors import EXIT_REQUEUE, EXIT_USAGE
-from hpcdi.run.guest import PolicyFiles
+from hpcdi.run.guest import NewestPolicies
 from hpcdi.run.run_lock import RunLock
 from hpcdi.store.layout import RunLayout
 from hpcdi.store.policies import PolicyImage, publish_policy
@@ -109,7 +109,7 @@ def test_policies_are_read_when_they_are_new(
     layout: RunLayout, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("hpcdi.run.guest._POLICY_LOOK_S", 0.0)
-    policies = PolicyFiles(layout, {1: "main"})
+    policies = NewestPolicies(layout, {1: "main"})
     assert policies.answer(1, PolicyRequest(-1)) is None
     for version in (0, 5):
         image = PolicyImage.of({"weight": torch.full((2,), float(version))}, version)

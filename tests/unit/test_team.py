@@ -20,7 +20,7 @@ from hpcdi.env.team import Team
 from hpcdi.errors import ConfigError
 from hpcdi.policy import memories, networks
 from hpcdi.policy.create import create_policy
-from hpcdi.policy.players import Group, with_players
+from hpcdi.policy.players import PolicyGroup, with_players
 from hpcdi.policy.returns import gae, n_step
 from hpcdi.run.experiment import load_experiment
 from hpcdi.store.rows import sequence_rows
@@ -165,7 +165,7 @@ def test_games_have_the_optimum_that_they_state() -> None:
 
 def test_a_group_sees_its_players_beside_each_other_with_their_numbers() -> None:
     cfg = config(Relay(), **RELAY)
-    hares = Group("hare", cfg.policies["hare"], cfg)
+    hares = PolicyGroup("hare", cfg.policies["hare"], cfg)
     columns = {
         "observation/players/hare_0": np.array([[1, 2], [3, 4]], np.float32),
         "observation/players/hare_1": np.array([[5, 6], [7, 8]], np.float32),
@@ -176,7 +176,7 @@ def test_a_group_sees_its_players_beside_each_other_with_their_numbers() -> None
     outputs = hares.outputs({"action": np.arange(4), "action/x": np.arange(4) * 2})
     assert outputs["action/hare_1"].tolist() == [1, 3]
     assert outputs["action/hare_0/x"].tolist() == [0, 4]
-    fox = Group("fox", cfg.policies["fox"], cfg)
+    fox = PolicyGroup("fox", cfg.policies["fox"], cfg)
     assert [leaf.column("observation") for leaf in fox.spaces.observation] == ["observation"]
 
 
@@ -232,7 +232,7 @@ def test_advantages_are_of_each_player_from_its_birth_to_its_death() -> None:
         assert returns[own] == pytest.approx(expected.returns, rel=1e-5)
         assert not advantage[first + 2 : first + 4].any()
     # the fox comes in step 1, and is cut: its last observation is valued
-    own = Group("fox", cfg.policies["fox"], cfg).observed(last)
+    own = PolicyGroup("fox", cfg.policies["fox"], cfg).observed(last)
     end = actor._parts[1][1].infer(own)[-1]
     expected = gae(
         np.array([-2.0, -3.0, -4.0], np.float32),
@@ -252,7 +252,7 @@ def test_policies_learn_from_the_rows_in_which_their_players_were_there() -> Non
     actor, transitions, lengths, last = played(cfg, Relay())
     columns = {**transitions, **actor.train_columns(transitions, lengths, last).columns}
     batch = {name: torch.from_numpy(column) for name, column in columns.items()}
-    hares, rows = Group("hare", cfg.policies["hare"], cfg).learnt(batch)
+    hares, rows = PolicyGroup("hare", cfg.policies["hare"], cfg).learnt(batch)
     assert rows.tolist() == [0, 1, 2, 3, 5, 7, 8, 9, 10, 11, 13, 15]
     assert hares["observation/own"][:, 1].tolist() == [0, 1, 0, 1, 1, 1] * 2
     assert hares["advantage"][0] == batch["advantage/hare_0"][0]
@@ -311,7 +311,7 @@ def test_collectors_without_torch_act_as_those_with_it() -> None:
     assert dense.collect_mode.get_attribute("takes_arrays")
     dense.collect_mode.load_state_dict({"model": {n: p.numpy() for n, p in model.items()}})
     values = dense.collect_mode.get_attribute("columnar").act(observation, {})["value/hare_1"]
-    hares = Group("hare", cfg.policies["hare"], cfg)
+    hares = PolicyGroup("hare", cfg.policies["hare"], cfg)
     seen = {n: torch.from_numpy(c) for n, c in hares.observed(observation).items()}
     network = learner._policies["hare"]._model
     of_network = network({n.split("/")[1]: c for n, c in seen.items()}, {})[0][-1]
@@ -332,7 +332,7 @@ def test_a_replay_batch_is_of_one_size_whoever_was_there() -> None:
     for view in made.views:  # of the rows here the next observation is the next row's
         columns[view.name] = np.roll(columns[view.column], -1, axis=0)
     batch = {name: torch.from_numpy(column) for name, column in columns.items()}
-    hares, rows = Group("hare", cfg.policies["hare"], cfg).learnt(batch)
+    hares, rows = PolicyGroup("hare", cfg.policies["hare"], cfg).learnt(batch)
     assert len(rows) == 16
     assert set(rows.tolist()) == {0, 1, 2, 3, 5, 7, 8, 9, 10, 11, 13, 15}
     first = {n: c[0].tolist() for n, c in hares.items() if n.startswith("next_observation")}
@@ -392,7 +392,7 @@ def mixing(kind: str, **model: Any) -> tuple[Any, dict[str, torch.Tensor], TeamC
 
 def test_vdn_learns_the_sum_of_its_players_values() -> None:
     built, batch, cfg = mixing("vdn")
-    rows, _ = Group("all", cfg.policies["all"], cfg).learnt(batch)
+    rows, _ = PolicyGroup("all", cfg.policies["all"], cfg).learnt(batch)
     losses, value, priority = built.losses(rows)
     seen = {
         n.removeprefix("observation/"): c for n, c in rows.items() if "next" not in n and "/" in n
@@ -438,7 +438,7 @@ def test_an_absent_player_adds_nothing_to_the_value_of_its_team() -> None:
     built, batch, cfg = mixing("vdn")
     batch["observation/acts"] = batch["observation/acts"].clone()
     batch["observation/acts"][:, 1] = 0
-    rows, _ = Group("all", cfg.policies["all"], cfg).learnt(batch)
+    rows, _ = PolicyGroup("all", cfg.policies["all"], cfg).learnt(batch)
     values = torch.arange(2.0 * len(batch["reward"]))
     assert torch.equal(built.mixed(built._model, values, rows), values[::2])
 
@@ -446,7 +446,7 @@ def test_an_absent_player_adds_nothing_to_the_value_of_its_team() -> None:
 def test_an_update_of_qmix_moves_its_mixing_network() -> None:
     built, batch, cfg = mixing("qmix")
     before = [p.clone() for p in built._model.mixer.parameters()]
-    rows, _ = Group("all", cfg.policies["all"], cfg).learnt(batch)
+    rows, _ = PolicyGroup("all", cfg.policies["all"], cfg).learnt(batch)
     log = built._forward_learn(rows)
     assert np.isfinite(log["total_loss"])
     after = built._model.mixer.parameters()
@@ -484,7 +484,7 @@ def test_a_memory_learns_the_value_of_the_team_from_its_sequences(kind: str) -> 
     batch = sequences_of(cfg, Relay())
     assert batch["sequence_len"][:, 0].tolist() == [3, 1] * 6
     built = policy(cfg, "learn")._policies["hare"]
-    rows, numbers = Group("hare", cfg.policies["hare"], cfg).learnt(batch)
+    rows, numbers = PolicyGroup("hare", cfg.policies["hare"], cfg).learnt(batch)
     assert (len(rows["action"]), numbers) == (24, None)
     losses, value, priority = built.losses(rows)
     for team in range(12):
@@ -523,7 +523,7 @@ def test_a_memory_of_attention_keeps_its_stacks_for_each_player() -> None:
     stacks = actor.train_columns(transitions, lengths, last).stacks
     assert stacks
     assert {name.split("/")[1] for name in stacks} == {"player_0", "player_1"}
-    rows, _ = Group("all", cfg.policies["all"], cfg).learnt(sequences_of(cfg, Recall(3)))
+    rows, _ = PolicyGroup("all", cfg.policies["all"], cfg).learnt(sequences_of(cfg, Recall(3)))
     log = policy(cfg, "learn")._policies["all"]._forward_learn(rows)
     assert log["total_loss"] > 0
 

@@ -28,20 +28,20 @@ from hpcdi.comm.solver_protocol import Kind, SolverLost, SolverMessage
 from hpcdi.env.base import EnvFacts
 from hpcdi.env.contract import Space, number_of, numbers_in, truth_of
 from hpcdi.env.mpi.python_solver import PythonSolver
-from hpcdi.env.mpi.solvers import Group, Limits
+from hpcdi.env.mpi.solvers import RankGroup, SolverLimits
 from hpcdi.env.mpi.vectors import put_vector, vector_of
 
 _CLOSE_S = 10.0
 
 
-class Coupled(Group, Protocol):
+class Coupled(RankGroup, Protocol):
     """A group with a communicator of its program's own protocol."""
 
     coupled: Any
 
 
 class CoupledGroup:
-    """A group whose orders a class does; see `hpcdi.env.mpi.solvers.Group`.
+    """A group whose orders a class does; see `hpcdi.env.mpi.solvers.RankGroup`.
 
     Args:
         group: the ranks.
@@ -53,7 +53,7 @@ class CoupledGroup:
     rings = False
 
     def __init__(
-        self, group: Coupled, controller: PythonSolver, facts: EnvFacts, limits: Limits
+        self, group: Coupled, controller: PythonSolver, facts: EnvFacts, limits: SolverLimits
     ) -> None:
         self._group, self._controller, self._limits = group, controller, limits
         self._seen = Space.of_observations(facts.observation_space)

@@ -18,7 +18,7 @@ from hpcdi.env.base import EnvFacts
 from hpcdi.env.mpi.coupled import CoupledGroup
 from hpcdi.env.mpi.environment import NO_RANKS, facts_of, sizes_of
 from hpcdi.env.mpi.python_solver import find_class
-from hpcdi.env.mpi.solvers import Group, Limits, Solver
+from hpcdi.env.mpi.solvers import RankGroup, Solver, SolverLimits
 from hpcdi.env.numbering import make_numbered, numbered
 from hpcdi.errors import ConfigError, LaunchError, Problem
 from hpcdi.utils.backoff import wait_s
@@ -38,7 +38,7 @@ class SolverPool:
         self._places: Sequence[SolverPlace] = ()
         self._spares: list[SolverPlace] = []
         self._sizes = Sizes()
-        self._cfg, self._limits = MpiEnvConfig(), Limits()
+        self._cfg, self._limits = MpiEnvConfig(), SolverLimits()
         self._folder_of: Mapping[int, Path] = {}
         self._folders: dict[object, Path] = {}  # of groups
 
@@ -70,7 +70,7 @@ class SolverPool:
         self._folder_of = folders
         manager = cfg.manager
         self._cfg = cfg
-        self._limits = Limits(cfg.start_timeout, manager.reset_timeout, manager.step_timeout)
+        self._limits = SolverLimits(cfg.start_timeout, manager.reset_timeout, manager.step_timeout)
         for place in places:
             if place.assigner is None:
                 group = self._group(place, place.environment)
@@ -119,10 +119,10 @@ class SolverPool:
         ):
             wait_s(_LOOK_S)
 
-    def _group(self, place: SolverPlace, number: int) -> Group:
+    def _group(self, place: SolverPlace, number: int) -> RankGroup:
         from hpcdi.comm.solver_group import SolverGroup
 
-        made: Group
+        made: RankGroup
         if self._cfg.coupling:
             found = find_class(self._cfg.coupling, "env.coupling")
             controller = make_numbered(lambda: found(**numbered(self._cfg.kwargs)), number)
@@ -133,7 +133,7 @@ class SolverPool:
         self._folders[made] = self._folder_of[number]
         return made
 
-    def _next_group(self, lost: SolverPlace) -> Group | None:
+    def _next_group(self, lost: SolverPlace) -> RankGroup | None:
         """Have spare ranks become a lost environment's."""
         from hpcdi.comm.solver_group import assign
 

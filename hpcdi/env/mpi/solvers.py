@@ -38,7 +38,7 @@ _LOOK_S = 20e-3
 """From one look for deaths to the next."""
 
 
-class Group(Protocol):
+class RankGroup(Protocol):
     """The ranks; see `hpcdi.comm.solver_group.SolverGroup`."""
 
     @property
@@ -85,7 +85,7 @@ class Group(Protocol):
 
 
 @dataclass(frozen=True)
-class Limits:
+class SolverLimits:
     """Seconds that things may take; None: any number.
 
     Attributes:
@@ -149,11 +149,11 @@ class Solver:
 
     def __init__(
         self,
-        group: Group,
-        limits: Limits,
+        group: RankGroup,
+        limits: SolverLimits,
         *,
-        folder_of: Callable[[Group], Path | None] = lambda _: None,
-        next_group: Callable[[], Group | None] = lambda: None,
+        folder_of: Callable[[RankGroup], Path | None] = lambda _: None,
+        next_group: Callable[[], RankGroup | None] = lambda: None,
         states: Sequence[str] = (),
         may_die: bool = False,
         bell: Doorbell | None = None,

@@ -1,7 +1,7 @@
 """Callbacks of a training that a configuration names, and those by which a rank talks to others.
 
-A new one is a `Callback` here with a line in `CALLBACKS`. Hooks of DI-engine's form, which are
-whole mappings in a configuration, are callbacks too: `HOOK_REGISTRY` has their types.
+A new one is a `TrainingCallback` here with a line in `CALLBACKS`. Hooks of DI-engine's form, which
+are whole mappings in a configuration, are callbacks too: `HOOK_REGISTRY` has their types.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import Any, ClassVar, TypeAlias
 from hpcdi.config.compat import ConfigDict, SettingError
 from hpcdi.errors import Problem, UnknownTypeError
 from hpcdi.roles.learner.checkpointing import FINAL, path_problem
-from hpcdi.roles.learner.training import Callback, Log, Training
+from hpcdi.roles.learner.training import Log, Training, TrainingCallback
 from hpcdi.store.atomic import temporary_beside
 from hpcdi.utils.log import LOGGER
 from hpcdi.utils.metrics import CHART, CurveWriter, split_charts
@@ -25,7 +25,7 @@ from hpcdi.utils.registry import HOOK_REGISTRY
 LOG_EVERY_S = 1.0
 
 
-class Periodic(Callback):
+class Periodic(TrainingCallback):
     """Acts every so many iterations.
 
     Args:
@@ -59,7 +59,7 @@ class Periodic(Callback):
         """Do its work."""
 
 
-class LogPolicy(Callback):
+class LogPolicy(TrainingCallback):
     """Logs the policy's description, once."""
 
     priority = 0
@@ -221,7 +221,7 @@ class Report(Periodic):
         self._report(training)
 
 
-class LoadCheckpoint(Callback):
+class LoadCheckpoint(TrainingCallback):
     """Loads a checkpoint or a policy, see `checkpointing.load_learner`.
 
     A learner that has done iterations is left as it is: it comes from a resumed run, which is ahead
@@ -238,7 +238,7 @@ class LoadCheckpoint(Callback):
         self.path, self._load_last_iter = path, load_last_iter
 
     def problem(self) -> str:
-        """See `Callback.problem`: there is nothing to load."""
+        """See `TrainingCallback.problem`: there is nothing to load."""
         return path_problem(self.path)
 
     def on_start(self, training: Training) -> None:
@@ -258,7 +258,7 @@ class SaveCheckpoint(Periodic):
         training.save_checkpoint()
 
 
-class SaveFinal(Callback):
+class SaveFinal(TrainingCallback):
     """Writes the checkpoint ``ckpt_final`` after the run."""
 
     priority = 20
@@ -268,7 +268,7 @@ class SaveFinal(Callback):
         training.save_checkpoint(FINAL)
 
 
-class Profile(Callback):
+class Profile(TrainingCallback):
     """Traces some iterations by torch.profiler, once.
 
     Every learner of a group writes one, to ``profile/rank<rank>.json`` beside the checkpoints'
@@ -341,7 +341,7 @@ def _write(profiler: Any, path: Path) -> None:
 # ----------------------------------------------------------------------------------- configuration
 
 
-def callbacks_of(hooks: Mapping[str, Any]) -> dict[str, Callback]:
+def callbacks_of(hooks: Mapping[str, Any]) -> dict[str, TrainingCallback]:
     """Returns the callbacks of a configuration by its keys.
 
     Args:
@@ -371,7 +371,7 @@ def hook_problems(hooks: Mapping[str, Any]) -> tuple[Problem, ...]:
     return tuple(problems)
 
 
-def _read(key: str, value: object) -> tuple[Callback | None, str]:
+def _read(key: str, value: object) -> tuple[TrainingCallback | None, str]:
     """Returns the callback of an entry, or None for none; and what is wrong with the entry."""
     try:
         if key in CALLBACKS and not isinstance(value, Mapping):
@@ -381,7 +381,7 @@ def _read(key: str, value: object) -> tuple[Callback | None, str]:
         return None, str(error)
 
 
-def registered_hook(key: str, value: Any) -> Callback:
+def registered_hook(key: str, value: Any) -> TrainingCallback:
     """Returns a hook of DI-engine's form.
 
     Args:
@@ -399,7 +399,7 @@ def registered_hook(key: str, value: Any) -> Callback:
     unknown = sorted(value.keys() - _HOOK_KEYS)
     if unknown:
         raise ValueError(f"unknown key {unknown[0]!r}; a hook has {', '.join(_HOOK_KEYS)}")
-    hook: Callback = make(
+    hook: TrainingCallback = make(
         value.get("name", key),
         value.get("priority", 100),
         position=value.get("position", ""),
@@ -423,14 +423,14 @@ def _number(value: object, default: int, what: str = "iterations") -> int | None
 
 
 def _every(kind: type[Periodic], default: int) -> MakeCallback:
-    def make(value: object) -> Callback | None:
+    def make(value: object) -> TrainingCallback | None:
         every = _number(value, default)
         return None if every is None else kind(every)
 
     return make
 
 
-def _load(value: object) -> Callback | None:
+def _load(value: object) -> TrainingCallback | None:
     if not value:
         return None
     if not isinstance(value, str | Path):
@@ -438,18 +438,18 @@ def _load(value: object) -> Callback | None:
     return LoadCheckpoint(Path(value).expanduser())
 
 
-def _save_final(value: object) -> Callback | None:
+def _save_final(value: object) -> TrainingCallback | None:
     if value not in (True, False, None, "", 0, 1):
         raise TypeError(f"must be true or false, not {value!r}")
     return SaveFinal() if value else None
 
 
-def _profile(value: object) -> Callback | None:
+def _profile(value: object) -> TrainingCallback | None:
     wait = _number(value, 10, "iterations to wait")
     return None if wait is None else Profile(wait)
 
 
-MakeCallback: TypeAlias = Callable[[Any], Callback | None]
+MakeCallback: TypeAlias = Callable[[Any], TrainingCallback | None]
 
 CALLBACKS: dict[str, MakeCallback] = {
     "load_ckpt_before_run": _load,

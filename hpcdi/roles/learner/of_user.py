@@ -10,10 +10,10 @@ from hpcdi.errors import EXIT_DONE
 from hpcdi.policy.base import owner_of
 from hpcdi.roles.callbacks import LEARNER, Callbacks, Context
 from hpcdi.roles.context import WorkerContext
-from hpcdi.roles.learner.training import Callback, Log, Training
+from hpcdi.roles.learner.training import Log, Training, TrainingCallback
 
 
-class OfUser(Callback):
+class OfUser(TrainingCallback):
     """Calls `hpcdi.roles.callbacks` that run on learners.
 
     Args:
@@ -48,7 +48,7 @@ class OfUser(Callback):
             self._send(StopRequest(reason, EXIT_DONE))
 
     def on_start(self, training: Training) -> None:
-        """See `Callback.on_start`; and so on."""
+        """See `TrainingCallback.on_start`; and so on."""
         self._call(training, "on_start")
 
     def on_batch(self, training: Training) -> None:

@@ -43,7 +43,7 @@ class Batch:
     feedback: Callable[[Array], None]
 
 
-class Callback:
+class TrainingCallback:
     """What is called around the updates of a training: subclasses have the methods that they need.
 
     Attributes:
@@ -113,7 +113,7 @@ class Training:
         cfg: LearnerConfig,
         policy: LearnMode,
         *,
-        callbacks: Iterable[Callback] = (),
+        callbacks: Iterable[TrainingCallback] = (),
         group: tuple[int, int] = (0, 1),
         ckpt_dir: Path,
         name: str = "learner",
@@ -124,18 +124,20 @@ class Training:
         self.scalars: dict[str, float] = {}
         self.monitor: ScalarMonitor | None = None
         self._cfg = cfg
-        self._callbacks: list[Callback] = []
-        self._before_updates: list[Callback] = []
+        self._callbacks: list[TrainingCallback] = []
+        self._before_updates: list[TrainingCallback] = []
         self.take_place(*group)
         for callback in callbacks:
             self.add(callback)
 
-    def add(self, callback: Callback) -> None:
+    def add(self, callback: TrainingCallback) -> None:
         """Add a callback, after those of the same priority."""
         self._callbacks.append(callback)
         self._callbacks.sort(key=lambda added: added.priority)
         self._before_updates = [
-            added for added in self._callbacks if type(added).on_batch is not Callback.on_batch
+            added
+            for added in self._callbacks
+            if type(added).on_batch is not TrainingCallback.on_batch
         ]
         if callback.needs_monitor and self.monitor is None:
             self.monitor = ScalarMonitor()

@@ -1,8 +1,8 @@
 """Hooks of a learner in DI-engine's form: callables with a position, called with the learner.
 
-A hook is a callback of a training (`hpcdi.roles.learner.training.Callback`) that acts at one
-position. The built-in ones do what the callbacks in `hpcdi.roles.learner.callbacks` do. A new hook
-is a class in a module of the user's, registered by `register_learner_hook`.
+A hook is a callback of a training (`hpcdi.roles.learner.training.TrainingCallback`) that acts at
+one position. The built-in ones do what the callbacks in `hpcdi.roles.learner.callbacks` do. A new
+hook is a class in a module of the user's, registered by `register_learner_hook`.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Any, ClassVar
 
 from hpcdi.roles.learner import callbacks
 from hpcdi.roles.learner.callbacks import CALLBACKS, callbacks_of
-from hpcdi.roles.learner.training import Callback, Log, Training
+from hpcdi.roles.learner.training import Log, Training, TrainingCallback
 from hpcdi.utils.registry import HOOK_REGISTRY
 from hpcdi.worker.errors import HookError
 
@@ -42,7 +42,7 @@ class Hook(ABC):
         """Act on the engine."""
 
 
-class LearnerHook(Hook, Callback):
+class LearnerHook(Hook, TrainingCallback):
     """A hook of a learner.
 
     Args:
@@ -71,19 +71,19 @@ class LearnerHook(Hook, Callback):
         return self._position
 
     def on_start(self, training: Training) -> None:
-        """See `Callback.on_start`."""
+        """See `TrainingCallback.on_start`."""
         self._act_at("before_run", training)
 
     def on_end(self, training: Training) -> None:
-        """See `Callback.on_end`."""
+        """See `TrainingCallback.on_end`."""
         self._act_at("after_run", training)
 
     def on_batch(self, training: Training) -> None:
-        """See `Callback.on_batch`."""
+        """See `TrainingCallback.on_batch`."""
         self._act_at("before_iter", training)
 
     def on_update(self, training: Training, log: Log) -> None:  # noqa: ARG002 (the engine has it)
-        """See `Callback.on_update`."""
+        """See `TrainingCallback.on_update`."""
         self._act_at("after_iter", training)
 
     def _act_at(self, position: str, engine: Training) -> None:
@@ -153,7 +153,7 @@ class CallbackHook(LearnerHook):
         *,
         position: str | None = None,
         ext_args: Mapping[str, Any] | None = None,
-        callback: Callback | None = None,
+        callback: TrainingCallback | None = None,
     ) -> None:
         position = self.usual_position if position is None else position
         arguments = dict(ext_args or {})
@@ -172,7 +172,7 @@ class CallbackHook(LearnerHook):
         )
 
     @abstractmethod
-    def make(self, position: str, arguments: Mapping[str, Any]) -> Callback:
+    def make(self, position: str, arguments: Mapping[str, Any]) -> TrainingCallback:
         """Returns the callback that acts at a position.
 
         Raises:
@@ -189,7 +189,7 @@ class CallbackHook(LearnerHook):
             self.callback.on_update(engine, {})
 
     def problem(self) -> str:
-        """See `Callback.problem`."""
+        """See `TrainingCallback.problem`."""
         return self.callback.problem()
 
     def close(self) -> None:
@@ -204,7 +204,7 @@ class LogPolicyHook(CallbackHook):
     usual_position = "before_run"
     arguments = ()
 
-    def make(self, position: str, arguments: Mapping[str, Any]) -> Callback:  # noqa: ARG002
+    def make(self, position: str, arguments: Mapping[str, Any]) -> TrainingCallback:  # noqa: ARG002
         """See `CallbackHook.make`."""
         return callbacks.LogPolicy()
 
@@ -215,7 +215,7 @@ class LogReduceHook(CallbackHook):
     usual_name = "log_reduce"
     positions: ClassVar[list[str]] = ["after_iter"]
 
-    def make(self, position: str, arguments: Mapping[str, Any]) -> Callback:  # noqa: ARG002
+    def make(self, position: str, arguments: Mapping[str, Any]) -> TrainingCallback:  # noqa: ARG002
         """See `CallbackHook.make`."""
         return callbacks.LogReduce(_iterations(arguments, "freq", 100))
 
@@ -225,7 +225,7 @@ class LogShowHook(CallbackHook):
 
     usual_name = "log_show"
 
-    def make(self, position: str, arguments: Mapping[str, Any]) -> Callback:  # noqa: ARG002
+    def make(self, position: str, arguments: Mapping[str, Any]) -> TrainingCallback:  # noqa: ARG002
         """See `CallbackHook.make`."""
         return callbacks.LogShow(_iterations(arguments, "freq", 1))
 
@@ -236,7 +236,7 @@ class SendPolicyHook(CallbackHook):
     usual_name = "send_policy"
     arguments = ("send_policy_freq",)
 
-    def make(self, position: str, arguments: Mapping[str, Any]) -> Callback:  # noqa: ARG002
+    def make(self, position: str, arguments: Mapping[str, Any]) -> TrainingCallback:  # noqa: ARG002
         """See `CallbackHook.make`."""
         return callbacks.PublishPolicy(
             lambda engine, force: engine.offer_policy(force=force),
@@ -249,7 +249,7 @@ class SendLearnInfoHook(CallbackHook):
 
     usual_name = "send_learn_info"
 
-    def make(self, position: str, arguments: Mapping[str, Any]) -> Callback:  # noqa: ARG002
+    def make(self, position: str, arguments: Mapping[str, Any]) -> TrainingCallback:  # noqa: ARG002
         """See `CallbackHook.make`."""
         return callbacks.Report(
             lambda engine: engine.send_learn_info(engine.learn_info),
@@ -269,7 +269,7 @@ class LoadCkptHook(CallbackHook):
     positions: ClassVar[list[str]] = ["before_run"]
     arguments = ("load_path", "load_last_iter")
 
-    def make(self, position: str, arguments: Mapping[str, Any]) -> Callback:  # noqa: ARG002
+    def make(self, position: str, arguments: Mapping[str, Any]) -> TrainingCallback:  # noqa: ARG002
         """See `CallbackHook.make`."""
         path, load_last_iter = arguments.get("load_path"), arguments.get("load_last_iter")
         if not isinstance(path, str | Path):
@@ -277,7 +277,7 @@ class LoadCkptHook(CallbackHook):
         if load_last_iter not in (None, True, False):
             raise TypeError(f"load_last_iter is true or false, not {load_last_iter!r}")
         if not str(path):
-            return Callback()
+            return TrainingCallback()
         return callbacks.LoadCheckpoint(Path(path).expanduser(), load_last_iter)
 
 
@@ -287,7 +287,7 @@ class SaveCkptHook(CallbackHook):
     usual_name = "save_ckpt"
     positions: ClassVar[list[str]] = ["after_iter", "after_run"]
 
-    def make(self, position: str, arguments: Mapping[str, Any]) -> Callback:
+    def make(self, position: str, arguments: Mapping[str, Any]) -> TrainingCallback:
         """See `CallbackHook.make`."""
         every = _iterations(arguments, "freq", 10_000)
         is_final = position == "after_run"
@@ -304,7 +304,7 @@ class ProfilerHook(CallbackHook):
     positions: ClassVar[list[str]] = ["after_iter"]
     arguments = ("wait", "warmup", "active")
 
-    def make(self, position: str, arguments: Mapping[str, Any]) -> Callback:  # noqa: ARG002
+    def make(self, position: str, arguments: Mapping[str, Any]) -> TrainingCallback:  # noqa: ARG002
         """See `CallbackHook.make`."""
         return callbacks.Profile(**{name: int(number) for name, number in arguments.items()})
 
@@ -320,7 +320,7 @@ def _iterations(arguments: Mapping[str, Any], name: str, default: int) -> int:
 # ----------------------------------------------------------------------------------- configuration
 
 
-_HOOK_TYPES: dict[type[Callback], type[CallbackHook]] = {
+_HOOK_TYPES: dict[type[TrainingCallback], type[CallbackHook]] = {
     callbacks.LoadCheckpoint: LoadCkptHook,
     callbacks.LogReduce: LogReduceHook,
     callbacks.LogShow: LogShowHook,
@@ -372,7 +372,7 @@ def build_learner_hook_by_cfg(cfg: Mapping[str, Any]) -> Hooks:
     return hooks
 
 
-def _around(key: str, callback: Callback) -> LearnerHook:
+def _around(key: str, callback: TrainingCallback) -> LearnerHook:
     """Returns the hook of a callback, at the position with which its key ends."""
     position = next(position for position in POSITIONS if key.endswith(position))
     name = _SHORT_NAMES.get(key, key)

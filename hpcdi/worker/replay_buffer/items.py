@@ -11,7 +11,7 @@ import numpy as np
 
 from hpcdi.errors import BufferContractError
 from hpcdi.store.memory import Span, copy_rows, rows_in, slots_of
-from hpcdi.store.rows import RECORDS, Field, Records, RowStore, fields_of, member
+from hpcdi.store.rows import RECORDS, Records, RowField, RowStore, fields_of, member
 from hpcdi.types import NUMBERS, Array, Columns
 from hpcdi.utils.nested import flatten, is_tensor, stack_columns, unflatten
 from hpcdi.worker.replay_buffer.frames import FrameStore
@@ -210,7 +210,7 @@ class ItemStore(RowStore):
         if shared and [span[:2] for span in spans] == [(0, self._capacity)]:
             whole = {**columns, RECORDS: state.get("records")}
             ready = {n: c for n, c in whole.items() if c is not None and c.flags.writeable}
-        fields = {n: Field(columns[n].dtype, columns[n].shape[1:]) for n in state["order"]}
+        fields = {n: RowField(columns[n].dtype, columns[n].shape[1:]) for n in state["order"]}
         self._declare(fields, forms, ready)
         pairs = [(column, columns[name]) for name, column in self._alone.items()]
         if self._records is not None:
@@ -230,7 +230,7 @@ class ItemStore(RowStore):
         return [(records.array.view(n_bytes), rows.view(n_bytes))]  # type: ignore[union-attr]
 
     def _declare(
-        self, fields: dict[str, Field], forms: dict[str, Form], ready: Columns | None = None
+        self, fields: dict[str, RowField], forms: dict[str, Form], ready: Columns | None = None
     ) -> None:
         """Make the columns, in `ready` arrays where they fit."""
         self._allocate({n: f for n, f in fields.items() if n not in self._framed}, ready)
