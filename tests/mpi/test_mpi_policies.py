@@ -120,6 +120,15 @@ SWITCHES: list[tuple[tuple[int, ...], dict[str, Any]]] = [
     (GROUPS[1], {"precision": "bf16"}),
     (GROUPS[2], {"precision": "fp16"}),
 ]
+FEW = [SWITCHES[2], SWITCHES[3]]
+"""For what differs from another algorithm in its losses alone: all learners; parts of batches."""
+
+
+def every(kind: str, *others: str) -> list[Any]:
+    """All switches with one kind, and few with the others."""
+    return [(kind, *switch) for switch in SWITCHES] + [
+        (other, *switch) for other in others for switch in FEW
+    ]
 
 
 @pytest.mark.parametrize(("members", "learn"), SWITCHES, ids=str)
@@ -141,8 +150,7 @@ def test_dqn_is_equal_after_every_step(
         assert len(states) == STEPS + 1
 
 
-@pytest.mark.parametrize("kind", ["sac", "tqc", "td3"])
-@pytest.mark.parametrize(("members", "learn"), SWITCHES, ids=str)
+@pytest.mark.parametrize(("kind", "members", "learn"), every("sac", "tqc", "td3"), ids=str)
 def test_actors_critics_and_targets_are_equal_after_every_step(
     world: World, members: tuple[int, ...], learn: dict[str, Any], kind: str
 ) -> None:
@@ -187,8 +195,7 @@ def test_layers_of_an_extra_loss_are_equal_after_every_step(world: World, kind: 
         assert gradient(layers).abs().max() > 0
 
 
-@pytest.mark.parametrize(("members", "learn"), SWITCHES, ids=str)
-@pytest.mark.parametrize("kind", ["discrete", "continuous"])
+@pytest.mark.parametrize(("kind", "members", "learn"), every("discrete", "continuous"), ids=str)
 def test_ppo_is_equal_after_every_step(
     world: World, members: tuple[int, ...], kind: str, learn: dict[str, Any]
 ) -> None:
@@ -271,18 +278,19 @@ COUNTS = {"alike": [32, 32, 32, 32], "unequal": [50, 17, 34, 40], "hardly any": 
 
 
 @pytest.mark.parametrize(("members", "learn"), JOINT, ids=str)
-@pytest.mark.parametrize("counts", COUNTS.values(), ids=COUNTS.keys())
-@pytest.mark.parametrize("kind", ["discrete", "continuous"])
+@pytest.mark.parametrize(
+    ("kind", "counts"), [*(("discrete", name) for name in COUNTS), ("continuous", "unequal")]
+)
 def test_ppo_learns_from_joint_minibatches(
-    world: World, members: tuple[int, ...], kind: str, counts: list[int], learn: dict[str, Any]
+    world: World, members: tuple[int, ...], kind: str, counts: str, learn: dict[str, Any]
 ) -> None:
     """Two passes by plain gradient descent, against one learner that is given all minibatches.
 
     With hardly any data a learner's minibatches are empty but for one or two.
     """
-    counts = counts[: len(members)]
+    given = COUNTS[counts][: len(members)]
     settings = {"epoch_per_collect": 2, "entropy_weight": 0.01, "value_clip": True, **learn}
-    batches = [data_of(kind, rank, count) for rank, count in enumerate(counts)]
+    batches = [data_of(kind, rank, count) for rank, count in enumerate(given)]
     with learners(world, members) as rank:
         if rank is None:
             return
@@ -295,7 +303,7 @@ def test_ppo_learns_from_joint_minibatches(
     alone._model.load_state_dict(start)
     expected = [
         by_one(alone, minibatch)
-        for minibatch in joint_minibatches(batches, orders, math.ceil(max(counts) / 16), 2)
+        for minibatch in joint_minibatches(batches, orders, math.ceil(max(given) / 16), 2)
     ]
     demand_close(learner._model.state_dict(), alone._model.state_dict())
     demand_close(gradient(learner._model), gradient(alone._model))
