@@ -68,7 +68,7 @@ class VectorEnvs:
         self._put: Any = None  # into the present ones, and into the others
         self._put_other: Any = None
         self.step_times = np.zeros((2, env_num))
-        self._steps = 0
+        self._steps, self._timed = 0, list[TimedEnv]()
         self._all, self._none = np.ones(env_num, dtype=bool), np.zeros(env_num, dtype=bool)
         self._all.flags.writeable = self._none.flags.writeable = False
 
@@ -172,11 +172,9 @@ class VectorEnvs:
     def _step_env(self, action: object) -> Any:
         """Step the vector environment; some steps of a `SyncVectorEnv` are timed one by one."""
         env, self._steps = self._env, self._steps + 1
-        if self._steps % TIMED_EVERY or not isinstance(env, SyncVectorEnv):
+        if self._steps % TIMED_EVERY or not self._timed:
             return env.step(action)
-        untimed = env.envs
-        timed: Any = [TimedEnv(one, self.step_times[:, k]) for k, one in enumerate(untimed)]
-        env.envs = timed
+        untimed, env.envs = env.envs, self._timed
         try:
             return env.step(action)
         finally:
@@ -237,7 +235,7 @@ class VectorEnvs:
 
     def close(self) -> None:
         """Close the vector environment. Idempotent."""
-        env, self._env, self.facts = self._env, None, None
+        env, self._env, self.facts, self._timed = self._env, None, None, []
         close_or_warn(env)
 
     def _create(self) -> None:
@@ -249,6 +247,8 @@ class VectorEnvs:
                 f"{env} does not say how it resets: its metadata['autoreset_mode'] is "
                 f"{self._mode!r}, and must be one of gymnasium.vector.AutoresetMode"
             )
+        envs = env.envs if isinstance(env, SyncVectorEnv) else ()
+        self._timed = [TimedEnv(one, self.step_times[:, k]) for k, one in enumerate(envs)]
         self.facts = EnvFacts(env.single_observation_space, env.single_action_space)
         self._seen = Space.of_observations(env.single_observation_space, origin=self.origin)
         self._acts = Space.of_actions(env.single_action_space)
@@ -289,7 +289,7 @@ class VectorEnvs:
 
 
 class TimedEnv:
-    """An environment for one step, which is timed.
+    """A single environment of a vector one, for the steps that are timed.
 
     Args:
         env: it.
@@ -303,7 +303,8 @@ class TimedEnv:
         """Step it."""
         began = time.perf_counter()
         result = self._env.step(action)
-        self._times += time.perf_counter() - began, 1.0
+        self._times[0] += time.perf_counter() - began
+        self._times[1] += 1.0
         return result
 
     def __getattr__(self, name: str) -> Any:
