@@ -15,7 +15,7 @@ from hpcdi.commands.findings import FAIL, OK, WARN, Finding
 from hpcdi.commands.rehearse.alone import Budget, look
 from hpcdi.commands.rehearse.apart import apart, run_stage
 from hpcdi.commands.rehearse.as_a_run import play
-from hpcdi.commands.rehearse.checks import Facts, findings
+from hpcdi.commands.rehearse.checks import Facts, check_speed, findings
 from hpcdi.commands.rehearse.facts import Alone, AsARun, Stage
 from hpcdi.errors import ConfigError
 from hpcdi.run.experiment import load_experiment
@@ -173,3 +173,21 @@ def test_one_simulator_per_process_is_refused_before_anything_starts() -> None:
             load_experiment(PPO, words, over_ranks=over_ranks)
     compiled, _ = load_experiment(PPO, [*words, "env.manager.type=subprocess"])
     assert compiled.config.env.manager.type == "subprocess"
+
+
+@pytest.mark.parametrize(
+    ("words", "advice"),
+    [
+        ([], "env.manager: {type: subprocess, wait_num: ...}, or make episodes longer"),
+        (["env.manager.type=subprocess"], "set env.manager.wait_num, or make episodes longer"),
+        (["env.manager={type: subprocess, wait_num: 2}"], "make episodes longer"),
+    ],
+)
+def test_slow_resets_lead_to_what_is_not_yet_done(words: list[str], advice: str) -> None:
+    config = load_experiment(PPO, words, over_ranks=None)[0].config
+    alone = Alone()
+    alone.steps = 9
+    alone.habits.resets.add(1.0)
+    alone.habits.steps.add(0.1)
+    (found,) = [finding for finding in check_speed(alone, config) if finding.status == WARN]
+    assert found.advice.removeprefix("others wait meanwhile: ") == advice

@@ -8,7 +8,7 @@ import numpy as np
 
 from hpcdi.commands.findings import FAIL, OK, WARN, Finding, together
 from hpcdi.commands.rehearse.facts import Alone, AsARun, Times
-from hpcdi.config.env import ChildConfig
+from hpcdi.config.env import ChildConfig, ManagerConfig, OverlappingConfig
 from hpcdi.config.policy import TorchPolicyConfig
 from hpcdi.config.schema import ExperimentConfig
 from hpcdi.dataclass import dataclass
@@ -149,13 +149,8 @@ def check_speed(alone: Alone, config: ExperimentConfig) -> Iterator[Finding]:
     yield Finding(OK, f"{', '.join(texts)}: {human_count(per_s)} steps/s of one")
     share = habits.resets.total_s / max(1e-9, habits.resets.total_s + habits.steps.total_s)
     if habits.resets.mean_s >= _SLOW_RESET_S and share > _MOST_OF_TIME:
-        yield Finding(
-            WARN,
-            f"resets take {100 * share:.0f}% of the time",
-            "others wait meanwhile: env.manager: {type: subprocess, wait_num: ...}, longer episodes"
-            if not isinstance(config.env.manager, ChildConfig) or not config.env.manager.wait_num
-            else "",
-        )
+        found = f"resets take {100 * share:.0f}% of the time"
+        yield Finding(WARN, found, f"{_meanwhile(config.env.manager)}make episodes longer")
     manager, survival = config.env.manager, config.system.survival
     for name, times, limit_s in (
         ("env.manager.reset_timeout", habits.resets, manager.reset_timeout),
@@ -166,6 +161,13 @@ def check_speed(alone: Alone, config: ExperimentConfig) -> Iterator[Finding]:
         if limit_s is not None and times.most_s >= limit_s:
             found = f"{times.most_s:.1f} s in one call, and {name} is {limit_s:g}"
             yield Finding(FAIL, found, f"raise {name}")
+
+
+def _meanwhile(manager: ManagerConfig) -> str:
+    """What lets a policy act for other environments while one is in its reset."""
+    if not isinstance(manager, OverlappingConfig):
+        return "others wait meanwhile: env.manager: {type: subprocess, wait_num: ...}, or "
+    return "" if manager.wait_num else "others wait meanwhile: set env.manager.wait_num, or "
 
 
 def _most(times: Times) -> str:
