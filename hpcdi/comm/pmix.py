@@ -2,10 +2,10 @@
 
 Open MPI ends a rank by a segmentation fault where a message on the world's communicator comes while
 that rank is still inside ``MPI_Init`` (``mca_pml_ob1_recv_frag_callback_match``, ompi issue 12495).
-Its own fences are to prevent that, but Slurm's PMIx plugin now and then lets ranks of one node
-leave the last of them before those of another have left the one before (seen once in some thousand
-starts by srun, with Slurm 22.05 and Open MPI 5.0.11). One more fence before the first message
-leaves such ranks one fence behind, and that is after the world was set up.
+Its own fences are to prevent that, but under Slurm's PMIx plugin ranks now and then leave the last
+one while one of another node is in the first (Slurm 22.05, Open MPI 5.0.11). It was seen where
+messages follow within ``MPI_Init`` itself, see `probe.start_mpi`, one start of some 50; with one
+more fence before hpcdi's first message it was not.
 """
 
 from __future__ import annotations

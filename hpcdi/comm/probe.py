@@ -66,21 +66,27 @@ class GroupSpeed:
     reduce_s: float
 
 
-def start_mpi() -> tuple[float, dict[str, str]]:
+def start_mpi(*, asks_transports: bool = True) -> tuple[float, dict[str, str]]:
     """Start MPI by importing it; returns the seconds it took, and its transports.
 
     Transports: "on" and "off" the host -> what carries messages there. Only Open MPI 5 reports
     them, on rank 0, and only at its start.
+
+    Args:
+        asks_transports: have them reported. Not under srun: ranks send messages for it at the end
+            of ``MPI_Init``, and a rank that has not come so far can be ended by one, see `pmix`
+            (one start of some 50, 4 ranks on two busy nodes; none of 100 without).
     """
     chosen = os.environ.get(_DISPLAY)
-    os.environ.setdefault(_DISPLAY, "mpi_init")
+    if asks_transports:
+        os.environ.setdefault(_DISPLAY, "mpi_init")
     start = time.perf_counter()
     try:
         with _standard_output() as printed:
             from hpcdi.comm import world  # noqa: F401 (starts MPI)
     finally:
         if chosen is None:
-            del os.environ[_DISPLAY]
+            os.environ.pop(_DISPLAY, None)
     start_s = time.perf_counter() - start
     text = "".join(printed)
     if warnings := _TABLE.sub("", text).strip():  # other output of the library is for people

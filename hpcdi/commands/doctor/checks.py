@@ -247,7 +247,7 @@ def check_transport(first: Facts) -> Iterator[Finding]:
     """Shows the transports of messages, as rank 0 knows them."""
     words = {"on": "on a host", "off": "between hosts"}
     transports = [f"{first.transports[w]} {words[w]}" for w in words if w in first.transports]
-    found = ", ".join(transports) or "not reported by this MPI library"
+    found = ", ".join(transports) or "not reported (Open MPI 5 does, by mpirun)"
     if first.transport_variables:
         chosen = sorted(first.transport_variables.items())
         found += "; set: " + " ".join(f"{name}={value}" for name, value in chosen)

@@ -134,7 +134,7 @@ def _rank(options: argparse.Namespace, launched: LaunchEnvironment, target: Path
     from hpcdi.comm.failure import abort_job, describe, headline
     from hpcdi.comm.probe import start_mpi
 
-    start_s, transports = start_mpi()
+    start_s, transports = start_mpi(asks_transports=launched.launcher != "srun")
     faulthandler.cancel_dump_traceback_later()
     from hpcdi.comm.world import library_version, open_world, thread_level
     from hpcdi.commands.doctor.checks import check_launcher
