@@ -52,11 +52,11 @@ class Plan(Protocol):
         """Called when a learner may be free, or has read a block, or time has passed."""
         ...
 
-    def publish(self, run: Scheduler, ready: BlockReady) -> list[Order]:
+    def publish(self, run: Scheduler, ready: BlockReady, now: float) -> list[Order]:
         """Called when a block was published and has been counted."""
         ...
 
-    def published(self, run: Scheduler, now: float) -> list[Order]:
+    def published(self, run: Scheduler) -> list[Order]:
         """Called after the last of the blocks that came at once."""
         ...
 
@@ -113,13 +113,13 @@ class FreePlan:
             orders += run.draw(group, collecting)
         return orders
 
-    def publish(self, run: Scheduler, ready: BlockReady) -> list[Order]:
+    def publish(self, run: Scheduler, ready: BlockReady, now: float) -> list[Order]:
         """Let a learner read it at once."""
-        return run.admit(ready)
+        return [*run.admit(ready), *run.end_at_limit(now)]
 
-    def published(self, run: Scheduler, now: float) -> list[Order]:
-        """End the run at a limit; let collectors wait where they are ahead of the learners."""
-        return [*run.end_at_limit(now), *run.pause()]
+    def published(self, run: Scheduler) -> list[Order]:
+        """Let collectors wait where they are ahead of the learners."""
+        return run.pause()
 
     def stored(self, run: Scheduler, block: BlockStored) -> None:
         """Tell its replay buffer."""
@@ -207,12 +207,12 @@ class LockstepPlan:
         """See `collect`."""
         return self.collect(run, now)
 
-    def publish(self, run: Scheduler, ready: BlockReady) -> list[Order]:
+    def publish(self, run: Scheduler, ready: BlockReady, now: float) -> list[Order]:  # noqa: ARG002
         """Keep the block until all rollouts of the round are there."""
         self._blocks.append(ready)
         return [] if run.is_on else self._hand_over(run)
 
-    def published(self, run: Scheduler, now: float) -> list[Order]:  # noqa: ARG002
+    def published(self, run: Scheduler) -> list[Order]:  # noqa: ARG002
         """Decide nothing before the end of the round."""
         return []
 

@@ -173,8 +173,7 @@ class Scheduler:
     def handle_all(self, arrived: Iterable[tuple[int, Message]], now: float) -> list[Order]:
         """Returns the orders that follow from messages, in the order in which they came.
 
-        Whether a limit is reached, collectors must wait, and by which settings they go on, is
-        decided after the last.
+        Whether collectors must wait, and by which settings they go on, is decided after the last.
 
         Args:
             arrived: each sender, and its message; one from a caller on rank 0 goes to `request`.
@@ -188,7 +187,7 @@ class Scheduler:
             orders += self._handle(message, rank, now)
         if self._has_published:
             self._has_published = False
-            orders += self._plan.published(self, now)
+            orders += self._plan.published(self)
         return orders + self._tell_settings()
 
     def _handle(self, message: Message, rank: int, now: float) -> list[Order]:
@@ -605,7 +604,7 @@ class Scheduler:
         else:
             self.count_block(message)
         self._has_published = True
-        return self._plan.publish(self, message)
+        return self._plan.publish(self, message, now)
 
     def _on_block_stored(self, message: BlockStored, now: float) -> list[Order]:
         self._plan.stored(self, message)
