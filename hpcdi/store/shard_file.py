@@ -6,8 +6,9 @@
                                  ▲ a record of each block, written last     (sparse, at full size)
 
 The file is laid out at its full size when it is created. To append a block, its bytes are written
-to their places in every column and forced to disk, and only then its record is written: a block
-without an intact record does not exist, so a kill costs at most the block that was being written.
+to their places in every column and forced to disk, and only then its record is written, its first
+byte last: a block without an intact record does not exist, so a kill or a full disk costs at most
+the block that was being written.
 Last, HDF5's structure gets the new number of rows, for common tools; hpcdi itself reads layout and
 records, each with its own checksum.
 
@@ -295,7 +296,8 @@ class GrowingShard:
             _write(file, pieces)
             if self._fsync:
                 os.fsync(file)
-            _write(file, [record_piece, self._shape(record)])
+            _write_record(file, record_piece)
+            _write(file, [self._shape(record)])
         finally:
             os.close(file)
         return self._advance(record)
@@ -456,8 +458,8 @@ class ShardReader:
         empty = bytes(n_bytes)  # as most slots are; comparing is far quicker than stripping
         for slot in range(self.layout.slots):
             written = self._table[slot * n_bytes : (slot + 1) * n_bytes]
-            if written != empty and (text := written.rstrip(b"\0")):
-                yield slot, self._record(slot, text)
+            if written != empty and written[0]:  # else it was not finished
+                yield slot, self._record(slot, written.rstrip(b"\0"))
 
     def _record(self, slot: int, text: bytes) -> Record | ShardError:
         rows, items = self.layout.capacity()
@@ -614,6 +616,12 @@ def _write(file: int, pieces: Sequence[Piece]) -> None:
         while view:
             count = os.pwrite(file, view, offset)
             view, offset = view[count:], offset + count
+
+
+def _write_record(file: int, piece: Piece) -> None:
+    """Write a record, first byte last: where a disk takes a part of a record alone, it is none."""
+    offset, text = piece
+    _write(file, [(offset + 1, text[1:]), (offset, text[:1])])
 
 
 def _row_bytes(spec: ColumnSpec) -> int:

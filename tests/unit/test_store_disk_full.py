@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import errno
 import json
 import logging
@@ -27,9 +28,11 @@ from hpcdi.roles.learner.publisher import PolicyFile
 from hpcdi.store.block import Block
 from hpcdi.store.checkpoints import newest_checkpoint, save_checkpoint, save_tensors
 from hpcdi.store.disk_full import DiskPatience, or_refuse, or_warn
+from hpcdi.store.inspect import inspect
 from hpcdi.store.layout import RunLayout
 from hpcdi.store.policies import PolicyImage, publish_policy, read_policy
-from hpcdi.store.shards import ShardWriter, read_block
+from hpcdi.store.shard_file import ShardReader
+from hpcdi.store.shards import Appender, ShardWriter, read_block, survey
 from hpcdi.store.state_file import load_state, save_state
 from hpcdi.types import ITEM_DTYPE, ShardRef
 from hpcdi.utils.disk import AppendFile, is_full, shortage
@@ -127,6 +130,34 @@ def test_shards_wait_for_room_and_none_is_lost(
     assert "(0 B are free there). Collecting pauses" in paused
     assert "system.storage.disk_patience_s" in paused
     assert "the disk has free space again" in goes_on
+
+
+@pytest.mark.parametrize("note", ["", "n" * 120], ids=["its padding", "its text"])
+def test_a_record_of_which_a_full_disk_took_a_part_does_not_exist(
+    disk: SmallDisk, note: str
+) -> None:
+    """There is room in the page where the record begins, and none for the next page."""
+    layout = RunLayout(disk.root)
+    appender = Appender(layout, 1 << 20, fsync=False)
+    block = dataclasses.replace(block_of(1), facts={"note": note})
+    written = [appender.write(path_of(0), block)]  # the pages of its columns have room for more
+    disk.fill()
+
+    def until_full() -> None:
+        while len(written) < 100:
+            written.append(appender.write(path_of(0), block))
+
+    with pytest.raises(ShardError, match="No space left on device"):
+        until_full()
+    path = layout.root / path_of(0)
+    table = ShardReader(path, path_of(0)).layout
+    torn = path.read_bytes()[table.table + len(written) * table.slot_bytes :][: table.slot_bytes]
+    assert torn.strip(b"\0"), "a part of it is there"
+    assert inspect(path).errors == []
+    assert [ref for ref, _ in survey(path, path_of(0)).blocks] == written
+    disk.free()
+    written.append(appender.write(path_of(0), block))
+    assert [ref for ref, _ in survey(path, path_of(0)).blocks] == written
 
 
 def test_patience_ends_once_and_room_may_still_come(disk: SmallDisk) -> None:
