@@ -385,7 +385,8 @@ class Groups:
 
     def of(self, message: OfPlayer) -> Group:
         """Returns the group that a message or a task is about; see `__getitem__`."""
-        return self[message.player]
+        group = self._by_name.get(message.player)  # thousands of times a second
+        return group if group is not None else self[message.player]
 
     def __iter__(self) -> Iterator[Group]:
         return iter(self._by_name.values())
@@ -428,7 +429,9 @@ class Groups:
     @property
     def env_steps(self) -> int:
         """Environment steps of all groups."""
-        return sum([group.env_steps for group in self._by_name.values()])
+        if len(self._by_name) == 1:  # asked for at each block
+            return self.main.env_steps
+        return sum(group.env_steps for group in self)
 
     @property
     def episodes(self) -> int:

@@ -193,22 +193,23 @@ class Scheduler:
     def _handle(self, message: Message, rank: int, now: float) -> list[Order]:
         if rank == COORDINATOR_RANK:
             return self.request(message, now)
+        kind = type(message)
         if isinstance(message, WorkerReady):
             self.workers.report(rank, message)
         if is_guest(rank) and rank not in self.workers:
             return []  # it has gone
         worker = self.workers[rank]
-        if isinstance(message, RankLost) and worker.state is State.LOST:
+        if kind is RankLost and worker.state is State.LOST:
             return []  # MPI and a look at the processes have both noticed it
-        worker.hear(type(message).__name__, now)
+        worker.hear(kind.__name__, now)
         if isinstance(message, LearnInfo):
             worker.shares, worker.cpu = message.shares, message.cpu
             if worker.role == "learner":
                 message = self.groups[worker.group].learners.average(worker, message)
         self._observe(rank, message)
-        handler = _HANDLERS.get(type(message))
+        handler = _HANDLERS.get(kind)
         if handler is None:
-            raise TypeError(f"rank {rank} sent rank 0 a {type(message).__name__}")
+            raise TypeError(f"rank {rank} sent rank 0 a {kind.__name__}")
         return handler(self, message, worker, now)
 
     def take_given(self, ready: BlockReady) -> None:

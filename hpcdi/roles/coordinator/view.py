@@ -132,12 +132,12 @@ class RunRecord:
             case BlockStored() | BlockReady(capacity=0):
                 self.flow.blocks += 1
                 self.flow.data_bytes += message.shard.n_bytes
+            case CollectProgress() | Heartbeat():  # thousands a second
+                pass
             case BlockAdmitted() if message.error:
                 LOGGER.warning("rank %d lost a block: %s", rank, message.error)
             case BlockAdmitted():
                 self.flow.latency.add(message.latency_s)
-            case CollectProgress() | Heartbeat():  # thousands a second
-                pass
             case TaskLate() | RankQuiet() | DiesAlone() | ComesBack():
                 self._warn(rank, message)
             case _:
