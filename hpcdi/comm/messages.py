@@ -13,7 +13,7 @@ Who sends which::
     coordinator ──► learner     LearnTask AdmitBlock Batches TakeSnapshot BeginAnew Regroup
                                 PolicyFiles
     coordinator ──► any         Stop Leave
-    collector ◄──► learner      PolicyRequest PolicyUpdate
+    collector ◄──► learner      PolicyRequest PolicyUpdate RowsRequest Rows
     learner   ──► learner       GroupAddress
     link, of a dead rank ──► any   RankLost
 
@@ -408,6 +408,22 @@ class PolicyUpdate(Message):
     data: Array
 
 
+@dataclass(frozen=True)
+class RowsRequest(Message):
+    """Send the rows of a piece that you lend, see `BlockReady`: one answer for each request."""
+
+    path: str  # of the piece's reference
+
+
+@dataclass(frozen=True)
+class Rows(Message):
+    """The rows that were asked for; or, without them, why they cannot be sent."""
+
+    path: str
+    columns: dict[str, Array]  # row columns by name, each [rows, ...]
+    error: str = ""
+
+
 # ------------------------------------------------------------------------------ learner <-> learner
 
 
@@ -433,4 +449,5 @@ recorded(
     LearnInfo,
     Heartbeat,
     PolicyRequest,
+    RowsRequest,
 )

@@ -244,8 +244,9 @@ def _of_collected(
     per_s = collectors * _STEPS_PER_S * row_bytes
     is_kept = config.system.storage.keep_data
     fate = "kept" if is_kept else "removed when neither buffer nor snapshots need them"
-    if not blocks_are_stored(config) and config.system.transport == "memory":
-        fate = "written only across nodes"
+    if not blocks_are_stored(config) and config.system.transport != "files":
+        by_memory = config.system.transport == "memory"
+        fate = "written only across nodes" if by_memory else "never written"
     return (
         f"if each of {collectors} collectors makes {_STEPS_PER_S} steps/s: {human_bytes(per_s)}/s, "
         f"{human_bytes(per_s * 3600)} an hour, about {blocks_per_s:.1f} blocks/s; shards are {fate}"

@@ -174,9 +174,10 @@ class SystemConfig:
     transport: str = setting(
         "memory",
         "how blocks reach the learners: by shared memory, where all ranks are on one node, and "
-        "shards are written behind (on several nodes, or deterministic: as files); files, shards "
-        "on the shared file system",
-        choices=("memory", "files"),
+        "shards are written behind (on several nodes: as files); by MPI, also across nodes, and "
+        "shards are written behind; files, shards on the shared file system, as all deterministic "
+        "runs",
+        choices=("memory", "mpi", "files"),
     )
     snapshot_s: float = setting(
         60.0, "seconds between snapshots of the run, from which --resume continues", above=0
@@ -435,7 +436,7 @@ def learners_of(config: ExperimentConfig) -> dict[str, int]:
 
 
 def blocks_are_stored(config: ExperimentConfig) -> bool:
-    """Returns whether a block that is lent by memory is written to a shard, too.
+    """Returns whether a block that is lent by memory or messages is written to a shard, too.
 
     It is, to be kept, or to be drawn again by a resumed run. On-policy blocks are read once.
     """

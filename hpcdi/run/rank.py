@@ -233,7 +233,6 @@ def _play(
     roles = [other.role for other in start.placement]
     groups = learner_groups(roles, config)
     link = world.open_link()
-    lends = link.is_on_one_node and not config.system.deterministic
     context = WorkerContext(
         config,
         layout,
@@ -248,7 +247,12 @@ def _play(
         world.split(communicators(groups)),
         flag.take,
         start.restarts,
-        transport=open_transport(config.system, layout, lends=lends),
+        transport=open_transport(
+            config.system,
+            layout,
+            lends=not config.system.deterministic,
+            is_on_one_node=link.is_on_one_node,
+        ),
     )
     guard.over()  # from here on the link reports dead ranks, and rank 0 silent ones
     die_if_it_exits()

@@ -6,7 +6,7 @@ import dataclasses
 from collections.abc import Callable
 from typing import Protocol, TypeAlias
 
-from hpcdi.comm.messages import BlockReady
+from hpcdi.comm.messages import BlockReady, Rows, RowsRequest
 from hpcdi.errors import ShardError
 from hpcdi.store.block import Block
 from hpcdi.store.disk_full import DiskPatience
@@ -139,11 +139,23 @@ class Transport(Protocol):
         """
         ...
 
-    def fetch(self, shard: ShardRef) -> Columns:
+    def request(self, shard: ShardRef) -> RowsRequest | None:
+        """Returns what to ask the block's collector before `fetch`; None: nothing."""
+        ...
+
+    def answer(self, request: RowsRequest) -> Rows:
+        """Returns rows that this collector lends; called on its communication thread."""
+        ...
+
+    def fetch(self, shard: ShardRef, rows: Rows | None = None) -> Columns:
         """Returns row columns of an announced block, its checksum verified.
 
         The arrays may be read-only views. Called on the learner's communication thread: it must
         return soon.
+
+        Args:
+            shard: its reference.
+            rows: the answer, where `request` says that one is needed.
 
         Raises:
             StoreError: the block is missing or damaged; that costs its rows and nothing else.

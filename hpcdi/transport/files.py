@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from hpcdi.comm.messages import Rows, RowsRequest
 from hpcdi.config.schema import StorageConfig
 from hpcdi.store.block import Block
 from hpcdi.store.disk_full import DiskPatience
@@ -50,7 +51,15 @@ class FileTransport:
             before=self._before,
         )
 
-    def fetch(self, shard: ShardRef) -> Columns:
+    def request(self, shard: ShardRef) -> RowsRequest | None:  # noqa: ARG002
+        """See `base.Transport.request`: nobody is asked."""
+        return None
+
+    def answer(self, request: RowsRequest) -> Rows:
+        """See `base.Transport.answer`: this collector lends nothing by messages."""
+        return Rows(request.path, {}, "is not lent by messages")
+
+    def fetch(self, shard: ShardRef, rows: Rows | None = None) -> Columns:  # noqa: ARG002
         """See `base.Transport.fetch`: a read of each column."""
         return read_shard(self._layout, shard)
 

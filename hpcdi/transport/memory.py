@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from hpcdi.comm.messages import Rows
 from hpcdi.config.schema import StorageConfig
 from hpcdi.store.layout import RunLayout
 from hpcdi.transport.base import Lend
@@ -32,7 +33,7 @@ class MemoryTransport(FileTransport):
         self._lent[name] = columns
         return name
 
-    def fetch(self, shard: ShardRef) -> Columns:
+    def fetch(self, shard: ShardRef, rows: Rows | None = None) -> Columns:
         """See `base.Transport.fetch`: lent rows, once, without a copy; others from their shard."""
-        rows = self._lent.pop(shard.path, None)
-        return rows if rows is not None else super().fetch(shard)
+        lent = self._lent.pop(shard.path, None)
+        return lent if lent is not None else super().fetch(shard, rows)

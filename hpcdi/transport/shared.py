@@ -11,9 +11,11 @@ import math
 import mmap
 import os
 from collections import deque
+from collections.abc import Collection
 
 import numpy as np
 
+from hpcdi.comm.messages import Rows
 from hpcdi.config.schema import StorageConfig
 from hpcdi.errors import ShardError
 from hpcdi.store.layout import RunLayout
@@ -69,20 +71,14 @@ class SharedMemoryTransport(FileTransport):
             os.close(descriptor)
             return None
         self._lent.append((descriptor, at))
-        while self._are_too_many():
+        while are_too_many([size for _, size in self._lent], keep_data=self._storage.keep_data):
             os.close(self._lent.popleft()[0])
         return f"{SHARED}/proc/{os.getpid()}/fd/{descriptor}#{os.fstat(descriptor).st_ino}"
 
-    def _are_too_many(self) -> bool:
-        count = len(self._lent)
-        if count <= _KEPT or self._storage.keep_data:
-            return count > _KEPT
-        return count > _MOST_KEPT or sum(size for _, size in self._lent) > _MOST_KEPT_BYTES
-
-    def fetch(self, shard: ShardRef) -> Columns:
+    def fetch(self, shard: ShardRef, rows: Rows | None = None) -> Columns:
         """See `base.Transport.fetch`: lent memory in place; others from their shard."""
         if not shard.is_shared:
-            return super().fetch(shard)
+            return super().fetch(shard, rows)
         path, _, inode = shard.path.removeprefix(SHARED).partition("#")
         try:
             descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
@@ -108,6 +104,18 @@ class SharedMemoryTransport(FileTransport):
             column = np.frombuffer(memory, dtype, count, at) if count else np.empty(0, dtype)
             columns[spec.name], at = column.reshape(spec.shape), _aligned(end)
         return columns
+
+
+def are_too_many(sizes: Collection[int], *, keep_data: bool) -> bool:
+    """Returns whether the oldest of the blocks that are lent must go.
+
+    Args:
+        sizes: bytes of each.
+        keep_data: whether all of them follow in shards, to be kept.
+    """
+    if len(sizes) <= _KEPT or keep_data:
+        return len(sizes) > _KEPT
+    return len(sizes) > _MOST_KEPT or sum(sizes) > _MOST_KEPT_BYTES
 
 
 def _aligned(at: int) -> int:

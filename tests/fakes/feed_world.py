@@ -15,10 +15,12 @@ from hpcdi.comm.messages import (
     DataDemand,
     Message,
 )
+from hpcdi.roles.context import COORDINATOR_RANK
 from hpcdi.roles.learner.feed import Feed, Staged
 from hpcdi.roles.learner.training import Batch
 from hpcdi.store.block import Block
 from hpcdi.store.layout import RunLayout
+from hpcdi.transport.base import Transport
 from hpcdi.transport.files import FileTransport
 from hpcdi.types import ITEM_DTYPE, Columns, RowView
 
@@ -28,17 +30,30 @@ RING_ROWS = 16
 class World:
     """A feed, and the rank 0 that it talks to."""
 
-    def __init__(self, root: Path, prefetch: int = 4, batch_size: int = 2) -> None:
+    def __init__(
+        self,
+        root: Path,
+        prefetch: int = 4,
+        batch_size: int = 2,
+        transport: Transport | None = None,
+    ) -> None:
         self.layout = RunLayout(root)
         self.sent: list[Message] = []
+        self.asked: list[tuple[int, Message]] = []  # of collectors
         self.blocks = 0
         self.ready: list[Staged] = []
         self.feed = Feed(
-            FileTransport(self.layout), self.sent.append, self.ready.append,
+            transport or FileTransport(self.layout), self._take, self.ready.append,
             batch_size=batch_size, prefetch=prefetch,
         )  # fmt: skip
         self.feed.open("task")
         self.now, self.served = 0.0, 0
+
+    def _take(self, rank: int, message: Message) -> None:
+        if rank == COORDINATOR_RANK:
+            self.sent.append(message)
+        else:
+            self.asked.append((rank, message))
 
     def block(self, columns: Columns, first_row: int) -> AdmitBlock:
         """Publish rows that shall go to `first_row`."""

@@ -344,7 +344,7 @@ def test_problems_of_all_parts_come_together() -> None:
             "exp_nam": "x",
             "env": {"env_id": 3, "collector_env_num": 0},
             "policy": {"learn": {"batch_size": "big"}, "model": {"obs_shape": "x"}},
-            "system": {"storage": {"block_bytes": 1}, "transport": "mpi"},
+            "system": {"storage": {"block_bytes": 1}, "transport": "tcp"},
         }
     )
     assert set(found) == {

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import time
 from pathlib import Path
 
 import numpy as np
@@ -11,11 +12,14 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fakes.feed_world import World
+from fakes.feed_world import RING_ROWS, World
+from hpcdi.comm.messages import AdmitBlock, BlockAdmitted, RowsRequest
 from hpcdi.errors import BufferContractError, CommError
 from hpcdi.roles.learner.feed import Prefetch
 from hpcdi.store import shards
-from hpcdi.types import Columns
+from hpcdi.store.layout import RunLayout
+from hpcdi.transport.mpi import MpiTransport
+from hpcdi.types import BLOCK_ID_BITS, Columns, ColumnSpec, RowView, ShardRef
 
 
 @pytest.fixture
@@ -122,6 +126,77 @@ def test_a_block_that_points_out_of_the_run(world: World, tmp_path: Path) -> Non
     foreign = type(order.shard)(**{**vars(order.shard), "path": "../../etc/passwd"})
     told = world.give(type(order)(**{**vars(order), "shard": foreign}))
     assert "leads out of the run folder" in told.error
+
+
+# --------------------------------------------------------------- blocks whose collectors are asked
+
+
+class Lending:
+    """Collectors 2 and 3 that lend by messages, and a learner that asks them."""
+
+    def __init__(self, root: Path) -> None:
+        self.collectors = {rank: MpiTransport(RunLayout(root)) for rank in (2, 3)}
+        self.world = World(root, transport=MpiTransport(RunLayout(root)))
+
+    def order(self, rank: int, first_row: int) -> AdmitBlock:
+        """Lend rows that shall go to `first_row`; the learner asks for them."""
+        columns = self.world.rows(first_row, 4)
+        block_id = (rank << BLOCK_ID_BITS) + first_row
+        name = self.collectors[rank].lend(f"block {block_id}", columns)
+        assert name is not None
+        specs = tuple(ColumnSpec(n, c.dtype.str, c.shape, 0) for n, c in columns.items())
+        views = (RowView("next_obs", "obs", "ahead"),)
+        ref = ShardRef.of(name, 1, 4, 0, specs, views)
+        order = AdmitBlock(block_id, first_row, RING_ROWS, ref, time.time())
+        self.world.feed.admit(order)
+        return order
+
+    def answer(self, number: int) -> None:
+        """Let a collector answer the request of this number."""
+        rank, request = self.world.asked[number]
+        assert isinstance(request, RowsRequest)
+        self.world.feed.take(self.collectors[rank].answer(request))
+
+    def told(self) -> list[tuple[int, str]]:
+        """Row and error of each block that was reported."""
+        found = [m for m in self.world.sent if isinstance(m, BlockAdmitted)]
+        return [(m.block_id & ((1 << BLOCK_ID_BITS) - 1), m.error) for m in found]
+
+
+def test_blocks_are_taken_in_the_order_of_rank_0_however_they_come(tmp_path: Path) -> None:
+    """Else the rows of one that comes late would overwrite those that took its place."""
+    lending = Lending(tmp_path)
+    lending.order(2, 0)
+    lending.order(3, 4)
+    stored = lending.world.block(lending.world.rows(8, 4), 8)
+    lending.world.feed.admit(stored)  # is on disk, and waits for those before it
+    assert [rank for rank, _ in lending.world.asked] == [2, 3]
+    lending.answer(1)
+    assert lending.told() == []
+    lending.answer(0)
+    assert lending.told() == [(0, ""), (4, ""), (stored.block_id, "")]
+    lending.answer(0)  # again
+    lending.world.fill([[1, 5]])
+    assert lending.world.next().columns["obs"].tolist() == [[1, 101], [5, 105]]
+
+
+def test_a_collector_that_dies_or_does_not_answer_costs_its_own_blocks(tmp_path: Path) -> None:
+    lending = Lending(tmp_path)
+    lending.order(2, 0)
+    lending.order(3, 4)
+    lending.order(3, 8)
+    lending.answer(2)
+    lending.world.feed.lose(2)
+    [(row, error)] = lending.told()
+    assert (row, error.endswith("its collector has died")) == (0, True)
+    lending.world.feed.look(time.monotonic())
+    assert len(lending.told()) == 1, "3 has time"
+    lending.world.feed.look(time.monotonic() + 11)
+    _, (row, error), last = lending.told()
+    assert (row, error.endswith("its collector has not sent it within 10 s")) == (4, True)
+    assert last == (8, ""), "which came in time"
+    lending.answer(1)  # too late
+    assert len(lending.told()) == 3
 
 
 # ------------------------------------------------------------------------------------- demands

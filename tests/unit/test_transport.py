@@ -9,6 +9,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from hpcdi.comm.codec import decode, encode
+from hpcdi.comm.messages import Rows
 from hpcdi.config.compiled import compile_config
 from hpcdi.config.schema import StorageConfig, SystemConfig
 from hpcdi.errors import ConfigError, StoreError
@@ -16,6 +18,7 @@ from hpcdi.store.block import Block
 from hpcdi.store.layout import RunLayout
 from hpcdi.transport import TRANSPORTS, open_transport
 from hpcdi.transport.base import Transport, announcement_of_piece
+from hpcdi.transport.mpi import MpiTransport
 from hpcdi.transport.shared import SharedMemoryTransport
 from hpcdi.types import ITEM_DTYPE, ShardRef
 
@@ -111,6 +114,38 @@ def test_memory_is_lent_until_others_have_followed_and_files_remain(tmp_path: Pa
     longer = dataclasses.replace(refs[3], places=rows + refs[3].places[len(rows) :])
     with pytest.raises(StoreError, match="too short"):
         learner.fetch(longer)
+
+
+def test_rows_that_are_asked_for_come_as_they_were_lent(tmp_path: Path) -> None:
+    collector, learner = (MpiTransport(RunLayout(tmp_path)) for _ in range(2))
+    refs = []
+    for number in range(9):
+        block = block_of(number, rows=5 if number else 0)
+        name = collector.lend(f"block {number}", block.columns)
+        assert name is not None
+        refs.append(announcement_of_piece(name, block_with_facts(block), 0, block.rows).shard)
+
+    def answer_on(ref: ShardRef) -> Rows:
+        request = learner.request(ref)
+        assert request is not None
+        message = encode(collector.answer(request), inline_bytes=64)
+        rows = decode(message.head, [np.frombuffer(frame, np.uint8) for frame in message.frames])
+        assert isinstance(rows, Rows)
+        return rows
+
+    for number in range(1, 9):
+        columns = learner.fetch(refs[number], answer_on(refs[number]))
+        for name, column in block_of(number).columns.items():
+            assert columns[name].dtype == column.dtype
+            assert np.array_equal(columns[name], column)
+    for rows, why in (
+        (answer_on(refs[0]), "not lent any more"),
+        (None, "was not asked for"),
+        (Rows(refs[1].path, {"number": np.arange(5)}), "without its column obs/x"),
+        (Rows(refs[1].path, {"number": np.arange(4)}), "without its column number"),
+    ):
+        with pytest.raises(StoreError, match=why):
+            learner.fetch(refs[1], rows)
 
 
 def block_with_facts(block: Block) -> Block:

@@ -18,6 +18,7 @@ from hpcdi.comm.messages import (
     CollectTask,
     Message,
     PolicyUpdate,
+    RowsRequest,
     Stop,
     StopRequest,
     TaskReturned,
@@ -88,9 +89,11 @@ class MPIFileSystemCollector(MessageSide, CollectorPort):
             self._look_while_disk_is_full,
         )
         self._announced: deque[BlockReady | BlockStored] = deque(maxlen=8)
+        transport = place.open_transport()
         handlers: dict[type, Callable[[int, Any], None]] = {
             **self._handlers(),
             PolicyUpdate: lambda rank, message: self._subscriber_to(rank).take(message),
+            RowsRequest: lambda rank, message: self.pump.send(rank, transport.answer(message)),
             CollectSetting: lambda _rank, message: self._take_setting(message),
             CollectPause: lambda _rank, message: self._pause(message),
             CloseTask: lambda _rank, message: self._close_task(message),
@@ -112,7 +115,7 @@ class MPIFileSystemCollector(MessageSide, CollectorPort):
             place.layout,
             place.link.rank,
             self._announce,
-            transport=place.open_transport(),
+            transport=transport,
             restarts=place.restarts,
             patience=self._patience,
         )

@@ -2,7 +2,8 @@
 
 Rank 0 decides into which rows a block goes and which rows make a batch. Both orders come on one
 link and are carried out in turn, on the communication thread: so a batch has been gathered before
-the order that overwrites its rows is even read. The computing thread takes gathered batches.
+the order that overwrites its rows is even read. Blocks whose collectors must be asked for their
+rows come later, but in the same order. The computing thread takes gathered batches.
 
 With a GPU (`CudaStage`) the communication thread also starts the copy: into page-locked memory, and
 from there by a separate stream, while the GPU computes. The computing thread makes its stream wait
@@ -18,15 +19,23 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from hpcdi.comm.messages import AdmitBlock, Batches, BlockAdmitted, DataDemand, Message
+from hpcdi.comm.messages import (
+    AdmitBlock,
+    Batches,
+    BlockAdmitted,
+    DataDemand,
+    Message,
+    Rows,
+)
 from hpcdi.dataclass import dataclass
 from hpcdi.errors import BufferContractError, CommError, StoreError
 from hpcdi.policy.base import LearnMode
+from hpcdi.roles.context import COORDINATOR_RANK
 from hpcdi.roles.learner.training import Batch
 from hpcdi.store.memory import Recycler
 from hpcdi.store.rows import RowStore
 from hpcdi.transport.base import Transport
-from hpcdi.types import INFO, Array, Columns
+from hpcdi.types import INFO, Array, Columns, collector_of
 from hpcdi.utils.nested import share_tensors
 
 if TYPE_CHECKING:
@@ -37,6 +46,8 @@ _MOST_THREADS = 8  # that gather for a GPU: more of them do not read memory fast
 _NO_FEEDBACK: tuple[Array, Array] = np.zeros(0, np.int64), np.zeros(0)
 _AHEAD_S = 0.5
 """Seconds of computing for which batches are prefetched at most."""
+_ANSWER_S = 10.0
+"""Seconds for a collector to send the rows of a block; after them its shard is read."""
 
 
 # --------------------------------------------------------------------------------- to the device
@@ -194,12 +205,30 @@ class Staged(NamedTuple):
     env_steps: int
 
 
+@dataclass
+class _Admission:
+    """A block that is to be read: at once; or after `asked_at`, when its collector has answered."""
+
+    order: AdmitBlock
+    asked_at: float | None
+    rows: Rows | None = None
+
+    @property
+    def waits(self) -> bool:
+        """True if its collector has not answered yet."""
+        return self.asked_at is not None and self.rows is None
+
+    def fail(self, why: str) -> None:
+        """Wait for its collector no longer."""
+        self.rows = Rows(self.order.shard.path, {}, why)
+
+
 class Feed:
     """Prefetched batches of a task.
 
     Args:
         transport: fetches blocks.
-        send: sends a message to rank 0.
+        send: sends a message to a rank.
         ready: called with each batch that is gathered.
         batch_size: items of a batch; 0: all items that there are.
         prefetch: batches that may be under way.
@@ -213,7 +242,7 @@ class Feed:
     def __init__(
         self,
         transport: Transport,
-        send: Callable[[Message], None],
+        send: Callable[[int, Message], None],
         ready: Callable[[Staged], None],
         *,
         batch_size: int,
@@ -224,6 +253,7 @@ class Feed:
         self._transport, self._send, self._ready = transport, send, ready
         self._batch_size, self._sequence = batch_size, sequence
         self._ring: RowStore | None = None
+        self._admissions = deque[_Admission]()  # in the order of rank 0
         self._prefetch = Prefetch(prefetch)
         self._feedback = [_NO_FEEDBACK]  # ids and priorities for the next request
 
@@ -241,9 +271,50 @@ class Feed:
         """
         if not self.task_id:
             raise CommError("rank 0 sent data before a learner task")
+        request = self._transport.request(order.shard)
+        asked_at = None
+        if request is not None:
+            asked_at = time.monotonic()
+            self._send(collector_of(order.block_id), request)
+        self._admissions.append(_Admission(order, asked_at))
+        self._admit_in_order()
+
+    def take(self, rows: Rows) -> None:
+        """Take a collector's answer; one that was not waited for is dropped."""
+        for admission in self._admissions:
+            if admission.waits and admission.order.shard.path == rows.path:
+                admission.rows = rows
+                break
+        self._admit_in_order()
+
+    def lose(self, rank: int) -> None:
+        """A collector has died: it answers no more."""
+        for admission in self._admissions:
+            if admission.waits and collector_of(admission.order.block_id) == rank:
+                admission.fail("its collector has died")
+        self._admit_in_order()
+
+    def look(self, now: float) -> None:
+        """Wait no longer for collectors that have not answered in time.
+
+        Args:
+            now: seconds of `time.monotonic`.
+        """
+        for admission in self._admissions:
+            asked_at = admission.asked_at
+            if admission.waits and asked_at is not None and now - asked_at > _ANSWER_S:
+                admission.fail(f"its collector has not sent it within {_ANSWER_S:.0f} s")
+        self._admit_in_order()
+
+    def _admit_in_order(self) -> None:
+        while self._admissions and not self._admissions[0].waits:
+            admission = self._admissions.popleft()
+            self._admit(admission.order, admission.rows)
+
+    def _admit(self, order: AdmitBlock, rows: Rows | None) -> None:
         error = ""
         try:
-            fetched = self._transport.fetch(order.shard)
+            fetched = self._transport.fetch(order.shard, rows)
             columns = {name: c for name, c in fetched.items() if not name.startswith(f"{INFO}/")}
             if self._ring is None:
                 self._ring = RowStore(order.ring_rows, views=order.shard.views)
@@ -251,7 +322,7 @@ class Feed:
         except (StoreError, BufferContractError) as problem:
             error = str(problem)
         latency_s = max(0.0, time.time() - order.sealed_at)
-        self._send(BlockAdmitted(order.block_id, latency_s, error))
+        self._send(COORDINATOR_RANK, BlockAdmitted(order.block_id, latency_s, error))
 
     def fill(self, order: Batches) -> None:
         """Gather the rows of some batches.
@@ -282,7 +353,8 @@ class Feed:
         self._prefetch.under_way += missing
         ids, priorities = map(np.concatenate, zip(*self._feedback, strict=True))
         self._feedback = [_NO_FEEDBACK]
-        self._send(DataDemand(self.task_id, missing, self._batch_size, train_iter, ids, priorities))
+        demand = DataDemand(self.task_id, missing, self._batch_size, train_iter, ids, priorities)
+        self._send(COORDINATOR_RANK, demand)
 
     def batch(self, staged: Staged, now: float) -> Batch:
         """Returns a gathered batch for the policy; its priorities go with the next request."""

@@ -23,9 +23,11 @@ from hpcdi.comm.messages import (
     LearnInfo,
     LearnResult,
     LearnTask,
+    Message,
     PolicyFiles,
     PolicyRequest,
     Regroup,
+    Rows,
     Stop,
     TakeSnapshot,
 )
@@ -135,6 +137,7 @@ class Learner(MessageSide):
             **super()._handlers(),
             LearnTask: lambda _rank, task: self._take_task(task),
             AdmitBlock: lambda _rank, order: self._feed.admit(order),
+            Rows: lambda _rank, rows: self._feed.take(rows),
             Batches: lambda _rank, order: self._feed.fill(order),
             TakeSnapshot: lambda _rank, order: put(order),
             BeginAnew: lambda _rank, order: put(order),
@@ -234,7 +237,7 @@ class Learner(MessageSide):
             size, ahead = 0, 1 + config.policy.CORRECTS_STALENESS
         return Feed(
             context.open_transport(),
-            lambda message: self.pump.send(COORDINATOR_RANK, message),
+            lambda rank, message: self.pump.send(rank, message),
             self._orders.put,
             batch_size=size,
             prefetch=1 if is_in_turns else ahead,
@@ -389,6 +392,11 @@ class Learner(MessageSide):
 
     # ------------------------------------------------------------------ on the communication thread
 
+    def ask(self) -> Message | None:
+        """See `MessageSide.ask`."""
+        self._feed.look(time.monotonic())
+        return super().ask()
+
     def _take_task(self, task: LearnTask) -> None:
         """Take a task, whose blocks may follow at once."""
         self._feed.open(task.task_id)
@@ -403,6 +411,7 @@ class Learner(MessageSide):
         """Handle a rank's death."""
         super()._lost(rank)
         self._publisher.forget(rank)
+        self._feed.lose(rank)
 
     def _is_ending(self) -> bool:
         """Returns whether rank 0 has sent Stop; takes messages meanwhile."""
