@@ -77,7 +77,7 @@ def test_a_learner_dies_while_the_group_forms(start: Start) -> None:
 def test_a_frozen_collector_and_a_frozen_learner_are_killed_and_the_others_go_on(
     start: Start,
 ) -> None:
-    job = start(CARTPOLE, *LONG, TWO_LEARNERS)
+    job = start(CARTPOLE, *LONG, TWO_LEARNERS, "system.transport=mpi")
     job.until_learning()
     # else it may still be starting, while the other collector fills the buffer
     job.until(lambda: block_counts(job.run_dir).get("rank00003", 0) > 0)
