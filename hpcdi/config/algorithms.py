@@ -171,8 +171,6 @@ class VDNConfig(DQNConfig):
             yield Problem("learn.burn_in", "leaves nothing of collect.unroll_len to learn from")
         if self.memory == "none" and self.learn.burn_in:
             yield Problem("learn.burn_in", "is for a memory, and model.memory is none")
-        if self.memory != "none" and self.learn.extra_loss:
-            yield Problem("learn.extra_loss", f"is not for a memory of {self.type} yet")
         if self.learn.accumulate > 1:
             yield Problem("learn.accumulate", "would part teams, and they are learnt from whole")
 

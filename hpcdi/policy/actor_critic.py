@@ -92,7 +92,8 @@ class ActorCriticPolicy(ActorCriticActing, TorchPolicy):
                 of Boxes alone the latter is learnt from.
         """
         if self._extra:  # whose author may want any of them
-            names = [n for n in batch if n != memories.LENGTH and not n.startswith("state/")]
+            every = {name.partition("/")[0] for name in batch}
+            names = sorted(every - {memories.LENGTH, "state"})
         wanted = set(names) if self.distribution.counts else set(names) - {"action"}
         columns = {name: c for name, c in batch.items() if name.partition("/")[0] in wanted}
         if self._remembers or self._cfg.LEARNS_FROM_SEQUENCES:

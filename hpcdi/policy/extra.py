@@ -93,12 +93,21 @@ class ExtraLoss:
                 computed with gradients.
 
         Raises:
-            PolicyError: the user's is no scalar, or its scalars have other names than before.
+            PolicyError: the user's is no scalar, its scalars have other names than before, or it
+                asks for a column that there is not.
         """
         if self._compute is None or self._watching is None:
             return loss
         known = {"output": self._watching.output, "features": self._watching.features}
-        found = self._compute(batch, Outputs(count=count, **{**known, **outputs}))
+        try:
+            found = self._compute(batch, Outputs(count=count, **{**known, **outputs}))
+        except KeyError as error:
+            if error.args[:1] == () or error.args[0] in batch:
+                raise
+            raise PolicyError(
+                f"extra_loss(batch, outputs) asked for {error.args[0]!r}; the batch of this "
+                f"algorithm and environment has {', '.join(sorted(batch))}"
+            ) from error
         more, scalars = _checked(found)
         names = (LOSS, *sorted(scalars))
         if self.names and names != self.names:

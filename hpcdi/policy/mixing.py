@@ -61,9 +61,15 @@ class VDNPolicy(DQNPolicy):
             target = batch["n_step_return"] + batch["bootstrap_discount"] * bootstrap
         chosen = values.gather(2, batch["action"].long().unsqueeze(2)).squeeze(2)
         value = self._mixed_each(self._model, chosen, batch)
+        if self._extra:
+            self._seen = sequences.outputs_for(values, value, self._extra.features)
         error = (target - value).detach().abs()
         means = sequences.means
         return means(self.td_losses(value, target)), means(value), means(error)
+
+    def outputs_of(self, batch: Mapping[str, Tensor], value: Tensor) -> dict[str, Any]:
+        """See `DQNPolicy.outputs_of`; of sequences as of R2D2, the value being the team's."""
+        return self._seen if self._remembers and self._extra else super().outputs_of(batch, value)
 
     def _mixed_each(
         self, network: nn.Module, values: Tensor, batch: Mapping[str, Tensor]

@@ -45,7 +45,7 @@ class R2D2Policy(DQNPolicy):
             target = scaled(batch["n_step_return"] + bootstrap, learn.rescale)
         value = values.gather(2, batch["action"].long().unsqueeze(2)).squeeze(2)
         if self._extra:
-            self._seen = {"output": values, "value": value, "is_learnt": sequences.learnt}
+            self._seen = sequences.outputs_for(values, value, self._extra.features)
         error = torch.where(sequences.counts, target - value, 0.0)
         size = error.detach().abs()
         # eq. of sec. 2.3
@@ -54,13 +54,7 @@ class R2D2Policy(DQNPolicy):
 
     def outputs_of(self, batch: Mapping[str, Tensor], value: Tensor) -> dict[str, Any]:  # noqa: ARG002
         """Of [sequences, steps]: see `extra.Outputs`; the rows that are learnt from count."""
-        if not self._extra:
-            return {}
-        learnt, features = self._seen["is_learnt"], self._extra.features
-        if features is not None:
-            padded = features.new_zeros(*learnt.shape, features.shape[1])
-            features = padded.index_put((learnt,), features)
-        return {**self._seen, "features": features}
+        return self._seen if self._extra else {}
 
 
 def scaled(value: Tensor, slope: float) -> Tensor:

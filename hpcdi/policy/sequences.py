@@ -65,9 +65,24 @@ class Sequences:
         before = {name: state[chosen] for name, state in states.items()}
         lengths = self.learnt.sum(dim=1)[chosen]
         outputs, _ = forward(self._seen(self.learnt), {**before, LENGTH: lengths})
-        padded = outputs.new_zeros(*self.learnt.shape, outputs.shape[1])
-        padded[self.learnt] = outputs
-        return padded
+        return self._padded(outputs)
+
+    def outputs_for(self, values: Tensor, value: Tensor, features: Tensor | None) -> dict[str, Any]:
+        """Returns what an extra loss is given of them, see `extra.Outputs`.
+
+        Args:
+            values: of all actions, [sequences, steps, actions].
+            value: of those taken, [sequences, steps].
+            features: that `unrolled` has led to, [learnt steps, n]; None: the network tells none.
+        """
+        padded = None if features is None else self._padded(features)
+        learnt = self.learnt
+        return {"output": values, "value": value, "is_learnt": learnt, "features": padded}
+
+    def _padded(self, rows: Tensor) -> Tensor:
+        """Returns rows [learnt steps, n] as [sequences, steps, n], 0 elsewhere."""
+        padded = rows.new_zeros(*self.learnt.shape, rows.shape[1])
+        return padded.index_put((self.learnt,), rows)
 
     def ahead(self, values: Tensor) -> Tensor:
         """Returns for each step the value of that which it bootstraps from, [sequences, steps].

@@ -16,6 +16,7 @@ updates. What a callback raises ends the run with exit code 1, and names it and 
 from __future__ import annotations
 
 import contextlib
+import difflib
 import math
 import os
 import subprocess
@@ -35,10 +36,15 @@ from hpcdi.utils.curves import CurveFile
 from hpcdi.utils.lifetime import Closing
 from hpcdi.utils.log import LOGGER
 from hpcdi.utils.progress import USUAL_PATIENCE, Evaluation
-from hpcdi.utils.registry import named_in_module
+from hpcdi.utils.registry import named_in_module, raised
 
 COORDINATOR, LEARNER, COLLECTOR = "coordinator", "learner", "collector"
-_ROLES = (COORDINATOR, LEARNER, COLLECTOR)
+_CALLED = {
+    COORDINATOR: ("start", "update", "episode", "evaluation", "snapshot", "end"),
+    LEARNER: ("start", "batch", "update", "snapshot", "end"),
+    COLLECTOR: ("start", "episode", "end"),
+}
+"""Which methods ``on_<name>`` a callback of a role is called by."""
 
 
 class Callback:
@@ -492,12 +498,36 @@ def _maker(made: Any, arguments: Mapping[str, Any], path: str) -> Callable[[], C
             callback = made(**arguments)
         except (TypeError, ValueError) as error:
             raise ConfigError([Problem(path, str(error))]) from error
-        if not isinstance(callback, Callback) or callback.runs_on not in _ROLES:
-            said = f"is {callback!r}: derive it from hpcdi.Callback; runs_on is {', '.join(_ROLES)}"
+        except Exception as error:  # whatever a class of the user's raises
+            raise ConfigError([Problem(path, f"{made.__name__} {raised(error)}")]) from error
+        if not isinstance(callback, Callback) or callback.runs_on not in _CALLED:
+            said = (
+                f"is {callback!r}: derive it from hpcdi.Callback; runs_on is {', '.join(_CALLED)}"
+            )
             raise ConfigError([Problem(path, said)])
+        if problems := [Problem(path, said) for said in _never_called(type(callback))]:
+            raise ConfigError(problems)
         return callback
 
     return make
+
+
+def _never_called(kind: type[Callback]) -> Iterator[str]:
+    """Yields what is said of methods of a class that no run would call."""
+    called = [f"on_{name}" for name in _CALLED[kind.runs_on]]
+    for name in dir(kind):
+        is_own = getattr(kind, name) is not getattr(Callback, name, None)
+        if not name.startswith("on_") or not is_own or name in called:
+            continue
+        if hasattr(Callback, name):
+            roles = " or ".join(
+                repr(r) for r, of in _CALLED.items() if name.removeprefix("on_") in of
+            )
+            yield f"{kind.__name__}.{name} is not called on a {kind.runs_on}: runs_on = {roles}"
+        else:
+            near = difflib.get_close_matches(name, called, n=1)
+            guess = f"did you mean {near[0]}?" if near else f"there are {', '.join(called)}"
+            yield f"{kind.__name__}.{name} is never called; {guess}"
 
 
 def problems_of(given: Sequence[Mapping[str, Any]]) -> list[Problem]:

@@ -124,9 +124,13 @@ class Registry:
 
     def explain(self, name: object) -> str:
         """Returns the message for an unknown `name`, with the nearest known one."""
-        near = difflib.get_close_matches(str(name), self, n=1)
+        known = [one for one in self if not one.endswith("_command")]  # these are DI-engine's
+        near = [
+            each for text in (str(name), str(name).lower())
+            for each in difflib.get_close_matches(text, known, n=1)
+        ]  # fmt: skip
         guess = f"; did you mean {near[0]!r}?" if near else ""
-        names = ", ".join(sorted(self)) or "none"
+        names = ", ".join(sorted(known)) or "none"
         return (
             f"no {self.kind} of type {name!r} is registered{guess} (known: {names}; "
             "a type of your own needs its module in import_names)"

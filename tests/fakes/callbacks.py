@@ -125,3 +125,24 @@ class Rolls(hpcdi.Callback):
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         self.episodes, self.calls = state["episodes"], list(state["calls"])
+
+
+class Misspelt(hpcdi.Callback):
+    """Would never be called."""
+
+    def on_epsiode(self, context: Context, info: Mapping[str, float]) -> None: ...
+
+
+class Elsewhere(hpcdi.Callback):
+    """Has a method that is not called where it runs."""
+
+    runs_on = "collector"
+
+    def on_update(self, context: Context, scalars: Mapping[str, float]) -> None: ...
+
+
+class Unmade(hpcdi.Callback):
+    """Cannot be made."""
+
+    def __init__(self) -> None:
+        raise KeyError("gone")

@@ -17,7 +17,7 @@ class Reward(nn.Module):
         self, features: int, model: Any, weight: float = 0.5, column: str = "reward"
     ) -> None:
         super().__init__()
-        assert model.obs_shape is not None
+        assert model.obs_shape is not None or model.obs_leaves
         self.weight, self.column = weight, column
         self.reward = nn.Linear(features, 1)
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 import hpcdi
-from fakes.callbacks import Climbs, Counts, Halves, Raises, Rolls
+from fakes.callbacks import Climbs, Counts, Elsewhere, Halves, Misspelt, Raises, Rolls, Unmade
 from fakes.interrupting_env import SMALL, Walk
 from hpcdi.errors import CallbackError, ConfigError, LaunchError
 from hpcdi.roles.callbacks import Context, EarlyStop
@@ -107,6 +107,18 @@ def test_what_one_raises_ends_the_run(tmp_path: Path) -> None:
         ("fakes.callbacks:Count", ConfigError, "did you mean 'fakes.callbacks:Counts'"),
         ({"type": "early_stop", "n": 3}, ConfigError, "callbacks.0: .*argument 'n'"),
         ({"type": Walk}, ConfigError, "callbacks.0: .* derive it from hpcdi.Callback"),
+        ({"type": "video", "every": 0}, ConfigError, "callbacks.0: every must be 1 or more"),
+        (
+            {"type": Misspelt},
+            ConfigError,
+            "Misspelt.on_epsiode is never called; did you mean on_ep",
+        ),
+        (
+            Elsewhere,
+            ConfigError,
+            "Elsewhere.on_update is not called on a collector: runs_on = 'coor",
+        ),
+        (Unmade, ConfigError, r"callbacks.0: Unmade raises KeyError\('gone'\) in .*callbacks.py:"),
         (Counts(), LaunchError, "each rank makes its own; give the class"),
     ],
 )

@@ -104,6 +104,11 @@ def test_what_is_no_scalar_is_refused() -> None:
     policy = policy_of("dqn", extra_loss={"type": "fakes.extra_losses:unreduced"})
     with pytest.raises(PolicyError, match=r"returned a tensor \[24\].*outputs.mean"):
         policy.learn_mode.forward(batch_of("dqn"))
+    policy = policy_of("dqn", extra_loss={**REWARD, "column": "gone"})
+    with pytest.raises(
+        PolicyError, match=r"asked for 'gone'; the batch .* has action, bootstrap_dis"
+    ):
+        policy.learn_mode.forward(batch_of("dqn"))
     with pytest.raises(ConfigError, match=r"extra_losses' has no 'Gone'"):
         policy_of("dqn", extra_loss={"type": "fakes.extra_losses:Gone"})
 
@@ -132,16 +137,20 @@ RUNS = {
     ),
     "ppo": ("cartpole_novel_ppo_lstm", (*SMALL, "policy.learn.epoch_per_collect=1")),
     "impala": ("cartpole_impala", (*SMALL, "policy.learn.accumulate=2")),
+    "ppo of several arrays": ("meet_mappo", SMALL),
+    "qmix": ("recall_qmix_gru", (*DQN, "policy.learn.batch_size=4", "policy.collect.n_sample=8")),
     "sac": ("pendulum_sac", (*SMALL, *LATER)),
     "td3": ("pendulum_td3", (*SMALL, *LATER)),
 }  # fmt: skip
+COLUMNS = {"ppo of several arrays": "return", "qmix": "n_step_return"}
 
 
 @pytest.mark.parametrize("kind", RUNS)
 def test_a_run_learns_by_it(kind: str, tmp_path: Path) -> None:
     """`fakes.extra_losses` checks what it is given."""
     name, settings = RUNS[kind]
-    extra = "policy.learn.extra_loss={type: 'fakes.extra_losses:Reward'}"
+    column = COLUMNS.get(kind, "reward")
+    extra = f"policy.learn.extra_loss={{type: 'fakes.extra_losses:Reward', column: {column}}}"
     shown = "policy.learn.learner.hook.log_show_after_iter=1"
     with serial_run(tmp_path, name, *settings, extra, shown, f"{LIMIT}.max_train_iter=4") as run:
         train(run)

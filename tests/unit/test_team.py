@@ -556,10 +556,9 @@ def test_settings_that_do_not_fit_are_named() -> None:
     assert "policies: all learn from single steps, or all by a memory from sequences of one" in said
     said = problems_of(Recall(), policies={"all": remembering("qmix")}, random_collect_size=9)
     assert "random_collect_size: has no states for a memory" in said
-    both = remembering("qmix", learn={"burn_in": 3, "extra_loss": {"type": "a:b"}})
+    both = remembering("qmix", learn={"burn_in": 3})
     said = problems_of(Recall(), policies={"all": both})
     assert "learn.burn_in: leaves nothing of collect.unroll_len" in said
-    assert "learn.extra_loss: is not for a memory of qmix yet" in said
     said = problems_of(Recall(), policies={"all": {"type": "vdn", "learn": {"burn_in": 1}}})
     assert "learn.burn_in: is for a memory, and model.memory is none" in said
     said = problems_of(Relay(), policies={"a": PPO}, players={"hare*": "b"})

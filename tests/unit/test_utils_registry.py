@@ -56,11 +56,12 @@ def test_an_unknown_type_says_what_is_like_it_and_what_to_do(registry: Registry)
         registry.get("dqm")
     text = str(caught.value)
     assert text == (
-        "no policy of type 'dqm' is registered; did you mean 'dqn'? (known: dqn, dqn_command; a "
+        "no policy of type 'dqm' is registered; did you mean 'dqn'? (known: dqn; a "
         "type of your own needs its module in import_names)"
     )
     assert caught.value.exit_code == EXIT_USAGE
     assert isinstance(caught.value, KeyError)  # as the predecessor raised
+    assert "did you mean 'dqn'?" in registry.explain("DQN")
 
 
 @pytest.mark.parametrize("name", [None, 3, ["dqn"], {"a": 1}])
