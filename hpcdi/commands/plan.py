@@ -22,6 +22,7 @@ from hpcdi.errors import EXIT_DONE, LaunchError
 from hpcdi.run.environment import visible_gpus
 from hpcdi.run.experiment import check_data, load_experiment
 from hpcdi.run.forecast import Forecast, forecast
+from hpcdi.run.kept_costs import keep, kept
 from hpcdi.run.placement import (
     HostShare,
     Place,
@@ -35,7 +36,7 @@ from hpcdi.run.sizes import blocks_per_s_of, does_not_fit, memory_of, row_size
 from hpcdi.run.solver_ranks import default_ranks, plan_ranks
 from hpcdi.run.start import as_yaml
 from hpcdi.types import Spaces
-from hpcdi.utils.metrics import brief, counted, human_bytes, human_count
+from hpcdi.utils.metrics import brief, counted, human_bytes, human_count, human_time
 
 _LARGE_SHARE = 0.5
 """Of the files that can still be made: a run that would make more is warned of."""
@@ -50,7 +51,7 @@ HELP = """\
 Show what a run would take, without MPI and without starting it: each rank's role, device, threads,
 environments and memory, and bytes and blocks per second, and files. With --measure the experiment
 runs for some seconds in this process, from which follows how fast it is with how many ranks, and
-what holds it then.
+what holds it then. What was measured is kept (in ~/.cache/hpcdi) and shown from then on.
 
   hpcdi plan configs/cartpole_dqn.yaml                               with its default ranks
   hpcdi plan configs/cartpole_dqn.yaml -n 64 env.collector_env_num=16         before asking Slurm
@@ -89,8 +90,7 @@ def main(arguments: Sequence[str]) -> int:
         print_lines(programs_of(experiment, ranks, ["-m", "hpcdi", "train", *words]))
         return EXIT_DONE
     print_lines(plan(compiled.config, spaces, ranks))
-    if options.measure:
-        print_lines(speeds(compiled.config, spaces, ranks, options.seconds))
+    print_lines(speeds(compiled.config, spaces, ranks, options.seconds if options.measure else 0.0))
     print_lines(f"note: {note}" for note in compiled.notes)
     return EXIT_DONE
 
@@ -186,17 +186,34 @@ def plan(config: ExperimentConfig, spaces: Spaces, ranks: int) -> list[str]:
 
 
 def speeds(config: ExperimentConfig, spaces: Spaces, ranks: int, seconds: float) -> Iterator[str]:
-    """Measure an experiment; yields lines: what its parts cost, and how fast it is with more ranks.
+    """Yields lines: what an experiment's parts cost, and how fast it is with more ranks.
+
+    Args:
+        config: the experiment.
+        spaces: its environment's.
+        ranks: of the run that is planned.
+        seconds: for which it is measured now; 0: what was measured before counts, or nothing is
+            yielded.
 
     Raises:
         LaunchError: it cannot be measured.
     """
-    from hpcdi.run.measure import measure  # with it torch
+    learners, row_bytes = learner_count(config), row_size(config, spaces)
+    if seconds:
+        from hpcdi.run.measure import measure  # with it torch
 
-    learners = learner_count(config)
-    costs, row_bytes = measure(config, spaces, seconds), row_size(config, spaces)
+        costs, when = measure(config, spaces, seconds), "measured here"
+        try:
+            keep(config, costs)
+        except OSError as error:
+            yield f"note: what was measured is not kept: {error}"
+    elif (known := kept(config)) is not None:
+        costs, age_s = known
+        when = f"measured on such a machine {_age(age_s)} ago (--measure does it again)"
+    else:
+        return
     yield (
-        f"measured here: a step takes a collector {brief(costs.step_s)}, computing for "
+        f"{when}: a step takes a collector {brief(costs.step_s)}, computing for "
         f"{costs.step_cpu_s / costs.step_s:.0%} of that; a train iteration a learner "
         f"{brief(costs.update_s)}"
     )
@@ -212,6 +229,12 @@ def speeds(config: ExperimentConfig, spaces: Spaces, ranks: int, seconds: float)
         if shown.steps_per_s < _WORTH * with_half:
             return
         collectors, with_half = 2 * collectors, shown.steps_per_s
+
+
+def _age(seconds: float) -> str:
+    """Formats the age of a measurement."""
+    days = int(seconds / 86400)
+    return counted(days, "day") if days else human_time(seconds)
 
 
 def _speed(ranks: int, cores: str, shown: Forecast) -> str:

@@ -10,7 +10,7 @@ import stat
 import sys
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Generic, TypeVar
 
@@ -24,6 +24,12 @@ _FULL = (errno.ENOSPC, errno.EDQUOT)
 _BUFFERED_BYTES = 1 << 20
 _GATHERED = 1000
 """Records that are written before they are due."""
+
+
+def user_cache(variables: Mapping[str, str] = os.environ) -> Path:
+    """Returns the folder of what hpcdi may find again, and can do without."""
+    base = variables.get("XDG_CACHE_HOME") or Path(variables.get("HOME") or "/") / ".cache"
+    return Path(base) / "hpcdi"
 
 
 def is_full(error: BaseException) -> bool:

@@ -76,14 +76,16 @@ def test_of_thousands_of_collectors_rank_0_holds() -> None:
     assert (shown.held_by, shown.coordinator) == ("rank 0", 1.0)
 
 
-def test_an_experiment_is_measured_and_leaves_nothing(
+def test_an_experiment_is_measured_and_leaves_its_costs_alone(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    (tmp_path / "tmp").mkdir()
+    monkeypatch.setenv("TMPDIR", str(tmp_path / "tmp"))
     monkeypatch.setattr("tempfile.tempdir", None)
     monkeypatch.setattr("hpcdi.run.measure._SETTLED_S", 0.1)
-    arguments = [str(CONFIGS / "cartpole_ppo.yaml"), "--measure", "--seconds", "0.3", "-n", "4"]
-    assert cli.main(["plan", *arguments]) == 0
+    experiment = str(CONFIGS / "cartpole_ppo.yaml")
+    assert cli.main(["plan", experiment, "--measure", "--seconds", "0.3", "-n", "4"]) == 0
     lines = capsys.readouterr().out.splitlines()
     (at,) = [number for number, line in enumerate(lines) if line.startswith("measured here: ")]
     assert "a train iteration a learner" in lines[at]
@@ -100,7 +102,22 @@ def test_an_experiment_is_measured_and_leaves_nothing(
     rows = [line.split(maxsplit=3) for line in lines[at + 3 :]]
     assert [row[0] for row in rows[:2]] == ["4", "4"], "on this host's cores, then each on its own"
     assert all(row[-1].endswith("both in turns") for row in rows)
-    assert not list(tmp_path.iterdir())
+    assert not list((tmp_path / "tmp").iterdir())
+    assert len([path for path in (tmp_path / "cache").rglob("*") if path.is_file()]) == 1
+    # shown again, also for a run that costs the same; and for no other
+    again = ["plan", experiment, "-n", "4", "seed=7", "policy.other.commander.max_env_step=9"]
+    assert cli.main(again) == 0
+    shown = capsys.readouterr().out.splitlines()
+    (at_again,) = [number for number, line in enumerate(shown) if line.startswith("measured on")]
+    assert shown[at_again].startswith("measured on such a machine 0s ago (--measure does it again)")
+    assert shown[at_again + 1 :] == lines[at + 1 :]
+    assert cli.main(["plan", experiment, "-n", "4", "env.collector_env_num=2"]) == 0
+    assert "measured" not in capsys.readouterr().out
+    # a file of the cache that is torn is none
+    (of,) = [path for path in (tmp_path / "cache").rglob("*") if path.is_file()]
+    of.write_text(of.read_text()[:20])
+    assert cli.main(again) == 0
+    assert "measured" not in capsys.readouterr().out
 
 
 def test_what_cannot_be_measured_is_said() -> None:

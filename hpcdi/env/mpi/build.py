@@ -19,6 +19,7 @@ from pathlib import Path
 
 from hpcdi.env.mpi import preload
 from hpcdi.errors import LaunchError
+from hpcdi.utils.disk import user_cache
 
 NATIVE = Path(__file__).parent / "native"
 """hpcdi.h, hpcdi.c and hpcdi.f90, which solvers are compiled with."""
@@ -166,8 +167,7 @@ def cache_folder(variables: Mapping[str, str] = os.environ) -> Path:
     """Returns the folder of what was compiled."""
     if named := variables.get(CACHE_VARIABLE):
         return Path(named)
-    base = variables.get("XDG_CACHE_HOME") or Path(variables.get("HOME") or "/") / ".cache"
-    return Path(base) / "hpcdi" / "mpi"
+    return user_cache(variables) / "mpi"
 
 
 def _cached(

@@ -1,0 +1,77 @@
+"""What experiments cost on this kind of machine, as `hpcdi plan --measure` found it: kept on disk.
+
+There is a file for each experiment and kind of machine, in the user's cache: all nodes of one kind
+share it. Settings that change no cost, such as seeds and limits, make no other file.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import hashlib
+import json
+import os
+import platform
+import time
+from pathlib import Path
+from typing import Any
+
+from hpcdi import __version__
+from hpcdi.config.fields import to_mapping
+from hpcdi.config.schema import ExperimentConfig
+from hpcdi.run.forecast import Costs
+from hpcdi.store.atomic import read_json, write_json
+from hpcdi.utils.disk import user_cache
+
+_OF_NO_COST = (
+    "env.stop_value",
+    "env.evaluator_env_num",
+    "env.evaluator_episode_num",
+    "policy.eval",
+    "policy.other.commander",
+    "policy.learn.learner.learner_num",
+    "policy.collect.collector.collector_num",
+)
+"""Settings, and sections of them, that change no cost."""
+
+
+def keep(config: ExperimentConfig, costs: Costs) -> None:
+    """Keep what an experiment costs here.
+
+    Raises:
+        OSError: the cache cannot be written.
+    """
+    write_json(_file(config), {**dataclasses.asdict(costs), "measured_at": time.time()})
+
+
+def kept(config: ExperimentConfig) -> tuple[Costs, float] | None:
+    """Returns what an experiment costs here, and its age in seconds; None: it is not known."""
+    found = read_json(_file(config))
+    try:
+        costs = Costs(**{f.name: float(found[f.name]) for f in dataclasses.fields(Costs)})
+        return costs, max(0.0, time.time() - float(found["measured_at"]))
+    except (LookupError, TypeError, ValueError):  # none, or torn
+        return None
+
+
+def _file(config: ExperimentConfig) -> Path:
+    settings = {"env": to_mapping(config.env), "policy": to_mapping(config.policy)}
+    for path in _OF_NO_COST:
+        *sections, name = path.split(".")
+        section: Any = settings
+        for each in sections:
+            section = section.get(each, {})
+        section.pop(name, None)
+    parts = [__version__, _processor(), len(os.sched_getaffinity(0)), settings]
+    text = json.dumps(parts, sort_keys=True, default=str)
+    return user_cache() / "costs" / f"{hashlib.sha256(text.encode()).hexdigest()[:16]}.json"
+
+
+def _processor() -> str:
+    """Returns what the machine's cores are called."""
+    with contextlib.suppress(OSError):
+        for line in Path("/proc/cpuinfo").read_text().splitlines():
+            name, _, value = line.partition(":")
+            if name.strip() == "model name":
+                return value.strip()
+    return platform.machine()
