@@ -465,10 +465,11 @@ def _experiment(
 
         goal = reward_threshold(title)
         given |= {} if goal is None else {"env.stop_value": goal}
-    paths = [*given, *(path for path, _ in dotted(chosen))]
-    if not any(path == "callbacks" or path.endswith(_ENDS) for path in paths):
+    said = given | dict(dotted(chosen))
+    remembers = said.get("policy.model.memory", "none") != "none"
+    if not any(path == "callbacks" or path.endswith(_ENDS) for path in said):
         given["callbacks"] = [early_stop_of(kind)]
-    return {"exp_name": name, **settings_of(kind), **given}
+    return {"exp_name": name, **settings_of(kind, remembers=remembers), **given}
 
 
 class _Home:

@@ -172,7 +172,10 @@ class TeamConfig(PolicyConfig):
 
     def _problems_of(self, policy: TorchPolicyConfig) -> Iterator[Problem]:
         if policy.LEARNS_FROM_SEQUENCES or policy.IMITATES or policy.CORRECTS_STALENESS:
-            said = f"a team learns by ppo, or from single transitions; not by {policy.type}"
+            said = (
+                "a team learns by ppo, vdn or qmix, which may have a model.memory, or by dqn, c51, "
+                f"qrdqn, sac or td3; not by {policy.type}"
+            )
             yield Problem("type", said)
         if policy.normalize.reward:
             yield Problem("normalize.reward", "is not for the policies of a team yet")

@@ -97,9 +97,27 @@ _MOST = "policy.other.commander.max_env_step"
 _OF_ALL = {"env.evaluator_env_num": 20, "env.evaluator_episode_num": 1}
 
 
-def settings_of(algorithm: str) -> dict[str, Any]:
-    """Returns settings by their paths; of an algorithm that is not known here those of all."""
-    return {**_OF_ALL, **_OF.get(algorithm, {})}
+_TEAM_WITH_MEMORY = {
+    **{path: value for path, value in _R2D2.items() if not path.startswith("policy.model")},
+    "policy.collect.unroll_len": 16,
+}
+_WITH_MEMORY: Mapping[str, Mapping[str, Any]] = {
+    "ppo": {**_OF["ppo"], "policy.collect.unroll_len": 16},
+    "vdn": _TEAM_WITH_MEMORY,
+    "qmix": _TEAM_WITH_MEMORY,
+}
+"""Of those that begin otherwise with ``model.memory``: they learn from sequences."""
+
+
+def settings_of(algorithm: str, *, remembers: bool = False) -> dict[str, Any]:
+    """Returns settings by their paths; of an algorithm that is not known here those of all.
+
+    Args:
+        algorithm: ``policy.type``.
+        remembers: whether ``policy.model.memory`` is set to one.
+    """
+    own = _OF.get(algorithm, {})
+    return {**_OF_ALL, **(_WITH_MEMORY.get(algorithm, own) if remembers else own)}
 
 
 def early_stop_of(algorithm: str) -> dict[str, Any]:

@@ -216,11 +216,19 @@ def test_what_cannot_be_written_is_said(tmp_path: Path) -> None:
         named(lambda: lock, lambda: tmp_path)
 
 
-@pytest.mark.parametrize("algorithm", sorted(beginnings._OF))
-def test_beginnings_are_experiments(algorithm: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("algorithm", "memory"),
+    [
+        *((each, "none") for each in sorted(beginnings._OF) if each != "r2d2"),
+        *((each, "gru") for each in ("r2d2", "impala", *sorted(beginnings._WITH_MEMORY))),
+    ],
+)
+def test_beginnings_are_experiments(algorithm: str, memory: str, tmp_path: Path) -> None:
     file = tmp_path / "x.yaml"
     file.write_text(f"env: {{env_id: X-v0}}\npolicy: {{type: {algorithm}}}\n")
-    overrides = [f"{path}={api._text(value)}" for path, value in settings_of(algorithm).items()]
+    settings = settings_of(algorithm, remembers=memory != "none")
+    settings |= {} if memory == "none" else {"policy.model.memory": memory}
+    overrides = [f"{path}={api._text(value)}" for path, value in settings.items()]
     policy = load(file, overrides).config.policy
     assert isinstance(policy, TorchPolicyConfig)
     assert policy.type == algorithm
