@@ -62,6 +62,7 @@ if TYPE_CHECKING:
     from hpcdi.commands.eval import EvalResult
     from hpcdi.commands.saved_policy import LoadedPolicy, SavedPolicy
     from hpcdi.env.contract import Space
+    from hpcdi.env.team import Team
     from hpcdi.policy.base import Actor
 
 Env: TypeAlias = str | Callable[..., Any] | Mapping[str, Any]
@@ -230,13 +231,17 @@ class Policy:
         Args:
             observation: as the environment returns it: an array of the space's shape, a number, or
                 a dict or tuple of them. It is the wrapped one where the run has wrappers: see
-                `make_env`.
+                `make_env`. Of a team also a dict, player -> observation, as PettingZoo's
+                ``ParallelEnv`` returns it: the answer has an action of each.
             mask: of legal actions, [actions], where it is not in the observation itself.
 
         Raises:
             EnvValueError: the observation is not as the space says.
         """
         actor, (seen, acts) = self._actor, self._spaces
+        if self._team is not None and not {"players", "observation"} & set(observation):
+            whole = self.act(self._team.seen_by(observation))
+            return {name: whole[name] for name in observation}
         if mask is not None and seen.mask:
             inner = observation
             if not isinstance(inner, Mapping) or seen.fields[0].path[:1] == ("observation",):
@@ -302,6 +307,14 @@ class Policy:
             raise PolicyError(f"a policy of type {self._loaded.config.policy.type!r} acts in the "
                               "environments of a run only: use evaluate()")  # fmt: skip
         return self._loaded.actor
+
+    @cached_property
+    def _team(self) -> Team | None:
+        """One environment, where all its players act as one."""
+        if self._loaded.config.env.type != "team":
+            return None
+        team: Team = self.make_env().unwrapped
+        return team
 
     @cached_property
     def _spaces(self) -> tuple[Space, Space]:

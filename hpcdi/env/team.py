@@ -28,7 +28,7 @@ from hpcdi.config.compat import Configurable
 from hpcdi.config.env import PettingZooConfig, TeamEnvConfig
 from hpcdi.env.contract import children_of, leaves_of, split_mask
 from hpcdi.env.pettingzoo import BattleEnv, PettingZooEnv, TurnBattle
-from hpcdi.errors import ConfigError, EnvError, Problem
+from hpcdi.errors import ConfigError, EnvError, EnvValueError, Problem
 from hpcdi.types import ACTION_MASK
 
 _TERMINATED, _TRUNCATED = 1, 2
@@ -170,6 +170,25 @@ class Team(gymnasium.Env[dict[str, Any], dict[str, Any]]):
         reward = float(self._reward.mean())
         return self._observation(), reward, bool(over) and not is_cut, is_cut, info
 
+    def seen_by(self, players: Mapping[str, Any]) -> dict[str, Any]:
+        """Returns the team's observation of what its players see, of another environment like this.
+
+        Its state is left blank: nobody acts by it.
+
+        Args:
+            players: name -> observation, as the environment returns it, of those that are to act.
+
+        Raises:
+            EnvValueError: there is no such player.
+        """
+        if unknown := [name for name in players if name not in self.names]:
+            raise EnvValueError(f"{unknown[0]!r} is no player; there are {', '.join(self.names)}")
+        self._begin([None] * len(self.names))
+        seen = [players.get(name) for name in self.names]
+        self._see(seen)
+        self._acts = np.array([own is not None for own in seen], dtype=np.int8)
+        return self._observation(is_blank=True)
+
     def render(self) -> Any:
         """The environment's picture."""
         return self.battle.render()
@@ -189,7 +208,7 @@ class Team(gymnasium.Env[dict[str, Any], dict[str, Any]]):
             if own is not None:
                 self._last[number] = own
 
-    def _observation(self) -> dict[str, Any]:
+    def _observation(self, *, is_blank: bool = False) -> dict[str, Any]:
         observation: dict[str, Any] = {
             "players": dict(zip(self.names, self._last, strict=True)),
             "acts": self._acts[self._order],
@@ -197,7 +216,8 @@ class Team(gymnasium.Env[dict[str, Any], dict[str, Any]]):
             "ended": self._ended[self._order],
         }
         if self._has_state:
-            observation["state"] = self._owner.state()
+            space = self._owner.state_space
+            observation["state"] = _blank(space) if is_blank else self._owner.state()
         if not any(self._is_masked):
             return observation
         masks = dict(zip(self.names, self._masks, strict=True))

@@ -128,6 +128,20 @@ def test_masks_are_heard(kept: Callable[[str], Path]) -> None:
         assert policy.act({"observation": board, "action_mask": mask}) == place
 
 
+def test_players_of_a_team_act(tmp_path: Path) -> None:
+    meet = {"type": "team", "env_id": "hpcdi.env.games:Meet"}
+    run = small(meet, run_dir=tmp_path / "run")
+    here, there = np.array([1, 5]), np.array([5, 1])
+    env = run.policy.make_env()
+    observation, _ = env.reset()
+    observation["players"] = {"player_0": here, "player_1": there}
+    both = run.policy.act(observation)
+    assert run.policy.act({"player_1": there, "player_0": here}) == both
+    assert run.policy.act({"player_1": there}) == {"player_1": both["player_1"]}
+    with pytest.raises(EnvValueError, match="'fox' is no player; there are player_0, player_1"):
+        run.policy.act({"fox": here})
+
+
 @pytest.mark.parametrize(
     ("given", "said"),
     [
