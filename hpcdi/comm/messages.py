@@ -14,6 +14,7 @@ Who sends which::
                                 PolicyFiles
     coordinator ──► any         Stop Leave
     collector ◄──► learner      PolicyRequest PolicyUpdate RowsRequest Rows
+    collector ◄──► collector    PolicyRequest PolicyUpdate (one of a host, and the others)
     learner   ──► learner       GroupAddress
     link, of a dead rank ──► any   RankLost
 
@@ -398,6 +399,7 @@ class PolicyRequest(Message):
 
     have_version: int
     at_once: bool = False
+    player: str = MAIN  # whose policy
 
 
 @dataclass(frozen=True)
@@ -406,6 +408,7 @@ class PolicyUpdate(Message):
 
     version: int
     data: Array
+    player: str = MAIN  # whose it is
 
 
 @dataclass(frozen=True)

@@ -179,6 +179,12 @@ class SystemConfig:
         "runs",
         choices=("memory", "mpi", "files"),
     )
+    relay_policies_above: int = setting(
+        64,
+        "collectors above which one of each host asks the learners for policies, and hands them to "
+        "the others there",
+        minimum=1,
+    )
     snapshot_s: float = setting(
         60.0, "seconds between snapshots of the run, from which --resume continues", above=0
     )

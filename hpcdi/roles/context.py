@@ -50,6 +50,7 @@ class WorkerContext:
         transport: of this rank, or of all ranks of a process; None: files.
         make_pump: makes what carries the rank's messages, see `LinkPump`.
         in_turns: collecting and learning take turns, in one process.
+        relay: the collector that this one gets its policies from; None: it asks the learners.
     """
 
     config: ExperimentConfig
@@ -64,6 +65,7 @@ class WorkerContext:
     transport: Transport | None = None
     make_pump: Callable[..., Pump] = LinkPump
     in_turns: bool = False
+    relay: int | None = None
 
     def open_transport(self) -> Transport:
         """Returns this rank's end of the transport of blocks."""

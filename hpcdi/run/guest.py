@@ -236,7 +236,8 @@ class NewestPolicies:
         self._seen[rank] = stamp
         if image.version <= request.have_version:
             return None
-        return PolicyUpdate(image.version, np.frombuffer(image.data, dtype=np.uint8))
+        data = np.frombuffer(image.data, dtype=np.uint8)
+        return PolicyUpdate(image.version, data, request.player)
 
 
 def _say(line: str) -> None:

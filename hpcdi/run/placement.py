@@ -234,6 +234,16 @@ def learners_for(rank: int, roles: Sequence[str], learners: Sequence[int]) -> tu
     return tuple(sorted(learners, key=lambda learner: learner != first))
 
 
+def relay_for(rank: int, placement: Sequence[RankPlace], config: ExperimentConfig) -> int | None:
+    """Returns the collector that hands policies on to a rank; None: it asks the learners."""
+    collectors = [place for place in placement if place.role == "collector"]
+    are_few = len(collectors) <= config.system.relay_policies_above
+    if placement[rank].role != "collector" or are_few or config.system.deterministic:
+        return None
+    first = next(place.rank for place in collectors if place.host == placement[rank].host)
+    return None if first == rank else first
+
+
 def shared_cores(placement: Sequence[RankPlace]) -> int | None:
     """Returns how many cores all ranks have together on their host; None: they are on several."""
     if len({place.host for place in placement}) > 1:

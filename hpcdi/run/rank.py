@@ -32,6 +32,7 @@ from hpcdi.run.placement import (
     learner_groups,
     learners_for,
     niceness_of,
+    relay_for,
     share_of_host,
     threads_of,
 )
@@ -253,6 +254,7 @@ def _play(
             lends=not config.system.deterministic,
             is_on_one_node=link.is_on_one_node,
         ),
+        relay=relay_for(world.rank, start.placement, config),
     )
     guard.over()  # from here on the link reports dead ranks, and rank 0 silent ones
     die_if_it_exits()

@@ -124,13 +124,16 @@ class Registry:
 
     def explain(self, name: object) -> str:
         """Returns the message for an unknown `name`, with the nearest known one."""
-        known = [one for one in self if not one.endswith("_command")]  # these are DI-engine's
+        known = list(self)
         near = [
             each for text in (str(name), str(name).lower())
             for each in difflib.get_close_matches(text, known, n=1)
         ]  # fmt: skip
         guess = f"; did you mean {near[0]!r}?" if near else ""
-        names = ", ".join(sorted(known)) or "none"
+        shown = sorted(
+            one for one in known if not one.endswith("_command")
+        )  # these are DI-engine's
+        names = ", ".join(shown) or "none"
         return (
             f"no {self.kind} of type {name!r} is registered{guess} (known: {names}; "
             "a type of your own needs its module in import_names)"

@@ -45,6 +45,7 @@ def test_one_collector_exits_another_raises_and_the_third_goes_on(start: Start) 
     job = start(
         CARTPOLE, *LONG, max_train_iter(2 * ITERATIONS),
         "policy.collect.collector.collector_num=3", "--survive", "system.transport=mpi",
+        "system.relay_policies_above=1",  # rank 2 is the relay
         "fault=[{kind: raise, rank: 3, at_step: 100}, {kind: exit, rank: 2, at_step: 100}]",
         variables=FAULTS_ALLOWED,
     )  # fmt: skip

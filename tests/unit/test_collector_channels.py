@@ -258,7 +258,7 @@ def test_in_a_dead_learners_place_another_is_asked_what_it_did_not_answer() -> N
     learner.policies.lose(LEARNER)
     assert learner.asked == [LEARNER, OTHER_LEARNER]
     assert learner.requests == [PolicyRequest(-1), PolicyRequest(-1)]
-    learner.policies.take(policy_update(4))
+    learner.policies.take(learner.asked[-1], policy_update(4))
     learner.policies.newer_than(4)
     assert learner.asked[2:] == [OTHER_LEARNER]
 
@@ -266,7 +266,7 @@ def test_in_a_dead_learners_place_another_is_asked_what_it_did_not_answer() -> N
 def test_a_policy_that_was_answered_is_not_asked_for_again_when_the_learner_dies() -> None:
     learner = Learner()
     learner.policies.newer_than(-1)
-    learner.policies.take(policy_update(4))
+    learner.policies.take(learner.asked[-1], policy_update(4))
     learner.policies.lose(LEARNER)
     assert learner.asked == [LEARNER]
 
@@ -276,7 +276,7 @@ def test_one_request_at_a_time() -> None:
     for _ in range(3):
         assert learner.policies.newer_than(-1) is None
     assert learner.requests == [PolicyRequest(-1)]
-    learner.policies.take(policy_update(4))
+    learner.policies.take(learner.asked[-1], policy_update(4))
     image = learner.policies.newer_than(-1)
     assert image is not None
     assert (image.version, image.data) == (4, b"\4\4\4")
@@ -287,7 +287,7 @@ def test_one_request_at_a_time() -> None:
 def test_the_next_request_waits_for_its_time() -> None:
     learner = Learner(every_s=FOREVER_S)
     learner.policies.newer_than(-1)
-    learner.policies.take(policy_update(4))
+    learner.policies.take(learner.asked[-1], policy_update(4))
     assert learner.policies.newer_than(-1) is not None
     assert learner.policies.newer_than(4) is None
     assert len(learner.requests) == 1
@@ -296,7 +296,7 @@ def test_the_next_request_waits_for_its_time() -> None:
 def test_newest_asks_at_once_even_while_another_request_waits() -> None:
     learner = Learner(every_s=FOREVER_S)
     learner.policies.newer_than(-1)
-    learner.on_request = lambda _request: learner.policies.take(policy_update(7))
+    learner.on_request = lambda _request: learner.policies.take(learner.asked[-1], policy_update(7))
     image = learner.policies.newest()
     assert image is not None
     assert image.version == 7
@@ -308,7 +308,7 @@ def test_newest_where_the_learner_has_nothing_newer() -> None:
     """The answer is empty then, and the policy that is here is the newest."""
     learner = Learner()
     learner.on_request = lambda request: learner.policies.take(
-        policy_update(7, size=0 if request.have_version == 7 else 3)
+        learner.asked[-1], policy_update(7, size=0 if request.have_version == 7 else 3)
     )
     first, again = learner.policies.newest(), learner.policies.newest()
     assert first is not None
@@ -323,7 +323,7 @@ def test_newest_never_waits() -> None:
     assert learner.policies.newest() is None
     assert learner.requests == [PolicyRequest(-1, at_once=True)]
     assert learner.policies.evaluated is None
-    learner.policies.take(policy_update(7))
+    learner.policies.take(learner.asked[-1], policy_update(7))
     image = learner.policies.newest()
     assert image is not None
     assert image.version == 7
@@ -335,7 +335,7 @@ def test_newest_can_be_given_up() -> None:
     learner = Learner()
     assert learner.policies.newest() is None
     learner.policies.give_up()
-    learner.policies.take(policy_update(7))
+    learner.policies.take(learner.asked[-1], policy_update(7))
     assert learner.policies.newest() is None
     assert len(learner.requests) == 2
 
@@ -349,7 +349,7 @@ def test_a_learner_that_does_not_answer_is_an_error(monkeypatch: pytest.MonkeyPa
 def test_what_was_evaluated_stays_while_newer_policies_come() -> None:
     learner = Learner()
     answers: list[Any] = [policy_update(7)]
-    learner.on_request = lambda _request: learner.policies.take(answers.pop(0))
+    learner.on_request = lambda _request: learner.policies.take(LEARNER, answers.pop(0))
     learner.policies.newest()
     answers.append(policy_update(8))
     learner.policies.newer_than(7)

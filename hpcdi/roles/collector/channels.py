@@ -23,6 +23,9 @@ from hpcdi.types import BLOCK_ID_BITS, MAIN, RESTART_NUMBERS, ShardRef, number_o
 from hpcdi.utils.lifetime import Closing
 
 _NEWEST_PATIENCE_S = 60.0
+_RELAY_PATIENCE_S = 5.0
+"""Seconds after which a learner is asked in the place of a relay that has not answered: it may have
+died unnoticed."""
 _DOUBLINGS = 3
 """The first block is sealed at an eighth of the usual age, each next one at twice the age of the
 one before, so that learning begins early."""
@@ -200,6 +203,9 @@ class PolicySubscriber:
         ask: sends a request to a rank.
         learners: ranks of the learners; the first that lives is asked.
         every_s: seconds between an answer and the next request.
+        relay: the collector that is asked in their place, see `relay`, unless it is silent; None:
+            nobody.
+        player: name of the group whose policies they are.
 
     Attributes:
         image: the newest policy received.
@@ -208,28 +214,50 @@ class PolicySubscriber:
     """
 
     def __init__(
-        self, ask: Callable[[int, PolicyRequest], None], learners: Sequence[int], every_s: float
+        self,
+        ask: Callable[[int, PolicyRequest], None],
+        learners: Sequence[int],
+        every_s: float,
+        *,
+        relay: int | None = None,
+        player: str = MAIN,
     ) -> None:
         self.image: PolicyImage | None = None
         self.evaluated: PolicyImage | None = None
         self.awaits_newest = False
         self._ask, self._every_s = ask, every_s
-        self._learners = list(learners)
+        self._learners, self._relay, self._player = list(learners), relay, player
         self._asked: PolicyRequest | None = None
+        self._asked_rank, self._asked_at = -1, 0.0
+        self._is_relay_silent = False
         self._answered_at, self._patient_until = float("-inf"), 0.0
 
-    def take(self, update: PolicyUpdate) -> None:
+    def take(self, rank: int, update: PolicyUpdate) -> None:
         """Handle an answer (on the communication thread)."""
-        if update.data.size:
+        is_late = rank != self._asked_rank  # of the relay, and the learner was asked meanwhile
+        if rank == self._relay:
+            self._is_relay_silent = False
+        image = self.image
+        if update.data.size and not (is_late and image and image.version >= update.version):
             self.image = PolicyImage(update.version, update.data.tobytes())
-        self._answered_at, self._asked = time.monotonic(), None
+        if not is_late:
+            self._answered_at, self._asked = time.monotonic(), None
 
     def newer_than(self, version: int) -> PolicyImage | None:
         """Returns the newest policy if newer than `version`; requests the next one when due."""
-        if self._asked is None and time.monotonic() - self._answered_at >= self._every_s:
-            self._request(at_once=False)
+        self.ask_when_due()
         image = self.image
         return image if image is not None and image.version > version else None
+
+    def ask_when_due(self) -> None:
+        """Request the next policy, if none is requested and it is time."""
+        now, asked = time.monotonic(), self._asked
+        if asked is None and now - self._answered_at >= self._every_s:
+            self._request(at_once=False)
+        is_of_relay = asked is not None and self._asked_rank == self._relay
+        if asked is not None and is_of_relay and now - self._asked_at > _RELAY_PATIENCE_S:
+            self._is_relay_silent = True
+            self._send(asked)
 
     def newest(self) -> PolicyImage | None:
         """Returns the learner's current policy; None while the answer has not come: call again.
@@ -257,13 +285,19 @@ class PolicySubscriber:
 
     def _request(self, *, at_once: bool) -> None:
         have = self.image.version if self.image is not None else -1
-        self._asked = request = PolicyRequest(have, at_once)
-        self._ask(self._learners[0], request)
+        self._send(PolicyRequest(have, at_once, self._player))
+
+    def _send(self, request: PolicyRequest) -> None:
+        relay = None if request.at_once or self._is_relay_silent else self._relay
+        self._asked_rank = relay if relay is not None else self._learners[0]
+        self._asked, self._asked_at = request, time.monotonic()
+        self._ask(self._asked_rank, request)
 
     def lose(self, rank: int) -> None:
-        """A rank died: ask another learner in its place (on the communication thread)."""
-        was_asked = rank == self._learners[0]
+        """A rank died: ask another in its place (on the communication thread)."""
         self._learners = [learner for learner in self._learners if learner != rank] or [rank]
+        if rank == self._relay:
+            self._relay = None
         asked = self._asked
-        if was_asked and asked is not None:
-            self._ask(self._learners[0], asked)
+        if rank == self._asked_rank and asked is not None:
+            self._send(asked)

@@ -17,6 +17,7 @@ from hpcdi.comm.messages import (
     CollectSetting,
     CollectTask,
     Message,
+    PolicyRequest,
     PolicyUpdate,
     RowsRequest,
     Stop,
@@ -35,6 +36,7 @@ from hpcdi.roles.collector.base_parallel_collector import (
 )
 from hpcdi.roles.collector.channels import DataPublisher, PolicySubscriber
 from hpcdi.roles.collector.of_user import OfUser
+from hpcdi.roles.collector.relay import PolicyRelay
 from hpcdi.roles.context import COORDINATOR_RANK, WorkerContext, task_seed
 from hpcdi.roles.fault import FAULTS, tear
 from hpcdi.roles.message_side import MessageSide
@@ -92,7 +94,10 @@ class MPIFileSystemCollector(MessageSide, CollectorPort):
         transport = place.open_transport()
         handlers: dict[type, Callable[[int, Any], None]] = {
             **self._handlers(),
-            PolicyUpdate: lambda rank, message: self._subscriber_to(rank).take(message),
+            PolicyUpdate: self._take_policy,
+            PolicyRequest: lambda rank, message: self._relays[message.player].request(
+                rank, message
+            ),
             RowsRequest: lambda rank, message: self.pump.send(rank, transport.answer(message)),
             CollectSetting: lambda _rank, message: self._take_setting(message),
             CollectPause: lambda _rank, message: self._pause(message),
@@ -106,9 +111,17 @@ class MPIFileSystemCollector(MessageSide, CollectorPort):
             every_s = 0.0
         self._policies = {
             group: PolicySubscriber(
-                lambda rank, request: self.pump.send(rank, request), learners, every_s
+                lambda rank, request: self.pump.send(rank, request),
+                learners,
+                every_s,
+                relay=place.relay,
+                player=group,
             )
             for group, learners in place.groups.items()
+        }
+        self._relays = {
+            group: PolicyRelay(policies, lambda rank, update: self.pump.send(rank, update), group)
+            for group, policies in self._policies.items()
         }
         self._data = DataPublisher(
             config,
@@ -372,10 +385,15 @@ class MPIFileSystemCollector(MessageSide, CollectorPort):
             self.pump.send(COORDINATOR_RANK, request)
             self._patience.hurry()
 
-    def _subscriber_to(self, rank: int) -> PolicySubscriber:
-        """Returns the subscriber to the policies of a learner's group."""
-        groups = self._place.groups.items()
-        return next(self._policies[group] for group, ranks in groups if rank in ranks)
+    def ask(self) -> Message | None:
+        """See `MessageSide.ask`."""
+        for relay in self._relays.values():
+            relay.look()
+        return super().ask()
+
+    def _take_policy(self, rank: int, update: PolicyUpdate) -> None:
+        self._policies[update.player].take(rank, update)
+        self._relays[update.player].look()
 
     def _announce(self, ready: BlockReady | BlockStored) -> None:
         is_open = isinstance(ready, BlockReady) and ready.is_open
@@ -425,9 +443,9 @@ class MPIFileSystemCollector(MessageSide, CollectorPort):
     def _lost(self, rank: int) -> None:
         """Handle a rank's death: subscribe to another learner, or abort without rank 0."""
         super()._lost(rank)
-        for group, ranks in self._place.groups.items():
-            if rank in ranks:
-                self._policies[group].lose(rank)
+        for group, policies in self._policies.items():
+            policies.lose(rank)
+            self._relays[group].forget(rank)
 
     def _ask_to_end(self, reason: str) -> None:
         """Ask rank 0 to end the run: the disk has been full for too long."""

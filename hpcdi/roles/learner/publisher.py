@@ -14,6 +14,7 @@ import numpy as np
 from hpcdi.comm.messages import PolicyRequest, PolicyUpdate
 from hpcdi.store.disk_full import or_warn
 from hpcdi.store.policies import PolicyImage, publish_policy
+from hpcdi.types import MAIN
 
 
 class PolicyFile:
@@ -53,16 +54,22 @@ class PolicyPublisher:
     Args:
         send: sends an answer to a rank.
         file: takes the newest policy now and then; None: nothing is written.
+        player: name of the group whose policies they are.
 
     Attributes:
         file: see above.
         published: policies so far.
     """
 
-    def __init__(self, send: Callable[[int, PolicyUpdate], None], file: PolicyFile | None) -> None:
+    def __init__(
+        self,
+        send: Callable[[int, PolicyUpdate], None],
+        file: PolicyFile | None,
+        player: str = MAIN,
+    ) -> None:
         self.published = 0
         self.file = file
-        self._send = send
+        self._send, self._player = send, player
         self._lock = threading.Lock()  # requests come on one thread, policies on another
         self._image: PolicyImage | None = None
         self._train_iter = 0
@@ -84,7 +91,8 @@ class PolicyPublisher:
                     return
             elif request.at_once and image is not None and image.version >= self._train_iter:
                 self._waiting.discard(rank)
-                self._send(rank, PolicyUpdate(image.version, np.zeros(0, dtype=np.uint8)))
+                nothing = np.zeros(0, dtype=np.uint8)
+                self._send(rank, PolicyUpdate(image.version, nothing, self._player))
                 return
             self._waiting.add(rank)
 
@@ -126,4 +134,4 @@ class PolicyPublisher:
     def _answer(self, rank: int, image: PolicyImage) -> None:
         self._waiting.discard(rank)
         data = np.frombuffer(image.data, dtype=np.uint8)
-        self._send(rank, PolicyUpdate(image.version, data))
+        self._send(rank, PolicyUpdate(image.version, data, self._player))

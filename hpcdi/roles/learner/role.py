@@ -121,7 +121,7 @@ class Learner(MessageSide):
         self._is_stopping = self._is_over = False
         self._at_start: dict[str, Any] = {}  # the policy's state before its first batch
         self._publisher = PolicyPublisher(
-            lambda rank, update: self.pump.send(rank, update), self._policy_file()
+            lambda rank, update: self.pump.send(rank, update), self._policy_file(), context.group
         )
         self.pump = context.make_pump(
             context.link, self._handlers(), self.ask, self.listen, begins=False
