@@ -41,7 +41,7 @@ other. Actions are what the environment's step takes. PPO and IMPALA return the 
 parameters, too: logits (illegal ones are -1e8), mean and log_std in the environment's units (what
 is drawn is clipped to the bounds); SAC mean and log_std before tanh and scaling. The file is read
 back and must act as the policy does; with --play N it plays N episodes, and their returns must be
-those of hpcdi eval.
+those of hpcdi eval (within 0.1 % where actions are continuous, whose rounding episodes magnify).
 
 Of a team (env.type: team) each policy is a file, FILE_POLICY where there are several, by which one
 player acts alone: its inputs are what it sees, observation/own, and its number among those that
@@ -81,6 +81,7 @@ SOURCES = {"c": ".c", "fortran": ".f90"}
 """Language -> suffix of its files."""
 _TRIALS, _STEPS = 64, 3
 _RTOL, _ATOL = 1e-4, 1e-5  # float32, by other kernels
+_SHARE = 1e-3  # of a return: an episode makes more of such differences of continuous actions
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -122,6 +123,10 @@ def main(arguments: Sequence[str]) -> int:
         return export_dataset(kind, given)
     saved = find_policy(given.policy, given.which, given.config, trust=given.trust)
     loaded = load_policy(saved, given.override)
+    if getattr(loaded.config.policy.eval, "sample", False):  # what is written is greedy
+        loaded = load_policy(saved, [*given.override, "policy.eval.sample=false"])
+        say("  note         it takes the likeliest actions; evaluations of this run drew theirs "
+            "(policy.eval.sample)")  # fmt: skip
     say(str(saved))
     parts = _parts_of(loaded)
     if kind in SOURCES:
@@ -157,8 +162,7 @@ def _write_programs(
             first, inputs = partial(_first_state, module), partial(_inputs, module, of)
             actors.append(ProgramActor(read_back, first, inputs, spaces, given.batch))
             lines.append((part, file, len(program.data), program.signature, difference, module))
-        if given.play:
-            _play(_together(loaded, actors), loaded, given, file)
+        apart = _play(_together(loaded, actors), loaded, given, file) if given.play else 0.0
     for part, file, size, signature, difference, module in lines:
         part.say_players()
         say(f"  written      {short(file)}, {human_bytes(size)}")
@@ -169,7 +173,8 @@ def _write_programs(
         if part.loaded.spaces.is_masked and not getattr(module, "logits", 0):
             say("  note         it knows no action masks: take the legal one of the highest value")
     if given.play:
-        say(f"  played       {given.play} episodes: returns are equal to the policy's")
+        same = f"differ by {100 * apart:.1g} % at most from" if apart else "are equal to"
+        say(f"  played       {given.play} episodes: returns {same} the policy's")
 
 
 @dataclass(frozen=True)
@@ -234,20 +239,25 @@ def _together(loaded: LoadedPolicy, actors: Sequence[ProgramActor]) -> Any:
     return loaded.mode.get_attribute("acting_by")(actors)
 
 
-def _play(actor: ColumnarActor, loaded: LoadedPolicy, given: Namespace, file: Path) -> None:
+def _play(actor: ColumnarActor, loaded: LoadedPolicy, given: Namespace, file: Path) -> float:
     """Let the program play episodes beside the policy.
 
+    Returns:
+        The largest share by which a return differs; 0 where all actions are discrete.
+
     Raises:
-        PolicyFileError: its returns differ.
+        PolicyFileError: its returns differ, by more than rounding where actions are continuous.
     """
-    own, made = returns_of(loaded, actor, given.play)
-    if own != made:
-        number = next(i for i, pair in enumerate(zip(own, made, strict=True)) if pair[0] != pair[1])
+    own, made = map(np.asarray, returns_of(loaded, actor, given.play))
+    share = np.abs(made - own) / np.maximum(np.abs(own), 1e-9)
+    is_continuous = any(not leaf.counts for leaf in loaded.spaces.action)
+    if (worst := int(share.argmax())) >= 0 and share[worst] > (_SHARE if is_continuous else 0.0):
         raise PolicyFileError(
             file,
-            f"was not written: in episode {number} of {given.play} it returns {made[number]:g}, "
-            f"and the policy {own[number]:g}",
+            f"was not written: in episode {worst} of {given.play} it returns {made[worst]:.9g}, "
+            f"and the policy {own[worst]:.9g}",
         )
+    return float(share[worst])
 
 
 def _inputs(module: object, loaded: LoadedPolicy, given: Columns) -> Columns:

@@ -196,7 +196,14 @@ def exporting(module: nn.Module) -> Iterator[None]:
             warnings.simplefilter("ignore")
             yield
     except Exception as error:  # they raise almost any of them
-        first, *_ = str(error).strip().splitlines() or [type(error).__name__]
-        raise PolicyError(f"{type(module).__name__} cannot be exported: {first}") from error
+        cause: BaseException = error
+        while cause.__cause__ is not None:  # torch.onnx's own first line says nothing
+            cause = cause.__cause__
+        first, *_ = str(cause).strip().splitlines() or [type(cause).__name__]
+        network = type(getattr(module, "network", module)).__name__
+        raise PolicyError(
+            f"{network} cannot be exported: torch.export cannot trace it ({first.strip()}); write "
+            "its forward by torch's operations alone, without if and loops that depend on values"
+        ) from error
     finally:
         log.setLevel(level)

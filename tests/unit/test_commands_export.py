@@ -119,6 +119,17 @@ def test_continuous_actions_keep_their_bounds(export: Callable[..., str], tmp_pa
     assert (actions.abs() == 2.0).sum() > 40
 
 
+def test_what_evaluations_draw_is_exported_as_the_likeliest(
+    export: Callable[..., str], tmp_path: Path
+) -> None:
+    """Beside it plays the policy that takes the likeliest, too."""
+    settings = (*PPO, "policy.eval.sample=true", "env.evaluator_env_num=1")
+    policy = policy_file(tmp_path, "pendulum_ppo", *settings)
+    said = export(policy, *settings, "-o", str(tmp_path / "p.pt2"), "--play", "1")
+    assert "evaluations of this run drew theirs (policy.eval.sample)" in said
+    assert "played       1 episodes: returns" in said
+
+
 @pytest.mark.parametrize("dueling", ["true", "false"])
 def test_a_fixed_number_of_observations(
     export: Callable[..., str], tmp_path: Path, dueling: str
@@ -232,7 +243,10 @@ class _Untraceable(DQNPolicy):
     [
         (_Unlike, "was not written: read back, its actions differ from the policy's by up to 1"),
         (_Misshapen, "was not written: its actions are (64, 2), not (64,)"),
-        (_Untraceable, "ByData cannot be exported: "),
+        (
+            _Untraceable,
+            "ByData cannot be exported: torch.export cannot trace it (Could not guard on d",
+        ),
     ],
 )
 def test_what_does_not_act_as_the_policy_is_not_written(
