@@ -589,7 +589,7 @@ def test_policies_are_asked_for_without_a_pause_where_data_are_used_once(tmp_pat
 def test_a_subscriber_without_a_pause_requests_again_at_once() -> None:
     learner = Learner(every_s=0.0)
     learner.policies.newer_than(-1)
-    learner.policies.take(policy_update(1))
+    learner.policies.take(learner.asked[-1], policy_update(1))
     assert learner.policies.newer_than(1) is None
     assert len(learner.requests) == 2
 
