@@ -384,8 +384,8 @@ class Histograms(Callback):
 class Video(Callback):
     """Films an episode, greedy, while the run goes on: by `hpcdi eval --video` in another process.
 
-    The film is of the newest policy on disk, in the run folder's ``videos``; where the last one is
-    not done yet, or fails, the run goes on.
+    The film is of the newest policy on disk, the best or the last snapshot's, in the run folder's
+    ``videos``; where the last film is not done yet, or fails, the run goes on.
 
     Args:
         every: evaluations between two films.
@@ -398,7 +398,8 @@ class Video(Callback):
             raise ValueError(
                 f"every must be 1 or more, not {every!r}; policy latest or best, not {policy!r}"
             )
-        self._every, self._policy, self._wait_s, self._evaluations = every, policy, wait_s, 0
+        self._every, self._policy, self._wait_s = every, policy, wait_s
+        self._evaluations = self._filmed = 0  # how many there were, at all and at the last film
         self._filming: subprocess.Popen[str] | None = None
 
     def on_evaluation(self, context: Context, result: Evaluation) -> None:  # noqa: ARG002
@@ -409,7 +410,7 @@ class Video(Callback):
 
     def on_end(self, context: Context) -> None:
         """Film the policy that the run ends with, if there is no film of it yet."""
-        if self._evaluations % self._every and self._is_done(self._wait_s):
+        if self._evaluations > self._filmed and self._is_done(self._wait_s):
             self._begin(context)
         self._is_done(self._wait_s)
 
@@ -420,6 +421,7 @@ class Video(Callback):
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Restore it."""
         self._evaluations = int(state["evaluations"])
+        self._filmed = self._evaluations - self._evaluations % self._every
 
     def _begin(self, context: Context) -> None:
         if context.folder is None:
@@ -427,11 +429,16 @@ class Video(Callback):
         from hpcdi.env.child_process import variables_of_a_child  # imports gymnasium
 
         layout = RunLayout(context.folder)
-        file = layout.latest_policy if self._policy == "latest" else layout.best_policy
-        if not file.is_file():
+        files = {"best": layout.best_policy}
+        if self._policy == "latest":  # of which the newest on disk may be a better one
+            files["latest"] = layout.latest_policy
+        written = {name: file.stat().st_mtime for name, file in files.items() if file.is_file()}
+        if not written:
             return
+        self._filmed = self._evaluations
+        newest = max(written, key=lambda name: written[name])
         command = [sys.executable, "-m", "hpcdi", "eval", str(layout.root), "--policy"]
-        command += [self._policy, "--episodes", "1", "--video"]
+        command += [newest, "--episodes", "1", "--video"]
         with variables_of_a_child():
             self._filming = subprocess.Popen(  # noqa: S603 - this Python, and a folder
                 command,
