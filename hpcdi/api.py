@@ -239,7 +239,11 @@ class Policy:
             EnvValueError: the observation is not as the space says.
         """
         actor, (seen, acts) = self._actor, self._spaces
-        if self._team is not None and not {"players", "observation"} & set(observation):
+        if (
+            isinstance(observation, Mapping)
+            and self._team is not None
+            and not {"players", "observation"} & set(observation)
+        ):
             whole = self.act(self._team.seen_by(observation))
             return {name: whole[name] for name in observation}
         if mask is not None and seen.mask:

@@ -251,7 +251,8 @@ def _play(actor: ColumnarActor, loaded: LoadedPolicy, given: Namespace, file: Pa
     own, made = map(np.asarray, returns_of(loaded, actor, given.play))
     share = np.abs(made - own) / np.maximum(np.abs(own), 1e-9)
     is_continuous = any(not leaf.counts for leaf in loaded.spaces.action)
-    if (worst := int(share.argmax())) >= 0 and share[worst] > (_SHARE if is_continuous else 0.0):
+    worst = int(share.argmax())
+    if not share[worst] <= (_SHARE if is_continuous else 0.0):  # NaN is as bad
         raise PolicyFileError(
             file,
             f"was not written: in episode {worst} of {given.play} it returns {made[worst]:.9g}, "

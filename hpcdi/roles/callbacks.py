@@ -512,16 +512,17 @@ def _maker(made: Any, arguments: Mapping[str, Any], path: str) -> Callable[[], C
                 f"is {callback!r}: derive it from hpcdi.Callback; runs_on is {', '.join(_CALLED)}"
             )
             raise ConfigError([Problem(path, said)])
-        if problems := [Problem(path, said) for said in _never_called(type(callback))]:
+        if problems := [Problem(path, said) for said in _never_called(callback)]:
             raise ConfigError(problems)
         return callback
 
     return make
 
 
-def _never_called(kind: type[Callback]) -> Iterator[str]:
-    """Yields what is said of methods of a class that no run would call."""
-    called = [f"on_{name}" for name in _CALLED[kind.runs_on]]
+def _never_called(callback: Callback) -> Iterator[str]:
+    """Yields what is said of its methods that no run would call."""
+    kind, role = type(callback), callback.runs_on
+    called = [f"on_{name}" for name in _CALLED[role]]
     for name in dir(kind):
         is_own = getattr(kind, name) is not getattr(Callback, name, None)
         if not name.startswith("on_") or not is_own or name in called:
@@ -530,7 +531,7 @@ def _never_called(kind: type[Callback]) -> Iterator[str]:
             roles = " or ".join(
                 repr(r) for r, of in _CALLED.items() if name.removeprefix("on_") in of
             )
-            yield f"{kind.__name__}.{name} is not called on a {kind.runs_on}: runs_on = {roles}"
+            yield f"{kind.__name__}.{name} is not called on a {role}: runs_on = {roles}"
         else:
             near = difflib.get_close_matches(name, called, n=1)
             guess = f"did you mean {near[0]}?" if near else f"there are {', '.join(called)}"

@@ -31,7 +31,7 @@ class MpiTransport(FileTransport):
 
     def __init__(self, layout: RunLayout, storage: StorageConfig | None = None) -> None:
         super().__init__(layout, storage)
-        self._lent: dict[str, Columns] = {}  # the oldest first
+        self._lent: dict[str, tuple[Columns, int]] = {}  # and their bytes; the oldest first
 
     @property
     def lend(self) -> Lend:
@@ -40,10 +40,9 @@ class MpiTransport(FileTransport):
 
     def _keep(self, name: str, columns: Columns) -> str:
         path = f"{SHARED}{name}"
-        self._lent[path] = columns
+        self._lent[path] = columns, sum(column.nbytes for column in columns.values())
         while are_too_many(
-            [sum(column.nbytes for column in lent.values()) for lent in self._lent.values()],
-            keep_data=self._storage.keep_data,
+            [size for _, size in self._lent.values()], keep_data=self._storage.keep_data
         ):
             del self._lent[next(iter(self._lent))]
         return path
@@ -54,9 +53,10 @@ class MpiTransport(FileTransport):
 
     def answer(self, request: RowsRequest) -> Rows:
         """See `base.Transport.answer`."""
-        columns = self._lent.get(request.path)
-        if columns is None:
+        lent = self._lent.get(request.path)
+        if lent is None:
             return Rows(request.path, {}, "is not lent any more")
+        columns, _ = lent
         return Rows(request.path, columns)
 
     def fetch(self, shard: ShardRef, rows: Rows | None = None) -> Columns:
