@@ -1,13 +1,14 @@
 """Small games whose optimum is known: measures for the policies of leagues and of teams.
 
 ``env: {type: pettingzoo, env_id: "hpcdi.env.games:KuhnPoker"}``; ``type: team`` for the others,
-which are cooperative. They do not need PettingZoo.
+whose players act at once: in `Pincer` two teams against each other, in the rest together. They do
+not need PettingZoo.
 """
 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -74,8 +75,8 @@ class KuhnPoker:
         """Nothing is open."""
 
 
-class _Cooperative:
-    """A game whose players all get the same reward, in the shape of `BattleEnv`."""
+class _AtOnce:
+    """A game whose players act at once, in the shape of `BattleEnv`."""
 
     agents = 2
     _names: tuple[str, ...] = ()
@@ -83,13 +84,13 @@ class _Cooperative:
     def __init__(self) -> None:
         self._rng = np.random.default_rng()
         self.names = list(self._names)
-        self._steps, self._return = 0, 0.0
+        self._steps = 0
 
     def reset(self, seed: int | None = None) -> list[Any]:
         """Begin an episode; returns what each player sees."""
         if seed is not None:
             self._rng = np.random.default_rng(seed)
-        self._steps, self._return = 0, 0.0
+        self._steps = 0
         self._begin()
         return self._seen()
 
@@ -97,10 +98,10 @@ class _Cooperative:
         """All act at once."""
         self._steps += 1
         reward, terminated, truncated = self._play([int(action) for action in actions])
-        self._return += reward
         ends = {"terminated": terminated, "truncated": truncated and not terminated}
         infos = [dict(ends) for _ in range(self.agents)]
-        return self._seen(), np.full(self.agents, reward), terminated or truncated, infos
+        rewards = np.full(self.agents, reward)
+        return self._seen(), rewards, terminated or truncated, infos
 
     def close(self) -> None:
         """Nothing is open."""
@@ -111,12 +112,12 @@ class _Cooperative:
     def _seen(self) -> list[Any]:
         raise NotImplementedError
 
-    def _play(self, actions: list[int]) -> tuple[float, bool, bool]:
-        """Returns reward, terminated, truncated."""
+    def _play(self, actions: list[int]) -> tuple[float | Sequence[float], bool, bool]:
+        """Returns reward (of all, or each player's), terminated, truncated."""
         raise NotImplementedError
 
 
-class TwoStep(_Cooperative):
+class TwoStep(_AtOnce):
     """The two-step game of the QMIX paper (Rashid et al. 2018, 5.1, table 1).
 
     By action 0 or 1 the first player chooses the matrix that is played in the second step: all 7,
@@ -147,7 +148,7 @@ class TwoStep(_Cooperative):
         return paid, True, False
 
 
-class Meet(_Cooperative):
+class Meet(_AtOnce):
     """Two players on a line meet; each sees its own place and the other's, the state is both.
 
     They move left, stay or move right; those that are in the same place after a step get 1, and the
@@ -188,7 +189,7 @@ class Meet(_Cooperative):
         return (1.0 if is_met else -0.1), is_met, self._steps >= 20
 
 
-class SpeakerListener(_Cooperative):
+class SpeakerListener(_AtOnce):
     """A speaker sees a thing and says a word, a listener hears it and points: other spaces.
 
     There are three things and three words, and four places to point at; in each of 5 steps there is
@@ -216,7 +217,7 @@ class SpeakerListener(_Cooperative):
         return paid, self._steps >= 5, False
 
 
-class Recall(_Cooperative):
+class Recall(_AtOnce):
     """Two players say after some steps which bit each has seen in the first one.
 
     They see 0 or 1 in the first step, 3 in the last and 2 between; if both are right there, each
@@ -245,3 +246,121 @@ class Recall(_Cooperative):
     def _play(self, actions: list[int]) -> tuple[float, bool, bool]:
         is_over = self._steps == self._length
         return float(is_over and actions == self._bits), is_over, False
+
+
+_HUNTERS = tuple(itertools.product(range(3), repeat=2))
+
+
+class Pincer(_AtOnce):
+    """Two teams with other spaces against each other: two hunters and a prey on a ring.
+
+    The hunters start in one cell and move left, stay or move right; the prey starts in any other
+    and must move left or right. It is caught when a hunter comes into its cell or changes places
+    with it. Every step costs each hunter 1 and pays the prey 1. A single hunter never catches a
+    prey that runs away, so the two must part and come from both sides: at best for both teams it is
+    caught after half of the ring, rounded down, from wherever they start (`chase` computes it; the
+    best moves need not be drawn). The mean return of the three is a third of the hunters' steps,
+    below 0, and above its `optimum` where the prey is weak: `gap` tells whether both teams are as
+    good as they can be.
+
+    Args:
+        size: cells of the ring, at least 3.
+        steps: of an episode at most.
+    """
+
+    agents = 3
+    _names = ("hunter_0", "hunter_1", "prey")
+
+    def __init__(self, size: int = 9, steps: int = 20) -> None:
+        super().__init__()
+        self._size, self._length = size, steps
+        hunter = Box(0, 1, (2 * size,), np.float32)
+        self.observation_space = (hunter, hunter, Discrete(size * size))
+        self.action_space = (Discrete(3), Discrete(3), Discrete(2))
+        self.state_space = hunter
+
+    @property
+    def optimum(self) -> float:
+        """Mean return of the three players where both teams play their best."""
+        return -(self._size // 2) / 3
+
+    def place(self, distances: tuple[int, int]) -> list[Any]:
+        """Begin where the prey is so far to the right of each hunter; returns what each sees."""
+        self._steps, self._distances = 0, distances
+        return self._seen()
+
+    def chase(
+        self,
+        hunters: Callable[[int, int], tuple[int, int]] | None = None,
+        prey: Callable[[int, int], int] | None = None,
+    ) -> float:
+        """Mean steps until the prey is caught, over all starts: exact, by value iteration.
+
+        Args:
+            hunters: how far the prey is to the right of each hunter -> their actions; None: the
+                best.
+            prey: the same -> its action; None: the best.
+        """
+        left = dict.fromkeys(self._places(), 0.0)
+
+        def steps(place: tuple[int, int], moves: Sequence[int], move: int) -> float:
+            moved = self._moved(place, moves, move)
+            return 1.0 if moved is None else 1.0 + left[moved]
+
+        for _ in range(self._length):
+            left = {
+                place: min(
+                    max(steps(place, moves, move) for move in ([prey(*place)] if prey else (0, 1)))
+                    for moves in ([hunters(*place)] if hunters else _HUNTERS)
+                )
+                for place in left
+            }
+        return float(np.mean([left[start, start] for start in range(1, self._size)]))
+
+    def gap(self, act: Callable[[dict[str, Any]], Mapping[str, Any]]) -> float:
+        """Returns how many steps both teams together lose to the best against them; 0: nothing.
+
+        Args:
+            act: what each player sees, by its name -> their actions, such as `hpcdi.Policy.act`.
+        """
+        chosen = {}
+        for place in self._places():
+            actions = act(dict(zip(self._names, self.place(place), strict=True)))
+            chosen[place] = [int(actions[name]) for name in self._names]
+        longest = self.chase(hunters=lambda *place: (chosen[place][0], chosen[place][1]))
+        return longest - self.chase(prey=lambda *place: chosen[place][2])
+
+    def _places(self) -> list[tuple[int, int]]:
+        cells = range(1, self._size)
+        return [(first, second) for first in cells for second in cells]
+
+    def state(self) -> Array:
+        """How far the prey is to the right of each hunter, one-hot, both in one [2 * size]."""
+        return self._one_hot(*self._distances)
+
+    def _begin(self) -> None:
+        self._distances = (int(self._rng.integers(1, self._size)),) * 2
+
+    def _seen(self) -> list[Any]:
+        first, second = self._distances
+        own_first = self._one_hot(first, second), self._one_hot(second, first)
+        return [*own_first, first * self._size + second]
+
+    def _one_hot(self, *distances: int) -> Array:
+        return np.eye(self._size, dtype=np.float32)[list(distances)].ravel()
+
+    def _play(self, actions: list[int]) -> tuple[Sequence[float], bool, bool]:
+        *hunters, prey = actions
+        moved = self._moved(self._distances, hunters, prey)
+        is_caught = moved is None
+        self._distances = moved or (0, 0)
+        return (-1.0, -1.0, 1.0), is_caught, self._steps >= self._length
+
+    def _moved(
+        self, distances: tuple[int, int], hunters: Sequence[int], prey: int
+    ) -> tuple[int, int] | None:
+        """Returns the distances after a move of all; None: the prey is caught."""
+        run = 2 * prey - 1
+        first, second = (d + run - (step - 1) for d, step in zip(distances, hunters, strict=True))
+        is_caught = not (0 < first < self._size and 0 < second < self._size)
+        return None if is_caught else (first, second)

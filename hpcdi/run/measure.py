@@ -67,14 +67,17 @@ def measure(config: ExperimentConfig, spaces: Spaces, seconds: float) -> Costs:
 
 
 class _Watch:
-    """Looks at a run, and ends it when it has been seen for long enough."""
+    """Looks at a run, and ends it when it has been seen for long enough.
+
+    It is seen from one train iteration to another: what each of them takes is counted whole.
+    """
 
     def __init__(self, seconds: float) -> None:
         self.run: LocalRun | None = None
         self.costs: Costs | None = None
         self._seconds, self._begun = seconds, time.monotonic()
         self._before: dict[str, float] | None = None
-        self._since = math.inf
+        self._since, self._updates = math.inf, 0.0
         self._collecting = self._learning = Timed(lambda _now: False)
 
     def begin(self, run: LocalRun) -> None:
@@ -94,6 +97,9 @@ class _Watch:
             if now - self._begun > _LONGEST_START_S:
                 return StopRequest("learning has not begun after a minute", EXIT_DONE)
             return None
+        if counts["updates"] == self._updates:
+            return None
+        self._updates = counts["updates"]
         if self._since == math.inf:
             self._since = now
         if self._before is None and now - self._since > _SETTLED_S:
@@ -101,7 +107,7 @@ class _Watch:
         if self._before is None or now - self._since < self._seconds:
             return None
         spent = {name: count - self._before[name] for name, count in counts.items()}
-        if spent["steps"] <= 0 or spent["updates"] <= 0:
+        if spent["steps"] <= 0:
             return None
         self.costs = Costs(
             max(spent["collecting_s"], spent["collecting_cpu_s"]) / spent["steps"],

@@ -124,3 +124,10 @@ def test_what_cannot_be_measured_is_said() -> None:
     config, spaces = loaded("cartpole_bc")
     with pytest.raises(LaunchError, match="whose data are given is not measured"):
         measure(config, spaces, 0.1)
+
+
+def test_what_an_iteration_takes_is_counted_whole(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("hpcdi.run.measure._SETTLED_S", 0.05)
+    costs = measure(*loaded("cartpole_ppo"), 0.3)
+    rollout = 64 * 8  # steps, of which those that begin an episode anew are none
+    assert 0.95 * rollout < 1 / costs.updates_per_step <= rollout

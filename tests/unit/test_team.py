@@ -15,7 +15,7 @@ from hpcdi.config.fields import restore, to_mapping
 from hpcdi.config.load import dump
 from hpcdi.config.team import TeamConfig
 from hpcdi.env.contract import read_spaces
-from hpcdi.env.games import Meet, Recall, SpeakerListener, TwoStep
+from hpcdi.env.games import Meet, Pincer, Recall, SpeakerListener, TwoStep
 from hpcdi.env.team import Team
 from hpcdi.errors import ConfigError
 from hpcdi.policy import memories, networks
@@ -158,6 +158,30 @@ def test_games_have_the_optimum_that_they_state() -> None:
             (place, other), total = seen[0], total + reward[0]
         returns.append(total)
     assert np.mean(returns) == pytest.approx(game.optimum, abs=0.015)
+
+
+def test_a_prey_is_caught_from_both_sides_alone() -> None:
+    game = Pincer(size=9, steps=20)
+
+    def best(seen: dict[str, Any]) -> dict[str, int]:
+        """The hunters part; the prey runs to where it has more room."""
+        distances = divmod(seen["prey"], 9)
+        return {"hunter_0": 0, "hunter_1": 2, "prey": int(9 - max(distances) >= min(distances))}
+
+    def together(seen: dict[str, Any]) -> dict[str, int]:
+        return {**best(seen), "hunter_0": 2}
+
+    assert game.chase() == -3 * game.optimum == 4
+    assert (game.gap(best), game.gap(together)) == (0, 16)
+    for play, caught_after in ((best, 4), (together, 20)):
+        total, over, _ = np.zeros(3), False, game.reset(seed=0)
+        seen = game.place((3, 3))
+        while not over:
+            actions = play(dict(zip(game.names, seen, strict=True)))
+            seen, rewards, over, infos = game.step(list(actions.values()))
+            total += rewards
+        assert total.tolist() == [-caught_after, -caught_after, caught_after]
+        assert infos[2] == {"terminated": caught_after == 4, "truncated": caught_after == 20}
 
 
 # -------------------------------------------------------------------------------------- the groups
