@@ -135,10 +135,11 @@ class MpiLink:
         deadline = time.monotonic() + timeout_s
         while not (arrived := self._probe()):
             left_s = deadline - time.monotonic()
-            if left_s <= 0 or self.wake.is_set():
+            if left_s > 0 and not self.wake.is_set():
+                self._nap(left_s)
+            if left_s <= 0 or self.wake.is_set():  # what it is woken for comes before more probes
                 self.wake.clear()
                 return []
-            self._nap(left_s)
         self._backoff.reset()
         self._at_bell.reset()
         return arrived
@@ -170,7 +171,7 @@ class MpiLink:
                 matched = None
             if matched is None:
                 misses += 1
-                if arrived:
+                if arrived or self.wake.is_set():
                     break
                 continue
             head = np.empty(status.Get_count(MPI.BYTE), dtype=np.uint8)
