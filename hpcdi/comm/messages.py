@@ -26,7 +26,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import field
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 
@@ -409,6 +409,11 @@ class PolicyUpdate(Message):
     version: int
     data: Array
     player: str = MAIN  # whose it is
+
+    @classmethod
+    def of(cls, version: int, data: bytes, player: str) -> Self:
+        """Returns the message with these bytes, which it does not copy."""
+        return cls(version, np.frombuffer(data, dtype=np.uint8), player)
 
 
 @dataclass(frozen=True)

@@ -217,8 +217,6 @@ class NewestPolicies:
 
     def answer(self, rank: int, request: PolicyRequest) -> PolicyUpdate | None:
         """Returns the policy of a learner's file; None where it has none that is newer yet."""
-        import numpy as np
-
         from hpcdi.store.policies import read_policy
 
         now = time.monotonic()
@@ -236,8 +234,7 @@ class NewestPolicies:
         self._seen[rank] = stamp
         if image.version <= request.have_version:
             return None
-        data = np.frombuffer(image.data, dtype=np.uint8)
-        return PolicyUpdate(image.version, data, request.player)
+        return PolicyUpdate.of(image.version, image.data, request.player)
 
 
 def _say(line: str) -> None:

@@ -202,6 +202,26 @@ def test_the_first_blocks_are_sealed_early(tmp_path: Path, monkeypatch: pytest.M
     assert set(ages.tolist()[3:-1]) == {9.0}
 
 
+def test_one_that_waits_for_learners_hands_over_what_it_has_and_soon_what_comes_next(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock = Clock()
+    monkeypatch.setattr(channels, "time", clock)
+    announced: list[BlockReady] = []
+    with publisher(tmp_path, announced, seal_seconds=64.0) as made:
+        made._blocks = 1000  # no early ones any more
+        counter = Counter()
+        for second in range(101, 112):
+            clock.now = float(second)
+            made.put(counter.segment(1))
+            if second == 105:
+                made.rest()
+                made.rest()  # again and again, while it waits
+                clock.now = 120.0
+    ages = [(len(ready.items), ready.sealed_at) for ready in announced]
+    assert ages[:3] == [(5, 105.0), (2, 107.0), (3, 110.0)], "1 and 2 s, from the next segment on"
+
+
 def test_rows_are_published_under_the_task_that_made_them(tmp_path: Path) -> None:
     announced: list[BlockReady] = []
     with publisher(tmp_path, announced) as made:

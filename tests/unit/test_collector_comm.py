@@ -200,6 +200,22 @@ def test_it_waits_for_learners_as_long_as_it_is_told(script: CollectorScript) ->
             script.until(lambda waits=waits: worker.is_paused is waits, thread)  # type: ignore[misc]
 
 
+def test_while_it_waits_learners_have_all_that_it_has_recorded(tmp_path: Path) -> None:
+    buffer = {"replay_buffer": {"replay_buffer_size": 10_000_000}}
+    storage = {"seal_seconds": 3600.0, "block_bytes": 100_000_000, "fsync": False}
+    script = CollectorScript(tmp_path, system={"storage": storage}, policy={"other": buffer})
+    worker = MPIFileSystemCollector({}, script.context)
+    with script.running(worker) as thread:
+        script.tell(collect())
+        script.hear(CollectProgress, thread)
+        assert not script.all_of(BlockReady)
+        script.tell(CollectPause(True))
+        ready = script.hear(BlockReady, thread)
+        script.tell(Stop("enough"))
+        script.hear(Goodbye, thread)
+    assert ready.env_steps > 0
+
+
 def test_stop_before_any_task(script: CollectorScript) -> None:
     with script.running(MPIFileSystemCollector({}, script.context)) as thread:
         script.hear(WorkerReady, thread)

@@ -29,6 +29,8 @@ died unnoticed."""
 _DOUBLINGS = 3
 """The first block is sealed at an eighth of the usual age, each next one at twice the age of the
 one before, so that learning begins early."""
+_DOUBLINGS_AFTER_REST = 6
+"""The same after a wait for learners, so that rank 0 hears early that they are behind again."""
 
 
 class DataPublisher(Closing):
@@ -70,6 +72,7 @@ class DataPublisher(Closing):
         first_id = (rank << BLOCK_ID_BITS) + restarts * RESTART_NUMBERS
         self._about = dict[str, Any](collector_rank=rank, seed=config.seed, block_id=first_id)
         self._blocks, self._opened = 0, 0.0
+        self._slow_from = _DOUBLINGS  # block from which the age is the usual one
         rollout_rows = 2 * policy.collect.n_sample * config.env.collector_env_num
         rollout_rows += 2 * policy.stack_len * config.env.collector_env_num  # before its steps
         item_ids = itertools.count(first_id)
@@ -118,7 +121,7 @@ class DataPublisher(Closing):
         for block in self._builder.append(segment):
             self._submit(block)
             self._opened = now
-        patience_s = self._seal_s * 2.0 ** min(self._blocks - _DOUBLINGS, 0)
+        patience_s = self._seal_s * 2.0 ** min(self._blocks - self._slow_from, 0)
         if now - self._opened >= patience_s:
             self.seal()
 
@@ -127,6 +130,11 @@ class DataPublisher(Closing):
         block = self._builder.seal()
         if block is not None:
             self._submit(block)
+
+    def rest(self) -> None:
+        """The collector waits for learners: they get its open block, and soon hear of the next."""
+        self.seal()
+        self._slow_from = self._blocks + _DOUBLINGS_AFTER_REST
 
     def flush(self) -> None:
         """Announce everything; waits for the disk if open blocks cannot be lent."""

@@ -316,6 +316,8 @@ class MPIFileSystemCollector(MessageSide, CollectorPort):
         try:
             is_on = collector.turn()
             self.is_waiting = is_on and collector.is_waiting
+            if self.is_waiting and self._is_paused:
+                self._data.rest()
             if is_on:
                 return
             self._end_task(collector)

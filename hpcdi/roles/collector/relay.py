@@ -12,8 +12,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-import numpy as np
-
 from hpcdi.comm.messages import PolicyRequest, PolicyUpdate
 from hpcdi.roles.collector.channels import PolicySubscriber
 from hpcdi.store.policies import PolicyImage
@@ -57,5 +55,4 @@ class PolicyRelay:
         self._waiting.pop(rank, None)
 
     def _answer(self, rank: int, image: PolicyImage) -> None:
-        data = np.frombuffer(image.data, dtype=np.uint8)
-        self._send(rank, PolicyUpdate(image.version, data, self._player))
+        self._send(rank, PolicyUpdate.of(image.version, image.data, self._player))

@@ -9,8 +9,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from hpcdi.comm.messages import PolicyRequest, PolicyUpdate
 from hpcdi.store.disk_full import or_warn
 from hpcdi.store.policies import PolicyImage, publish_policy
@@ -91,8 +89,7 @@ class PolicyPublisher:
                     return
             elif request.at_once and image is not None and image.version >= self._train_iter:
                 self._waiting.discard(rank)
-                nothing = np.zeros(0, dtype=np.uint8)
-                self._send(rank, PolicyUpdate(image.version, nothing, self._player))
+                self._send(rank, PolicyUpdate.of(image.version, b"", self._player))
                 return
             self._waiting.add(rank)
 
@@ -133,5 +130,4 @@ class PolicyPublisher:
 
     def _answer(self, rank: int, image: PolicyImage) -> None:
         self._waiting.discard(rank)
-        data = np.frombuffer(image.data, dtype=np.uint8)
-        self._send(rank, PolicyUpdate(image.version, data, self._player))
+        self._send(rank, PolicyUpdate.of(image.version, image.data, self._player))
