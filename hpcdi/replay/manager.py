@@ -76,7 +76,6 @@ class ReplayManager:
         ratio: see above.
         partitions: by learner rank.
         items_admitted: transitions that learners have read.
-        blocks_lost: blocks that a learner could not read.
     """
 
     def __init__(
@@ -90,7 +89,7 @@ class ReplayManager:
         self.ratio, self._rule = ratio or ReplayRatio(), rule
         self.partitions: dict[int, Partition] = {}
         self.items_admitted = 0
-        self.blocks_lost = 0
+        self._unreadable, self._gone = set[int](), set[int]()  # ids of blocks
         self._make_buffer, self._block_bytes, self._kind = make_buffer, block_bytes, partition
         self._early = Backlog(EARLY_ROWS)  # published before there was a learner
         self._restored: Mapping[str, Any] = {}  # partitions of a snapshot, until learners start
@@ -200,9 +199,19 @@ class ReplayManager:
         """Note that a learner has read a block, or failed to; returns what it should read next."""
         part = self.partitions[rank]
         if not (admitted.error and part.reread(admitted.block_id)):
-            self.blocks_lost += bool(admitted.error)
+            if admitted.error:
+                self._unreadable.add(admitted.block_id)
             self.items_admitted += part.admit(admitted)
         return part.orders()
+
+    @property
+    def blocks_lost(self) -> int:
+        """Blocks that a learner could not read; without those that died with their collectors."""
+        return len(self._unreadable - self._gone)
+
+    def gone(self, block_id: int) -> None:
+        """Note that a block's collector has died, and had lent and not written it."""
+        self._gone.add(block_id)
 
     def stored(self, block: BlockStored) -> None:
         """Note that a block that was lent was stored in a shard."""

@@ -13,6 +13,7 @@ from fakes.replay import CAPACITY, admitted, block, demand, make_replay, rollout
 from fakes.scheduler import COLLECTORS, EVERY_S, LEARNERS, Group, Run, evaluates, reason_of
 from hpcdi.comm.messages import (
     AdmitBlock,
+    BlockAdmitted,
     BlockStored,
     CloseTask,
     DataDemand,
@@ -300,3 +301,24 @@ def test_a_lent_block_counts_when_it_is_stored_and_not_if_its_collector_dies_bef
     run.hear(2, RankLost())
     assert (run.main.env_steps, run.scheduler.announced) == (10, {2: 2})
     assert run.scheduler.unwritten == 1
+
+
+@pytest.mark.parametrize("hears_first", ["the learner", "of the death"])
+def test_a_block_that_died_with_its_collector_is_counted_once(hears_first: str) -> None:
+    """Its learner could not read it: nobody has lost what was written."""
+    run = Run()
+    learner, collector = 1, 2
+    for number in (1, 2):
+        ready = rollout(collector, number, 0)
+        shard = dataclasses.replace(ready.shard, path=f"{SHARED}/proc/1/fd/{number}#7")
+        run.hear(collector, dataclasses.replace(ready, shard=shard, capacity=shard.rows))
+    stored = rollout(collector, 1, 0)
+    run.hear(collector, BlockStored(stored.block_id, stored.shard))
+    died = rollout(collector, 2, 0).block_id
+    news = [(learner, BlockAdmitted(died, 0.0, "is not lent any more")), (collector, RankLost())]
+    for rank, message in news if hears_first == "the learner" else reversed(news):
+        run.hear(rank, message)
+    assert (run.scheduler.unwritten, run.main.replay.blocks_lost) == (1, 0)
+    for why in ("is not lent any more", "its checksum is wrong"):  # then it was read from its shard
+        run.hear(learner, BlockAdmitted(stored.block_id, 0.0, why))
+    assert (run.scheduler.unwritten, run.main.replay.blocks_lost) == (1, 1)

@@ -619,7 +619,7 @@ class Scheduler:
         """A collector has died: what it had lent and not stored is gone."""
         gone = [block_id for block_id in self._unstored if collector_of(block_id) == rank]
         for block_id in gone:
-            del self._unstored[block_id]
+            self.groups.of(self._unstored.pop(block_id)).replay.gone(block_id)
         self.unwritten += len(gone)
 
     def admit(self, ready: BlockReady) -> list[Order]:
