@@ -343,8 +343,9 @@ class Pincer(_AtOnce):
 
     def _seen(self) -> list[Any]:
         first, second = self._distances
-        own_first = self._one_hot(first, second), self._one_hot(second, first)
-        return [*own_first, first * self._size + second]
+        # each hunter sees its own distance first
+        hunters = self._one_hot(first, second), self._one_hot(second, first)
+        return [*hunters, first * self._size + second]
 
     def _one_hot(self, *distances: int) -> Array:
         return np.eye(self._size, dtype=np.float32)[list(distances)].ravel()

@@ -217,7 +217,6 @@ def test_one_that_waits_for_learners_hands_over_what_it_has_and_soon_what_comes_
             if second == 105:
                 made.rest()
                 made.rest()  # again and again, while it waits
-                clock.now = 120.0
     ages = [(len(ready.items), ready.sealed_at) for ready in announced]
     assert ages[:3] == [(5, 105.0), (2, 107.0), (3, 110.0)], "1 and 2 s, from the next segment on"
 
