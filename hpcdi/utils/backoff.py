@@ -8,6 +8,9 @@ from collections.abc import Callable
 from typing import Protocol, TypeVar
 
 T = TypeVar("T")
+_SPINS = "2000"
+"""Looks of an idle thread of GNU's OpenMP, some 0.1 ms, before it sleeps; it would look 300,000
+times, up to 14 ms."""
 PROBES = 10
 """Probes before each nap: one MPI probe is one turn of MPI's progress engine, and a message may
 need several turns to become visible."""
@@ -72,3 +75,14 @@ def probed(look: Callable[[], T | None]) -> T | None:
 def wait_s(seconds: float) -> None:
     """Sleep once; for loops with a deadline."""
     time.sleep(seconds)
+
+
+def wait_without_cores() -> None:
+    """Let idle threads of OpenMP sleep soon; call it before torch is imported.
+
+    They spin for longer than most layers take, on cores that others need: a second run with
+    pictures beside the first made both 5 to 10 times as slow (`tools/bench_beside.py`).
+    Does nothing if the user has said how they wait.
+    """
+    if "OMP_WAIT_POLICY" not in os.environ:
+        os.environ.setdefault("GOMP_SPINCOUNT", _SPINS)

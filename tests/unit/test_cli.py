@@ -301,3 +301,17 @@ def test_a_command_ends_in_a_line_where_nothing_more_can_be_written(
         monkeypatch.setattr(sys, "stdout", full)
         assert cli.main(["plan"]) == 1
     assert "hpcdi plan: it cannot write any more: No space left" in capfd.readouterr().err
+
+
+def test_threads_of_a_run_leave_cores_to_a_second_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("OMP_WAIT_POLICY", "GOMP_SPINCOUNT"):
+        monkeypatch.delenv(name, raising=False)
+    command = [sys.executable, "-m", "hpcdi", "eval", "--help"]  # it imports torch
+    said = subprocess.run(
+        command, env={**os.environ, "OMP_DISPLAY_ENV": "verbose"}, capture_output=True, text=True
+    )
+    assert "GOMP_SPINCOUNT = '2000'" in said.stderr, said.stderr
+
+    monkeypatch.setenv("OMP_WAIT_POLICY", "active")  # the user's word counts
+    cli.main(["status", "nowhere"])
+    assert "GOMP_SPINCOUNT" not in os.environ

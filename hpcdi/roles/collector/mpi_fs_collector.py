@@ -53,10 +53,9 @@ _MAX_CLOSED = 64
 _WAIT_S = 0.2
 """Seconds between two looks for a task."""
 _LOOK_S = 0.002
-_SHORT_S = (
-    0.001  # a collector that hands a block over and waits for less does not wait for the disk
-)
 """Seconds between two checks whether a step may be made, or rank 0's last message has come."""
+_SHORT_S = 0.001
+"""A collector that hands a block over and waits for less does not wait for the disk."""
 
 
 class MPIFileSystemCollector(MessageSide, CollectorPort):
