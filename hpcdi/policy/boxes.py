@@ -52,4 +52,4 @@ class BoxPolicy(BoxActing, ReplayPolicy):
     def taken_actions(self, batch: Mapping[str, Tensor]) -> Tensor:
         """Returns a batch's actions between -1 and 1, [batch, components]."""
         middle, half = self._box
-        return (batch["action"].reshape(len(batch["action"]), -1) - middle) / half
+        return (networks.as_vectors(batch["action"]) - middle) / half

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from hpcdi.policy.acting.sampling import ILLEGAL, ActionSampler, parts_of
+from hpcdi.policy.networks import as_vectors
 
 _LOG_2_PI = math.log(2 * math.pi)
 
@@ -87,7 +88,7 @@ class ActionDistribution(ActionSampler):
     def raw_of(self, columns: Mapping[str, Tensor]) -> Tensor:
         """Returns what `sample` would have drawn for the Boxes of given actions, [batch, means]."""
         boxes = [leaf.column("action") for leaf in self.leaves if not leaf.counts]
-        raw = torch.cat([columns[name].float().flatten(1) for name in boxes], dim=1)
+        raw = torch.cat([as_vectors(columns[name].float()) for name in boxes], dim=1)
         if self._scale is None:
             return raw
         middle, half = (torch.from_numpy(part).to(raw.device) for part in self._scale)

@@ -359,6 +359,11 @@ def _scale_of(leaf: Leaf) -> float | None:
     return max(leaf.high, default=255.0) or 1.0
 
 
+def as_vectors(values: Tensor) -> Tensor:
+    """Returns values [batch, ...] as [batch, n]; a scalar [batch] has n = 1."""
+    return values.unsqueeze(1) if values.ndim == 1 else values.flatten(1)
+
+
 class Vector(nn.Flatten):
     """Numbers of any shape as a vector [batch, out_features]; bytes become 0..1."""
 
@@ -371,7 +376,7 @@ class Vector(nn.Flatten):
         """Of an array [batch, ...]."""
         if self._scale is not None:
             values = values / self._scale
-        return values.unsqueeze(1) if values.ndim == 1 else values.flatten(1)
+        return as_vectors(values)
 
 
 class OneHot(nn.Module):
@@ -702,12 +707,13 @@ class ActionValues(nn.Module):
         super().__init__()
         shape = as_shape(model.obs_shape or ())
         is_vector = len(shape) != 3 and not model.obs_leaves
-        encoder: Any = nn.Flatten() if is_vector else initialized(encoder_of(model), model)
-        size: int = math.prod(shape) if is_vector else encoder.out_features
+        encoder: Any = (
+            Vector(Leaf(shape=shape)) if is_vector else initialized(encoder_of(model), model)
+        )
         self.encoder = encoder
         pair = dataclasses.replace(
             model,
-            obs_shape=size + _action_size(model),
+            obs_shape=encoder.out_features + _action_size(model),
             obs_leaves=(),
             leaf_encoders={},
             action_shape=outputs,

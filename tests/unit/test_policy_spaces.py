@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, distributions
 
 from fakes.serial_runs import serial_run, train
+from fakes.spaces import simple_spaces
 from hpcdi.config.policy import ModelConfig
 from hpcdi.env.create import create_env_manager, get_env_cls
 from hpcdi.env.probe import get_spaces
@@ -392,3 +393,27 @@ def test_ppo_acts_in_every_part_of_a_space() -> None:
     observations = {0: samples[0]["obs"], 1: samples[1]["obs"]}
     action = built.eval_mode.forward(observations)[1]["action"]
     assert set(action) == {"arm", "gear", "slots"}
+
+
+@pytest.mark.parametrize("kind", ["sac", "td3", "tqc", "cql", "iql", "bc"])
+def test_a_scalar_is_learnt_as_a_vector_of_one(kind: str) -> None:
+    rng = np.random.default_rng(0)
+    columns = {
+        name: torch.from_numpy(rng.uniform(-1, 1, 16).astype(np.float32))
+        for name in ("observation", "next_observation", "action", "n_step_return")
+    }
+    columns |= {"weight": torch.ones(16), "bootstrap_discount": torch.full((16,), 0.9)}
+    learnt = []
+    for shape in ((), (1,)):
+        spaces = simple_spaces(shape, "float32", None, shape, (-2.0,), (2.0,))
+        settings = {"type": kind, "model": {"encoder_hidden_size_list": [16]}}
+        cfg, problems = with_spaces(get_policy_cls(settings).parse_config(settings), spaces)
+        assert not problems
+        built = create_policy(cfg, ["learn"], seed=np.random.SeedSequence(0))
+        batch = {n: c.view(16, *shape) if n.endswith(("ation", "action")) else c
+                 for n, c in columns.items()}  # fmt: skip
+        for _ in range(3):
+            built.learn_mode.forward(batch)
+        learnt.append(built.learn_mode.state_dict()["model"])
+    for of_scalar, of_vector in zip(*(model.values() for model in learnt), strict=True):
+        assert torch.equal(of_scalar, of_vector)
