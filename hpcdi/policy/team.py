@@ -138,7 +138,10 @@ class TeamPolicy(Policy):
 
     def _load_state_dict_collect(self, state_dict: dict[str, Any]) -> None:
         for name, policy in self._named():
-            policy._load_state_dict_collect({"model": _below(name, state_dict["model"])})
+            model = _below(name, state_dict["model"])
+            if getattr(policy, "_takes_arrays", False):  # others of the team may take tensors
+                model = {parameter: np.asarray(value) for parameter, value in model.items()}
+            policy._load_state_dict_collect({"model": model})
 
     def _named(self) -> Iterator[tuple[str, Any]]:
         yield from self._policies.items()

@@ -324,16 +324,22 @@ def test_what_a_player_remembers_begins_when_it_comes_and_is_learnt_in_its_order
         assert built._forward_learn(columns)["value_loss"] > 0
 
 
-def test_collectors_without_torch_act_as_those_with_it() -> None:
-    cfg = config(Relay(), **RELAY)
+@pytest.mark.parametrize("memory", ["none", "gru"])
+def test_collectors_without_torch_act_as_those_with_it(memory: str) -> None:
+    """Also beside a policy of the team that acts in torch, since it remembers."""
+    fox = {**PPO, "model": {**PPO["model"], "memory": memory}}
+    fox |= {"collect": {"unroll_len": 2}} if memory != "none" else {}
+    hare = {**PPO, "normalize": {"observation": True}}
+    cfg = config(Relay(), policies={"hare": hare, "fox": fox})
     learner = policy(cfg, "learn")
     model = learner.learn_mode.state_dict()["model"]
     _, transitions, *_ = played(cfg, Relay())
     observation = {n: c for n, c in transitions.items() if n.startswith("observation/")}
     seed = np.random.SeedSequence(1)
     dense = create_policy(cfg, ["collect"], seed=seed, gets_weights=True)
-    assert dense.collect_mode.get_attribute("takes_arrays")
-    dense.collect_mode.load_state_dict({"model": {n: p.numpy() for n, p in model.items()}})
+    assert dense.collect_mode.get_attribute("takes_arrays") == (memory == "none")
+    given = {n: p.numpy() for n, p in model.items()} if memory == "none" else model
+    dense.collect_mode.load_state_dict({"model": given})
     values = dense.collect_mode.get_attribute("columnar").act(observation, {})["value/hare_1"]
     hares = PolicyGroup("hare", cfg.policies["hare"], cfg)
     seen = {n: torch.from_numpy(c) for n, c in hares.observed(observation).items()}
