@@ -248,7 +248,7 @@ class PolicyGroup:
         own |= {n: transitions[n][:1] for n in ("reward", "terminated", "truncated")}
         seen = self._of_player({n: last[n][:1] for n, _ in self._read(transitions)}, number)
         made: TrainColumns = actor.train_columns(own, np.ones(1, np.int32), seen)
-        return TrainColumns({n: c[:0] for n, c in made.columns.items()}, made.views)
+        return dataclasses.replace(made, columns={n: c[:0] for n, c in made.columns.items()})
 
     def _read(self, columns: Mapping[str, Array]) -> Iterator[tuple[str, Array]]:
         """Yields the team's columns that its players see something of."""

@@ -558,6 +558,24 @@ def test_a_memory_of_attention_keeps_its_stacks_for_each_player() -> None:
     assert log["total_loss"] > 0
 
 
+@pytest.mark.parametrize("memory", ["none", "lstm", "gtrxl"])
+def test_a_segment_without_a_player_is_of_the_same_form(memory: str) -> None:
+    """A block takes segments of one form; one hare is not there in the last steps of an episode."""
+    hare = {**PPO, "model": {**PPO["model"], "memory": memory, "memory_size": 8}}
+    hare |= {"collect": {"unroll_len": 2}} if memory != "none" else {}
+    cfg = config(Relay(), policies={"hare": hare, "fox": hare})
+    actor, transitions, lengths, last = played(cfg, Relay())
+    whole = actor.train_columns(transitions, lengths, last)
+    end = {name: column[-2:] for name, column in transitions.items()}
+    after = {name: column[-1:] for name, column in last.items()}
+    alone = actor.train_columns(end, np.array([2], np.int32), after)
+    assert (alone.views, alone.stacks) == (whole.views, whole.stacks)
+    forms = [
+        {n: (c.dtype, c.shape[1:]) for n, c in made.columns.items()} for made in (alone, whole)
+    ]
+    assert forms[0] == forms[1]
+
+
 # ----------------------------------------------------------------------------------------- settings
 
 
