@@ -173,6 +173,14 @@ class LargeObservations(Right):
         return super().observe() * np.array([1e6, 1.0], np.float32)
 
 
+class UnreadMasks(Right):
+    """Infos say which actions are legal, as those of Taxi-v3 do."""
+
+    def reset(self, **given: Any) -> Any:
+        observation, info = super().reset(**given)
+        return observation, {**info, "action_mask": np.array([1, 0], np.int8)}
+
+
 class Hill(gymnasium.Env[Any, Any]):
     """A setting's worth is known: the return is highest, 1, at x = 1e-3, y = 7, kind "b".
 

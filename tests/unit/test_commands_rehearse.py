@@ -39,6 +39,7 @@ PLANTED = {
     "OnlyOne": ("one process", FAIL, "the simulator is initialised already"),
     "OtherEachTime": ("seeds", WARN, "equal seeds do not repeat"),
     "BeyondItsSpace": ("values", WARN, "from 0 to 3, and its space says from 0 to 1"),
+    "UnreadMasks": ("spaces", WARN, "masks of legal actions, which the policy does not get"),
     "LargeObservations": ("observations", WARN, "observation from 0 to 1e+06"),
 }  # fmt: skip
 

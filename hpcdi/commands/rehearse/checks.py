@@ -54,7 +54,7 @@ class Facts:
 def findings(facts: Facts) -> Iterator[tuple[str, Finding]]:
     """Yields the rows, name and finding, of what was measured."""
     alone, run, config, spaces = facts.alone, facts.run, facts.config, facts.spaces
-    rows = [("spaces", check_spaces(config, spaces))]
+    rows = [("spaces", check_spaces(config, spaces, alone))]
     if alone is not None:
         rows += [
             ("values", check_values(alone)),
@@ -82,12 +82,19 @@ def findings(facts: Facts) -> Iterator[tuple[str, Finding]]:
 # ------------------------------------------------------------------------------------------- values
 
 
-def check_spaces(config: ExperimentConfig, spaces: Spaces) -> Iterator[Finding]:
+def check_spaces(
+    config: ExperimentConfig, spaces: Spaces, alone: Alone | None
+) -> Iterator[Finding]:
     """Says what is observed, done and stored."""
     seen, acts = (", ".join(map(str, leaves)) for leaves in (spaces.observation, spaces.action))
     mask = ", masks of legal actions" * spaces.is_masked
     stored = f"a stored transition has {human_bytes(row_size(config, spaces))}"
     yield Finding(OK, f"observations {seen}{mask}; actions {acts}; {stored}")
+    policy = config.policy
+    takes_masks = isinstance(policy, TorchPolicyConfig) and policy.TAKES_MASKS
+    if takes_masks and not spaces.is_masked and alone is not None and alone.habits.tells_masks:
+        found = "its infos have masks of legal actions, which the policy does not get"
+        yield Finding(WARN, found, "env.action_mask=info")
 
 
 def check_values(alone: Alone) -> Iterator[Finding]:

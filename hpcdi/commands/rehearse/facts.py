@@ -59,6 +59,7 @@ class Habits:
         generators: of the whole process, that it draws from.
         signals, timers: that it takes.
         reuses_arrays: whether an observation that it has returned changes later.
+        tells_masks: whether its infos have masks of legal actions.
     """
 
     made: Times = field(default_factory=Times)
@@ -68,6 +69,7 @@ class Habits:
     signals: set[str] = field(default_factory=set)
     timers: set[str] = field(default_factory=set)
     reuses_arrays: bool = False
+    tells_masks: bool = False
 
 
 @dataclass

@@ -17,7 +17,7 @@ from hpcdi.env.base import EnvFn
 from hpcdi.env.old_gym import as_gymnasium
 from hpcdi.env.pettingzoo import as_battle
 from hpcdi.env.process_state import handlers_of_signals
-from hpcdi.types import Array
+from hpcdi.types import ACTION_MASK, Array
 
 _CLOSELY = 500
 """Calls that are watched closely, which takes some time."""
@@ -63,6 +63,7 @@ class Watched:
             result = self._env.reset(**given)
         if is_closely and not self._is_battle and isinstance(result, tuple | list) and result:
             self._compare(result[0])
+            habits.tells_masks |= isinstance(result[-1], Mapping) and ACTION_MASK in result[-1]
         return result
 
     def step(self, action: Any) -> Any:
