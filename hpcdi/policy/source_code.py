@@ -24,6 +24,7 @@ from hpcdi.types import Array
 _ROOM = 1 << 32
 """A number is buffer * _ROOM + place, so that torch itself can move numbers around."""
 _PER_LINE = 4
+_NO_FORM = "has no form in C or Fortran: export it to torch or ONNX"
 
 _MOVES = (
     *("view", "_unsafe_view", "reshape", "permute", "squeeze", "unsqueeze", "expand", "clone"),
@@ -130,10 +131,10 @@ class _Translation:
         self._language, self._count = language, 0
         inputs = getattr(module, "inputs", None) or {}
         if others := [name for name in inputs if name.startswith("state/")]:
-            raise PolicyError(f"a policy with a memory ({others[0]}) has no form as source code")
+            raise PolicyError(f"a policy with a memory ({others[0]}) {_NO_FORM}")
         shapes = [tuple(shape) for shape in inputs.values()]
         if not shapes:
-            raise PolicyError("a module that does not say its inputs has no form as source code")
+            raise PolicyError(f"a module that does not say its inputs {_NO_FORM}")
         example = tuple(torch.zeros(1, *shape) for shape in shapes)
         training = module.training
         with exporting(module):
@@ -197,7 +198,7 @@ class _Translation:
             return rule(*args, **node.kwargs)
         if name in _EACH:
             return self._each(name, args, node.kwargs)
-        raise PolicyError(f"a policy that computes {name!r} has no form as source code")
+        raise PolicyError(f"a policy that computes {name!r} {_NO_FORM}")
 
     def _moved(self, name: str, node: Any, args: list[Any]) -> Any:
         """Have torch move the numbers' places as it moves numbers."""
@@ -206,7 +207,7 @@ class _Translation:
         if name == "_to_copy":
             wanted = node.kwargs.get("dtype")
             if wanted is not None and not wanted.is_floating_point:
-                raise PolicyError(f"a policy that computes {wanted}s has no form as source code")
+                raise PolicyError(f"a policy that sees discrete numbers {_NO_FORM}")
             return args[0]
         if name == "getitem":
             return args[0][args[1]]
@@ -265,9 +266,9 @@ class _Translation:
     def _each(self, name: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> _Computed:
         args = list(args)
         if set(kwargs) - {"alpha"} or (name not in ("elu",) and kwargs.get("alpha", 1) != 1):
-            raise PolicyError(f"a policy that computes {name!r} with {dict(kwargs)} has no form")
+            raise PolicyError(f"a policy that computes {name!r} with {dict(kwargs)} {_NO_FORM}")
         if name == "elu" and args[1:] not in ([], [1], [1.0]):
-            raise PolicyError(f"a policy that computes 'elu' with {args[1:]} has no form")
+            raise PolicyError(f"a policy that computes 'elu' with {args[1:]} {_NO_FORM}")
         args = args[:1] if name == "elu" else args
         shape = np.broadcast_shapes(*(_shape_of(arg) for arg in args))
         operands = [self._operand(arg, shape) for arg in args]
@@ -288,10 +289,7 @@ class _Translation:
 
     def _addmm(self, bias: Any, given: Any, weight: Any) -> _Computed:
         if not isinstance(weight, Tensor) or not isinstance(bias, Tensor):
-            raise PolicyError(
-                "a policy that multiplies computed matrices has no form in C or Fortran: export it "
-                "to torch or ONNX"
-            )
+            raise PolicyError(f"a policy that multiplies computed matrices {_NO_FORM}")
         source = self._whole(given.codes)
         number = self._count + 1
         out, names = self._new("h"), (f"w{number}", f"b{number}")

@@ -174,7 +174,7 @@ class LargeObservations(Right):
 
 
 class UnreadMasks(Right):
-    """Infos say which actions are legal, as those of Taxi-v3 do."""
+    """Infos say which actions are legal, as those of Taxi do."""
 
     def reset(self, **given: Any) -> Any:
         observation, info = super().reset(**given)

@@ -61,6 +61,11 @@ def test_what_has_no_form_is_refused(tmp_path: Path) -> None:
     module.inputs["state/hidden"] = (3,)
     with pytest.raises(PolicyError, match="a memory"):
         as_source(module, "c")
+    discrete = [{"shape": (), "dtype": "int64", "counts": (7,)}]
+    module = module_of("dqn", model={"obs_leaves": discrete, "action_shape": 4})
+    module.inputs = {"observation": ()}
+    with pytest.raises(PolicyError, match=r"discrete numbers .* export it to torch or ONNX"):
+        as_source(module, "c")
     assert name_of(None, "my-run", "c") == (Path(), "my_run")
     assert name_of(str(tmp_path / "jets.f90"), "run", "fortran") == (tmp_path, "jets")
     with pytest.raises(LaunchError, match=r"must end in \.c"):
