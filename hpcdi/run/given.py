@@ -308,6 +308,9 @@ class _Run:
 
     def _shards(self) -> list[Path]:
         layout = RunLayout(self._root)
+        if self._root.is_file():
+            said = "is a file; data are a run's folder, or a dataset of Minari as minari:NAME"
+            raise StoreError(self._root, said)
         if not self._root.is_dir():
             raise StoreError(self._root, "is no folder of a run")
         numbers = layout.shard_numbers()

@@ -178,6 +178,7 @@ def test_a_torn_block_is_left_out_and_said(tmp_path: Path, source: Path) -> None
     ("override", "why"),
     [
         ("data=[/nowhere]", "/nowhere: is no folder of a run"),
+        (f"data=[{__file__}]", "is a file; data are a run's folder, or .* minari:NAME"),
         ("data=['minari:no/such-v0']", "minari:no/such-v0: (is not on this|needs the package)"),
         ("env.env_id=Acrobot-v1", r"observation is float32 \[4\], the environment's float32 \[6\]"),
         ("env.env_id=Acrobot-v1", "action_shape 2, here 3"),
