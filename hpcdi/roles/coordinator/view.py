@@ -620,8 +620,8 @@ def summary(
         )
     if run.unwritten:
         lines.append(
-            f"  {counted(run.unwritten, 'block')} of dead collectors learnt from, and not written: "
-            "their steps are not counted"
+            f"  {counted(run.unwritten, 'block')} died with their collectors before they were "
+            "written: their steps are not counted"
         )
     if replay.blocks_skipped:
         lines.append(
