@@ -221,7 +221,10 @@ class VectorEnvs:
         """Call an environment's method; only a `SyncVectorEnv` has single environments."""
         if not isinstance(self._env, SyncVectorEnv):
             return False, None
-        return call_method(self._env.envs[env], name, args)
+        try:
+            return call_method(self._env.envs[env], name, args)
+        except Exception as error:  # whatever an environment raises is its failure
+            raise EnvFailure.of(error) from error
 
     def render(self) -> list[Any]:
         """Returns a picture of each environment; None where it draws none."""

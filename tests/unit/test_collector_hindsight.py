@@ -40,6 +40,15 @@ class OneByOne(BitFlipEnv):
         return float((achieved == desired).all())
 
 
+class OneAlone(OneByOne):
+    """Fails where it is given several."""
+
+    def compute_reward(self, achieved: Any, desired: Any, info: Any) -> Any:
+        if (achieved == desired).all():  # of one goal: else whether all have been reached
+            return 1.0
+        return 0.0 if achieved[0] in (0, 1) else 1.0  # an array is in nothing
+
+
 class AtRandom:
     """Flips any bit, and adds the columns of DQN."""
 
@@ -67,7 +76,7 @@ def segment_of(env: Any) -> Segment:
         return segment.copy()
 
 
-@pytest.mark.parametrize("env", [BitFlipEnv, OneByOne])
+@pytest.mark.parametrize("env", [BitFlipEnv, OneByOne, OneAlone])
 def test_copies_are_what_their_goals_would_have_made(env: Any) -> None:
     segment = segment_of(env)
     items, columns = segment.items, segment.columns
@@ -160,6 +169,25 @@ def test_the_environment_judges_goals_with_what_was_subtracted_from_them() -> No
     goals = made.columns[DESIRED][ends, 0]
     assert goals.tolist() == (made.columns[ACHIEVED][ends, 0] + 1 + 5).tolist()
     assert made.after[DESIRED][1:, 0].tolist() == goals.tolist()
+
+
+def test_a_reward_of_one_goal_that_looks_like_one_of_rows_is_not_taken_for_it() -> None:
+    class Farthest:
+        def call(self, env: int, name: str, achieved: Any, desired: Any, info: Any) -> Any:
+            del env, info
+            return name == "compute_reward", -np.abs(achieved - desired).max(axis=0)
+
+    rng = np.random.default_rng(2)  # which copies all three rows, of goals of three numbers
+    place = rng.uniform(size=(4, 3)).astype(np.float32)
+    columns = {ACHIEVED: place[:-1], DESIRED: place[:-1], "reward": np.zeros(3, np.float32),
+               "terminated": np.zeros(3, bool), "truncated": np.zeros(3, bool)}  # fmt: skip
+    after = {ACHIEVED: place[-1:], DESIRED: place[-1:]}
+    made = Hindsight(Farthest(), 1, rng).extended(
+        columns, np.arange(3), np.array([3], np.int32), after
+    )
+    assert made.length.tolist() == [3, 3]
+    expected = -np.abs(place[1:] - place[3]).max(axis=1)
+    assert made.columns["reward"][3:].tolist() == expected.tolist()
 
 
 def test_an_environment_without_goals_is_refused() -> None:

@@ -8,7 +8,7 @@ priorities and ranks know nothing of it. Of n transitions and k copies k (n + 1)
 
 Environments follow gymnasium-robotics: observations are a Dict with ``achieved_goal`` and
 ``desired_goal``, and ``compute_reward(achieved, desired, info)`` returns the rewards of goals
-[rows, ...]; ``compute_terminated``, where there is one, says which of them end an episode.
+[rows, ...], or of one goal; ``compute_terminated``, where there is one, says which end an episode.
 """
 
 from __future__ import annotations
@@ -72,6 +72,7 @@ class Hindsight:
         self._envs, self._goals, self._rng = envs, goals, rng
         self._has_origins = not {ACHIEVED, DESIRED}.isdisjoint(origins)
         self._from, self._to = (np.asarray(origins.get(n, 0.0)) for n in (ACHIEVED, DESIRED))
+        self._judge_rows, self._judge_one = set[str](), set[str]()  # methods, by what they judge
 
     def extended(self, columns: Columns, rows: Array, length: Array, after: Columns) -> Items:
         """Returns the items and, behind them, their copies.
@@ -96,7 +97,7 @@ class Hindsight:
             raise EnvError(
                 "policy.hindsight: the environment has no compute_reward(achieved_goal, "
                 "desired_goal, info), as gymnasium-robotics' have it; write one, which takes goals "
-                "[rows, ...], or set policy.hindsight.goals=0"
+                "[rows, ...] or one goal, or set policy.hindsight.goals=0"
             )
         terminated = self._of("compute_terminated", reached, goals)
         if terminated is None:
@@ -132,14 +133,42 @@ class Hindsight:
         return whole
 
     def _of(self, method: str, reached: Array, goals: Array) -> Array | None:
-        """Returns what a method says of each row; None: the environment has no such method."""
-        is_there, said = self._envs.call(0, method, reached, goals, {})
+        """Returns what a method says of each row; None: the environment has no such method.
+
+        It is given all rows at once, unless it is seen to judge one goal at a time.
+
+        Raises:
+            EnvError: it fails, of one goal, too.
+        """
+        if method in self._judge_one:
+            return self._of_each(method, reached, goals)
+        try:
+            is_there, said = self._envs.call(0, method, reached, goals, {})
+        except EnvError:  # it may be written for one goal
+            is_there, said = True, None
         if not is_there:
             return None
-        if np.shape(said) == (len(goals),):
+        if np.shape(said) == (len(goals),) and self._is_of_rows(method, said, reached, goals):
             return np.asarray(said)
-        each = zip(reached, goals, strict=True)  # it takes one goal at a time
+        self._judge_one.add(method)
+        return self._of_each(method, reached, goals)
+
+    def _of_each(self, method: str, reached: Array, goals: Array) -> Array:
+        each = zip(reached, goals, strict=True)
         return np.array([self._envs.call(0, method, *pair, {})[1] for pair in each])
+
+    def _is_of_rows(self, method: str, said: Any, reached: Array, goals: Array) -> bool:
+        """Returns whether a method says the same of fewer rows; looked at once.
+
+        What is written for one goal may return an array that only looks like one of rows.
+        """
+        if method in self._judge_rows or len(goals) == 1:
+            return True
+        _, of_others = self._envs.call(0, method, reached[1:], goals[1:], {})
+        if np.shape(of_others) != (len(goals) - 1,) or not np.allclose(of_others, said[1:]):
+            return False
+        self._judge_rows.add(method)
+        return True
 
 
 def _moved(column: Array, last: Array, after: Array) -> Array:
