@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import Protocol, TypeVar
 
 T = TypeVar("T")
-_SPINS = "2000"
+_SPIN_COUNT, _SPINS = "GOMP_SPINCOUNT", "2000"
 """Looks of an idle thread of GNU's OpenMP, some 0.1 ms, before it sleeps; it would look 300,000
 times, up to 14 ms."""
 PROBES = 10
@@ -77,12 +77,18 @@ def wait_s(seconds: float) -> None:
     time.sleep(seconds)
 
 
-def wait_without_cores() -> None:
+def let_idle_threads_sleep() -> None:
     """Let idle threads of OpenMP sleep soon; call it before torch is imported.
 
     They spin for longer than most layers take, on cores that others need: a second run with
-    pictures beside the first made both 5 to 10 times as slow (`tools/bench_beside.py`).
-    Does nothing if the user has said how they wait.
+    pictures beside the first made both 3 to 10 times as slow (`tools/bench_beside.py`). Does
+    nothing if the user has said how they wait.
     """
     if "OMP_WAIT_POLICY" not in os.environ:
-        os.environ.setdefault("GOMP_SPINCOUNT", _SPINS)
+        os.environ.setdefault(_SPIN_COUNT, _SPINS)
+
+
+def let_idle_threads_spin() -> None:
+    """Undo `let_idle_threads_sleep`, for a program of the user's that this process becomes."""
+    if os.environ.get(_SPIN_COUNT) == _SPINS:
+        del os.environ[_SPIN_COUNT]

@@ -23,6 +23,7 @@ from hpcdi.dataclass import dataclass
 from hpcdi.env.mpi import build
 from hpcdi.env.numbering import ENV_FOLDER, ENV_INDEX, numbered
 from hpcdi.errors import LaunchError, StoreError
+from hpcdi.utils.backoff import let_idle_threads_spin
 from hpcdi.utils.disk import open_to_append
 
 _LAST_LINES, _LAST_BYTES = 20, 4096
@@ -148,6 +149,7 @@ def become_solver(place: SolverPlace, program: Program, folder: Path, rank: int)
         raise LaunchError("this process has started MPI, and cannot become a solver any more")
     program = program.prepare()
     folder.mkdir(parents=True, exist_ok=True)
+    let_idle_threads_spin()
     os.environ.update({**place.variables(), **program.variables})
     os.environ |= {ENV_INDEX: str(place.environment), ENV_FOLDER: str(folder)}
     for number in _IGNORED:  # also what it execs ignores them
