@@ -56,8 +56,9 @@ of it, what mixes values.
 
 Source code in C or Fortran computes in double precision what a policy of layers of numbers does,
 normalisation included, one observation a call; it knows no masks, discrete actions count from 0,
-and convolutions and memories have no such form. Where a
-compiler is there, it is compiled and must act as the policy does.
+those of several parts lie one behind the other, and discrete observations, convolutions and
+memories have no such form. Where a compiler is there, it is compiled and must act as the policy
+does.
 
 ONNX needs the packages onnx and onnxscript: pip install 'hpcdi[onnx]'
 

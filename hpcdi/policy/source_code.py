@@ -29,6 +29,7 @@ _NO_FORM = "has no form in C or Fortran: export it to torch or ONNX"
 _MOVES = (
     *("view", "_unsafe_view", "reshape", "permute", "squeeze", "unsqueeze", "expand", "clone"),
     *("alias", "detach", "slice", "select", "split_with_sizes", "cat", "_to_copy", "getitem"),
+    "index",
 )
 _IGNORED = "_assert_tensor_metadata"
 _EACH: dict[str, tuple[str, str]] = {
@@ -211,6 +212,8 @@ class _Translation:
             return args[0]
         if name == "getitem":
             return args[0][args[1]]
+        if name == "index" and any(isinstance(one, _Computed) for one in args[1]):
+            raise PolicyError(f"a policy that looks numbers up by computed ones {_NO_FORM}")
         if name == "cat":
             args[0] = [self._codes(one) for one in args[0]]
         else:
@@ -331,6 +334,19 @@ class _Translation:
 
     def _argmax(self, value: object, dim: int, keepdim: bool = False) -> _Computed:
         return self._reduced("argmax", value, dim, keepdim)
+
+    def _constant_pad_nd(self, given: Any, pad: Sequence[int], value: float = 0.0) -> _Computed:
+        number = int(self._codes(torch.tensor([value])))
+        places = torch.ones_like(given.codes, dtype=torch.bool)
+        is_given = torch.nn.functional.pad(places, list(pad), value=False)
+        codes = torch.full(is_given.shape, number)
+        codes[is_given] = given.codes.reshape(-1)
+        return _Computed(codes)
+
+    def _log_softmax(self, value: object, dim: int, _is_half: bool) -> _Computed:
+        above = self._each("sub", [value, self._amax(value, dim, True)], {})
+        total = self._sum(self._each("exp", [above], {}), dim, True)
+        return self._each("sub", [above, self._each("log", [total], {})], {})
 
     def _softmax(self, value: object, dim: int, _is_half: bool) -> _Computed:
         above = self._each("sub", [value, self._amax(value, dim, True)], {})

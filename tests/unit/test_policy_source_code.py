@@ -21,6 +21,15 @@ POLICIES = {
     "sac": {"action_shape": 3, **BOUNDS},
     "ppo": {**CONTINUOUS, **BOUNDS},
 }
+LEVERS = {"name": "lever", "shape": (2,), "dtype": "int64", "counts": (3, 4)}
+PUSH = {"name": "push", "shape": (1,), "low": (-1.0,), "high": (3.0,)}
+HIDDEN = {"obs_shape": 5, "encoder_hidden_size_list": [16]}
+PARTS = {
+    "levers": {**HIDDEN, "action_space": "multi_discrete", "action_shape": 7,
+               "action_leaves": [{**LEVERS, "name": ""}]},
+    "mixed": {**HIDDEN, "action_space": "mixed", "action_shape": 8,
+              "action_leaves": [LEVERS, PUSH]},
+}  # fmt: skip
 HAS = {"c": shutil.which("cc"), "fortran": shutil.which("gfortran")}
 
 
@@ -34,8 +43,12 @@ def module_of(kind: str, **settings: Any) -> Any:
 
 @pytest.mark.parametrize(
     ("kind", "language", "settings"),
-    [("dqn", "c", {}), ("ppo", "c", {"normalize": {"observation": True}}), ("sac", "fortran", {})],
-)
+    [
+        ("dqn", "c", {}), ("ppo", "c", {"normalize": {"observation": True}}),
+        ("sac", "fortran", {}), ("ppo", "c", {"model": PARTS["levers"]}),
+        ("ppo", "fortran", {"model": PARTS["mixed"]}),
+    ],
+)  # fmt: skip
 def test_what_is_compiled_acts_as_the_policy(
     kind: str, language: str, settings: dict[str, Any]
 ) -> None:
