@@ -53,7 +53,7 @@ from hpcdi.run.request import Ended, RunRequest
 from hpcdi.run.start import start
 from hpcdi.store.layout import RunLayout
 from hpcdi.types import Array
-from hpcdi.utils.backoff import let_idle_threads_sleep
+from hpcdi.utils.backoff import idle_threads_sleep
 from hpcdi.utils.curves import Curves, read_curves
 from hpcdi.utils.nested import dotted, unflatten
 
@@ -135,7 +135,6 @@ def train(
         KeyboardInterrupt: in a script; the run was ended in order, and can be resumed.
     """
     _check_place(ranks)
-    let_idle_threads_sleep()
     given: dict[str, Any] = {"seed": seed, "exp_name": exp_name, "stop_value": stop_value}
     given["max_env_step"] = max_env_step
     chosen = {_KEYWORDS[name]: value for name, value in given.items() if value is not None}
@@ -166,7 +165,8 @@ def train(
             time_limit,
         )
         try:
-            return _ended(start(request, over_ranks=ranks > 1))
+            with idle_threads_sleep():
+                return _ended(start(request, over_ranks=ranks > 1))
         except ConfigError as error:
             if not experiment or error.source != config:
                 raise
@@ -194,8 +194,8 @@ def load(
         LaunchError: there is no such policy, or it does not fit its configuration.
         ConfigError: the configuration is wrong. StoreError: the policy's file is torn.
     """
-    let_idle_threads_sleep()
-    from hpcdi.commands.saved_policy import find_policy
+    with idle_threads_sleep():
+        from hpcdi.commands.saved_policy import find_policy
 
     place = run.folder if isinstance(run, Run) else run
     file = None if config is None else str(config)

@@ -12,7 +12,7 @@ from hpcdi import __version__
 from hpcdi.commands.options import EXIT_CODES
 from hpcdi.errors import EXIT_FAILED, EXIT_INTERRUPTED, EXIT_USAGE, HpcdiError
 from hpcdi.utils import console
-from hpcdi.utils.backoff import let_idle_threads_sleep
+from hpcdi.utils.backoff import idle_threads_sleep
 
 COMMANDS = (
     "train",
@@ -81,9 +81,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         return EXIT_USAGE
     command = parser.parse_args(arguments[:1]).command
     console.prepare(is_run=command in _RUNS)
-    let_idle_threads_sleep()
     try:
-        return int(import_module(f"hpcdi.commands.{command}").main(arguments[1:]))
+        with idle_threads_sleep():
+            return int(import_module(f"hpcdi.commands.{command}").main(arguments[1:]))
     except HpcdiError as error:
         lines = map(console.escaped, str(error).split("\n"))
         sys.stderr.write(f"hpcdi {command}: " + "\n".join(lines) + "\n")

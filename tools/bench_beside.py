@@ -3,7 +3,7 @@
 Each process updates a convolutional network of Atari's size by as many threads as there are cores
 (at most 8), as `hpcdi serial` and a learner do: alone, and two of them at once. GNU's OpenMP lets
 idle threads spin for milliseconds, on cores that the other process needs; hpcdi lets them sleep
-sooner (`hpcdi.utils.backoff.let_idle_threads_sleep`). Both take turns.
+sooner (`hpcdi.utils.backoff.idle_threads_sleep`). Both take turns.
 
     python tools/bench_beside.py            about a minute
     python tools/bench_beside.py --quick
@@ -21,8 +21,9 @@ from figures import Row, at_most, parser, show
 PROGRAM = """
 import os, sys, time
 if sys.argv[1] == "hpcdi":
-    from hpcdi.utils.backoff import let_idle_threads_sleep
-    let_idle_threads_sleep()
+    from hpcdi.utils.backoff import idle_threads_sleep
+    with idle_threads_sleep():
+        import torch
 import torch
 from torch import nn
 torch.set_num_threads(min(len(os.sched_getaffinity(0)), 8))

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Protocol, TypeVar
 
 T = TypeVar("T")
@@ -77,18 +78,25 @@ def wait_s(seconds: float) -> None:
     time.sleep(seconds)
 
 
-def let_idle_threads_sleep() -> None:
-    """Let idle threads of OpenMP sleep soon; call it before torch is imported.
+@contextmanager
+def idle_threads_sleep() -> Iterator[None]:
+    """Let idle threads of OpenMP sleep soon, where torch is imported in it.
 
     They spin for longer than most layers take, on cores that others need: a second run with
     pictures beside the first made both 3 to 10 times as slow (`tools/bench_beside.py`). Does
     nothing if the user has said how they wait.
     """
-    if "OMP_WAIT_POLICY" not in os.environ:
-        os.environ.setdefault(_SPIN_COUNT, _SPINS)
+    is_said = not os.environ.keys().isdisjoint(("OMP_WAIT_POLICY", _SPIN_COUNT))
+    if not is_said:
+        os.environ[_SPIN_COUNT] = _SPINS
+    try:
+        yield
+    finally:
+        if not is_said:
+            os.environ.pop(_SPIN_COUNT, None)
 
 
 def let_idle_threads_spin() -> None:
-    """Undo `let_idle_threads_sleep`, for a program of the user's that this process becomes."""
+    """Undo `idle_threads_sleep`, for a program of the user's that this process becomes."""
     if os.environ.get(_SPIN_COUNT) == _SPINS:
         del os.environ[_SPIN_COUNT]

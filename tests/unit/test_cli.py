@@ -15,7 +15,7 @@ import pytest
 import hpcdi
 from hpcdi import cli
 from hpcdi.run import run_folder
-from hpcdi.utils.backoff import let_idle_threads_spin
+from hpcdi.utils.backoff import idle_threads_sleep, let_idle_threads_spin
 
 ROOT = Path(__file__).parent.parent.parent
 ATARI = importlib.util.find_spec("ale_py") is not None
@@ -313,10 +313,10 @@ def test_threads_of_a_run_leave_cores_to_a_second_one(monkeypatch: pytest.Monkey
     )
     assert "GOMP_SPINCOUNT = '2000'" in said.stderr, said.stderr
 
-    cli.main(["status", "nowhere"])
-    assert os.environ["GOMP_SPINCOUNT"] == "2000"
-    let_idle_threads_spin()  # before a program of the user's takes this process
-    assert "GOMP_SPINCOUNT" not in os.environ
+    with idle_threads_sleep():
+        assert os.environ["GOMP_SPINCOUNT"] == "2000"
+        let_idle_threads_spin()  # before a program of the user's takes this process
+        assert "GOMP_SPINCOUNT" not in os.environ
     monkeypatch.setenv("OMP_WAIT_POLICY", "active")  # the user's word counts
-    cli.main(["status", "nowhere"])
-    assert "GOMP_SPINCOUNT" not in os.environ
+    with idle_threads_sleep():
+        assert "GOMP_SPINCOUNT" not in os.environ
