@@ -45,14 +45,17 @@ def main() -> None:
     parser.add_argument("--only", type=int, metavar="N", help="run one experiment, and say all")
     given = parser.parse_args()
     folder = Path(tempfile.mkdtemp(prefix="fuzz_runs_"))
-    if given.only is not None:
-        sys.exit(0 if passes(given.only, folder, says_all=True) else 1)
     until, number, failed = time.monotonic() + 60 * given.minutes, given.first, 0
-    while time.monotonic() < until:
-        failed += not passes(number, folder)
-        number += 1
-    print(f"{number - given.first} experiments, {failed} failed; folders of these: {folder}")
-    sys.exit(1 if failed else 0)
+    if given.only is not None:
+        failed += not passes(given.only, folder, says_all=True)
+    else:
+        while time.monotonic() < until:
+            failed += not passes(number, folder)
+            number += 1
+        print(f"{number - given.first} experiments, {failed} failed")
+    if failed:
+        sys.exit(f"what has failed lies in {folder}")
+    folder.rmdir()
 
 
 def passes(number: int, folder: Path, *, says_all: bool = False) -> bool:

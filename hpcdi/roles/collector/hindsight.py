@@ -14,6 +14,7 @@ Environments follow gymnasium-robotics: observations are a Dict with ``achieved_
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from types import MappingProxyType
 from typing import Any, NamedTuple, Protocol
 
@@ -142,14 +143,12 @@ class Hindsight:
         """
         if method in self._judge_one:
             return self._of_each(method, reached, goals)
-        try:
+        with suppress(EnvError):  # it may be written for one goal, which else says what is wrong
             is_there, said = self._envs.call(0, method, reached, goals, {})
-        except EnvError:  # it may be written for one goal
-            is_there, said = True, None
-        if not is_there:
-            return None
-        if np.shape(said) == (len(goals),) and self._is_of_rows(method, said, reached, goals):
-            return np.asarray(said)
+            if not is_there:
+                return None
+            if self._is_of_rows(method, said, reached, goals):
+                return np.asarray(said)
         self._judge_one.add(method)
         return self._of_each(method, reached, goals)
 
@@ -158,10 +157,12 @@ class Hindsight:
         return np.array([self._envs.call(0, method, *pair, {})[1] for pair in each])
 
     def _is_of_rows(self, method: str, said: Any, reached: Array, goals: Array) -> bool:
-        """Returns whether a method says the same of fewer rows; looked at once.
+        """Returns whether a method has judged rows: of fewer it says the same, which is asked once.
 
         What is written for one goal may return an array that only looks like one of rows.
         """
+        if np.shape(said) != (len(goals),):
+            return False
         if method in self._judge_rows or len(goals) == 1:
             return True
         _, of_others = self._envs.call(0, method, reached[1:], goals[1:], {})
