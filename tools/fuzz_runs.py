@@ -1,10 +1,10 @@
 """Short runs of experiments that are drawn by chance: what is accepted runs, in every mode.
 
-An experiment is drawn by its number: an odd environment (`odd_envs`), alone, with goals or as a
-team, an algorithm that takes its spaces, and settings. It runs for some hundred steps in one
-process or over ranks; then it is resumed, perhaps in the other mode, evaluated, and exported as
-PyTorch, C or Parquet. What ends in another way than well, or by a refusal of the configuration by
-name (exit code 2), is printed with what it said, and its folder is kept.
+An experiment is drawn by its number: an odd environment (`odd_envs`), alone, with goals, as a
+team or a league, an algorithm that takes its spaces, and settings. It runs for some hundred steps
+in one process or over ranks; then it is resumed, perhaps in the other mode, evaluated, and exported
+as PyTorch, C or Parquet. What ends in another way than well, or by a refusal of the configuration
+by name (exit code 2), is printed with what it said, and its folder is kept.
 
     python tools/fuzz_runs.py                          ten minutes, from number 0
     python tools/fuzz_runs.py --first 500 --minutes 60
@@ -63,8 +63,9 @@ def passes(number: int, folder: Path, *, says_all: bool = False) -> bool:
     rng, here = random.Random(number), folder / str(number)
     here.mkdir()
     config, run = here / "experiment.yaml", here / "run"
-    config.write_text(yaml.safe_dump(experiment(rng)))
-    for words in commands(rng, config, run):
+    drawn = experiment(rng)
+    config.write_text(yaml.safe_dump(drawn))
+    for words in commands(rng, drawn, config, run):
         code, said = hpcdi(words)
         is_well = code == 0 and "Traceback" not in said
         is_refused = code == 2 and str(config) in words and "Traceback" not in said
@@ -78,22 +79,27 @@ def passes(number: int, folder: Path, *, says_all: bool = False) -> bool:
     return True
 
 
-def commands(rng: random.Random, config: Path, run: Path) -> Iterator[list[str]]:
+def commands(rng: random.Random, drawn: Settings, config: Path, run: Path) -> Iterator[list[str]]:
     """Yields the words of each command."""
-    ranks = {"serial": [], "train": ["-n", "3"]}
+    learners = drawn["policy"]["learn"].get("learner", {}).get("learner_num", 1)
+    ranks = {"serial": [], "train": ["-n", str(learners + 2)]}
     mode = rng.choice(["serial", "train"])
     yield [mode, str(config), "--run-dir", str(run), *ranks[mode]]
     if rng.random() < 0.6:
         mode = rng.choice(["serial", "train"])
         longer = "policy.other.commander.max_env_step=600"
         yield [mode, "--resume", str(run), longer, *ranks[mode]]
+    is_league = drawn["env"]["type"] == "pettingzoo"
     after = rng.random()
     if after < 0.4:
-        yield ["eval", str(run), "--episodes", "2"]
+        players = ["--player", "main", "--against", "random"] if is_league else []
+        yield ["eval", str(run), "--episodes", "2", *players]
     elif after < 0.7:
         yield ["export", str(run), "-o", str(run / "policy.pt2")]
     elif after < 0.8:
         yield ["inspect", str(run)]
+    elif is_league:
+        yield ["league", str(run), *rng.choice([[], ["--cross-play", "--games", "2"]])]
 
 
 def hpcdi(words: list[str]) -> tuple[int, str]:
@@ -118,13 +124,13 @@ def hpcdi(words: list[str]) -> tuple[int, str]:
 
 def experiment(rng: random.Random) -> Settings:
     """Draw an experiment."""
-    env, policy = rng.choice([alone, alone, with_goals, team])(rng)
+    env, policy = rng.choice([alone, alone, with_goals, team, game, game])(rng)
     env |= {"collector_env_num": rng.choice([1, 3, 4]), "evaluator_env_num": rng.choice([1, 2])}
     env |= {"evaluator_episode_num": rng.choice([1, 2])}
     if rng.random() < 0.25:
         env["manager"] = {"type": "subprocess"}
     policy["eval"] = {"every": "150 env_steps"}
-    policy.setdefault("other", {})["commander"] = {"max_env_step": 300}
+    policy.setdefault("other", {}).setdefault("commander", {})["max_env_step"] = 300
     drawn: Settings = {"exp_name": "fuzz", "seed": rng.randrange(100), "env": env, "policy": policy}
     if rng.random() < 0.4:
         drawn["system"] = {"transport": rng.choice(["files", "memory", "mpi"])}
@@ -204,6 +210,47 @@ def team(rng: random.Random) -> tuple[Settings, Settings]:
         policy["learn"]["replay_ratio"] = rng.choice([1, 4])
         policy["priority"] = rng.random() < 0.3
     return {"type": "team", "env_id": "odd_envs:OddTeam", "kwargs": kwargs}, policy
+
+
+def game(rng: random.Random) -> tuple[Settings, Settings]:
+    """A league: two or more players of one kind, in turns or at once."""
+    acts = rng.choice([*DISCRETE, *DISCRETE, *ACTIONS])
+    masks, in_turns = acts in DISCRETE and rng.random() < 0.4, rng.random() < 0.6
+    groups = {"red": [rng.choice([2, 2, 2, 3]), rng.choice(list(OBSERVATIONS)), acts]}
+    kwargs = {"groups": groups, "longest": rng.choice([1, 4, 12]), "masks": masks}
+    kwargs["leaves"] = rng.random() < 0.3
+    if not in_turns:
+        kwargs["comes"] = rng.random() < 0.2
+    kinds = ["ppo", "ppo", "impala"]
+    if acts in DISCRETE:
+        kinds += [*VALUES, "r2d2", "discrete_sac"]
+    elif acts in BOUNDED:
+        kinds += ["sac", "td3", "tqc"]
+    policy = of_kind(rng, rng.choice(kinds))
+    kind = policy["type"]
+    if kind == "r2d2" or (kind in ("ppo", "impala") and rng.random() < 0.4):
+        remember(rng, policy)
+    if kind == "r2d2":
+        policy["collect"]["stride"] = 2
+        policy["learn"]["burn_in"] = rng.choice([0, 1])
+    elif kind == "impala":
+        policy["collect"].setdefault("unroll_len", 4)
+    league: Settings = {
+        "matchmaking": rng.choice(["self_play", "fictitious", "pfsp", "variance"]),
+        "self_play": rng.choice([0.0, 0.5, 1.0]), "freeze_steps": rng.choice([50, 100, 1000]),
+    }  # fmt: skip
+    commander: Settings = {"type": "one_vs_one", "collector_task_space": None, "league": league}
+    if rng.random() < 0.4:
+        roles = rng.choice([["main_exploiter"], ["league_exploiter"], ["main_exploiter"] * 2])
+        league["players"] = {"main": "main"} | {f"e{i}": role for i, role in enumerate(roles)}
+        league["reset_probability"] = rng.choice([0.0, 1.0])
+        commander["learner_task_space"] = 1 + len(roles)
+        policy["learn"]["learner"] = {"learner_num": 1 + len(roles)}
+    if rng.random() < 0.3:
+        league["fixed"] = {"chance": "random"}
+    policy.setdefault("other", {})["commander"] = commander
+    name = "odd_envs:OddTurns" if in_turns else "odd_envs:OddTeam"
+    return {"type": "pettingzoo", "env_id": name, "kwargs": kwargs}, policy
 
 
 def of_kind(rng: random.Random, kind: str) -> Settings:

@@ -229,3 +229,58 @@ class OddTeam:
 
     def close(self) -> None:
         """Nothing is open."""
+
+
+class OddTurns(OddTeam):
+    """The same players, who act one after the other in an order that is drawn (PettingZoo's AEC).
+
+    Rewards come to all players after each step, also to those whose turn it is not.
+    """
+
+    def agent_iter(self) -> Any:
+        """Players, as their turns come."""
+        while self.agents:
+            yield self.agent_selection
+
+    def reset(self, seed: int | None = None, options: Any = None) -> Any:
+        """Begin an episode."""
+        super().reset(seed=seed, options=options)
+        self.agents = list(self.possible_agents)
+        self.rewards, self.infos = dict.fromkeys(self.agents, 0.0), {n: {} for n in self.agents}
+        self.terminations = dict.fromkeys(self.agents, False)
+        self.truncations = dict.fromkeys(self.agents, False)
+        self._views = {name: self._seen(name) for name in self.agents}
+        self._choose()
+
+    def _choose(self) -> None:
+        """The players whose episode is over are next, then any."""
+        over = [n for n in self.agents if self.terminations[n] or self.truncations[n]]
+        if names := over or self.agents:
+            self.agent_selection = names[int(self._rng.integers(len(names)))]
+
+    def observe(self, name: str) -> Any:
+        """What a player sees."""
+        return self._views[name]
+
+    def step(self, action: Any) -> Any:
+        """Let the player act whose turn it is; one whose episode is over goes, by None."""
+        name = self.agent_selection
+        if self.terminations[name] or self.truncations[name]:
+            assert action is None, f"{action!r} of {name}, whose episode is over"
+            self.agents.remove(name)
+            self.rewards = dict.fromkeys(self.agents, 0.0)
+            return self._choose()
+        check_action(self.action_spaces[name], action, self._masks.get(name))
+        self._step += 1
+        self.rewards = {n: float(self._rng.normal()) for n in self.agents}
+        self._views = {n: self._seen(n) for n in self.agents}
+        if self._step >= self._end:
+            ends = self.terminations if self._end % 2 == 0 else self.truncations
+            ends.update(dict.fromkeys(self.agents, True))
+        elif self._leaves and self._rng.random() < 0.15:
+            self.terminations[self.agents[int(self._rng.integers(len(self.agents)))]] = True
+        return self._choose()
+
+    def render(self) -> Any:
+        """A picture."""
+        return np.zeros((16, 16, 3), np.uint8)

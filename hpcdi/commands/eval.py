@@ -26,6 +26,7 @@ from hpcdi.env.manager import EnvManager
 from hpcdi.errors import EXIT_DONE
 from hpcdi.league.battle_agent import OPPONENTS, BattleAgent, Players
 from hpcdi.policy.exploration import RandomActor
+from hpcdi.policy.spaces import with_bounds
 from hpcdi.roles.collector.evaluation import evaluate, quotas
 from hpcdi.roles.collector.loop import Loop, policy_loop
 from hpcdi.run.experiment import evaluation_goal
@@ -233,7 +234,7 @@ def loop_of(
     """Returns who plays in environments; in a battle the others act at random, as in training."""
     if envs.seats < 2:
         return policy_loop(envs, loaded.actor), {}
-    random = RandomActor(loaded.spaces, seed)
+    random = RandomActor(with_bounds(loaded.spaces), seed)
     players = Players(".", partial(versus.frozen, loaded, seed), random, seed, 0)
     agent = BattleAgent(
         envs.env_num, envs.facts.teams, loaded.actor, players, np.random.default_rng(seed), _first

@@ -34,6 +34,7 @@ from hpcdi.league.battle_agent import (
 from hpcdi.policy.base import Actor, actor_of
 from hpcdi.policy.create import create_policy
 from hpcdi.policy.exploration import RandomActor
+from hpcdi.policy.spaces import with_bounds
 from hpcdi.roles.collector.evaluation import evaluate
 from hpcdi.roles.collector.loop import Loop
 from hpcdi.run.run_folder import short
@@ -89,7 +90,7 @@ def play(given: argparse.Namespace) -> int:
         "in all seats"
     )
     say(f"  games        {result.games}: {wins} won, {draws} drawn, {losses} lost")
-    say(f"  score        {result.score:.3f} ± {result.std_error:.3f}")
+    say(f"  score        {result.score:.3f} ± {spread_text(result.std_error, 3)}")
     say(f"  mean return  {human_return(float(result.own.mean()))}")
     if video is not None:
         say(f"  video        {short(video)}: {on_it}")
@@ -150,6 +151,11 @@ class Result:
             "games": self.games, "wins": wins, "draws": draws, "losses": losses,
             "score": self.score, "score_std_error": self.std_error,
         }  # fmt: skip
+
+
+def spread_text(error: float, digits: int) -> str:
+    """Returns a standard error for people: ``?`` where it is not known."""
+    return "?" if np.isnan(error) else f"{error:.{digits}f}"
 
 
 class PartlyRandom:
@@ -245,7 +251,7 @@ class Arena(Closing):
         self._manager = create_env_manager(env, evaluate=True, policy=config.policy, seed=envs)
         self._manager.launch()
         draws, random, scripts = loops.spawn(3)
-        self._random = RandomActor(self._loaded.spaces, random)
+        self._random = RandomActor(with_bounds(self._loaded.spaces), random)
         self._sources = Players(
             str(self._layout.root), self._made, self._random, scripts, _KEPT_BYTES
         )

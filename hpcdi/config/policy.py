@@ -719,6 +719,7 @@ class ContinuousModelConfig(ModelConfig):
 
     action_low: tuple[float, ...] = setting((), "lower bounds of an action, flat")
     action_high: tuple[float, ...] = setting((), "upper bounds of an action, flat")
+    action_dtype: str = setting("", "dtype of an action; whole numbers are rounded to")
     encoder_hidden_size_list: tuple[int, ...] = setting(
         (256, 256), "sizes of the hidden layers", minimum=1
     )

@@ -40,6 +40,10 @@ Origin = Mapping[str, Sequence[float]]
 """What is subtracted from observations, by column: one number, or one for each component."""
 COARSE_FROM = 1e5
 """Numbers from here on are in steps of 0.008 in float32."""
+_FAR = (np.dtype(np.int32), np.dtype(np.int64))
+"""Whole numbers that may have an origin; they are stored as they are, less that."""
+_WHOLE_COARSE_FROM = 2.0**24
+"""Whole numbers from here on are not all in float32."""
 _NO_ORIGIN: Origin = {}
 _MOST_OF_ORIGIN = 4096
 """Numbers of an observation beyond which it gets no origin by itself."""
@@ -68,8 +72,9 @@ def leaves_of(root: str, space: object, path: Path = ()) -> Iterator[tuple[Leaf,
     children = children_of(space)
     if children is not None:
         for key, child in children:
-            if "/" in str(key):
-                raise EnvError(f"a key of a Dict space contains '/': {key!r}; rename it")
+            if "/" in str(key) or not str(key):
+                wrong = "contains '/'" if str(key) else "is empty"
+                raise EnvError(f"a key of a Dict space {wrong}: {key!r}; rename it")
             yield from leaves_of(root, child, (*path, key))
         return
     yield _leaf(root, space, "/".join(map(str, path))), path
@@ -94,6 +99,43 @@ def _leaf(root: str, space: object, name: str) -> Leaf:
         )
     kept = tuple(starts) if any(starts) else ()
     return Leaf(name, space.shape or (), str(np.dtype(space.dtype)), tuple(counts), kept)
+
+
+def entries_of_mask(space: object) -> int:
+    """Returns the entries of a mask's space: of an array, or of a Tuple or Dict of such.
+
+    Raises:
+        EnvError: it has another part.
+    """
+    children = children_of(space)
+    if children is not None:
+        return sum(entries_of_mask(child) for _, child in children)
+    if not isinstance(space, of_gymnasium.Box | of_gymnasium.MultiBinary):
+        raise EnvError(
+            f"its masks of actions are {space}: have a MultiBinary, a Box, or a Tuple or Dict of "
+            "these, one for each discrete component"
+        )
+    return math.prod(space.shape)
+
+
+def entries_in_mask(space: object, mask: Any, rows: tuple[int, ...] = ()) -> Array:
+    """Returns a mask, or those of several rows, side by side: [*rows, entries].
+
+    Raises:
+        EnvValueError: it is not as its space says.
+    """
+    children = children_of(space)
+    try:
+        if children is not None:
+            parts = [entries_in_mask(child, pick(mask, (key,)), rows) for key, child in children]
+            return np.concatenate(parts, axis=-1)
+        numbers = as_numbers(mask)
+        return numbers.reshape(*rows, math.prod(numbers.shape[len(rows) :]))
+    except (KeyError, IndexError, TypeError, ValueError) as error:
+        raise EnvValueError(
+            f"{ACTION_MASK}: {described(mask)}, the space says {space}: the environment, or a "
+            "wrapper, must set its space to what it returns"
+        ) from error
 
 
 def split_mask(space: object) -> tuple[Any, Any]:
@@ -131,9 +173,21 @@ def read_spaces(observation: object, action: object) -> Spaces:
     return Spaces(seen.leaves, acts.leaves, is_masked=seen.mask > 0)
 
 
+def coarse_from(dtype: np.dtype[Any]) -> float:
+    """Returns from where on networks, which see float32, tell numbers of a dtype hardly apart."""
+    if dtype.kind == "f":
+        return COARSE_FROM
+    return _WHOLE_COARSE_FROM if dtype.itemsize >= 4 and dtype.kind in "iu" else math.inf
+
+
 def stored_dtype(dtype: Any) -> str:
     """Returns the dtype in which observations are stored: float64 becomes float32, others stay."""
-    return "float32" if np.dtype(dtype) == np.float64 else str(np.dtype(dtype))
+    return "float32" if _is_double(np.dtype(dtype)) else str(np.dtype(dtype))
+
+
+def _is_double(dtype: np.dtype[Any]) -> bool:
+    """Returns whether a dtype of floats has more digits than float32."""
+    return dtype.kind == "f" and dtype.itemsize >= 8
 
 
 def origin_of(
@@ -149,10 +203,11 @@ def origin_of(
     found: dict[str, tuple[float, ...]] = {}
     for field in Space.of_observations(space).fields:
         numbers = np.asarray(pick(value, field.path))
-        if field.dtype.kind != "f" or numbers.dtype != np.float64:
+        is_number = field.dtype.kind == "f" and _is_double(numbers.dtype)
+        if not is_number and (field.dtype not in _FAR or field.is_discrete):
             continue
-        numbers = numbers[0] if is_of_several else numbers
-        is_far = np.isfinite(numbers) & (np.abs(numbers) >= COARSE_FROM)
+        numbers = (numbers[0] if is_of_several else numbers).astype(np.float64)
+        is_far = np.isfinite(numbers) & (np.abs(numbers) >= coarse_from(field.dtype))
         if not is_far.any() or numbers.size > _MOST_OF_ORIGIN:
             continue
         origin = np.where(is_far, np.round(np.where(is_far, numbers, 0.0), -3), 0.0).ravel()
@@ -171,10 +226,13 @@ def _origin_in(origin: Origin, leaf: Leaf, column: str) -> Array | None:
     if given is None:
         return None
     numbers = np.asarray(given, np.float64).ravel()
-    if numbers.size not in (1, math.prod(leaf.shape)) or np.dtype(leaf.dtype).kind != "f":
+    dtype = np.dtype(leaf.dtype)
+    if numbers.size not in (1, math.prod(leaf.shape)) or not (dtype.kind == "f" or dtype in _FAR):
         raise EnvError(f"env.origin.{column} has {numbers.size} numbers, and that is {leaf}")
     if not numbers.any():
         return None
+    if dtype.kind == "i":
+        numbers = np.rint(numbers).astype(np.int64)
     return np.broadcast_to(
         numbers if numbers.size == 1 else numbers.reshape(leaf.shape), leaf.shape
     )
@@ -189,7 +247,7 @@ class Field:
         leaf: shape and dtype of a row, and the values of a discrete one.
         start: the first of a discrete action's values in the environment; None: 0.
         limits: of whole numbers, both included; None: none but those of the dtype.
-        is_mask: of legal actions; 0 and 1 of any dtype.
+        mask: the space of masks of legal actions, 0 and 1 of any dtype; None: it is none.
         origin: is subtracted from values, in float64; None: nothing is.
 
     Attributes:
@@ -204,19 +262,20 @@ class Field:
         start: Array | None = None,
         limits: tuple[Any, Any] | None = None,
         *,
-        is_mask: bool = False,
+        mask: Any = None,
         origin: Array | None = None,
     ) -> None:
         self.origin = origin
         self.name, self.path, self.start = name, path, start
         self.shape, self.dtype = leaf.shape, np.dtype(leaf.dtype)
-        self._is_mask = is_mask
+        self._is_mask, self._mask = mask is not None, mask
         self._limits = limits
         if self.dtype.kind in "biu" and limits is None:
             whole = (0, 1) if self.dtype.kind == "b" else _range_of(self.dtype)
             self._limits = whole
         self._is_number = not self.shape and self.dtype.kind in "iu"
         # any value of its own dtype and shape is right, and stored as it is
+        self.is_discrete = bool(leaf.counts)
         self._takes_all = origin is None and (self.dtype.kind == "f" or self._is_within(self.dtype))
         # of the last array of one row, and of several, that needed no other look
         self._known: dict[bool, tuple[Any, tuple[int, ...], bool]] = {}
@@ -255,6 +314,8 @@ class Field:
             self._check_limits(array, is_one)
         if self.origin is not None:
             array = array - self.origin
+            if self.dtype == np.int32:
+                array = array.clip(*_range_of(self.dtype))
         if array.dtype is column.dtype:
             column[at] = array
         else:
@@ -263,13 +324,15 @@ class Field:
 
     def value(self, column: Array, at: At, from_zero: bool = False) -> Any:
         """Returns a copy of its part of a row, or of all; see `Space.value`."""
-        value = column if at is ... else column[at]
+        value = as_dtype(column if at is ... else column[at], self.dtype)
         if self.start is not None and not from_zero:
-            return value + self.start
+            return (value + self.start).astype(self.dtype)
         return value.copy() if value.ndim else value
 
     def _fitting(self, value: object, shape: tuple[int, ...], is_one: bool) -> tuple[Array, bool]:
         """Returns a value as an array of a shape; and whether its dtype is within the limits."""
+        if self._is_mask:
+            value = entries_in_mask(self._mask, value, () if is_one else shape[:1])
         try:
             array = as_numbers(value)
         except ValueError as error:
@@ -352,7 +415,7 @@ class Space:
         is_seen = root == "observation"
         stores = is_seen and not as_is
         self.leaves = tuple(_as_stored(leaf) if stores else leaf for leaf, _ in found)
-        self.mask = 0 if mask is None else math.prod(mask.shape)
+        self.mask = 0 if mask is None else entries_of_mask(mask)
         self.fields = [
             Field(
                 leaf.column(root), (*prefix, *path), stored,
@@ -364,7 +427,7 @@ class Space:
         ]  # fmt: skip
         if self.mask:
             leaf = Leaf(ACTION_MASK, (self.mask,), "bool")
-            self.fields.append(Field(ACTION_MASK, (ACTION_MASK,), leaf, is_mask=True))
+            self.fields.append(Field(ACTION_MASK, (ACTION_MASK,), leaf, mask=mask))
         self._by_path = {field.path: field for field in self.fields}
         self._has_starts = any(field.start is not None for field in self.fields)
         self._space = space
@@ -411,20 +474,26 @@ class Space:
         return {field.name: np.zeros((rows, *field.shape), field.dtype) for field in self.fields}
 
     def coarse(self) -> list[str]:
-        """Returns the columns that the environment has as float64, and rows as float32."""
+        """Returns the columns of which networks may see, in float32, less than there was."""
         return [
             field.name
             for field in self.fields
-            if field.dtype == np.float32
-            and np.dtype(pick_space(self._space, field.path).dtype) == np.float64
+            if (
+                field.dtype == np.float32
+                and _is_double(np.dtype(pick_space(self._space, field.path).dtype))
+            )
+            or (field.dtype.kind in "iu" and field.dtype.itemsize >= 4 and not field.is_discrete)
         ]
 
     def may_be_coarse(self) -> bool:
         """Decides whether bounds allow numbers that float32 would round to coarse steps."""
         for field in self.fields:
-            if field.dtype.kind == "f":
+            if field.dtype.kind in "fiu" and not (field.is_discrete or field.name == ACTION_MASK):
                 space = pick_space(self._space, field.path)
-                if max(-np.min(space.low, initial=0), np.max(space.high, initial=0)) >= COARSE_FROM:
+                most = max(
+                    -float(np.min(space.low, initial=0)), float(np.max(space.high, initial=0))
+                )
+                if most >= coarse_from(field.dtype):
                     return True
         return False
 
@@ -522,8 +591,10 @@ class Space:
             return value
 
         def leaf_at(path: Path) -> Any:
-            start = self._by_path[path].start
-            return pick(value, path) if start is None else pick(value, path) + sign * start
+            field, part = self._by_path[path], pick(value, path)
+            if field.start is None:
+                return part
+            return (part + sign * field.start).astype(getattr(part, "dtype", field.dtype))
 
         return _built(self._space, (), leaf_at)
 
@@ -588,6 +659,8 @@ def number_of(value: object, name: str = "reward") -> float:
     """
     if not isinstance(value, _NUMBERS):
         value = _one(value, name, "one number")
+    elif isinstance(value, np.floating):
+        value = float(value)
     if -_MOST <= value <= _MOST:
         return float(value)
     if value > _MOST:
@@ -669,6 +742,15 @@ def _of_each(name: str, value: object, rows: int) -> Array:
             f"{name}: {described(value)}, and must be one of each of {rows} environments"
         )
     return array.reshape(rows)
+
+
+def as_dtype(numbers: Array, dtype: np.dtype[Any]) -> Array:
+    """Returns numbers in a dtype; into whole ones they are rounded, not cut off."""
+    if numbers.dtype == dtype:
+        return numbers
+    if dtype.kind in "biu" and numbers.dtype.kind == "f":
+        numbers = np.rint(numbers)
+    return numbers.astype(dtype)
 
 
 def as_numbers(value: Any) -> Array:
@@ -776,11 +858,17 @@ def number_in(info: object, name: str) -> float:
 
 
 def _number(value: Any) -> float | None:
-    if isinstance(value, int | float | np.number | np.bool_):
+    if value.__class__ is float:
         return float(value)
-    if getattr(value, "size", 0) == 1 and getattr(value, "dtype", np.dtype("O")).kind in "biuf":
-        return float(value.item())
-    return None
+    if not isinstance(value, int | float):  # numpy's, or a tensor
+        kind = getattr(getattr(value, "dtype", None), "kind", "")
+        if not kind or kind not in "biuf" or getattr(value, "size", 0) != 1:
+            return None
+        value = value.item()
+    try:
+        return float(value)
+    except OverflowError:
+        return math.inf if value > 0 else -math.inf
 
 
 def pick(value: Any, path: Iterable[Any]) -> Any:

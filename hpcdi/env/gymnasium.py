@@ -6,6 +6,7 @@ import contextlib
 import copy
 import dataclasses
 import importlib.util
+import inspect
 import re
 import sys
 from collections.abc import Iterator
@@ -138,20 +139,35 @@ def refuse_spaces(env_id: str, error: EnvError) -> ConfigError:
 
 _OF_MAKE = ("id", "num_envs", "vectorization_mode", "vector_kwargs", "wrappers")
 """Names of arguments of `gymnasium.make` and `make_vec`, which an environment may have, too."""
+_LIMIT = "max_episode_steps"
 
 
 def _called(cfg: GymnasiumConfig) -> tuple[EnvSpec | str, dict[str, Any]]:
     """Returns what gymnasium makes, and the keyword arguments for it."""
     spec, given = _class_spec(cfg.env_id), numbered(cfg.kwargs)
     kwargs = {name: value for name, value in given.items() if name not in _OF_MAKE}
-    if len(kwargs) == len(given):
+    others = {name: given[name] for name in given.keys() - kwargs.keys()}
+    if not others and _LIMIT not in given:
         return spec or cfg.env_id, kwargs
     spec = copy.deepcopy(spec or gymnasium.spec(cfg.env_id.rpartition(":")[2]))
-    others = {name: given[name] for name in given.keys() - kwargs.keys()}
     entry: Any = spec.entry_point
     entry = load_env_creator(entry) if isinstance(entry, str) else entry
+    if _LIMIT in given and _has_argument(entry, _LIMIT):
+        others[_LIMIT] = given[_LIMIT]  # gymnasium keeps to it, and does not tell the environment
+    if not others:
+        return spec, kwargs
     spec.entry_point = partial(entry, **others)
     return spec, kwargs
+
+
+def _has_argument(make: Any, name: str) -> bool:
+    """Returns whether what makes an environment has an argument of this name."""
+    if isinstance(make, partial) and make.func is made_by:
+        make = make.args[0]
+    try:
+        return name in inspect.signature(make).parameters
+    except (TypeError, ValueError):  # of what is written in C
+        return False
 
 
 def _class_spec(env_id: str) -> EnvSpec | None:

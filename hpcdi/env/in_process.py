@@ -33,6 +33,7 @@ from hpcdi.env.contract import (
     Put,
     Results,
     Space,
+    as_dtype,
     number_in,
     numbers_in,
     parts_of_reset,
@@ -607,7 +608,8 @@ class SingleEnvs:
         all_begin = all_of(began)
         for name, column in action.items():  # other rows may not have read theirs yet
             mine = ... if all_begin else began
-            arrays.action[name][mine] = column[mine]
+            given = arrays.action[name]
+            given[mine] = as_dtype(column[mine], given.dtype)
         if self._untold:
             self._tell()
         into = 1 - self._slot if self._landing is None else 0

@@ -37,7 +37,7 @@ from hpcdi.env.base import (
     EnvFailure,
     EpisodeStart,
 )
-from hpcdi.env.contract import COARSE_FROM, Space, read_spaces
+from hpcdi.env.contract import Space, coarse_from, read_spaces
 from hpcdi.env.renewal import Renewal
 from hpcdi.env.seeds import SeedStreams
 from hpcdi.errors import EnvError, EnvValueError
@@ -46,7 +46,7 @@ from hpcdi.utils.backoff import wait_s
 from hpcdi.utils.lifetime import Closing
 from hpcdi.utils.log import LOGGER
 from hpcdi.utils.processes import tree_bytes
-from hpcdi.utils.truths import all_of
+from hpcdi.utils.truths import all_of, any_of
 
 ResetParam = Mapping[int, Mapping[str, Any] | None]
 """Environments to reset; each with None, or with its ``seed`` and ``options``."""
@@ -261,6 +261,7 @@ class EnvManager(Closing):
         self._record = self._new_record()
         self._renewal = Renewal(self._settings.renewal, self.env_num, self._bytes_of)
         self._turns, self._episodes = Turns(0), EpisodeCounter(self.env_num, quota=episode_num)
+        self._waiting = np.zeros(self.env_num, dtype=bool)  # cut, and not yet reset
         self._is_running = False
         self._over = np.zeros(0, dtype=bool)  # of the last step
         self._steps = 0
@@ -456,7 +457,10 @@ class EnvManager(Closing):
         """See `Envs.ready`."""
         self._check_running()
         acts, episodes = self._backend.acts, self._episodes
-        return acts & episodes.open() if episodes.is_limited else acts
+        if not episodes.is_limited:
+            return acts
+        is_open = episodes.open()
+        return acts & is_open & ~self._waiting if any_of(self._waiting) else acts & is_open
 
     def step(self, action: Columns) -> Step:
         """Step the rows that are ready; `observation` moves on.
@@ -484,6 +488,7 @@ class EnvManager(Closing):
         if failures:
             failed = self._failed_rows(failures)
             step = step._replace(over=step.over & ~failed, ended=step.ended & ~failed)
+        step = _with_choice(step) if ACTION_MASK in step.successor else step
         cut = self._too_long(step) if failed is None else []
         if cut:
             step = self._cut(step, cut)
@@ -494,8 +499,8 @@ class EnvManager(Closing):
             self._record.good(np.flatnonzero(step.over) % self.env_num)
         if failed is not None:
             self._recover(failures, failed)
-        if cut and backend.resets_alone:
-            self._begin({env: self._start(env, {}) for env in cut if episodes.left[env] > 0})
+        if cut or any_of(self._waiting):
+            self._begin_after(cut)
         if self._renewal.is_on and step.ends:
             self._renew([env for env in step.ends if env not in cut])
         return Step(
@@ -550,6 +555,21 @@ class EnvManager(Closing):
             truncated=step.truncated | rows, ended=step.ended | rows,
             ends={**step.ends, **dict.fromkeys(envs, numbers)},
         )  # fmt: skip
+
+    def _begin_after(self, cut: Sequence[int]) -> None:
+        """Have environments whose episodes were cut begin their next ones.
+
+        Where they are reset together alone, those that were cut wait until no other plays.
+        """
+        episodes = self._episodes
+        if self._backend.resets_alone:
+            self._begin({env: self._start(env, {}) for env in cut if episodes.left[env] > 0})
+            return
+        self._waiting[cut] = True  # its next one would begin in the middle of this one
+        if not (episodes.open(rows=False) & ~self._waiting).any():
+            self._backend.turn_over()  # what was handed out stays as it is
+            self._begin(self._starts_of_all({}, exists=True))
+            self._waiting[:] = False
 
     @property
     def stepped(self) -> int:
@@ -735,19 +755,25 @@ class EnvManager(Closing):
             space = Space.of_observations(facts.observation_space, origin=origin)
             self._bounds, self._coarse = space.bounds(), space.coarse()
         for name in self._coarse:
-            most = float(np.abs(self._backend.observation[name][rows]).max(initial=0.0))
-            if most >= COARSE_FROM and math.isfinite(most):
+            column = self._backend.observation[name]
+            most = float(np.abs(column[rows].astype(np.float64)).max(initial=0.0))
+            if most >= coarse_from(column.dtype) and math.isfinite(most):
                 self._coarse = [other for other in self._coarse if other != name]
+                is_float = column.dtype.kind == "f"
                 LOGGER.warning(
-                    "%s is %g, float64, and is stored as float32, in steps of %.2g: if smaller "
-                    "differences matter, set env.origin to what lies near, by column",
-                    name, most, float(np.spacing(np.float32(most))),
+                    "%s is %g, %s, and %s float32, in steps of %.2g: if smaller "
+                    "differences matter, %sset env.origin to what lies near, by column",
+                    name, most, "float64" if is_float else column.dtype,
+                    "is stored as" if is_float else "networks see it as",
+                    float(np.spacing(np.float32(most))),
+                    "have it as int64, and " if column.dtype.kind == "u" else "",
                     extra={"once": f"{name} is stored in coarse steps"},
                 )  # fmt: skip
                 break
         for name, (low, high, slack) in (self._bounds or {}).items():
             column = self._backend.observation[name]
-            is_out = (column < low - slack) | (column > high + slack)
+            with np.errstate(over="ignore"):  # of bounds near the largest float64
+                is_out = (column < low - slack) | (column > high + slack)
             for row in np.flatnonzero(is_out.reshape(len(column), -1).any(axis=1) & rows)[:1]:
                 del (self._bounds or {})[name]
                 LOGGER.warning(
@@ -797,11 +823,15 @@ class EnvManager(Closing):
     def _retries(
         self, env: int, start: EpisodeStart, failure: EnvFailure
     ) -> dict[int, EpisodeStart]:
-        """Returns how to begin after a failure: a re-created environment takes its next seed."""
+        """Returns how to begin after a failure, in a re-created environment by its next seed.
+
+        By that it begins anyway where seeds of later episodes are said.
+        """
         if self._backend.fails_as_one:
             return self._starts_of_all({}, exists=False)
         if start.exists and not failure.is_gone and self._settings.retry_type != "renew":
-            return {env: start}
+            is_said = start.seed is None and self.seeds.following()[env] is not None
+            return {env: start._replace(seed=self.seeds.one(env)) if is_said else start}
         return {env: start._replace(exists=False, seed=self.seeds.one(env))}
 
     def _tolerates(self, env: int, failure: EnvFailure, activity: str) -> bool:
@@ -881,6 +911,7 @@ class EnvManager(Closing):
 
     def _count_from_zero(self) -> None:
         """Begin counting; what was under way is forgotten."""
+        self._waiting[:] = False
         seats = self.seats
         self._turns = Turns(self.env_num * seats, takes_turns=seats > 1)
         self._episodes = EpisodeCounter(self.env_num, seats, self._quota)
@@ -938,13 +969,27 @@ class EnvManager(Closing):
         return EpisodeStart(seed, param.get("options"), exists)
 
 
+def _with_choice(step: BackendStep) -> BackendStep:
+    """Returns a step in which all is legal where an episode was cut and its last mask allows none.
+
+    Nobody acts there any more, and what is bootstrapped is the best of all actions.
+    """
+    mask = step.successor[ACTION_MASK]
+    if not step.ends or not (of_nobody := step.truncated & ~mask.any(axis=1)).any():
+        return step
+    return step._replace(successor={**step.successor, ACTION_MASK: mask | of_nobody[:, None]})
+
+
 def _are_finite(columns: Columns) -> bool:
     """False if a number is NaN or infinite, or where that needs a closer look."""
     for column in columns.values():
         # a sum of squares finds any of them in half a microsecond
         if column.dtype.kind == "f":
             numbers = column.reshape(-1)
-            if not math.isfinite(numbers.dot(numbers)):
+            is_small = column.dtype.itemsize == 2  # and float16's squares are soon infinite
+            if not (
+                np.isfinite(numbers).all() if is_small else math.isfinite(numbers.dot(numbers))
+            ):
                 return False
     return True
 

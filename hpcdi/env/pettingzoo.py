@@ -251,16 +251,26 @@ class BattleEnv(abc.ABC):
                 wrong = "is to act and has no action" if action is None else "is not to act"
                 raise EnvError(f"player {self.names.index(name)} ({name}) {wrong}")
 
-    def _observed(self, value: object, info: Mapping[str, Any] | None) -> Any:
+    def _observed(self, value: object, info: Mapping[str, Any] | None, *, acts: bool) -> Any:
         """A copy of an observation, with its mask of actions beside it where infos have that.
 
         The environment may write the next observation into the same arrays.
+
+        Args:
+            value: the observation.
+            info: of its player.
+            acts: the player is to act next; else it needs no mask.
         """
         if not self._masks_in_infos:
             return copy.deepcopy(value)
-        if ACTION_MASK not in (info or {}):
+        mask = (info or {}).get(ACTION_MASK)
+        if mask is None and acts:
             raise EnvValueError(f"an info has no {ACTION_MASK!r}; after a reset there is one")
-        mask = flat_mask((info or {})[ACTION_MASK])
+        if mask is None:
+            entries = self.observation_space[0][ACTION_MASK].shape
+            mask = np.ones(entries, np.int8)
+        else:
+            mask = flat_mask(mask)
         return {"observation": copy.deepcopy(value), ACTION_MASK: mask}
 
     def _joint(self, seen: Mapping[str, Any]) -> Joint:
@@ -302,7 +312,10 @@ class ParallelBattle(BattleEnv):
         return self._joint(playing), not playing
 
     def _see(self, observations: Mapping[str, Any], infos: Mapping[str, Any]) -> dict[str, Any]:
-        seen = {n: self._observed(value, infos.get(n)) for n, value in observations.items()}
+        seen = {
+            name: self._observed(value, infos.get(name), acts=name in self._env.agents)
+            for name, value in observations.items()
+        }
         self._last.update(seen)
         return seen
 
@@ -356,7 +369,9 @@ class TurnBattle(BattleEnv):
                 )
 
     def _observe(self, name: str) -> Any:
-        return self._observed(self._env.observe(name), self._env.infos.get(name))
+        env = self._env
+        acts = not (env.terminations[name] or env.truncations[name])
+        return self._observed(env.observe(name), env.infos.get(name), acts=acts)
 
 
 class ForeignBattle:

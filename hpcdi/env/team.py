@@ -28,6 +28,7 @@ from hpcdi.config.compat import Configurable
 from hpcdi.config.env import PettingZooConfig, TeamEnvConfig
 from hpcdi.env.contract import children_of, leaves_of, split_mask
 from hpcdi.env.pettingzoo import BattleEnv, PettingZooEnv, TurnBattle
+from hpcdi.env.wrappers import flat_mask
 from hpcdi.errors import ConfigError, EnvError, EnvValueError, Problem
 from hpcdi.types import ACTION_MASK
 
@@ -201,7 +202,7 @@ class Team(gymnasium.Env[dict[str, Any], dict[str, Any]]):
         for number, own in enumerate(seen):
             self._masks[number] = np.ones_like(self._masks[number])
             if own is not None and self._is_masked[number]:
-                self._masks[number] = np.asarray(own[ACTION_MASK], dtype=bool).reshape(-1)
+                self._masks[number] = flat_mask(own[ACTION_MASK]).astype(bool)
             if own is not None and self._is_wrapped[number]:  # in a Dict, as `split_mask` takes it
                 others = {key: part for key, part in own.items() if key != ACTION_MASK}
                 own = others["observation"] if list(others) == ["observation"] else others

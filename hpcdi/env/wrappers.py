@@ -153,19 +153,26 @@ class ActionMasks(gymnasium.Wrapper[Any, Any, Any, Any]):
     ) -> tuple[Any, dict[str, Any]]:
         """Begin an episode."""
         observation, info = self.env.reset(seed=seed, options=options)
-        return self._masked(observation, info), info
+        return self._masked(observation, info, is_over=False), info
 
     def step(self, action: Any) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
         """Step."""
         observation, reward, terminated, truncated, info = self.env.step(action)
-        return self._masked(observation, info), reward, terminated, truncated, info
+        is_over = bool(terminated or truncated)
+        masked = self._masked(observation, info, is_over=is_over)
+        return masked, reward, terminated, truncated, info
 
-    def _masked(self, observation: Any, info: Any) -> dict[str, Any]:
-        """Raises EnvError: there is no mask, or it has a wrong length."""
+    def _masked(self, observation: Any, info: Any, *, is_over: bool) -> dict[str, Any]:
+        """The observation with its mask; nobody needs one where the episode is over.
+
+        Raises:
+            EnvError: there is no mask, or it has a wrong length.
+        """
         given = observation if self._key else info
-        if (key := self._key or ACTION_MASK) not in given:
+        mask = given.get(self._key or ACTION_MASK)
+        if mask is None and not is_over:
             raise EnvError(f"its info has no {ACTION_MASK!r}; env.action_mask says that it has")
-        mask = flat_mask(given[key])
+        mask = np.ones(self._entries, np.int8) if mask is None else flat_mask(mask)
         if len(mask) != self._entries:
             raise EnvError(
                 f"its mask of actions ({self._where}) has {len(mask)} entries, and its actions, "
@@ -177,11 +184,13 @@ class ActionMasks(gymnasium.Wrapper[Any, Any, Any, Any]):
 
 
 def flat_mask(mask: object) -> Array:
-    """Returns a mask as int8 [entries]; it may also be a tuple with one for each component.
+    """Returns a mask as int8 [entries]; it may also be a tuple or dict with one a component.
 
     Raises:
         EnvValueError: it is no mask.
     """
+    if isinstance(mask, Mapping):
+        mask = tuple(mask.values())
     if isinstance(mask, tuple | list):
         return np.concatenate([flat_mask(part) for part in mask]) if mask else np.zeros(0, np.int8)
     try:

@@ -39,8 +39,12 @@ class BoxPolicy(BoxActing, ReplayPolicy):
 
     def greedy(self, output: Tensor, legal: Tensor | None = None) -> tuple[Tensor, ...]:  # noqa: ARG002
         """The best actions [batch, ...]."""
-        middle, half = (torch.from_numpy(x).to(output.device) for x in (self._middle, self._half))
-        action = middle + half * output[:, : len(half)].tanh()
+        middle, half, low, high = (
+            torch.from_numpy(part).to(output.device)
+            for part in (self._middle, self._half, *self._bounds)
+        )
+        action = torch.clamp(middle + half * output[:, : len(half)].tanh(), low, high)
+        action = action.round() if self._is_whole else action
         return (action.reshape(-1, *as_shape(self._cfg.model.action_shape)),)
 
     def prepare_learning(self) -> None:
@@ -52,4 +56,5 @@ class BoxPolicy(BoxActing, ReplayPolicy):
     def taken_actions(self, batch: Mapping[str, Tensor]) -> Tensor:
         """Returns a batch's actions between -1 and 1, [batch, components]."""
         middle, half = self._box
-        return (networks.as_vectors(batch["action"]) - middle) / half
+        half = torch.where(half == 0, 1.0, half)  # of bounds that are one point
+        return (networks.as_vectors(batch["action"]).float() - middle) / half

@@ -31,6 +31,8 @@ class ActionDistribution(ActionSampler):
         if self.bounds is not None:
             low, high = (torch.from_numpy(bound).to(box.device) for bound in self.bounds)
             box = torch.clamp(box, low, high)
+        if self._whole.any():
+            box = torch.where(torch.from_numpy(self._whole).to(box.device), box.round(), box)
         if self._only is not None:
             return (chosen if self.counts else box).reshape(-1, *self._only.shape)
         return {

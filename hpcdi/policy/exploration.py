@@ -8,6 +8,7 @@ import numpy as np
 
 from hpcdi.errors import PolicyError
 from hpcdi.policy.base import ColumnarActor
+from hpcdi.policy.spaces import is_bounded, is_whole
 from hpcdi.types import ACTION_MASK, Array, Columns, Settings, Spaces
 from hpcdi.utils.nested import column_rows
 
@@ -111,6 +112,7 @@ def uniform_legal(legal: Array, rng: np.random.Generator) -> Array:
     return chosen
 
 
+_MOST_WHOLE = 2.0**62
 RANDOM = "random"
 """Key of a task's setting: true while actions are drawn at random, before learning begins."""
 
@@ -151,8 +153,7 @@ class RandomActor:
         self._leaves = spaces.action
         self._rng = np.random.default_rng(seed)
         for leaf in spaces.action:
-            bounds = np.array([leaf.low, leaf.high], dtype=np.float64)
-            if not leaf.counts and not (bounds.size and np.isfinite(bounds).all()):
+            if not is_bounded(leaf):
                 raise PolicyError(
                     f"no uniform choice of actions between {leaf.low} and {leaf.high}; leave out "
                     "policy.random_collect_size, or bound the actions by a wrapper"
@@ -186,7 +187,14 @@ class RandomActor:
                 entry += values
             drawn[leaf.name] = np.stack(parts, axis=1)
         for leaf in (leaf for leaf in self._leaves if not leaf.counts):
-            drawn[leaf.name] = self._rng.uniform(leaf.low, leaf.high, (count, len(leaf.low)))
+            size = count, len(leaf.low)
+            if is_whole(leaf.dtype):
+                low, high = np.clip([leaf.low, leaf.high], -_MOST_WHOLE, _MOST_WHOLE).astype(
+                    np.int64
+                )
+                drawn[leaf.name] = self._rng.integers(low, high, size, endpoint=True)
+            else:
+                drawn[leaf.name] = self._rng.uniform(leaf.low, leaf.high, size)
         return {
             leaf.column("action"): drawn[leaf.name].astype(leaf.dtype).reshape(count, *leaf.shape)
             for leaf in self._leaves

@@ -34,6 +34,8 @@ from hpcdi.policy.spaces import is_normalised, obs_leaves
 from hpcdi.types import Array
 
 _EPSILON = 1e-8
+_WIDE = (torch.int32, torch.int64, torch.uint32, torch.uint64)
+"""Dtypes of which not all numbers are in float32."""
 _OBSERVATIONS = ("observation", "next_observation")
 
 
@@ -169,6 +171,10 @@ class Normalizer(nn.Module):
             for root in _OBSERVATIONS:
                 name = column.replace("observation", root, 1)
                 if name in columns:
-                    centred = columns[name].float() - mean
+                    values = columns[name]
+                    if values.dtype in _WIDE:  # of large numbers differences may be small
+                        centred = (values.double() - moments.mean).float()
+                    else:
+                        centred = values.float() - mean
                     made[name] = (centred * scale).clamp(-self._clip, self._clip)
         return made

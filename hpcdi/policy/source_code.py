@@ -45,6 +45,7 @@ _EACH: dict[str, tuple[str, str]] = {
     "log": ("log({0})", "log({0})"),
     "sqrt": ("sqrt({0})", "sqrt({0})"),
     "tanh": ("tanh({0})", "tanh({0})"),
+    "round": ("rint({0})", "anint({0})"),
     "relu": ("fmax({0}, 0.0)", "max({0}, 0.0_dp)"),
     "sigmoid": ("1.0 / (1.0 + exp(-{0}))", "1.0_dp / (1.0_dp + exp(-{0}))"),
     "elu": ("{0} > 0.0 ? {0} : expm1({0})", "merge({0}, exp(min({0}, 0.0_dp)) - 1.0_dp, {0} > 0)"),

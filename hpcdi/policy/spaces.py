@@ -27,6 +27,9 @@ SMALLEST_IMAGE = 36
 """Pixels that the convolutions need in height and width."""
 MOST_ONE_HOT = 50_000
 """Values of a discrete observation beyond which it is not one-hot."""
+NO_BOUND = 1e30
+"""Bounds from here on say that there are none."""
+_MOST_WHOLE = 1 << 24
 KINDS = {
     "discrete": "Discrete",
     "continuous": "a Box",
@@ -46,6 +49,46 @@ def box_of(low: Sequence[float], high: Sequence[float]) -> tuple[Array, Array]:
     bounds = np.array([low, high], dtype=np.float64)
     middle, half = bounds.mean(axis=0), (bounds[1] - bounds[0]) / 2
     return middle.astype(np.float32), half.astype(np.float32)
+
+
+def bounds_of(low: Sequence[float], high: Sequence[float], dtype: str = "") -> tuple[Array, Array]:
+    """Bounds of each component in float32; those of a float64 Box are the widest within it."""
+    least, most = np.asarray(low, np.float64), np.asarray(high, np.float64)
+    with np.errstate(over="ignore"):
+        lower, upper = least.astype(np.float32), most.astype(np.float32)
+    if dtype != "float64":
+        return lower, upper
+    infinite = np.float32(np.inf)
+    return (
+        np.where(lower < least, np.nextafter(lower, infinite), lower),
+        np.where(upper > most, np.nextafter(upper, -infinite), upper),
+    )
+
+
+def is_bounded(leaf: Leaf) -> bool:
+    """Returns whether a part of an action is discrete, or has bounds that mean something."""
+    has_bounds = len(leaf.low) == math.prod(leaf.shape)
+    return bool(leaf.counts) or (
+        has_bounds and np.abs([leaf.low, leaf.high]).max(initial=0) < NO_BOUND
+    )
+
+
+def with_bounds(spaces: Spaces) -> Spaces:
+    """Returns spaces in which actions without bounds are from -1 to 1, to be drawn at random."""
+    action = tuple(
+        leaf
+        if is_bounded(leaf)
+        else dataclasses.replace(
+            leaf, low=(-1.0,) * math.prod(leaf.shape), high=(1.0,) * math.prod(leaf.shape)
+        )
+        for leaf in spaces.action
+    )
+    return dataclasses.replace(spaces, action=action)
+
+
+def is_whole(dtype: str) -> bool:
+    """Returns whether a dtype is of whole numbers, or of truths; "" is not."""
+    return np.dtype(dtype or "float32").kind in "biu"
 
 
 def image_axes(leaf: Leaf, smallest: int = SMALLEST_IMAGE) -> tuple[int, ...] | None:
@@ -89,8 +132,8 @@ def action_leaves(model: ModelConfig) -> tuple[Leaf, ...]:
         return (Leaf("", (), "int64", counts=as_shape(model.action_shape)),)
     if isinstance(model, ActorCriticModelConfig) and model.action_leaves:
         return model.action_leaves
-    low, high = model.action_low, model.action_high
-    return (Leaf("", as_shape(model.action_shape), "float32", low=low, high=high),)
+    low, high, dtype = model.action_low, model.action_high, model.action_dtype or "float32"
+    return (Leaf("", as_shape(model.action_shape), dtype, low=low, high=high),)
 
 
 def is_board(leaf: Leaf) -> bool:
@@ -108,7 +151,9 @@ def needs_leaves(spaces: Spaces) -> bool:
     first = spaces.observation[0]
     if len(spaces.observation) > 1 or first.name or first.counts:
         return True
-    if len(first.shape) < 3 or is_board(first):
+    if is_board(first):
+        return True
+    if len(first.shape) < 3:
         return first.dtype == "uint8"
     return first.dtype != "uint8" or image_axes(first) != (0, 1, 2)
 
@@ -129,7 +174,7 @@ def with_spaces(cfg: P, spaces: Spaces) -> tuple[P, list[Problem]]:
 
     Args:
         cfg: a policy's settings; its section ``model`` has, where actions may be others than
-            Discrete, ``action_space, action_low, action_high, action_leaves``.
+            Discrete, ``action_space, action_low, action_high, action_dtype, action_leaves``.
         spaces: of the environment.
 
     Returns:
@@ -179,8 +224,7 @@ def with_spaces(cfg: P, spaces: Spaces) -> tuple[P, list[Problem]]:
             "scale themselves"
         )
         problems.append(Problem("normalize.observation", said))
-    bounds = [[*leaf.low, *leaf.high] for leaf in spaces.action]
-    if cfg.BOUNDED and not all(np.isfinite(each).all() for each in bounds):
+    if cfg.BOUNDED and not all(map(is_bounded, spaces.action)):
         problems.append(Problem("type", f"{cfg.type} needs actions bounded on both sides"))
     leaves = _as_seen(cfg, spaces) if needs_leaves(spaces) else ()
     shape = network_shape(spaces)
@@ -218,7 +262,8 @@ def _of_actions(spaces: Spaces) -> dict[str, Any]:
         (count,) = first.counts
         return {"action_shape": count, "action_low": (), "action_high": ()}
     if kind == "continuous":
-        return {"action_shape": first.shape, "action_low": first.low, "action_high": first.high}
+        of_box = {"action_low": first.low, "action_high": first.high, "action_dtype": first.dtype}
+        return {"action_shape": first.shape, **of_box}
     outputs = sum(sum(leaf.counts) or math.prod(leaf.shape) for leaf in spaces.action)
     return {"action_shape": outputs, "action_leaves": spaces.action}
 
@@ -231,7 +276,7 @@ def _action_problems(model: ModelConfig, found: dict[str, Any]) -> Iterator[Prob
     elif shape is not None and as_shape(shape) != as_shape(found["action_shape"]):
         said = f"is {shape}, the environment's is {found['action_shape']}"
         yield Problem("model.action_shape", said)
-    for name in ("action_low", "action_high", "action_leaves"):
+    for name in ("action_low", "action_high", "action_dtype", "action_leaves"):
         given = getattr(model, name, ())
         if given and given != found.get(name):
             yield Problem(f"model.{name}", f"is {given}, the environment's is {found.get(name)}")
@@ -261,6 +306,16 @@ def _observation_problems(cfg: TorchPolicyConfig, spaces: Spaces) -> Iterator[Pr
                 f"{leaf} would be {sum(leaf.counts):,} numbers, of which {len(leaf.counts)} are 1; "
                 "set it to 32, say, and that many are learnt of each value",
             )
+    for leaf in spaces.observation:
+        largest = max(
+            (abs(start) + n for start, n in zip(leaf.starts, leaf.counts, strict=False)), default=0
+        )
+        if largest > _MOST_WHOLE:
+            said = (
+                f"{leaf} counts from {leaf.starts[0]:,}: networks see float32, which tells whole "
+                f"numbers apart to {_MOST_WHOLE:,}; have it count from 0 by a wrapper"
+            )
+            yield Problem("model.encoder", said)
     given, shape = model.obs_shape, network_shape(spaces)
     first = spaces.observation[0]
     if given is not None and (shape is None or as_shape(given) not in (shape, first.shape)):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import os
 import time
 from typing import Any
@@ -20,8 +19,9 @@ from hpcdi.env.create import get_env_cls, single_env_fns
 from hpcdi.env.in_process import LocalWorker, SingleEnvs
 from hpcdi.env.manager import EnvManager
 from hpcdi.policy.exploration import RandomActor
+from hpcdi.policy.spaces import with_bounds
 from hpcdi.roles.collector.loop import Loop, PolicyAgent
-from hpcdi.types import Array, Columns, Leaf, Spaces
+from hpcdi.types import Array, Columns
 from hpcdi.utils.nested import under
 from hpcdi.utils.processes import resident_bytes
 
@@ -89,7 +89,7 @@ def _play(
 ) -> None:
     """Play at random until the budget is spent."""
     spaces = envs.spaces
-    loop = Loop(envs, PolicyAgent(RandomActor(_bounded(spaces), seed)))
+    loop = Loop(envs, PolicyAgent(RandomActor(with_bounds(spaces), seed)))
     bounds = Space.of_observations(envs.facts.observation_space, origin=origin).bounds()
     deadline = time.monotonic() + budget.seconds
     next_sample, next_s = 0, 0.0
@@ -126,23 +126,11 @@ def _play(
             facts.outside[name] = float(np.min(low)), float(np.max(high))
 
 
-def _bounded(spaces: Spaces) -> Spaces:
-    """Returns spaces in which actions without bounds are from -1 to 1."""
-
-    def bounded(leaf: Leaf) -> Leaf:
-        size = int(np.prod(leaf.shape))
-        if leaf.counts or (leaf.low and np.isfinite([*leaf.low, *leaf.high]).all()):
-            return leaf
-        return dataclasses.replace(leaf, low=(-1.0,) * size, high=(1.0,) * size)
-
-    return dataclasses.replace(spaces, action=tuple(map(bounded, spaces.action)))
-
-
 def _trace(envs: EnvManager, seed: int) -> list[tuple[Columns, bytes]]:
     """Returns what some steps by the same actions lead to, from a seed: observations, results."""
     envs.seeds.seed(seed, dynamic_seed=None)
     envs.reset()
-    actor = RandomActor(_bounded(envs.spaces), np.random.SeedSequence(seed))
+    actor = RandomActor(with_bounds(envs.spaces), np.random.SeedSequence(seed))
     trace = [(_seen(envs), b"")]
     for _ in range(_TRACE_STEPS):
         step = envs.step(under(actor.act(envs.observation, {}), "action"))

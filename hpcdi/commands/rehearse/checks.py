@@ -26,6 +26,7 @@ _LARGE, _LARGE_RETURN, _SMALL = 1e3, 1e5, 1e-4
 _APART = 1e4
 """Largest deviation of a component by the smallest: what networks no longer see."""
 _COARSE = 1e5
+_AS_FLOAT32 = ("stored as float32", "networks see it as float32")
 _FULL = 0.9
 """Of a host's memory: what data may take."""
 _NORMALIZE = "policy.normalize.{}=true"
@@ -289,10 +290,11 @@ def check_observations(alone: Alone, config: ExperimentConfig, spaces: Spaces) -
             )
         else:
             yield Finding(OK, found)
-        if seen.most >= _COARSE and any("stored as float32" in text for text in alone.warnings):
+        said = [how for how in _AS_FLOAT32 if any(how in text for text in alone.warnings)]
+        if seen.most >= _COARSE and said:
             yield Finding(
                 WARN,
-                f"{name} is float64 and stored as float32, in steps of "
+                f"{name} is large, and {said[0]}, in steps of "
                 f"{np.spacing(np.float32(seen.most)):.2g}",
                 "set env.origin to what lies near, by column",
             )

@@ -10,7 +10,7 @@ from hpcdi.config.algorithms import CQLConfig, IQLConfig, SACConfig, TD3Config, 
 from hpcdi.config.policy import ContinuousConfig
 from hpcdi.policy.acting.base import DensePolicy, Network, ReplayActing
 from hpcdi.policy.acting.network import Linear
-from hpcdi.policy.spaces import as_shape, box_of
+from hpcdi.policy.spaces import as_shape, bounds_of, box_of, is_whole
 from hpcdi.types import Array, Columns, Settings
 
 LOG_STD = (-20.0, 2.0)
@@ -28,12 +28,18 @@ class BoxActing(ReplayActing):
     def prepare_acting(self) -> None:
         """Random numbers of actions, and the bounds."""
         self._rng = self.random(_ACTIONS)
-        self._middle, self._half = box_of(self._cfg.model.action_low, self._cfg.model.action_high)
+        low, high = self._cfg.model.action_low, self._cfg.model.action_high
+        self._middle, self._half = box_of(low, high)
+        self._bounds = bounds_of(low, high, self._cfg.model.action_dtype)
+        self._is_whole = is_whole(self._cfg.model.action_dtype)
 
     def within_bounds(self, squashed: Array) -> Columns:
         """Returns actions [rows, ...] of ones between -1 and 1, [rows, components]."""
         shape = (len(squashed), *as_shape(self._cfg.model.action_shape))
-        return {"action": (self._middle + self._half * squashed).reshape(shape)}
+        action = (self._middle + self._half * squashed).clip(*self._bounds)  # an ulp beyond, at 1
+        if self._is_whole:
+            action = np.rint(action)
+        return {"action": action.reshape(shape)}
 
 
 class SACActing(BoxActing):

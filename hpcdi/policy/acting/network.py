@@ -126,11 +126,12 @@ def _vector_of(leaf: Leaf) -> Callable[[Array], Array]:
     if leaf.counts and not is_binary:
         counts = np.array(leaf.counts)
         places = counts.cumsum() - counts - np.array(leaf.starts or [0] * len(counts))
-        table = np.eye(int(counts.sum()), dtype=np.float32)
+        total = int(counts.sum())
 
         def one_hot(values: Array) -> Array:
             numbers = values.reshape(len(values), -1).astype(np.int64) + places
-            vectors: Array = table[numbers].sum(axis=1)
+            vectors: Array = np.zeros((len(values), total), np.float32)
+            vectors[np.arange(len(values))[:, None], numbers] = 1
             return vectors
 
         return one_hot
@@ -254,6 +255,11 @@ class ActorCritic:
         return (outputs,) if self._log_std is None else (outputs, self._log_std)
 
 
+def is_wide(dtype: np.dtype[Any]) -> bool:
+    """Returns whether not all numbers of a dtype are in float32: large whole ones."""
+    return dtype.kind in "iu" and dtype.itemsize >= 4
+
+
 class Normalizer:
     """Running statistics as a version of the policy has them: `normalization.Normalizer`.
 
@@ -274,7 +280,7 @@ class Normalizer:
         for number, column in enumerate(self._columns):
             name = f"normalizer.observation.{number}"
             scale = (1 / _deviation(parameters, name)).astype(np.float32)
-            self._moments[column] = parameters[f"{name}.mean"].astype(np.float32), scale
+            self._moments[column] = np.asarray(parameters[f"{name}.mean"], np.float64), scale
         if self.returns is not None:
             self.returns = np.float32(_deviation(parameters, "normalizer.returns"))
 
@@ -282,7 +288,11 @@ class Normalizer:
         """Observations [rows, ...] as a network is to see them."""
         seen = dict(observation)
         for name, (mean, scale) in self._moments.items():
-            centred = seen[name].astype(np.float32) - mean
+            column = seen[name]
+            if is_wide(column.dtype):
+                centred = (column - mean).astype(np.float32)
+            else:
+                centred = column.astype(np.float32) - mean.astype(np.float32)
             seen[name] = (centred * scale).clip(-self._clip, self._clip)
         return seen
 

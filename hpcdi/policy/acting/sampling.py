@@ -15,10 +15,10 @@ from typing import Any
 
 import numpy as np
 
+from hpcdi.policy.spaces import NO_BOUND, bounds_of, is_whole
 from hpcdi.types import Array, Columns, Leaf
 
 _LOG_2_PI = math.log(2 * math.pi)
-_UNBOUNDED = 1e30  # bounds beyond it say that there are none
 ILLEGAL = -1e8
 """Logit of an illegal action: its probability is 0, and so are its gradient and its ``p log p``."""
 
@@ -41,16 +41,20 @@ class ActionSampler:
         boxes = [leaf for leaf in leaves if not leaf.counts]
         self.means = sum(math.prod(leaf.shape) for leaf in boxes)
         self._is_one = len(self.counts) == 1 and self._only is not None
-        bounds = [(leaf.low, leaf.high) for leaf in boxes]
         self.bounds: tuple[Array, Array] | None = None
         """Of the components of Boxes, float32 [means] each; None: they are not known."""
-        if boxes and all(low for low, _ in bounds):
-            low, high = zip(*bounds, strict=True)
-            self.bounds = np.hstack(low).astype(np.float32), np.hstack(high).astype(np.float32)
+        if boxes and all(len(leaf.low) == math.prod(leaf.shape) for leaf in boxes):
+            bounds = zip(*(bounds_of(x.low, x.high, x.dtype) for x in boxes), strict=True)
+            low, high = map(np.hstack, bounds)
+            self.bounds = low, high
+        self._whole = np.array(
+            [is_whole(leaf.dtype) for leaf in boxes for _ in range(math.prod(leaf.shape))],
+            bool,
+        )  # components that are rounded
         self._scale: tuple[Array, Array] | None = None  # middle and half of the width
         if scales and self.bounds is not None:
             least, most = (bound.astype(np.float64) for bound in self.bounds)
-            is_bounded = (np.maximum(-least, most) < _UNBOUNDED) & (most > least)
+            is_bounded = (np.maximum(-least, most) < NO_BOUND) & (most > least)
             least, most = np.where(is_bounded, least, -1.0), np.where(is_bounded, most, 1.0)
             middle, half = (least + most) / 2, (most - least) / 2
             if (middle != 0).any() or (half != 1).any():
@@ -106,9 +110,10 @@ class ActionSampler:
     def _actions(self, chosen: Array, box: Array) -> Columns:
         """Actions [envs, ...] of their discrete [envs, components] and Box [envs, means] parts."""
         actions = {}
+        if self._whole.any():
+            box = np.where(self._whole, np.rint(box), box)
         for leaf, part in parts_of(self.leaves, chosen, box):
-            is_integer = not leaf.counts and np.dtype(leaf.dtype).kind in "iu"
-            action = (np.rint(part) if is_integer else part).reshape(len(part), *leaf.shape)
+            action = part.reshape(len(part), *leaf.shape)
             actions[leaf.column("action")] = action if self._only else action.astype(leaf.dtype)
         return actions
 

@@ -29,6 +29,7 @@ from hpcdi.league.battle_agent import BattleAgent, Players, in_turn, live_oppone
 from hpcdi.policy.base import Actor, ColumnarActor, Policy, actor_of
 from hpcdi.policy.create import create_policy
 from hpcdi.policy.exploration import RandomActor, RandomFirst
+from hpcdi.policy.spaces import with_bounds
 from hpcdi.roles.collector.hindsight import Hindsight
 from hpcdi.roles.collector.loop import Loop, attribute_of, policy_loop
 from hpcdi.roles.collector.recorder import Recorder
@@ -460,7 +461,7 @@ class ZerglingParallelCollector(BaseParallelCollector):
         players = Players(
             self._task_cfg.get("policy_update_path", "."),
             make,
-            random=RandomActor(manager.spaces, random),
+            random=RandomActor(with_bounds(manager.spaces), random),
             seed=scripts,
             limit_bytes=self._cfg.opponent_bytes,
             live=partial(self._live, mode, acts),

@@ -191,7 +191,7 @@ class Recorder:
         last = is_last.nonzero()[0]
         item_len = np.diff(last, prepend=-1).astype(np.int32)
         after, seeds = self._at_ends(row[last], ended[last], next_observation)
-        recorded = {n: c.reshape(-1, *c.shape[2:]) for n, c in self._columns.items()}
+        recorded = {n: c.reshape(self._live.size, *c.shape[2:]) for n, c in self._columns.items()}
         items = Items(recorded, at, item_len, after, np.arange(len(item_len)))
         env_steps = None
         if self._hindsight is not None:
