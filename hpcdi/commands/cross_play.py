@@ -14,7 +14,7 @@ import numpy as np
 from hpcdi.commands.options import in_columns, print_lines
 from hpcdi.commands.run_state import status_of
 from hpcdi.commands.score_picture import write_picture
-from hpcdi.commands.versus import Arena, Result
+from hpcdi.commands.versus import Arena, Result, spread_text
 from hpcdi.errors import EXIT_DONE, LaunchError
 from hpcdi.league.league import Payoff, Rating, Strengths, frozen_file
 from hpcdi.league.view import describe_rise, names_of, players_of
@@ -80,8 +80,10 @@ def play(layout: RunLayout, shown: Mapping[str, Any], given: argparse.Namespace)
     else:
         print_lines(_table(names, scores, errors, strengths.ratings()))
         print_lines(describe_rise(kept, MAIN, strengths))
-        if games > arena.players and not np.nansum(errors):
-            print_lines(["each pair repeated one game a seat; --random 0.1 makes games differ"])
+        if not share and not errors[~np.eye(len(names), dtype=bool)].any():  # NaN: unknown
+            print_lines([
+                "a pair's games from one seat all ended alike; --random 0.1 makes games differ"
+            ])  # fmt: skip
         print_lines([f"table {short(layout.cross_play_file)}, picture {short(picture)}"])
     return EXIT_DONE
 
@@ -127,7 +129,8 @@ def _table(
     rows = [("score in %", "", *map(str, range(1, len(names) + 1)), "mean", "Elo")]
     others = len(names) - 1
     for i, name in enumerate(names):
-        mean, error = np.nansum(scores[i]) / others, np.sqrt(np.nansum(errors[i] ** 2)) / others
+        of_pairs = np.delete(errors[i], i)
+        mean, error = np.nansum(scores[i]) / others, np.sqrt((of_pairs**2).sum()) / others
         against = [
             "-" if i == j else _cell(scores[i, j], errors[i, j], digits=0)
             for j in range(len(names))
@@ -139,5 +142,4 @@ def _table(
 
 
 def _cell(score: float, error: float, digits: int) -> str:
-    spread = "?" if np.isnan(error) else f"{100 * error:.{digits}f}"
-    return f"{100 * score:.{digits}f}±{spread}"
+    return f"{100 * score:.{digits}f}±{spread_text(100 * error, digits)}"

@@ -41,8 +41,9 @@ Biases or MLflow; from the run folders alone, without a server or a network.
   hpcdi curves runs/cartpole_dqn/* --to wandb                 wandb/offline-run-..., for wandb sync
   hpcdi curves runs/cartpole_dqn/* --to mlflow -o results     results/mlruns, for mlflow ui
 
-A file has a row a point: run, curve, step (environment step), time (seconds since the epoch),
-value; each run folder has its own as curves.csv, without the column run. In Python:
+A file has a row a point: run, curve, step (environment step, but train iteration in a run that
+begins offline), time (seconds since the epoch), value; each run folder has its own as curves.csv,
+without the column run. In Python:
 pandas.read_csv("curves.csv").pivot_table("value", "step", ["run", "curve"]).plot()
 WANDB_MODE=online writes to the server of Weights & Biases, MLFLOW_TRACKING_URI to that of MLflow.
 """

@@ -29,11 +29,12 @@ from hpcdi.env.episode_values import EpisodeValues, registered_spec
 from hpcdi.env.mpi.launch import located
 from hpcdi.errors import EXIT_DONE, LaunchError
 from hpcdi.run.run_folder import short
-from hpcdi.store.atomic import published
+from hpcdi.store.atomic import published, temporary_beside
 from hpcdi.store.disk_full import or_refuse
 from hpcdi.store.layout import RunLayout
 from hpcdi.store.minari_file import write_episodes
 from hpcdi.types import ACTION_MASK
+from hpcdi.utils.lifetime import Closing
 from hpcdi.utils.log import say
 from hpcdi.utils.metrics import human_bytes
 from hpcdi.utils.nested import unflatten
@@ -245,18 +246,65 @@ def _removed_if_it_fails(folder: Path) -> Iterator[None]:
 
 def _write_parquet(file: Path, episodes: Iterable[Episode]) -> None:
     """Write a row a step: where it was made, and its columns, those of several numbers as lists."""
-    import pyarrow as pa
-    import pyarrow.parquet as pq
-
-    writer = None
-    try:
+    with _ParquetFile(file) as out:
         for tables in _groups(map(_table, itertools.count(), episodes)):
-            table = pa.concat_tables(tables)
-            writer = writer or pq.ParquetWriter(file, table.schema, compression="zstd")
-            writer.write_table(table)
-    finally:
-        if writer is not None:
-            writer.close()
+            out.write(tables)
+
+
+class _ParquetFile(Closing):
+    """Writes tables whose columns may differ to a Parquet file; null is what a table lacks.
+
+    Args:
+        path: of the file, which may be there; it is then replaced in place.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._writer: Any = None
+
+    def write(self, tables: list[Any]) -> None:
+        """Append the rows of tables; a column that is new is null in all rows before."""
+        import pyarrow as pa
+
+        schemas = [] if self._writer is None else [self._writer.schema]
+        schema = pa.unify_schemas([*schemas, *(table.schema for table in tables)])
+        if self._writer is None:
+            self._begin(schema)
+        elif len(schema) > len(self._writer.schema):
+            self._widen(schema)
+        self._append(tables)
+
+    def close(self) -> None:
+        """Write out the file. Idempotent."""
+        if self._writer is not None:
+            self._writer.close()
+            self._writer = None
+
+    def _begin(self, schema: Any) -> None:
+        import pyarrow.parquet as pq
+
+        self._writer = pq.ParquetWriter(self._path, schema, compression="zstd")
+
+    def _append(self, tables: list[Any]) -> None:
+        import pyarrow as pa
+
+        whole = [self._writer.schema.empty_table(), *tables]  # first, for the order of columns
+        self._writer.write_table(pa.concat_tables(whole, promote_options="default"))
+
+    def _widen(self, schema: Any) -> None:
+        """Write the file anew with more columns: a run was resumed with other settings."""
+        import pyarrow.parquet as pq
+
+        self.close()
+        narrow = temporary_beside(self._path)
+        try:
+            shutil.copyfile(self._path, narrow)
+            self._begin(schema)
+            with pq.ParquetFile(narrow) as before:
+                for number in range(before.num_row_groups):
+                    self._append([before.read_row_group(number)])
+        finally:
+            narrow.unlink(missing_ok=True)
 
 
 def _groups(tables: Iterable[Any]) -> Iterator[list[Any]]:

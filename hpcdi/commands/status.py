@@ -40,7 +40,7 @@ from a login node, and when the run hangs or is gone.
   hpcdi status runs/cartpole_dqn/latest --json       for a program
 
 A run is dead if its run.json says running, but its process or job is gone, or it has been silent
-for two minutes where neither can be seen.
+for a minute where neither can be seen.
 """
 EXIT_CODES = """\
 exit codes: 0 it is pending, starting, running or done; 1 it has failed, or is dead; 2 there is no

@@ -17,7 +17,6 @@
                                              rank100000 on they are guests'
         guests/rank100003/                   of a guest that is there: its messages and heart-beat
         policies/latest.safetensors          the newest policy; best.safetensors the best evaluated
-        policies/best.json                   its mean return (of a serial run)
         policies/exploiter.safetensors       the newest one of another player that learns (leagues)
         league/main_000003.safetensors       a frozen player of a league; league.json its results
         checkpoints/iteration_000010000/     of a learner, and ckpt_final, ckpt_best

@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+import errno
 import math
+from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 
 import hpcdi
 from fakes.callbacks import Climbs, Counts, Elsewhere, Halves, Misspelt, Raises, Rolls, Unmade
 from fakes.interrupting_env import SMALL, Walk
+from hpcdi.config.compiled import compile_config
 from hpcdi.errors import CallbackError, ConfigError, LaunchError
 from hpcdi.roles.callbacks import Context, EarlyStop
+from hpcdi.roles.collector.of_user import OfUser
 from hpcdi.store.atomic import read_json
 from hpcdi.store.layout import RunLayout
 from hpcdi.utils.event_file import _files_of
@@ -83,6 +89,48 @@ def test_collectors_call_theirs_and_keep_their_state(tmp_path: Path) -> None:
     before = kept["state"]["episodes"]
     assert kept_then["state"]["calls"] == ["start with 0", "end", f"start with {before}", "end"]
     assert kept_then["state"]["episodes"] >= 60
+
+
+@pytest.fixture
+def of_user(tmp_path: Path) -> Iterator[OfUser]:
+    """A collector's callback, `Rolls`; of rank 2."""
+    config = compile_config({
+        "env": {"env_id": "CartPole-v1"}, "callbacks": [{"type": "fakes.callbacks:Rolls"}],
+    }).config  # fmt: skip
+    place: Any = SimpleNamespace(
+        config=config, layout=RunLayout(tmp_path), link=SimpleNamespace(rank=2), restarts=0
+    )
+    with OfUser(place, lambda _message: None) as made:
+        made.begin()
+        yield made
+
+
+def test_a_full_disk_ends_no_collector(
+    of_user: OfUser, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(path: Path, _value: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device", str(path))
+
+    monkeypatch.setattr("hpcdi.roles.collector.of_user.write_json", full)
+    of_user.end()
+    assert "no state of callbacks could be written: " in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("odd", "said"),
+    [
+        ({1, 2}, r"state\['calls'\] is a set"),
+        ([1, {"a": np.zeros(2)}], r"state\['calls'\]\[1\]\['a'\] is a ndarray"),
+    ],
+)
+def test_a_collector_s_state_is_plain_data(
+    of_user: OfUser, odd: Any, said: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Rolls, "state_dict", lambda _: {"episodes": np.int64(3), "calls": odd})
+    with pytest.raises(
+        CallbackError, match=rf"Rolls.state_dict on rank 2 \(collector\): {said}; a"
+    ):
+        of_user.end()
 
 
 def test_a_curriculum_is_chosen(tmp_path: Path) -> None:

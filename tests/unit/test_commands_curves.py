@@ -12,6 +12,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from hpcdi import cli
+from hpcdi.commands import curves
 from hpcdi.commands.run_state import axis_of
 from hpcdi.utils.curves import CurveFile, drop_points_after, read_curves
 from hpcdi.utils.sparkline import sparkline
@@ -131,3 +132,4 @@ def test_curves_of_a_run_that_begins_offline_are_over_iterations() -> None:
     offline = "policy.other.commander.offline_iterations"
     assert axis_of({"data": ["runs/a"], offline: 100}) == "train iteration"
     assert axis_of({"data": ["runs/a"], offline: 0}) == axis_of({"data": []}) == "env step"
+    assert "train iteration in a run that\nbegins offline" in curves.HELP

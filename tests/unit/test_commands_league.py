@@ -164,6 +164,32 @@ def test_cross_play(run_dir: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert (twins["score"], twins["score_std_error"]) == (0.5, 0.0)
 
 
+def test_an_error_that_is_not_known_is_in_no_mean(
+    run_dir: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """From one seat there is one game of each pair."""
+    shown = league()
+    del shown.players["main_000002"]
+    LeagueView(RunLayout(run_dir).league_file, None).refresh(shown, 50_000, 0.0)
+    play = ["league", str(run_dir), "--cross-play", "env.evaluator_env_num=1", "--games"]
+    assert main([*play, "3"]) == 0
+    printed = capsys.readouterr().out
+    rows = [row.split() for row in printed.splitlines()[2:5]]
+    assert [row[-2].partition("±")[2] for row in rows] == ["?"] * 3
+    assert "ended alike" not in printed
+    assert main([*play, "4"]) == 0, "nothing is drawn, and each seat has two games"
+    printed = capsys.readouterr().out
+    assert "?" not in printed
+    assert "a pair's games from one seat all ended alike; --random 0.1" in printed
+
+
+def test_the_error_of_one_game_a_seat_is_not_known(
+    run_dir: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["eval", str(run_dir), "--player", "main_000001", "--games", "3"]) == 0
+    assert " ± ?\n" in capsys.readouterr().out
+
+
 def test_a_copy_that_is_weaker_than_the_one_before_is_named(
     run_dir: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -71,6 +71,60 @@ def test_a_silent_rank_0_is_said(
     assert "rank 0 has not answered" in capsys.readouterr().err
 
 
+def league_of_two(layout: RunLayout) -> None:
+    """Two players learn, on a rank each."""
+    configure(
+        layout,
+        env={"type": "pettingzoo", "env_id": "classic.tictactoe_v3"},
+        policy={
+            "type": "dqn",
+            "learn": {"learner": {"learner_num": 2}},
+            "other": {
+                "commander": {
+                    "type": "one_vs_one",
+                    "learner_task_space": 2,
+                    "league": {"players": {"main": "main", "exploiter": "main_exploiter"}},
+                }
+            },
+        },
+    )
+
+
+def test_what_rank_0_has_raised_is_an_answer(
+    layout: RunLayout, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    league_of_two(layout)
+    tell(layout, None)
+    monkeypatch.setattr(scale, "wait_s", lambda _s: tell(layout, 2))
+    assert asked(layout, 1) == 0
+    said = "1 of 2 collectors work, not 1: each player that learns needs one\n"
+    assert capsys.readouterr().out.startswith(said)
+
+
+def test_a_grant_that_changes_nothing_is_an_answer_once_it_is_new(
+    layout: RunLayout, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    league_of_two(layout)
+    monkeypatch.setattr(scale, "_ANSWER_S", 0.1)
+    assert asked(layout, 1) == EXIT_FAILED, "the status may be older than what was asked"
+    monkeypatch.setattr(scale, "_ANSWER_S", 30.0)
+    later = layout.scale_file.stat().st_mtime + 60
+    monkeypatch.setattr(scale, "wait_s", lambda _s: os.utime(layout.status_file, (later, later)))
+    assert asked(layout, 1) == 0
+    assert "not 1: each player that learns needs one" in capsys.readouterr().out
+
+
+def test_more_than_the_run_needs_is_no_answer(
+    layout: RunLayout, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Somebody else has asked for more at the same time."""
+    monkeypatch.setattr(scale, "_ANSWER_S", 0.1)
+    tell(layout, None)
+    monkeypatch.setattr(scale, "wait_s", lambda _s: tell(layout, 2))
+    assert asked(layout, 1) == EXIT_FAILED
+    assert "rank 0 has not answered" in capsys.readouterr().err
+
+
 def test_more_than_there_are_ranks(layout: RunLayout, capsys: pytest.CaptureFixture[str]) -> None:
     assert asked(layout, 5) == EXIT_USAGE
     said = capsys.readouterr().err

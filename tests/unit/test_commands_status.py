@@ -14,10 +14,11 @@ from typing import Any
 import pytest
 
 from hpcdi import cli
+from hpcdi.commands import status
 from hpcdi.commands.run_state import find_run, status_of
 from hpcdi.commands.status import lines_of
 from hpcdi.errors import LaunchError
-from hpcdi.run import run_folder
+from hpcdi.run import run_folder, run_lock
 from hpcdi.run.run_lock import this_process
 from hpcdi.run.slurm_queue import QueueJob
 from hpcdi.store.layout import RunLayout
@@ -222,6 +223,11 @@ def test_a_run_is_found_by_its_job(tmp_path: Path, capsys: pytest.CaptureFixture
     assert cli.main(["status", str(tmp_path)]) == 2
     assert "holds no run: there is no run.json" in capsys.readouterr().err
     assert cli.main(["tail", "nowhere"]) == 2
+
+
+def test_help_says_after_what_silence_a_run_is_dead() -> None:
+    assert run_lock.SILENT_S == 60
+    assert "silent\nfor a minute where neither can be seen" in status.HELP
 
 
 @pytest.mark.parametrize("command", ["status", "tail"])

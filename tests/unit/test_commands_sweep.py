@@ -269,6 +269,7 @@ def test_a_dry_run_of_a_packed_sweep_shows_one_job(capsys: pytest.CaptureFixture
         (["--pack", "--array-parallelism", "2"], "with --local or --pack: --jobs"),
         (["--pbt", "1000"], "--pbt goes with --local or --pack"),
         (["--pbt-share", "0.6"], "above 0 and at most 0.5"),
+        (["--search", "random", "--seed", "-1"], "must be an integer from 0, not '-1'"),
     ],
 )
 def test_an_option_that_would_change_nothing_is_refused(

@@ -12,11 +12,13 @@ import pyarrow.parquet as pq
 import pytest
 
 from fakes.serial_runs import DQN, ROOT, serial
+from hpcdi.commands import export_data
 from hpcdi.commands.export import main
 from hpcdi.config.env import GymnasiumConfig
 from hpcdi.data import Episode, read_episodes
 from hpcdi.env.episode_values import EpisodeValues
 from hpcdi.errors import LaunchError
+from hpcdi.types import Array
 
 CONFIG = str(ROOT / "configs" / "cartpole_dqn.yaml")
 STEPS = "policy.other.commander.max_env_step=300"
@@ -130,6 +132,28 @@ def test_parquet_has_a_row_a_step(cartpole: Path, tmp_path: Path) -> None:
         np.testing.assert_array_equal(rows["action"].to_numpy(), episode.action)
         np.testing.assert_array_equal(rows["info/episode/r"].to_numpy(), episode.infos["episode/r"])
         assert set(rows["seed"].to_pylist()) == {episode.seed}
+
+
+def episode_of(steps: int, **columns: Array) -> Episode:
+    seen = {"observation": np.ones((steps + 1, 2), np.float32)}
+    return Episode(seen, {"reward": np.ones(steps), **columns}, "rank00002", 0, 7, 0, True)
+
+
+@pytest.mark.parametrize("rows_at_a_time", [1, 1000])
+def test_parquet_has_all_columns_of_a_run_that_was_resumed_with_others(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, rows_at_a_time: int
+) -> None:
+    monkeypatch.setattr(export_data, "_ROWS_AT_A_TIME", rows_at_a_time)
+    file = tmp_path / "steps.parquet"
+    some, others = {"info/x": np.ones(2)}, {"info/force": np.ones((1, 3))}
+    episodes = [episode_of(1), episode_of(2, **some), episode_of(1, **others), episode_of(2)]
+    export_data._write_parquet(file, episodes)
+    table = pq.read_table(file)
+    assert table["episode"].to_pylist() == [0, 1, 1, 2, 3, 3]
+    assert table["info/x"].to_pylist() == [None, 1.0, 1.0, None, None, None]
+    assert table["info/force"].to_pylist() == [None, None, None, [1.0] * 3, None, None]
+    assert table["observation"].to_pylist() == [[1.0, 1.0]] * 6
+    assert list(tmp_path.iterdir()) == [file]
 
 
 def test_numbers_far_from_zero_come_back() -> None:

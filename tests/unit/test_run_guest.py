@@ -16,6 +16,7 @@ import hpcdi
 from hpcdi import cli
 from hpcdi.comm.messages import PolicyRequest
 from hpcdi.errors import EXIT_REQUEUE, EXIT_USAGE
+from hpcdi.run import latest
 from hpcdi.run.guest import NewestPolicies
 from hpcdi.run.run_lock import RunLock
 from hpcdi.store.layout import RunLayout
@@ -92,6 +93,16 @@ def test_a_run_that_is_over(
     state(layout, word, *ROLES)
     assert join(layout) == 0
     assert f"run is {word}: nothing to join" in capsys.readouterr().out
+
+
+def test_a_run_that_latest_shows_and_that_was_moved(
+    layout: RunLayout, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    latest.point_to(layout)
+    layout.root.rename(tmp_path / "moved")
+    assert cli.main(["join", str(tmp_path / "latest")]) == EXIT_USAGE
+    said = capsys.readouterr().err
+    assert f"there is no {layout.root}: it was moved or removed; name the run folder" in said
 
 
 def test_a_damaged_run_is_not_joined(layout: RunLayout, capsys: pytest.CaptureFixture[str]) -> None:

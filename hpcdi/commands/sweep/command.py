@@ -482,7 +482,7 @@ def _add_search(parser: argparse.ArgumentParser) -> None:
     group.add_argument("--no-prune", action="store_true", help="no trial ends early")
     group.add_argument(
         "--seed",
-        type=int,
+        type=at_least(0),
         default=0,
         metavar="S",
         help="of the searcher (0); trials' own: the setting seed",

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from hpcdi.comm.messages import CollectProgress, Message, StopRequest
-from hpcdi.errors import EXIT_DONE
+from hpcdi.errors import EXIT_DONE, CallbackError
 from hpcdi.roles.callbacks import COLLECTOR, Callbacks, Context
 from hpcdi.roles.context import WorkerContext
 from hpcdi.store.atomic import read_json, write_json
+from hpcdi.store.disk_full import or_warn
 from hpcdi.types import MAIN
 from hpcdi.utils.lifetime import Closing
 
@@ -73,6 +74,31 @@ class OfUser(Closing):
             self._send(StopRequest(reason, EXIT_DONE))
 
     def _write(self) -> None:
-        if self._callbacks:
-            write_json(self._file, self._callbacks.state_dict())
-            self._written_at = time.monotonic()
+        """Write their states; a full disk is only a warning.
+
+        Raises:
+            CallbackError: a callback's state holds what is no plain data.
+        """
+        if not self._callbacks:
+            return
+        states = self._callbacks.state_dict()
+        for one in states["states"]:
+            for odd in _no_plain_data(one["state"], "state"):
+                raise CallbackError(
+                    f"callback {one['name']}.state_dict on rank {self._callbacks.context.rank} "
+                    f"({COLLECTOR}): {odd}; a state has numbers, texts, lists and dicts of these"
+                )
+        or_warn("state of callbacks", lambda: write_json(self._file, states))
+        self._written_at = time.monotonic()
+
+
+def _no_plain_data(value: Any, name: str) -> Iterator[str]:
+    """Yields what in a state JSON cannot have, and where."""
+    if isinstance(value, Mapping):
+        for key, item in value.items():
+            yield from _no_plain_data(item, f"{name}[{key!r}]")
+    elif isinstance(value, list | tuple):
+        for number, item in enumerate(value):
+            yield from _no_plain_data(item, f"{name}[{number}]")
+    elif not isinstance(value, str | int | float | None) and getattr(value, "ndim", None) != 0:
+        yield f"{name} is a {type(value).__name__}"
