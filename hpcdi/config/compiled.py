@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 import sys
+import zlib
 from collections.abc import Iterable, Mapping
 from typing import Any
 
@@ -88,3 +90,32 @@ def _paths(tree: Any, prefix: str = "") -> Iterable[str]:
         yield f"{prefix}{key}"
         if isinstance(value, Mapping):
             yield from _paths(value, f"{prefix}{key}.")
+
+
+_UNTIL_WHEN = (
+    *(f"policy.other.commander.{name}" for name in ("max_env_step", "max_train_iter")),
+    *("env.stop_value", "slurm", "fault"),
+    *(f"system.{name}" for name in ("auto_resume", "import_path", "loggers", "keep_snapshots")),
+    "system.max_restarts_without_progress",
+)
+"""Settings that say how long and where a run works; what it does follows from the others."""
+
+
+def repeats_as(config: ExperimentConfig, ranks: int) -> str:
+    """Returns what a deterministic run follows from, as a checksum; "": it is not deterministic.
+
+    Args:
+        config: the experiment.
+        ranks: of the run; 1: in one process.
+    """
+    if not config.system.deterministic:
+        return ""
+    mapping = to_mapping(config)
+    for path in _UNTIL_WHEN:
+        *sections, name = path.split(".")
+        section = mapping
+        for each in sections:
+            section = section.get(each, {})
+        section.pop(name, None)
+    text = json.dumps({**mapping, "ranks": ranks}, sort_keys=True, default=str)
+    return f"{zlib.crc32(text.encode()):08x}"

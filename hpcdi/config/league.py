@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from typing import Any
 
 from hpcdi.config.fields import section, setting
 from hpcdi.config.roles import SoloCommanderConfig
@@ -17,6 +18,7 @@ MATCHMAKING = ("self_play", "fictitious", "pfsp", "variance")
 _PLAYER = re.compile(r"(?!.*_\d{6}$)[A-Za-z]\w{0,15}")
 _TAKEN = ("latest", "best", "random")
 """Names that stand for other policies."""
+_LEAGUE = "policy.other.commander.league"
 
 
 @dataclass(frozen=True)
@@ -106,6 +108,34 @@ class LeagueConfig:
             for number, name in enumerate(sharing)
         }
         return {name: {**shares, **self.learners}[name] for name in self.players}
+
+
+def why_other_league(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
+    """Returns why a league cannot go on with other settings: a line for each of its settings.
+
+    Snapshots have the files of players that learn by their order, results of games by names.
+    Players that learn may come at the end, fixed ones may come and go.
+
+    Args:
+        before: a `LeagueConfig` as a mapping; empty: there is no league.
+        now: the other settings.
+    """
+    players, were = (list(league.get("players") or {MAIN: MAIN}) for league in (now, before))
+    fixed = {**dict.fromkeys(players, "it learns"), **(now.get("fixed") or {})}
+    reasons = []
+    if players[: len(were)] != were:
+        missing = ", ".join(name for name in were if name not in players)
+        why = f"{missing} would be missing" if missing else "they have another order"
+        reasons.append(
+            f"{_LEAGUE}.players: {', '.join(were)} in the run, {', '.join(players)} now: {why}; "
+            "those that were there come first, in their order, new ones after them"
+        )
+    return reasons + [
+        f"{_LEAGUE}.fixed.{name}: {source} in the run, {fixed[name]} now: the results of its games "
+        "are those of the other one; give it another name"
+        for name, source in (before.get("fixed") or {}).items()
+        if fixed.get(name, source) != source
+    ]
 
 
 @dataclass(frozen=True)

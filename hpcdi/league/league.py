@@ -331,7 +331,7 @@ class League:
 
     def _pool(self) -> list[Member]:
         """Returns the players that never change: fixed ones, and the newest frozen copies."""
-        fixed = [p for p in self.players.values() if p.role == "fixed"]
+        fixed = [self.players[name] for name in self.config.fixed]
         frozen = [p for parent in self.learning for p in self.frozen(parent)[-self.config.recent :]]
         return fixed + frozen
 
@@ -376,12 +376,17 @@ class League:
         return {"players": players, "payoff": self.payoff.state_dict()}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Restore a `state_dict`; players that learn, and fixed ones, are the configuration's."""
+        """Restore a `state_dict`; players that learn, and fixed ones, are the configuration's.
+
+        Fixed ones that are not there any more keep their results, and are nobody's opponents.
+        """
         saved = {player["name"]: Member(**player) for player in state["players"]}
         for name, player in self.players.items():
             if player.learns and name in saved:
                 self.players[name] = dataclasses.replace(saved[name], role=player.role)
         self.players |= {n: p for n, p in saved.items() if p.role == "historical"}
+        gone = (p for p in saved.values() if p.role == "fixed" and p.name not in self.players)
+        self.players |= {player.name: player for player in gone}
         self.payoff.load_state_dict(state["payoff"])
 
 

@@ -75,7 +75,8 @@ class ReplayManager:
     Attributes:
         ratio: see above.
         partitions: by learner rank.
-        items_admitted: transitions that learners have read.
+        items_admitted: transitions that learners have read in the whole run, each counted once
+            where they are read again after a restart.
     """
 
     def __init__(
@@ -94,6 +95,7 @@ class ReplayManager:
         self._early = Backlog(EARLY_ROWS)  # published before there was a learner
         self._restored: Mapping[str, Any] = {}  # partitions of a snapshot, until learners start
         self._restored_drawn = 0  # samples that it says were drawn
+        self._counted = set[int]()  # ids of blocks that it has counted, and that are shared anew
         self._published: dict[str, BlockReady] = {}  # by path, oldest first, for the same learners
         self._lost_drawn = 0  # samples that dead learners have drawn
         self._lost_skipped = 0  # blocks that dead learners have skipped, or that were left out
@@ -127,6 +129,7 @@ class ReplayManager:
         drawn, self._restored_drawn = self._restored_drawn, 0
         self._lost_drawn = drawn  # the replay ratio counts the samples of the whole run
         if len(self.partitions) != len(states):
+            self._note_counted(states)
             return []
         # matched by order, not by rank: after a death the learners' ranks were others
         names = sorted(states, key=lambda name: int(name.removeprefix("rank")))
@@ -137,16 +140,22 @@ class ReplayManager:
             state["buffer"]["capacity"] != self.partitions[rank].buffer.capacity
             for rank, state in pairs
         ):
+            self._note_counted(states)
             return []
         orders = []
         for rank, state in pairs:
-            reread = self.partitions[rank].load_state_dict(state, self._published)
-            self._lost_drawn -= self.partitions[rank].samples_drawn
+            partition = self.partitions[rank]
+            reread = partition.load_state_dict(state, self._published)
+            self._lost_drawn -= partition.samples_drawn
             orders += [(rank, order) for order in reread]
-            for block in state["blocks"]:
-                if block["end_id"] >= 0:
-                    self._published.pop(block["path"], None)
+            for block in [b for b in state["blocks"] if partition.has_read(b, self._published)]:
+                self._published.pop(block["path"], None)
         return orders
+
+    def _note_counted(self, states: Mapping[str, Any]) -> None:
+        """Note the blocks that learners had read before a restart, and are given anew."""
+        read = (b["path"] for s in states.values() for b in s["blocks"] if b["end_id"] >= 0)
+        self._counted = {self._published[p].block_id for p in read if p in self._published}
 
     def lose(self, rank: int) -> list[tuple[int, AdmitBlock]]:
         """Hand a dead learner's blocks to the others; returns orders to read them, by rank.
@@ -201,7 +210,8 @@ class ReplayManager:
         if not (admitted.error and part.reread(admitted.block_id)):
             if admitted.error:
                 self._unreadable.add(admitted.block_id)
-            self.items_admitted += part.admit(admitted)
+            count = part.admit(admitted)
+            self.items_admitted += 0 if admitted.block_id in self._counted else count
         return part.orders()
 
     @property
@@ -284,7 +294,7 @@ class ReplayManager:
         return ReplayFigures(
             items=self.count(),
             capacity=self.capacity(),
-            drawn=self.samples_drawn(),
+            drawn=self._restored_drawn + self.samples_drawn(),
             admitted=self.items_admitted,
             blocks_lost=self.blocks_lost,
             blocks_skipped=skipped,
@@ -309,7 +319,8 @@ class ReplayManager:
         return {
             "partitions": {f"rank{rank}": p.state_dict() for rank, p in self.partitions.items()},
             "waiting": self._early.paths,
-            "drawn": self.samples_drawn(),
+            "drawn": self._restored_drawn + self.samples_drawn(),
+            "admitted": self.items_admitted,
         }
 
     def load_state_dict(
@@ -325,6 +336,7 @@ class ReplayManager:
         """
         self._restored = state["partitions"]
         self._restored_drawn = int(state["drawn"])
+        self.items_admitted = int(state["admitted"])
         self._published = dict(published or {}) if self._kind.is_replay else {}
 
 

@@ -511,7 +511,12 @@ class Partition:
         self.buffer.load_state_dict(state["buffer"])
         self._rows[self.buffer.places.slots()] = state["rows"]
         self.samples_drawn, self.backlog.offered = state["samples_drawn"], state["offered"]
-        read = [block for block in state["blocks"] if block["end_id"] >= 0]
+        read = []
+        for block in state["blocks"]:
+            if self.has_read(block, published):
+                read.append(block)
+            elif block["end_id"] >= 0:  # all of it is read, and admitted like a new one
+                self.buffer.evict(block["end_id"], block["first_id"])
         if state["ring"]:
             self._placer = RowPlacer(int(state["ring"]["capacity"]))
             placed = [(b["block_id"], b["first_row"], b["first_row"] + b["rows"]) for b in read]
@@ -526,6 +531,18 @@ class Partition:
             )
         self.backlog.rereading.update(self._placed)
         return [self._order(block.ready, block.first_row) for block in self._placed.values()]
+
+    def has_read(self, block: Mapping[str, Any], published: Mapping[str, BlockReady]) -> bool:
+        """Returns whether a block of a state was read then; of some only the first pieces were.
+
+        Args:
+            block: of a `state_dict`.
+            published: the blocks that exist, by name.
+        """
+        indexed, ready = block["end_id"] - block["first_id"], published.get(block["path"])
+        if ready is None or ready.shard.crc32 != block["crc32"]:
+            return bool(block["end_id"] >= 0)
+        return bool(0 < indexed >= min(item_count(ready, self.rule), self.buffer.capacity))
 
 
 class OnPolicyPartition(Partition):

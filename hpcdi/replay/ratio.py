@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 from hpcdi.config.schema import ExperimentConfig, offline_iterations
 
@@ -26,6 +26,7 @@ class ReplayRatio:
         updates: returns how many updates follow a round of so many transitions, where there is no
             ratio; None: there are no rounds.
         offline: samples that are drawn before anything is collected.
+        batch: samples of an update.
 
     Attributes:
         collectors_wait: whether collectors are to wait.
@@ -38,8 +39,11 @@ class ReplayRatio:
         slack: float = math.inf,
         updates: Callable[[int], int] | None = None,
         offline: float = 0,
+        batch: int = 1,
     ) -> None:
-        self.collectors_wait, self._offline = False, offline
+        self.collectors_wait, self._offline, self._batch = False, offline, batch
+        self._settings = {"ratio": ratio or 0.0, "offline": float(offline)}
+        self._from_steps = self._from_drawn = 0  # of the run when the ratio began to be this one
         self._ratio, self._warm_up, self._slack, self._updates = ratio, warm_up, slack, updates
         self._granted = math.inf if updates is None else 0.0  # batches, where there is no ratio
         self._env_steps = 0
@@ -82,7 +86,8 @@ class ReplayRatio:
         if self._ratio is None or self.is_offline(drawn):
             return math.inf
         self._env_steps = env_steps
-        due = self._ratio * max(0, env_steps - self._warm_up) - (drawn - self._offline)
+        transitions = max(0, env_steps - max(self._warm_up, self._from_steps))
+        due = self._ratio * transitions - (drawn - max(self._offline, self._from_drawn))
         if due > self._slack:
             self.collectors_wait = True
         elif due < self._slack / 2:
@@ -102,6 +107,31 @@ class ReplayRatio:
             return f"collectors wait: {rule}"
         return f"learners wait: {rule}" if due < batch else ""
 
+    def state_dict(self) -> dict[str, float]:
+        """From where on it counts, and by which settings."""
+        return {
+            **self._settings, "until": float(self._offline),
+            "from_steps": self._from_steps, "from_drawn": self._from_drawn,
+        }  # fmt: skip
+
+    def load_state_dict(
+        self, state: Mapping[str, float], env_steps: int, drawn: int, train_iter: int
+    ) -> None:
+        """Count on; with other settings than before, from now on.
+
+        Args:
+            state: a `state_dict`.
+            env_steps: transitions of the run so far.
+            drawn: samples of the run so far.
+            train_iter: updates of the run so far.
+        """
+        if all(state[name] == value for name, value in self._settings.items()):
+            self._offline = state["until"]
+            self._from_steps, self._from_drawn = int(state["from_steps"]), int(state["from_drawn"])
+        else:
+            self._offline = drawn + max(0.0, self._offline - train_iter * self._batch)
+            self._from_steps, self._from_drawn = env_steps, drawn
+
 
 def replay_ratio_of(
     config: ExperimentConfig, collectors: int = 1, learners: int = 1, *, in_turns: bool = False
@@ -116,7 +146,8 @@ def replay_ratio_of(
     """
     policy = config.policy
     ratio, warm_up = policy.replay_ratio, policy.warm_up
-    offline = offline_iterations(config) * policy.learn.batch_size * learners
+    batch = policy.learn.batch_size * learners
+    offline = offline_iterations(config) * batch
     if config.data:  # which have filled the buffer
         warm_up = 0 if offline else policy.random_collect_size
     if in_turns:
@@ -125,10 +156,9 @@ def replay_ratio_of(
         # where nothing is given, the buffer itself holds batches back until it is filled
         if ratio is None and not config.data:
             warm_up = policy.random_collect_size
-        return ReplayRatio(ratio, warm_up, updates=updates, offline=offline)
+        return ReplayRatio(ratio, warm_up, updates=updates, offline=offline, batch=batch)
     # with less slack than a few batches, or a rollout of every collector, learners and collectors
     # would wait for each other in turns
     rollouts = collectors * policy.collect.n_sample * config.env.collector_env_num
-    batches = 4 * policy.learn.batch_size * learners
-    slack = max(batches, (ratio or 0.0) * rollouts)
-    return ReplayRatio(ratio, warm_up, slack, offline=offline)
+    slack = max(4 * batch, (ratio or 0.0) * rollouts)
+    return ReplayRatio(ratio, warm_up, slack, offline=offline, batch=batch)

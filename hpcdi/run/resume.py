@@ -11,7 +11,9 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from hpcdi.config.compiled import repeats_as
 from hpcdi.config.fields import to_mapping
+from hpcdi.config.league import why_other_league
 from hpcdi.config.load import load, read_mapping
 from hpcdi.config.schema import ExperimentConfig, offline_iterations
 from hpcdi.dataclass import dataclass
@@ -167,6 +169,7 @@ def start_mode(
         if request.config is not None:
             _check_fits(request, request.resume, config)
         _check_shapes(request.resume, config)
+        _check_players(request.resume, config)
         return StartMode.RESUME
     auto = config.system.auto_resume
     is_wanted = "SLURM_JOB_ID" in variables if auto is None else auto
@@ -186,6 +189,7 @@ def start_mode(
     _check_same(layout, config)
     if facts.get("state") == "done":
         return StartMode.DONE
+    _check_players(str(layout.root), config)
     return StartMode.RESUME if has_snapshot(layout) else StartMode.RESTART
 
 
@@ -228,6 +232,25 @@ def _check_shapes(path: str, config: ExperimentConfig) -> None:
         raise LaunchError(
             "\n  - ".join([f"the snapshots of {path} are of other networks:", *map(str, differ)])
             + "\n  Leave these settings as they were, or begin a new run"
+        )
+
+
+def _check_players(path: str, config: ExperimentConfig) -> None:
+    """Check that a league's snapshots are of the same players."""
+    if not has_snapshot(RunLayout(Path(path))):
+        return
+    before, now = (
+        each["policy"]["other"]["commander"].get("league") or {}
+        for each in (_config_in(path), to_mapping(config))
+    )
+    differ = why_other_league(before, now)
+    if differ:
+        raise LaunchError(
+            "\n  - ".join([f"the snapshots of {path} are of another league:", *differ])
+            + "\n  Put these settings right, or begin a new run: its "
+            "policy.learn.learner.hook.load_ckpt_before_run takes "
+            f"{path}/policies/latest.safetensors, its league.fixed the frozen players in "
+            f"{Path(path).absolute() / 'league'}"
         )
 
 
@@ -356,7 +379,7 @@ def take_up(config: ExperimentConfig, layout: RunLayout) -> Resumed | None:
     """
     resumed = read_newest(
         layout,
-        repeats=config.system.deterministic,
+        same=repeats_as(config, len(run_folder.read(layout.root).get("placement", []))),
         over_iterations=offline_iterations(config) > 0,
     )
     if resumed is None and config.data:
@@ -367,7 +390,7 @@ def take_up(config: ExperimentConfig, layout: RunLayout) -> Resumed | None:
 
 
 def read_newest(
-    layout: RunLayout, *, repeats: bool = False, over_iterations: bool = False
+    layout: RunLayout, *, same: str = "", over_iterations: bool = False
 ) -> Resumed | None:
     """Read the newest snapshot of a run, before anything is written; None without a snapshot.
 
@@ -375,7 +398,8 @@ def read_newest(
 
     Args:
         layout: the run folder.
-        repeats: see `resume_from`.
+        same: see `repeats_as`: where the snapshot has the same, the run will repeat what came
+            after it, see `resume_from`.
         over_iterations: curves are drawn over train iterations.
 
     Raises:
@@ -387,8 +411,9 @@ def read_newest(
     if not has_snapshot(layout):
         return None
     snapshot = newest_snapshot(layout)
-    resumed = resume_from(layout, snapshot, repeats=repeats)
     facts = snapshot.facts
+    repeats = bool(same) and facts.get("repeats_as") == same
+    resumed = resume_from(layout, snapshot, repeats=repeats)
     step, train_iter = facts["train_iter" if over_iterations else "env_steps"], facts["train_iter"]
 
     def shorten_curves() -> None:

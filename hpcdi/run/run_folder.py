@@ -34,6 +34,7 @@ from hpcdi.store.sealed import (
     write_sealed,
     write_sealed_json,
 )
+from hpcdi.types import RESTART_NUMBERS
 from hpcdi.utils.metrics import human_count
 from hpcdi.utils.progress import USUAL_PATIENCE
 from hpcdi.utils.trackers import seen_in
@@ -252,8 +253,14 @@ def count_restart(layout: RunLayout, reached: Mapping[str, int], limit: int) -> 
             f"{layout.log_dir} for what ends it; to try again, raise "
             "system.max_restarts_without_progress"
         )
-    restarts = int(facts.get("restarts", 0)) + 1
+    restarts = max(int(facts.get("restarts", 0)), _last_start_in(layout)) + 1
     return dict(zip(_RESTARTS, (restarts, in_vain, dict(reached)), strict=True))
+
+
+def _last_start_in(layout: RunLayout) -> int:
+    """Returns how often a run had been restarted when its last shard began: none is overwritten."""
+    numbers = [number for _, number in layout.shard_numbers().values()]
+    return max(numbers, default=0) // RESTART_NUMBERS
 
 
 def reopen(layout: RunLayout, restarts: Mapping[str, Any], placement: list[dict[str, Any]]) -> None:

@@ -120,7 +120,7 @@ def _train(
     run: LocalRun | None = None
     raised: BaseException | None = None
     try:
-        resumed = resume.take_up(config, layout)
+        resumed = resume.take_up(within_a_process(config), layout)
         with LocalRun(config, layout, restarts, take_stop) as run:
             if resumed is not None:
                 run.coordinator.resume(resumed)
@@ -162,6 +162,7 @@ class LocalRun(Closing):
         take_stop: returns, once, what a signal asked for; called while the disk is full, too.
 
     Attributes:
+        config: the experiment, as it is in one process.
         coordinator, collector: roles.
         learners: roles, in the order of their groups.
         has_begun: whether anything was collected; until then a resumed run has not changed.
@@ -174,7 +175,8 @@ class LocalRun(Closing):
         restarts: int = 0,
         take_stop: Callable[[], StopRequest | None] = lambda: None,
     ) -> None:
-        config, self.has_begun = within_a_process(config), False
+        self.config = config = within_a_process(config)
+        self.has_begun = False
         seeds = np.random.SeedSequence(config.seed, spawn_key=(len(ROLES), 0, restarts))
         torch.manual_seed(int(seeds.generate_state(1)[0]))  # some policies use its random numbers
         groups = {name: (rank,) for rank, name in enumerate(learners_of(config), 1)}

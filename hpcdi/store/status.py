@@ -5,6 +5,7 @@ Rank 0 writes it; whoever can read the run folder needs no port and no word from
 
 from __future__ import annotations
 
+import contextlib
 import os
 import platform
 import time
@@ -14,6 +15,8 @@ from typing import Any
 
 from hpcdi.errors import StoreError
 from hpcdi.store.atomic import read_json, write_json
+from hpcdi.store.checkpoints import BEST_CHECKPOINT, checkpoint_names, open_checkpoint
+from hpcdi.store.layout import RunLayout
 from hpcdi.utils.log import LOGGER
 from hpcdi.utils.progress import Evaluation, Status, best_of
 
@@ -41,6 +44,31 @@ def job_of(variables: Mapping[str, str]) -> dict[str, str]:
     return {name: variables[name] for name in _JOB_VARIABLES if name in variables}
 
 
+def best_return(layout: RunLayout) -> float:
+    """Mean return of the policy that a run folder holds as the best; -inf where it holds none."""
+    names = checkpoint_names(layout.checkpoints_dir)
+    means = [float("-inf")]
+    for name in names:
+        if name.startswith(BEST_CHECKPOINT):  # a kill may have left the one before it
+            with contextlib.suppress(StoreError):  # torn
+                facts = open_checkpoint(layout.checkpoints_dir / name).facts
+                means += [facts["reward_mean"]] if "reward_mean" in facts else []
+    return max(means)
+
+
+def best_evaluation(layout: RunLayout) -> Evaluation | None:
+    """The best evaluation of a run as its status file has it; None where it has none."""
+    held = read_json(layout.status_file).get("best_evaluation")
+    try:
+        evaluation = Evaluation(**held) if isinstance(held, dict) else None
+    except TypeError:
+        return None
+    if evaluation is None or not isinstance(evaluation.figures, dict):
+        return None
+    numbers = [value for name, value in vars(evaluation).items() if name != "figures"]
+    return evaluation if all(isinstance(value, int | float) for value in numbers) else None
+
+
 class StatusFile:
     """Writes the file when it is due; a disk that is full ends no run.
 
@@ -63,6 +91,7 @@ class StatusFile:
         earlier = read_json(path)  # of a run that is resumed: it may end before it is evaluated
         self._earlier = {name: earlier[name] for name in _EVALUATIONS if earlier.get(name)}
         self._due = float("-inf")
+        self._best: Evaluation | None = None  # as it was written last
         self._is_warned = False
 
     def refresh(
@@ -71,19 +100,21 @@ class StatusFile:
         evaluations: Sequence[Evaluation],
         now: float,
         *,
+        best: Evaluation | None = None,
         at_once: bool = False,
     ) -> None:
-        """Write how the run stands if that is due.
+        """Write how the run stands if that is due, or there is a new best evaluation.
 
         Args:
             status: returns how it stands.
-            evaluations: all so far.
+            evaluations: all of this start of the run so far.
             now: seconds, any origin.
+            best: the best of the whole run; None: that of `evaluations`.
             at_once: write it whether it is due or not: in a new phase.
         """
-        if now < self._due and not at_once:
+        if now < self._due and best is self._best and not at_once:
             return
-        began = time.monotonic()
+        self._best, began = best, time.monotonic()
         try:
             write_json(self._path, self._values(status(), evaluations), fsync=False)
         except (StoreError, OSError) as error:
@@ -99,7 +130,7 @@ class StatusFile:
     def _values(self, status: Status, evaluations: Sequence[Evaluation]) -> dict[str, Any]:
         (env_steps, steps_per_s), (train_iter, iters_per_s) = status.env_steps, status.train_iter
         returns = status.returns
-        best = best_of(evaluations)
+        best = self._best if self._best is not None else best_of(evaluations)
         return {
             **self._always,
             "written_at": time.time(),
@@ -110,7 +141,8 @@ class StatusFile:
             "return_mean": sum(returns) / len(returns) if returns else None,
             "evaluations": len(evaluations),
             "evaluation": vars(evaluations[-1]) if evaluations else None,
-            "best_evaluation": vars(best) if best is not None else None,
+            "best_evaluation": None,
             **({} if evaluations else self._earlier),
+            **({} if best is None else {"best_evaluation": vars(best)}),
             **status.facts,
         }

@@ -10,6 +10,7 @@ from typing import Any
 import torch
 
 from hpcdi.comm.messages import StopRequest
+from hpcdi.config.compiled import repeats_as
 from hpcdi.policy.create import create_policy
 from hpcdi.run.experiment import load_experiment
 from hpcdi.run.request import RunRequest
@@ -76,7 +77,8 @@ def train(run: LocalRun) -> str:
 
 def resume(run: LocalRun, root: Path, *, repeats: bool = False) -> str:
     """Go on from the newest snapshot; returns what is said of it."""
-    resumed = read_newest(RunLayout(root), repeats=repeats)
+    same = repeats_as(run.config, 1) if repeats else ""
+    resumed = read_newest(RunLayout(root), same=same)
     assert resumed is not None
     run.coordinator.resume(resumed)
     return str(resumed)

@@ -39,7 +39,7 @@ from hpcdi.replay.ratio import ReplayRatio
 from hpcdi.roles.coordinator.commander import Commander
 from hpcdi.roles.coordinator.groups import Groups
 from hpcdi.roles.coordinator.scheduler import Scheduler
-from hpcdi.roles.coordinator.snapshots import SnapshotClock, SnapshotKeeper
+from hpcdi.roles.coordinator.snapshots import Resumed, SnapshotClock, SnapshotKeeper
 from hpcdi.roles.coordinator.view import RunRecord, status_of
 from hpcdi.roles.coordinator.workers import FaultPolicy, Order, Workers
 from hpcdi.run.placement import Place, communicators, learner_groups, learners_for, roles_of
@@ -381,3 +381,20 @@ def test_files_of_a_lost_player_are_taken_over(tmp_path: Path) -> None:
 
 def _write(path: Path) -> None:
     path.write_bytes(b"weights")
+
+
+def test_blocks_of_a_player_that_came_after_the_snapshot_and_has_gone_are_left_out() -> None:
+    """It was killed before a snapshot by its new settings; it goes on by those that it had."""
+    before, again = Run(), Run()
+    before.publish(4)
+    mine, other = (
+        dataclasses.replace(rollout(5, number, 0, [3]), player=player)
+        for number, player in ((7, "main"), (8, "newcomer"))
+    )
+    published = {ready.shard.path: ready for ready in (mine, other)}
+    state, facts = before.scheduler.state_dict(), {"train_iter": 3}
+    resumed = Resumed("snapshot_000001", "", facts, state, published, frozenset(published))
+    again.scheduler.resume(resumed)
+    assert again.groups.env_steps == before.groups.env_steps + mine.env_steps
+    assert again.scheduler.announced[5] == 8, "its number is not given again"
+    assert again.groups.main.replay.take_freed() == [other.shard.path], "nobody needs it"

@@ -147,6 +147,16 @@ def test_state_is_plain_data() -> None:
     assert other.opponents("main") == league.opponents("main")
 
 
+def test_a_fixed_player_that_has_gone_keeps_its_results_and_is_drawn_no_more() -> None:
+    league = league_with(1, fixed={"bob": "random", "eve": "random"})
+    league.count_games([("main", "bob", 9, 0, 1), ("main", "main_000001", 5, 0, 5)])
+    again = league_with(fixed={"eve": "random"})
+    again.load_state_dict(json.loads(json.dumps(league.state_dict())))
+    assert set(again.ratings()) == {"main", "bob", "main_000001"}
+    assert set(again.opponents("main")) == {"main", "eve", "main_000001"}
+    assert set(again.state_dict()["players"][-1].items()) >= {("name", "bob"), ("role", "fixed")}
+
+
 def test_a_copy_that_is_not_known_joins_by_its_games() -> None:
     """It was frozen after the snapshot from which the run is resumed."""
     league = league_with(1)

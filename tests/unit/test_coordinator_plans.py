@@ -329,6 +329,33 @@ def test_in_one_process_snapshots_come_by_time_and_episodes_go_on() -> None:
     assert first[3].lockstep == Lockstep(0, 0, begins_anew=False)
 
 
+class Limited(World):
+    """Two samples or more are drawn for each item that is pushed; nobody's time passes."""
+
+    def __init__(self, seed: int) -> None:
+        super().__init__(seed, plan=LockstepPlan())
+        control = {"push_sample_rate_limit": {"max": 0.5}, "window_seconds": 1e9}
+        settings = {"min_fill": 2 * STEPS, "thruput_controller": control}
+        self.main.replay = ReplayManager(
+            lambda name: make_buffer(name, **settings),
+            BLOCK_BYTES,
+            ratio=ReplayRatio(updates=lambda _transitions: UPDATES),
+        )
+
+    def is_collected(self) -> bool:
+        """Blocks may wait until more was drawn."""
+        return all(self.scheduler.workers[rank].task is None for rank in self.collectors)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_where_blocks_wait_for_learners_these_learn_more_in_a_round(seed: int) -> None:
+    world = Limited(seed)
+    world.run(120)
+    pushed, drawn = world.main.replay.items_admitted, world.main.replay.samples_drawn()
+    assert drawn / 3 < pushed <= drawn / 2 + 8 * STEPS, "some blocks come at once"
+    assert 8 < world.plan.rounds < 120 / UPDATES / 2
+
+
 def test_in_one_process_a_snapshot_is_taken_at_the_end() -> None:
     world = World(4, plan=LockstepPlan())
     world.run(UPDATES + 1)

@@ -509,3 +509,22 @@ def test_a_dead_learner_s_lent_blocks_are_stored_for_the_others() -> None:
             assert not order.shard.is_shared
     names = [f"data/{number}.h5" for number in range(1, 2 * MAX_UNREAD + 3)]
     assert sorted(filter(None, blocks_of(replay.state_dict()))) == sorted(names)
+
+
+def test_a_block_of_which_a_piece_was_not_read_is_read_anew_as_a_whole() -> None:
+    """All of its items are in the index after a resume."""
+    replay = make_replay()
+    replay.open(1)
+    part = replay.partitions[1]
+    take(part, piece(1, [3, 4], 0, 20))
+    whole = block(1, [3, 4, 5], tail=0)
+    part.stored(BlockStored(1, whole.shard))
+    part.offer(piece(1, [5], 7, 12))
+    state = replay.state_dict()
+    assert [b["path"] for b in state["partitions"]["rank1"]["blocks"]] == [whole.shard.path]
+    again = make_replay()
+    again.load_state_dict(state, {whole.shard.path: whole})
+    [(rank, order)] = again.open(1)
+    assert order.block_id == 1
+    again.admit(rank, admitted(1))
+    assert again.count() == 12

@@ -162,3 +162,24 @@ def test_in_turns_there_are_so_many_updates_after_each_round() -> None:
 def test_ratios_that_mean_nothing_are_refused(policy: dict[str, Any], said: str) -> None:
     with pytest.raises(ConfigError, match=said):
         config(**policy)
+
+
+def test_a_ratio_that_is_another_one_after_a_resume_counts_from_there() -> None:
+    """Nobody waits for what the old one has drawn, or has not."""
+    before = ReplayRatio(32.0, warm_up=100, slack=64)
+    again, other = (ReplayRatio(ratio, warm_up=100, slack=64) for ratio in (32.0, 1.0))
+    again.load_state_dict(before.state_dict(), 1000, 28_000, 280)
+    assert again.due(1001, 28_000) == before.due(1001, 28_000) == 832
+    other.load_state_dict(before.state_dict(), 1000, 28_000, 280)
+    assert [other.due(steps, 28_000) for steps in (1000, 1001, 1100)] == [0, 1, 100]
+    later = ReplayRatio(1.0, warm_up=100, slack=64)  # and so it does after a restart
+    later.load_state_dict(other.state_dict(), 1100, 28_100, 290)
+    assert later.due(1101, 28_100) == 1
+
+
+def test_offline_iterations_stay_as_many_with_another_batch_size() -> None:
+    before, other = (ReplayRatio(1.0, offline=200 * size, batch=size) for size in (128, 16))
+    other.load_state_dict(before.state_dict(), 0, 100 * 128, 100)
+    assert other.is_offline(100 * 128 + 99 * 16)
+    assert not other.is_offline(100 * 128 + 100 * 16)
+    assert other.due(10, 100 * 128 + 100 * 16) == 10

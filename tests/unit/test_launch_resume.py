@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from fakes.small_disk import mounted
-from hpcdi.config.load import load
+from hpcdi.config.load import load, read_mapping
 from hpcdi.config.schema import ExperimentConfig
 from hpcdi.errors import CheckpointError, LaunchError, NoProgressError
 from hpcdi.run import resume, run_folder
@@ -287,6 +287,50 @@ def test_other_networks_are_refused_by_name_before_a_file_is_touched(
         Line(None, (override,), resume=str(run)).mode()
     assert f"\n  - {override.partition('=')[0]}" in str(caught.value)
     assert {path: path.read_bytes() for path in run.rglob("*") if path.is_file()} == before
+
+
+def league_of(path: Path, **league: Mapping[str, str]) -> str:
+    """The configuration of a league with other players, in a file."""
+    whole = read_mapping(Path(CONFIG).with_name("tictactoe_exploiter.yaml"))
+    commander = whole["policy"]["other"]["commander"]
+    commander["league"] |= league
+    commander["learner_task_space"] = len(commander["league"]["players"])
+    path.write_text(json.dumps(whole))
+    return str(path)
+
+
+TWO = {"main": "main", "exploiter": "main_exploiter"}
+ALL = {"all": "league_exploiter"}
+
+
+@pytest.mark.parametrize(
+    ("before", "now", "why"),
+    [
+        ({"players": TWO}, {"players": {"main": "main"}}, "exploiter would be missing"),
+        ({"players": TWO}, {"players": {"main": "main", **ALL, **TWO}}, "another order"),
+        ({"players": TWO}, {"players": {**TWO, **ALL}}, ""),
+        ({"players": TWO}, {"players": {**TWO, "exploiter": "league_exploiter"}}, ""),
+        ({"fixed": {"bob": "random"}}, {"fixed": {"bob": "a:b"}}, "fixed.bob: random in the run"),
+        ({"fixed": {"bob": "random"}}, {"players": {**TWO, "bob": "main"}}, "it learns now"),
+        ({"fixed": {"bob": "random"}}, {"fixed": {"eve": "random"}}, ""),
+    ],
+)
+def test_a_league_goes_on_with_all_of_its_players_or_is_refused_by_name(
+    tmp_path: Path, before: dict[str, Any], now: dict[str, Any], why: str
+) -> None:
+    path, files = tmp_path / "run", (tmp_path / "before.yaml", tmp_path / "now.yaml")
+    old, new = league_of(files[0], **before), league_of(files[1], **now)
+    take(Line(old, run_dir=str(path)), StartMode.NEW)
+    lines = Line(new, resume=str(path)), Line(new, run_dir=str(path))
+    assert lines[0].mode() is StartMode.RESUME, "it has no snapshot that would not fit"
+    reach(path, 10, 100)
+    for line in lines:
+        if not why:
+            assert line.mode(SLURM) is StartMode.RESUME
+            continue
+        with pytest.raises(LaunchError, match="are of another league") as caught:
+            line.mode(SLURM)
+        assert why in str(caught.value)
 
 
 def test_what_changes_at_a_resume_is_listed(run: Path) -> None:

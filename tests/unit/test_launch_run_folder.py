@@ -24,6 +24,7 @@ from hpcdi.run.experiment import load_experiment
 from hpcdi.store.inventory import rewritten_files
 from hpcdi.store.layout import RunLayout
 from hpcdi.store.sealed import load_sealed_json
+from hpcdi.types import RESTART_NUMBERS
 from hpcdi.utils.event_file import TensorBoardWriter
 
 ROOT = Path(__file__).parent.parent.parent
@@ -342,3 +343,12 @@ def test_where_nothing_can_be_read_the_state_is_unknown(
         RunLayout(tmp_path).run_file.write_text(content)
     assert run_folder.read_state(tmp_path) == "unknown"
     assert "state" not in run_folder.read(tmp_path)
+
+
+def test_a_restart_that_was_forgotten_overwrites_no_shard(tmp_path: Path) -> None:
+    layout = claim(tmp_path / "run")
+    shard = layout.root / layout.shard_path(1, 3 * RESTART_NUMBERS + 7)
+    shard.parent.mkdir(parents=True)
+    shard.touch()
+    reached = {"train_iter": 1, "env_steps": 1}
+    assert run_folder.count_restart(layout, reached, 9)["restarts"] == 4

@@ -265,6 +265,23 @@ def test_a_deterministic_run_repeats_what_came_after_a_snapshot(tmp_path: Path) 
     assert same(whole["groups"]["main"][:3], again["groups"]["main"][:3])
 
 
+def test_a_deterministic_run_that_cannot_repeat_keeps_what_it_has_published(tmp_path: Path) -> None:
+    name, overrides = RUNS["dqn"]
+    settings = ("system.deterministic=true", "system.snapshot_rounds=3", "system.keep_snapshots=9")
+    settings = (*overrides, *settings, f"{LIMIT}.max_train_iter=7")
+    with serial_run(tmp_path, name, *settings) as run:
+        train(run)
+    for lost in checkpoint_names(tmp_path / "snapshots")[1:]:
+        shutil.rmtree(tmp_path / "snapshots" / lost)
+    for changed in ("policy.learn.learning_rate=0.01", "system.deterministic=false"):
+        with serial_run(tmp_path, name, *settings, changed, restarts=1) as run:
+            assert "transitions published after it are taken, too" in resume(
+                run, tmp_path, repeats=True
+            )
+    with serial_run(tmp_path, name, *settings, f"{LIMIT}.max_train_iter=9", restarts=1) as run:
+        assert "after it are removed: the run repeats them" in resume(run, tmp_path, repeats=True)
+
+
 # ------------------------------------------------------------------------------------------ resume
 
 

@@ -18,8 +18,10 @@ from hpcdi.comm.messages import (
     KillFrozen,
     Message,
     RankLost,
+    Stop,
     TakeSnapshot,
 )
+from hpcdi.config.compiled import repeats_as
 from hpcdi.config.schema import ExperimentConfig, blocks_are_stored
 from hpcdi.roles.context import HEARTBEAT_S
 from hpcdi.roles.coordinator.commander import Commander
@@ -45,6 +47,7 @@ from hpcdi.roles.coordinator.workers import (
 )
 from hpcdi.store.checkpoints import of_agent
 from hpcdi.store.layout import RunLayout
+from hpcdi.store.status import best_evaluation, best_return
 from hpcdi.types import GIVEN, is_guest
 from hpcdi.utils.lifetime import Closing
 
@@ -104,7 +107,8 @@ class Coordinator(Closing):
         self._keeper: SnapshotKeeper | None = None
         if layout is not None:
             keep, keep_data = config.system.keep_snapshots, config.system.storage.keep_data
-            self._keeper = SnapshotKeeper(layout, keep, keep_data=keep_data)
+            same = repeats_as(config, 1 if in_turns else link.size)
+            self._keeper = SnapshotKeeper(layout, keep, keep_data=keep_data, repeats_as=same)
         ranks = range(1, link.size) if workers is None else workers
         groups = create_groups(config, self._view.curves, len(ranks), in_turns=in_turns)
         faults = FaultPolicy.of(config, is_possible=link.ranks_may_die)
@@ -275,6 +279,9 @@ class Coordinator(Closing):
     def resume(self, resumed: Resumed) -> None:
         """Resume from a snapshot of the run, before its first turn."""
         self._scheduler.resume(resumed)
+        if self._layout is not None:  # after the snapshot there may have been a better one
+            self.groups.main.recall(best_return(self._layout), best_evaluation(self._layout))
+        self._view.resumed(self._scheduler)
         if self._callbacks is not None:
             self._callbacks.restore(resumed.state.get("callbacks", {}))
         if self._keeper is not None:
@@ -308,11 +315,14 @@ class Coordinator(Closing):
     def _send_orders(self) -> None:
         while self._orders:
             order = self._orders.popleft()
-            if isinstance(order.message, KillFrozen) and order.rank == self._link.rank:
-                kill_frozen(order.message)
-                continue
             if isinstance(order.message, TakeSnapshot):
                 self._take_part(order.message)
+            self._send(order)
+
+    def _send(self, order: Order) -> None:
+        if isinstance(order.message, KillFrozen) and order.rank == self._link.rank:
+            kill_frozen(order.message)
+        else:
             self._link.send(order.rank, order.message)
 
     def _take_part(self, order: TakeSnapshot) -> None:
@@ -320,11 +330,26 @@ class Coordinator(Closing):
         if self._keeper is None or self._keeper.has_begun(order.name):
             return
         self._store()
-        self._handle(self._link.receive(0.0), time.monotonic())
+        self._catch_up()
         groups = self._scheduler.groups
         facts = {"env_steps": groups.env_steps, "learners": sorted(groups.partitions)}
         lost = [of_agent(n, "") for n, group in enumerate(groups) if not group.learners.size]
         self._keeper.begin(order, self.state_dict(), facts, lost)
+
+    def _catch_up(self) -> None:
+        """Handle what has arrived, and send the orders that follow before those of a snapshot.
+
+        Rank 0's part knows their decisions, and so must the learners'; a snapshot's orders are the
+        last ones of a turn. Only the end of the run waits for it.
+        """
+        behind, self._orders = self._orders, deque()
+        self._handle(self._link.receive(0.0), time.monotonic())
+        if any(isinstance(order.message, Stop) for order in self._orders):
+            self._orders = behind + self._orders
+            return
+        decided, self._orders = self._orders, behind
+        for order in decided:
+            self._send(order)
 
     def _tend_files(self, needed: Iterable[str] = (), freed: Iterable[str] = ()) -> None:
         """Finish snapshots, and remove shards that nobody needs.

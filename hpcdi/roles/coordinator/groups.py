@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import bisect
 import dataclasses
+import json
 import math
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping
@@ -34,7 +35,7 @@ from hpcdi.replay.manager import ReplayFigures, ReplayManager, create_replay
 from hpcdi.replay.partition import Partition
 from hpcdi.roles.coordinator.workers import State, Worker
 from hpcdi.types import FIGURES_KEPT, MAIN, Columns, Interval, ScalarWriter
-from hpcdi.utils.progress import Evaluation
+from hpcdi.utils.progress import Evaluation, best_of
 
 
 class OfPlayer(Protocol):
@@ -220,7 +221,8 @@ class Group:
         evaluations: complete evaluations since this start of the run.
         evaluations_begun: number of evaluations since then, complete or not.
         evaluated_iter: train iterations of the policy of the last complete evaluation.
-        best: mean return of its best evaluation; -inf: there is none.
+        best: mean return of its best evaluation in the whole run; -inf: there is none.
+        best_evaluation: that evaluation; None: there is none.
         recent: return and length of the last episodes that were collected.
         recent_figures: figures of these by environments, by name; see `Episodes.figures`.
         info: the last scalars of its learners, averaged, which no curve shows yet.
@@ -241,6 +243,7 @@ class Group:
     evaluations_begun: int = 0
     evaluated_iter: int = 0
     best: float = -math.inf
+    best_evaluation: Evaluation | None = None
     recent: deque[tuple[float, int]] = field(default_factory=lambda: deque(maxlen=EPISODE_WINDOW))
     recent_figures: dict[str, deque[float]] = field(default_factory=dict)
     info: LearnInfo | None = None
@@ -319,8 +322,19 @@ class Group:
         )
         self.evaluations.append(evaluation)
         self.evaluated_iter = result.policy_version
-        self.best = max(self.best, evaluation.mean)  # NaN never becomes the best
+        self.recall(evaluation.mean, evaluation)
         return evaluation.mean
+
+    def recall(self, best: float, evaluation: Evaluation | None = None) -> None:
+        """Take an evaluation that is made now, or what the run folder says of an earlier one.
+
+        Args:
+            best: its mean return, which the next has to exceed.
+            evaluation: all of it; None: no more is known.
+        """
+        self.best = max(self.best, best)  # NaN never becomes the best
+        known = [one for one in (self.best_evaluation, evaluation) if one is not None]
+        self.best_evaluation = best_of(known)
 
     def begin_anew(self) -> None:
         """Let it learn on from the parameters of its start, and explore as at its start."""
@@ -330,6 +344,7 @@ class Group:
 
     def state_dict(self) -> dict[str, Any]:
         """State for a snapshot: plain data and arrays."""
+        best = self.best_evaluation
         return {
             "env_steps": self.env_steps,
             "episodes": self.episodes,
@@ -338,8 +353,11 @@ class Group:
             "began_at": self.began_at,
             "evaluated_iter": self.evaluated_iter,
             "best": self.best if math.isfinite(self.best) else None,
+            # one text: names of figures may have any letters
+            "best_evaluation": json.dumps(vars(best)) if best is not None else "",
             "evaluation": self.evaluation.state_dict(),
             "replay": self.replay.state_dict(),
+            "ratio": self.replay.ratio.state_dict(),
         }
 
     def load_state_dict(
@@ -355,8 +373,12 @@ class Group:
         self.train_iter, self.priorities_stale = state["train_iter"], state["priorities_stale"]
         self.began_at, self.evaluated_iter = state["began_at"], state["evaluated_iter"]
         self.best = -math.inf if state["best"] is None else state["best"]
+        best = state["best_evaluation"]
+        self.best_evaluation = Evaluation(**json.loads(best)) if best else None
         self.evaluation.load_state_dict(state["evaluation"])
         self.replay.load_state_dict(state["replay"], published)
+        drawn = int(state["replay"]["drawn"])
+        self.replay.ratio.load_state_dict(state["ratio"], self.env_steps, drawn, self.train_iter)
 
 
 class Groups:

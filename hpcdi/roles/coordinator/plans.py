@@ -26,6 +26,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from hpcdi.comm.messages import BlockReady, BlockStored, CloseTask, CollectTask
 from hpcdi.config.schema import ExperimentConfig
+from hpcdi.replay.partition import Partition
 from hpcdi.roles.coordinator.groups import Group
 from hpcdi.roles.coordinator.workers import Order, Worker
 from hpcdi.types import Lockstep
@@ -279,9 +280,14 @@ class LockstepPlan:
     def _draw(self, run: Scheduler) -> list[Order]:
         """Draw the next batch; the round ends if the batches of this round are used up.
 
-        It also ends if the replay buffer has too few items yet.
+        It also ends if the replay buffer has too few items yet. It goes on while blocks wait until
+        more is drawn.
         """
-        orders = run.draw(self._group(run), self._collectors)
+        group = self._group(run)
+        orders = run.draw(group, self._collectors)
+        if not orders and any(map(_is_held_back, group.replay.partitions.values())):
+            group.replay.ratio.begin_round(0)
+            orders = run.draw(group, self._collectors)
         if not orders:
             self.rounds += 1
             self._step = RoundStep.REST
@@ -306,9 +312,17 @@ def _order_of(ready: BlockReady) -> tuple[int, int]:
 
 
 def _learners_wait(run: Scheduler) -> bool:
-    """Returns whether all learners have read their blocks, and wait for a batch."""
+    """Returns whether all learners have read what they may, and wait for a batch."""
     parts = run.groups.partitions.values()
-    return bool(parts) and all(part.waits and part.backlog.is_idle for part in parts)
+    return bool(parts) and all(
+        part.waits and (part.backlog.is_idle or _is_held_back(part)) for part in parts
+    )
+
+
+def _is_held_back(part: Partition) -> bool:
+    """Returns whether blocks wait until more is drawn: `push_sample_rate_limit.max`."""
+    backlog = part.backlog
+    return bool(backlog.rows and not backlog.rereading and part.buffer.why_not_push(1))
 
 
 def close_orders(workers: Iterable[Worker]) -> list[Order]:

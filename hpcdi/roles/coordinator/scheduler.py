@@ -7,6 +7,7 @@ A plan (`plans`) decides whose turn it is, to collect or to learn.
 from __future__ import annotations
 
 import dataclasses
+from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping
 from enum import Enum
 from itertools import starmap
@@ -69,6 +70,7 @@ from hpcdi.roles.coordinator.workers import (
     told_of,
 )
 from hpcdi.types import Settings, collector_of, is_guest, number_of
+from hpcdi.utils.log import LOGGER
 
 FAILURE_GRACE_S = 3.0
 """Seconds within which the others must end after a rank has failed."""
@@ -759,11 +761,27 @@ class Scheduler:
         self.load_state_dict(resumed.state, resumed.published)
         for group in self.groups:
             group.reach(resumed.iterations.get(group.name, 0))
-        for path in sorted(resumed.after):
-            self.count_block(resumed.published[path])
+        self._take_later(resumed.published[path] for path in sorted(resumed.after))
         for group in self.groups:
             self.commander.update_progress(group)
         self.snapshots.resume = resumed.folder
+
+    def _take_later(self, blocks: Iterable[BlockReady]) -> None:
+        """Count the blocks that were published after the snapshot that the run is resumed from.
+
+        Left out are those of players that came after that snapshot, too, and are not here now.
+        """
+        left_out = Counter[str]()
+        for ready in blocks:
+            if any(group.has(ready) for group in self.groups):
+                self.count_block(ready)
+                continue
+            rank, number = collector_of(ready.block_id), number_of(ready.block_id)
+            self.announced[rank] = max(number, self.announced.get(rank, 0))
+            self.groups.main.replay.leave_out(ready)
+            left_out[ready.player] += ready.env_steps
+        for player, steps in left_out.items():
+            LOGGER.warning("%d transitions of %s are left out: it is not here now", steps, player)
 
 
 _HANDLERS: dict[type, Callable[[Scheduler, Any, Worker, float], list[Order]]] = {

@@ -62,7 +62,7 @@ from hpcdi.utils.log import LOGGER
 from hpcdi.utils.metrics import human_bytes, human_count
 from hpcdi.utils.threads import JobThread
 
-STATE_FILE, STATE_KIND, STATE_VERSION = "coordinator.h5", "coordinator", 5
+STATE_FILE, STATE_KIND, STATE_VERSION = "coordinator.h5", "coordinator", 6
 _PREFIX = "snapshot_"
 
 
@@ -224,13 +224,16 @@ class SnapshotKeeper(Closing):
         layout: the run folder.
         keep: how many snapshots stay.
         keep_data: never remove a shard.
+        repeats_as: see `hpcdi.config.compiled.repeats_as`; a fact of each snapshot.
 
     Attributes:
         last_took_s: seconds until the last snapshot was complete; 0: there is none yet.
     """
 
-    def __init__(self, layout: RunLayout, keep: int, *, keep_data: bool = True) -> None:
-        self.last_took_s = 0.0
+    def __init__(
+        self, layout: RunLayout, keep: int, *, keep_data: bool = True, repeats_as: str = ""
+    ) -> None:
+        self.last_took_s, self._repeats_as = 0.0, repeats_as
         self._layout, self._keep = layout, keep
         self._retention = Retention(layout, keep_data=keep_data)
         self._uncounted = Counter[str]()  # blocks published since the last snapshot, by shard
@@ -287,9 +290,9 @@ class SnapshotKeeper(Closing):
         for path in shards:
             self._retention.need(path)
         folder = self._layout.inside(order.folder)
-        part = _CoordinatorPart(
-            folder, {**facts, "saved_at": time.time()}, tuple(lost), self._uncounted
-        )
+        same = {"repeats_as": self._repeats_as} if self._repeats_as else {}
+        facts = {**facts, **same, "saved_at": time.time()}
+        part = _CoordinatorPart(folder, facts, tuple(lost), self._uncounted)
         self._uncounted = Counter()
         self._parts[order.name] = part
         self._jobs.submit(partial(self._write, part, state))
@@ -480,6 +483,7 @@ class Resumed:
         published: path -> announcement of the blocks that exist, oldest first.
         after: paths of those that were published after the snapshot.
         lost: number of blocks that the snapshot names and that are missing or damaged.
+        withdrawn: number of blocks that were published after it and removed.
     """
 
     name: str
@@ -489,6 +493,7 @@ class Resumed:
     published: dict[str, BlockReady] = field(default_factory=dict)
     after: frozenset[str] = frozenset()
     lost: int = 0
+    withdrawn: int = 0
 
     @property
     def iterations(self) -> dict[str, int]:
@@ -512,6 +517,8 @@ class Resumed:
             line += f", policy of {self.facts['policy_of']}"
         if self.later:
             line += f"; {human_count(self.later)} transitions published after it are taken, too"
+        if self.withdrawn:
+            line += f"; {self.withdrawn} blocks after it are removed: the run repeats them"
         if self.lost:
             line += f"; {self.lost} blocks are missing or damaged"
         return line
@@ -536,6 +543,7 @@ def resume_from(layout: RunLayout, snapshot: Checkpoint, *, repeats: bool = Fals
     announced = {int(rank): number for rank, number in state["announced"].items()}
     existing = _published(layout, named, announced)
     later = existing.keys() - named
+    withdrawn = len(later) if repeats else 0
     if repeats:
         withdraw(layout, later)
         existing, later = {name: existing[name] for name in existing.keys() & named}, set()
@@ -562,6 +570,7 @@ def resume_from(layout: RunLayout, snapshot: Checkpoint, *, repeats: bool = Fals
         published=published,
         after=frozenset(later),
         lost=len(absent),
+        withdrawn=withdrawn,
     )
 
 

@@ -65,7 +65,7 @@ from hpcdi.utils.metrics import (
     human_return,
     human_time,
 )
-from hpcdi.utils.progress import Status, StatusLine, best_of
+from hpcdi.utils.progress import Status, StatusLine
 from hpcdi.utils.timer import RoleMeter
 
 _SCALARS_EVERY_S, _SCALARS_SHARE = 1.0, 1 / 3600
@@ -89,6 +89,7 @@ class DataFlow:
         latency: seconds from a full block to its rows in a learner's memory.
         learning_since: when the first train iteration was seen (seconds since the epoch), and the
             env steps then.
+        resumed_at: environment steps and train iterations of the earlier starts of the run.
     """
 
     env_steps: Rate = field(default_factory=Rate)
@@ -97,6 +98,7 @@ class DataFlow:
     blocks: int = 0
     data_bytes: int = 0
     learning_since: tuple[float, int] | None = None
+    resumed_at: tuple[int, int] = (0, 0)
 
 
 class RunRecord:
@@ -366,6 +368,10 @@ class RunView:
         """Take a message that the scheduler is about to handle, or a notice."""
         self._record.observe(rank, message)
 
+    def resumed(self, run: Scheduler) -> None:
+        """Note what a run that is resumed has done in its earlier starts."""
+        self._record.flow.resumed_at = run.groups.env_steps, run.groups.main.train_iter
+
     def look(self, run: Scheduler) -> None:
         """Write and show what is due of a run, as it is now."""
         now = time.monotonic()
@@ -379,7 +385,8 @@ class RunView:
                 return status_of(run, self._record, list(self._advice.values()))
 
             self._line.refresh(status, evaluations, now)
-            self._file.refresh(status, evaluations, now, at_once=is_news)
+            best = run.groups.main.best_evaluation
+            self._file.refresh(status, evaluations, now, best=best, at_once=is_news)
         if self._league is not None and run.league is not None:
             learners = {group.name: group.learners.ranks for group in run.groups}
             self._league.refresh(
@@ -592,9 +599,11 @@ def summary(
         if flow.latency
         else ""
     )
+    env_steps_here, train_iter_here = _of_this_start(groups, flow.resumed_at)
     lines = [
-        f"  {human_count(groups.env_steps)} env steps and {human_count(train_iter)} "
-        f"train iterations in {human_time(elapsed_s)}; {groups.episodes} episodes; "
+        f"  {human_count(groups.env_steps)} env steps{env_steps_here} and "
+        f"{human_count(train_iter)} train iterations{train_iter_here} in "
+        f"{human_time(elapsed_s)}; {groups.episodes} episodes; "
         f"{replay.drawn / max(replay.admitted, 1):.2f} samples drawn per transition"
     ]
     lines += [
@@ -607,7 +616,7 @@ def summary(
         lines.append(f"  data: {blocks if flow.blocks else 'none was written'}{learnable}")
     if train_iter == 0:
         lines.append("  nothing was learnt: the run ended before the first train iteration")
-    best = best_of(groups.main.evaluations)
+    best = groups.main.best_evaluation
     if best is not None:
         lines.append(
             f"  best evaluation: mean return {human_return(best.mean)}"
@@ -635,6 +644,17 @@ def summary(
     lines += _health(run.workers.reports.values())
     reports = {COORDINATOR_RANK: report, **run.workers.reports}
     return lines + [f"  rank {rank:<4} {_activity(one)}" for rank, one in reports.items()]
+
+
+def _of_this_start(groups: Groups, before: tuple[int, int]) -> tuple[str, str]:
+    """Says how many environment steps and train iterations are of this start of the run.
+
+    Empty where it is the only one: the time beside them is that of this start.
+    """
+    if not any(before):
+        return "", ""
+    env_steps, train_iter = groups.env_steps - before[0], groups.main.train_iter - before[1]
+    return f" ({human_count(env_steps)} in this start)", f" ({human_count(train_iter)})"
 
 
 def _health(reports: Iterable[dict[str, Any]]) -> list[str]:
