@@ -140,7 +140,10 @@ def find_run(name: str) -> Path:
     """
     path = Path(name)
     if path.is_dir():
-        return RunLayout(path.resolve()).root
+        root = RunLayout(path.resolve()).root
+        if not root.is_dir():  # of `latest`, whose links lead to it
+            raise LaunchError(f"there is no {root}: it was moved or removed; name the run folder")
+        return root
     if not slurm_queue.is_job_id(name):
         raise LaunchError(f"there is no {name}; name a run folder, or a Slurm job's number")
     job = slurm_queue.ask(name)

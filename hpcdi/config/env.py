@@ -155,7 +155,7 @@ class EnvConfig(ComponentConfig):
         None,
         "what is subtracted from observations before they are rounded to float32, by column, e.g. "
         "{observation: [5_400_000, 0]}; empty: a first observation says it, where numbers of "
-        "float64 are beyond 100,000; {}: nothing",
+        "float64 are beyond 100,000, or whole ones beyond float32; {}: nothing",
     )
     keep_infos: tuple[str, ...] = setting(
         (),

@@ -16,6 +16,7 @@ LEARNING = ("main", "main_exploiter", "league_exploiter")
 """Roles of players that learn; the others are "historical" (a frozen copy) and "fixed"."""
 MATCHMAKING = ("self_play", "fictitious", "pfsp", "variance")
 _PLAYER = re.compile(r"(?!.*_\d{6}$)[A-Za-z]\w{0,15}")
+_FROZEN = re.compile(r"_\d{6}$")
 _TAKEN = ("latest", "best", "random")
 """Names that stand for other policies."""
 _LEAGUE = "policy.other.commander.league"
@@ -77,6 +78,8 @@ class LeagueConfig:
                 yield Problem(f"fixed.{name}", message)
             if name in self.players:
                 yield Problem(f"fixed.{name}", "is the name of a player that learns")
+            if name.rpartition("_")[0] in self.players and _FROZEN.search(name):
+                yield Problem(f"fixed.{name}", "is the name of a frozen copy of a player")
             if not source:
                 yield Problem(f"fixed.{name}", "must name a source: 'random', a file, or a module")
 

@@ -397,15 +397,13 @@ class LocalWorker:
         """Write what players see whose turn it is; others keep what they saw last."""
         slots, acts = self._arrays.slots, self._arrays.results.acts
         for seat, (row, own) in enumerate(zip(self._rows, observations, strict=True)):
-            acts[row] = not self._is_battle or own is not None
-            if own is not None:
+            acts[row] = is_shown = own is not None or not self._is_battle
+            if is_shown:
                 with _of_player(seat if self._is_battle else None):
                     self._shows[slot][seat](own)
-            elif self._is_battle:
+            else:
                 for name, column in slots[slot].items():
                     column[row] = slots[1 - slot][name][row]
-            else:
-                self._shows[slot][seat](own)
 
     def call(self, name: str, args: tuple[Any, ...]) -> tuple[bool, Any]:
         """Call the environment's method; see `call_method`."""

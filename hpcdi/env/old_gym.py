@@ -146,6 +146,8 @@ class OldEnv(gymnasium.Env[Any, Any]):
             seeds(seed)
 
     def __getattr__(self, name: str) -> Any:
+        if name.startswith("_"):  # which a copy asks for before it has an environment
+            raise AttributeError(name)
         return getattr(self._env, name)
 
 

@@ -101,7 +101,8 @@ def image_axes(leaf: Leaf, smallest: int = SMALLEST_IMAGE) -> tuple[int, ...] | 
         return None
     *stack, first, middle, last = leaf.shape
     axes = tuple(range(len(stack)))
-    is_last = last < first  # fewer channels than rows
+    # fewer channels than rows, unless height and width are equal
+    is_last = first == middle if (first == middle) != (middle == last) else last < first
     if min(*((first, middle) if is_last else (middle, last))) < smallest:
         return None
     n = len(stack)

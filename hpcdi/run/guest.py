@@ -91,13 +91,9 @@ def join(
         check: called with the experiment's file before anything of it is imported.
 
     Raises:
-        LaunchError: the run folder is gone, or the run takes no guests or is of another version.
+        LaunchError: the run takes no guests, or is of another version.
     """
     layout, flag = RunLayout(run), SignalFlag()
-    if not layout.root.is_dir():  # `latest` outlives the run that it shows
-        raise LaunchError(
-            f"there is no {layout.root}: it was moved or removed; name the run folder"
-        )
     if layout.config_file.exists():  # else it has not begun
         check(layout.config_file)
         why = refusal(layout, load(str(layout.config_file)).config)

@@ -27,7 +27,7 @@ from hpcdi.policy.acting.sampling import ActionSampler
 from hpcdi.policy.distributions import ActionDistribution
 from hpcdi.policy.exploration import RandomActor
 from hpcdi.policy.normalization import Normalizer
-from hpcdi.policy.spaces import bounds_of, with_bounds, with_spaces
+from hpcdi.policy.spaces import bounds_of, image_axes, with_bounds, with_spaces
 from hpcdi.types import ACTION_MASK, Leaf
 from hpcdi.utils.registry import POLICY_REGISTRY
 
@@ -338,3 +338,12 @@ def test_seeds_that_are_said_are_kept_to_after_a_failure() -> None:
             envs.step({"action": np.zeros(1, np.int64)})
     assert Raises.seeds == ([7, 8, 9] * len(Raises.seeds))[: len(Raises.seeds)]
     assert len(Raises.seeds) > 8
+
+
+@pytest.mark.parametrize(
+    ("shape", "axes"),
+    [((128, 40, 40), (0, 1, 2)), ((40, 40, 128), (2, 0, 1)), ((3, 40, 60), (0, 1, 2)),
+     ((60, 40, 3), (2, 0, 1)), ((2, 128, 40, 40), (0, 1, 2, 3)), ((40, 60, 3), (2, 0, 1))],
+)  # fmt: skip
+def test_which_axis_has_the_channels(shape: tuple[int, ...], axes: tuple[int, ...]) -> None:
+    assert image_axes(Leaf("", shape, "uint8")) == axes
