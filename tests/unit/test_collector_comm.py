@@ -317,8 +317,9 @@ def test_time_that_a_collector_waits_for_a_slow_disk_is_told(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("os.fsync", lambda _file: time.sleep(0.1))
-    small = (*DQN, "system.storage.block_bytes=4096", f"{LIMIT}.max_env_step=1000")
-    with serial_run(tmp_path, "cartpole_dqn", *small) as run:
+    # many blocks at once: however slow this machine is, the disk is slower
+    many = ("system.storage.block_bytes=4096", "policy.collect.n_sample=400")
+    with serial_run(tmp_path, "cartpole_dqn", *DQN, *many, f"{LIMIT}.max_env_step=1000") as run:
         train(run)
         disk = run.collector.meter.seconds["disk"]
         told = run.collector.meter.shares()["disk"]
