@@ -240,6 +240,7 @@ class Policy:
 
         Raises:
             EnvValueError: the observation is not as the space says.
+            PolicyError: there is a mask, and the run's environment has none.
         """
         actor, (seen, acts) = self._actor, self._spaces
         if (
@@ -247,9 +248,14 @@ class Policy:
             and self._team is not None
             and not {"players", "observation"} & set(observation)
         ):
-            whole = self.act(self._team.seen_by(observation))
+            whole = self.act(self._team.seen_by(observation), mask=mask)
             return {name: whole[name] for name in observation}
-        if mask is not None and seen.mask:
+        if mask is not None:
+            if not seen.mask:
+                raise PolicyError(
+                    "mask: the run's environment has no masks of actions, so that its policy knows "
+                    "none; train with env.action_mask, which says where they are"
+                )
             inner = observation
             if not isinstance(inner, Mapping) or seen.fields[0].path[:1] == ("observation",):
                 inner = {"observation": observation}

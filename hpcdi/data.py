@@ -194,7 +194,8 @@ class _Gaps:
         self._block = 0  # the last one
         self._begun = 0  # gaps when this start began
         self._ended: dict[int, int] = {}  # environment -> gaps when one of its episodes ended
-        self._ending: set[int] = set()  # environments of which one has in this block
+        self._of_several: set[int] = set()  # environments with several players in this block
+        self._ending: set[int] = set()  # those of them of which an episode has ended in this block
 
     def at_block(self, number: int) -> None:
         """The next block."""
@@ -209,6 +210,10 @@ class _Gaps:
         self.count += number != self._block + 1
         self._block = number
 
+    def has(self, items: Array) -> None:
+        """Take the table of the block's items: an episode's players have one each."""
+        self._of_several = _of_several_players(items)
+
     def begins(self, env: int) -> bool:
         """Returns whether an episode that is seen from here on begins here.
 
@@ -217,8 +222,27 @@ class _Gaps:
         return self._ended.get(env, self._begun) == self.count
 
     def ended(self, env: int) -> None:
-        """An episode of an environment has ended in this block."""
-        self._ending.add(env)
+        """An episode of an environment has ended in this block.
+
+        Of several players it counts from the next block on: items of another player of the same
+        episode may follow.
+        """
+        if env in self._of_several:
+            self._ending.add(env)
+        else:
+            self._ended[env] = self.count
+
+
+def _of_several_players(items: Array) -> set[int]:
+    """Environments whose episodes have items of several players, or may have: seeds would tell."""
+    several, episodes = set[int](), dict[tuple[int, ...], int]()
+    names = ("episode_id", "env_id", "episode_seed", "episode_resets")
+    for episode, env, seed, resets in zip(*(items[name].tolist() for name in names), strict=True):
+        if episode == RELABELLED:
+            continue
+        if seed == NO_SEED or episodes.setdefault((env, seed, resets), episode) != episode:
+            several.add(env)
+    return several
 
 
 class _OpenEpisodes:
@@ -289,6 +313,7 @@ def _parts_of(
     columns["policy_version"] = np.repeat(items["policy_version"], items["item_len"])
     others = {n: c for n, c in columns.items() if n not in seen and n not in for_items}
     ends = np.cumsum(items["item_len"])
+    gaps.has(items)
     for number, (start, end) in enumerate(zip(ends - items["item_len"], ends, strict=True)):
         if items["episode_id"][number] == RELABELLED:
             continue

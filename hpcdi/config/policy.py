@@ -701,6 +701,9 @@ class ReplayPolicyConfig(TorchPolicyConfig):
     def problems(self) -> Iterator[Problem]:
         """Rules over several settings."""
         yield from TorchPolicyConfig.problems(self)
+        if self.hindsight.goals and self.normalize.reward:
+            said = "knows no returns of other goals (policy.hindsight); scale rewards by a wrapper"
+            yield Problem("normalize.reward", said)
         if self.on_policy:
             yield Problem(
                 "on_policy", f"{self.type.upper()} learns from a replay buffer; leave this false"

@@ -44,6 +44,7 @@ from hpcdi.env.old_gym import as_gymnasium
 from hpcdi.env.pettingzoo import as_battle, space_of_players, teams_of
 from hpcdi.env.process_state import SignalGuard, seed_libraries
 from hpcdi.env.scheduled import arguments_in, figures_of, set_attributes
+from hpcdi.env.wrappers import rewarded
 from hpcdi.errors import ConfigError, EnvError, EnvValueError
 from hpcdi.types import INFO, Array, Columns
 from hpcdi.utils.lifetime import Closing
@@ -498,7 +499,8 @@ def call_method(env: object, name: str, args: tuple[Any, ...]) -> tuple[bool, An
     if method is None:
         return False, None
     try:
-        return True, method(*args)
+        said = method(*args)
+        return True, rewarded(env, said) if name == "compute_reward" else said
     except NotImplementedError:  # gymnasium.Env names methods that an environment has not
         return False, None
 

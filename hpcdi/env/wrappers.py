@@ -203,6 +203,19 @@ def flat_mask(mask: object) -> Array:
     return is_legal.astype(np.int8)
 
 
+def rewarded(env: object, rewards: Any) -> Any:
+    """Returns an environment's own rewards as its wrappers of rewards change them."""
+    wrappers = []
+    while isinstance(env, gymnasium.Wrapper):
+        if isinstance(env, gymnasium.RewardWrapper):
+            wrappers.append(env)
+        env = env.env
+    for wrapper in reversed(wrappers):  # the innermost first
+        each = [number_of(wrapper.reward(reward)) for reward in np.ravel(rewards).tolist()]
+        rewards = np.reshape(each, np.shape(rewards))
+    return rewards
+
+
 class ScaleReward(gymnasium.RewardWrapper[Any, Any]):
     """Rewards times `scale`."""
 

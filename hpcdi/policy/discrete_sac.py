@@ -49,6 +49,14 @@ class DiscreteSACPolicy(DiscreteSACActing, SoftActorCritic):
         self._target_entropy = _ENTROPY_SHARE * uniform if wanted is None else wanted
         super().prepare_learning()
 
+    def wanted_entropy(self, batch: Mapping[str, Tensor]) -> Tensor | float:
+        """See `SoftActorCritic.wanted_entropy`: by default a share of that of all legal actions."""
+        if ACTION_MASK not in batch or self._cfg.learn.target_entropy is not None:
+            return self._target_entropy
+        legal = batch[ACTION_MASK].bool().sum(dim=1).clamp(min=1)
+        wanted: Tensor = _ENTROPY_SHARE * legal.float().log()
+        return wanted
+
     def make_critics(self) -> nn.Module:
         """See `Critics`."""
         return Critics(self._cfg.model, 2)

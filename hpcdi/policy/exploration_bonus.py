@@ -13,7 +13,7 @@ value and one discount, not two as Burda et al. have.
 The learner has what learns to predict (`Explorer`). What the bonus is by now, a `Novelty`, is part
 of the network, as running normalisation is, and so of each policy version: on-policy a collector
 adds it before it computes advantages. A learner from a replay buffer adds it to each batch, by what
-is new by now; of n-step returns to the last reward alone.
+is new by now; to an n-step return that of its last observation alone, which is not discounted.
 """
 
 from __future__ import annotations

@@ -256,9 +256,12 @@ class GradientStep:
         return state
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Take what there is of `state_dict`, from any device and precision."""
+        """Take what there is of `state_dict`, from any device and precision.
+
+        Settings of the optimizer stay its own; see `optimizers.load_state`.
+        """
         if "optimizer" in state:
-            self.optimizer.load_state_dict(state["optimizer"])
+            optimizers.load_state(self.optimizer, state["optimizer"])
         if self._scaler is not None and "scaler" in state:
             self._scaler.load_state_dict(state["scaler"])
             self.skipped_steps = state.get("skipped_steps", 0)

@@ -92,6 +92,7 @@ class Normalizer(nn.Module):
         super().__init__()
         settings = cfg.normalize
         self._clip, self._on_policy = settings.clip, cfg.on_policy
+        self._is_one_step = cfg.nstep == 1
         leaves = obs_leaves(cfg.model) if settings.observation else ()
         seen = [leaf for leaf in leaves if is_normalised(leaf)]
         self._columns = [leaf.column("observation") for leaf in seen]
@@ -111,6 +112,8 @@ class Normalizer(nn.Module):
                 made["reward"] = (made["reward"] * scale).clamp(-self._clip, self._clip)
             if "n_step_return" in made and not self._on_policy:
                 made["n_step_return"] = made["n_step_return"] * scale
+                if self._is_one_step:  # the reward itself
+                    made["n_step_return"] = made["n_step_return"].clamp(-self._clip, self._clip)
         return made
 
     def rewards(self, reward: Array) -> Array:

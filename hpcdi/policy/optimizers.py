@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import contextlib
+import copy
 import inspect
+from collections import defaultdict
+from collections.abc import Mapping
+from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from hpcdi.config.policy import LearnConfig
 from hpcdi.errors import PolicyError
+from hpcdi.utils.log import LOGGER
 from hpcdi.utils.registry import named_in_module
 
 _SETTING = "policy.learn.optimizer"
@@ -64,6 +70,85 @@ def step(optimizer: torch.optim.Optimizer) -> None:
         return
     with torch.no_grad():
         inspect.unwrap(kind.step)(optimizer)
+
+
+def load_state(optimizer: torch.optim.Optimizer, state: Mapping[str, Any]) -> None:
+    """Take the state of each parameter from a state dict; settings stay the optimizer's own.
+
+    Settings are what its class takes as arguments. What else somebody's optimizer keeps beside them
+    is loaded, and so is everything where a schedule of torch's changes them. An optimizer that
+    cannot go on with the state, which one of another type has left, begins anew, with a warning.
+
+    Args:
+        optimizer: of these parameters, in this order.
+        state: a ``state_dict``, from any device.
+
+    Raises:
+        ValueError: it is of other numbers of parameters.
+    """
+    if not _fits(optimizer, state):
+        LOGGER.warning(
+            "%s: the saved state is not one of %s with these settings: the optimizer begins anew",
+            _SETTING,
+            type(optimizer).__name__,
+            extra={"once": "optimizer begins anew"},
+        )
+        optimizer.state.clear()
+        return
+    arguments = _arguments_of(optimizer)
+    groups = [dict(saved) for saved in state["param_groups"]]
+    for own, group in zip(optimizer.param_groups, groups, strict=False):
+        if "initial_lr" not in own:
+            group.update((name, own[name]) for name in own.keys() & arguments)
+    optimizer.load_state_dict({**state, "param_groups": groups})
+
+
+def _arguments_of(optimizer: torch.optim.Optimizer) -> set[str]:
+    """Names of what its class and those above it are made with."""
+    parts = map(vars, type(optimizer).__mro__)
+    made = [part["__init__"] for part in parts if "__init__" in part]
+    return {name for each in made for name in inspect.signature(each).parameters} - {"params"}
+
+
+def _fits(optimizer: torch.optim.Optimizer, state: Mapping[str, Any]) -> bool:
+    """True if the optimizer can go on with a state that was saved."""
+    if not state["state"]:
+        return True
+    for own, saved in zip(optimizer.param_groups, state["param_groups"], strict=False):
+        here, there = (group.keys() - {"initial_lr"} for group in (own, saved))
+        if here - there and there - here:  # a release of torch may add some, and drops none
+            return False
+    numbers = [number for group in state["param_groups"] for number in group["params"]]
+    for number, needed in zip(numbers, _needed(optimizer), strict=False):
+        if number in state["state"] and needed - state["state"][number].keys():
+            return False
+    return True
+
+
+def _needed(optimizer: torch.optim.Optimizer) -> list[set[str]]:
+    """For each parameter the keys of its state, as a step makes them; none where not known.
+
+    Somebody else's optimizer is not tried: nobody knows what its step does.
+    """
+    if not type(optimizer).__module__.startswith("torch.optim."):
+        return []
+    shadow = copy.copy(optimizer)
+    shadow.state = defaultdict(dict)
+    shadow.param_groups = [
+        {**group, "params": [_stand_in(parameter) for parameter in group["params"]]}
+        for group in optimizer.param_groups
+    ]
+    with contextlib.suppress(RuntimeError, TypeError):  # it takes other gradients, or a function
+        step(shadow)
+    stand_ins = [each for group in shadow.param_groups for each in group["params"]]
+    return [set(shadow.state.get(each, {})) for each in stand_ins]
+
+
+def _stand_in(parameter: Tensor) -> Tensor:
+    """A single number with a gradient, of as many dimensions."""
+    made = parameter.new_zeros((1,) * parameter.ndim)
+    made.grad = torch.zeros_like(made)
+    return made
 
 
 def _spare_the_compiler() -> None:

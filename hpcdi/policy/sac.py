@@ -102,6 +102,7 @@ class SoftActorCritic(ReplayPolicy):
         cfg, count = self._cfg, len(batch["n_step_return"])
         of_parts: list[tuple[Tensor, Tensor]] = []  # values and absolute errors
         log_probs: list[Tensor] = []
+        lacks: list[Tensor] = []
 
         def critic_loss(part: Mapping[str, Tensor]) -> Tensor:
             target = self.soft_target(part)
@@ -115,12 +116,12 @@ class SoftActorCritic(ReplayPolicy):
         def actor_loss(part: Mapping[str, Tensor]) -> Tensor:
             losses, log_prob = self.improved(part)
             log_probs.append(log_prob.detach())
+            lacks.append(log_prob.detach() + self.wanted_entropy(part))
             loss = gradient_step.mean_share(losses, count)
             return self._extra.added(loss, part, count, log_prob=log_prob)
 
         def temperature_loss(part: Mapping[str, Tensor]) -> Tensor:
-            lack_of_entropy = part["log_prob"] + self._target_entropy
-            losses = -self._temperature.number.exp() * lack_of_entropy  # eq. 18
+            losses = -self._temperature.number.exp() * part["lack_of_entropy"]  # eq. 18
             return gradient_step.mean_share(losses, count)
 
         of_critics = self._critic_step.gradients(batch, critic_loss)
@@ -130,7 +131,8 @@ class SoftActorCritic(ReplayPolicy):
         log_prob = torch.cat(log_probs)
         alpha = self.alpha
         if cfg.learn.auto_alpha:
-            self._temperature_step.gradients({"log_prob": log_prob}, temperature_loss)
+            lack_of_entropy = {"lack_of_entropy": torch.cat(lacks)}
+            self._temperature_step.gradients(lack_of_entropy, temperature_loss)
             self._temperature_step.apply()
         gradient_step.follow(self._targets, self._critics, cfg.learn.tau)
         value, error = map(torch.cat, zip(*of_parts, strict=True))
@@ -158,6 +160,10 @@ class SoftActorCritic(ReplayPolicy):
         """Returns a value of each action taken, and its absolute TD error; both [batch]."""
         detached = values.detach()
         return detached.mean(dim=0), (detached - target).abs().mean(dim=0)
+
+    def wanted_entropy(self, batch: Mapping[str, Tensor]) -> Tensor | float:  # noqa: ARG002
+        """Returns the entropy that the temperature aims at: one number, or that of each row."""
+        return self._target_entropy
 
     @property
     def alpha(self) -> Tensor:

@@ -81,7 +81,11 @@ class TeamPolicy(Policy):
             key = (*self._seed.spawn_key, _POLICIES + number)
             self._policies[group.name] = create_policy(
                 dataclasses.replace(
-                    group.policy, cuda=cfg.cuda, priority=cfg.priority, eval=cfg.eval
+                    group.policy,
+                    cuda=cfg.cuda,
+                    priority=cfg.priority,
+                    eval=cfg.eval,
+                    priority_IS_weight=cfg.priority_IS_weight,
                 ),
                 modes,
                 seed=np.random.SeedSequence(self._seed.entropy, spawn_key=key),

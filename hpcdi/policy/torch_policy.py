@@ -29,7 +29,7 @@ from torch import Tensor, nn
 
 from hpcdi.comm import group
 from hpcdi.config.policy import LearnConfig, ReplayPolicyConfig, TorchPolicyConfig, no_memory
-from hpcdi.errors import PolicyError
+from hpcdi.errors import GroupBrokenError, PolicyError
 from hpcdi.policy import (
     exploration_bonus,
     extra,
@@ -300,6 +300,17 @@ class TorchPolicy(ActingPolicy):
         self._step = self.make_step(network)
 
     def _forward_learn(self, data: Mapping[str, Any], **_kwargs: Any) -> dict[str, Any]:
+        statistics = () if self._normalizer is None else tuple(self._normalizer.buffers())
+        before, iterations = [each.clone() for each in statistics], self._iterations
+        try:
+            return self._learn_once(data)
+        except GroupBrokenError:  # the batch is repeated, and counted then
+            self._iterations = iterations
+            for now, then in zip(statistics, before, strict=True):
+                now.copy_(then)
+            raise
+
+    def _learn_once(self, data: Mapping[str, Any]) -> dict[str, Any]:
         self._follow_schedules()
         self._iterations += 1
         is_nested = any(isinstance(column, Mapping) for column in data.values())

@@ -15,6 +15,7 @@ from hpcdi.env.contract import pick
 from hpcdi.errors import PolicyError
 from hpcdi.policy.base import CollectMode, EvalMode, LearnMode, Policy, TrainColumns
 from hpcdi.policy.exploration import RandomActor
+from hpcdi.store.rows import SEQUENCE_LEN
 from hpcdi.types import ACTION_MASK, NUMBERS, Array, Columns, Settings, Spaces, Transition
 from hpcdi.utils.nested import flatten, share_tensors, split_columns, stack_columns
 
@@ -51,8 +52,10 @@ class DictForm:
         def forward(data: Any, **kwargs: Any) -> Any:
             if not isinstance(data, Mapping):
                 cfg = self._policy.get_attribute("cfg")
-                data = columns_of_samples(data, cfg.discount_factor**cfg.nstep)
-                data = share_tensors(data)
+                columns = columns_of_samples(data, cfg.discount_factor**cfg.nstep)
+                if SEQUENCE_LEN not in columns:
+                    self._check_no_sequences()
+                data = share_tensors(columns)
             return mode.forward(data, **kwargs)
 
         return mode._replace(forward=forward)
@@ -89,7 +92,17 @@ class DictForm:
 
         With an n-step return ``reward`` is that, ``next_obs`` and ``done`` are those n steps on,
         and ``value_gamma`` is the discount of the value there.
+
+        Raises:
+            PolicyError: what is learnt from is no single transitions, or has an exploration bonus.
         """
+        self._check_no_sequences()
+        cfg = self._policy.get_attribute("cfg")
+        if cfg.on_policy and cfg.exploration_bonus.type != "none":
+            raise PolicyError(
+                "policy.exploration_bonus: samples as dicts have no bonus in their advantages: "
+                f"{_BY_COLUMNS}"
+            )
         length = np.array([len(transitions)], dtype=np.int32)
         last = self._stacked([transitions[-1]["next_obs"]])
         lazy = _LazyColumns(transitions, self._stacked([row["obs"] for row in transitions]))
@@ -97,16 +110,28 @@ class DictForm:
         offset, _ = added.pop("bootstrap_offset", None), added.pop("bootstrap_discount", None)
         samples = [dict(transition) for transition in transitions]
         if offset is not None:
-            gamma = self._policy.get_attribute("cfg").discount_factor
-            added["value_gamma"] = (gamma**offset).astype(np.float32)
+            added["value_gamma"] = (cfg.discount_factor**offset).astype(np.float32)
             for row, (sample, steps) in enumerate(zip(samples, offset.tolist(), strict=True)):
                 end = transitions[row + steps - 1]
                 sample["next_obs"], sample["done"] = end["next_obs"], end["done"]
+        if "n_step_return" in added:  # in the shape that rewards came in
+            shape = np.shape(transitions[0]["reward"])
+            added["n_step_return"] = added["n_step_return"].reshape(len(samples), *shape)
         for name, column in added.items():
             key = _SAMPLE_KEYS.get(name, name)
             for sample, value in zip(samples, column, strict=True):
                 sample[key] = value
         return samples
+
+    def _check_no_sequences(self) -> None:
+        cfg = self._policy.get_attribute("cfg")
+        if cfg.LEARNS_FROM_SEQUENCES:
+            raise PolicyError(
+                f"{cfg.type} learns from sequences, which samples as dicts are not: {_BY_COLUMNS}"
+            )
+
+
+_BY_COLUMNS = "collect them by columns, as hpcdi train and hpcdi serial do"
 
 
 class RandomPolicy:
@@ -176,7 +201,11 @@ class _LazyColumns(Mapping[str, Array]):
         if name == "terminated":
             return np.array([row["done"] for row in rows], dtype=bool)
         column = np.array([(row if name in row else flatten(row))[name] for row in rows])
-        return column.astype(np.float32, copy=False) if name == "reward" else column
+        if name != "reward":
+            return column
+        if column.size == len(rows):  # DI-engine's environments have one as [1]
+            column = column.reshape(len(rows))
+        return column.astype(np.float32, copy=False)
 
     def __iter__(self) -> Iterator[str]:
         first = {k: v for k, v in self._transitions[0].items() if k not in ("obs", "next_obs")}

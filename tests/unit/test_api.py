@@ -19,7 +19,7 @@ from hpcdi import api
 from hpcdi.cli import main
 from hpcdi.config.load import load
 from hpcdi.config.policy import TorchPolicyConfig
-from hpcdi.errors import ConfigError, EnvError, EnvValueError, LaunchError
+from hpcdi.errors import ConfigError, EnvError, EnvValueError, LaunchError, PolicyError
 from hpcdi.policy.spaces import with_spaces
 from hpcdi.run import beginnings
 from hpcdi.run.beginnings import settings_of
@@ -126,6 +126,14 @@ def test_masks_are_heard(kept: Callable[[str], Path]) -> None:
         mask[place] = 1
         assert policy.act(board, mask=mask) == place
         assert policy.act({"observation": board, "action_mask": mask}) == place
+
+
+def test_a_mask_that_nobody_hears_is_refused(kept: Callable[[str], Path]) -> None:
+    policy = hpcdi.load(kept("dqn"))
+    here = np.zeros(4, np.float32)
+    assert policy.act(here) in (0, 1)
+    with pytest.raises(PolicyError, match=r"has no masks of actions, .* env.action_mask"):
+        policy.act(here, mask=[1, 0])
 
 
 def test_players_of_a_team_act(tmp_path: Path) -> None:

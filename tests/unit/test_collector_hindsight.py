@@ -7,15 +7,17 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import gymnasium
 import numpy as np
 import pytest
 
+from fakes.env_managers import running
 from fakes.serial_runs import LIMIT, config_of, serial_run, train
 from fakes.spaces import simple_spaces
 from hpcdi.data import read_episodes
 from hpcdi.env.create import make_env_manager
 from hpcdi.env.toy import BitFlipEnv, CountEnv
-from hpcdi.errors import EnvError
+from hpcdi.errors import ConfigError, EnvError
 from hpcdi.policy.returns import n_step_columns
 from hpcdi.policy.spaces import with_spaces
 from hpcdi.policy.td3 import TD3Policy
@@ -115,6 +117,8 @@ def test_goals_are_uniform_over_what_was_reached_later() -> None:
     class Line:
         """A goal is a place; the reward is the distance, and nothing terminates."""
 
+        env_num, ready = 1, np.ones(1, bool)
+
         def call(self, env: int, name: str, *args: Any) -> tuple[bool, Any]:
             assert env == 0
             reached, goal, info = args
@@ -148,6 +152,8 @@ def test_the_environment_judges_goals_with_what_was_subtracted_from_them() -> No
     class Map:
         """Places are near 1,000,000; a goal is reached within 0.6."""
 
+        env_num, ready = 1, np.ones(1, bool)
+
         def call(self, env: int, name: str, *args: Any) -> tuple[bool, Any]:
             reached, goal, _ = args
             assert (reached > 999_990).all()
@@ -173,6 +179,8 @@ def test_the_environment_judges_goals_with_what_was_subtracted_from_them() -> No
 
 def test_a_reward_of_one_goal_that_looks_like_one_of_rows_is_not_taken_for_it() -> None:
     class Farthest:
+        env_num, ready = 1, np.ones(1, bool)
+
         def call(self, env: int, name: str, achieved: Any, desired: Any, info: Any) -> Any:
             del env, info
             return name == "compute_reward", -np.abs(achieved - desired).max(axis=0)
@@ -232,3 +240,44 @@ def test_a_run_learns_from_copies_and_counts_what_was_played(tmp_path: Path) -> 
         assert source.size(4).transitions == made
         assert made == there or made > 1.5 * main.env_steps
         assert all(len(each.after[DESIRED]) == len(each.length) for each in pieces)
+
+
+class Scaled(gymnasium.RewardWrapper[Any, Any]):
+    """A tenth of each reward."""
+
+    def reward(self, reward: Any) -> Any:
+        """A tenth."""
+        return 0.1 * reward
+
+
+def test_rewards_of_copies_are_those_of_the_wrapped_environment() -> None:
+    goals = np.zeros((2, 3), np.int8), np.array([[0, 0, 0], [1, 0, 0]], np.int8)
+    with running("pool", [lambda: Scaled(BitFlipEnv(3))]) as envs:
+        _, said = envs.call(0, "compute_reward", *goals, {})
+    assert np.asarray(said) == pytest.approx(0.1 * BitFlipEnv(3).compute_reward(*goals, {}))
+
+
+def test_an_environment_that_is_in_no_step_is_asked() -> None:
+    class Busy:
+        """Of three the last one waits for an action (`env.manager.wait_num`)."""
+
+        env_num, ready = 3, np.array([False, False, True])
+
+        def call(self, env: int, name: str, *args: Any) -> tuple[bool, Any]:
+            assert env == 2
+            return name == "compute_reward", np.zeros(len(args[0]))
+
+    columns = {
+        ACHIEVED: np.zeros((1, 1), np.float32), DESIRED: np.ones((1, 1), np.float32),
+        "reward": np.zeros(1, np.float32), "terminated": np.zeros(1, bool),
+        "truncated": np.zeros(1, bool),
+    }  # fmt: skip
+    after = {name: columns[name] for name in (ACHIEVED, DESIRED)}
+    hindsight = Hindsight(Busy(), 1, np.random.default_rng(0))
+    assert len(hindsight.extended(columns, np.arange(1), np.ones(1, np.int32), after).length) == 2
+
+
+def test_rewards_of_other_goals_are_not_normalised() -> None:
+    """Nobody has followed their returns: the setting is refused."""
+    with pytest.raises(ConfigError, match="knows no returns of other goals"):
+        config_of("bitflip_dqn_her", "policy.normalize.reward=true")

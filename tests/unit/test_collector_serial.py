@@ -745,6 +745,16 @@ def test_columns_of_a_policy_that_knows_none() -> None:
         made.collect_columns(6)
 
 
+def test_columns_have_no_copies_with_other_goals() -> None:
+    hindsight = SimpleNamespace(goals=4)
+    actor = ColumnarActor(cfg=SimpleNamespace(hindsight=hindsight))
+    with SampleSerialCollector({}, manager(SCRIPTS, MODES[0]), actor.mode) as made:
+        with pytest.raises(PolicyError, match=r"policy\.hindsight: collect_columns\(\) adds no"):
+            made.collect_columns(6)
+        hindsight.goals = 0
+        assert len(made.collect_columns(6)["reward"]) >= 6
+
+
 def test_columns_between_samples_leave_no_gap_in_a_piece() -> None:
     """Steps that were given as columns are not in samples: no piece goes on across them."""
     scripts = [[(3, True, False)], [(50, True, False)]]

@@ -9,10 +9,13 @@ import numpy as np
 import pytest
 
 from fakes.serial_runs import resume, serial_run, train
+from hpcdi import data
 from hpcdi.commands.inspect import episodes_of
 from hpcdi.data import read_episodes
 from hpcdi.errors import StoreError
+from hpcdi.store.block import Block
 from hpcdi.store.layout import RunLayout
+from hpcdi.types import ITEM_DTYPE, NO_SEED
 
 STEPS = "policy.other.commander.max_env_step=600"
 
@@ -97,6 +100,48 @@ def test_where_a_shard_is_gone_only_what_is_whole_is_returned(tmp_path: Path) ->
     left = {(e.env, e.observation.tobytes()) for e in read_episodes(tmp_path)}
     assert 0 < len(left) < len(before)
     assert left <= before
+
+
+def block_of(number: int, items: list[tuple[int, int, bool]], seed: int = 7) -> Block:
+    """Of one environment: items of two steps; episode, resets, and whether the episode ends."""
+    table = np.zeros(len(items), ITEM_DTYPE)
+    table["item_start"], table["item_len"] = 3 * np.arange(len(items)), 2
+    table["episode_id"], table["episode_resets"] = [i[0] for i in items], [i[1] for i in items]
+    table["episode_seed"] = seed
+    rows = np.arange(3 * len(items))
+    ends = np.array([i[2] for i in items]).repeat(3) & (rows % 3 == 1)
+    columns = {
+        "observation": rows.astype(np.float32), "reward": np.ones(len(rows), np.float32),
+        "terminated": ends, "truncated": np.zeros(len(rows), bool),
+    }  # fmt: skip
+    return Block(columns, table, {"block_id": number}, (), 1)
+
+
+def whole(monkeypatch: pytest.MonkeyPatch, *blocks: Block) -> list[int]:
+    """Resets of the episodes that are whole."""
+    monkeypatch.setattr(data, "_blocks", lambda *_: iter(blocks))
+    return [e.resets for e in data._episodes_of([Path("x")], "0", None, unfinished=False)]
+
+
+def test_behind_a_gap_episodes_that_begin_in_the_same_block_are_whole(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    first = block_of(1, [(0, 0, True), (1, 1, False)])
+    last = block_of(3, [(5, 5, False), (5, 5, True), (6, 6, True), (7, 7, False), (7, 7, True)])
+    assert whole(monkeypatch, first, last) == [0, 6, 7]
+
+
+@pytest.mark.parametrize("seed", [7, NO_SEED])
+def test_behind_a_gap_a_player_that_has_ended_says_nothing_of_another(
+    seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first = block_of(1, [(0, 0, True), (2, 1, False), (1, 0, True), (3, 1, False)], seed)
+    behind = [(10, 5, True), (12, 6, False), (11, 5, True), (13, 6, False)]
+    more = [(12, 6, True), (14, 7, False), (13, 6, True), (15, 7, False)]
+    last = [block_of(3, behind, seed), block_of(4, more, seed)]
+    resets = whole(monkeypatch, first, *last, block_of(5, [(14, 7, True), (15, 7, True)], seed))
+    assert 5 not in resets
+    assert resets[:2] == [0, 0]
 
 
 def test_frames_that_are_stored_once_come_back_as_stacks(tmp_path: Path) -> None:

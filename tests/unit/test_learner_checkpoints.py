@@ -16,7 +16,13 @@ import torch
 from hpcdi import __version__
 from hpcdi.errors import CheckpointError, ConfigError, PolicyFileError
 from hpcdi.policy.create import create_policy
-from hpcdi.roles.learner.checkpointing import checkpoint_name, learner_files, load_learner
+from hpcdi.roles.learner.checkpointing import (
+    checkpoint_name,
+    is_random,
+    learner_files,
+    load_learner,
+    with_policy_of,
+)
 from hpcdi.store.atomic import sweep_temporary
 from hpcdi.store.checkpoints import checkpoint_names, load_tensors, open_checkpoint, save_checkpoint
 from hpcdi.store.policies import PolicyImage, publish_policy, read_policy
@@ -421,6 +427,67 @@ def test_learners_of_a_group_keep_their_own_random_numbers(tmp_path: Path) -> No
         load_learner(again, folder)
         expected = before if rank == 2 else learners[rank].policy.state_dict()["rng"]
         assert again.policy.state_dict()["rng"] == expected
+
+
+def cql_of(seed: int) -> Any:
+    model = {
+        "obs_shape": 3, "action_shape": [2], "action_low": [-1, -1], "action_high": [1, 1],
+        "encoder_hidden_size_list": [8],
+    }  # fmt: skip
+    seeds = np.random.SeedSequence(seed)
+    return create_policy({"type": "cql", "model": model}, ["learn"], seed=seeds).learn_mode
+
+
+def test_generators_of_any_name_are_not_shared(tmp_path: Path) -> None:
+    """CQL has a second one, for the actions whose values it lowers."""
+    writers: dict[str, Any] = {}
+    learners = [learner_of(tmp_path, cql_of(rank), rank=rank) for rank in (0, 1)]
+    for learner in learners:
+        writers |= learner_files(learner)
+    folder = save_checkpoint(tmp_path, "snapshot", writers, {"train_iter": 0}, keep=None)
+    for rank in (0, 1, 2):
+        again = learner_of(tmp_path, cql_of(7), rank=rank)
+        before = again.policy.state_dict()
+        load_learner(again, folder)
+        expected = before if rank == 2 else learners[rank].policy.state_dict()
+        for name in ("rng", "drawing"):
+            assert again.policy.state_dict()[name] == expected[name]
+        assert same(again.policy.state_dict()["model"], learners[0].policy.state_dict()["model"])
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "expected"),
+    [
+        ("rng", 3, True),
+        ("drawing", np.random.default_rng(0).bit_generator.state, True),
+        ("drawing", {"a": np.random.default_rng(0).bit_generator.state}, True),  # of a team
+        ("part", {"of": np.random.default_rng(0).bit_generator.state, "weight": 1}, False),
+        ("extra", {}, False),
+        ("updates", 3, False),
+    ],
+)
+def test_what_is_a_generator(name: str, value: Any, expected: bool) -> None:
+    assert is_random(name, value) is expected
+
+
+@pytest.mark.parametrize("has_begun", [True, False])
+def test_a_policy_of_another_run_keeps_the_iterations(tmp_path: Path, has_begun: bool) -> None:
+    """By which schedules go; and random numbers."""
+    folders = []
+    for number, iterations in enumerate((1, 3)):
+        learner = learner_of(tmp_path, policy_of(seed=number))
+        learn(learner, iterations)
+        files = learner_files(learner) if number or has_begun else {}
+        facts = {"train_iter": iterations if number or has_begun else 0, "env_steps": 0}
+        folders.append(save_checkpoint(tmp_path, f"of_{number}", files, facts, keep=None))
+    own, donor = map(open_checkpoint, folders)
+    given = save_checkpoint(tmp_path, "given", with_policy_of(own, donor), own.facts, keep=None)
+    again = learner_of(tmp_path, policy_of(seed=7))
+    load_learner(again, given)
+    state = again.policy.state_dict()
+    assert again.train_iter == state["iterations"] == int(has_begun)
+    assert state["updates"] == 3
+    assert same(state["model"], learner.policy.state_dict()["model"])
 
 
 def test_another_player_has_files_of_its_own(tmp_path: Path) -> None:

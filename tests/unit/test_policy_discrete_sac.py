@@ -105,7 +105,7 @@ def test_the_update_is_that_of_the_paper(masked: bool) -> None:
     assert told["entropy"] == pytest.approx(np.mean(entropy), rel=1e-4)
     assert told["actor_loss"] == pytest.approx(np.mean(losses), rel=1e-4)  # eq. 12
     gradient = built._temperature.number.grad.item()
-    missing = 0.98 * math.log(ACTIONS) - np.mean(entropy)
+    missing = 0.98 * np.log(legal.sum(axis=1)).mean() - np.mean(entropy)  # of what is legal
     assert gradient == pytest.approx(-alpha * missing, rel=1e-3)  # eq. 11
 
 
@@ -142,3 +142,8 @@ def test_a_learner_goes_on_as_if_it_had_not_been_stopped() -> None:
     second.learn_mode.load_state_dict(copy.deepcopy(first.learn_mode.state_dict()))
     again += [second.learn_mode.forward(batch_of(seed)) for seed in range(3, 6)]
     assert again == told
+
+
+def test_a_target_entropy_that_is_given_is_that_of_all_rows() -> None:
+    built = policy("learn", learn={"target_entropy": 0.1})
+    assert built.wanted_entropy(batch_of(masked=True)) == 0.1

@@ -237,6 +237,16 @@ def test_samples_of_a_piece_look_n_steps_ahead(done: bool) -> None:
     assert [sample["obs"] for sample in samples] == [0, 1, 2]
 
 
+@pytest.mark.parametrize("n", [1, 2])
+def test_returns_of_rewards_as_arrays_of_one(n: int) -> None:
+    row = {"obs": np.float32(0), "next_obs": np.float32(1), "action": 1, "done": False}
+    piece = [{**row, "reward": np.array([2.0**k], np.float32)} for k in range(3)]
+    samples = policy("collect", nstep=n).collect_mode.get_train_sample(piece)
+    expected = [1, 2, 4] if n == 1 else [1 + 0.5 * 2, 2 + 0.5 * 4, 4]
+    assert [sample["reward"].tolist() for sample in samples] == [[each] for each in expected]
+    assert {sample["reward"].dtype for sample in samples} == {np.dtype(np.float32)}
+
+
 def test_columns_that_are_stored_beside_transitions() -> None:
     transitions = {
         "reward": np.array([1, 2, 4, 8], dtype=np.float32),

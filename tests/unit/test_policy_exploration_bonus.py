@@ -10,7 +10,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from hpcdi.errors import ConfigError
+import hpcdi.worker  # noqa: F401 (it gives policies their methods by dicts)
+from hpcdi.errors import ConfigError, PolicyError
 from hpcdi.policy import exploration_bonus
 from hpcdi.policy.base import actor_of
 from hpcdi.policy.create import create_policy
@@ -247,3 +248,13 @@ def test_actions_of_every_space_are_predicted_by(kind: str) -> None:
     for _ in range(30):
         last = built._bonus.learn({**columns, **of_kind[kind]})
     assert last["bonus_loss"] < first["bonus_loss"] - 0.1
+
+
+def test_samples_as_dicts_without_the_bonus_are_refused() -> None:
+    here = np.zeros(4, np.float32)
+    row = {"obs": here, "next_obs": here, "action": 0, "reward": np.float32(1), "done": False}
+    (sample,) = policy("dqn", "collect").collect_mode.get_train_sample([row])
+    assert sample["reward"] == 1, "the learner adds the bonus"
+    acted = {**row, "value": np.float32(0), "log_prob": np.float32(-1)}
+    with pytest.raises(PolicyError, match=r"policy\.exploration_bonus: .* by columns"):
+        policy("ppo", "collect").collect_mode.get_train_sample([acted])

@@ -267,6 +267,16 @@ def test_states_of_another_precision_load(kind: str, saved: str, loaded: str) ->
     assert math.isfinite(first(new.forward(data_of(kind)))["total_loss"])
 
 
+def test_a_learner_that_goes_on_has_the_optimizer_that_it_is_given_now() -> None:
+    old, new = policy_of("dqn"), policy_of("dqn", optimizer={"weight_decay": 0.5})
+    old._forward_learn(data_of("dqn"))
+    new.learn_mode.load_state_dict(copy.deepcopy(old.learn_mode.state_dict()))
+    assert new._step.optimizer.param_groups[0]["weight_decay"] == 0.5
+    other = policy_of("dqn", optimizer={"type": "RMSprop"})
+    other.learn_mode.load_state_dict(copy.deepcopy(old.learn_mode.state_dict()))
+    other._forward_learn(data_of("dqn"))
+
+
 @pytest.mark.parametrize("kind", ["dqn", "discrete"])
 def test_weights_alone_load(kind: str) -> None:
     """As policy files have them."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Any
 
 import numpy as np
@@ -23,6 +24,7 @@ from hpcdi.policy.normalization import (
 from hpcdi.policy.spaces import with_spaces
 from hpcdi.roles.collector.loop import PolicyAgent
 from hpcdi.types import Leaf, Spaces, Step
+from hpcdi.utils.registry import POLICY_REGISTRY
 
 pytestmark = pytest.mark.usefixtures("one_torch_thread")
 
@@ -220,3 +222,17 @@ def test_samples_without_returns_and_infinite_values_are_named() -> None:
     del given[DISCOUNTED]
     with pytest.raises(PolicyError, match="samples have no 'discounted_return'"):
         policy("dqn").learn_mode.forward(given)
+
+
+@pytest.mark.parametrize(("nstep", "most"), [(1, 10.0), (3, 1e4)])
+def test_a_reward_after_many_zeros_is_clipped_also_off_policy(nstep: int, most: float) -> None:
+    cfg = POLICY_REGISTRY.settings("dqn")()
+    chosen = dataclasses.replace(cfg.normalize, reward=True)
+    cfg, _ = with_spaces(
+        dataclasses.replace(cfg, normalize=chosen, nstep=nstep),
+        simple_spaces((4,), "float32", 2, ()),
+    )
+    normalizer = Normalizer(cfg)
+    normalizer.learn({DISCOUNTED: torch.zeros(2000)})
+    made = normalizer.batch({"n_step_return": torch.tensor([1.0, -1.0])})["n_step_return"]
+    assert made.tolist() == pytest.approx([most, -most])

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+import logging
 from typing import Any
 
 import pytest
@@ -73,3 +75,115 @@ def test_an_optimizer_of_somebody_else_s_steps_as_it_says() -> None:
 def test_one_that_cannot_be_made_is_named() -> None:
     with pytest.raises(ConfigError, match=r"'Adamm'; did you mean 'torch\.optim:Adam'\?"):
         optimizers.make_optimizer(torch.nn.Linear(1, 1), LearnConfig(optimizer={"type": "Adamm"}))
+
+
+# ------------------------------------------------------------------------------------ saved states
+
+
+def made(kind: dict[str, Any], rate: float = 0.1) -> tuple[torch.nn.Module, torch.optim.Optimizer]:
+    torch.manual_seed(0)
+    network = torch.nn.Linear(3, 2)
+    learn = LearnConfig(learning_rate=rate, optimizer=kind)
+    return network, optimizers.make_optimizer(network, learn)
+
+
+def make_step(network: torch.nn.Module, optimizer: torch.optim.Optimizer) -> None:
+    optimizer.zero_grad()
+    network(torch.ones(4, 3)).square().sum().backward()
+    optimizers.step(optimizer)
+
+
+def saved_of(kind: dict[str, Any]) -> tuple[torch.nn.Module, dict[str, Any]]:
+    network, optimizer = made(kind)
+    make_step(network, optimizer)
+    return network, copy.deepcopy(optimizer.state_dict())
+
+
+def test_settings_of_an_optimizer_that_goes_on_are_those_that_it_is_given_now() -> None:
+    """All of them, also those that are left out now; of another type with a state of that kind."""
+    _, state = saved_of({"eps": 1e-3})
+    network, optimizer = made({"type": "AdamW", "weight_decay": 0.5, "betas": [0.5, 0.9]}, 0.2)
+    before = {k: v for k, v in optimizer.param_groups[0].items() if k != "params"}
+    optimizers.load_state(optimizer, state)
+    assert {k: v for k, v in optimizer.param_groups[0].items() if k != "params"} == before
+    assert before["eps"] == 1e-8
+    for number, parameter in enumerate(network.parameters()):
+        for name, value in state["state"][number].items():
+            assert torch.equal(optimizer.state[parameter][name], value)
+    make_step(network, optimizer)
+
+
+@pytest.mark.parametrize(
+    "kind",
+    [{"type": "SGD"}, {"type": "SGD", "momentum": 0.9}, {"type": "RMSprop"}, {"type": "Adamax"},
+     {"amsgrad": True}],
+    ids=str,
+)  # fmt: skip
+def test_an_optimizer_that_cannot_go_on_with_a_state_begins_anew(
+    kind: dict[str, Any], caplog: pytest.LogCaptureFixture
+) -> None:
+    weights, state = saved_of({})
+    (network, optimizer), (other, fresh) = made(kind), made(kind)
+    for each in (network, other):
+        each.load_state_dict(weights.state_dict())
+    make_step(other, fresh)
+    with caplog.at_level(logging.WARNING):
+        optimizers.load_state(optimizer, state)
+    assert "begins anew" in caplog.text
+    make_step(network, optimizer)
+    assert all(map(torch.equal, network.parameters(), other.parameters()))
+
+
+@pytest.mark.parametrize(
+    "kind",
+    [{}, {"amsgrad": True}, {"type": "SGD", "momentum": 0.9}, {"type": "RMSprop"},
+     {"type": "Adafactor"}],
+    ids=str,
+)  # fmt: skip
+def test_an_optimizer_goes_on_to_the_bit(
+    kind: dict[str, Any], caplog: pytest.LogCaptureFixture
+) -> None:
+    one, optimizer = made(kind)
+    make_step(one, optimizer)
+    other, again = made(kind)
+    other.load_state_dict(one.state_dict())
+    optimizers.load_state(again, copy.deepcopy(optimizer.state_dict()))
+    assert not caplog.records
+    for each in ((one, optimizer), (other, again)):
+        make_step(*each)
+    assert all(map(torch.equal, one.parameters(), other.parameters()))
+    assert again.state_dict()["param_groups"] == optimizer.state_dict()["param_groups"]
+
+
+class Adapting(torch.optim.SGD):
+    """Somebody's optimizer, which keeps what it has found beside its settings."""
+
+    def __init__(self, params: Any, lr: float, weight_decay: float = 0.0) -> None:
+        super().__init__(params, lr=lr, weight_decay=weight_decay)
+        self.param_groups[0]["found"] = 1.0
+
+
+def test_what_an_optimizer_keeps_beside_its_settings_is_loaded() -> None:
+    kind = {"type": f"{__name__}:Adapting"}
+    _, optimizer = made(kind)
+    optimizer.param_groups[0]["found"] = 3.0
+    _, again = made({**kind, "weight_decay": 0.5}, 0.2)
+    optimizers.load_state(again, optimizer.state_dict())
+    group = again.param_groups[0]
+    assert (group["found"], group["weight_decay"], group["lr"]) == (3.0, 0.5, 0.2)
+
+
+def test_a_schedule_of_torchs_goes_on_where_it_was() -> None:
+    (_, optimizer), (_, again) = made({"type": "SGD"}), made({"type": "SGD"})
+    for each in (optimizer, again):
+        torch.optim.lr_scheduler.ExponentialLR(each, 0.1)
+    optimizer.param_groups[0]["lr"] = 0.01
+    optimizers.load_state(again, optimizer.state_dict())
+    assert again.param_groups[0]["lr"] == 0.01
+
+
+def test_a_state_of_other_parameters_is_refused() -> None:
+    _, state = saved_of({})
+    optimizer = torch.optim.Adam([torch.nn.Parameter(torch.ones(1))], fused=True)
+    with pytest.raises(ValueError, match="doesn't match the size"):
+        optimizers.load_state(optimizer, state)

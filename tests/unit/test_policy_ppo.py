@@ -376,6 +376,16 @@ def test_a_list_of_dicts_is_and_learns_as_columns_do(model: dict[str, Any]) -> N
     assert by_column == pytest.approx(by_sample, rel=1e-3, abs=1e-4)
 
 
+def test_rewards_as_arrays_of_one_are_numbers() -> None:
+    built = policy("collect")
+    steps = recorded(built, 0)[0]
+    numbers = samples_of(built, steps)
+    arrays = samples_of(built, [{**s, "reward": s["reward"][:, None]} for s in steps])
+    assert [s["adv"] for s in arrays] == [s["adv"] for s in numbers]
+    assert {np.shape(s["adv"]) for s in arrays} == {np.shape(s["return"]) for s in arrays} == {()}
+    assert {s["reward"].shape for s in arrays} == {(1,)}
+
+
 def test_samples_have_the_keys_that_users_know() -> None:
     built = policy("collect", model=CONTINUOUS)
     sample = samples_of(built, recorded(built, 0)[0])[0]

@@ -9,8 +9,9 @@ import numpy as np
 import pytest
 import torch
 
+import hpcdi.worker  # noqa: F401 (it gives policies their methods by dicts)
 from fakes.replay import block
-from hpcdi.errors import ConfigError
+from hpcdi.errors import ConfigError, PolicyError
 from hpcdi.policy.create import create_policy
 from hpcdi.policy.memories import LENGTH
 from hpcdi.policy.r2d2 import scaled, unscaled
@@ -188,3 +189,14 @@ def test_settings_that_make_no_sense() -> None:
         policy(collect={"stride": 7})
     with pytest.raises(ConfigError, match=r"leaves nothing of collect\.unroll_len"):
         policy(burn_in=6)
+
+
+def test_samples_as_dicts_are_refused() -> None:
+    built = policy()
+    row = {"obs": np.zeros(3, np.float32), "action": 0, "reward": 1.0, "done": False}
+    sample = {**row, "next_obs": row["obs"], "truncated": False}
+    said = "r2d2 learns from sequences, .* as hpcdi train and hpcdi serial do"
+    with pytest.raises(PolicyError, match=said):
+        built.collect_mode.get_train_sample([sample])
+    with pytest.raises(PolicyError, match=said):
+        built.learn_mode.forward([sample])

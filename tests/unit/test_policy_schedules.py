@@ -12,8 +12,9 @@ import torch
 
 from fakes.policies import data_of, first
 from hpcdi.config.policy import LearnConfig, ScheduleConfig
-from hpcdi.errors import ConfigError, PolicyError
+from hpcdi.errors import ConfigError, GroupBrokenError, PolicyError
 from hpcdi.policy.create import create_policy
+from hpcdi.policy.gradient_step import GradientStep
 from hpcdi.policy.ppo import PPOPolicy
 from hpcdi.worker import BaseLearner
 
@@ -134,6 +135,32 @@ def test_a_run_that_goes_on_takes_the_learning_rate_that_it_is_given_now() -> No
     after.learn_mode.load_state_dict(before.learn_mode.state_dict())
     assert after.learn_mode.forward(batch_of("dqn"))["cur_lr"] == 0.01
     assert rates_of(after) == {0.01}
+
+
+def test_a_batch_that_is_repeated_counts_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """After a learner's death: in schedules, and in statistics of observations."""
+    model = {"obs_shape": 4, "encoder_hidden_size_list": [8], **KINDS["dqn"]}
+    learn = {"learning_rate": 0.1, "schedule": {"end": 0.0, "iterations": 10}}
+    cfg = {"type": "dqn", "model": model, "learn": learn, "normalize": {"observation": True}}
+    one, other = (
+        create_policy(cfg, ("learn",), seed=np.random.SeedSequence(0)).learn_mode for _ in range(2)
+    )
+    one.forward(batch_of("dqn", 0))
+    other.forward(batch_of("dqn", 0))
+
+    def breaks(*_: Any) -> None:
+        raise GroupBrokenError("a learner has died")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(GradientStep, "gradients", breaks)
+        with pytest.raises(GroupBrokenError):
+            one.forward(batch_of("dqn", 1))
+    told = [mode.forward(batch_of("dqn", 1)) for mode in (one, other)]
+    assert told[0]["cur_lr"] == told[1]["cur_lr"] == pytest.approx(0.09)
+    states = [mode.state_dict() for mode in (one, other)]
+    assert [state["iterations"] for state in states] == [2, 2]
+    for name, tensor in states[0]["model"].items():
+        assert torch.equal(tensor, states[1]["model"][name]), name
 
 
 # -------------------------------------------------------------------------------------- optimizers

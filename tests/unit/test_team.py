@@ -642,3 +642,11 @@ def test_an_algorithm_alone_is_that_of_all_players_of_a_team(tmp_path: Any) -> N
     file.write_text("policy: {type: vdn}\nenv: {env_id: CartPole-v1}\n")
     with pytest.raises(ConfigError, match="vdn learns from teams"):
         load_experiment(str(file), [], over_ranks=False)
+
+
+def test_importance_weights_of_a_team_are_those_of_its_policies() -> None:
+    own = {"type": "dqn", "model": {"encoder_hidden_size_list": [8]}}
+    policies = {"hare": own, "fox": own}
+    cfg = config(Relay(), policies=policies, priority=True, priority_IS_weight=True)
+    made = policy(cfg, "learn")._policies
+    assert [each._cfg.priority_IS_weight for each in made.values()] == [True, True]

@@ -30,6 +30,13 @@ _NO_ORIGINS: Mapping[str, Sequence[float]] = MappingProxyType({})
 class Calls(Protocol):
     """Environments whose methods can be called."""
 
+    env_num: int
+
+    @property
+    def ready(self) -> Array:
+        """See `Envs.ready`."""
+        ...
+
     def call(self, env: int, name: str, *args: Any) -> tuple[bool, Any]:
         """See `EnvManager.call`."""
         ...
@@ -144,7 +151,7 @@ class Hindsight:
         if method in self._judge_one:
             return self._of_each(method, reached, goals)
         with suppress(EnvError):  # it may be written for one goal, which else says what is wrong
-            is_there, said = self._envs.call(0, method, reached, goals, {})
+            is_there, said = self._envs.call(self._free, method, reached, goals, {})
             if not is_there:
                 return None
             if self._is_of_rows(method, said, reached, goals):
@@ -154,7 +161,13 @@ class Hindsight:
 
     def _of_each(self, method: str, reached: Array, goals: Array) -> Array:
         each = zip(reached, goals, strict=True)
-        return np.array([self._envs.call(0, method, *pair, {})[1] for pair in each])
+        return np.array([self._envs.call(self._free, method, *pair, {})[1] for pair in each])
+
+    @property
+    def _free(self) -> int:
+        """An environment that is not in a step: one that waits for an action."""
+        first = int(np.argmax(self._envs.ready))
+        return first % self._envs.env_num
 
     def _is_of_rows(self, method: str, said: Any, reached: Array, goals: Array) -> bool:
         """Returns whether a method has judged rows: of fewer it says the same, which is asked once.
@@ -165,7 +178,7 @@ class Hindsight:
             return False
         if method in self._judge_rows or len(goals) == 1:
             return True
-        _, of_others = self._envs.call(0, method, reached[1:], goals[1:], {})
+        _, of_others = self._envs.call(self._free, method, reached[1:], goals[1:], {})
         if np.shape(of_others) != (len(goals) - 1,) or not np.allclose(of_others, said[1:]):
             return False
         self._judge_rows.add(method)

@@ -9,8 +9,9 @@
       manifest.json                     checksums; train iteration, environment steps, versions
 
 The first learner of a group writes; all of them read. A run's snapshot holds the same files, and
-for each other learner one with its random state: torch's, and its policy's key ``rng``. Tensors are
-stored from CPU memory, so that a checkpoint of a GPU can be read without one and vice versa.
+for each other learner one with its random state: torch's, and its policy's, see `is_random`.
+Tensors are stored from CPU memory, so that a checkpoint of a GPU can be read without one and vice
+versa.
 """
 
 from __future__ import annotations
@@ -51,8 +52,8 @@ FINAL = "ckpt_final"
 BY_ITERATION = "iteration_"
 _LEARNER = "learner.pt"
 _OF_RANK = "learner_{}.pt"
-NOT_SHARED = ("rng",)
-"""Keys of a policy's state that are not shared in a group."""
+_RANDOM = "rng"
+_ITERATIONS = "iterations"  # of a policy, by which its schedules go
 SUFFIXES = (".tar", ".pth", ".pt")
 """Endings of DI-engine's names of checkpoints, which are dropped."""
 
@@ -86,6 +87,26 @@ class HasCallbacks(Protocol):
     def load_callback_state(self, states: Mapping[str, Any]) -> None:
         """Restores them."""
         ...
+
+
+def is_random(name: str, value: Any) -> bool:
+    """True for the state of a generator, of which each learner has its own; a team has several."""
+    if name == _RANDOM:
+        return True
+    is_mapping = isinstance(value, Mapping) and bool(value)
+    return is_mapping and (
+        "bit_generator" in value or all(is_random("", v) for v in value.values())
+    )
+
+
+def random_part(state: Mapping[str, Any]) -> dict[str, Any]:
+    """What of a policy's state is not shared in a group of learners."""
+    return {name: value for name, value in state.items() if is_random(name, value)}
+
+
+def shared_part(state: Mapping[str, Any]) -> dict[str, Any]:
+    """What of a policy's state is shared in a group of learners."""
+    return {name: value for name, value in state.items() if not is_random(name, value)}
 
 
 def checkpoint_name(wanted: str | None, train_iter: int) -> str:
@@ -152,8 +173,7 @@ def learner_files(
     """
     state = dict(learner.policy.state_dict())
     if learner.rank > 0:
-        not_shared = {name: state[name] for name in NOT_SHARED if name in state}
-        tree = copied({"policy": not_shared, "random": _random_state()})
+        tree = copied({"policy": random_part(state), "random": _random_state()})
         return {of_agent(agent, _OF_RANK.format(learner.rank)): partial(save_tensors, tree=tree)}
     model = state.pop("model")
     image = PolicyImage.of(model, learner.train_iter) if image is None else image
@@ -198,9 +218,11 @@ def with_policy_of(snapshot: Checkpoint, donor: Checkpoint) -> dict[str, Callabl
         if snapshot.file(path.name).exists():
             state = load_tensors(snapshot.file(path.name))
         donated = load_tensors(path)["policy"]
-        shared = {name: value for name, value in donated.items() if name not in NOT_SHARED}
-        random = {name: state["policy"][name] for name in NOT_SHARED if name in state["policy"]}
-        state["policy"] = {**shared, **random}
+        own, taken = random_part(state["policy"]), shared_part(donated)
+        taken.pop(_ITERATIONS, None)
+        if _ITERATIONS in state["policy"]:
+            own[_ITERATIONS] = state["policy"][_ITERATIONS]
+        state["policy"] = {**taken, **own}
         weights = read_policy(donor.file(f"{prefix}{POLICY_FILE}")).state_dict()
         image = PolicyImage.of(weights, state["train_iter"])
         writers[f"{prefix}{POLICY_FILE}"] = partial(publish_policy, image=image)
@@ -350,8 +372,7 @@ def _state_beside_weights(checkpoint: Checkpoint, rank: int, agent: int) -> dict
         # learners' random numbers must differ: a learner that was in the group has a file with its
         # random state; a new one keeps that of its start
         state["random"] = {}
-        for name in NOT_SHARED:
-            state["policy"].pop(name, None)
+        state["policy"] = shared_part(state["policy"])
         path = checkpoint.file(of_agent(agent, _OF_RANK.format(rank)))
         if path.exists():
             of_rank = load_tensors(path)

@@ -263,10 +263,8 @@ class Training:
 
     def shared_state(self) -> dict[str, Any]:
         """Returns weights, optimizer and counters for the other learners of its group."""
-        state = self.policy.state_dict()
-        not_shared = checkpointing.NOT_SHARED
         return {
-            "policy": {key: value for key, value in state.items() if key not in not_shared},
+            "policy": checkpointing.shared_part(self.policy.state_dict()),
             "train_iter": self.train_iter,
             "env_steps": self.env_steps,
         }

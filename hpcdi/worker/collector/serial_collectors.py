@@ -15,7 +15,7 @@ from hpcdi.config.roles import (
     SerialCollectorConfig,
 )
 from hpcdi.dataclass import dataclass
-from hpcdi.errors import EnvError
+from hpcdi.errors import EnvError, PolicyError
 from hpcdi.policy.base import actor_of
 from hpcdi.roles.collector.loop import Act, Loop, PolicyAgent, attribute_of
 from hpcdi.roles.collector.recorder import Recorder
@@ -115,12 +115,14 @@ class SampleSerialCollector(SerialCollector):
             keep: called with the rows that hold the same transitions, as a shard would.
 
         Raises:
-            PolicyError: the policy wants dicts. EnvError: the environments are foreign.
+            PolicyError: the policy wants dicts, or copies with other goals (`policy.hindsight`).
+            EnvError: the environments are foreign.
         """
         target = self._target(n_sample, "n_sample")
         if target < 1:
             return {}
         actor, envs = actor_of(self._policy), ours(self._env)
+        _check_no_hindsight(self._policy)
         if envs is None:
             raise EnvError(
                 f"{self._env!r} is none of hpcdi's managers: it has no columns; call collect() for "
@@ -409,6 +411,15 @@ def _samples_of(recorder: TrajectoryRecorder, train_iter: int) -> list[Transitio
 def _marked(samples: list[Transition], train_iter: int) -> list[Transition]:
     """Samples that say of which train iteration their policy is, as transitions do."""
     return [one if _MADE_AT in one else {**one, _MADE_AT: train_iter} for one in samples]
+
+
+def _check_no_hindsight(policy: Any) -> None:
+    hindsight = getattr(attribute_of(policy, "cfg", None), "hindsight", None)
+    if hindsight is not None and hindsight.goals:
+        raise PolicyError(
+            "policy.hindsight: collect_columns() adds no copies with other goals; hpcdi train and "
+            "hpcdi serial do; or set policy.hindsight.goals=0"
+        )
 
 
 def _columns_of(segment: Segment | None) -> Columns:
