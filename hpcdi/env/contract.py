@@ -177,7 +177,12 @@ def coarse_from(dtype: np.dtype[Any]) -> float:
     """Returns from where on networks, which see float32, tell numbers of a dtype hardly apart."""
     if dtype.kind == "f":
         return COARSE_FROM
-    return _WHOLE_COARSE_FROM if dtype.itemsize >= 4 and dtype.kind in "iu" else math.inf
+    return _WHOLE_COARSE_FROM if _is_coarse(dtype) else math.inf
+
+
+def _is_coarse(dtype: np.dtype[Any]) -> bool:
+    """Returns whether not all whole numbers of a dtype are in float32."""
+    return dtype.kind in "iu" and dtype.itemsize >= 4
 
 
 def stored_dtype(dtype: Any) -> str:
@@ -482,7 +487,7 @@ class Space:
                 field.dtype == np.float32
                 and _is_double(np.dtype(pick_space(self._space, field.path).dtype))
             )
-            or (field.dtype.kind in "iu" and field.dtype.itemsize >= 4 and not field.is_discrete)
+            or (field.dtype.kind != "f" and not field.is_discrete and _is_coarse(field.dtype))
         ]
 
     def may_be_coarse(self) -> bool:

@@ -6,9 +6,11 @@ import math
 from typing import Any
 
 import numpy as np
+import pytest
 import torch
 from torch import Tensor, nn
 
+from hpcdi.errors import PolicyError
 from hpcdi.policy.create import create_policy
 
 KINDS = ("dqn", "discrete", "continuous")
@@ -92,3 +94,14 @@ def with_scale(policy: Any, scale: float) -> None:
     """Set what fp16 multiplies losses by."""
     state = policy._step.state_dict()
     policy._step.load_state_dict({**state, "scaler": {**state["scaler"], "scale": scale}})
+
+
+def check_dicts_are_refused(policy: Any, kind: str) -> None:
+    """Check that a policy which learns from sequences says so to samples as dicts."""
+    row = {"obs": np.zeros(3, np.float32), "action": 0, "reward": 1.0, "done": False}
+    sample = {**row, "next_obs": row["obs"], "truncated": False}
+    said = f"{kind} learns from sequences, .* as hpcdi train and hpcdi serial do"
+    with pytest.raises(PolicyError, match=said):
+        policy.collect_mode.get_train_sample([sample])
+    with pytest.raises(PolicyError, match=said):
+        policy.learn_mode.forward([sample])

@@ -100,6 +100,10 @@ def test_too_few_ranks_are_refused() -> None:
         ({"learners": {"other": 1}}, "learners.other"),
         ({"learners": {"main": 0}}, "learners.main"),
         ({"fixed": {"x": "random"}, "players": {"main": "main", "x": "main"}}, "fixed.x"),
+        (
+            {"fixed": {"x_000001": "random"}, "players": {"main": "main", "x": "main"}},
+            "fixed.x_000001",
+        ),
     ],
 )
 def test_wrong_players(league: dict[str, Any], path: str) -> None:

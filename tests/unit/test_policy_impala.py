@@ -9,7 +9,7 @@ import pytest
 import torch
 
 import hpcdi.worker  # noqa: F401 (it gives policies their methods by dicts)
-from hpcdi.errors import PolicyError
+from fakes.policies import check_dicts_are_refused
 from hpcdi.policy.create import create_policy
 from hpcdi.policy.impala import v_trace
 from hpcdi.policy.memories import LENGTH
@@ -175,11 +175,4 @@ def test_a_batch_is_cut_into_minibatches_of_sequences() -> None:
 
 
 def test_samples_as_dicts_are_refused() -> None:
-    built = policy()
-    row = {"obs": np.zeros(3, np.float32), "action": 0, "reward": 1.0, "done": False}
-    sample = {**row, "next_obs": row["obs"], "truncated": False}
-    said = "impala learns from sequences, .* as hpcdi train and hpcdi serial do"
-    with pytest.raises(PolicyError, match=said):
-        built.collect_mode.get_train_sample([sample])
-    with pytest.raises(PolicyError, match=said):
-        built.learn_mode.forward([sample])
+    check_dicts_are_refused(policy(), "impala")

@@ -10,8 +10,9 @@ import pytest
 import torch
 
 import hpcdi.worker  # noqa: F401 (it gives policies their methods by dicts)
+from fakes.policies import check_dicts_are_refused
 from fakes.replay import block
-from hpcdi.errors import ConfigError, PolicyError
+from hpcdi.errors import ConfigError
 from hpcdi.policy.create import create_policy
 from hpcdi.policy.memories import LENGTH
 from hpcdi.policy.r2d2 import scaled, unscaled
@@ -192,11 +193,4 @@ def test_settings_that_make_no_sense() -> None:
 
 
 def test_samples_as_dicts_are_refused() -> None:
-    built = policy()
-    row = {"obs": np.zeros(3, np.float32), "action": 0, "reward": 1.0, "done": False}
-    sample = {**row, "next_obs": row["obs"], "truncated": False}
-    said = "r2d2 learns from sequences, .* as hpcdi train and hpcdi serial do"
-    with pytest.raises(PolicyError, match=said):
-        built.collect_mode.get_train_sample([sample])
-    with pytest.raises(PolicyError, match=said):
-        built.learn_mode.forward([sample])
+    check_dicts_are_refused(policy(), "r2d2")
