@@ -19,15 +19,17 @@ from typing import Any, Protocol, TypeAlias, TypeVar
 from hpcdi.comm.link import Link
 from hpcdi.comm.messages import Heartbeat, Leave, Message, RankLost, WorkerFailed
 from hpcdi.errors import EXIT_REQUEUE, CommError
-from hpcdi.utils.backoff import Backoff
+from hpcdi.utils.backoff import Backoff, wait_s
 from hpcdi.utils.lifetime import Closing
-from hpcdi.utils.threads import BackgroundThread
+from hpcdi.utils.threads import BackgroundThread, wake_this_thread_soon
 
 M = TypeVar("M", bound=Message)
 Handlers: TypeAlias = Mapping[type, Callable[[int, Any], None]]
 """Message class -> function (sender, message)."""
 
 _TURN_S = 0.05
+_WAY_S = 100e-6
+"""Python would let the communication thread wait for its switch interval, ten times as long."""
 _LONGEST_TURN_S = 1.0
 """A longer turn means that this process was suspended, not that others were silent."""
 
@@ -44,6 +46,10 @@ class Pump(Protocol):
 
     def send(self, rank: int, message: Message) -> None:
         """Post a message."""
+        ...
+
+    def give_way(self) -> None:
+        """Let what was posted be sent now, if a thread does that: it needs Python's lock."""
         ...
 
     def check(self) -> None:
@@ -100,6 +106,9 @@ class LocalPump(Closing):
     def send(self, rank: int, message: Message) -> None:
         """See `Pump.send`; it is delivered at once."""
         self._link.send(rank, message)
+
+    def give_way(self) -> None:
+        """See `Pump.give_way`."""
 
     def check(self) -> None:
         """See `Pump.check`."""
@@ -167,6 +176,10 @@ class LinkPump(Closing):
         self.begin()
         self._outbox.append((rank, message))
         self._link.wake.set()
+
+    def give_way(self) -> None:
+        """See `Pump.give_way`."""
+        wait_s(_WAY_S)
 
     def check(self) -> None:
         """See `Pump.check`; the thread handles what arrives, and its error is raised here."""
@@ -252,6 +265,7 @@ class LinkPump(Closing):
             self._thread.join()
 
     def _run(self) -> None:
+        wake_this_thread_soon()
         turn, silence_s = time.monotonic(), 0.0
         while not self._closing:
             message = self._ask()

@@ -34,6 +34,7 @@ from hpcdi.store.layout import RunLayout
 from hpcdi.transport.guests import GuestHost
 from hpcdi.utils.log import LOGGER, say
 from hpcdi.utils.metrics import counted
+from hpcdi.utils.threads import wake_this_thread_soon
 from hpcdi.utils.watchdog import Watchdog
 
 if TYPE_CHECKING:
@@ -78,6 +79,7 @@ def coordinate(context: WorkerContext, placement: Sequence[RankPlace], ends_at: 
                 say(f"  resumed      {resumed}")
             ask = _watched(requests.take, watchdog, settings)
             look_seldom_for_cycles()
+            wake_this_thread_soon()
             outcome = coordinator.run(ask).without(coordinator.silent)
             watchdog.close()
             for line in run_folder.closing("hpcdi train", outcome, coordinator.summary(), layout):

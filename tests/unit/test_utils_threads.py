@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import platform
 import subprocess
 import sys
 import threading
@@ -317,6 +318,38 @@ def test_after_a_failure_nobody_waits_for_jobs_that_are_not_done() -> None:
         jobs.wait()
     jobs.wait()  # its thread is dead: it hung here
     jobs.close()
+
+
+SLICE = """
+import os
+from pathlib import Path
+from hpcdi.utils.threads import BackgroundThread, wake_this_thread_soon
+
+def slice_ns():
+    lines = Path("/proc/self/sched").read_text().splitlines()
+    return next(line.split()[-1] for line in lines if line.startswith("se.slice"))
+
+os.nice(3)
+before = slice_ns()
+BackgroundThread(wake_this_thread_soon, "another").join()
+assert slice_ns() == before, "it is this thread's that was asked for"
+wake_this_thread_soon()
+print(slice_ns(), os.nice(0))
+"""
+
+
+def _shows_slices() -> bool:
+    """True if Linux shows a thread's slice, and takes one."""
+    major, minor = platform.release().split(".")[:2]
+    return Path("/proc/self/sched").exists() and (int(major), int(minor)) >= (6, 12)
+
+
+@pytest.mark.skipif(not _shows_slices(), reason="Linux takes a thread's slice since 6.12")
+def test_a_thread_that_is_to_wake_soon_asks_for_the_shortest_slice() -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", SLICE], capture_output=True, text=True, timeout=60, check=False
+    )
+    assert (done.stdout, done.stderr) == ("100000 3\n", "")
 
 
 LATE = """

@@ -402,6 +402,7 @@ class MPIFileSystemCollector(MessageSide, CollectorPort):
             tear(self._place.layout.inside(ready.shard.path), ready.shard)
         self._announced.append(ready)
         self.pump.send(COORDINATOR_RANK, ready)
+        self.pump.give_way()
 
     def _publish_if_best(self, task: CollectTask, collector: BaseParallelCollector) -> None:
         result = collector.result()
