@@ -562,6 +562,7 @@ class PolicyConfig(ComponentConfig):
             yield Problem("eval.sample", f"{self.type} has no distribution of actions to draw from")
         if self.on_policy and self.replay_ratio is not None:
             yield Problem("learn.replay_ratio", "on-policy, each transition is learnt from once")
+        yield from self._problems_of_priority()
         is_alone = self.memory == "none" and not self.LEARNS_FROM_SEQUENCES
         if self.memory != "none" and not self.TAKES_MEMORY:
             yield Problem("model.memory", no_memory(self.type))
@@ -575,6 +576,13 @@ class PolicyConfig(ComponentConfig):
         if self.collect.unroll_len > self.collect.n_sample:
             message = f"is above collect.n_sample ({self.collect.n_sample}), where sequences end"
             yield Problem("collect.unroll_len", message)
+
+    def _problems_of_priority(self) -> Iterator[Problem]:
+        if self.on_policy and (self.priority or self.priority_IS_weight):
+            name = self.type.upper()
+            yield Problem("priority", f"is for replay buffers; {name} uses all its data alike")
+        elif self.priority_IS_weight and not self.priority:
+            yield Problem("priority_IS_weight", "has a meaning only with priority: true")
 
 
 @dataclass(frozen=True)
@@ -672,8 +680,6 @@ class OnPolicyConfig(TorchPolicyConfig):
         name = self.type.upper()
         if not self.on_policy:
             yield Problem("on_policy", f"{name} {self.DATA}; leave this true")
-        if self.priority or self.priority_IS_weight:
-            yield Problem("priority", f"is for replay buffers; {name} uses all its data alike")
         if self.nstep != 1:
             yield Problem("nstep", f"is not {name}'s; {self.HORIZON} says how far rewards count")
 
@@ -712,8 +718,6 @@ class ReplayPolicyConfig(TorchPolicyConfig):
             yield Problem(
                 "nstep", f"is above collect.n_sample ({self.collect.n_sample}), where it ends"
             )
-        if self.priority_IS_weight and not self.priority:
-            yield Problem("priority_IS_weight", "has a meaning only with priority: true")
 
 
 @dataclass(frozen=True)

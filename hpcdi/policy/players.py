@@ -280,15 +280,19 @@ class PolicyGroup:
         stacks = tuple(_of(name, player.name) for name in made.stacks for player in players)
         return TrainColumns(columns, tuple(views), stacks)
 
-    def learnt(self, batch: Mapping[str, Any]) -> tuple[dict[str, Any], Any]:
+    def learnt(
+        self, batch: Mapping[str, Any], *, is_alone: bool = True
+    ) -> tuple[dict[str, Any], Any]:
         """Returns the policy's columns, and which rows of it they are, of tensors of the team.
 
         Args:
             batch: name -> [rows, ...]; of sequences of whole teams [sequences, steps, ...].
+            is_alone: False: other learners wait for the policy's gradients of each batch.
 
         Returns:
             name -> [rows of the policy, ...]; and their numbers, int64, None: all, in order. Of
-            sequences a row is a player's.
+            sequences a row is a player's. Nothing where none of its players is there; unless other
+            learners wait: then a row that is empty.
         """
         made = [self._learnt_by(number, batch) for number in range(len(self.players))]
         place = _behind if self._remembers and not self.is_whole else _beside
@@ -299,7 +303,9 @@ class PolicyGroup:
         if bool(acts.all()):
             return columns, None
         rows = acts.nonzero().squeeze(1)
-        if not len(rows):  # a batch without any of its players: one row, that there is one
+        if not len(rows) and is_alone:
+            return {}, rows
+        if not len(rows):
             rows = acts.new_zeros(1).long()
             if self._remembers:
                 columns[SEQUENCE_LEN][0] = 1

@@ -13,6 +13,7 @@ from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
+from hpcdi.comm.group import get_world_size
 from hpcdi.config.team import TeamConfig
 from hpcdi.errors import PolicyError
 from hpcdi.policy.base import CollectMode, ColumnarActor, EvalMode, Policy, TrainColumns
@@ -156,7 +157,7 @@ class TeamPolicy(Policy):
         self._make()
 
     def _forward_learn(self, data: Mapping[str, Any], **_kwargs: Any) -> dict[str, Any]:
-        """Let each policy learn from its players' part of a batch.
+        """Let each policy learn from its players' part of a batch, if there is one.
 
         Returns:
             ``total_loss``, the sum; ``cur_lr`` of the first; the policies' scalars by their names,
@@ -165,8 +166,11 @@ class TeamPolicy(Policy):
         logs: dict[str, Any] = {}
         losses: list[float] = []
         priorities: list[Array] = []
+        is_alone = get_world_size() == 1
         for group, policy in self._each():
-            columns, rows = group.learnt(data)
+            columns, rows = group.learnt(data, is_alone=is_alone)
+            if not columns:
+                continue
             log = dict(policy._forward_learn(columns))
             if (priority := log.pop("priority", None)) is not None:
                 priorities.append(_of_team(priority, rows, len(group.players), len(data["reward"])))

@@ -371,6 +371,28 @@ def test_a_replay_batch_is_of_one_size_whoever_was_there() -> None:
     assert np.isfinite(log["total_loss"])
 
 
+@pytest.mark.parametrize("kind", ["dqn", "ppo"])
+def test_a_policy_whose_players_are_not_there_learns_nothing(kind: str) -> None:
+    """It learnt from a row of zeros: that its value is what follows from 0."""
+    own = {"type": kind, "model": {"encoder_hidden_size_list": [8]}}
+    cfg = config(Relay(), policies={"hare": own, "fox": own})
+    actor, transitions, lengths, last = played(cfg, Relay())
+    made = actor.train_columns(transitions, lengths, last)
+    columns = {**transitions, **made.columns}
+    for view in made.views:
+        columns[view.name] = np.roll(columns[view.column], -1, axis=0)
+    is_without = transitions["observation/acts"][:, 0] == 0  # the fox
+    batch = {name: torch.from_numpy(column[is_without]) for name, column in columns.items()}
+    built = policy(cfg, "learn")
+    before = {name: p.clone() for name, p in built._state_dict_learn()["model"].items()}
+    log = built.learn_mode.forward({**batch, "weight": torch.ones(int(is_without.sum()))})
+    after = built.learn_mode.state_dict()["model"]
+    changed = {n.split(".")[0] for n, p in after.items() if not torch.equal(p, before[n])}
+    assert changed == {"hare"}
+    assert {name.split("/")[0] for name in log if "/" in name} == {"hare"}
+    assert log["total_loss"] == pytest.approx(log["hare/total_loss"])
+
+
 # ------------------------------------------------------------------------------------------- MAPPO
 
 
