@@ -135,7 +135,8 @@ def read_episodes(
         unfinished: also those that were cut: by the run's end, by a failure, or because a shard is
             gone or damaged.
         columns: names of what is wanted of steps beside ``reward``, ``terminated`` and
-            ``truncated``: nothing else is read, and checksums are not verified. Without
+            ``truncated``, ``observation`` or ``info`` with all its parts, or ``observation/arm``:
+            nothing else is read, and checksums are not verified. Without
             observations there is none after the last step either. None: everything.
 
     Raises:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from hpcdi.commands.options import add_run, make_parser
+from hpcdi.commands.options import add_run, make_parser, seconds_from
 from hpcdi.run.environment import limit_threads
 
 HELP = """\
@@ -40,7 +40,7 @@ def main(arguments: Sequence[str]) -> int:
     add_run(parser)
     parser.add_argument(
         "--wait",
-        type=float,
+        type=seconds_from(0),
         default=_PATIENCE_S,
         metavar="SECONDS",
         help="how long to wait for a run that is not on, or not on any more (default: %(default)g)",

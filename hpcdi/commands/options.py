@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import math
 import sys
 from collections.abc import Callable, Iterable, Sequence
 
@@ -32,6 +33,22 @@ def at_least(minimum: int) -> Callable[[str], int]:
         if not text.isdecimal() or int(text) < minimum:
             raise argparse.ArgumentTypeError(f"must be an integer from {minimum}, not {text!r}")
         return int(text)
+
+    return read
+
+
+def seconds_from(minimum: float) -> Callable[[str], float]:
+    """Returns an argparse type: a finite number of seconds that is not below `minimum`."""
+
+    def read(text: str) -> float:
+        try:
+            seconds = float(text)
+        except ValueError:
+            seconds = math.nan
+        if not minimum <= seconds < math.inf:
+            said = f"must be a number of seconds from {minimum:g}, not {text!r}"
+            raise argparse.ArgumentTypeError(said)
+        return seconds
 
     return read
 

@@ -12,7 +12,13 @@ from functools import partial
 from pathlib import Path
 
 from hpcdi.comm.solver_protocol import SolverPlace, ranks_text
-from hpcdi.commands.options import add_experiment, add_ranks, make_parser, print_lines
+from hpcdi.commands.options import (
+    add_experiment,
+    add_ranks,
+    make_parser,
+    print_lines,
+    seconds_from,
+)
 from hpcdi.commands.quotas import mount_of, quotas_of
 from hpcdi.config.mpi_env import MpiEnvConfig
 from hpcdi.config.schema import ExperimentConfig, blocks_are_stored, offline_iterations
@@ -74,7 +80,7 @@ def main(arguments: Sequence[str]) -> int:
         "--measure", action="store_true", help="run it for a while here, and forecast its speed"
     )
     parser.add_argument(
-        "--seconds", metavar="S", type=float, default=_MEASURED_S,
+        "--seconds", metavar="S", type=seconds_from(0.1), default=_MEASURED_S,
         help=f"with --measure: of learning that are measured ({_MEASURED_S:g})",
     )  # fmt: skip
     options = parser.parse_intermixed_args(arguments)

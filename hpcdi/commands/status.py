@@ -5,7 +5,6 @@ Nothing is asked of the run itself: it may be pending, hang, or be dead.
 
 from __future__ import annotations
 
-import argparse
 import json
 import re
 import statistics
@@ -16,7 +15,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from hpcdi.commands.options import add_run, make_parser
+from hpcdi.commands.options import add_run, make_parser, seconds_from
 from hpcdi.commands.run_state import RunStatus, find_run, status_of
 from hpcdi.run.run_folder import short
 from hpcdi.store.layout import RunLayout
@@ -68,7 +67,7 @@ def main(arguments: Sequence[str]) -> int:
         "--watch",
         nargs="?",
         const=2.0,
-        type=_seconds,
+        type=seconds_from(0.1),
         metavar="SECONDS",
         help="repeat (default: every 2 s) until the run is over",
     )
@@ -177,16 +176,6 @@ def steps(status: RunStatus) -> list[str]:
     if not status.snapshot:
         return look
     return [*look, f"{_command(status)} --resume {run}"]
-
-
-def _seconds(text: str) -> float:
-    try:
-        seconds = float(text)
-    except ValueError:
-        seconds = 0.0
-    if seconds < 0.1:
-        raise argparse.ArgumentTypeError(f"must be a number of seconds from 0.1, not {text!r}")
-    return seconds
 
 
 def _headline(status: RunStatus) -> str:

@@ -43,7 +43,8 @@ class ReplayFigures:
         drawn: items that were ever drawn.
         admitted: transitions that learners have read.
         blocks_lost: blocks that a learner could not read.
-        blocks_skipped: blocks that came faster than the learners could read them.
+        blocks_skipped: blocks that came faster than learners could read them, or that were left
+            out: of players that are not here, or of a guest's older policy.
     """
 
     items: int = 0

@@ -61,7 +61,7 @@ from hpcdi.types import (
     number_of,
 )
 from hpcdi.utils.log import LOGGER
-from hpcdi.utils.nested import parse_json
+from hpcdi.utils.nested import parse_json, under
 
 KIND, FORMAT = "hpcdi-block", 3
 """HDF5 attributes ``format`` and ``schema_version`` of a shard."""
@@ -508,11 +508,19 @@ class ShardReader:
     def read_columns(self, slot: int, record: Record, names: Collection[str]) -> Block:
         """Returns a block with some of its row columns, which are not verified, and without views.
 
+        Args:
+            slot: of the block.
+            record: of it.
+            names: of columns, or of several below one name: ``observation``.
+
         Raises:
             ShardError: its items are damaged, or it cannot be read.
         """
         ref, block = self.survey(slot, record)
-        wanted = [spec for spec in ref.columns[: -len(ITEM_NAMES)] if spec.name in names]
+        specs = {spec.name: spec for spec in ref.columns[: -len(ITEM_NAMES)]}
+        wanted = list(
+            {n: spec for name in names for n, spec in under(specs, name).items()}.values()
+        )
         try:
             return dataclasses.replace(block, columns=read_ranges(self.path, wanted), views=())
         except OSError as error:

@@ -74,6 +74,8 @@ def test_seeds_and_what_is_kept_of_infos_are_those_of_each_episode_also_of_a_res
     assert len(episodes) == counted, (
         "also those that lie in two shards, and the first of each start"
     )
+    some = list(read_episodes(tmp_path, columns=["info", "action"]))
+    assert [e.infos.keys() for e in some] == [e.infos.keys() for e in episodes], "all parts"
     seeds = {episode.seed for episode in episodes}
     assert len(seeds) > 8, "each environment has one, and those of the resumed run are others"
     for episode in episodes:

@@ -331,6 +331,28 @@ def test_a_learner_of_another_group_has_its_own_files_and_may_begin_anew(
     assert read_policy(run.layout.latest_policy_of("exploiter")).version == 6
 
 
+def test_a_learner_that_begins_anew_begins_with_the_checkpoint_that_is_named(
+    step: Callable[..., Stepped],
+) -> None:
+    """It went back to weights drawn at random, which the run never had."""
+    first = step()
+    first.begin()
+    first.learn(2)
+    first.tell(Stop("enough"))
+    first.turn(2)
+    named = first.layout.latest_policy
+    hook = {"load_ckpt_before_run": str(named)}
+    run = step(settings({"train_iterations": 8, "hook": hook}), group="exploiter")
+    run.turn()
+    run.begin()
+    run.learn(6)
+    run.tell(BeginAnew("exploiter"), TakeSnapshot("snapshot_000001", "snapshots/x"))
+    run.until(lambda: bool(run.all_of(SnapshotPart)))
+    again = read_policy(run.layout.inside("snapshots/x") / "agent1_policy.safetensors")
+    expected = read_policy(named).state_dict()
+    assert all(torch.equal(tensor, expected[name]) for name, tensor in again.state_dict().items())
+
+
 # ------------------------------------------------------------------------------ what it sends
 
 

@@ -634,8 +634,8 @@ def summary(
         )
     if replay.blocks_skipped:
         lines.append(
-            f"  {counted(replay.blocks_skipped, 'block')} skipped: they came faster than the "
-            "learner reads them"
+            f"  {counted(replay.blocks_skipped, 'block')} left out: they came faster than learners "
+            "read them, or are of players that are not here, or of a guest's older policy"
         )
     guests = len(run.workers.guests) + run.workers.guests_gone
     if guests:

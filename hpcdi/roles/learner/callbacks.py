@@ -232,7 +232,7 @@ class LoadCheckpoint(TrainingCallback):
         load_last_iter: false: weights alone; see `checkpointing.load_learner`.
     """
 
-    priority = 20
+    priority, loads = 20, True
 
     def __init__(self, path: Path, load_last_iter: bool | None = None) -> None:
         self.path, self._load_last_iter = path, load_last_iter

@@ -289,6 +289,7 @@ class Learner(MessageSide):
             training.add(OfUser(context, lambda message: self.pump.send(COORDINATOR_RANK, message)))
         self._feed.stage = stage_for(policy, pin_memory=cfg.pin_memory)
         if context.agent:  # the main group never begins anew
+            training.load_named()
             self._at_start = copied(training.shared_state()["policy"])
         if task.resume:
             self._resume(training, context.layout.inside(task.resume))

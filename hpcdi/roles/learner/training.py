@@ -49,10 +49,12 @@ class TrainingCallback:
     Attributes:
         priority: of two callbacks, the one with the lower number is called first.
         needs_monitor: it reads the training's monitor, on every learner of a group.
+        loads: its `on_start` loads what the policy begins with.
     """
 
     priority: float = 100
     needs_monitor: bool = False
+    loads: bool = False
 
     def problem(self) -> str:
         """Returns why it cannot do what it is to do, before anything begins; empty where it can."""
@@ -141,6 +143,12 @@ class Training:
         ]
         if callback.needs_monitor and self.monitor is None:
             self.monitor = ScalarMonitor()
+
+    def load_named(self) -> None:
+        """Load the checkpoint that the run begins with, if one is named, before `begin` does."""
+        for callback in self._callbacks:
+            if callback.loads:
+                callback.on_start(self)
 
     def begin(self) -> None:
         """Call what comes before the first update."""
