@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import math
+import numbers
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from importlib import import_module
@@ -15,8 +16,10 @@ from typing import Any
 
 import numpy as np
 
-from hpcdi.errors import BufferContractError
-from hpcdi.types import Array, Columns
+from hpcdi.errors import BufferContractError, EnvError
+from hpcdi.types import NUMBERS, Array, Columns
+
+_NO_ARRAYS = (bool, int, float, str, type(None))
 
 
 def flatten(
@@ -147,13 +150,65 @@ def is_tensor(value: object) -> bool:
     return type(value).__module__ == "torch" and type(value).__name__ == "Tensor"
 
 
-def to_tensors(tree: object) -> Any:
-    """Copies numbers and arrays of a nested mapping to float32 torch tensors."""
+def to_tensors(tree: object, *, as_floats: bool = True, path: str = "") -> Any:
+    """Copies arrays, nested in mappings, lists and tuples, to torch tensors.
+
+    A list or tuple of numbers alone becomes one tensor; another tuple becomes a list, a named one
+    stays a tuple.
+
+    Args:
+        tree: the arrays, in any memory layout and byte order.
+        as_floats: numbers become tensors, too, all of them float32. Else doubles become float32,
+            other dtypes stay, and so does what is no array.
+        path: of the tree, for messages.
+
+    Raises:
+        EnvError: `as_floats`, and a value is no number.
+    """
+    if isinstance(tree, np.ndarray):
+        return _tensor(tree, as_floats, path)
+    if not as_floats and (type(tree) in _NO_ARRAYS or is_tensor(tree)):  # at once: most values are
+        return tree
+    if isinstance(tree, Mapping):
+        return {
+            key: to_tensors(value, as_floats=as_floats, path=f"{path}/{key}")
+            for key, value in tree.items()
+        }
+    if not isinstance(tree, list | tuple):
+        return _tensor(np.asarray(tree), True, path) if as_floats else tree
+    if not hasattr(tree, "_fields") and all(isinstance(one, numbers.Real) for one in tree):
+        if as_floats:
+            return _tensor(np.asarray(tree), True, path)
+        if not tree:
+            return []
+        import torch
+
+        return torch.tensor(tree)
+    values = [
+        to_tensors(value, as_floats=as_floats, path=f"{path}[{place}]")
+        for place, value in enumerate(tree)
+    ]
+    return type(tree)(*values) if hasattr(tree, "_fields") else values
+
+
+def _tensor(array: Array, as_floats: bool, path: str) -> Any:
+    """Copies an array to a tensor; see `to_tensors`."""
     import torch
 
-    if isinstance(tree, Mapping):
-        return {key: to_tensors(value) for key, value in tree.items()}
-    return torch.tensor(np.asarray(tree), dtype=torch.float32)
+    dtype = array.dtype
+    if dtype.kind not in NUMBERS:
+        if not as_floats:
+            return array
+        name = f" in {path.removeprefix('/')!r}" if path else ""
+        raise EnvError(
+            f"an environment returned {array.tolist()!r:.60}{name}; tensors hold numbers alone: "
+            "leave it out of what it returns, or make it numbers in a wrapper"
+        )
+    if not dtype.isnative:
+        dtype = dtype.newbyteorder("=")
+    if as_floats:
+        return torch.tensor(np.asarray(array, dtype, order="C"), dtype=torch.float32)
+    return torch.from_numpy(array.astype(np.float32 if dtype == np.float64 else dtype, order="C"))
 
 
 def share_tensors(columns: Columns, *, pin_memory: bool = False) -> dict[str, Any]:

@@ -19,7 +19,7 @@ import numpy as np
 from hpcdi.env.base import BackendStep, Envs
 from hpcdi.env.contract import Space, numbers_in, pick
 from hpcdi.env.manager import EnvManager, EpisodeCounter, ResetParam, Turns
-from hpcdi.errors import EnvError
+from hpcdi.errors import EnvError, PolicyError
 from hpcdi.policy.exploration import RandomActor
 from hpcdi.types import Array, Columns, Episodes, Step
 from hpcdi.utils.backoff import Backoff
@@ -52,8 +52,8 @@ class View(Protocol):
         """Returns the observations in some rows of columns."""
         ...
 
-    def columns(self, actions: Sequence[Any]) -> Columns:
-        """Returns actions as columns, a row each."""
+    def columns(self, actions: Mapping[int, Any]) -> Columns:
+        """Returns the actions of rows as columns, in order."""
         ...
 
     def timesteps(self, step: Step) -> dict[int, BaseEnvTimestep]:
@@ -118,14 +118,27 @@ class ManagerView:
         """See `View.seen`; they are copies."""
         return [self._seen.value(observation, row) for row in range(column_rows(observation))]
 
-    def columns(self, actions: Sequence[Any]) -> Columns:
-        """See `View.columns`; discrete ones count from 0, and may be arrays of one element."""
+    def columns(self, actions: Mapping[int, Any]) -> Columns:
+        """See `View.columns`; discrete ones count from 0, and may be arrays of one element.
+
+        Raises:
+            PolicyError: an action is of another shape, or lacks a part.
+        """
         return {
-            field.name: np.array(
-                [np.reshape(pick(action, field.path), field.shape) for action in actions]
-            )
+            field.name: np.array([self._part(field, *action) for action in actions.items()])
             for field in self._acts.fields
         }
+
+    def _part(self, field: Any, row: int, action: Any) -> Array:
+        """A part of a row's action."""
+        try:
+            return np.reshape(pick(action, field.path), field.shape)
+        except (ValueError, LookupError, TypeError) as error:
+            raise PolicyError(
+                f"the action for environment {row % self._manager.env_num} is {action!r:.100}; its "
+                f"space is {self._manager.facts.action_space}, and the policy must return an "
+                "action of that form"
+            ) from error
 
     def action(self, columns: Columns, row: int) -> Any:
         """Returns a row's action in the environment's form, discrete parts counted from 0."""
@@ -344,9 +357,9 @@ class ForeignEnvs:
         seen: list[Any] = observation["observation"].tolist()
         return seen
 
-    def columns(self, actions: Sequence[Any]) -> Columns:
+    def columns(self, actions: Mapping[int, Any]) -> Columns:
         """See `View.columns`."""
-        return {"action": _objects(actions)}
+        return {"action": _objects(list(actions.values()))}
 
     def timesteps(self, _step: Step) -> dict[int, BaseEnvTimestep]:
         """See `View.timesteps`; of one player they are the environment's own."""
@@ -456,9 +469,9 @@ class DictManager:
         envs = sorted({row % self.env_num for row in rows})
         self._check(actions, envs)
         seats, env_num = manager.seats, self.env_num
-        chosen = [actions[row % env_num] for row in rows]
+        chosen = {row: actions[row % env_num] for row in rows}
         if seats > 1:
-            chosen = [players[row // env_num] for row, players in zip(rows, chosen, strict=True)]
+            chosen = {row: players[row // env_num] for row, players in chosen.items()}
         columns: Columns = {}
         if rows:
             for name, column in view.columns(chosen).items():
@@ -568,7 +581,8 @@ class DictManager:
 
 def _other_players(env: int, seats: int, players: int) -> EnvError:
     return EnvError(
-        f"environment {env} has observations for {seats} players, and there are {players} policies"
+        f"environment {env} has observations for {seats} players, and there are {players} "
+        "policies: hand over one for each player"
     )
 
 

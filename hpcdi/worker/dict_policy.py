@@ -197,7 +197,7 @@ class DictActor:
                     if state:
                         self._states[row] = outputs[env]["state"]
         self.seen.update(seen)
-        return self.view.columns([actions[row] for row in numbers])
+        return self.view.columns({row: actions[row] for row in numbers})
 
     def _state_of(self, policy: Any, rows: Sequence[int]) -> dict[str, Any]:
         """Returns the arguments ``state`` and ``reset`` of some rows, where a policy has them."""

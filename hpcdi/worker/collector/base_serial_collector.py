@@ -81,7 +81,7 @@ class ISerialCollector(Configurable, ABC):
 class SerialCollector(Closing, ISerialCollector):
     """Base of the serial collectors: environments, policies, counters and the stepping loop.
 
-    They differ in how much of an episode makes a trajectory (`_recorders`) and when they stop
+    They differ in how much of an episode makes a trajectory (`_recorder`) and when they stop
     (`collect`).
 
     Args:
@@ -135,8 +135,6 @@ class SerialCollector(Closing, ISerialCollector):
             self._policy = self._checked_policy(_policy)
         for policy in self._policies():
             policy.reset()
-        if self._records is not None:  # trajectories go on
-            self._records.actor.policies = list(self._policies())
 
     def reset(self, _policy: Any = None, _env: Any = None) -> None:
         """`reset_env` and `reset_policy`; drops unfinished trajectories and all counters."""
@@ -190,8 +188,12 @@ class SerialCollector(Closing, ISerialCollector):
         return {env: steps if len(steps) > 1 else steps[0] for env, steps in enumerate(each)}
 
     @abstractmethod
-    def _recorders(self) -> list[TrajectoryRecorder | None]:
-        """Recorders of the players' transitions; None: a player's are not kept."""
+    def _recorder(self, player: int) -> TrajectoryRecorder:
+        """A recorder of a player's transitions."""
+
+    def _is_kept(self, player: int) -> bool:  # noqa: ARG002
+        """Returns whether a player's transitions are collected, now."""
+        return True
 
     def _checked_policy(self, policy: Any) -> Any:
         """The policy in the form of this collector.
@@ -220,29 +222,43 @@ class SerialCollector(Closing, ISerialCollector):
     ) -> CollectCall:
         """Begin a call of `collect`, which marks transitions; the loop is made when first needed.
 
+        The policies, and whose transitions are kept, are those of now: unfinished trajectories of a
+        player that is kept as before go on.
+
         Args:
             setting: keyword arguments of the policy; in a battle maybe a list, one a player.
             train_iter: of the policy, marked as ``collect_iter``.
             level_seeds: by environment, marked as ``seed``: a mapping of some, or a sequence or a
                 tensor of all.
             episodes: that begin, where a manager is foreign; None: no limit.
+
+        Raises:
+            EnvError: an environment has not one player for each policy.
         """
+        policies = self._policies()
+        if self._records is not None and len(self._records.of) != len(policies):
+            self._loop = None
         if self._loop is None or self._records is None:
             present = copy.deepcopy if self._cfg.deepcopy_obs else None
             actor = DictActor(
-                self._policies(),
+                policies,
                 to_tensors if self._cfg.transform_obs else present,  # tensors are copies too
                 is_battle=isinstance(self._policy, list),
             )
             envs = actor.bind(self._env)
-            self._records = DictRecorder(actor, self._recorders())
+            self._records = DictRecorder(actor, [None] * len(policies))
             self._loop = Loop(envs, PolicyAgent(actor), self._records)
+        self._records.actor.policies = list(policies)
+        self._records.of = [
+            (recorder or self._recorder(player)) if self._is_kept(player) else None
+            for player, recorder in enumerate(self._records.of)
+        ]
         mark = {"collect_iter": train_iter}
         seeds = {} if level_seeds is None else level_seeds
         pairs = seeds.items() if isinstance(seeds, Mapping) else enumerate(seeds)
         marks = {env: {**mark, "seed": seed} for env, seed in pairs}
         self._records.mark = lambda env: marks.get(env, mark)
-        self._records.infos = [[] for _ in self._policies()]
+        self._records.infos = [[] for _ in policies]
         if isinstance(self._loop.envs, ForeignEnvs):
             self._loop.envs.begin_only(episodes)
         return CollectCall(self._env, self._loop, setting, records=self._records)

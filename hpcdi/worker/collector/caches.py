@@ -4,22 +4,18 @@ from __future__ import annotations
 
 import copy
 import itertools
-import numbers
 from collections.abc import Iterable, Mapping, Sequence
+from functools import partial
 from typing import Any, Self
 
-import numpy as np
-
 from hpcdi.types import Transition
-from hpcdi.utils.nested import is_tensor
-
-_AS_THEY_ARE = (bool, int, float, str, type(None))
+from hpcdi.utils.nested import to_tensors
 
 
 class CachePool:
     """The last value of each environment, e.g. its observation or its policy's output.
 
-    Of several players it is a list, one value a player.
+    Of several players it is a list, one value a player, None where a player has none yet.
 
     Args:
         name: for messages.
@@ -43,9 +39,11 @@ class CachePool:
                 message = f"{self._name} takes values by environment"
                 raise TypeError(f"{message}, not a {type(values).__name__}")
             for env, value in values.items():
-                before = self._values[env] if player else None
-                kept = copy.deepcopy(value) if self._deepcopy else value
-                self._values[env] = [*(before or ()), kept]
+                kept = [*(self._values[env] or ())]
+                if len(kept) != len(of_players):
+                    kept = [None] * len(of_players)
+                kept[player] = copy.deepcopy(value) if self._deepcopy else value
+                self._values[env] = kept
 
     def __getitem__(self, env: int) -> Any:
         values = self._values[env]
@@ -101,7 +99,7 @@ def to_tensor_transitions(
     """Transitions of one trajectory with torch tensors for arrays.
 
     Doubles become float32, other dtypes stay; a list or tuple of numbers becomes one tensor. Single
-    numbers, truth values, texts and tensors stay as they are.
+    numbers, truth values, texts and tensors stay as they are; see `to_tensors`.
 
     Args:
         data: consecutive transitions, each with ``obs`` and ``next_obs``, where the next
@@ -109,34 +107,14 @@ def to_tensor_transitions(
         shallow_copy_next_obs: let ``next_obs`` of each share the memory of the next one's ``obs``:
             an observation is held once.
     """
+    as_tensors = partial(to_tensors, as_floats=False)
     if not shallow_copy_next_obs or not data or "next_obs" not in data[0]:
-        return [_as_tensors(item) for item in data]
+        return [as_tensors(item) for item in data]
     converted = [
-        _as_tensors({key: value for key, value in item.items() if key != "next_obs"})
+        as_tensors({key: value for key, value in item.items() if key != "next_obs"})
         for item in data[:-1]
     ]
-    converted.append(_as_tensors(data[-1]))
+    converted.append(as_tensors(data[-1]))
     for item, successor in itertools.pairwise(converted):
         item["next_obs"] = successor["obs"]
     return converted
-
-
-def _as_tensors(value: Any) -> Any:
-    if isinstance(value, np.ndarray):
-        import torch
-
-        is_double = value.dtype == np.float64
-        return torch.from_numpy(value.astype(np.float32) if is_double else value.copy())
-    if type(value) in _AS_THEY_ARE or is_tensor(value):  # at once: most values are
-        return value
-    if isinstance(value, Mapping):
-        return {key: _as_tensors(inner) for key, inner in value.items()}
-    if isinstance(value, list | tuple):
-        if hasattr(value, "_fields"):
-            return type(value)(*map(_as_tensors, value))
-        if value and isinstance(value[0], numbers.Real):
-            import torch
-
-            return torch.tensor(value)
-        return [_as_tensors(inner) for inner in value]
-    return value

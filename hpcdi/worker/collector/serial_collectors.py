@@ -154,8 +154,8 @@ class SampleSerialCollector(SerialCollector):
         call.report(self._report, collected, train_iter)
         return concatenate_columns(parts)
 
-    def _recorders(self) -> list[TrajectoryRecorder | None]:
-        return [TrajectoryRecorder(self._env.env_num, 1, partial(self._samples, 0))]
+    def _recorder(self, player: int) -> TrajectoryRecorder:
+        return TrajectoryRecorder(self._env.env_num, 1, partial(self._samples, player))
 
 
 class EpisodeSerialCollector(SerialCollector):
@@ -230,8 +230,8 @@ class EpisodeSerialCollector(SerialCollector):
         shaped = by_dicts(self._env).reward_shaping(env, episode)
         return episode if shaped is None else shaped
 
-    def _recorders(self) -> list[TrajectoryRecorder | None]:
-        return [TrajectoryRecorder(self._env.env_num, math.inf, self._finished, shape=self._shaped)]
+    def _recorder(self, player: int) -> TrajectoryRecorder:  # noqa: ARG002
+        return TrajectoryRecorder(self._env.env_num, math.inf, self._finished, shape=self._shaped)
 
     def _finished(self, episode: list[Transition]) -> list[Transition]:
         """An episode as it is returned: itself, or training samples."""
@@ -298,13 +298,12 @@ class BattleSampleSerialCollector(BattleSerialCollector):
         last = target if drop_extra else None
         return [of_player[:last] for of_player in samples], _by_player(ended, call.infos)
 
-    def _recorders(self) -> list[TrajectoryRecorder | None]:
-        return [
-            TrajectoryRecorder(self._env.env_num, 1, partial(self._samples, player))
-            if getattr(policy, "collect_data", attribute_of(policy, "collect_data", True))
-            else None
-            for player, policy in enumerate(self._policy)
-        ]
+    def _recorder(self, player: int) -> TrajectoryRecorder:
+        return TrajectoryRecorder(self._env.env_num, 1, partial(self._samples, player))
+
+    def _is_kept(self, player: int) -> bool:
+        policy = self._policy[player]
+        return bool(getattr(policy, "collect_data", attribute_of(policy, "collect_data", True)))
 
 
 class BattleEpisodeSerialCollector(BattleSerialCollector):
@@ -363,12 +362,9 @@ class BattleEpisodeSerialCollector(BattleSerialCollector):
             data = [[sample for episode in of_player for sample in episode] for of_player in data]
         return data, _by_player(ended, call.infos)
 
-    def _recorders(self) -> list[TrajectoryRecorder | None]:
+    def _recorder(self, player: int) -> TrajectoryRecorder:
         make = self._samples if self._cfg.get_train_sample else self._prepared
-        return [
-            TrajectoryRecorder(self._env.env_num, math.inf, partial(make, player))
-            for player in range(len(self._policy))
-        ]
+        return TrajectoryRecorder(self._env.env_num, math.inf, partial(make, player))
 
 
 class _NoPolicy:

@@ -28,6 +28,7 @@ from hpcdi.utils.log import LOGGER
 from hpcdi.utils.registry import BUFFER_REGISTRY
 from hpcdi.utils.threads import BackgroundThread
 from hpcdi.worker.coordinator.commanders import BaseCommander, create_parallel_commander
+from hpcdi.worker.dict_envs import as_number
 from hpcdi.worker.ding.convert import compiled, is_compiled
 from hpcdi.worker.replay_buffer.advanced_buffer import AdvancedReplayBuffer
 
@@ -246,15 +247,20 @@ class Coordinator(RunCoordinator, Configurable):
     def deal_with_collector_finish_task(
         self, task_id: str, finished_task: Mapping[str, Any]
     ) -> None:
-        """Hand over the result of a collect or evaluation task."""
-        returns = finished_task.get("reward_raw", [])
-        lengths = [finished_task.get("avg_step_per_episode", 0)] * len(returns)
+        """Hand over the result of a collect or evaluation task; None is as if it were not there.
+
+        Raises:
+            ReturnError: one of ``reward_raw`` is not one number.
+        """
+        said = {key: value for key, value in finished_task.items() if value is not None}
+        returns = [as_number(one) for one in said.get("reward_raw", ())]
+        lengths = [said.get("avg_step_per_episode", 0)] * len(returns)
         result = CollectResult(
             task_id,
-            bool(finished_task.get("eval_flag", False)),
-            int(finished_task.get("train_iter", 0)),
-            int(finished_task.get("step_count", 0)),
-            float(finished_task.get("duration", 0.0)),
+            bool(said.get("eval_flag", False)),
+            int(said.get("train_iter", 0)),
+            int(said.get("step_count", 0)),
+            float(said.get("duration", 0.0)),
             np.asarray(returns, dtype=np.float64),
             np.asarray(lengths, dtype=np.int64),
         )

@@ -43,6 +43,7 @@ _HOOKS = (
     "save_ckpt_after_iter",
     "save_ckpt_after_run",
 )
+_SOURCE = "DI-engine's configuration"
 _EVAL_FREQ = 1000
 """Iterations from one evaluation to the next, where a configuration does not say."""
 _EPISODE_STEPS = 1000
@@ -77,6 +78,16 @@ _NO_RUN = {
 """Type of a policy, without ``_command``, that a run would train as something else -> why."""
 _EXPERT_KEYS = ("data_path", "data_type", "expert_data_path", "model_path")
 """Of ``policy.collect``: where a data set, or the policy of an expert, lies."""
+_SECTIONS = (
+    *("main_config.env", "main_config.env.manager", "main_config.policy"),
+    *("main_config.policy.learn", "main_config.policy.learn.learner"),
+    *("main_config.policy.learn.learner.hook", "main_config.policy.collect"),
+    *("main_config.policy.collect.collector", "main_config.policy.eval"),
+    *("main_config.policy.eval.evaluator", "main_config.policy.other"),
+    *("main_config.policy.other.replay_buffer", "create_config.env", "create_config.env_manager"),
+    *("create_config.policy", "create_config.collector", "create_config.replay_buffer"),
+)
+"""Those that are read here."""
 _CREATE_KEYS = frozenset(
     (
         "env",
@@ -105,7 +116,10 @@ def converted(
     """
     problems = list(problems_of(main, create))
     if problems:
-        raise ConfigError(problems, "DI-engine's configuration")
+        raise ConfigError(problems, _SOURCE)
+    whole = {"env": {**create["env"], **main["env"]}}
+    whole["policy"] = {**create["policy"], **main["policy"]}
+    main, create, policy = map(_without_none, (main, create, policy))
     notes: list[str] = []
     experiment: dict[str, Any] = {}
     if "exp_name" in main:
@@ -116,7 +130,37 @@ def converted(
         experiment["seed"] = main["seed"]
     experiment["env"] = _env(main["env"], create, notes)
     experiment["policy"] = _policy(main, create, policy, experiment["env"], notes)
+    for name, settings in whole.items():
+        experiment[name]["ding"] = settings
     return experiment, notes
+
+
+def _without_none(tree: Mapping[str, Any]) -> dict[str, Any]:
+    """Settings without those that are None: to DI-engine that is as if they were not there."""
+    return {
+        key: _without_none(value) if isinstance(value, Mapping) else value
+        for key, value in tree.items()
+        if value is not None
+    }
+
+
+def _number(
+    settings: Mapping[str, Any], path: str, default: float | None = None, *, least: int = 1
+) -> int:
+    """Returns the whole number that the last key of a path has in settings.
+
+    Raises:
+        ConfigError: it is below `least`, no number, or there is neither it nor a default.
+    """
+    value = settings.get(path.rpartition(".")[2], default)
+    try:
+        number = int(value)
+    except (TypeError, ValueError, OverflowError):
+        number = least - 1
+    if number < least:
+        message = f"must be a whole number that is not below {least}, not {value!r:.60}"
+        raise ConfigError([Problem(path, message)], _SOURCE)
+    return number
 
 
 _ADDRESSES = re.compile(r"(learner|collector)\d*")
@@ -175,6 +219,11 @@ def problems_of(main: Mapping[str, Any], create: Mapping[str, Any]) -> Iterator[
         main: ``main_config``.
         create: ``create_config``.
     """
+    odd = list(_no_sections({"main_config": main, "create_config": create}))
+    if odd:
+        yield from odd
+        return
+    main, create = _without_none(main), _without_none(create)
     kind = str(create.get("policy", {}).get("type") or "").removesuffix("_command")
     if kind.lower() in _NO_RUN:  # the rest of it fits no run either
         yield Problem("create_config.policy.type", f"{kind!r} {_NO_RUN[kind.lower()]}")
@@ -193,6 +242,16 @@ def problems_of(main: Mapping[str, Any], create: Mapping[str, Any]) -> Iterator[
     if collector not in ("sample", "episode"):
         message = f"hpcdi runs collectors of samples and of episodes, not {collector!r}"
         yield Problem("create_config.collector.type", f"{message}; that one is for your own code")
+
+
+def _no_sections(configs: Mapping[str, Any]) -> Iterator[Problem]:
+    """Yields which sections are no dicts."""
+    for path in _SECTIONS:
+        value: Any = configs
+        for key in path.split("."):
+            value = value.get(key) if isinstance(value, Mapping) else None
+        if value is not None and not isinstance(value, Mapping):
+            yield Problem(path, f"must be a dict, not {value!r:.60}")
 
 
 def _missing(main: Mapping[str, Any], create: Mapping[str, Any]) -> Iterator[Problem]:
@@ -222,8 +281,8 @@ def _missing(main: Mapping[str, Any], create: Mapping[str, Any]) -> Iterator[Pro
 
 
 def _env(env: Mapping[str, Any], create: Mapping[str, Any], notes: list[str]) -> dict[str, Any]:
-    env_num = int(env["evaluator_env_num"])
-    episodes = int(env.get("n_evaluator_episode", env_num))
+    env_num = _number(env, "env.evaluator_env_num")
+    episodes = _number(env, "env.n_evaluator_episode", env_num)
     each = math.ceil(episodes / env_num)
     if each * env_num != episodes:
         notes.append(
@@ -239,14 +298,17 @@ def _env(env: Mapping[str, Any], create: Mapping[str, Any], notes: list[str]) ->
     converted_env: dict[str, Any] = {
         "type": "ding",
         "import_names": [_ENV_MODULE],
-        "collector_env_num": int(env["collector_env_num"]),
+        "collector_env_num": _number(env, "env.collector_env_num"),
         "evaluator_env_num": env_num,
         "evaluator_episode_num": each,
     }
     if "stop_value" in env:
-        converted_env["stop_value"] = float(env["stop_value"])
+        try:
+            converted_env["stop_value"] = float(env["stop_value"])
+        except (TypeError, ValueError):
+            problem = Problem("env.stop_value", f"must be a number, not {env['stop_value']!r:.60}")
+            raise ConfigError([problem], _SOURCE) from None
     converted_env["manager"] = {"type": _MANAGERS.get(manager, "base"), **kept}
-    converted_env["ding"] = {**create["env"], **env}
     return converted_env
 
 
@@ -257,19 +319,24 @@ def _policy(
     env: Mapping[str, Any],
     notes: list[str],
 ) -> dict[str, Any]:
-    learn, collect, on_policy = policy["learn"], policy["collect"], bool(policy["on_policy"])
+    learn, collect, on_policy = (
+        policy.get("learn", {}),
+        policy.get("collect", {}),
+        _on_policy(policy),
+    )
     of_episodes = create.get("collector", {}).get("type") == "episode"
     if of_episodes:
         _check_episodes(collect, on_policy)
     env_num = env["collector_env_num"]
-    wanted = env_num if of_episodes else int(collect.get("n_sample") or env_num)
+    is_share = of_episodes or not collect.get("n_sample")
+    wanted = env_num if is_share else _number(collect, "policy.collect.n_sample")
     share = max(1, math.ceil(wanted / env_num))
     if share * env_num != wanted:
         notes.append(
             f"policy.collect.n_sample {wanted} is rounded to {share * env_num}, {share} of each of "
             f"the {env_num} environments"
         )
-    elif collect.get("n_sample") and not of_episodes:
+    elif not is_share:
         notes.append(
             f"policy.collect.n_sample {wanted} of all {env_num} environments is now {share} of each"
         )
@@ -282,25 +349,30 @@ def _policy(
         "priority": bool(policy.get("priority", False)),
         "traj_len_inf": of_episodes or bool(policy.get("traj_len_inf", False)),
         "random_collect_size": _random_collect(policy, notes),
-        "collect": {"n_sample": share, "unroll_len": int(collect.get("unroll_len", 1))},
-        "learn": {"batch_size": int(learn.get("batch_size", 64))},
+        "collect": {
+            "n_sample": share,
+            "unroll_len": _number(collect, "policy.collect.unroll_len", 1),
+        },
+        "learn": {"batch_size": _number(learn, "policy.learn.batch_size", 64)},
     }
     if of_episodes:
-        each = math.ceil(int(collect["n_episode"]) / env_num)
+        each = math.ceil(_number(collect, "policy.collect.n_episode") / env_num)
         result["collect"] |= {"n_episode": each * env_num, "n_sample": each * _EPISODE_STEPS}
         notes.append(
             f"policy.collect.n_episode {collect['n_episode']} is of each collector; there is room "
             f"for episodes of {_EPISODE_STEPS} steps: policy.collect.n_sample / {each}"
         )
-    updates = None if on_policy else learn.get("update_per_collect")
-    result["learn"]["update_per_collect"] = None if updates is None else int(updates)
+    path = "policy.learn.update_per_collect"
+    has_updates = not on_policy and "update_per_collect" in learn
+    result["learn"]["update_per_collect"] = _number(learn, path, least=0) if has_updates else None
     hooks = _known(
         learn.get("learner", {}).get("hook", {}), _HOOKS, "policy.learn.learner.hook", notes
     )
     if hooks:
         result["learn"]["learner"] = {"hook": hooks}
-    freq = policy.get("eval", {}).get("evaluator", {}).get("eval_freq", _EVAL_FREQ)
-    result["eval"] = {"every": f"{int(freq)} iterations"}
+    evaluator = policy.get("eval", {}).get("evaluator", {})
+    freq = _number(evaluator, "policy.eval.evaluator.eval_freq", _EVAL_FREQ)
+    result["eval"] = {"every": f"{freq} iterations"}
     if not on_policy:
         buffer = policy.get("other", {}).get("replay_buffer", {})
         result["other"] = {"replay_buffer": {"type": "advanced", **_buffer(buffer, notes)}}
@@ -317,8 +389,19 @@ def _policy(
         )
     if policy.get("multi_gpu"):
         notes.append("policy.multi_gpu is dropped: one learner updates a policy of DI-engine's")
-    result["ding"] = {**create["policy"], **settings}
     return result
+
+
+def _on_policy(policy: Mapping[str, Any]) -> bool:
+    """Returns whether a policy learns from its own samples alone.
+
+    Raises:
+        ConfigError: nobody says so.
+    """
+    if "on_policy" not in policy:
+        message = "is neither in the configuration nor among its class's defaults: add it"
+        raise ConfigError([Problem("policy.on_policy", message)], _SOURCE)
+    return bool(policy["on_policy"])
 
 
 def _check_episodes(collect: Mapping[str, Any], on_policy: bool) -> None:
@@ -339,11 +422,11 @@ def _check_episodes(collect: Mapping[str, Any], on_policy: bool) -> None:
         message = "hpcdi's collectors of episodes are for on-policy policies"
         problems.append(Problem("create_config.collector.type", message))
     if problems:
-        raise ConfigError(problems, "DI-engine's configuration")
+        raise ConfigError(problems, _SOURCE)
 
 
 def _random_collect(policy: Mapping[str, Any], notes: list[str]) -> int:
-    size = int(policy.get("random_collect_size", 0))
+    size = _number(policy, "policy.random_collect_size", 0, least=0)
     if size and policy.get("transition_with_policy_data"):
         notes.append(
             "policy.random_collect_size is dropped: with transition_with_policy_data the policy "

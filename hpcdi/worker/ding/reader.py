@@ -66,7 +66,11 @@ def read(path: Path) -> tuple[dict[str, Any], list[str]]:
 def _run(path: Path) -> dict[str, Any]:
     """What a file defines, and its policy's settings over their defaults; or its problems."""
     sys.path.insert(0, str(path.absolute().parent))
-    defined = runpy.run_path(str(path))
+    try:
+        defined = runpy.run_path(str(path))
+    except SystemExit as end:
+        message = f"it ends by sys.exit({end.code!r}): a configuration runs to its last line"
+        return {"problems": [("", message)]}
     missing = [name for name in _NAMES if not isinstance(defined.get(name), Mapping)]
     if missing:
         message = f"is required, as a dict or an EasyDict: {path} does not define it"
@@ -86,8 +90,13 @@ def _run(path: Path) -> dict[str, Any]:
 
 
 def _plain(value: Any, path: str, problems: list[tuple[str, str]]) -> Any:
-    """Dicts, lists, numbers, strings and None; anything else is a problem."""
+    """Dicts whose keys are strings, lists, numbers, strings and None; the rest is a problem."""
     if isinstance(value, Mapping):
+        problems += [
+            (f"{path}.{key}", f"has the key {key!r}; keys of an experiment are strings alone")
+            for key in value
+            if not isinstance(key, str)
+        ]
         return {str(key): _plain(one, f"{path}.{key}", problems) for key, one in value.items()}
     if isinstance(value, list | tuple):
         return [_plain(one, f"{path}[{place}]", problems) for place, one in enumerate(value)]

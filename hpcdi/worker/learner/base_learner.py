@@ -154,6 +154,7 @@ class BaseLearner(Configurable, Training):
             curves=tb_logger,
         )
         self.exp_name, self.logger, self.ckpt_name = exp_name, TableLog(), None
+        self._given_curves = tb_logger
         self.priority_info = {}
         self.log_buffer = _by_kind({})
         self._port = port
@@ -169,7 +170,9 @@ class BaseLearner(Configurable, Training):
         return cfg if isinstance(cfg, LearnerConfig) else super().parse_config(cfg)
 
     def start(self) -> None:
-        """Train until all iterations are done or the data end, then close.
+        """Train until all iterations are done or the data end, then close; it may start again.
+
+        A `tb_logger` that it was given is flushed alone: `close` closes it.
 
         In a program of one's own, iterations of a loaded checkpoint are not counted among them, and
         an error is raised after a checkpoint, ``ckpt_exception``.
@@ -188,7 +191,19 @@ class BaseLearner(Configurable, Training):
                 self._save_for(error)
             raise
         finally:
-            self.close()
+            self._rest()
+
+    def _rest(self) -> None:
+        """Close what it has opened itself; see `start`."""
+        if self._loader is not None:
+            self._loader.close()
+        super().close()
+        if self.curves is not self._given_curves:
+            Curves(self.curves, self.name).close()
+            self.curves = None
+        flush = getattr(self.curves, "flush", None)
+        if flush is not None:
+            flush()
 
     def _save_for(self, error: Exception) -> None:
         """Save a checkpoint before an error is raised, which names another one."""
@@ -270,7 +285,7 @@ class BaseLearner(Configurable, Training):
             task = f"task{log.get('task_id', place)}"
             self.check(log, self.train_iter + 1, task)
             self.return_priorities(log, self._batch_of(part, envstep, task))
-            merged |= {_task_name(name, task): value for name, value in log.items()}
+            merged |= {_task_name(n, task): value for n, value in log.items() if n != "priority"}
         self.count(merged)
         return logs
 
@@ -303,11 +318,9 @@ class BaseLearner(Configurable, Training):
 
     def close(self) -> None:
         """Close the loader, the hooks and the TensorBoard writer. Idempotent."""
-        if self._loader is not None:
-            self._loader.close()
-        super().close()
+        self._rest()
         Curves(self.curves, self.name).close()
-        self.curves = None
+        self.curves = self._given_curves = None
 
     # ------------------------------------------------------------------------------------- hooks
 

@@ -14,6 +14,7 @@ from hpcdi.replay.index import Drawn, ReplayIndex, check_marks, check_priorities
 from hpcdi.replay.monitor import Monitor
 from hpcdi.types import Array
 from hpcdi.utils.log import LOGGER
+from hpcdi.worker.dict_envs import to_arrays
 from hpcdi.worker.replay_buffer.base_buffer import RingBuffer, Sample
 from hpcdi.worker.replay_buffer.items import ItemStore, check_dicts
 from hpcdi.worker.replay_buffer.ring import ObjectStore, Ring
@@ -154,16 +155,23 @@ class AdvancedReplayBuffer(RingBuffer):
         Args:
             info: ``replay_unique_id, replay_buffer_idx, priority``, as lists; or ``unique_ids``
                 and ``priority``, as arrays; or empty, where the policy returned none.
+
+        Raises:
+            BufferContractError: it has no ids or no priorities, or see `update_priorities`.
         """
         if not info:
             return
-        if "unique_ids" in info:
-            self.update_priorities(info["unique_ids"], np.asarray(info["priority"], np.float64))
-            return
-        ids = [_id_in(name, self._name) for name in info["replay_unique_id"]]
-        self.update_priorities(
-            np.array(ids, np.int64), np.array(info["priority"], dtype=np.float64)
-        )
+        named = "replay_unique_id" if "unique_ids" not in info else "unique_ids"
+        for key in (named, "priority"):
+            if key not in info:
+                raise BufferContractError(
+                    f"{self._name}.update: the info has no {key!r}, only {sorted(map(str, info))}; "
+                    "hand over a learner's priority_info, or {} where it has no priorities"
+                )
+        ids = info[named]
+        if named == "replay_unique_id":
+            ids = np.array([_id_in(name, self._name) for name in ids], np.int64)
+        self.update_priorities(ids, _numbers(info["priority"]))
 
     def update_priorities(self, unique_ids: Array, priorities: Array) -> int:
         """Set priorities [m] of items [m]; returns how many of the items are still here.
@@ -261,13 +269,19 @@ class AdvancedReplayBuffer(RingBuffer):
 
     def _adopt(self, items: list[Any], state: Mapping[str, Any]) -> None:
         marks = ("replay_unique_id", "replay_buffer_idx", "staleness", "use", "IS")
-        plain = [{key: one for key, one in item.items() if key not in marks} for item in items]
+        plain: list[Mapping[str, Any]] = []
+        for item in items:  # another one in the place of one that was dropped, which goes below
+            kept = plain[-1:] if item is None else [item]
+            plain += [{key: one for key, one in one.items() if key not in marks} for one in kept]
         super()._adopt(plain, state)
         if "use_count" in state and plain:
             tail = int(state.get("tail", 0))
             data, uses = state["data"], state["use_count"]
             order = [*range(tail, len(data)), *range(tail)]
-            self._index.set_uses([uses[slot] for slot in order if data[slot] is not None])
+            self._index.set_uses([uses[slot] for slot in order][-len(plain) :])
+        gaps = [len(items) - place for place, item in enumerate(items) if item is None]
+        if plain and gaps:
+            self._index.drop(self._ring.slots_of(self._ring.pushed - np.array(gaps)))
         if "max_priority" in state:
             self._index.max_priority = float(state["max_priority"])
         if "beta" in state:
@@ -319,7 +333,7 @@ class AdvancedReplayBuffer(RingBuffer):
         made_at = columns.get("collect_iter", columns.get("policy_iter"))
         priority = columns.get("priority")
         self._admit_columns(
-            columns,
+            _without_priority(columns),
             -1 if made_at is None else np.asarray(made_at),
             None if priority is None else _numbers(priority),
         )
@@ -349,12 +363,17 @@ class AdvancedReplayBuffer(RingBuffer):
 
 
 def _made_at_of(item: Mapping[str, Any]) -> int:
-    """Train iteration of the policy that made an item; -1 where it states none."""
+    """Train iteration of the policy that made an item; -1 where it states none.
+
+    Raises:
+        BufferContractError: it is no number.
+    """
     stated = item.get("collect_iter")
     stated = item.get("policy_iter") if stated is None else stated
-    if isinstance(stated, list | tuple):  # of a sequence, one for each transition
-        stated = min(stated, default=None)
-    return -1 if stated is None else int(stated)
+    if stated is None or isinstance(stated, int | np.integer):
+        return -1 if stated is None else int(stated)
+    marks = _numbers(stated, "collect_iter")  # of a sequence, one for each transition
+    return int(marks.min()) if marks.size else -1
 
 
 def _priorities_of(items: Sequence[Mapping[str, Any]], largest: float) -> Array:
@@ -370,17 +389,25 @@ def _priorities_of(items: Sequence[Mapping[str, Any]], largest: float) -> Array:
 
 
 def _without_priority(item: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Returns an item without its priority, which the index keeps: it is not of all items."""
+    """Returns an item, or columns, without priorities: the index keeps those, not all have any."""
     if "priority" not in item:
         return item
     return {name: value for name, value in item.items() if name != "priority"}
 
 
-def _numbers(values: Any) -> Array:
+def _numbers(values: Any, name: str = "priority") -> Array:
+    """Numbers as float64, also of tensors anywhere.
+
+    Raises:
+        BufferContractError: one is no number.
+    """
     try:
-        return np.asarray(values, dtype=np.float64)
-    except (TypeError, ValueError) as error:
-        raise BufferContractError(f"a priority is no number: {error}") from error
+        try:
+            return np.asarray(values, dtype=np.float64)
+        except (TypeError, RuntimeError):  # tensors on a device, or with a graph
+            return np.asarray(to_arrays(values), dtype=np.float64)
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise BufferContractError(f"{name!r} is no number: {error}") from error
 
 
 def _row_count(columns: Mapping[str, Any]) -> int:
@@ -430,4 +457,6 @@ class DequeReplayBuffer(AdvancedReplayBuffer):
         """Take new priorities; see `AdvancedReplayBuffer.update`."""
         if info:
             limit = self._cfg.priority_max_limit
-            super().update({**info, "priority": np.minimum(info["priority"], limit)})
+            if "priority" in info:
+                info = {**info, "priority": np.minimum(_numbers(info["priority"]), limit)}
+            super().update(info)

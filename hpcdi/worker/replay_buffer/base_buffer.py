@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
+from itertools import dropwhile
 from pathlib import Path
 from typing import Any, ClassVar, NamedTuple
 
@@ -275,12 +276,12 @@ class RingBuffer(IBuffer, Closing):
     def load_state_dict(self, _state_dict: Mapping[str, Any], deepcopy: bool = False) -> None:  # noqa: ARG002
         """Become the buffer of a `state_dict` (always copied).
 
-        One of DI-engine's, with ``data`` and ``tail``, is read as well; ``data`` alone is a
-        list of items that are pushed.
+        One of DI-engine's, with ``data`` and ``tail``, is read as well, and its items keep their
+        ids where it has ``next_unique_id``; ``data`` alone is a list of items that are pushed.
 
         Raises:
-            BufferContractError: it was of another capacity, stores frames of other columns, or is
-                none; then the buffer stays as it is.
+            BufferContractError: it was of another capacity (DI-engine's: of a larger one), stores
+                frames of other columns, or is none; then the buffer stays as it is.
         """
         with self._lock:
             if isinstance(_state_dict, BufferState):
@@ -292,10 +293,16 @@ class RingBuffer(IBuffer, Closing):
                 raise BufferContractError("a buffer's state has a key 'data'")
             items = list(_state_dict["data"])
             if "tail" in _state_dict:
+                if len(items) > self.replay_buffer_size:
+                    self._check_capacity({"capacity": len(items)})
                 tail = int(_state_dict["tail"])
                 items = items[tail:] + items[:tail]
+            items = [*dropwhile(lambda item: item is None, items)]
+            if "tail" in _state_dict:
                 self.clear()
-            self._adopt([item for item in items if item is not None], _state_dict)
+                if "next_unique_id" in _state_dict:
+                    self._begin_at(max(0, int(_state_dict["next_unique_id"]) - len(items)))
+            self._adopt(items, _state_dict)
 
     def save_data(self, file_name: str | Path, *, fsync: bool = True) -> None:
         """Write the state to an HDF5 file that appears whole, or not at all.
@@ -347,11 +354,22 @@ class RingBuffer(IBuffer, Closing):
         self._become(ring, state)
 
     def _adopt(self, items: list[Any], state: Mapping[str, Any]) -> None:
-        """Hold items of DI-engine's buffer, the oldest first; `state` is all of its state."""
+        """Hold items of DI-engine's buffer, the oldest first; `state` is all of its state.
+
+        Args:
+            items: the items; None where one was dropped.
+            state: of the whole buffer.
+        """
+        items = [item for item in items if item is not None]
         if items:
             self._note(self._push_list(items))
         if "push_count" in state:
             self._count_pushed(int(state["push_count"]))
+
+    def _begin_at(self, first_id: int) -> None:
+        """Let the next item of an empty buffer have an id, `push_count` staying as it is."""
+        ids = self._ring.ids()
+        self._ring.restore({name: one + first_id - ids["pushed"] for name, one in ids.items()})
 
     def _count_pushed(self, count: int) -> None:
         """Let `push_count` be a number."""

@@ -68,13 +68,12 @@ class FramePool:
             self.frames[places] = frames
         return places
 
-    def load(self, frames: Array, users: Array) -> None:
-        """Take frames [m, ...] and their users [m], instead of what is here."""
+    def load(self, frames: Array) -> None:
+        """Take frames [m, ...], which no item uses yet, instead of what is here."""
         count, size = len(frames), max(len(self.frames), len(frames))
         self.frames = np.empty((size, *frames.shape[1:]), frames.dtype)
         self.frames[:count] = frames
         self._users = np.full(size + 1, NOWHERE, np.int32)
-        self._users[:count] = users
         self._taken, self._free = count, []
 
     def use(self, places: Array, slots: Any) -> None:
@@ -273,16 +272,24 @@ class FrameStore:
         places = places.reshape(-1, self._places.shape[1]).astype(np.int32)
         return {"frames": self._pool.frames[used], "places": places}
 
-    def restore(self, state: Mapping[str, Array], slots: Array) -> None:
-        """Put the items of a `state_of` into slots [m]."""
+    def restore(
+        self, state: Mapping[str, Array], slots: Array, by_age: Array | None = None
+    ) -> None:
+        """Put the items of a `state_of` into slots.
+
+        Args:
+            state: the items' frames.
+            slots: of the items, int64 [m].
+            by_age: the same slots, that of the oldest item first; None: they are in that order.
+        """
         frames, places = state["frames"], np.asarray(state["places"])
         self._stack = places.shape[1] // len(self.names)
         self._make_places()
         self._places[slots] = places
-        users = np.full(len(frames), NOWHERE)
-        users[places.reshape(-1)] = np.repeat(slots, places.shape[1])  # the last one counts
         self._pool = FramePool(frames.shape[1:], frames.dtype, self._room)
-        self._pool.load(frames, users)
+        self._pool.load(frames)
+        by_age = slots if by_age is None else by_age
+        self._pool.use(self._places[by_age], by_age[:, None])
         self._streams = Streams(self._capacity)
 
     def _place(self, stacks: list[Array], earlier: list[Array], where: list[int]) -> list[int]:

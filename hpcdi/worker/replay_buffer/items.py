@@ -19,14 +19,16 @@ from hpcdi.worker.replay_buffer.frames import FrameStore
 LARGE_INTEGER = 2**53
 """Below this, a Python integer is exact as a double: columns take it as it is."""
 _PLAIN = (bool, int, float, complex)
-_FITTING: dict[str, tuple[type, ...]] = {
-    "float64": (float, np.float64, np.float32, int),
-    "float32": (float, np.float64, np.float32, int),
-    "int64": (np.int64, np.int32, int),
-    "int32": (np.int32,),
-    "bool": (bool, np.bool_),
+_ANY = 0.0
+_LARGEST = float(np.finfo(np.float32).max)
+_FITTING: dict[str, dict[type, float]] = {
+    "float64": {float: _ANY, np.float64: _ANY, np.float32: _ANY, int: LARGE_INTEGER},
+    "float32": {float: _LARGEST, np.float64: _LARGEST, np.float32: _ANY, int: LARGE_INTEGER},
+    "int64": {np.int64: _ANY, np.int32: _ANY, int: LARGE_INTEGER},
+    "int32": {np.int32: _ANY},
+    "bool": {bool: _ANY, np.bool_: _ANY},
 }
-"""Types of single numbers that a column takes as they are, by its dtype."""
+"""Types of single numbers that a column takes as they are, by its dtype, up to which size."""
 
 
 class Form(Enum):
@@ -82,8 +84,10 @@ class ItemStore(RowStore):
             if type(value) is np.ndarray:
                 if value.dtype is not dtype or value.shape != shape:
                     return False
-            elif type(value) not in fitting or _is_huge(value):
-                return False
+            else:
+                limit = fitting.get(type(value))
+                if limit is None or (limit and (value > limit or value < -limit)):
+                    return False
             values.append(value)
         for (_, column, _, _, _), value in zip(quick, values, strict=True):
             if column is not None:
@@ -181,7 +185,11 @@ class ItemStore(RowStore):
         return state
 
     def restore(
-        self, state: Mapping[str, Any], spans: Iterable[Span], shared: bool = False
+        self,
+        state: Mapping[str, Any],
+        spans: Iterable[Span],
+        shared: bool = False,
+        by_age: Array | None = None,
     ) -> None:
         """Put the items of a `state_of` into spans of slots.
 
@@ -189,6 +197,7 @@ class ItemStore(RowStore):
             state: the items.
             spans: of slots, as many as there are items.
             shared: keep the state's arrays, where they hold all slots in order, without a copy.
+            by_age: their slots [m], that of the oldest item first; None: spans are in that order.
 
         Raises:
             BufferContractError: its frames are of other columns.
@@ -201,7 +210,7 @@ class ItemStore(RowStore):
                 f"{list(self._framed)}"
             )
         if self._frames is not None:
-            self._frames.restore(state["frames"], slots_of(spans))
+            self._frames.restore(state["frames"], slots_of(spans), by_age)
             columns |= dict.fromkeys(framed, self._frames.read(np.zeros(0, np.int64))[framed[0]])
         forms = dict.fromkeys(state["order"], Form.ARRAY)
         forms |= dict.fromkeys(state["tensors"], Form.TENSOR)
@@ -238,7 +247,12 @@ class ItemStore(RowStore):
         self._is_nested = any("/" in name for name in fields)
         if not self._is_nested:
             self._quick = [
-                (n, self._columns.get(n), *field, () if field.shape else _fitting(field.dtype))
+                (
+                    n,
+                    self._columns.get(n),
+                    *field,
+                    {} if field.shape else _FITTING.get(field.dtype.name, {}),
+                )
                 for n, field in fields.items()
             ]
 
@@ -253,8 +267,9 @@ class ItemStore(RowStore):
             fits = np.can_cast(column.dtype, field.dtype, "same_kind")
             if column.shape[1:] != field.shape or not fits:
                 raise BufferContractError(
-                    f"{name!r} is {column.dtype}{column.shape[1:]}, "
-                    f"in the first items it was {field.dtype}{field.shape}"
+                    f"{name!r} is {column.dtype}{column.shape[1:]}, in the first items it was "
+                    f"{field.dtype}{field.shape}; a column keeps the kind of its first numbers: "
+                    "make it the same from the first item on, e.g. a reward 0.0 instead of 0"
                 )
             _check_range(name, column, field.dtype)
 
@@ -294,14 +309,6 @@ def is_columnar(tree: Any) -> bool:
         return np.asarray(tree).dtype.kind in NUMBERS
     except (TypeError, RuntimeError):  # tensors elsewhere, with a graph, or of a dtype of torch's
         return False
-
-
-def _fitting(dtype: np.dtype[Any]) -> tuple[type, ...]:
-    return _FITTING.get(dtype.name, ())
-
-
-def _is_huge(value: Any) -> bool:
-    return type(value) is int and not -LARGE_INTEGER <= value < LARGE_INTEGER
 
 
 def _check_names(names: Collection[str]) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 from hpcdi.comm.codec import from_bytes, to_bytes
 from hpcdi.errors import BufferContractError
 from hpcdi.replay.index import Slots
-from hpcdi.store.memory import Span
+from hpcdi.store.memory import Span, slots_of
 from hpcdi.types import Array
 from hpcdi.worker.replay_buffer.items import ItemStore
 
@@ -137,7 +137,8 @@ class Ring(Slots):
             is_columns = kind == ItemStore.kind
             store = ItemStore(self.capacity, self._frames) if is_columns else self._object_store()
             spans = (self._by_slot if state["by_slot"] else self.spans)(first, pushed)
-            store.restore(state["items"], spans, shared)
+            by_age = slots_of(self.spans(first, pushed))
+            store.restore(state["items"], spans, shared, by_age)
             self.store = store
         self.restore(ids)
         if self.used is not None and isinstance(self.store, ObjectStore):
@@ -232,6 +233,7 @@ class ObjectStore:
         state: Mapping[str, Any],
         spans: Iterable[Any],
         shared: bool = False,  # noqa: ARG002
+        by_age: Array | None = None,  # noqa: ARG002
     ) -> None:
         """Put the items of a `state_of` into spans of slots."""
         items = from_bytes(state["encoded"]) if "encoded" in state else state["objects"]
