@@ -1,17 +1,16 @@
 """A solver's group of ranks, as its collector sees it: an environment that is an MPI program.
 
 The collector and the group have a communicator of their own, the pair, in which the collector is
-rank 0; it is made by these ranks alone. The collector never blocks for them: messages are tested
-for, deaths are looked for, and what takes too long is killed by its process number. Life of a
-group::
+rank 0; it is made by these ranks alone. The collector never blocks for them: the pair is made on a
+thread of its own, messages are tested for, deaths are looked for, and what takes too long is killed
+by its process number. Life of a group::
 
     expected ──hello of all ranks──► ready ◄──order / answer──► busy
         │                              │                          │
         └──────── a rank dies, or `give_up` ───► lost ◄───────────┘     ended: its program has
 
 A group that is lost never comes back: its ranks are killed, and spare ranks, of another group, take
-its place. All MPI calls are made by one thread at a time; where others make calls too, MPI's level
-of threads must be MULTIPLE.
+its place. MPI's level of threads must be MULTIPLE.
 
 Importing this starts MPI.
 """
@@ -22,7 +21,7 @@ import contextlib
 import os
 import platform
 import signal
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from enum import Enum
 
 import numpy as np
@@ -33,8 +32,11 @@ from hpcdi.comm.doorbell import Doorbell, Ringer
 from hpcdi.comm.failure import ranks_may_die
 from hpcdi.comm.solver_protocol import (
     ANSWER_TAG,
+    ANSWER_TEXT_BYTES,
     ASSIGN_TAG,
     ORDER_TAG,
+    SPACES_DIFFER,
+    TEXT_BYTES,
     WORLD_TAG,
     Kind,
     Sizes,
@@ -48,12 +50,19 @@ from hpcdi.comm.solver_protocol import (
 from hpcdi.comm.world import communicator
 from hpcdi.dataclass import dataclass
 from hpcdi.errors import CommError, EnvError
+from hpcdi.utils.threads import BackgroundThread
 
 _RANK_DIED = {
     getattr(MPI, name)
     for name in ("ERR_PROC_FAILED", "ERR_PROC_FAILED_PENDING", "ERR_REVOKED", "ERR_IN_STATUS")
     if hasattr(MPI, name)
 }
+
+
+_QUIET_S = 1.0
+"""For a pair to be made while its collector does nothing else."""
+_PAIRING_S = 5.0
+"""For ranks that are told to end while they begin; it takes milliseconds."""
 
 
 class State(Enum):
@@ -82,14 +91,6 @@ class Peer:
     ringer: Ringer | None
 
 
-Kill = Callable[[int, str, int], None]
-"""Has a process of another node killed: world rank, host, process number."""
-
-
-def _no_kill(_rank: int, _host: str, _pid: int) -> None:
-    """Nobody can: what hangs there is left alone."""
-
-
 class SolverGroup:
     """The ranks of one environment; see the module's docstring.
 
@@ -97,13 +98,13 @@ class SolverGroup:
         place: which ranks they are; this process is its collector.
         sizes: those of the experiment's configuration.
         bell: this process's doorbell; None: it never sleeps but by naps.
-        kill: for processes of other nodes.
         is_coupled: its program is not changed, and takes the ranks with this one for its world.
 
     Attributes:
         coupled: the communicator that is that world, where it is coupled and has been met.
         state: see the module's docstring.
         reason: why it is lost, or has ended.
+        dead: its ranks, by their numbers in it, whose death has made it a lost one.
     """
 
     def __init__(
@@ -111,7 +112,6 @@ class SolverGroup:
         place: SolverPlace,
         sizes: Sizes,
         bell: Doorbell | None = None,
-        kill: Kill = _no_kill,
         *,
         is_coupled: bool = False,
     ) -> None:
@@ -119,9 +119,11 @@ class SolverGroup:
         self.coupled: CoupledComm | None = None
         self.place, self.sizes = place, sizes
         self.state, self.reason = State.EXPECTED, ""
+        self.dead: tuple[int, ...] = ()
         self.peers: dict[int, Peer] = {}
-        self._world, self._bell, self._kill = MPI.COMM_WORLD, bell, kill
+        self._world, self._bell = MPI.COMM_WORLD, bell
         self._pair: MPI.Intracomm | None = None
+        self._pairing: _Pairing | None = None
         self._sending: list[MPI.Request] = []
         self._held: list[bytes] = []  # what is on its way
         self._number = 0
@@ -172,11 +174,26 @@ class SolverGroup:
                     del self._hellos[rank]
             if self._hellos:
                 return False
-            self._go()
+            if self._pairing is None:
+                self._pairing = self._go()
+            made = self._pairing.take()
+            if made is None:
+                return False
+            self._pair, self.coupled = made
+        self._answering = Receiving(
+            self._pair, 1, ANSWER_TAG, self.sizes.observations, text=ANSWER_TEXT_BYTES
+        )
+        self.state = State.READY
         return True
 
     def _peer(self, rank: int, hello: SolverMessage) -> Peer:
-        lines = hello.lines
+        lines, spaces = hello.lines, (hello.lines.get("spaces", ""), self.sizes.spaces)
+        if all(spaces) and spaces[0] != spaces[1]:
+            self._send(self._world, rank, WORLD_TAG, self._go_message(self.sizes))
+            raise EnvError(
+                f"environment {self.place.environment}: {SPACES_DIFFER} (rank {rank}, process "
+                f"{lines['pid']} on {lines['host']})"
+            )
         for what in ("observations", "actions"):
             own, wanted = int(lines[what]), getattr(self.sizes, what)
             if own >= 0 and wanted >= 0 and own != wanted:
@@ -192,16 +209,20 @@ class SolverGroup:
         return Peer(rank, lines["host"], int(lines["pid"]), ringer)
 
     def _go_message(self, sizes: Sizes) -> SolverMessage:
+        # Create_group fails after a death in the world, also one that nobody has seen yet: before
+        # spare ranks are needed there was one
+        has_died = self.place.assigner is not None or _has_dead(self._world)
         lines = {
             "observations": str(sizes.observations),
             "actions": str(sizes.actions),
-            "from_group": str(int(_has_dead(self._world))),
+            "spaces": sizes.spaces,
+            "from_group": str(int(ranks_may_die() and has_died)),
             "rings": "0",
         }
         return SolverMessage(Kind.GO, lines=lines)
 
-    def _go(self) -> None:
-        """Tell all ranks how, and make the pair with them."""
+    def _go(self) -> _Pairing:
+        """Tell all ranks how, and begin to make the pair with them."""
         go = self._go_message(self.sizes)
         for rank, peer in self.peers.items():
             bell = self._bell.lines() if self._bell and peer.ringer else {}
@@ -210,18 +231,13 @@ class SolverGroup:
             self._send(self._world, rank, WORLD_TAG, told)
             if peer.ringer is not None:
                 peer.ringer.ring()
-        members, tag = [self.place.collector, *self.place.ranks], 2 * self.place.environment + 1
         from_group = go.lines["from_group"] == "1"
-        self._pair = communicator(self._world, members, tag, from_group=from_group)
-        if self._is_coupled:
-            self.coupled = CoupledComm(self._pair.Dup())
-        self._answering = Receiving(self._pair, 1, ANSWER_TAG, self.sizes.observations)
-        self.state = State.READY
+        return _Pairing(self.place, from_group=from_group, is_coupled=self._is_coupled)
 
     # ---- orders and answers
 
-    def order(self, message: SolverMessage) -> None:
-        """Send a reset or a step to all ranks.
+    def order(self, message: SolverMessage, _deadline: float) -> None:
+        """Send a reset or a step to all ranks; nobody waits for them here.
 
         Raises:
             SolverLost: the group is.
@@ -233,15 +249,19 @@ class SolverGroup:
         self.state = State.BUSY
 
     def has_news(self) -> bool:
-        """Returns whether `take` returns, or raises, at once; a group that is expected has none."""
-        if self._message is not None or self.state is not State.BUSY or self._answering is None:
+        """Returns whether `take` returns, or raises, at once; a group that is expected has none.
+
+        A group has answered when all its ranks have taken the order.
+        """
+        if self.state is not State.BUSY or self._answering is None:
             return True
         try:  # no context manager: this is called in a loop that does not sleep
-            self._message = self._answering.take()
+            if self._message is None:
+                self._message = self._answering.take()
+            return self._message is not None and self._is_sent()
         except MPI.Exception as error:
             self._died(error)
             return True
-        return self._message is not None
 
     def take(self) -> SolverMessage:
         """Returns the answer to the last order.
@@ -283,6 +303,11 @@ class SolverGroup:
 
     def release(self) -> None:
         """Tell the ranks that nothing more is wanted; their program ends. Idempotent."""
+        if self.state is State.EXPECTED and self._pairing is not None:
+            self._pairing.wait(_PAIRING_S)
+            with contextlib.suppress(SolverLost):
+                if not self.meet():
+                    self.give_up("it has not come in time")
         if self.state is State.EXPECTED:
             end = SolverMessage(Kind.END)
             with contextlib.suppress(SolverLost), self._losing:
@@ -299,8 +324,13 @@ class SolverGroup:
     def is_flushed(self) -> bool:
         """Returns whether all that was sent has left."""
         with contextlib.suppress(MPI.Exception):
-            return bool(MPI.Request.Testall(self._sending))
+            return self._is_sent()
         return True  # to the dead
+
+    def _is_sent(self) -> bool:
+        if MPI.Request.Testall(self._sending):
+            self._sending, self._held = [], []
+        return not self._sending
 
     def _check(self) -> None:
         if self.state in (State.LOST, State.ENDED, State.EXPECTED):
@@ -326,6 +356,7 @@ class SolverGroup:
     def _lose(self, reason: str, dead: Sequence[int]) -> None:
         """Kill what is left of the group."""
         self.state, self.reason = State.LOST, reason
+        self.dead = tuple(map(self.place.ranks.index, dead))
         if self._pair is not None:  # those that wait for an order end by themselves, on any node
             told = SolverMessage(Kind.ABANDON, lines={"reason": reason})
             for number, rank in enumerate(self.place.ranks, 1):
@@ -333,11 +364,7 @@ class SolverGroup:
                     with contextlib.suppress(MPI.Exception):
                         self._send(self._pair, number, ORDER_TAG, told)
         for rank, peer in self.peers.items():
-            if rank in dead:
-                continue
-            if peer.ringer is None:
-                self._kill(rank, peer.host, peer.pid)
-            else:
+            if rank not in dead and peer.ringer is not None:  # else it is on another node
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(peer.pid, signal.SIGKILL)
 
@@ -345,8 +372,6 @@ class SolverGroup:
 
     def _tell(self, message: SolverMessage) -> None:
         """Send a message to all ranks, then wake them."""
-        MPI.Request.Waitall(self._sending)  # orders, which were answered
-        self._sending, self._held = [], []
         packed = pack(message)
         self._held.append(packed)
         pair = self.pair
@@ -381,6 +406,38 @@ class _Losing:
             raise SolverLost(self._group.reason) from error
 
 
+class _Pairing:
+    """The pair is being made, which blocks: on a thread, since a rank may die or hang meanwhile.
+
+    It takes milliseconds, in which nobody else should look for messages here: Open MPI may lose the
+    first one of a communicator then, and hang (seen with 5.0.11).
+    """
+
+    def __init__(self, place: SolverPlace, *, from_group: bool, is_coupled: bool) -> None:
+        self._place, self._from_group, self._is_coupled = place, from_group, is_coupled
+        self._made: tuple[MPI.Intracomm, CoupledComm | None] | None = None
+        self._thread = BackgroundThread(self._make, f"pair of environment {place.environment}")
+        self._thread.join(_QUIET_S)
+
+    def take(self) -> tuple[MPI.Intracomm, CoupledComm | None] | None:
+        """Returns the pair, and its copy for a coupled program; None: it is not made yet.
+
+        Raises:
+            MPI.Exception: a rank has died.
+        """
+        self._thread.check()
+        return self._made
+
+    def wait(self, seconds: float) -> None:
+        """Wait until it is made, at most so many seconds."""
+        self._thread.join(seconds)
+
+    def _make(self) -> None:
+        members, tag = [self._place.collector, *self._place.ranks], 2 * self._place.environment + 1
+        pair = communicator(MPI.COMM_WORLD, members, tag, from_group=self._from_group)
+        self._made = pair, CoupledComm(pair.Dup()) if self._is_coupled else None
+
+
 class Receiving:
     """A receive that is posted; of one message, or always anew.
 
@@ -389,13 +446,21 @@ class Receiving:
         rank: the sender.
         tag: of its messages.
         values: the most numbers in one.
+        text: room for its text.
         is_single: there comes only one.
     """
 
     def __init__(
-        self, comm: MPI.Intracomm, rank: int, tag: int, values: int, *, is_single: bool = False
+        self,
+        comm: MPI.Intracomm,
+        rank: int,
+        tag: int,
+        values: int,
+        *,
+        text: int = TEXT_BYTES,
+        is_single: bool = False,
     ) -> None:
-        self._buffer = np.empty(room_for(values), np.uint8)
+        self._buffer = np.empty(room_for(values, text), np.uint8)
         self._from, self._is_single = (comm, rank, tag), is_single
         self._request = self._posted()
 
@@ -424,7 +489,7 @@ def assign(spare: SolverPlace, environment: int, collector: int) -> SolverPlace:
 
     Called by the rank that is their `assigner`.
     """
-    place = SolverPlace(environment, spare.ranks, collector)
+    place = SolverPlace(environment, spare.ranks, collector, spare.assigner)
     _tell(spare, place.assignment(), ASSIGN_TAG)
     return place
 
@@ -436,8 +501,9 @@ def dismiss(place: SolverPlace) -> None:
 
 def _tell(place: SolverPlace, message: SolverMessage, tag: int) -> None:
     packed = pack(message)
-    sending = [MPI.COMM_WORLD.Isend([packed, MPI.BYTE], rank, tag) for rank in place.ranks]
-    MPI.Request.Waitall(sending)  # short, so that they leave at once
+    for rank in place.ranks:
+        with contextlib.suppress(MPI.Exception):  # it has died, as its collector will see
+            MPI.COMM_WORLD.Isend([packed, MPI.BYTE], rank, tag).Wait()  # short: it leaves at once
 
 
 def _dead(comm: MPI.Intracomm) -> list[int]:

@@ -3,7 +3,7 @@
 A message is one buffer: a head of 64 bytes, then doubles, then a text of lines ``name=value``.
 ``hpcdi/env/mpi/native/hpcdi.c`` has the same. Who says what::
 
-    ASSIGN       coordinator -> spare ranks    over the world: whose environment they become
+    ASSIGN       collector -> its spare ranks  over the world: which environment they become
     HELLO        rank -> collector             over the world: process, host, doorbell, sizes
     GO           collector -> rank             over the world: how to make the communicators
     RESET, STEP  collector -> all ranks        over the pair (collector and group), numbered
@@ -30,7 +30,9 @@ from hpcdi.types import Array
 
 PROTOCOL = 1
 TEXT_BYTES = 4096
-"""Room for the text of a message."""
+"""Room for the text of a message that is no answer."""
+ANSWER_TEXT_BYTES = 1 << 20
+"""Room for that of an answer: the numbers of an info."""
 WORLD_TAG, ASSIGN_TAG = 18500, 18501
 ORDER_TAG, ANSWER_TAG = 1, 2
 _MAGIC = 0x53435048  # "HPCS"
@@ -57,16 +59,29 @@ class Kind(IntEnum):
     ASSIGN = 9
 
 
+SPACES_DIFFER = (
+    "the spaces of the class's instances are not those that the run was planned with, of one that "
+    "was made without ranks: have them follow from env.kwargs alone"
+)
+
+
 class SolverLost(Exception):
     """A group is lost: a rank of it died, it was given up, or its program ended."""
 
 
 @dataclass(frozen=True)
 class Sizes:
-    """Numbers in an observation and in an action; -1: a program that has none."""
+    """What a collector and its ranks must agree in.
+
+    Attributes:
+        observations, actions: numbers in an observation and in an action; -1: a program that has
+            none.
+        spaces: a checksum of a class's spaces; "": it has none.
+    """
 
     observations: int = -1
     actions: int = -1
+    spaces: str = ""
 
 
 class SolverMessage(NamedTuple):
@@ -99,9 +114,9 @@ class SolverMessage(NamedTuple):
         return found
 
 
-def room_for(values: int) -> int:
-    """Returns the bytes of the largest message with so many values."""
-    return HEAD_BYTES + 8 * max(values, 0) + TEXT_BYTES
+def room_for(values: int, text: int = TEXT_BYTES) -> int:
+    """Returns the bytes of the largest message with so many values, and bytes of text."""
+    return HEAD_BYTES + 8 * max(values, 0) + text
 
 
 def pack(message: SolverMessage) -> bytes:
@@ -112,13 +127,13 @@ def pack(message: SolverMessage) -> bytes:
     """
     text = b""
     if message.lines:
+        room = ANSWER_TEXT_BYTES if message.kind is Kind.OBSERVATION else TEXT_BYTES
         text = "".join(f"{name}={value}\n" for name, value in message.lines.items()).encode()
-        if lines_of(text) != message.lines:
-            raise CommError(f"a message to a solver cannot carry the lines {dict(message.lines)}")
-        if len(text) >= TEXT_BYTES:
+        if lines_of(text, message.kind) != message.lines:
+            raise CommError(f"a message of a solver cannot carry the lines {dict(message.lines)}")
+        if len(text) >= room:
             raise CommError(
-                f"a message to a solver has a text of {len(text)} bytes, and room for "
-                f"{TEXT_BYTES - 1}"
+                f"a message of a solver has a text of {len(text)} bytes, and room for {room - 1}"
             )
     kind, number, seed, values, *result, _ = message
     doubles = np.asarray(values, np.float64)
@@ -153,15 +168,33 @@ def unpack(received: Array) -> SolverMessage:
     except ValueError as error:
         raise CommError(f"a solver sends a message of kind {kind}, which there is not") from error
     values = received[HEAD_BYTES:end].view(np.float64).copy()
-    lines = lines_of(received[end : end + size].tobytes()) if size else {}
+    text = received[end : end + size].tobytes()
+    lines = lines_of(text, message_kind) if size else {}
     is_end, is_cut = bool(terminated), bool(truncated)
     return SolverMessage(message_kind, number, seed, values, reward, is_end, is_cut, lines)
 
 
-def lines_of(text: bytes) -> dict[str, str]:
-    """Returns the lines ``name=value`` of a text."""
-    split = (line.partition("=") for line in text.decode(errors="replace").split("\n"))
+def lines_of(text: bytes, kind: Kind) -> dict[str, str]:
+    """Returns the lines ``name=value`` of a text.
+
+    The names are the user's in an answer, where values are numbers; else values are, such as paths:
+    only these have other signs "=" in them.
+    """
+    cut = str.rpartition if kind is Kind.OBSERVATION else str.partition
+    split = (cut(line, "=") for line in text.decode(errors="replace").split("\n"))
     return {name: value for name, sign, value in split if sign}
+
+
+def lines_of_numbers(numbers: Mapping[str, float]) -> tuple[dict[str, str], int]:
+    """Returns the lines of an info's numbers, and how many of these find no room."""
+    lines, left = {}, ANSWER_TEXT_BYTES - 1
+    for name, number in numbers.items():
+        line, value = name.encode(errors="replace").replace(b"\n", b" "), repr(float(number))
+        size = len(line) + len(value) + 2
+        if size <= left:
+            left -= size
+            lines[line.decode()] = value
+    return lines, len(numbers) - len(lines)
 
 
 # ------------------------------------------------------------------------------- who is a solver

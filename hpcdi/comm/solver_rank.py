@@ -5,6 +5,8 @@
 
 from __future__ import annotations
 
+import ctypes
+import gc
 import os
 import platform
 from collections.abc import Mapping
@@ -20,11 +22,13 @@ from hpcdi.comm.solver_protocol import (
     ASSIGN_TAG,
     LAST_LINE,
     ORDER_TAG,
+    SPACES_DIFFER,
     WORLD_TAG,
     Kind,
     Sizes,
     SolverMessage,
     SolverPlace,
+    lines_of_numbers,
     pack,
     ranks_of,
 )
@@ -34,13 +38,8 @@ from hpcdi.types import Array
 from hpcdi.utils.backoff import probed
 from hpcdi.utils.host import is_crowded
 
-
-class SolverComm(MPI.Intracomm):
-    """The communicator of a solver's ranks."""
-
-    def Abort(self, errorcode: int = 0) -> NoReturn:
-        """End this rank so that hpcdi sees it: MPI's own call may end the job, or nothing."""
-        die(f"it calls Abort with code {errorcode}")
+if not MPI.Is_initialized():  # the class's module has imported it, when nothing was to start it
+    MPI.Init_thread(MPI.THREAD_MULTIPLE)
 
 
 class NotNeeded(Exception):
@@ -65,14 +64,15 @@ class SolverRank:
         self._sending = MPI.REQUEST_NULL
         self._held = b""
         self._spins = not is_crowded()
-        self._number, self._is_over = 0, False
+        self._number, self._is_over, self._has_dropped = 0, False, False
         self.environment = place.environment
-        lines = {
+        lines: dict[str, str] = {
             "pid": str(os.getpid()),
             "host": platform.node(),
             **bell.lines(),
             "observations": str(sizes.observations),
             "actions": str(sizes.actions),
+            "spaces": sizes.spaces,
         }
         hello = SolverMessage(Kind.HELLO, lines=lines)
         self._send(self._world, place.collector, WORLD_TAG, hello)
@@ -80,14 +80,13 @@ class SolverRank:
         if told.kind is Kind.END:
             raise NotNeeded
         go = told.lines
-        _check_sizes(go, observations=sizes.observations, actions=sizes.actions)
+        _check(go, sizes)
         self._rings = go["rings"] == "1"
         self._collector = Ringer.of(go["bell"], go["inode"]) if "bell" in go else None
         from_group, tag = go["from_group"] == "1", 2 * place.environment
         pair = [place.collector, *place.ranks]
         self._pair = communicator(self._world, pair, tag + 1, from_group=from_group)
-        own = communicator(self._world, place.ranks, tag + 2, from_group=from_group)
-        self.comm = SolverComm(own)
+        self.comm = communicator(self._world, place.ranks, tag + 2, from_group=from_group)
         self._orders = Receiving(self._pair, 0, ORDER_TAG, sizes.actions)
 
     @classmethod
@@ -144,7 +143,14 @@ class SolverRank:
             truncated: the episode was cut.
             numbers: of its info.
         """
-        lines = {name: repr(float(value)) for name, value in (numbers or {}).items()}
+        lines, dropped = lines_of_numbers(numbers or {})
+        if dropped and not self._has_dropped:
+            self._has_dropped = True
+            os.write(
+                2,
+                f"hpcdi: {dropped} numbers of an info find no room and are left out; there "
+                "is no more word of it\n".encode(),
+            )
         answer = SolverMessage(
             Kind.OBSERVATION, self._number, 0, observation, reward, terminated, truncated, lines
         )
@@ -177,12 +183,30 @@ class SolverRank:
         return message
 
 
-def _check_sizes(go: Mapping[str, str], **own: int) -> None:
-    for what, size in own.items():
-        if int(go[what]) not in (-1, size):
+def _check(go: Mapping[str, str], own: Sizes) -> None:
+    for what in ("observations", "actions"):
+        if int(go[what]) not in (-1, getattr(own, what)):
             raise EnvError(
-                f"this solver has {size} {what}, and the experiment's configuration says {go[what]}"
+                f"this solver has {getattr(own, what)} {what}, and the experiment's configuration "
+                f"says {go[what]}"
             )
+    if go["spaces"] not in ("", own.spaces):
+        raise EnvError(SPACES_DIFFER)
+
+
+def die_if_it_aborts() -> None:
+    """Have this rank die where it calls `Abort`, of whatever communicator.
+
+    MPI's own call may end the job, or nothing. No type of mpi4py's can be changed but by what lies
+    below it: a class that inherits has its method in communicators that hpcdi has made alone.
+    """
+
+    def abort(_comm: MPI.Comm, errorcode: int = 0) -> NoReturn:
+        die(f"it calls Abort with code {errorcode}")
+
+    (methods,) = gc.get_referents(MPI.Comm.__dict__)
+    methods["Abort"] = abort
+    ctypes.pythonapi.PyType_Modified(ctypes.py_object(MPI.Comm))
 
 
 def die(why: str) -> NoReturn:

@@ -100,7 +100,7 @@ FORTRAN = """\
 ! NAME: an environment on several MPI ranks to begin from; guide: hpcdi/env/MPI.md.
 !
 ! A rod: each rank has a part of it. Observation: mean and mean square. Action: a heater.
-program NAME_solver
+program solver
     use, intrinsic :: iso_fortran_env, only: dp => real64
     use mpi_f08
     use hpcdi

@@ -20,10 +20,16 @@ def expand(text: str) -> list[str]:
         LaunchError: it is no such list.
     """
     words, brackets = _WORD.findall(text), re.findall(r"\[(.*?)\]", text)
-    are_ranges = all(_RANGE.fullmatch(part) for inside in brackets for part in inside.split(","))
+    are_ranges = all(_is_range(part) for inside in brackets for part in inside.split(","))
     if ",".join(words) != text.strip() or not are_ranges:
         raise LaunchError(f"{text!r} is no list of hosts such as node[01-08,12]")
     return [host for word in words for host in _hosts_of(word)]
+
+
+def _is_range(text: str) -> bool:
+    """Whether a text is a number, or two of which the second is not the smaller one."""
+    found = _RANGE.fullmatch(text)
+    return found is not None and int(found[1]) <= int(found[2] or found[1])
 
 
 def _hosts_of(word: str) -> Iterator[str]:

@@ -223,15 +223,16 @@ def gpus_of(
         visible: GPUs that this process may use; None: those that its environment says.
 
     Raises:
-        LaunchError: there are none.
+        LaunchError: there are too few.
     """
     visible = visible_gpus(os.environ) if visible is None else visible
     taken = sum(1 <= rank <= learners for rank in before)
     free = visible[taken:]
-    if not free:
+    if count > len(free):
         raise LaunchError(
-            f"env.gpus_per_rank is {count}, and of {counted(len(visible), 'GPU')} on host "
-            f"{platform.node()} learners use {taken}"
+            f"rank {len(before)} of host {platform.node()}: env.gpus_per_rank is {count}, and of "
+            f"{counted(len(visible), 'GPU')} there learners use {taken}; set it to "
+            f"{len(free) or 'nothing'}, or leave hosts with more GPUs to solvers"
         )
     turn = sum(rank >= plan.own for rank in before) * count
     return [free[(turn + number) % len(free)] for number in range(count)]

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
 import signal
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -66,18 +68,51 @@ class Counter:
             if self._once.exists():
                 return
             self._once.touch()
-        if self._how == "raise":
-            raise RuntimeError("the grid is torn")
-        if self._how == "abort":
-            comm.Abort(3)
-        elif self._how == "exit":
-            raise SystemExit(5)
-        elif self._how == "kill":
-            os.kill(os.getpid(), signal.SIGKILL)
-        elif self._how == "hang":
-            time.sleep(3600)
-        elif self._how == "nan":
-            self._sum = np.nan
+        _WRONG[self._how](self, comm)
+
+
+def _raise(_solver: Counter, _comm: Any) -> None:
+    raise RuntimeError("the grid is torn")
+
+
+def _exit(_solver: Counter, _comm: Any) -> None:
+    raise SystemExit(5)
+
+
+def _abort_world(_solver: Counter, _comm: Any) -> None:
+    from mpi4py import MPI
+
+    MPI.COMM_WORLD.Abort(3)
+
+
+def _nan(solver: Counter, _comm: Any) -> None:
+    solver._sum = np.nan
+
+
+_WRONG: dict[str, Callable[[Counter, Any], None]] = {
+    "": lambda *_: None, "raise": _raise, "exit": _exit, "nan": _nan, "abort world": _abort_world,
+    "abort": lambda _, comm: comm.Abort(3),
+    "abort part": lambda _, comm: comm.Split(0).Abort(3),
+    "os._exit": lambda *_: os._exit(5),
+    "exit in C": lambda *_: ctypes.CDLL(None).exit(5),
+    "kill": lambda *_: os.kill(os.getpid(), signal.SIGKILL),
+    "hang": lambda *_: time.sleep(3600),
+}  # fmt: skip
+
+
+class Wide(Counter):
+    """Its actions are beyond MPI's eager limit; no rank waits for another, and rank 0 returns."""
+
+    action_space = spaces.Box(-1, 1, (3000,))
+
+    def step(self, action: Any, comm: Any) -> Any:
+        """Count."""
+        self._steps += 1
+        if self._steps == self._at and comm.Get_rank() == self._culprit:
+            self._go_wrong(comm)
+        if comm.Get_rank() != 0:
+            return None
+        return self._seen(comm), 1.0, False, False, {f"x={k}/drag": k for k in range(300)}
 
 
 class Parts(Counter):

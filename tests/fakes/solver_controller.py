@@ -46,7 +46,7 @@ class Controller:
         if "coupling" in self._spec:
             found = find_class(self._spec["coupling"])
             facts = EnvFacts(found.observation_space, found.action_space)
-            group = CoupledGroup(group, found(), facts, SolverLimits(step_s=10.0, reset_s=10.0))
+            group = CoupledGroup(group, found(), facts)
         number = place.environment if folder is None else folder
         self._folder_of = {**getattr(self, "_folder_of", {}), group: self._folder / f"env{number}"}
         return group
@@ -108,7 +108,7 @@ class Controller:
             live = [number for number, solver in enumerate(self.solvers) if not solver.is_lost]
             asked_s = time.monotonic()
             for number in live:
-                self.solvers[number].ask_step(np.array([1.0, 0.0]), step)
+                self.solvers[number].ask_step(np.resize([1.0, 0.0], self._sizes.actions), step)
             for number in live:
                 try:
                     answer = self.solvers[number].answer()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -84,6 +85,7 @@ def test_compiled_groups_answer_and_every_kind_of_death_is_seen(tmp_path: Path) 
     programs += [{"command": [COUNTER], "ranks": 2, "spare": True}]
     result = job(
         tmp_path, *programs, do="faults", steps=6, sizes=(4, 2), limits={"step_s": 3.0},
+        states=["/states/a=b.npz"],
         faults=[{"at": 4, "environment": 6, "rank": 0, "signal": signal.SIGKILL}],
     )  # fmt: skip
     failures = {number: found for number, *found in result["failures"]}
@@ -103,6 +105,45 @@ def test_compiled_groups_answer_and_every_kind_of_death_is_seen(tmp_path: Path) 
     again = [answer for answer in result["again"] if not isinstance(answer, str)]
     assert again == [[0.0, 0.0, 1000.0, 2.0]]  # on the spare ranks
     assert all("no spare ranks" in why for why in result["again"] if isinstance(why, str))
+    for log in tmp_path.glob("env*/*.log"):
+        assert re.match(r"episode \d+ /states/a=b.npz\n", log.read_text())
+
+
+def wide(how: str, ranks: int, **kwargs: Any) -> dict[str, Any]:
+    kwargs = {"at": 2, "how": how, "culprit": ranks - 1, **kwargs}
+    solver = "fakes.python_solvers:Wide" if how else "fakes.solver_with_mpi:WithMpi"
+    return {"python": solver, "kwargs": kwargs, "ranks": ranks}
+
+
+@pytest.mark.slow
+def test_spare_ranks_replace_a_group_of_which_a_rank_hangs_where_no_other_waits_for_it(
+    tmp_path: Path,
+) -> None:
+    """They are met as soon as it is killed, when MPI may not have seen that yet."""
+    result = job(
+        tmp_path, wide("hang", 2), {**wide("", 2), "spare": True}, do="faults", steps=5,
+        sizes=(4, 3000), limits={"step_s": 3.0, "start_s": 60.0},
+    )  # fmt: skip
+    assert result["done"] == [2]
+    assert [failure[1] for failure in result["failures"]] == ["a step took longer than 3 s"]
+    assert result["again"] == [[0.0, 0.0, 1000.0, 2.0]]
+
+
+@pytest.mark.slow
+def test_every_way_in_which_a_class_ends_its_rank_is_seen(tmp_path: Path) -> None:
+    """Where the ranks of others go on; 300 numbers of an info are no reason to end."""
+    said = {
+        "abort world": "it calls Abort with code 3", "abort part": "it calls Abort with code 3",
+        "os._exit": "os._exit(5) was called", "exit in C": "", "": "",
+    }  # fmt: skip
+    result = job(
+        tmp_path, *(wide(how, 1) for how in said), do="faults", steps=3, sizes=(4, 3000),
+        limits={"step_s": 60.0},
+    )  # fmt: skip
+    assert result["done"] == [1, 1, 1, 1, 3]
+    for (number, cause, _, words), why in zip(result["failures"], said.values(), strict=False):
+        assert f"rank {1 + number} has died" in cause
+        assert why in words
 
 
 def alone_and_in_two_groups(folder: Path, *command: str, inputs: dict[str, str]) -> list[Path]:
@@ -188,18 +229,23 @@ def test_a_beginning_in_fortran_passes_its_test_and_is_trained(
     start: Start, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    assert main(["new", "env", "my_flow", "--mpi", "fortran"]) == 0
+    assert main(["new", "env", "_flow", "--mpi", "fortran"]) == 0
     subprocess.run(
-        [sys.executable, "-m", "pytest", "-q", "test_my_flow.py"], check=True, timeout=stretched()
+        [sys.executable, "-m", "pytest", "-q", "test__flow.py"], check=True, timeout=stretched()
     )
+    (tmp_path / "cold.npz").touch()
+    source = tmp_path / "_flow.f90"
+    says = "if (rank == 0) print '(2a)', 'begins with ', hpcdi_state()\n            heat = "
+    source.write_text(source.read_text().replace("heat = [(", f"{says}[(", 1))
     ended = start(
-        tmp_path / "my_flow.yaml", "policy.other.commander.max_env_step=300",
-        "policy.learn.replay_ratio=1",
+        tmp_path / "_flow.yaml", "policy.other.commander.max_env_step=300",
+        "policy.learn.replay_ratio=1", "env.states=[cold.npz]",
     ).wait()  # fmt: skip
     ended.check(0, "done")
     assert ended.run["figures"]["env_steps"] >= 300
     said = "".join(path.read_text() for path in (ended.run_dir / "solvers").glob("env*/rank*0.log"))
     assert "2 ranks, " in said
+    assert f"begins with {tmp_path / 'cold.npz'}\n" in said
 
 
 MELT = """

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
+import shutil
+import subprocess
+import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -18,7 +21,9 @@ from hpcdi.comm.solver_protocol import (
     SolverLost,
     SolverMessage,
     SolverPlace,
+    lines_of_numbers,
     pack,
+    room_for,
     unpack,
 )
 from hpcdi.config.compat import parse
@@ -28,10 +33,11 @@ from hpcdi.config.schema import ExperimentConfig
 from hpcdi.env.base import EnvFailure
 from hpcdi.env.contract import Space
 from hpcdi.env.manager import EnvManager
-from hpcdi.env.mpi import preload
-from hpcdi.env.mpi.environment import MpiEnv, facts_of
-from hpcdi.env.mpi.launch import Program, located
+from hpcdi.env.mpi import build, preload
+from hpcdi.env.mpi.environment import MpiEnv, facts_of, sizes_of
+from hpcdi.env.mpi.launch import Program, last_words, located, log_path
 from hpcdi.env.mpi.manager import SolverEnvs
+from hpcdi.env.mpi.python_solver import _Answering
 from hpcdi.env.mpi.solvers import Solver, SolverLimits
 from hpcdi.env.mpi.vectors import put_vector, size_of, vector_of
 from hpcdi.errors import CommError, ConfigError, EnvError, EnvValueError, LaunchError
@@ -45,6 +51,7 @@ from hpcdi.run.solver_ranks import (
     world_of,
 )
 
+ROOT = Path(__file__).parents[2]
 COUNTER = {"type": "mpi", "env_id": "fakes.python_solvers:Counter", "ranks": 2}
 
 
@@ -77,14 +84,16 @@ class FakeGroup:
     def __init__(self, name: str = "") -> None:
         self.name, self.steps, self.seed, self.is_busy = name, 0, 0, False
         self.is_silent = self.is_dead = False
+        self.dead: tuple[int, ...] = ()
         self.given_up, self.released = "", False
         self._answer: SolverMessage | None = None
 
     def meet(self) -> bool:
         return True
 
-    def order(self, message: SolverMessage) -> None:
+    def order(self, message: SolverMessage, deadline: float) -> None:
         assert not self.is_busy
+        self.deadline = deadline
         self.is_busy = True
         self.steps = 0 if message.kind is Kind.RESET else self.steps + 1
         self.seed = message.seed if message.kind is Kind.RESET else self.seed
@@ -173,8 +182,9 @@ def test_gpus_that_no_learner_uses_go_to_solvers_in_turn() -> None:
     gpus = [gpus_of(range(rank), plan, 1, 2, ["0", "1", "2", "3"]) for rank in (4, 5)]
     assert gpus == [["1", "2"], ["3", "1"]]
     assert gpus_of(range(8, 9), plan, 1, 1, ["0", "1"]) == ["1"]  # of another host
-    with pytest.raises(LaunchError, match="learners use 1"):
-        gpus_of(range(4), plan, 1, 1, ["0"])
+    for count, visible in ((1, ["0"]), (2, ["0", "1"])):  # none twice
+        with pytest.raises(LaunchError, match=f"rank is {count}, and of .* learners use 1; set it"):
+            gpus_of(range(4), plan, 1, count, visible)
 
 
 @pytest.mark.parametrize("world", [3, 7, 9])
@@ -222,6 +232,79 @@ def test_a_source_is_found_beside_the_configuration(tmp_path: Path) -> None:
         Program.of(parse_env({**COUNTER, "env_id": "fakes.python_solvers:Count"})).prepare()
 
 
+def test_initial_states_are_found_like_the_source_and_missing_ones_refused(tmp_path: Path) -> None:
+    """Solvers work in folders of their own, where no other path leads to them."""
+    (tmp_path / "cold.npz").touch()
+    config = parse_env({**COUNTER, "states": ["cold.npz"]})
+    assert located(config, tmp_path).states == (str(tmp_path / "cold.npz"),)
+    assert located(located(config, tmp_path), Path("elsewhere")).states
+    with pytest.raises(
+        ConfigError, match=r"no file cold\.npz, neither in the present folder nor in"
+    ):
+        located(config, tmp_path / "elsewhere")
+
+
+class Spaceless:
+    """A solver but for its spaces."""
+
+    def reset(self, seed: int, comm: Any) -> Any: ...
+
+    def step(self, action: Any, comm: Any) -> Any: ...
+
+
+class Replaced(Spaceless):
+    """A default that an instance replaces by its arguments."""
+
+    observation_space = action_space = spaces.Box(-1, 1, (1,))
+
+    def __init__(self, power: float = 1.0) -> None:
+        self.action_space = spaces.Box(-power, power, (1,))
+
+
+class Property(Spaceless):
+    """One space by a property, the other by none."""
+
+    @property
+    def observation_space(self) -> Any:
+        return spaces.Box(-1, 1, (2,))
+
+
+class Complete(Property):
+    """Both."""
+
+    def __init__(self, power: float = 1.0) -> None:
+        self.action_space = spaces.Box(-power, power, (1,))
+
+
+class Settled(Spaceless):
+    """Nothing needs to be made."""
+
+    observation_space = action_space = spaces.Box(-1, 1, (1,))
+
+    def __init__(self) -> None:
+        raise RuntimeError("no licence")
+
+
+class Unsettled(Settled):
+    action_space = None
+
+
+@pytest.mark.parametrize("name", ["Replaced", "Complete"])
+def test_spaces_are_those_of_an_instance_where_the_class_does_not_settle_them(name: str) -> None:
+    facts = facts_of(parse_env({**COUNTER, "env_id": f"{__name__}:{name}", "kwargs": {"power": 5}}))
+    assert facts.action_space == spaces.Box(-5, 5, (1,))
+    assert sizes_of(facts).spaces != sizes_of(facts_of(parse_env(PROGRAM))).spaces
+
+
+def test_an_instance_is_made_only_where_the_class_does_not_settle_its_spaces() -> None:
+    config = parse_env({**COUNTER, "env_id": f"{__name__}:Settled"})
+    assert facts_of(config).action_space == Settled.action_space
+    with pytest.raises(ConfigError, match=r"which needs no ranks: it raises .*no licence"):
+        facts_of(parse_env({**COUNTER, "env_id": f"{__name__}:Unsettled"}))
+    with pytest.raises(ConfigError, match="Property has no action_space that is a space"):
+        facts_of(parse_env({**COUNTER, "env_id": f"{__name__}:Property"}))
+
+
 # ----------------------------------------------------------------------------------------- messages
 
 
@@ -261,10 +344,56 @@ def test_a_message_is_the_same_when_it_arrives() -> None:
     came = unpack(np.frombuffer(pack(sent), np.uint8))
     np.testing.assert_array_equal(came.values, sent.values)
     assert came._replace(values=sent.values) == sent
+    path = SolverMessage(Kind.RESET, lines={"state": "/runs/a=b/c.npz"})
+    assert unpack(np.frombuffer(pack(path), np.uint8)).lines == path.lines
     with pytest.raises(CommError, match="speaks version"):
         unpack(np.zeros(64, np.uint8))
     place = SolverPlace(3, (4, 5, 9), 2)
     assert SolverPlace.of(place.variables()) == place
+
+
+def test_numbers_of_an_info_arrive_whatever_their_names_and_as_many_as_find_room() -> None:
+    numbers = {f"station {k}": float(k) for k in range(3000)} | {"x=0.5/drag": 0.1, "two\nlines": 2}
+    lines, dropped = lines_of_numbers(numbers)
+    assert dropped == 0
+    sent = SolverMessage(Kind.OBSERVATION, lines=lines)
+    came = unpack(np.frombuffer(pack(sent), np.uint8)).numbers()
+    assert came == {name.replace("\n", " "): value for name, value in numbers.items()}
+    lines, dropped = lines_of_numbers({f"{k} " + 1000 * "x": 0.0 for k in range(1100)})
+    assert dropped > 50
+    assert len(pack(SolverMessage(Kind.OBSERVATION, lines=lines))) <= room_for(0, 1 << 20)
+
+
+class Alone:
+    """A rank's place in the group of a Python solver."""
+
+    def __init__(self, number: int) -> None:
+        self.comm, self._number = self, number
+        self.answered: list[Any] = []
+
+    def Get_rank(self) -> int:
+        return self._number
+
+    def answer(self, observation: Any, *_result: Any, **_also: Any) -> None:
+        self.answered.append(observation)
+
+
+@pytest.mark.parametrize("order", [Kind.RESET, Kind.STEP])
+@pytest.mark.parametrize("other", [None, (None, None, None, None, None)])
+def test_what_other_ranks_than_the_first_return_does_not_count(order: Kind, other: Any) -> None:
+    class Rooted(Replaced):
+        def reset(self, seed: int, comm: Any) -> Any:
+            return other if comm.Get_rank() else ([0.5], {})
+
+        def step(self, action: Any, comm: Any) -> Any:
+            return other if comm.Get_rank() else ([0.5], 1.0, False, False, {})
+
+    seen = Space.of_observations(Rooted.observation_space)
+    for number in (0, 1):
+        rank = Alone(number)
+        answering = _Answering(rank, Rooted(), seen, Space.of_actions(Rooted.action_space))
+        answering.do(SolverMessage(order, values=np.zeros(1)))
+        assert rank.answered == [[0.5]] * (number == 0)
 
 
 # --------------------------------------------------------------------------- as a collector sees it
@@ -295,8 +424,8 @@ def test_episodes_of_solvers_are_those_of_other_environments() -> None:
 class LateGroup(FakeGroup):
     """Its steps take five milliseconds."""
 
-    def order(self, message: SolverMessage) -> None:
-        super().order(message)
+    def order(self, message: SolverMessage, deadline: float) -> None:
+        super().order(message, deadline)
         self._over = time.monotonic() + 0.005 * (message.kind is Kind.STEP)
 
     def has_news(self) -> bool:
@@ -358,14 +487,41 @@ def test_lost_ranks_are_replaced_by_spare_ones_and_then_the_environment_is_retir
 def test_a_failure_says_why_a_rank_has_ended_itself(tmp_path: Path) -> None:
     (tmp_path / "rank00000.log").write_text("episode 1\n")
     (tmp_path / "rank00001.log").write_text(f"episode 1\n{LAST_LINE}ValueError: no mesh\n")
+    (tmp_path / "rank00002.log").write_text(f"{LAST_LINE}hpcdi gives this group up\n")
     dying = solver(FakeGroup(), folder=tmp_path)
-    dying.group.is_dead = True
+    dying.group.is_dead, dying.group.dead = True, (1,)
     dying.ask_reset(0)
     why = "rank 7 has died; a log ends with ValueError: no mesh"
     with pytest.raises(EnvFailure, match=f"^{why}$"):
         dying.answer()
     with pytest.raises(EnvFailure, match=rf"its ranks are lost \({why}\), and there are no spare"):
         dying.begin()
+
+
+def test_a_resumed_run_does_not_explain_a_death_by_what_a_rank_said_before(tmp_path: Path) -> None:
+    for said in (f"{LAST_LINE}ValueError: no mesh", "episode 2"):
+        subprocess.run(
+            [sys.executable, "-c", "import sys; from pathlib import Path; "
+             "from hpcdi.env.mpi.launch import _move_to; _move_to(Path(sys.argv[1]), 0); "
+             "print(sys.argv[2])", str(tmp_path), said], check=True, cwd=ROOT,
+        )  # fmt: skip
+    log = log_path(tmp_path, 0)
+    assert "no mesh" in log.read_text()
+    assert last_words([log]) == f"{log}:\nepisode 2"
+
+
+def test_an_order_may_take_as_long_as_the_solver_waits_for_it() -> None:
+    """A coupled program's own waits end by it: the first reset and step include the start."""
+    group = FakeGroup()
+    one = solver(group, start_s=1000.0, step_s=10.0, reset_s=10.0)
+    for ask, allowed_s in (
+        (lambda: one.ask_reset(0), 1010.0), (lambda: one.ask_step(np.zeros(2)), 1010.0),
+        (lambda: one.ask_step(np.zeros(2)), 10.0),
+    ):  # fmt: skip
+        before_s = time.monotonic()
+        ask()
+        one.answer()
+        assert allowed_s <= group.deadline - before_s < allowed_s + 5.0
 
 
 def test_a_solver_that_hangs_is_killed_and_without_ulfm_the_run_ends() -> None:
@@ -405,3 +561,93 @@ def test_wrappers_replace_the_world_in_every_function_that_takes_a_communicator(
     assert "MPI_Comm_spawn cannot be used below hpcdi: it starts processes" in text
     with pytest.raises(ValueError, match="declares no function"):
         preload.wrappers("int main(void);")
+
+
+# ------------------------------------------------------------------------------------------ compile
+
+needs_compiler = pytest.mark.skipif(
+    shutil.which("cc") is None, reason="NO C COMPILER: compiled solvers are not tested here"
+)
+
+
+@needs_compiler
+def test_a_program_is_made_anew_when_a_header_or_a_library_of_it_changes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(build.CACHE_VARIABLE, str(tmp_path / "cache"))
+    source, header, library = (tmp_path / name for name in ("flow.c", "flow.h", "libmesh.a"))
+    source.write_text('#include "flow.h"\nint main(void) { return SIZE; }\n')
+    header.write_text("#define SIZE 3\n")
+    library.write_text("/* mesh 1 */\n")  # to a linker, as good as any
+    flags = [f"-L{tmp_path}", "-lmesh"]
+    first = build.compiled([source], flags)
+    assert build.compiled([source], flags) == first
+    header.write_text("#define SIZE 5\n")
+    second = build.compiled([source], flags)
+    assert [subprocess.run([path], check=False).returncode for path in (first, second)] == [3, 5]
+    library.write_text("/* mesh 2 */\n")
+    assert build.compiled([source], flags) not in (first, second)
+
+
+INSIDE = r"""
+#define _GNU_SOURCE
+#include <locale.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/wait.h>
+
+/* As snprintf is in a program that has set a locale with a decimal comma. */
+static int with_comma(char *text, size_t room, const char *format, ...)
+{
+    va_list given;
+    va_start(given, format);
+    int length = vsnprintf(text, room, format, given);
+    va_end(given);
+    for (char *at = text; uselocale((locale_t)0) == LC_GLOBAL_LOCALE && (at = strchr(at, '.'));) {
+        *at = ',';
+    }
+    return length;
+}
+#undef snprintf
+#define snprintf with_comma
+#include "hpcdi.c"
+
+int main(void)
+{
+    int status = 0;
+    hpcdi_info("two\nlines", 0.5);
+    printf("%.*s", (int)self.infos_size, self.infos);
+    for (int k = 0; k < 3000; k++) {
+        hpcdi_info("a station far away", k);
+    }
+    printf("%d ", self.has_dropped);
+    for (int k = 0; k < 100000; k++) {
+        hpcdi_info("a station far away", k);
+    }
+    printf("%d %d\n", self.has_dropped, self.infos_size < ANSWER_TEXT_BYTES);
+    fflush(stdout);
+    self.has_joined = 1;
+    self.process = getpid();
+    atexit(die_at_exit);
+    if (fork() == 0) {
+        exit(7);
+    }
+    wait(&status);
+    self.has_left = 1;
+    return WIFEXITED(status) ? WEXITSTATUS(status) : 99;
+}
+"""
+
+
+@needs_compiler
+def test_infos_of_c_have_points_and_room_and_a_fork_may_exit(tmp_path: Path) -> None:
+    (tmp_path / "inside.c").write_text(INSIDE)
+    subprocess.run(
+        [build.mpicc(), f"-I{build.NATIVE}", tmp_path / "inside.c", "-o", tmp_path / "inside"],
+        check=True,
+    )
+    done = subprocess.run([tmp_path / "inside"], capture_output=True, text=True, check=False)
+    assert done.stdout == "two lines=0.5\n0 1 1\n"
+    assert done.stderr.count("has no room for a station far away in one observation") == 1
+    assert done.returncode == 7

@@ -35,7 +35,20 @@ def test_expand(text: str, hosts: list[str]) -> None:
 
 @pytest.mark.parametrize(
     "text",
-    ["n[1-3", "n1-3]", "n[1-x]", "n[]", "n[1,,2]", "n1,,n2", ",", "n1,", "n[[1]]", "n 1", "n[-3]"],
+    [
+        "n[1-3",
+        "n1-3]",
+        "n[1-x]",
+        "n[]",
+        "n[1,,2]",
+        "n1,,n2",
+        ",",
+        "n1,",
+        "n[[1]]",
+        "n 1",
+        "n[-3]",
+        "a[5-3]",
+    ],
 )
 def test_what_is_no_list(text: str) -> None:
     with pytest.raises(LaunchError, match="is no list of hosts"):

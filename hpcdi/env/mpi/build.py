@@ -1,7 +1,8 @@
 """Compiles solvers, and the library that is preloaded for unmodified ones; each is made once.
 
 What is made lies in a cache folder, named by what it was made of: the compiler, which is the MPI
-library's own ``mpicc``, and all sources. Another version of either gets another file.
+library's own ``mpicc``, all sources, and what the compiler has read with them, such as headers,
+which a file beside it lists. Another version of any gets another file.
 """
 
 from __future__ import annotations
@@ -65,7 +66,7 @@ def preload_library(compiler: Path | None = None) -> Path:
     sources = [NATIVE / name for name in ("preload.c", "hpcdi.c", "hpcdi.h", "hpcdi_solver.h")]
     sources.append(Path(preload.__file__))
 
-    def make(folder: Path, made: Path) -> None:
+    def make(folder: Path, made: Path) -> list[Path]:
         (folder / "header.c").write_text(_HEADER)
         header = _run([str(compiler), "-E", "-P", str(folder / "header.c")])
         try:
@@ -78,6 +79,7 @@ def preload_library(compiler: Path | None = None) -> Path:
             str(folder / "wrappers.c"), str(NATIVE / "preload.c"), str(NATIVE / "hpcdi.c"),
             "-o", str(made), "-ldl",
         ])  # fmt: skip
+        return []
 
     return _cached("hpcdi-preload", ".so", compiler, sources, (), make)
 
@@ -102,7 +104,7 @@ def compiled(
         own.append(NATIVE / "hpcdi.f90")
     linker = _beside(compiler, suffix)
 
-    def make(folder: Path, made: Path) -> None:
+    def make(folder: Path, made: Path) -> list[Path]:
         common = [f"-I{NATIVE}", "-O2", "-g"]
         _run([
             str(compiler), *common, "-c", str(NATIVE / "hpcdi.c"), "-o", str(folder / "hpcdi.o")
@@ -115,8 +117,35 @@ def compiled(
             str(linker), *common, *modules, *map(str, sources), str(folder / "hpcdi.o"),
             "-o", str(made), "-ldl", "-lm", *flags,
         ])  # fmt: skip
+        with_sources = [*(["-cpp"] if modules else []), *common, *flags, *map(str, sources)]
+        read = _read_by(str(linker), with_sources)
+        return [path for path in (*read, *_libraries_of(flags)) if folder not in path.parents]
 
     return _cached(sources[-1].stem, "", linker, [*own, *sources], flags, make)
+
+
+def _read_by(compiler: str, arguments: Sequence[str]) -> list[Path]:
+    """Returns what a compiler reads for some sources, but what is the system's; modules, too."""
+    try:
+        rules = _run([compiler, "-MM", *arguments])
+    except LaunchError:  # not every compiler knows that
+        return []
+    words = rules.replace("\\\n", " ").replace("\\ ", "\0").split()
+    paths = (Path(word.replace("\0", " ")).absolute() for word in words if not word.endswith(":"))
+    return list(dict.fromkeys(paths))
+
+
+def _libraries_of(flags: Sequence[str]) -> list[Path]:
+    """Returns the files that flags name, libraries in folders that they name included."""
+    folders = [Path(flag[2:]) for flag in flags if flag.startswith("-L")]
+    named = [Path(flag) for flag in flags] + [
+        folder / f"lib{flag[2:]}{suffix}"
+        for flag in flags
+        if flag.startswith("-l")
+        for folder in folders
+        for suffix in (".so", ".a")
+    ]
+    return [path.absolute() for path in named if path.is_file()]
 
 
 def _beside(compiler: Path, suffix: str) -> Path:
@@ -176,27 +205,51 @@ def _cached(
     compiler: Path,
     sources: Sequence[Path],
     flags: Sequence[str],
-    make: Callable[[Path, Path], None],
+    make: Callable[[Path, Path], Sequence[Path]],
 ) -> Path:
-    """Returns a file of the cache; `make`, given a folder and a name in it, makes it if need be."""
-    digest = hashlib.sha256(_identity(compiler).encode())
-    for part in [*(path.read_bytes() for path in sources), "\0".join(flags).encode()]:
-        digest.update(hashlib.sha256(part).digest())
-    made = cache_folder() / f"{name}-{digest.hexdigest()[:16]}{suffix}"
-    if made.exists():
+    """Returns a file of the cache.
+
+    Args:
+        name: of the file.
+        suffix: its end.
+        compiler: whose work it is.
+        sources: of it.
+        flags: of the compiler.
+        make: given a folder and a name in it, makes it, and returns what else it was made of.
+    """
+    given = _digest(_identity(compiler), "\0".join(flags), *(path.read_bytes() for path in sources))
+    cache = cache_folder()
+    listed = cache / f"{name}-{given}.list"
+    if (made := _made(listed, suffix)).exists():
         return made
     try:
-        made.parent.mkdir(parents=True, exist_ok=True)
-        with _locked(made.parent / "lock"), tempfile.TemporaryDirectory(dir=made.parent) as folder:
-            if not made.exists():
-                make(Path(folder), Path(folder) / "made")
-                (Path(folder) / "made").replace(made)
+        cache.mkdir(parents=True, exist_ok=True)
+        with _locked(cache / "lock"), tempfile.TemporaryDirectory(dir=cache) as folder:
+            if not _made(listed, suffix).exists():
+                new, new_list = Path(folder) / "made", Path(folder) / "list"
+                new_list.write_text("\0".join(map(str, make(Path(folder), new))))
+                new_list.replace(listed)
+                new.replace(_made(listed, suffix))
     except OSError as error:
         raise LaunchError(
-            f"{made.parent} cannot be written ({error.strerror}): set {CACHE_VARIABLE} to a folder "
+            f"{cache} cannot be written ({error.strerror}): set {CACHE_VARIABLE} to a folder "
             "that all nodes see"
         ) from error
-    return made
+    return _made(listed, suffix)
+
+
+def _made(listed: Path, suffix: str) -> Path:
+    """Returns the file that is made of what the list names, as that is now."""
+    paths = listed.read_text().split("\0") if listed.exists() else []
+    parts = [Path(path).read_bytes() if Path(path).is_file() else b"" for path in paths]
+    return listed.with_name(f"{listed.stem}-{_digest(*parts)}{suffix}")
+
+
+def _digest(*parts: str | bytes) -> str:
+    digest = hashlib.sha256()
+    for part in parts:
+        digest.update(hashlib.sha256(part.encode() if isinstance(part, str) else part).digest())
+    return digest.hexdigest()[:16]
 
 
 def _identity(compiler: Path) -> str:

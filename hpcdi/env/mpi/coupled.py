@@ -20,15 +20,15 @@ waits for its own.
 
 from __future__ import annotations
 
-import math
 import time
+from collections.abc import Sequence
 from typing import Any, Protocol
 
 from hpcdi.comm.solver_protocol import Kind, SolverLost, SolverMessage
 from hpcdi.env.base import EnvFacts
 from hpcdi.env.contract import Space, number_of, numbers_in, truth_of
 from hpcdi.env.mpi.python_solver import PythonSolver
-from hpcdi.env.mpi.solvers import RankGroup, SolverLimits
+from hpcdi.env.mpi.solvers import RankGroup
 from hpcdi.env.mpi.vectors import put_vector, vector_of
 
 _CLOSE_S = 10.0
@@ -47,15 +47,12 @@ class CoupledGroup:
         group: the ranks.
         controller: the class's instance.
         facts: its spaces.
-        limits: how long it may wait.
     """
 
     rings = False
 
-    def __init__(
-        self, group: Coupled, controller: PythonSolver, facts: EnvFacts, limits: SolverLimits
-    ) -> None:
-        self._group, self._controller, self._limits = group, controller, limits
+    def __init__(self, group: Coupled, controller: PythonSolver, facts: EnvFacts) -> None:
+        self._group, self._controller = group, controller
         self._seen = Space.of_observations(facts.observation_space)
         self._acts = Space.of_actions(facts.action_space)
         self._observation, self._action = self._seen.zeros(1), self._acts.zeros(1)
@@ -68,15 +65,23 @@ class CoupledGroup:
         """True from an order to the end of `take`."""
         return self._answer is not None
 
-    def order(self, message: SolverMessage) -> None:
+    @property
+    def dead(self) -> Sequence[int]:
+        """Of its ranks those that have died."""
+        return self._group.dead
+
+    def order(self, message: SolverMessage, deadline: float) -> None:
         """Do an order; what comes of it is there at once.
+
+        Args:
+            message: the order.
+            deadline: by `time.monotonic`, for each wait of the class.
 
         Raises:
             SolverLost: a rank has died, the class has waited too long, or has failed.
         """
         comm, is_reset = self._group.coupled, message.kind is Kind.RESET
-        limit_s = self._limits.reset_s if is_reset else self._limits.step_s
-        comm.deadline = math.inf if limit_s is None else time.monotonic() + limit_s
+        comm.deadline = deadline
         try:
             if is_reset:
                 observation, info = self._controller.reset(message.seed, comm)

@@ -2,20 +2,26 @@
 
 from __future__ import annotations
 
+import dis
+from types import FunctionType
 from typing import Any
 
 import numpy as np
 from gymnasium import spaces as of_gymnasium
 
+from hpcdi.comm.importing import without_starting_mpi
+from hpcdi.comm.solver_protocol import Sizes
 from hpcdi.config.compat import Configurable
 from hpcdi.config.mpi_env import MpiEnvConfig, SolverSpaceConfig
 from hpcdi.env.base import EnvFacts
 from hpcdi.env.contract import Space
 from hpcdi.env.mpi.python_solver import find_class
-from hpcdi.env.mpi.vectors import size_of
+from hpcdi.env.mpi.vectors import checksum, size_of
 from hpcdi.env.numbering import make_numbered, numbered
 from hpcdi.errors import ConfigError, Problem
+from hpcdi.utils.registry import raised
 
+_SPACES = ("observation_space", "action_space")
 NO_RANKS = (
     "an environment of type 'mpi' has ranks of its own: `hpcdi train` runs it, which evaluates it, "
     "too; no command of one process does"
@@ -54,23 +60,62 @@ class MpiEnv(Configurable):
 
 
 def facts_of(cfg: MpiEnvConfig) -> EnvFacts:
-    """Returns the spaces: those of the class, or those that the settings say.
+    """Returns the spaces: those of the class, of one of its instances, or that the settings say.
 
     Raises:
-        ConfigError: there is no such class.
+        ConfigError: there is no such class, it has no spaces, or it cannot be made here.
     """
     if not (cfg.coupling or cfg.is_class):
         return EnvFacts(_space(cfg.observation, np.float64), _space(cfg.action, np.float32))
-    found = find_class(cfg.coupling, "env.coupling") if cfg.coupling else find_class(cfg.env_id)
-    if not hasattr(found, "observation_space"):  # they hang on its arguments
-        found = make_numbered(lambda: found(**numbered(cfg.kwargs)), 0)
-    return EnvFacts(found.observation_space, found.action_space)
+    setting, path = ("env.coupling", cfg.coupling) if cfg.coupling else ("env.env_id", cfg.env_id)
+    found = find_class(path, setting)
+    if not _settles_spaces(found):
+        try:
+            with without_starting_mpi():  # in the launcher, say
+                found = make_numbered(lambda: found(**numbered(cfg.kwargs)), 0)
+        except Exception as error:  # whatever it raises
+            message = f"{path} says its spaces when it is made, which needs no ranks: it "
+            raise ConfigError([Problem(setting, message + raised(error))]) from error
+    spaces = [getattr(found, name, None) for name in _SPACES]
+    problems = [
+        Problem(
+            setting,
+            f"{path} has no {name} that is a space of gymnasium: neither the class, "
+            "nor what it makes",
+        )
+        for name, space in zip(_SPACES, spaces, strict=True)
+        if not isinstance(space, of_gymnasium.Space)
+    ]
+    if problems:
+        raise ConfigError(problems)
+    return EnvFacts(spaces[0], spaces[1])
 
 
-def sizes_of(facts: EnvFacts) -> tuple[int, int]:
-    """Returns the numbers in an observation and in an action."""
-    observation = Space.of_observations(facts.observation_space)
-    return size_of(observation), size_of(Space.of_actions(facts.action_space))
+def _settles_spaces(found: Any) -> bool:
+    """Whether a class has both spaces, and none of its methods sets others."""
+    functions = [
+        value.__code__
+        for base in found.__mro__
+        for value in vars(base).values()
+        if isinstance(value, FunctionType)
+    ]
+    sets = {
+        step.argval
+        for code in functions
+        for step in dis.get_instructions(code)
+        if step.opname == "STORE_ATTR"
+    }
+    return all(
+        isinstance(getattr(found, name, None), of_gymnasium.Space) and name not in sets
+        for name in _SPACES
+    )
+
+
+def sizes_of(facts: EnvFacts) -> Sizes:
+    """Returns what the ranks must agree to."""
+    spaces = facts.observation_space, facts.action_space
+    observation, action = Space.of_observations(spaces[0]), Space.of_actions(spaces[1])
+    return Sizes(size_of(observation), size_of(action), checksum(*spaces))
 
 
 def _space(cfg: SolverSpaceConfig, dtype: Any) -> of_gymnasium.Space[Any]:

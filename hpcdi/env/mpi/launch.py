@@ -22,11 +22,13 @@ from hpcdi.config.mpi_env import SOURCES, MpiEnvConfig
 from hpcdi.dataclass import dataclass
 from hpcdi.env.mpi import build
 from hpcdi.env.numbering import ENV_FOLDER, ENV_INDEX, numbered
-from hpcdi.errors import LaunchError, StoreError
+from hpcdi.errors import ConfigError, LaunchError, Problem, StoreError
 from hpcdi.utils.backoff import let_idle_threads_spin
 from hpcdi.utils.disk import open_to_append
 
 _LAST_LINES, _LAST_BYTES = 20, 4096
+_ANEW = "hpcdi: --------- the run goes on, and this rank begins ---------\n"
+"""Stands in a rank's log between what it printed before a run was resumed and after."""
 _IGNORED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
 """What launchers and batch systems send to all processes of a job: the collector ends a solver."""
 
@@ -44,8 +46,7 @@ class Program:
         variables: added to the environment of its processes.
         is_unmodified: it knows nothing of hpcdi: a library gives it a world of its own.
         has_collector: that world has the collector, as its rank 0, for a program that couples
-            itself to a controller by MPI (application number `appnum`).
-        appnum: MPI_APPNUM in the world of an unmodified program.
+            itself to a controller by MPI.
     """
 
     command: tuple[str, ...] = ()
@@ -55,7 +56,6 @@ class Program:
     variables: Mapping[str, str] = field(default_factory=dict)
     is_unmodified: bool = False
     has_collector: bool = False
-    appnum: int | None = None
 
     @classmethod
     def of(cls, cfg: MpiEnvConfig) -> Program:
@@ -89,18 +89,41 @@ class Program:
             build.preload_library()
         return Program(
             (str(program), *self.command[1:]), "", {}, (), self.variables, self.is_unmodified,
-            self.has_collector, self.appnum,
+            self.has_collector,
         )  # fmt: skip
 
 
 def located(cfg: EnvConfig, folder: Path) -> EnvConfig:
-    """Returns the settings with the whole path of the program, which may lie in a folder."""
-    if not isinstance(cfg, MpiEnvConfig) or cfg.is_class:
+    """Returns the settings with the whole paths of the program and of initial states.
+
+    Args:
+        cfg: of the environment.
+        folder: where they lie that are not in the present one: that of the experiment's file.
+
+    Raises:
+        ConfigError: an initial state is in neither.
+    """
+    if not isinstance(cfg, MpiEnvConfig):
         return cfg
-    for place in (Path(cfg.env_id), folder / cfg.env_id):
-        if place.is_file():
-            return dataclasses.replace(cfg, env_id=str(place.absolute()))
-    return cfg
+    states = [_found(state, folder) for state in cfg.states]
+    problems = [
+        Problem(
+            "env.states",
+            f"there is no file {state}, neither in the present folder nor in {folder.absolute()}",
+        )
+        for state, found in zip(cfg.states, states, strict=True)
+        if found is None
+    ]
+    if problems:
+        raise ConfigError(problems)
+    env_id = None if cfg.is_class else _found(cfg.env_id, folder)
+    return dataclasses.replace(cfg, env_id=env_id or cfg.env_id, states=tuple(map(str, states)))
+
+
+def _found(name: str, folder: Path) -> str | None:
+    """Returns the whole path of a file in the present folder, or else in another; None: in none."""
+    places = (Path(name), folder / name)
+    return next((str(place.absolute()) for place in places if place.is_file()), None)
 
 
 def log_path(folder: Path, number: int) -> Path:
@@ -109,7 +132,10 @@ def log_path(folder: Path, number: int) -> Path:
 
 
 def last_words(logs: Iterable[Path]) -> str:
-    """Returns the ends of ranks' logs, each after its path; of empty ones nothing."""
+    """Returns the ends of ranks' logs, each after its path; of empty ones nothing.
+
+    What a rank printed before its run was resumed is none of it.
+    """
     words = [(path, _end_of(path)) for path in logs]
     return "\n".join(f"{path}:\n{text}" for path, text in words if text)
 
@@ -125,7 +151,7 @@ def _end_of(path: Path) -> str:
         with path.open("rb") as file:
             size = file.seek(0, os.SEEK_END)
             file.seek(max(0, size - _LAST_BYTES))
-            text = file.read().decode(errors="replace")
+            text = file.read().decode(errors="replace").rpartition(_ANEW)[2]
     except OSError:
         return ""
     return "\n".join(text.splitlines()[-_LAST_LINES:])
@@ -177,8 +203,6 @@ def _preloading(program: Program) -> dict[str, str]:
         others = os.environ.get("LD_PRELOAD")
         made["LD_PRELOAD"] = ":".join(filter(None, [str(build.preload_library()), others]))
         made["HPCDI_SOLVER_WORLD"] = "pair" if program.has_collector else "group"
-        if program.appnum is not None:
-            made["HPCDI_SOLVER_APPNUM"] = str(program.appnum)
     return made
 
 
@@ -191,6 +215,8 @@ def _move_to(folder: Path, number: int) -> None:
         raise StoreError(path, f"cannot be written: {error.strerror}") from error
     sys.stdout.flush()
     sys.stderr.flush()
+    if os.fstat(log).st_size:
+        os.write(log, _ANEW.encode())
     os.dup2(log, 1)
     os.dup2(log, 2)
     os.close(log)

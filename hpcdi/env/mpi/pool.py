@@ -64,7 +64,7 @@ class SolverPool:
                 f"{thread_level()}"
             )
         self.facts = facts_of(cfg)
-        self._sizes = Sizes(*sizes_of(self.facts))
+        self._sizes = sizes_of(self.facts)
         self.bell = Doorbell()
         self._spares = [place for place in places if place.assigner is not None]
         self._folder_of = folders
@@ -127,7 +127,7 @@ class SolverPool:
             found = find_class(self._cfg.coupling, "env.coupling")
             controller = make_numbered(lambda: found(**numbered(self._cfg.kwargs)), number)
             group = SolverGroup(place, Sizes(), self.bell, is_coupled=True)
-            made = CoupledGroup(group, controller, self.facts, self._limits)
+            made = CoupledGroup(group, controller, self.facts)
         else:
             made = SolverGroup(place, self._sizes, self.bell)
         self._folders[made] = self._folder_of[number]

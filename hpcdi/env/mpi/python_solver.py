@@ -32,7 +32,7 @@ from gymnasium import spaces
 from hpcdi.comm.importing import without_starting_mpi
 from hpcdi.comm.solver_protocol import Kind, Sizes, SolverMessage, SolverPlace
 from hpcdi.env.contract import Space, number_of, numbers_in, truth_of
-from hpcdi.env.mpi.vectors import put_vector, size_of, vector_of
+from hpcdi.env.mpi.vectors import checksum, put_vector, size_of, vector_of
 from hpcdi.errors import EXIT_DONE, ConfigError, EnvError, Problem
 from hpcdi.types import Array
 from hpcdi.utils.registry import named_in_module
@@ -77,14 +77,17 @@ def serve(place: SolverPlace, make: Callable[[], PythonSolver]) -> int:
         place: whose rank this is.
         make: makes what acts, when MPI has started.
     """
-    from hpcdi.comm.failure import leave_job
-    from hpcdi.comm.solver_rank import NotNeeded, SolverRank, die
+    from hpcdi.comm.failure import die_if_it_exits, leave_job
+    from hpcdi.comm.solver_rank import NotNeeded, SolverRank, die, die_if_it_aborts
 
+    die_if_it_exits()
+    die_if_it_aborts()
     try:
         solver = make()
-        seen = Space.of_observations(solver.observation_space)
-        acts = Space.of_actions(solver.action_space)
-        rank = SolverRank.join(place, Sizes(size_of(seen), size_of(acts)))
+        spaces = solver.observation_space, solver.action_space
+        seen, acts = Space.of_observations(spaces[0]), Space.of_actions(spaces[1])
+        sizes = Sizes(size_of(seen), size_of(acts), checksum(*spaces))
+        rank = SolverRank.join(place, sizes)
         answering = _Answering(rank, solver, seen, acts)
         while (order := rank.receive()).kind is not Kind.END:
             answering.do(order)
@@ -113,12 +116,17 @@ class _Answering:
         if order.kind is Kind.RESET:
             state = order.lines.get("state")
             given = {} if state is None else {"state": state}
-            observation, info = self._solver.reset(order.seed, comm, **given)
-            made = observation, 0.0, False, False, info
+            made: tuple[Any, ...] = self._solver.reset(order.seed, comm, **given)
         else:
             put_vector(self._acts, self._action, 0, order.values)
             made = self._solver.step(self._acts.value(self._action, 0), comm)
-        self._answer(*made)
+        if not (self._is_first or self._is_assembled):
+            return  # whatever it is
+        if order.kind is Kind.RESET:
+            observation, info = made
+            self._answer(observation, 0.0, False, False, info)
+        else:
+            self._answer(*made)
 
     def _answer(
         self, observation: Any, reward: Any, terminated: Any, truncated: Any, info: Any

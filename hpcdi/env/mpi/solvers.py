@@ -27,7 +27,7 @@ from hpcdi.comm.doorbell import Doorbell, Waiting
 from hpcdi.comm.solver_protocol import Kind, SolverLost, SolverMessage
 from hpcdi.dataclass import dataclass
 from hpcdi.env.base import EnvFailure
-from hpcdi.env.mpi.launch import last_words, why_ended
+from hpcdi.env.mpi.launch import last_words, log_path, why_ended
 from hpcdi.errors import CommError, EnvError
 from hpcdi.types import Array
 from hpcdi.utils.backoff import probed
@@ -51,12 +51,17 @@ class RankGroup(Protocol):
         """True from an order to the end of `take`."""
         ...
 
+    @property
+    def dead(self) -> Sequence[int]:
+        """Those, by their numbers in it, whose death has made it a lost one."""
+        ...
+
     def meet(self) -> bool:
         """Returns whether all ranks have come, and it can be given orders."""
         ...
 
-    def order(self, message: SolverMessage) -> None:
-        """Give an order."""
+    def order(self, message: SolverMessage, deadline: float) -> None:
+        """Give an order; one that waits for what comes of it waits until `deadline`."""
         ...
 
     def has_news(self) -> bool:
@@ -301,7 +306,7 @@ class Solver:
 
     def _order(self, message: SolverMessage) -> None:
         try:
-            self.group.order(message)
+            self.group.order(message, self._since + self._allowed_s)
         except SolverLost as error:
             self._lose(str(error))
 
@@ -334,14 +339,17 @@ class Solver:
 
     def _lose(self, reason: str) -> None:
         self.is_lost, words = True, self._last_words()
-        why = why_ended(words)
+        why = why_ended(self._last_words(self.group.dead))
         self._lost_by = f"{reason}; a log ends with {why}" if why else reason
         self._failure = EnvFailure(self._lost_by, words, is_gone=True)
 
-    def _last_words(self) -> str:
-        """Returns the ends of the ranks' logs."""
+    def _last_words(self, numbers: Sequence[int] = ()) -> str:
+        """Returns the ends of the logs of these ranks, or of all where there are none."""
         folder = self._folder_of(self.group)
-        return "" if folder is None else last_words(sorted(folder.glob("rank*.log")))
+        if folder is None:
+            return ""
+        logs = [log_path(folder, number) for number in numbers]
+        return last_words(logs or sorted(folder.glob("rank*.log")))
 
 
 def wait(solvers: Sequence[Solver], wanted: int, bell: Doorbell | None = None) -> list[Solver]:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import math
+import zlib
+from typing import Any
 
 import numpy as np
 
-from hpcdi.env.contract import Space
+from hpcdi.env.contract import Space, leaves_of
 from hpcdi.errors import EnvValueError
 from hpcdi.types import Array, Columns
 
@@ -14,6 +16,17 @@ from hpcdi.types import Array, Columns
 def size_of(space: Space) -> int:
     """Returns the numbers in a vector."""
     return sum(math.prod(field.shape) for field in space.fields)
+
+
+def checksum(observation_space: Any, action_space: Any) -> str:
+    """Returns a checksum of gymnasium's spaces, with their bounds."""
+    found = 0
+    for root, space in (("observation", observation_space), ("action", action_space)):
+        for leaf, path in leaves_of(root, space):
+            text = repr((path, leaf.shape, leaf.dtype, leaf.counts, leaf.starts))
+            for part in (text.encode(), np.array([leaf.low, leaf.high]).tobytes()):
+                found = zlib.crc32(part, found)
+    return f"{found:08x}"
 
 
 def vector_of(space: Space, columns: Columns, row: int) -> Array:

@@ -16,6 +16,7 @@
 #include <dlfcn.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <locale.h>
 #include <poll.h>
 #include <sched.h>
 #include <signal.h>
@@ -30,6 +31,7 @@
 #include "hpcdi_solver.h"
 
 enum { PROTOCOL = 1, MAGIC = 0x53435048 /* "HPCS" */, TEXT_BYTES = 4096 };
+enum { ANSWER_TEXT_BYTES = 1 << 20 }; /* of an answer: the numbers of hpcdi_info */
 enum { HELLO = 1, GO, RESET, STEP, OBSERVATION, END, BYE, ABANDON, ASSIGN };
 enum { WORLD_TAG = 18500, ASSIGN_TAG, ORDER_TAG = 1, ANSWER_TAG };
 enum { PROBES = 10 }; /* one is one turn of MPI's progress; a message needs several */
@@ -66,7 +68,10 @@ static struct {
     MPI_Comm pair, group;
     Message order, answer;
     int64_t number, seed;
-    char state[TEXT_BYTES], infos[TEXT_BYTES];
+    pid_t process; /* a fork of it is no rank */
+    char state[TEXT_BYTES], *infos;
+    size_t infos_size, infos_room;
+    int has_dropped;
     double *parts; /* of all ranks, on rank 0 */
     int *part_sizes, *part_starts;
     int bell, collectors_bell; /* descriptors; -1: there is none */
@@ -144,7 +149,7 @@ static void die_of_mpi(MPI_Comm *comm, int *code, ...)
 
 static void die_at_exit(void)
 {
-    if (!self.has_left) {
+    if (!self.has_left && getpid() == self.process) {
         hpcdi_die("the program exits without hpcdi_finalize or MPI_Finalize");
     }
 }
@@ -488,6 +493,7 @@ int hpcdi_connect(int observations, int actions)
     MPI_Comm_create_errhandler(die_of_mpi, &handler);
     MPI_Comm_set_errhandler(MPI_COMM_WORLD, handler);
     self.has_joined = 1;
+    self.process = getpid();
     atexit(die_at_exit);
     snprintf(members, sizeof members, "%s", ranks);
     self.collector = variable("HPCDI_SOLVER_COLLECTOR", 0);
@@ -591,8 +597,8 @@ int hpcdi_recv_action(double *action)
     }
     if (head.kind == RESET) {
         self.seed = head.seed;
-        memcpy(self.state, text_of(&self.order), (size_t)head.text);
-        self.state[head.text] = '\0';
+        const char *state = line_of(text_of(&self.order), "state");
+        snprintf(self.state, sizeof self.state, "%s", state == NULL ? "" : state);
     } else if (head.values == self.actions) {
         memcpy(action, values_of(&self.order), sizeof(double) * (size_t)self.actions);
     } else {
@@ -613,8 +619,9 @@ void hpcdi_send_observation(const double *observation, int n, double reward, int
         hpcdi_die("hpcdi_send_observation has %d numbers, and hpcdi_init was told of %d", n,
                   self.observations);
     }
+    size_t text = self.infos_size;
+    self.infos_size = 0;
     if (!self.has_joined) {
-        self.infos[0] = '\0';
         return;
     }
     if (self.is_answered) {
@@ -622,17 +629,17 @@ void hpcdi_send_observation(const double *observation, int n, double reward, int
                   "before each");
     }
     MPI_Wait(&self.answer.request, MPI_STATUS_IGNORE); /* of the last one: it was received */
-    size_t text = strlen(self.infos);
     Head *head = fill(&self.answer, OBSERVATION, (size_t)n, text);
     head->number = self.number;
     head->reward = reward;
     head->terminated = terminated != 0;
     head->truncated = truncated != 0;
     memcpy(values_of(&self.answer), observation, sizeof(double) * (size_t)n);
-    memcpy(text_of(&self.answer), self.infos, text);
+    if (text > 0) {
+        memcpy(text_of(&self.answer), self.infos, text);
+    }
     send(&self.answer, self.pair, 0, ANSWER_TAG);
     ring();
-    self.infos[0] = '\0';
     self.is_answered = 1;
 }
 
@@ -664,11 +671,37 @@ void hpcdi_send_parts(const double *part, int n, double reward, int terminated, 
 
 void hpcdi_info(const char *name, double value)
 {
-    size_t used = strlen(self.infos), room = sizeof self.infos - used;
-    int size = snprintf(self.infos + used, room, "%s=%.17g\n", name, value);
-    if (size < 0 || (size_t)size >= room) {
-        self.infos[used] = '\0'; /* there are too many */
+    static locale_t plain;
+    char number[40];
+    if (plain == (locale_t)0) {
+        plain = newlocale(LC_ALL_MASK, "C", (locale_t)0);
     }
+    locale_t programs = uselocale(plain); /* which may write 0,5 */
+    int digits = snprintf(number, sizeof number, "=%.17g\n", value);
+    uselocale(programs);
+    size_t length = strlen(name), size = length + (size_t)digits;
+    if (self.infos_size + size >= ANSWER_TEXT_BYTES) {
+        if (!self.has_dropped) {
+            fprintf(stderr, "hpcdi: hpcdi_info has no room for %s in one observation, and leaves "
+                            "it out; there is no more word of such\n", name);
+        }
+        self.has_dropped = 1;
+        return;
+    }
+    if (self.infos_size + size > self.infos_room) {
+        self.infos_room = 2 * (self.infos_size + size);
+        self.infos = realloc(self.infos, self.infos_room);
+        if (self.infos == NULL) {
+            hpcdi_die("there is no memory for an info of %zu bytes", self.infos_room);
+        }
+    }
+    char *line = self.infos + self.infos_size;
+    memcpy(line, name, length);
+    for (char *end = line; (end = memchr(end, '\n', (size_t)(line + length - end))) != NULL;) {
+        *end = ' '; /* a line ends behind the number alone */
+    }
+    memcpy(line + length, number, (size_t)digits);
+    self.infos_size += size;
 }
 
 int64_t hpcdi_seed(void)

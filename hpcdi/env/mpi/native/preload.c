@@ -38,7 +38,7 @@ __attribute__((constructor)) static void print_line_by_line(void)
 
 static void join(void)
 {
-    const char *world = getenv("HPCDI_SOLVER_WORLD"), *number = getenv("HPCDI_SOLVER_APPNUM");
+    const char *world = getenv("HPCDI_SOLVER_WORLD");
     if (has_world || !hpcdi_connect(-1, -1)) {
         return;
     }
@@ -48,7 +48,7 @@ static void join(void)
     if (has_collector) { /* a copy: hpcdi's own messages have tags, too */
         ((__typeof__(PMPI_Comm_dup) *)hpcdi_real("PMPI_Comm_dup"))(hpcdi_pair(), &virtual_world);
     }
-    appnum = number == NULL ? has_collector : atoi(number);
+    appnum = has_collector;
     MPI_Comm_set_name(virtual_world, "MPI_COMM_WORLD");
     has_world = 1;
 }
