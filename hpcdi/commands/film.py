@@ -30,6 +30,7 @@ from hpcdi.worker.collector.episode_videos import Camera, EpisodeVideos
 
 _SHORTEST_S = 5.0
 """A film lasts so long at least: a game of nine moves is over in a blink."""
+_WHAT_DRAWS = ", or install what it draws with: pip install 'hpcdi[video]'"
 
 
 class Film(Closing):
@@ -60,9 +61,11 @@ class Film(Closing):
         except Exception as error:  # whatever a foreign renderer raises
             self.close()
             reason = str(error.problems[0] if isinstance(error, ConfigError) else error)
+            takes_none = "render_mode" in reason
+            advice = "" if takes_none else _WHAT_DRAWS
             raise EnvError(
                 f"{env.title} cannot be filmed ({reason.partition(chr(10))[0]}); leave --video "
-                "out, or install what it draws with: pip install 'hpcdi[video]'"
+                f"out{advice}"
             ) from error
         self._camera = Camera(self._render.max_size)
         self._videos = EpisodeVideos(1, self._render.memory_mb << 20)

@@ -131,7 +131,8 @@ def _counts(status: RunStatus) -> list[str]:
     lines += [_line("advice", text) for text in progress.get("advice", [])]
     if progress.get("lost"):
         gone = [f"rank {rank} ({role})" for rank, role in progress["lost"].items()]
-        lines.append(_line("lost", f"{', '.join(gone)}: the run goes on"))
+        goes_on = "" if status.is_over else ": the run goes on"
+        lines.append(_line("lost", f"{', '.join(gone)}{goes_on}"))
     return lines
 
 

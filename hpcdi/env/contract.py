@@ -397,6 +397,31 @@ class Field:
         )
 
 
+def beyond(name: str, least: Array, most: Array, bounds: tuple[Array, Array, Array]) -> str:
+    """Returns which numbers are beyond the bounds of their space, for a message; "": none is.
+
+    Args:
+        name: of the column.
+        least: of each component, [...] as the space.
+        most: of each component.
+        bounds: as of `Space.bounds`. Where they differ, the component that is farthest beyond its
+            own is named.
+    """
+    low, high, slack = bounds
+    with np.errstate(over="ignore", invalid="ignore"):  # of bounds near the largest float64
+        is_out = (least < low - slack) | (most > high + slack)
+        if not is_out.any():
+            return ""
+        excess = np.where(is_out, np.maximum(low - least, most - high), -np.inf)
+    if (low == low.flat[0]).all() and (high == high.flat[0]).all():
+        least, most, low, high = least.min(), most.max(), low.min(), high.max()
+    else:
+        worst = np.unravel_index(int(excess.argmax()), excess.shape)
+        name += f"[{', '.join(map(str, worst))}]"
+        least, most, low, high = least[worst], most[worst], low[worst], high[worst]
+    return f"{name} is from {least:g} to {most:g}, and its space says from {low:g} to {high:g}"
+
+
 class Space:
     """How values of one of gymnasium's spaces lie in the rows of columns.
 

@@ -37,7 +37,7 @@ from hpcdi.env.base import (
     EnvFailure,
     EpisodeStart,
 )
-from hpcdi.env.contract import Space, coarse_from, read_spaces
+from hpcdi.env.contract import Space, beyond, coarse_from, read_spaces
 from hpcdi.env.renewal import Renewal
 from hpcdi.env.seeds import SeedStreams
 from hpcdi.errors import EnvError, EnvValueError
@@ -777,11 +777,12 @@ class EnvManager(Closing):
             for row in np.flatnonzero(is_out.reshape(len(column), -1).any(axis=1) & rows)[:1]:
                 del (self._bounds or {})[name]
                 LOGGER.warning(
-                    "%s: %s is from %g to %g, and its space says from %g to %g; numbers are taken "
-                    "as they are: set the space to what the environment returns",
-                    self._name(row), name, column[row].min(), column[row].max(), np.min(low),
-                    np.max(high), extra={"once": f"{name} is beyond its space"},
-                )  # fmt: skip
+                    "%s: %s; numbers are taken as they are: set the space to what the environment "
+                    "returns",
+                    self._name(row),
+                    beyond(name, column[row], column[row], (low, high, slack)),
+                    extra={"once": f"{name} is beyond its space"},
+                )
                 return
 
     def _without_choice(self, rows: Array) -> dict[int, EnvFailure]:

@@ -12,7 +12,7 @@ from hpcdi.dataclass import dataclass
 _LEAK_BYTES = 1 << 20
 _WARM_UP = 1 / 3
 """Share of the samples in which caches may fill."""
-_MOST_SAMPLES = 240
+_LEAST_SAMPLES, _MOST_SAMPLES = 6, 240
 
 
 @dataclass
@@ -33,12 +33,21 @@ class Memory:
             del self.steps[1::2], self.n_bytes[1::2]
 
     @property
+    def tells(self) -> bool:
+        """True if there are samples enough for `slope` to tell."""
+        steps = self.steps[self._first :]
+        return len(steps) >= _LEAST_SAMPLES and steps[-1] > steps[0]
+
+    @property
+    def _first(self) -> int:
+        return math.ceil(_WARM_UP * len(self.steps))
+
+    @property
     def slope(self) -> float:
         """Bytes a step; 0: it does not grow all the time, or by little."""
-        first = math.ceil(_WARM_UP * len(self.steps))
-        steps, held = np.array(self.steps[first:]), np.array(self.n_bytes[first:])
-        if len(steps) < 6 or steps[-1] <= steps[0]:
+        if not self.tells:
             return 0.0
+        steps, held = np.array(self.steps[self._first :]), np.array(self.n_bytes[self._first :])
         parts = [part[-1] - part[0] for part in np.array_split(held, 3)]
         grown = int(held[-1] - held[0])
         if grown < _LEAK_BYTES or min(parts) < 0.15 * grown:

@@ -108,6 +108,61 @@ class Printing(Right):
         return super().reset(seed=seed)
 
 
+class Dots(Right):
+    """Shows its progress by dots, and ends no line."""
+
+    def step(self, action: Any) -> Any:
+        print("." * 10, end="")
+        return super().step(action)
+
+
+class SlowPictures(Right):
+    """Large observations, few of them: nothing is wrong."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.observation_space = spaces.Box(0, 255, (256, 256, 3), np.uint8)
+
+    def observe(self) -> Any:
+        time.sleep(0.002)
+        return np.full((256, 256, 3), self.cue, np.uint8)
+
+
+class OneBeyondItsSpace(Right):
+    """A component beyond its bounds, beside one whose bounds are wide."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        high = np.array([1, 100], np.float32)
+        self.observation_space = spaces.Box(-high, high, dtype=np.float32)
+
+    def observe(self) -> Any:
+        return super().observe() * np.array([5, 90], np.float32)
+
+
+class FailsBesideOthers(Right):
+    """Has room for one with a licence: others fail in their third step."""
+
+    made = 0
+
+    def __init__(self) -> None:
+        super().__init__()
+        type(self).made += 1
+
+    def step(self, action: Any) -> Any:
+        if self.t == 3 and self.made > 2:
+            raise RuntimeError("licence server: too many clients")
+        return super().step(action)
+
+
+class FailsInReset(Right):
+    """Never begins."""
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
+        super().reset(seed=seed, options=options)
+        raise RuntimeError("no mesh")
+
+
 class LargeRewards(Right):
     """Pays in millions."""
 

@@ -33,6 +33,10 @@ PLANTED = {
     "SlowReset": ("speed", WARN, "of the time"),
     "GlobalRandom": ("seeds", WARN, "draws from np.random"),
     "Printing": ("output", WARN, "'an episode begins'"),
+    "Dots": ("output", WARN, "1 line (5.9 KiB) in 600 steps: '...."),
+    "OneBeyondItsSpace": (
+        *("values", WARN, "observation[0] is from 0 to 5, and its space says from -1 to 1"),
+    ),
     "LargeRewards": ("rewards", WARN, "from 0 to 1e+06"),
     "RareNaN": ("values", FAIL, "1 time in 5,100 steps: environment 0 failed"),
     "TakenSignal": ("signals", WARN, "takes SIGUSR2"),
@@ -88,6 +92,43 @@ def test_nothing_is_invented(env_id: str) -> None:
     assert {name: f for name, f in rows.items() if f.status != OK} == {}
     assert "values" in rows
     assert "at random" in rows["episodes"].found
+
+
+@pytest.mark.usefixtures("env_helpers")
+def test_what_the_rehearsal_holds_itself_is_no_leak() -> None:
+    """It kept up to 256 observations, and took them for the environment's."""
+    rows = rehearsed("fakes.planted_envs:SlowPictures", steps=250, is_apart=True)
+    assert (rows["memory"].found, rows["memory"].status) == ("does not grow in 250 steps", OK)
+
+
+@pytest.mark.usefixtures("env_helpers")
+def test_of_what_never_began_nothing_is_said_to_be_right() -> None:
+    rows = rehearsed("fakes.planted_envs:FailsInReset")
+    assert rows["values"].status == FAIL
+    assert not rows.keys() & {"arrays", "memory", "output", "signals", "speed", "seeds"}
+
+
+@pytest.mark.usefixtures("env_helpers")
+def test_what_fails_only_beside_others_is_said_with_its_cause() -> None:
+    words = ["env.env_id=fakes.planted_envs:FailsBesideOthers", "env.import_names=[]"]
+    compiled, spaces = load_experiment(PPO, words, over_ranks=None)
+    alone, run = Alone(steps=100), AsARun()
+    run_stage(play, run, compiled.config, spaces, Budget(60, 5.0))
+    row = dict(findings(Facts(compiled.config, spaces, 4, alone, run)))["as a run"]
+    assert row.status == FAIL
+    assert "licence server: too many clients" in row.found
+
+
+def test_slow_steps_shorten_what_is_compared_of_a_seed() -> None:
+    """100 steps, twice, were taken whatever they took: a slow environment 'hangs'."""
+    compiled, _ = load_experiment(PPO, ["env.env_id=CartPole-v1", "env.import_names=[]"])
+    alone, told = Alone(), list[str]()
+    look(alone, compiled.config.env, Budget(5, 0.0), 0, tell=lambda known: told.append(known.doing))
+    assert alone.repeats == ""
+    assert told[-2:] == [
+        "playing two episodes of one seed",
+        "making a second environment in the same process",
+    ]
 
 
 def test_memory_that_is_filled_once_is_no_leak() -> None:

@@ -194,6 +194,12 @@ def test_before_the_first_word_there_is_little_to_say(tmp_path: Path) -> None:
     assert told(layout.root).splitlines()[0] == "pong, 3 ranks on node1: starting"
 
 
+def test_a_run_that_is_over_does_not_go_on(tmp_path: Path) -> None:
+    layout = make_run(tmp_path / "run", state="stopped", exit_code=85)
+    write_progress(layout, lost={"2": "learner"})
+    assert "  lost         rank 2 (learner)" in lines_of(status_of(layout.root))
+
+
 def test_watching_ends_with_the_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     run = make_run(tmp_path / "run", state="stopped", exit_code=85, reason="the limit is near")
     with CurveFile(run.curves_file) as curves:

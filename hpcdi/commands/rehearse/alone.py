@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import time
 from typing import Any
@@ -14,7 +15,7 @@ from hpcdi.commands.rehearse.output import Output, warnings_in
 from hpcdi.commands.rehearse.watched import watched
 from hpcdi.config.env import EnvConfig
 from hpcdi.dataclass import dataclass
-from hpcdi.env.contract import Origin, Space
+from hpcdi.env.contract import Origin, Space, beyond
 from hpcdi.env.create import get_env_cls, single_env_fns
 from hpcdi.env.in_process import LocalWorker, SingleEnvs
 from hpcdi.env.manager import EnvManager
@@ -28,7 +29,8 @@ from hpcdi.utils.processes import resident_bytes
 _SAMPLE_STEPS, _SAMPLE_S = 25, 1.0
 """Between two samples of memory, whichever comes first."""
 _TRACE_STEPS = 100
-_SEEN_AT_ONCE = 256
+_SEEN_AT_ONCE, _BYTES_AT_ONCE = 256, 1 << 20
+"""Rows and bytes that are looked at together: its own memory is that of the process, too."""
 
 
 @dataclass(frozen=True)
@@ -69,19 +71,18 @@ def look(
         try:
             now("making and resetting the first environment")
             envs.launch()
-            facts.lines_made = output.lines()
+            facts.made = output.since()
             facts.limit = getattr(envs.call(0, "get_wrapper_attr", "spec")[1], "max_episode_steps",
                                   None)  # fmt: skip
             now("playing at random")
             _play(facts, envs, config.origins, budget, seeds.spawn(1)[0])
-            facts.lines_played = output.lines() - facts.lines_made
+            facts.played = output.since(facts.made)
             now("playing two episodes of one seed")
-            facts.repeats = _difference([_trace(envs, seed) for _ in range(2)])
+            facts.repeats = _difference(_traces(envs, seed, budget.seconds))
             now("making a second environment in the same process")
             facts.another = _another(make, is_battle=is_battle)
         finally:
             facts.failures = envs.failures
-            facts.printed = output.line(facts.lines_made if facts.lines_played else 0)
 
 
 def _play(
@@ -95,44 +96,53 @@ def _play(
     next_sample, next_s = 0, 0.0
     seen: list[Columns] = []
     rewards: list[Array] = []
+    n_bytes = 0
     while facts.steps < budget.steps and (now := time.monotonic()) < deadline:
         if facts.steps >= next_sample or now >= next_s:
             facts.memory.add(facts.steps, resident_bytes(os.getpid()))
             next_sample, next_s = facts.steps + _SAMPLE_STEPS, now + _SAMPLE_S
         acting = envs.ready
         seen.append({name: column[acting] for name, column in envs.observation.items()})
+        n_bytes += sum(column.nbytes for column in seen[-1].values())
         loop.once({})
         step = loop.latest
         facts.steps += 1
         rewards.append(step.reward[step.live])
-        if len(seen) == _SEEN_AT_ONCE:
+        if len(seen) == _SEEN_AT_ONCE or n_bytes >= _BYTES_AT_ONCE:
             facts.see(seen, rewards)
-            seen, rewards = [], []
+            seen, rewards, n_bytes = [], [], 0
         facts.running = facts.running + 1 if not step.ended.any() else 0
         if step.ended.any():
             episodes = loop.take_episodes()
             facts.lengths += episodes.lengths.tolist()
             facts.returns += episodes.stated.tolist()
     facts.see(seen, rewards)
-    for name, (low, high, slack) in bounds.items():
+    for name, of_space in bounds.items():
         numbers = facts.numbers.get(name)
         if numbers is None or not numbers.count:
             continue
-        is_below, is_above = (
-            numbers.low < np.ravel(low - slack),
-            numbers.high > np.ravel(high + slack),
-        )
-        if (is_below | is_above).any():
-            facts.outside[name] = float(np.min(low)), float(np.max(high))
+        shape = of_space[0].shape
+        said = beyond(name, numbers.low.reshape(shape), numbers.high.reshape(shape), of_space)
+        if said:
+            facts.outside.append(said)
 
 
-def _trace(envs: EnvManager, seed: int) -> list[tuple[Columns, bytes]]:
+def _traces(envs: EnvManager, seed: int, most_s: float) -> list[list[tuple[Columns, bytes]]]:
+    """Returns two traces of one seed and length; see `_trace`."""
+    first = _trace(envs, seed, _TRACE_STEPS, most_s)
+    return [first, _trace(envs, seed, len(first) - 1)]
+
+
+def _trace(
+    envs: EnvManager, seed: int, steps: int, most_s: float = math.inf
+) -> list[tuple[Columns, bytes]]:
     """Returns what some steps by the same actions lead to, from a seed: observations, results."""
+    deadline = time.monotonic() + most_s
     envs.seeds.seed(seed, dynamic_seed=None)
     envs.reset()
     actor = RandomActor(with_bounds(envs.spaces), np.random.SeedSequence(seed))
     trace = [(_seen(envs), b"")]
-    for _ in range(_TRACE_STEPS):
+    while len(trace) <= steps and time.monotonic() < deadline:
         step = envs.step(under(actor.act(envs.observation, {}), "action"))
         results = (step.reward, step.terminated, step.truncated)
         trace.append((_seen(envs), b"".join(each.tobytes() for each in results)))

@@ -29,7 +29,7 @@ def apart(stage: Callable[..., None], facts: S, *arguments: Any, limit_s: float)
             ``tell``, to be called before what may take long.
         facts: empty ones.
         arguments: of the stage.
-        limit_s: seconds after which it is killed.
+        limit_s: seconds after which it is killed, for each thing that it tells of.
     """
     context = multiprocessing.get_context("spawn")
     ours, theirs = context.Pipe(duplex=False)
@@ -49,6 +49,7 @@ def apart(stage: Callable[..., None], facts: S, *arguments: Any, limit_s: float)
                 return facts
             if is_over:
                 return facts
+            deadline = time.monotonic() + limit_s
         facts.trouble = f"it was not over after {limit_s:.0f} s, while {facts.doing}"
         return facts
     finally:

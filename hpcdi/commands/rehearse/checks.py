@@ -21,7 +21,7 @@ _MANY_STEPS = 2_000
 """Without an end: fewer say nothing."""
 _SLOW_RESET_S, _MOST_OF_TIME = 0.05, 0.5
 _LONG_EVALUATION_S = 900.0
-_FEW_LINES = 20
+_FEW_LINES, _MANY_BYTES = 20, 2_000
 _LARGE, _LARGE_RETURN, _SMALL = 1e3, 1e5, 1e-4
 _APART = 1e4
 """Largest deviation of a component by the smallest: what networks no longer see."""
@@ -103,23 +103,20 @@ def check_values(alone: Alone) -> Iterator[Finding]:
     if alone.trouble:
         yield Finding(FAIL, alone.trouble, _advice_on(alone.trouble))
     if alone.failures:
-        said = next((text for text in alone.warnings if " failed (" in text), "it failed")
-        times = counted(alone.failures, "time")
-        yield Finding(
-            FAIL,
-            f"{times} in {alone.steps:,} steps: {said}",
-            "each time a run drops the episode: repair it",
-        )
-    for name, (low, high) in alone.outside.items():
-        seen = alone.numbers[name]
-        yield Finding(
-            WARN,
-            f"{name} is from {seen.low.min():g} to {seen.high.max():g}, and its space says from "
-            f"{low:g} to {high:g}",
-            "set the space to what the environment returns",
-        )
+        yield _failed(alone.failures, alone.steps, alone.warnings)
+    for found in alone.outside:
+        yield Finding(WARN, found, "set the space to what the environment returns")
     if not (alone.trouble or alone.failures or alone.outside):
         yield Finding(OK, f"as the spaces say, in {alone.steps:,} steps")
+
+
+def _failed(failures: int, steps: int, warnings: list[str]) -> Finding:
+    said = next((text for text in warnings if " failed (" in text), "it failed")
+    return Finding(
+        FAIL,
+        f"{counted(failures, 'time')} in {steps:,} steps: {said}",
+        "each time a run drops the episode: repair it",
+    )
 
 
 def _advice_on(trouble: str) -> str:
@@ -133,6 +130,8 @@ def _advice_on(trouble: str) -> str:
 
 def check_arrays(alone: Alone) -> Iterator[Finding]:
     """Says whether what was returned changes later."""
+    if not alone.steps:
+        return
     if alone.habits.reuses_arrays:
         yield Finding(
             WARN,
@@ -247,7 +246,7 @@ def check_run(run: AsARun, alone: Alone | None) -> Iterator[Finding]:
     said = [] if alone is None else alone.warnings
     others = [text for text in run.warnings if not any(_is_like(text, one) for one in said)]
     if run.failures and not (alone and alone.failures):
-        yield Finding(FAIL, f"{counted(run.failures, 'failure')}", "repair it")
+        yield _failed(run.failures, run.steps, run.warnings)
     known = ("no episode has ended", "is beyond its space", "takes SIG", "cut after", " failed (")
     for text in others:
         if not any(each in text for each in known) or alone is None:
@@ -349,6 +348,8 @@ def check_seeds(alone: Alone, config: ExperimentConfig) -> Iterator[Finding]:
 def check_memory(alone: Alone, run: AsARun) -> Iterator[Finding]:
     """Judges whether memory grows."""
     slope = alone.memory.slope
+    if not alone.memory.tells:
+        return
     if not slope:
         yield Finding(OK, f"does not grow in {alone.steps:,} steps")
         return
@@ -364,15 +365,16 @@ def check_memory(alone: Alone, run: AsARun) -> Iterator[Finding]:
 
 def check_output(alone: Alone) -> Iterator[Finding]:
     """Judges what is printed."""
-    if alone.lines_played >= _FEW_LINES:
-        yield Finding(
-            WARN,
-            f"{counted(alone.lines_played, 'line')} in {alone.steps:,} steps: {alone.printed!r}",
-            "every rank prints so: have it be quiet",
-        )
-    elif alone.lines_made:
-        yield Finding(OK, f"{counted(alone.lines_made, 'line')} when made: {alone.printed!r}")
-    else:
+    made, played = alone.made, alone.played
+    if made.lines:
+        yield Finding(OK, f"{counted(made.lines, 'line')} when made: {made.first!r}")
+    if played.lines:
+        size = f" ({human_bytes(played.n_bytes)})" * (played.n_bytes >= _MANY_BYTES)
+        found = f"{counted(played.lines, 'line')}{size} in {alone.steps:,} steps: {played.first!r}"
+        is_much = played.lines >= _FEW_LINES or played.n_bytes >= _MANY_BYTES
+        advice = "every rank prints so: have it be quiet"
+        yield Finding(WARN, found, advice) if is_much else Finding(OK, found)
+    if alone.steps and not made.lines and not played.lines:
         yield Finding(OK, "prints nothing")
 
 
@@ -388,7 +390,7 @@ def check_signals(alone: Alone) -> Iterator[Finding]:
         )
     if habits.timers:
         yield Finding(OK, f"uses {', '.join(sorted(habits.timers))}, which are its own")
-    if not habits.signals and not habits.timers:
+    if alone.steps and not habits.signals and not habits.timers:
         yield Finding(OK, "takes none")
 
 

@@ -50,6 +50,22 @@ class Times:
         return self.total_s / self.count if self.count else 0.0
 
 
+@dataclass(frozen=True)
+class Printed:
+    """What was printed in a while.
+
+    Attributes:
+        lines, n_bytes: how much.
+        first: the first line that is not empty.
+        ends: where, in all that was printed.
+    """
+
+    lines: int = 0
+    n_bytes: int = 0
+    first: str = ""
+    ends: int = 0
+
+
 @dataclass
 class Habits:
     """What an environment does, seen from outside.
@@ -128,11 +144,10 @@ class Alone(Stage):
         running: steps of the longest one that has not ended.
         limit: steps after which it truncates, as its specification says.
         numbers: what its columns held.
-        outside: column -> bounds of its space that it left.
+        outside: which columns left the bounds of their space, and how far.
         reward: of each step.
         repeats: where two episodes of one seed differ, "" where they do not; None: not tried.
-        lines_made, lines_played: lines that it printed when it was made, and later.
-        printed: the first of the latter, or else of the former.
+        made, played: what it printed when it was made, and in random play.
         memory: of its process.
         another: why no second one can be made beside it; "": it can; None: not tried.
     """
@@ -145,12 +160,11 @@ class Alone(Stage):
     running: int = 0
     limit: int | None = None
     numbers: dict[str, Numbers] = field(default_factory=dict)
-    outside: dict[str, tuple[float, float]] = field(default_factory=dict)
+    outside: list[str] = field(default_factory=list)
     reward: Numbers = field(default_factory=lambda: Numbers.of(1))
     repeats: str | None = None
-    lines_made: int = 0
-    lines_played: int = 0
-    printed: str = ""
+    made: Printed = Printed()
+    played: Printed = Printed()
     memory: Memory = field(default_factory=Memory)
     another: str | None = None
 

@@ -10,6 +10,7 @@ import tempfile
 from collections.abc import Iterator
 from typing import Any, Self
 
+from hpcdi.commands.rehearse.facts import Printed
 from hpcdi.utils.log import LOGGER
 
 _SHOWN = 200  # characters of a line
@@ -37,14 +38,13 @@ class Output:
     def __exit__(self, *_error: object) -> None:
         self._stack.close()
 
-    def lines(self) -> int:
-        """Returns how many lines were printed so far."""
-        return self._text().count(b"\n")
-
-    def line(self, number: int) -> str:
-        """Returns one of them; "": there is none."""
-        lines = self._text().split(b"\n")[number:]
-        return next((one.decode(errors="replace")[:_SHOWN] for one in lines if one.strip()), "")
+    def since(self, before: Printed | None = None) -> Printed:
+        """Returns what was printed so far, after `before`; one that has no end is a line, too."""
+        first = 0 if before is None else before.ends
+        text = self._text()
+        lines = text[first:].splitlines()
+        shown = next((line.decode(errors="replace") for line in lines if line.strip()), "")
+        return Printed(len(lines), len(text) - first, shown[:_SHOWN], len(text))
 
     def _text(self) -> bytes:
         sys.stdout.flush()
