@@ -298,7 +298,8 @@ class Policy:
             ``returns`` and ``lengths`` of each episode, ``mean``, ``std``, ``figures()``.
 
         Raises:
-            ConfigError: the environment cannot be made. EnvError: it breaks its contract.
+            LaunchError: episodes are below 1. ConfigError: the environment cannot be made.
+            EnvError: it breaks its contract.
         """
         from hpcdi.commands.eval import played
         from hpcdi.commands.saved_policy import load_policy
@@ -564,8 +565,8 @@ def _settings_in(file: str | Path) -> dict[str, Any]:
 
 def _written(experiment: Mapping[str, Any], stack: contextlib.ExitStack) -> str:
     """Returns a YAML file of settings by their paths, removed with the stack."""
-    file = _temporary(stack) / f"{experiment['exp_name']}.yaml"
-    plain = {path: json.loads(_text(v), parse_constant=float) for path, v in experiment.items()}
+    file = _temporary(stack) / "experiment.yaml"
+    plain = {path: _setting(value) for path, value in experiment.items()}
     file.write_text(write(unflatten(plain, ".")), encoding="utf-8")
     return str(file)
 
@@ -620,10 +621,27 @@ def _text(value: object) -> str:
     Raises:
         ConfigError: it is no number, text, list or mapping of these.
     """
-    if isinstance(value, float) and not math.isfinite(value):
-        return ".nan" if math.isnan(value) else ".inf" if value > 0 else "-.inf"
+    return _line(_setting(value))
+
+
+def _line(plain: Any) -> str:
+    if isinstance(plain, dict):
+        return f"{{{', '.join(f'{json.dumps(key)}: {_line(one)}' for key, one in plain.items())}}}"
+    if isinstance(plain, list):
+        return f"[{', '.join(map(_line, plain))}]"
+    if isinstance(plain, float) and not math.isfinite(plain):
+        return ".nan" if math.isnan(plain) else ".inf" if plain > 0 else "-.inf"
+    return json.dumps(plain)
+
+
+def _setting(value: object) -> Any:
+    """Returns a setting's value as dicts, lists, texts, numbers, truths and None alone.
+
+    Raises:
+        ConfigError: it is no number, text, list or mapping of these.
+    """
     try:
-        return json.dumps(value, default=_plain)
+        return _plain(value)
     except TypeError as error:
         problem = Problem("", f"{value!r} is no setting: {error}")
         raise ConfigError([problem], "settings") from error
@@ -631,9 +649,19 @@ def _text(value: object) -> str:
 
 def _plain(value: object) -> Any:
     if isinstance(value, np.generic | np.ndarray):
-        return value.tolist()
+        return _plain(value.tolist())
     if isinstance(value, Path):
         return str(value)
+    if isinstance(value, Mapping):
+        return {str(key): _plain(one) for key, one in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(one) for one in value]
+    if value is None or isinstance(value, bool):
+        return value
+    if isinstance(value, str):
+        return str.__str__(value)  # of an Enum its value
+    if isinstance(value, int | float):
+        return int(value) if isinstance(value, int) else float(value)
     raise TypeError(f"a {type(value).__name__} is no number, text, list or mapping")
 
 
@@ -708,7 +736,7 @@ def _ended(ended: Ended) -> Run:
     was_interrupted = ended.exit_code == EXIT_INTERRUPTED
     early = "interrupted" if was_interrupted else f"see above (exit code {ended.exit_code})"
     reason = facts.get("reason") or f"it has not begun: {early}"
-    place = run_folder.short(ended.folder)
+    place = str(run_folder.from_here(ended.folder))
     next_step = f"; go on by hpcdi.train(resume={place!r})" if facts else ""
     if was_interrupted:
         if facts and hasattr(sys, "ps1"):  # a prompt, a notebook
@@ -716,5 +744,5 @@ def _ended(ended: Ended) -> Run:
         raise KeyboardInterrupt(f"{reason}{next_step}")
     message = f"the run {facts.get('state', 'failed')}: {reason}{next_step}"
     if facts:
-        message += f", logs are in {place}/log"
+        message += f", logs are in {run_folder.short(RunLayout(ended.folder).log_dir)}"
     raise RunError(message, ended.folder, ended.exit_code) from ended.error

@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from hpcdi.commands.options import make_parser
+from hpcdi.commands.output_file import output_file
 from hpcdi.errors import EXIT_DONE
 from hpcdi.run.start import yaml_of
-from hpcdi.store.atomic import write_text
 
 HELP = """\
 Write a configuration of DI-engine (Python with main_config and create_config) as an experiment of
@@ -35,5 +35,6 @@ def main(arguments: Sequence[str]) -> int:
     if options.output is None:
         sys.stdout.write(text)
     else:
-        write_text(Path(options.output), text)
+        with output_file(Path(options.output)) as file:
+            file.write(text.encode())
     return EXIT_DONE

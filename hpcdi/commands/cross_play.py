@@ -56,8 +56,8 @@ def play(layout: RunLayout, shown: Mapping[str, Any], given: argparse.Namespace)
                 "" if status_of(root).is_over else ", its newest policy on disk: the run goes on"
             )
             print_lines([
-                f"{short(root)}: {len(pairs)} pairs of {len(names)} players, {games} games each "
-                f"in all seats, {drawn}, seed {arena.seed}; main is of train "
+                f"{short(root)}: {len(pairs)} pairs of {len(names)} players, {arena.games} games "
+                f"each in all seats, {drawn}, seed {arena.seed}; main is of train "
                 f"iteration {arena.iteration}{going}"
             ])  # fmt: skip
         for one, other in pairs:

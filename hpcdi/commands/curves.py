@@ -14,12 +14,11 @@ from typing import Any, TypeAlias
 
 from hpcdi.commands import trackers
 from hpcdi.commands.options import add_runs, make_parser
+from hpcdi.commands.output_file import output_file
 from hpcdi.commands.run_state import axis_of, runs_of
 from hpcdi.config.load import read_mapping
 from hpcdi.errors import EXIT_DONE, ConfigError, LaunchError
 from hpcdi.run.run_folder import short
-from hpcdi.store.atomic import published
-from hpcdi.store.disk_full import or_refuse
 from hpcdi.store.layout import RunLayout
 from hpcdi.utils.console import escaped
 from hpcdi.utils.curves import COLUMNS, CurvePoint, read_curves, row_of
@@ -126,9 +125,7 @@ def _write(curves: _OfRuns, form: str, output: Path) -> None:
     Raises:
         LaunchError: it cannot be written, or is a run's own.
     """
-    if any(output.resolve() == RunLayout(run).curves_file.resolve() for run in curves):
-        raise LaunchError(f"{output} is the run's own record, and is not overwritten")
-    with or_refuse(short(output)), published(output, fsync=False) as file:
+    with output_file(output, curves) as file:
         file.write(_as_csv(curves).encode() if form == "csv" else _as_parquet(curves))
     points = sum(len(of_curve) for of_run in curves.values() for of_curve in of_run.values())
     say(f"{short(output)}: {counted(points, 'point')} of {counted(len(curves), 'run')}")
@@ -181,5 +178,5 @@ def _lines(curves: _OfRuns) -> Iterator[str]:
             span = f"{min(finite):.4g} to {max(finite):.4g}" if finite else "no finite value"
             yield escaped(
                 f"  {name:{width}}  {values[-1]:>9.4g}  {sparkline(values)}  {span}, "
-                f"{len(points)} points to {axis} {human_count(points[-1].step)}"
+                f"{counted(len(points), 'point')} to {axis} {human_count(points[-1].step)}"
             )

@@ -23,7 +23,7 @@ from hpcdi.commands.saved_policy import LoadedPolicy, find_policy, load_policy
 from hpcdi.dataclass import dataclass
 from hpcdi.env.create import create_env_manager
 from hpcdi.env.manager import EnvManager
-from hpcdi.errors import EXIT_DONE
+from hpcdi.errors import EXIT_DONE, LaunchError
 from hpcdi.league.battle_agent import OPPONENTS, BattleAgent, Players
 from hpcdi.policy.exploration import RandomActor
 from hpcdi.policy.spaces import with_bounds
@@ -53,9 +53,9 @@ Without --episodes it plays as many as the experiment evaluates with, but at lea
 (policy.eval.evaluator.n_episode, else env.evaluator_env_num x evaluator_episode_num). Settings are
 overridden as for `hpcdi train`: env.evaluator_env_num=4. The same seed returns the same figures.
 With --player or --against two players of a league play, in all seats equally often (default: main
-against random, 200 games): main, best, another player that learns, a frozen player, a fixed one, or
-my_module:play; --against also random. --video then films two games, in which each sits first once.
-See `hpcdi league`.
+against random, 200 games; N is rounded up to a multiple of the seats): main, best, another player
+that learns, a frozen player, a fixed one, or my_module:play; --against also random. --video then
+films two games, in which each sits first once. See `hpcdi league`.
 """
 LEAST_EPISODES = 20
 """Fewer say little: an experiment whose evaluations have fewer is evaluated with so many."""
@@ -188,6 +188,9 @@ def played(loaded: LoadedPolicy, episodes: int | None = None) -> EvalResult:
     Args:
         loaded: the policy.
         episodes: None: as many as the experiment evaluates with.
+
+    Raises:
+        LaunchError: they are below 1.
     """
     env_num, n_episode = _sizes(loaded, episodes)
     env_seed, _, players_seed = copy.deepcopy(loaded.seed).spawn(3)
@@ -223,8 +226,15 @@ def _parse(arguments: Sequence[str]) -> argparse.Namespace:
 
 
 def _sizes(loaded: LoadedPolicy, asked: int | None) -> tuple[int, int]:
-    """Returns the numbers of environments and episodes; never more environments than episodes."""
-    n_episode = asked or max(evaluation_goal(loaded.config)[0], LEAST_EPISODES)
+    """Returns the numbers of environments and episodes; never more environments than episodes.
+
+    Raises:
+        LaunchError: fewer episodes than one are asked for.
+    """
+    if asked is not None and asked < 1:
+        raise LaunchError(f"episodes={asked}: an evaluation plays 1 at least")
+    usual = max(evaluation_goal(loaded.config)[0], LEAST_EPISODES)
+    n_episode = usual if asked is None else asked
     return min(loaded.config.env.evaluator_env_num, n_episode), n_episode
 
 

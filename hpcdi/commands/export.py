@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
-import re
 from argparse import Namespace
 from collections.abc import Sequence
 from contextlib import ExitStack
@@ -17,14 +16,13 @@ import numpy as np
 from hpcdi.commands.export_data import DATASETS, add_filters, export_dataset
 from hpcdi.commands.export_played import ProgramActor, mask_of, returns_of, starts_of
 from hpcdi.commands.options import add_policy, at_least, make_parser
+from hpcdi.commands.output_file import output_file
 from hpcdi.commands.saved_policy import LoadedPolicy, find_policy, load_policy
 from hpcdi.config.team import TeamConfig
 from hpcdi.dataclass import dataclass
 from hpcdi.errors import EXIT_DONE, LaunchError, PolicyError, PolicyFileError
 from hpcdi.policy.base import ColumnarActor
 from hpcdi.run.run_folder import short
-from hpcdi.store.atomic import published
-from hpcdi.store.disk_full import or_refuse
 from hpcdi.types import ACTION_MASK, Array, Columns, Leaf, Spaces
 from hpcdi.utils.log import say
 from hpcdi.utils.metrics import human_bytes
@@ -132,8 +130,9 @@ def main(arguments: Sequence[str]) -> int:
     parts = _parts_of(loaded)
     if kind in SOURCES:
         for part in parts:
-            output = part.file_of(given.output, loaded.config.exp_name, SOURCES[kind])
-            _write_source(_prepared(part.loaded, kind), part.loaded, kind, output)
+            title = f"{loaded.config.exp_name}{part.suffix}"
+            output = part.named(given.output)
+            _write_source(_prepared(part.loaded, kind), part.loaded, kind, output, title)
             part.say_players()
         return EXIT_DONE
     _write_programs(parts, loaded, kind, given)
@@ -154,8 +153,7 @@ def _write_programs(
             program = PROGRAMS[kind].trace(module, spaces.observation[0].shape, given.batch)
             name = f"{loaded.config.exp_name}{part.suffix}{FORMATS[kind]}"
             file = _file_of(part.named(given.output), name)
-            files.enter_context(or_refuse(short(file)))
-            out = files.enter_context(published(file))
+            out = files.enter_context(output_file(file))
             out.write(program.data)
             out.flush()
             read_back = PROGRAMS[kind].load(Path(out.name).read_bytes())
@@ -198,12 +196,6 @@ class _Part:
             return output
         file = Path(output)
         return str(file.with_name(f"{file.stem}{self.suffix}{file.suffix}"))
-
-    def file_of(self, output: str | None, title: str, suffix: str) -> str | None:
-        """Returns the file that source code is written to; None: by the experiment's name."""
-        if not self.suffix:
-            return output
-        return str(_file_of(self.named(output), re.sub(r"\W", "_", title) + self.suffix + suffix))
 
     def say_players(self) -> None:
         """Say whom it acts for, and by which number they see who they are."""
@@ -270,19 +262,29 @@ def _inputs(module: object, loaded: LoadedPolicy, given: Columns) -> Columns:
     return {**inputs, **mask_of(given)} if getattr(module, "logits", 0) else inputs
 
 
-def _write_source(module: Any, loaded: LoadedPolicy, language: str, output: str | None) -> None:
-    """Write source files, when what they compile to acts as the policy does."""
+def _write_source(
+    module: Any, loaded: LoadedPolicy, language: str, output: str | None, title: str
+) -> None:
+    """Write source files, when what they compile to acts as the policy does.
+
+    Args:
+        module: the policy, see `hpcdi.policy.networks.Greedy`.
+        loaded: it.
+        language: of the files.
+        output: what -o names.
+        title: names the files where -o names none.
+    """
     from hpcdi.commands.export_source import check, name_of
     from hpcdi.policy.source_code import as_source
 
-    folder, name = name_of(output, loaded.config.exp_name, language)
+    folder, name = name_of(output, title, language)
     files = as_source(module, language, name, f"The policy of {loaded.config.exp_name}")
     drawn = _observations(loaded.spaces, _TRIALS, 0)
     inputs = _from_afar(drawn, loaded)
     flat = [inputs[given].reshape(_TRIALS, -1) for given in module.inputs]
     difference = check(files, name, language, module, np.concatenate(flat, axis=1))
     for file, text in files.items():
-        with or_refuse(short(folder / file)), published(folder / file) as out:
+        with output_file(folder / file) as out:
             out.write(text.encode())
         say(f"  written      {short(folder / file)}, {human_bytes(len(text))}")
     if difference is None:

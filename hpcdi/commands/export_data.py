@@ -19,6 +19,7 @@ from typing import Any
 
 import numpy as np
 
+from hpcdi.commands.output_file import output_file
 from hpcdi.commands.run_state import find_run
 from hpcdi.commands.saved_policy import check_trusted
 from hpcdi.config.load import load
@@ -29,7 +30,7 @@ from hpcdi.env.episode_values import EpisodeValues, registered_spec
 from hpcdi.env.mpi.launch import located
 from hpcdi.errors import EXIT_DONE, LaunchError
 from hpcdi.run.run_folder import short
-from hpcdi.store.atomic import published, temporary_beside
+from hpcdi.store.atomic import temporary_beside
 from hpcdi.store.disk_full import or_refuse
 from hpcdi.store.layout import RunLayout
 from hpcdi.store.minari_file import write_episodes
@@ -103,7 +104,7 @@ def export_dataset(kind: str, options: Namespace) -> int:
     else:
         file = Path(options.output or f"{config.exp_name}{DATASETS[kind]}")
         file = file / f"{config.exp_name}{DATASETS[kind]}" if file.is_dir() else file
-        with or_refuse(short(file)), published(file) as out:
+        with output_file(file) as out:
             _write_parquet(Path(out.name), episodes)
         size, where = file.stat().st_size, short(file)
     took = max(time.monotonic() - began, 1e-9)

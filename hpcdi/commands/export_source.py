@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ctypes
-import re
 import shutil
 import subprocess
 import tempfile
@@ -16,6 +15,7 @@ import torch
 
 from hpcdi.commands.export import SOURCES
 from hpcdi.errors import LaunchError, PolicyFileError
+from hpcdi.policy.source_code import name_from, why_no_name
 from hpcdi.store.disk_full import or_refuse
 from hpcdi.types import Array
 
@@ -32,11 +32,11 @@ def name_of(output: str | None, title: str, language: str) -> tuple[Path, str]:
     """
     place = Path(output) if output is not None else Path()
     if output is None or place.is_dir():
-        return place, re.sub(r"\W", "_", title)
+        return place, name_from(title, language)
     if place.suffix != SOURCES[language]:
         raise LaunchError(f"-o {output}: the file's name must end in {SOURCES[language]}")
-    if not place.stem.isidentifier():
-        raise LaunchError(f"-o {output}: {place.stem!r} names functions: letters, digits and _")
+    if refusal := why_no_name(place.stem, language):
+        raise LaunchError(f"-o {output}: {refusal}")
     return place.parent, place.stem
 
 
@@ -61,7 +61,7 @@ def check(
     source = next(file for file in files if file.endswith(SOURCES[language]))
     with tempfile.TemporaryDirectory() as folder, or_refuse(folder):
         for file, text in files.items():
-            (Path(folder) / file).write_text(text)
+            (Path(folder) / file).write_text(text, encoding="utf-8")
         built = subprocess.run(  # noqa: S603 (our own command line)
             [compiler, "-O2", "-shared", "-fPIC", source, "-o", "policy.so", "-lm"], cwd=folder,
             capture_output=True, text=True, check=False,

@@ -77,7 +77,8 @@ def main(arguments: Sequence[str]) -> int:
         "--games",
         type=at_least(2),
         metavar="N",
-        help=f"with --cross-play: games of each pair (default: {cross_play.GAMES})",
+        help=f"with --cross-play: games of each pair (default: {cross_play.GAMES}), rounded up to "
+        "a multiple of the seats",
     )
     parser.add_argument(
         "--seed",

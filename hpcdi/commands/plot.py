@@ -88,12 +88,14 @@ def lines_of(name: str, bands: Mapping[str, Band], axis: str) -> Iterator[str]:
         axis: what its steps are.
     """
     marks = _MARKS if can_show(_MARKS) else _ASCII_MARKS
-    width = min(shutil.get_terminal_size().columns, _MOST_WIDTH) - _LEFT - 1
     means = np.concatenate([band.mean for band in bands.values()])
     low, high = float(np.nanmin(means)), float(np.nanmax(means))
     span = (high - low) or 1.0
     start = min(float(band.steps[0]) for band in bands.values())
     end = max(float(band.steps[-1]) for band in bands.values())
+    first, last = human_count(int(start)), f"{axis} {human_count(int(end))}"
+    room = min(shutil.get_terminal_size().columns, _MOST_WIDTH) - _LEFT - 1
+    width = max(room, len(first) + 1 + len(last))  # in a narrower terminal lines are broken
     steps = np.linspace(start, end, width if end > start else 1)
     cells = np.full((_HEIGHT, width), " ")
     for mark, band in zip(marks * len(bands), bands.values(), strict=False):
@@ -112,7 +114,6 @@ def lines_of(name: str, bands: Mapping[str, Band], axis: str) -> Iterator[str]:
         label = f"{at[number]:.6g}" if number in at else ""
         yield f"{label:>{_LEFT - 2}} |{''.join(row)}".rstrip()
     yield f"{'':{_LEFT - 2}} +{'-' * width}"
-    first, last = human_count(int(start)), f"{axis} {human_count(int(end))}"
     yield f"{'':{_LEFT}}{first}{last:>{width - len(first)}}"
     for mark, (group, band) in zip(marks * len(bands), bands.items(), strict=False):
         yield f"{mark:>{_LEFT}} {group}: {band.mean[np.isfinite(band.mean)][-1]:.6g} at the end"

@@ -37,7 +37,8 @@ def mount_of(path: Path, mounts: str) -> tuple[str, str, str]:
     best = ("unknown", "", "")
     for line in mounts.splitlines():
         device, escaped, kind, *_ = line.split()
-        point = escaped.encode().decode("unicode_escape")  # a blank is \040
+        # a blank is \040
+        point = re.sub(r"\\([0-7]{3})", lambda octal: chr(int(octal[1], 8)), escaped)
         if path.is_relative_to(point) and len(point) >= len(best[1]):
             best = (kind, point, device)
     return best

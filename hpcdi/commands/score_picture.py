@@ -8,9 +8,8 @@ from typing import Any
 
 import numpy as np
 
+from hpcdi.commands.output_file import output_file
 from hpcdi.league.view import heat_map
-from hpcdi.store.atomic import published
-from hpcdi.store.disk_full import or_refuse
 from hpcdi.types import Array
 
 _CELL, _FONT, _GAP = 36, 13, 6  # pixels
@@ -26,9 +25,9 @@ def write_picture(names: Sequence[str], scores: Array, path: Path) -> None:
         path: of the file.
 
     Raises:
-        LaunchError: it cannot be written.
+        LaunchError: it cannot be written, or is a run's own.
     """
-    with or_refuse(f"the picture {path}"), published(path) as file:
+    with output_file(path) as file:
         _drawn(names, scores).save(file, "PNG")
 
 

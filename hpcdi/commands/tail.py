@@ -139,4 +139,5 @@ def _nothing(options: argparse.Namespace) -> str:
     if not ranks:
         return f"no rank has written to {folder} yet; -f waits for the first line"
     wanted = ", ".join(map(str, sorted(options.rank)))
-    return f"there is no log of rank {wanted} in {folder}; it has ranks {ranks[0]} to {ranks[-1]}"
+    there = f"ranks {ranks[0]} to {ranks[-1]}" if len(ranks) > 1 else f"rank {ranks[0]} alone"
+    return f"there is no log of rank {wanted} in {folder}; it has {there}"

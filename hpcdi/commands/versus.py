@@ -76,6 +76,7 @@ def play(given: argparse.Namespace) -> int:
                 f"{count} pictures of 2 games: in the first seat {name} has {ends[0]}, then "
                 f"{against} has {ends[1]}"
             )
+        more = f" (not {games}, for all seats equally often)" if arena.games != games else ""
     if given.json:
         figures = {
             "player": name, "against": against, **result.figures(),
@@ -89,7 +90,7 @@ def play(given: argparse.Namespace) -> int:
         f"{name} (train iteration {arena.iteration}) against {against}, without exploration, "
         "in all seats"
     )
-    say(f"  games        {result.games}: {wins} won, {draws} drawn, {losses} lost")
+    say(f"  games        {result.games}: {wins} won, {draws} drawn, {losses} lost{more}")
     say(f"  score        {result.score:.3f} ± {spread_text(result.std_error, 3)}")
     say(f"  mean return  {human_return(float(result.own.mean()))}")
     if video is not None:
@@ -183,6 +184,15 @@ class PartlyRandom:
         return chosen
 
 
+def _env_num(most: int, games: int, seats: int) -> int:
+    """Returns in how many environments all games are played, with equal shares of the seats."""
+    return next(
+        count
+        for count in range(min(most, games), 0, -1)
+        if games % count == 0 and (count % seats == 0 or games // count % seats == 0)
+    )
+
+
 def frozen(loaded: LoadedPolicy, seed: np.random.SeedSequence, image: PolicyImage) -> Actor:
     """Returns what acts by the parameters of an image, without exploration.
 
@@ -202,7 +212,7 @@ class Arena(Closing):
     Args:
         root: the run folder.
         given: ``config``, ``override``, ``seed`` and ``trust`` of the command line.
-        games: of two players.
+        games: of two players; rounded up, so that each sits in all seats equally often.
         name: of a player that has a policy: its configuration holds for the others.
         is_filmed: make an environment that can be filmed, too.
         random_share: of the policies' actions, which are drawn at random.
@@ -240,10 +250,11 @@ class Arena(Closing):
             raise LaunchError(
                 f"{short(root)} has an environment of one player or team; leave --against out"
             )
-        most = min(config.env.evaluator_env_num, games)
-        env_num = next(count for count in range(most, 0, -1) if games % count == 0)
+        self.games = -(-games // self.players) * self.players
+        """Of two players."""
+        env_num = _env_num(config.env.evaluator_env_num, self.games, self.players)
         env = dataclasses.replace(
-            config.env, evaluator_env_num=env_num, evaluator_episode_num=games // env_num
+            config.env, evaluator_env_num=env_num, evaluator_episode_num=self.games // env_num
         )
         envs, films, loops, self._acts = self._loaded.seed.spawn(4)
         if is_filmed:

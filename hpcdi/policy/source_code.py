@@ -8,7 +8,10 @@ discrete actions. Convolutions and memories have no such form.
 
 from __future__ import annotations
 
+import inspect
+import math
 import operator
+import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
 
@@ -24,6 +27,7 @@ from hpcdi.types import Array
 _ROOM = 1 << 32
 """A number is buffer * _ROOM + place, so that torch itself can move numbers around."""
 _PER_LINE = 4
+_NAME = r"[A-Za-z]\w*"
 _NO_FORM = "has no form in C or Fortran: export it to torch or ONNX"
 
 _MOVES = (
@@ -55,6 +59,19 @@ _EACH: dict[str, tuple[str, str]] = {
     ),
 }
 """Of numbers one by one: name -> in C, in Fortran."""
+_C_NUMBERS = ("", "INFINITY", "-INFINITY", "NAN")
+_FORTRAN_NUMBERS = ("_dp", "infinity", "minus_infinity", "nan")
+"""End of a number; names of the infinite ones, and of none."""
+_FORTRAN_BITS = {
+    "infinity": "7FF0000000000000",
+    "minus_infinity": "FFF0000000000000",
+    "nan": "7FF8000000000000",
+}
+_FORTRAN_WORDS = (
+    *("dp", "observation", "action", "kind", "int", "transfer", "selected_int_kind"),
+    *("matmul", "reshape", "sum", "maxval", "maxloc", *_FORTRAN_BITS),
+    *{word for _, text in _EACH.values() for word in re.findall(r"[a-z]\w+", text)},
+)
 
 
 @dataclass(frozen=True)
@@ -66,16 +83,24 @@ class _Computed:
 
 @dataclass(frozen=True)
 class Operand:
-    """What a statement reads: a buffer, an array of constants, or one constant."""
+    """What a statement reads: a buffer or an array of constants, by its name; or one constant."""
 
-    name: str
-    is_array: bool = True
+    name: str = ""
+    number: float = 0.0
 
 
 class Language(Protocol):
-    """Writes statements."""
+    """Writes statements.
+
+    Attributes:
+        suffix: of its files.
+        own: names that its files have already, as a pattern.
+        longest: name of a policy.
+    """
 
     suffix: str
+    own: str
+    longest: int
 
     def constant(self, name: str, numbers: Array) -> None:
         """An array of constants [n], or a matrix [rows, columns]."""
@@ -119,11 +144,33 @@ def as_source(
         title: what it is, for a comment.
 
     Raises:
-        PolicyError: it computes something that has no such form.
+        PolicyError: it computes something that has no such form; or the name is none.
     """
     if language not in LANGUAGES:
         raise PolicyError(f"there is no language {language!r}; there are {', '.join(LANGUAGES)}")
+    if refusal := why_no_name(name, language):
+        raise PolicyError(refusal)
     return _Translation(module, LANGUAGES[language]()).files(name, title or name)
+
+
+def why_no_name(name: str, language: str) -> str:
+    """Returns why a policy's functions cannot have a name; empty: they can."""
+    kind = LANGUAGES[language]
+    what = f"{name!r} names {language.capitalize()} functions"
+    if not re.fullmatch(_NAME, name, re.ASCII):
+        return f"{what}: a letter from a to z, then letters, digits and _"
+    if len(name) > kind.longest:
+        return f"{what}: {kind.longest} letters at most"
+    if re.fullmatch(kind.own, name, re.IGNORECASE):
+        return f"{what}, and the file has that name already: choose another one"
+    return ""
+
+
+def name_from(title: str, language: str) -> str:
+    """Returns a name for a policy's functions that is like a title."""
+    kind = LANGUAGES[language]
+    name = re.sub(r"\W", "_", title, flags=re.ASCII)[: kind.longest]
+    return f"policy_{name}"[: kind.longest] if why_no_name(name, language) else name
 
 
 class _Translation:
@@ -197,6 +244,13 @@ class _Translation:
             return self._moved(name, node, args)
         rule: Callable[..., Any] | None = getattr(self, f"_{name.lstrip('_')}", None)
         if rule is not None:
+            try:
+                inspect.signature(rule).bind(*args, **node.kwargs)
+            except TypeError:
+                how = [*args[1:], *(f"{key}={value}" for key, value in node.kwargs.items())]
+                raise PolicyError(
+                    f"a policy that computes {name!r} with {how} {_NO_FORM}"
+                ) from None
             return rule(*args, **node.kwargs)
         if name in _EACH:
             return self._each(name, args, node.kwargs)
@@ -242,7 +296,7 @@ class _Translation:
         """A new buffer's numbers."""
         size = int(np.prod(shape))
         self._language.buffer(name, size)
-        return _Computed(self._placed(name, size).reshape(*shape))
+        return _Computed(self._placed(name, size).reshape(tuple(shape)))
 
     def _whole(self, codes: Tensor) -> str:
         """Returns the name of a buffer with just these numbers, in order; copies where need be."""
@@ -286,7 +340,7 @@ class _Translation:
             return Operand(self._whole(value.codes.expand(*shape)))
         tensor = torch.as_tensor(value).double()
         if tensor.numel() == 1:
-            return Operand(repr(float(tensor)), is_array=False)
+            return Operand(number=float(tensor))
         name = self._new("c")
         self._language.constant(name, tensor.expand(*shape).numpy().ravel())
         return Operand(name)
@@ -314,6 +368,7 @@ class _Translation:
 
     def _reduced(self, how: str, value: Any, dims: Any, keeps: bool) -> _Computed:
         codes = value.codes
+        dims = range(codes.ndim) if dims is None or dims == [] else dims  # of all numbers
         dims = sorted(dim % codes.ndim for dim in ([dims] if isinstance(dims, int) else dims))
         kept = [dim for dim in range(codes.ndim) if dim not in dims]
         rows = int(np.prod([codes.shape[dim] for dim in kept]))
@@ -324,16 +379,16 @@ class _Translation:
         self._language.reduce(out, source, how, (rows, codes.numel() // rows))
         return made
 
-    def _mean(self, value: object, dims: object, keepdim: bool = False) -> _Computed:
+    def _mean(self, value: object, dims: object = None, keepdim: bool = False) -> _Computed:
         return self._reduced("mean", value, dims, keepdim)
 
-    def _sum(self, value: object, dims: object, keepdim: bool = False) -> _Computed:
+    def _sum(self, value: object, dims: object = None, keepdim: bool = False) -> _Computed:
         return self._reduced("sum", value, dims, keepdim)
 
-    def _amax(self, value: object, dims: object, keepdim: bool = False) -> _Computed:
+    def _amax(self, value: object, dims: object = None, keepdim: bool = False) -> _Computed:
         return self._reduced("amax", value, dims, keepdim)
 
-    def _argmax(self, value: object, dim: int, keepdim: bool = False) -> _Computed:
+    def _argmax(self, value: object, dim: object = None, keepdim: bool = False) -> _Computed:
         return self._reduced("argmax", value, dim, keepdim)
 
     def _constant_pad_nd(self, given: Any, pad: Sequence[int], value: float = 0.0) -> _Computed:
@@ -379,10 +434,17 @@ def _lines(numbers: Sequence[str], indent: str, end: str = "") -> str:
     return f",{end}\n".join(indent + part for part in parts)
 
 
+def _number(number: float, end: str, infinity: str, minus_infinity: str, none: str) -> str:
+    """Returns a constant as a language writes it."""
+    if math.isfinite(number):
+        return f"{float(number)!r}{end}"
+    return none if math.isnan(number) else infinity if number > 0 else minus_infinity
+
+
 class C:
     """Writes C99."""
 
-    suffix = ".c"
+    suffix, own, longest = ".c", "(?!)", 200
 
     def __init__(self) -> None:
         self._constants: list[str] = []
@@ -391,7 +453,7 @@ class C:
 
     def constant(self, name: str, numbers: Array) -> None:
         """See `Language.constant`."""
-        text = _lines([repr(float(number)) for number in numbers.ravel()], "    ")
+        text = _lines([_number(number, *_C_NUMBERS) for number in numbers.ravel()], "    ")
         self._constants.append(f"static const double {name}[{numbers.size}] = {{\n{text}}};\n")
 
     def buffer(self, name: str, size: int) -> None:
@@ -408,7 +470,10 @@ class C:
 
     def each(self, out: str, size: int, name: str, operands: Sequence[Operand]) -> None:
         """See `Language.each`."""
-        words = [f"{one.name}[i]" if one.is_array else f"({one.name})" for one in operands]
+        words = [
+            f"{one.name}[i]" if one.name else f"({_number(one.number, *_C_NUMBERS)})"
+            for one in operands
+        ]
         self._each_of(size, f"{out}[i] = {_EACH[name][0].format(*words)};")
 
     def reduce(self, out: str, given: str, how: str, size: tuple[int, int]) -> None:
@@ -510,7 +575,8 @@ static double argmax(const double *x, int size)
 class Fortran:
     """Writes Fortran 2008."""
 
-    suffix = ".f90"
+    suffix, own = ".f90", "|".join((r"[bchw]\d+", *_FORTRAN_WORDS))
+    longest = 63 - len("_observations")
 
     def __init__(self) -> None:
         self._constants: list[str] = []
@@ -523,7 +589,7 @@ class Fortran:
         lines = [f"    real(dp) :: {name}({shape})"]
         for row, part in enumerate(np.atleast_2d(numbers)):
             column = ":" if numbers.ndim == 1 else f":, {row + 1}"
-            words = _lines([_fortran(float(number)) for number in part], "        ", " &")
+            words = _lines([_number(number, *_FORTRAN_NUMBERS) for number in part], " " * 8, " &")
             lines.append(f"    data {name}({column}) / &\n{words} /")
         self._constants.append("\n".join([*lines, ""]))
 
@@ -547,7 +613,7 @@ class Fortran:
     def each(self, out: str, size: int, name: str, operands: Sequence[Operand]) -> None:
         """See `Language.each`."""
         words = [
-            f"{one.name}(:{size})" if one.is_array else f"({_fortran(float(one.name))})"
+            f"{one.name}(:{size})" if one.name else f"({_number(one.number, *_FORTRAN_NUMBERS)})"
             for one in operands
         ]
         self._body.append(f"        {out} = {_EACH[name][1].format(*words)}")
@@ -568,6 +634,12 @@ class Fortran:
         """See `Language.text`."""
         buffers = "".join(f"        real(dp) :: {buffer}\n" for buffer in self._buffers)
         body, constants = "\n".join(self._body), "\n".join(self._constants)
+        infinite = "".join(
+            f"    real(dp), parameter :: {word} = &\n"
+            f"        transfer(int(z'{bits}', selected_int_kind(18)), 1.0_dp)\n"
+            for word, bits in _FORTRAN_BITS.items()
+            if re.search(rf"\b{word}\b", constants + body)
+        )
         return {
             f"{name}.f90": f"""\
 ! {title}. Written by hpcdi.
@@ -578,7 +650,7 @@ module {name}
 
     integer, parameter :: dp = kind(1.0d0)
     integer, parameter, public :: {name}_observations = {sizes[0]}, {name}_actions = {sizes[1]}
-
+{infinite}
 {constants}
 contains
 
@@ -594,8 +666,4 @@ end module
         }
 
 
-def _fortran(number: float) -> str:
-    return f"{number!r}_dp"
-
-
-LANGUAGES: dict[str, Callable[[], Language]] = {"c": C, "fortran": Fortran}
+LANGUAGES: dict[str, type[C | Fortran]] = {"c": C, "fortran": Fortran}

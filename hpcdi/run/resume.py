@@ -96,13 +96,14 @@ def config_of(request: RunRequest) -> str:
         LaunchError: the command line names none, or the folder holds no run.
     """
     if request.resume is not None:
+        name = run_folder.short(Path(request.resume))
         if not run_folder.read(Path(request.resume)).get("placement"):
             layout = RunLayout(Path(request.resume))
             if layout.submit_file.exists():
                 raise LaunchError(
-                    f"the run in {request.resume} has not begun: `hpcdi status {request.resume}` "
-                    f"says how its job is; sbatch {layout.submit_dir / 'job.sbatch'} submits "
-                    "another one"
+                    f"the run in {name} has not begun: `hpcdi status {name}` says how its job is; "
+                    f"sbatch {run_folder.short(layout.submit_dir / 'job.sbatch')} submits another "
+                    "one"
                 )
             damage = run_folder.damage_of(layout)
             if damage:
@@ -116,8 +117,8 @@ def config_of(request: RunRequest) -> str:
         if change:
             raise LaunchError(
                 f"{layout.config_file} is not as the run wrote it: {change}. If you have changed "
-                f"it, name it: --resume {request.resume} {layout.config_file}; else --resume "
-                f"{request.resume} FILE, with the experiment that the run was started with"
+                f"it, name it: --resume {name} {run_folder.short(layout.config_file)}; else "
+                f"--resume {name} FILE, with the experiment that the run was started with"
             )
         return request.config or str(layout.config_file)
     if request.config is None:
@@ -276,9 +277,9 @@ def changes(request: RunRequest, config: ExperimentConfig) -> list[str]:
 
 def _check_same(layout: RunLayout, config: ExperimentConfig) -> None:
     """Check that the run of a folder is the experiment that is asked for."""
-    path = run_folder.short(layout.root)
-    differ = differences(_config_in(path), to_mapping(config), (*SAME, *BINDING))
+    differ = differences(_config_in(str(layout.root)), to_mapping(config), (*SAME, *BINDING))
     if differ:
+        path = run_folder.short(layout.root)
         raise LaunchError(
             "\n  - ".join([f"{path} holds a run of another experiment:", *map(str, differ)])
             + "\n  Choose another --run-dir, or resume that run, with changes if you want some: "

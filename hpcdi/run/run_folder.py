@@ -321,10 +321,15 @@ def now_text() -> str:
     return time.strftime(_TIME_FORMAT)
 
 
-def short(path: Path) -> str:
-    """Returns a path as a person would type it from here, in a shell."""
+def from_here(path: Path) -> Path:
+    """Returns a path from the current folder, if it lies below it."""
     here = Path.cwd()
-    return shlex.quote(str(path.relative_to(here) if path.is_relative_to(here) else path))
+    return path.relative_to(here) if path.is_relative_to(here) else path
+
+
+def short(path: Path) -> str:
+    """Returns a path as a person would type it from here, in a shell: for messages alone."""
+    return shlex.quote(str(from_here(path)))
 
 
 def versions() -> dict[str, str]:

@@ -10,9 +10,10 @@ import pytest
 
 from fakes.videos import decode_mp4
 from hpcdi.cli import main
-from hpcdi.commands.versus import Result
+from hpcdi.commands.versus import Result, _env_num
 from hpcdi.config.league import LeagueConfig
 from hpcdi.config.load import dump
+from hpcdi.league.battle_agent import in_turn
 from hpcdi.league.league import League, frozen_file, name_of_frozen
 from hpcdi.league.view import LeagueView, heat_map, scores_of, shown_of
 from hpcdi.policy.create import create_policy
@@ -172,7 +173,7 @@ def test_an_error_that_is_not_known_is_in_no_mean(
     del shown.players["main_000002"]
     LeagueView(RunLayout(run_dir).league_file, None).refresh(shown, 50_000, 0.0)
     play = ["league", str(run_dir), "--cross-play", "env.evaluator_env_num=1", "--games"]
-    assert main([*play, "3"]) == 0
+    assert main([*play, "2"]) == 0
     printed = capsys.readouterr().out
     rows = [row.split() for row in printed.splitlines()[2:5]]
     assert [row[-2].partition("±")[2] for row in rows] == ["?"] * 3
@@ -186,8 +187,22 @@ def test_an_error_that_is_not_known_is_in_no_mean(
 def test_the_error_of_one_game_a_seat_is_not_known(
     run_dir: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert main(["eval", str(run_dir), "--player", "main_000001", "--games", "3"]) == 0
+    assert main(["eval", str(run_dir), "--player", "main_000001", "--games", "2"]) == 0
     assert " ± ?\n" in capsys.readouterr().out
+
+
+def test_all_seats_have_equally_many_games(
+    run_dir: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["eval", str(run_dir), "--player", "main_000001", "--games", "3"]) == 0
+    printed = capsys.readouterr().out
+    assert "  games        4: " in printed
+    assert "lost (not 3, for all seats equally often)\n" in printed
+    assert " ± ?\n" not in printed
+    for most, games, seats in ((8, 200, 2), (8, 6, 2), (2, 4, 4), (5, 12, 3), (8, 60, 6)):
+        env_num = _env_num(most, games, seats)
+        at = [in_turn(env, n, seats) for env in range(env_num) for n in range(games // env_num)]
+        assert np.bincount(at).tolist() == [games // seats] * seats, (most, games, seats)
 
 
 def test_a_copy_that_is_weaker_than_the_one_before_is_named(

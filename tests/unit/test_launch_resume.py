@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 import shutil
 import zlib
 from collections.abc import Mapping
@@ -154,6 +155,20 @@ def test_another_experiment_is_not_gone_on_with(run: Path) -> None:
         line.mode(SLURM)
     assert "\n  - seed: 0 in the run, 1 now" in str(caught.value)
     assert "\n  - policy.nstep: 5 in the run, 2 now" in str(caught.value)
+
+
+@pytest.mark.parametrize(("name", "quoted"), [("a b", "'a b'"), ("ü", "'ü'"), ("(it's)", None)])
+def test_a_folder_whose_name_a_shell_quotes_is_gone_on_with(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, quoted: str | None
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    path = tmp_path / name
+    take(Line(run_dir=str(path)), StartMode.NEW)
+    reach(path, 10, 100)
+    assert Line(run_dir=name).mode(SLURM) is StartMode.RESUME
+    with pytest.raises(LaunchError, match="holds a run of another experiment") as caught:
+        Line(overrides=("seed=1",), run_dir=name).mode(SLURM)
+    assert f"--resume {quoted or shlex.quote(name)} key=value" in str(caught.value)
 
 
 def test_a_configuration_beside_resume_is_compared_key_by_key(run: Path, tmp_path: Path) -> None:

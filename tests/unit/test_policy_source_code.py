@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import shutil
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import pytest
+import torch
 
 from hpcdi.commands.export_source import check, name_of
 from hpcdi.errors import LaunchError, PolicyError, PolicyFileError
@@ -60,6 +61,76 @@ def test_what_is_compiled_acts_as_the_policy(
     difference = check(files, "act_well", language, module, observations)
     assert difference is not None
     assert difference <= 1e-6
+
+
+class _Odd(torch.nn.Module):
+    """Clamps that bound nothing, and figures of all numbers at once."""
+
+    inputs: ClassVar = {"observation": (3,)}
+    output_names = ("action",)
+
+    def forward(self, observation: torch.Tensor) -> tuple[torch.Tensor]:
+        infinite = float("inf")
+        clamped = observation.maximum(torch.tensor([-infinite, -1.0, -infinite])).clamp(
+            max=infinite
+        )
+        figures = [clamped.mean(), clamped.sum(), clamped.amax()]
+        return (torch.cat([clamped, torch.stack(figures)[None]], 1),)
+
+
+@pytest.mark.parametrize("language", ["c", "fortran"])
+def test_infinite_bounds_and_figures_of_all_numbers_have_a_form(language: str) -> None:
+    """`inf` and `inf_dp` did not compile; a mean without axes was a TypeError."""
+    if HAS[language] is None:
+        pytest.skip(f"NO COMPILER FOR {language}: its source code is not tested here")
+    files = as_source(_Odd(), language, "act_well")
+    observations = np.random.default_rng(0).normal(size=(1, 3)).astype(np.float32)
+    difference = check(files, "act_well", language, _Odd(), observations)
+    assert difference is not None
+    assert difference <= 1e-6
+    low = [-float("inf"), -2.0, -float("inf")]
+    bounds = {"action_low": low, "action_high": [float("inf"), 1.0, 2.0]}
+    module = module_of("ppo", model={"obs_shape": 5, **CONTINUOUS, **bounds})
+    files = as_source(module, language, "act_well")
+    observations = np.random.default_rng(0).normal(size=(8, 5)).astype(np.float32)
+    assert check(files, "act_well", language, module, observations) is not None
+
+
+def test_arguments_without_a_form_are_refused() -> None:
+    module = _Odd()
+    module.forward = lambda seen: (seen.mean(1, dtype=torch.float64)[:, None],)  # type: ignore[method-assign]
+    with pytest.raises(PolicyError, match=r"computes 'mean' with .*dtype=.* has no form"):
+        as_source(module, "c")
+
+
+def test_names_are_those_that_the_language_takes(tmp_path: Path) -> None:
+    for language, suffix in (("c", ".c"), ("fortran", ".f90")):
+        assert name_of(None, "2048_dqn", language)[1] == "policy_2048_dqn"
+        assert name_of(str(tmp_path), "müller-ü", language) == (tmp_path, "m_ller__")
+        for name in ("_a", "2048", "ü", "a b", "x" * 201):
+            with pytest.raises(LaunchError, match=rf"-o .*{suffix}: .* names .* functions: "):
+                name_of(f"{name}{suffix}", "run", language)
+            with pytest.raises(PolicyError, match=" names "):
+                as_source(module_of("dqn"), language, name)
+    assert name_of("dp.c", "run", "c")[1] == "dp"
+    for name in ("dp", "H3", "exp", "Observation", "merge", "nan"):
+        with pytest.raises(LaunchError, match="has that name already: choose another one"):
+            name_of(f"{name}.f90", "run", "fortran")
+        assert name_of(None, name, "fortran")[1] == f"policy_{name}"
+    long = name_of(None, "x" * 90, "fortran")[1]
+    assert len(f"{long}_observations") == 63
+
+
+def test_compilers_get_utf_8_whatever_the_locale(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("hpcdi.commands.export_source.Path.write_text", _write_ascii)
+    if HAS["c"] is not None:
+        module = module_of("sac")
+        files = as_source(module, "c", "well", "The policy of ü")
+        assert check(files, "well", "c", module, np.ones((1, 5), np.float32)) is not None
+
+
+def _write_ascii(self: Path, text: str, encoding: str = "ascii") -> int:
+    return self.write_bytes(text.encode(encoding))
 
 
 @pytest.mark.skipif(HAS["c"] is None, reason="NO C COMPILER: source code is not tested here")

@@ -585,7 +585,8 @@ def over_hosts(parts: Mapping[str, Finding]) -> Finding:
         by_text.setdefault(part.found, []).append(host)
     texts = [f"{found} on {hosts_text(hosts)}" for found, hosts in by_text.items()]
     if len(texts) > _NAMED:
-        texts = [*texts[:_NAMED], f"and so on {len(grave) - _NAMED} more hosts"]
+        named = sum(map(len, [*by_text.values()][:_NAMED]))
+        texts = [*texts[:_NAMED], f"and so on {counted(len(grave) - named, 'more host')}"]
     advice = ". ".join(dict.fromkeys(part.advice for part in grave.values()))
     return Finding(gravest, "; ".join(texts), advice)
 

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import argparse
+import math
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 
 from hpcdi.commands.options import add_runs, make_parser
+from hpcdi.commands.output_file import output_file
 from hpcdi.commands.report.page import charts_of, page_of
 from hpcdi.commands.report.runs import grouped, read_run, runs_in
 from hpcdi.commands.run_state import runs_of
-from hpcdi.errors import EXIT_DONE, LaunchError
+from hpcdi.errors import EXIT_DONE
 from hpcdi.utils.metrics import human_bytes
 
 HELP = """\
@@ -33,11 +35,12 @@ def main(arguments: Sequence[str]) -> int:
     """Run the command; returns the exit code."""
     options = parse(arguments)
     groups = grouped([read_run(folder) for folder in options.runs])
-    write_file(options.output, page_of(groups, options.against))
+    page = page_of(groups, options.against)
+    write_file(options.output, page)
     if options.plots is not None:
         for name, chart in charts_of(groups, options.against).items():
             write_file(options.plots / f"{name.replace('/', '_')}.svg", chart)
-    size = human_bytes(options.output.stat().st_size)
+    size = human_bytes(len(page.encode()))
     sys.stdout.write(f"{options.output}: {runs_in(groups)}, {size}\n")
     return EXIT_DONE
 
@@ -66,19 +69,19 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
 def _score(text: str) -> tuple[str, float]:
     name, _, score = text.rpartition("=")
     try:
-        return name or "published", float(score)
+        value = float(score)
     except ValueError:
-        raise argparse.ArgumentTypeError(f"{text!r} is not NAME=SCORE") from None
+        value = math.nan
+    if not math.isfinite(value):
+        raise argparse.ArgumentTypeError(f"must be NAME=SCORE, with a finite score, not {text!r}")
+    return name or "published", value
 
 
 def write_file(path: Path, text: str) -> None:
     """Write a text, and the folders above it.
 
     Raises:
-        LaunchError: it cannot be written.
+        LaunchError: it cannot be written, or is a run's own.
     """
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(text, encoding="utf-8")
-    except OSError as error:
-        raise LaunchError(f"{path} cannot be written: {error.strerror or error}") from error
+    with output_file(path) as file:
+        file.write(text.encode())

@@ -24,6 +24,7 @@ SCORE = "curves/evaluation_return"
 """The curve whose last point is a run's score."""
 _NAMES = frozenset({"exp_name", "seed"})
 """Settings in which runs of one group may differ."""
+_UNREAD = "whose config.yaml is missing or damaged"
 
 
 @dataclass(frozen=True)
@@ -120,11 +121,15 @@ def read_run(folder: Path) -> Run:
 
 
 def grouped(runs: Sequence[Run]) -> list[Group]:
-    """Returns the runs by their settings, groups in the order of their first runs."""
+    """Returns the runs by their settings, groups in the order of their first runs.
+
+    Each run whose settings cannot be read is a group of its own.
+    """
     groups: dict[str, list[Run]] = {}
     for run in runs:
         same = {n: v for n, v in run.settings.items() if n not in _NAMES}
-        groups.setdefault(repr(sorted(same.items())), []).append(run)
+        key = repr(sorted(same.items())) if run.settings else f"{_UNREAD} {run.folder}"
+        groups.setdefault(key, []).append(run)
     firsts = [members[0] for members in groups.values()]
     names = [_name(run, differing(firsts)) for run in firsts]
     doubled = {name for name, count in Counter(names).items() if count > 1}
@@ -141,7 +146,11 @@ def runs_in(groups: Sequence[Group]) -> str:
 
 
 def differing(runs: Sequence[Run]) -> list[str]:
-    """Returns the settings that are not the same in all runs, but for names and seeds."""
+    """Returns the settings that are not the same in all runs, but for names and seeds.
+
+    Runs whose settings cannot be read do not count.
+    """
+    runs = [run for run in runs if run.settings]
     names = dict.fromkeys(name for run in runs for name in run.settings)
     return [
         name
@@ -158,4 +167,6 @@ def said(setting: object) -> str:
 def _name(run: Run, names: Sequence[str]) -> str:
     shown = [f"{n.rpartition('.')[2]}={said(run.settings[n])}" for n in names if n in run.settings]
     experiment = str(run.facts.get("exp_name") or run.folder.parent.name)
+    if not run.settings:
+        return f"{experiment}, {_UNREAD}"
     return ", ".join(shown[:4]) or experiment

@@ -41,14 +41,20 @@ def band_of(curves: Sequence[Sequence[CurvePoint]]) -> Band:
 
     Between its points a curve is a straight line; it ends with its last one. Where some have ended
     the mean is of the others, and the interval of these; as soon as half of them have, it ends: the
-    few that go on are those that were slow to learn.
+    few that go on are those that were slow to learn. Where at no step more than half of them are
+    there, it is over all steps, and a curve of one point has its value at each of them.
 
     Args:
         curves: each at least one point, by step.
     """
     most = len(curves) // 2
     start = sorted(points[0].step for points in curves)[most]
-    end = max(start, sorted(points[-1].step for points in curves)[len(curves) - 1 - most])
+    end = sorted(points[-1].step for points in curves)[len(curves) - 1 - most]
+    there = sum(points[0].step <= start <= points[-1].step for points in curves)
+    is_apart = end <= start and there <= most
+    if is_apart:
+        start = min(points[0].step for points in curves)
+        end = max(points[-1].step for points in curves)
     steps = np.linspace(start, end, GRID)
     rows = np.full((len(curves), GRID), np.nan)
     for row, points in zip(rows, curves, strict=True):
@@ -57,6 +63,8 @@ def band_of(curves: Sequence[Sequence[CurvePoint]]) -> Band:
         for step, value in ((at[-1], values[-1]), (at[0], values[0])):  # between points of the grid
             if start <= step <= end:
                 row[np.abs(steps - step).argmin()] = value
+        if is_apart and len(points) == 1:
+            row[:] = values[0]
     chosen = _resampled(len(curves))
     with np.errstate(invalid="ignore"):
         counts = np.isfinite(rows)

@@ -164,12 +164,13 @@ def _start(arguments: Sequence[str]) -> int:
     _check_where(parser, options)
     if options.pbt and not (options.local or options.pack):
         parser.error("--pbt goes with --local or --pack: runs of an array job know no others")
-    if options.sweep_dir is not None:
-        run_folder.check_free(Path(options.sweep_dir))
     settings = [*options.setting, *settings_of(options)]
     sweep, experiments = make(
         options.config, settings, options.ranks, options.array_parallelism, serial=options.serial
     )
+    if options.sweep_dir is not None:
+        run_folder.check_free(Path(options.sweep_dir))
+        sweep = replace(sweep, root=Path(options.sweep_dir).absolute())
     if options.pbt:
         population = population_of(sweep, experiments, options.pbt, options.pbt_share)
         sweep = replace(sweep, population=population)

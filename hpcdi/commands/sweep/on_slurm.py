@@ -13,7 +13,7 @@ from hpcdi.config.load import load
 from hpcdi.config.schema import SlurmConfig
 from hpcdi.errors import LaunchError
 from hpcdi.run import slurm_queue
-from hpcdi.run.run_folder import short
+from hpcdi.run.run_folder import from_here
 from hpcdi.store.atomic import write_text
 from hpcdi.store.disk_full import or_refuse
 from hpcdi.utils.metrics import ranges
@@ -95,7 +95,7 @@ def check(sweep: Sweep, job: BatchJob) -> None:
 
 def command_to_submit(sweep: Sweep, indices: Sequence[int], job: BatchJob) -> list[str]:
     """Returns sbatch's command line for some runs of a sweep."""
-    return ["sbatch", *_array(sweep, indices, job), str(short(job.script))]
+    return ["sbatch", *_array(sweep, indices, job), str(from_here(job.script))]
 
 
 def _array(sweep: Sweep, indices: Sequence[int], job: BatchJob) -> list[str]:

@@ -105,7 +105,9 @@ def explored(value: str, space: Space, rng: np.random.Generator) -> str:
         return value
     moved = number * factor
     is_whole = all(isinstance(listed, int) for listed in finite)
-    if is_whole:
+    if is_whole and number == 0:  # no factor moves it
+        moved = 1 if factor > 1 else -1
+    elif is_whole:
         moved = math.ceil(moved) if moved > number else math.floor(moved)
     moved = min(max(moved, min(finite)), max(finite))
     return str(moved) if is_whole else f"{moved:.6g}"
