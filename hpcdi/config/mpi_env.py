@@ -126,6 +126,8 @@ class MpiEnvConfig(NamedEnvConfig):
     def _problems_of_program(self) -> Iterator[Problem]:
         if self.coupling and self.is_class:
             yield Problem("coupling", "is for a program")
+        if self.coupling and self.states:
+            yield Problem("states", "are not told to a coupling: give it what it needs by kwargs")
         if not self.is_class:
             for name in ("observation", "action"):
                 if not (self.coupling or getattr(self, name).count):

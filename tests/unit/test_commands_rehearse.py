@@ -119,6 +119,14 @@ def test_what_fails_only_beside_others_is_said_with_its_cause() -> None:
     assert "licence server: too many clients" in row.found
 
 
+def test_a_warning_of_the_run_is_another_one_if_it_says_something_else() -> None:
+    compiled, spaces = load_experiment(PPO, ["env.import_names=[]"])
+    alone, run = Alone(warnings=["environment 0: drops 1.5 frames"]), AsARun()
+    run.warnings = ["environment 3: drops -2e-05 frames", "environment 3: is retired"]
+    found = dict(findings(Facts(compiled.config, spaces, 4, alone, run)))["as a run"].found
+    assert found == "environment 3: is retired"
+
+
 def test_slow_steps_shorten_what_is_compared_of_a_seed() -> None:
     """100 steps, twice, were taken whatever they took: a slow environment 'hangs'."""
     compiled, _ = load_experiment(PPO, ["env.env_id=CartPole-v1", "env.import_names=[]"])

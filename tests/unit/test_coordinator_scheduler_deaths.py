@@ -29,6 +29,7 @@ from hpcdi.comm.messages import (
     WorkerFailed,
 )
 from hpcdi.config.schema import SurvivalConfig
+from hpcdi.errors import EXIT_REQUEUE
 from hpcdi.roles.coordinator.scheduler import Outcome, Phase
 from hpcdi.roles.coordinator.snapshots import SnapshotClock
 from hpcdi.roles.coordinator.workers import Order
@@ -206,6 +207,21 @@ def test_the_other_learners_form_their_group_anew() -> None:
     assert again == Order(2, Regroup(2, (2,), ("host",)))
     group.hear(2, RankLost())
     assert "it was the last learner" in str(group.scheduler.outcome)
+
+
+def test_who_cannot_go_on_without_the_dead_says_who_has_died() -> None:
+    """Its error is what its group was told: an address of gloo's."""
+    group = group_of()
+    group.task()
+    group.hear(2, RankLost())
+    error = "GroupBrokenError: Connection closed by peer"
+    group.hear(1, WorkerFailed("learner", "host", error, "", EXIT_REQUEUE))
+    said = (
+        "rank 2 (learner, host host) has died, and the others could not go on without it: " + error
+    )
+    outcome = group.scheduler.outcome
+    assert (outcome.state, outcome.reason, outcome.exit_code) == ("stopped", said, EXIT_REQUEUE)
+    assert outcome.failure[1].error == said
 
 
 def test_learners_on_gpus_are_not_regrouped() -> None:

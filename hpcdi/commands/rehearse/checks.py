@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 
 import numpy as np
@@ -30,6 +31,7 @@ _AS_FLOAT32 = ("stored as float32", "networks see it as float32")
 _FULL = 0.9
 """Of a host's memory: what data may take."""
 _NORMALIZE = "policy.normalize.{}=true"
+_NUMBER = re.compile(r"-?\d+(\.\d+)?(e[-+]\d+)?")
 
 
 @dataclass(frozen=True)
@@ -254,7 +256,8 @@ def check_run(run: AsARun, alone: Alone | None) -> Iterator[Finding]:
 
 
 def _is_like(text: str, other: str) -> bool:
-    return text.partition(" ")[0] == other.partition(" ")[0]
+    """True if they are the same but for their numbers."""
+    return _NUMBER.sub("", text) == _NUMBER.sub("", other)
 
 
 # -------------------------------------------------------------------------------------------- scale

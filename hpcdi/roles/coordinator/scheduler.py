@@ -401,12 +401,20 @@ class Scheduler:
             self._observe(rank, DiesAlone(message))
             return [Order(rank, Leave(EXIT_FAILED, alone=True))]
         worker.has_ended = True
-        code = message.exit_code
+        code, dead = message.exit_code, self._dead_learners_of(worker)
+        if dead and code == EXIT_REQUEUE:  # it reports what its group was told, not why
+            error = f"{dead} has died, and the others could not go on without it: {message.error}"
+            message = dataclasses.replace(message, error=error)
         outcome = Outcome(state_after(code), message.error, code, (rank, message))
         if self.outcome is not None and self.outcome.failure is None:
             self.outcome = outcome  # a failure while the run was ending: it was not done after all
             self._deadline = min(self._deadline, now + FAILURE_GRACE_S)
         return self._stop_workers(outcome, now) + self._finish_if_empty()
+
+    def _dead_learners_of(self, worker: Worker) -> str:
+        """Names the dead of a learner's group; "": there are none, or it is no learner."""
+        gone = [one for one in self.workers if one.state is State.LOST and one.role == "learner"]
+        return ", ".join(str(one) for one in gone if one.group == worker.group)
 
     def _on_rank_lost(self, worker: Worker, now: float) -> list[Order]:
         """Give a dead worker's task and data to others, or end the run."""
