@@ -19,7 +19,9 @@ Glossary
     trajectory      consecutive transitions of one episode
     rollout         what a collector collects in one go: the trajectories of all its environments
     item            what a replay buffer samples: a transition, or a fixed number in a row
-    row, column     of arrays with one leading axis: a row per transition, a column per key
+    row, column     of arrays with one leading axis: a row per transition (while environments are
+                    stepped: per seat of each), a column per key
+    seat            a player's place in an environment
     block           rows that a collector seals and publishes together, with their table of items
     shard           an HDF5 file of blocks, to which one collector appends until it is full
     partition       the part of the replay buffer that one learner samples from
@@ -47,7 +49,7 @@ __version__ = "0.1.0"
 
 
 def __getattr__(name: str) -> Any:  # type checkers read __init__.pyi
-    """Returns what `hpcdi.api` has of this name."""
+    """Imports a public name when it is first used."""
     if name not in __all__:
         raise AttributeError(f"module 'hpcdi' has no attribute {name!r}")
     module = "hpcdi.roles.callbacks" if name == "Callback" else "hpcdi.api"

@@ -109,8 +109,8 @@ def train(
     Args:
         env: an environment's id, a class or function that makes one, settings (``env`` of the
             YAML file), or a whole experiment's file, ``configs/x.yaml``.
-        policy: the algorithm, ``"ppo"``; or settings (``policy`` of the YAML file) with ``type``
-            and, for one of yours, ``import_names``. With a file: None.
+        policy: the algorithm, None: ``"ppo"``; or settings (``policy`` of the YAML file) with
+            ``type`` and, for one of yours, ``import_names``. With a file: None.
         ranks: 1: in this process; 3 or more: that many, of which 1 coordinates and 1 learns.
         seed: of all random numbers.
         max_env_step: environment steps at which the run ends.
@@ -123,7 +123,8 @@ def train(
             resumed run or `settings` have, in the place of any of the same name: a class's name.
         run_dir: the run folder.
         resume: a run, or its folder, to go on with from its newest snapshot.
-        time_limit: ``"90"`` (minutes), ``"1:30:00"``: a last snapshot is taken before; over ranks.
+        time_limit: ``"90"`` (minutes), ``"1:30:00"``: a last snapshot is taken before. Over ranks
+            alone: one process has none.
 
     Returns:
         The run. Also of one that was interrupted, at a prompt or in a notebook.
@@ -142,6 +143,8 @@ def train(
     resumed = resume.folder if isinstance(resume, Run) else resume
     place = run_dir if resumed is None else resumed
     _check_given(env, policy, run_dir, resumed)
+    if time_limit is not None and ranks == 1:
+        raise LaunchError("time_limit is for ranks: one process has none; set ranks to 3 or more")
     experiment: dict[str, Any] = {}
     with contextlib.ExitStack() as stack:
         is_there = resumed is not None or "SLURM_JOB_ID" in os.environ
@@ -390,9 +393,8 @@ class Run:
     @property
     def returns(self) -> Array:
         """Mean returns of its evaluations, one after the other, float64 [evaluations]."""
-        for name in ("curves/evaluation_return", "evaluator_step/reward_mean"):
-            with contextlib.suppress(KeyError):
-                return self.curve(name)[1]
+        with contextlib.suppress(KeyError):
+            return self.curve("curves/evaluation_return")[1]
         return np.zeros(0)
 
     @cached_property
@@ -420,7 +422,9 @@ class Run:
         return steps, np.array([point.value for point in points[name]], np.float64)
 
     def curves(self) -> pandas.DataFrame:
-        """Returns its curves as a table: a row an environment step, a column a curve.
+        """Returns its curves as a table: a row a step, a column a curve.
+
+        Steps are environment steps; of a run that learns from given data, train iterations.
 
         Where a curve has no point at a step there is NaN: ``run.curves()[name].dropna()``.
 

@@ -37,7 +37,7 @@ COMMANDS = (
     "doctor",
 )
 _RUNS = ("train", "serial", "join", "sweep")
-"""Commands that what they show cannot end."""
+"""Commands that go on where nobody reads their output any more."""
 DESCRIPTION = """\
 Distributed reinforcement learning as one MPI program: rank 0 coordinates, some ranks learn, the
 others collect.

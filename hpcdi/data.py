@@ -54,7 +54,7 @@ class Episode:
         columns: everything else that was stored of its steps, [steps, ...]: ``action`` (or
             ``action/<leaf>``), ``reward``, ``terminated``, ``truncated``, ``action_mask``, what the
             policy added, ``policy_version``, and ``info/<name>`` of ``env.keep_infos``.
-        collector: rank of its collector.
+        collector: name of its collector's rank, ``rank00002``.
         env: number of the environment among those of its collector.
         seed: with which this environment was last reset; None: it has no generator of its own, or
             the policy makes samples of its own.

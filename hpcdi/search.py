@@ -6,7 +6,8 @@ trial goes, and `tell` what became of it. A searcher of your own is a class of a
     from hpcdi.search import Searcher
 
     class Halving(Searcher):
-        def ask(self, number): return {d.key: d.high / 2**number for d in self.dimensions}
+        def ask(self, number):
+            return {d.key: max(d.low, d.high // 2**number) for d in self.dimensions}
 
     hpcdi sweep x.yaml --search my_module:Halving --space "policy.nstep=int(1,8)"
 

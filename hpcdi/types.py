@@ -51,7 +51,7 @@ GameCounts: TypeAlias = tuple[str, str, int, int, int]
 """Names of two players, and how many games the first one won, drew and lost."""
 
 Games: TypeAlias = Mapping[int, Sequence[GameCounts]]
-"""Results of games that ended in a step, by the row whose item they ride with."""
+"""Results of games that ended in a step, by the row in whose item they are stored."""
 
 ITEM_DTYPE = np.dtype(
     [

@@ -4,8 +4,8 @@ Owns: the messages (`messages`) and their bytes (`codec`); links that carry them
 `mpi_link`); what drives a link while a role computes (`pump`); the MPI world, its start and its
 collective calls (`world`); errors that cross ranks (`failure`); the learners' process group
 (`group`) and their gradients (`gradients`); what MPI and torch.distributed can do here (`probe`).
-May import: `config`, `utils`, `types`, `errors`. Why so: one thread a rank makes all MPI calls, and
-nobody else can make one by accident.
+May import: `config`, `utils`, `types`, `errors`. Why so: one thread a rank carries all messages
+between roles, and nobody else can call MPI by accident.
 
 Life of a message::
 

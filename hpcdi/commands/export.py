@@ -68,11 +68,11 @@ Or write the run's whole episodes as a dataset, all or some of them:
 
 Minari's (pip install 'hpcdi[minari]') have the environment's own spaces and values; masks of legal
 actions and policy versions are in the infos, collector and environment in an episode's metadata,
-the run's seed in the description. A run does not keep what else environments put into infos (of
-their numbers it keeps means, as curves) nor seeds of episodes: an environment draws all its
-episodes from one, which follows from the run's. They lie where Minari looks: MINARI_DATASETS_PATH,
-else ~/.minari/datasets. In Parquet (pip install 'hpcdi[parquet]') actions count from 0, and values
-of several numbers are lists. In Python: hpcdi.data.read_episodes(RUN).
+the run's seed in the description. Of infos a run keeps the numbers that env.keep_infos names (of
+others their means, as curves). A seed is the one with which an environment was last reset, `resets`
+how many resets ago; there is none where environments share a generator. Minari's datasets lie in
+MINARI_DATASETS_PATH, else in ~/.minari/datasets. In Parquet (pip install 'hpcdi[parquet]') actions
+count from 0, and values of several numbers are lists. In Python: hpcdi.data.read_episodes(RUN).
 """
 FORMATS = {"torch": ".pt2", "onnx": ".onnx"}
 """Format -> suffix of its files."""

@@ -11,6 +11,9 @@ from hpcdi.run.request import RunRequest
 from hpcdi.utils.console import escaped
 
 EXIT_CODES = """\
+exit codes: 0 done, 1 failed, 2 wrong configuration or command, 130 Ctrl-C
+"""
+OF_A_RUN = """\
 exit codes: 0 done, 1 failed, 2 wrong configuration or command, 85 to be resumed (time limit,
 SIGTERM, SIGUSR2, a rank or node that was lost), 130 Ctrl-C, 143 a second SIGTERM
 """

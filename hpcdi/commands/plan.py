@@ -73,8 +73,8 @@ def main(arguments: Sequence[str]) -> int:
     add_ranks(parser)
     parser.add_argument(
         "--mpmd", metavar="RUN", type=Path,
-        help="print, for a run in this folder, what each rank is started as where environments are "
-        "programs, and each is started as itself",
+        help="print, for a run in this folder, the file for srun --multi-prog and the line of "
+        "mpirun by which programs that are environments start as themselves",
     )  # fmt: skip
     parser.add_argument(
         "--measure", action="store_true", help="run it for a while here, and forecast its speed"

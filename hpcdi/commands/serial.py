@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from hpcdi.commands.options import add_experiment, add_run_folder, make_parser, request_of
+from hpcdi.commands.options import OF_A_RUN, add_experiment, add_run_folder, make_parser, request_of
 from hpcdi.run.start import start
 
 HELP = """\
@@ -25,7 +25,7 @@ the run's own (config.yaml).
 
 def main(arguments: Sequence[str]) -> int:
     """Run the command; returns the exit code."""
-    parser = make_parser("serial", HELP)
+    parser = make_parser("serial", HELP, OF_A_RUN)
     add_experiment(parser, is_optional=True)
     add_run_folder(parser)
     request = request_of(parser.parse_intermixed_args(arguments))

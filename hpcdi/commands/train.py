@@ -6,6 +6,7 @@ import os
 from collections.abc import Sequence
 
 from hpcdi.commands.options import (
+    OF_A_RUN,
     add_experiment,
     add_ranks,
     add_run_folder,
@@ -57,7 +58,7 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def _parse(arguments: Sequence[str]) -> RunRequest:
-    parser = make_parser("train", HELP)
+    parser = make_parser("train", HELP, OF_A_RUN)
     add_experiment(parser, is_optional=True)
     add_ranks(parser)
     add_run_folder(parser)

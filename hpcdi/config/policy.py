@@ -325,8 +325,8 @@ class BaseLearnConfig:
         PAPER,
         "samples drawn for each transition, by all learners together, once the buffer has "
         "its first items; learners wait for collectors, or collectors for learners. 'paper': as "
-        "the algorithm's paper has it (DQN, C51, QR-DQN: 8; SAC, TQC, TD3: 256), unless "
-        "update_per_collect or a push_sample_rate_limit says it; null: both run free",
+        "the algorithm's paper has it (DQN, C51, QR-DQN: 8; discrete SAC: 16; SAC, TQC, TD3: 256), "
+        "unless update_per_collect or a push_sample_rate_limit says it; null: both run free",
         above=0,
     )
     learner: LearnerConfig = component(LEARNER_REGISTRY, "base", "the training loop")
@@ -639,8 +639,9 @@ class TorchPolicyConfig(PolicyConfig):
         """Rules over several settings."""
         yield from PolicyConfig.problems(self)
         if self.exploration_bonus.type != "none" and (not self.TAKES_BONUS or self.WHOLE_TEAMS):
-            said = f"{self.type} has no rewards to add it to; dqn, sac, td3 and ppo do"
-            yield Problem("exploration_bonus.type", said)
+            why = "has no rewards to add it to" if self.IMITATES else "does not take one"
+            said = "ppo, dqn, c51, qrdqn, sac, tqc, discrete_sac and td3 do"
+            yield Problem("exploration_bonus.type", f"{self.type} {why}; {said}")
         if self.exploration_bonus.type == "icm" and self.nstep > 1:
             said = (
                 "icm predicts what comes of one action, and nstep is above 1; set nstep: 1, or rnd"

@@ -173,8 +173,9 @@ class TeamConfig(PolicyConfig):
     def _problems_of(self, policy: TorchPolicyConfig) -> Iterator[Problem]:
         if policy.LEARNS_FROM_SEQUENCES or policy.IMITATES or policy.CORRECTS_STALENESS:
             said = (
-                "a team learns by ppo, vdn or qmix, which may have a model.memory, or by dqn, c51, "
-                f"qrdqn, sac or td3; not by {policy.type}"
+                "a team learns by ppo, vdn or qmix, which may have a model.memory, or by what has "
+                "a replay buffer of single steps, such as dqn, c51, sac or td3; not by "
+                f"{policy.type}"
             )
             yield Problem("type", said)
         if policy.normalize.reward:

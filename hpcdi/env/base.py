@@ -39,7 +39,7 @@ class Envs(Protocol):
 
     @property
     def wait_num(self) -> int | None:
-        """Steps that a step waits for, of those under way; None: all, and none goes on after it."""
+        """Steps that a step waits for, of those under way; None: all, so that none outlasts it."""
         ...
 
     @property
@@ -89,8 +89,8 @@ class EnvFailure(Exception):
         cause: one line.
         detail: the traceback, where there is one.
         is_gone: whether the environment must be re-created.
-        wrong_row: not None: no retry helps, since it returned what its spaces do not have; where it
-            is a vector environment the number of the one that did, else -1.
+        wrong_row: set where it returned what its spaces do not have, so that no retry helps: the
+            row of a vector environment, else -1.
         kind: the cause without numbers of environments and steps: alike ones are said once.
         is_final: the environment cannot be re-created; the cause ends with what to do.
     """

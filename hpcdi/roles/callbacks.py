@@ -128,7 +128,7 @@ class Context:
         self._name = ""
 
     def log(self, name: str, value: object) -> None:
-        """Add to TensorBoard, under ``callbacks``.
+        """Add to the curve ``detail/callbacks/NAME``, or to TensorBoard alone what is no number.
 
         Args:
             name: of the curve.

@@ -31,6 +31,7 @@ from hpcdi.policy.spaces import with_spaces
 from hpcdi.run.sizes import too_many_files
 from hpcdi.store.layout import RunLayout
 from hpcdi.types import Spaces
+from hpcdi.utils.metrics import counted
 from hpcdi.utils.packages import missing
 
 _TYPES = {
@@ -204,8 +205,9 @@ def _notes(config: ExperimentConfig, *, over_ranks: bool) -> Iterator[str]:
         made = f"{policy.collect.n_sample} x {config.env.collector_env_num} environments"
         yield (
             f"policy.learn.batch_size is {learn.batch_size:,}, and a learner's rollout has "
-            f"{each:,.0f} transitions (collect.n_sample {made} x {collectors} collectors / "
-            f"{learners} learners): each pass is one smaller minibatch"
+            f"{each:,.0f} transitions (collect.n_sample {made} x "
+            f"{counted(collectors, 'collector')} / {counted(learners, 'learner')}): each pass is "
+            "one smaller minibatch"
         )
 
 

@@ -15,8 +15,8 @@ _BLOCK_S, _REPORT_S = 60e-6, 50e-6
 """CPU seconds of rank 0 for a block and for a rank's report, see ``tools/bench_coordinator.py``."""
 _REPORTS_PER_S = 1.0
 _CROWDED = 0.1
-"""By so much of its time a rank is slower for each further one on its core that works meanwhile:
-measured with 3 to 24 ranks on 2 cores, see ``tools/bench_forecast.py``."""
+"""Share of its time by which each further busy rank on its core slows a rank: measured with 3 to
+24 ranks on 2 cores, see ``tools/bench_forecast.py``."""
 _BUSY = 0.9
 """Share of a core from which on rank 0 is what holds a run."""
 

@@ -1,7 +1,7 @@
 """Folders of files that appear all at once, with a manifest that is written last.
 
 Two things are such folders: the checkpoints of a learner (its policy and how far it is), and the
-snapshots of a run (all of it, the replay buffer included). Here both are called checkpoints.
+snapshots of a run (all of it, the replay buffer included). This module calls both checkpoints.
 Several ranks may write files of one: each calls `write_files`, and one of them `finish`.
 
 Life of a checkpoint::

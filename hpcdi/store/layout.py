@@ -1,4 +1,4 @@
-"""Every path in a run folder.
+"""The paths in a run folder; `RunLayout` has all of them.
 
 ::
 

@@ -157,6 +157,7 @@ def test_players_of_a_team_act(tmp_path: Path) -> None:
         ({"env": None}, "name an environment"),
         ({"env": "CartPole-v1", "ranks": 2}, "ranks=2: 1 trains in this process, 3 or more"),
         ({"env": "configs/cartpole_ppo.yaml", "policy": "dqn"}, "names its policy"),
+        ({"env": "CartPole-v1", "time_limit": "90"}, "time_limit is for ranks"),
         ({"env": Walk, "resume": "runs/x"}, "leave env, policy and run_dir out"),
     ],
 )

@@ -74,9 +74,9 @@ Run one experiment with several settings, each combination as a run of its own:
   hpcdi sweep configs/cartpole_dqn.yaml seed=0..9 --array-parallelism 4      four at a time
   hpcdi sweep configs/cartpole_dqn.yaml seed=0..4 --local --jobs 2           on this machine
   hpcdi sweep configs/cartpole_dqn.yaml seed=0..9 --pack --ntasks-per-node 16    in one job
-  hpcdi sweep configs/cartpole_dqn.yaml policy.learn.learning_rate=1e-2,1e-3,1e-4,1e-5 \
+  hpcdi sweep configs/cartpole_dqn.yaml policy.learn.learning_rate=1e-2,1e-3,1e-4,1e-5 \\
       policy.other.commander.max_env_step=200000 --pbt 20000 --local    population based training
-  hpcdi sweep configs/cartpole_dqn.yaml --optuna "policy.learn.learning_rate=log(1e-5,1e-2)" \
+  hpcdi sweep configs/cartpole_dqn.yaml --optuna "policy.learn.learning_rate=log(1e-5,1e-2)" \\
       policy.other.commander.max_env_step=100000 --trials 64 --jobs 8    a search by Optuna
   hpcdi sweep status runs/cartpole_dqn/sweeps/20261122-104500                a table; --csv, --json
   hpcdi sweep resume runs/cartpole_dqn/sweeps/20261122-104500                those that are not done

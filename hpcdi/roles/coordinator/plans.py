@@ -54,7 +54,7 @@ class Plan(Protocol):
         ...
 
     def publish(self, run: Scheduler, ready: BlockReady, now: float) -> list[Order]:
-        """Called when a block was published and has been counted."""
+        """Called when a block was published; a lent one is counted when it is stored."""
         ...
 
     def published(self, run: Scheduler) -> list[Order]:

@@ -123,7 +123,7 @@ class Scheduler:
         plan: decides whose turn it is; None: everybody works freely.
         observe: called with each message before it is handled, and with each notice.
         guest_rules: by which policies guests act.
-        stores: whether lent blocks are stored, too, and count when they are.
+        stores: whether lent blocks are written to shards, too: their steps count from then on.
 
     Attributes:
         groups: records of the groups that learn.
@@ -276,7 +276,7 @@ class Scheduler:
             self._observe(rank, ComesBack())
             self._fit_task_space()
         orders += self._assign(now)
-        # a batch waits for the rollouts of all collecting ranks: one may have begun to evaluate
+        # a batch waits for the rollouts of all ranks that collect: one that evaluates now does not
         orders += [*self._learn(now), *self.pause()]
         return orders + self._plan.snapshot(self, now)
 

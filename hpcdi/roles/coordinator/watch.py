@@ -10,7 +10,8 @@ class Watch:
     """Says of whom something may be due.
 
     Each rank has one time, before which nothing is due of it. It may be too early, since a message
-    puts off what is due and tells nobody: who is looked at in vain is put off, see `put_off`.
+    moves what is due and leaves the heap alone: a rank that is looked at too early is put off, see
+    `put_off`.
     """
 
     def __init__(self) -> None:
