@@ -224,6 +224,17 @@ def test_who_cannot_go_on_without_the_dead_says_who_has_died() -> None:
     assert outcome.failure[1].error == said
 
 
+@pytest.mark.parametrize(("rank", "role"), [(1, "learner"), (4, "collector")])
+def test_an_error_of_ones_own_is_not_put_down_to_an_earlier_death(rank: int, role: str) -> None:
+    group = group_of()
+    group.task()
+    group.hear(2, RankLost())
+    group.scheduler.workers.faults.is_possible = False
+    error = "StoreError: the disk is full"
+    group.hear(rank, WorkerFailed(role, "host", error, "", EXIT_REQUEUE))
+    assert group.scheduler.outcome.reason == error
+
+
 def test_learners_on_gpus_are_not_regrouped() -> None:
     group = group_of(learners_on_gpu=True)
     group.task()

@@ -48,6 +48,8 @@ from hpcdi.errors import (
     EXIT_FAILED,
     EXIT_INTERRUPTED,
     EXIT_REQUEUE,
+    GroupBrokenError,
+    GroupNotFormedError,
     WorkerSilentError,
     state_after,
 )
@@ -72,6 +74,7 @@ from hpcdi.roles.coordinator.workers import (
 from hpcdi.types import Settings, collector_of, is_guest, number_of
 from hpcdi.utils.log import LOGGER
 
+_GROUP_ERRORS = (GroupBrokenError.__name__, GroupNotFormedError.__name__)
 FAILURE_GRACE_S = 3.0
 """Seconds within which the others must end after a rank has failed."""
 
@@ -401,8 +404,8 @@ class Scheduler:
             self._observe(rank, DiesAlone(message))
             return [Order(rank, Leave(EXIT_FAILED, alone=True))]
         worker.has_ended = True
-        code, dead = message.exit_code, self._dead_learners_of(worker)
-        if dead and code == EXIT_REQUEUE:  # it reports what its group was told, not why
+        code, dead = message.exit_code, self._dead_of_group(worker)
+        if dead and message.error.startswith(_GROUP_ERRORS):  # what its group was told, not why
             error = f"{dead} has died, and the others could not go on without it: {message.error}"
             message = dataclasses.replace(message, error=error)
         outcome = Outcome(state_after(code), message.error, code, (rank, message))
@@ -411,8 +414,8 @@ class Scheduler:
             self._deadline = min(self._deadline, now + FAILURE_GRACE_S)
         return self._stop_workers(outcome, now) + self._finish_if_empty()
 
-    def _dead_learners_of(self, worker: Worker) -> str:
-        """Names the dead of a learner's group; "": there are none, or it is no learner."""
+    def _dead_of_group(self, worker: Worker) -> str:
+        """Names the dead learners of a learner's group; "": there are none."""
         gone = [one for one in self.workers if one.state is State.LOST and one.role == "learner"]
         return ", ".join(str(one) for one in gone if one.group == worker.group)
 
