@@ -341,8 +341,11 @@ def take(
         with or_refuse(f"the run folder {layout.root}", if_full="Free some space and try again"):
             run_folder.reopen(layout, restarts, places)
     else:
-        for folder in layout.results:
-            shutil.rmtree(folder, ignore_errors=True)
+        for path in layout.results:
+            if path.is_file():
+                path.unlink(missing_ok=True)
+            else:
+                shutil.rmtree(path, ignore_errors=True)
         run_folder.claim(layout.root, mapping, places, mpi=mpi, past=restarts)
     sweep_temporary(layout.root)  # their writers have ended
     return int(restarts["restarts"])

@@ -210,16 +210,22 @@ class RunLayout:
 
     @property
     def results(self) -> list[Path]:
-        """Folders of all that a run makes but its logs."""
-        folders = (
+        """Folders and files of all that a run makes but its logs."""
+        paths = (
             self.data_dir,
             self.latest_policy.parent,
             self.league_dir,
+            self.league_file,
+            self.cross_play_file,
             self.snapshots_dir,
+            self.curves_file,
+            self.callbacks_dir,
+            self.videos_dir,
+            self.profile_dir,
             self.tensorboard_dir,
             self.loggers_dir,
         )
-        return [*folders, *self.root.glob("checkpoints*")]
+        return [*paths, *self.root.glob("checkpoints*")]
 
     log_dir = _Entry("log")
     """Logs of all ranks."""

@@ -188,8 +188,16 @@ def test_a_configuration_beside_resume_is_compared_key_by_key(run: Path, tmp_pat
 
 
 def test_a_run_that_came_to_nothing_begins_anew(run: Path) -> None:
-    for left in ("data/rank00002/a.h5", "tb/events", "log/rank00000.jsonl", "checkpoints/a/b"):
-        (run / left).parent.mkdir(parents=True)
+    for left in (
+        "data/rank00002/a.h5",
+        "tb/events",
+        "curves.csv",  # else the new run's points would be among those of the old one
+        "callbacks/rank00002.json",
+        "league.json",
+        "log/rank00000.jsonl",
+        "checkpoints/a/b",
+    ):
+        (run / left).parent.mkdir(parents=True, exist_ok=True)
         (run / left).write_text("left")
     started = run_folder.read(run)["started"]
     line = Line(overrides=("env.stop_value=7",), run_dir=str(run))
