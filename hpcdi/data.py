@@ -14,7 +14,7 @@ shards; each item is followed by a row that has the observation after it, and no
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from itertools import groupby
 from operator import itemgetter
 from pathlib import Path
@@ -27,10 +27,11 @@ from hpcdi.errors import ShardError, StoreError
 from hpcdi.store.block import Block
 from hpcdi.store.layout import RunLayout, name_of
 from hpcdi.store.rows import rows_of, transitions
-from hpcdi.store.shards import read_blocks
+from hpcdi.store.shards import facts_of, read_blocks
 from hpcdi.types import (
     GIVEN,
     INFO,
+    MAIN,
     NO_SEED,
     RELABELLED,
     RESTART_NUMBERS,
@@ -156,12 +157,15 @@ def _episodes_of(
     paths: Sequence[Path], collector: str, only: Collection[str] | None, *, unfinished: bool
 ) -> Iterator[Episode]:
     """Yields the episodes of a collector, of all its starts; `paths` in the order of blocks."""
-    open_episodes, gaps = _OpenEpisodes(), _Gaps()
+    open_episodes, gaps = _OpenEpisodes(), _Gaps(lambda: _numbers_in(paths))
     for path in paths:
         for block in _blocks(path, only):
+            if isinstance(block, ShardError):
+                gaps.count += 1
+                continue
             if "block_id" not in block.facts:
                 raise StoreError(path, "has a block that is of no collector")
-            gaps.at_block(number_of(block.facts["block_id"]))
+            gaps.at_block(number_of(block.facts["block_id"]), block.facts.get("player", MAIN))
             for part in _parts_of(block, path, gaps, is_partial=only is not None):
                 parts = open_episodes.add(part)
                 if not part.has_ended:
@@ -174,42 +178,66 @@ def _episodes_of(
             yield _joined(parts, collector, is_whole=False)
 
 
-def _blocks(path: Path, only: Collection[str] | None) -> Iterator[Block]:
-    """Yields the blocks of a shard that are not damaged; none where the shard is."""
+def _blocks(path: Path, only: Collection[str] | None) -> Iterator[Block | ShardError]:
+    """Yields the blocks of a shard, or what is wrong with them; nothing where the shard is torn."""
     with contextlib.suppress(ShardError):
-        yield from (block for block in read_blocks(path, only=only) if isinstance(block, Block))
+        yield from read_blocks(path, only=only)
+
+
+def _numbers_in(paths: Sequence[Path]) -> set[int]:
+    """Returns the numbers of all blocks of some shards, also of those whose rows are damaged."""
+    numbers = set[int]()
+    for path in paths:
+        with contextlib.suppress(ShardError):
+            numbers.update(number_of(facts["block_id"]) for facts in facts_of(path))
+    return numbers
 
 
 class _Gaps:
     """Where data of a collector are missing: a part of an episode may have been there.
 
-    Its blocks are numbered from 1, and in each start of the run anew, from another number on.
+    Its blocks are numbered from 1, and in each start of the run anew, from another number on. They
+    are numbered when they are begun, and stored when they are full: where several players' are open
+    at once, a lower number may come later.
+
+    Args:
+        numbers: returns those of all its blocks; called where one does not follow the one before.
 
     Attributes:
         count: gaps so far.
         start: number of the run's start.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, numbers: Callable[[], Collection[int]]) -> None:
         self.count = self.start = 0
-        self._block = 0  # the last one
+        self._numbers, self._there = numbers, frozenset[int]()
+        self._highest = 0  # number so far
+        self._player = MAIN  # of the block
         self._begun = 0  # gaps when this start began
-        self._ended: dict[int, int] = {}  # environment -> gaps when one of its episodes ended
+        # player and environment -> gaps when one of its episodes ended
+        self._ended: dict[tuple[str, int], int] = {}
         self._of_several: set[int] = set()  # environments with several players in this block
         self._ending: set[int] = set()  # those of them of which an episode has ended in this block
 
-    def at_block(self, number: int) -> None:
-        """The next block."""
-        self._ended.update(dict.fromkeys(self._ending, self.count))
+    def at_block(self, number: int, player: str) -> None:
+        """The next block, of a player."""
+        self._ended.update(((self._player, env), self.count) for env in self._ending)
         self._ending.clear()
+        self._player = player
         start = number // RESTART_NUMBERS
         if start != self.start:  # environments began anew
-            self.start, self._block = start, start * RESTART_NUMBERS
+            self.start, self._highest = start, start * RESTART_NUMBERS
             self.count += 1
             self._begun = self.count
             self._ended.clear()
-        self.count += number != self._block + 1
-        self._block = number
+        self.count += self._is_missing(range(self._highest + 1, number))
+        self._highest = max(number, self._highest)
+
+    def _is_missing(self, passed: range) -> bool:
+        """Returns whether one of these numbers comes nowhere."""
+        if passed and not self._there:
+            self._there = frozenset(self._numbers())
+        return not self._there.issuperset(passed)
 
     def has(self, items: Array) -> None:
         """Take the table of the block's items: an episode's players have one each."""
@@ -220,7 +248,7 @@ class _Gaps:
 
         Where something was missing that is so when one of the environment has ended since.
         """
-        return self._ended.get(env, self._begun) == self.count
+        return self._ended.get((self._player, env), self._begun) == self.count
 
     def ended(self, env: int) -> None:
         """An episode of an environment has ended in this block.
@@ -231,7 +259,7 @@ class _Gaps:
         if env in self._of_several:
             self._ending.add(env)
         else:
-            self._ended[env] = self.count
+            self._ended[self._player, env] = self.count
 
 
 def _of_several_players(items: Array) -> set[int]:

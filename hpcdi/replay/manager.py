@@ -77,7 +77,7 @@ class ReplayManager:
         ratio: see above.
         partitions: by learner rank.
         items_admitted: transitions that learners have read in the whole run, each counted once
-            where they are read again after a restart.
+            where they are read again: after a restart, or after a learner's death by the others.
     """
 
     def __init__(
@@ -170,6 +170,7 @@ class ReplayManager:
         self._lost_drawn += part.samples_drawn
         self._lost_skipped += part.backlog.dropped
         self._freed += part.take_freed()
+        self._counted |= part.read_blocks
         free_items = self.capacity() - self.count()
         taken: list[BlockReady] = []
         for ready in reversed(part.release_blocks()):

@@ -382,6 +382,11 @@ class Partition:
         blocks = [block.ready for block in self._placed.values() if self._may_be_drawn(block.ready)]
         return sorted([*blocks, *self.backlog.take_all()], key=lambda ready: ready.sealed_at)
 
+    @property
+    def read_blocks(self) -> set[int]:
+        """Ids of the blocks here of which the learner has read something."""
+        return {block_id for block_id, block in self._placed.items() if block.end_id >= 0}
+
     def _may_be_drawn(self, ready: BlockReady) -> bool:  # noqa: ARG002
         """Returns whether items of a block may still be drawn."""
         return True

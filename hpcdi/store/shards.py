@@ -22,7 +22,13 @@ from hpcdi.errors import ShardError, StoreError
 from hpcdi.store.block import Block, check_block, checksum, row_columns
 from hpcdi.store.disk_full import DiskPatience
 from hpcdi.store.layout import RunLayout, block_name, split_name
-from hpcdi.store.shard_file import SMALLEST_BYTES, GrowingShard, ShardReader, read_ranges
+from hpcdi.store.shard_file import (
+    SMALLEST_BYTES,
+    GrowingShard,
+    Record,
+    ShardReader,
+    read_ranges,
+)
 from hpcdi.types import Columns, ShardRef
 from hpcdi.utils.backoff import wait_s
 from hpcdi.utils.lifetime import Closing
@@ -133,6 +139,17 @@ def read_blocks(
                 yield shard.read_columns(slot, record, only)
         except ShardError as error:
             yield error
+
+
+def facts_of(path: Path) -> Iterator[Mapping[str, Any]]:
+    """Yields the facts of a shard's blocks; their items and rows are not looked at.
+
+    Raises:
+        ShardError: the file is missing, torn, or not one of ours.
+    """
+    for _, record in ShardReader(path, path.name).records():
+        if isinstance(record, Record):
+            yield record.facts
 
 
 def read_block(path: str | Path) -> Block:

@@ -511,6 +511,18 @@ def test_a_dead_learner_s_lent_blocks_are_stored_for_the_others() -> None:
     assert sorted(filter(None, blocks_of(replay.state_dict()))) == sorted(names)
 
 
+def test_what_is_read_again_after_a_learner_s_death_is_counted_once() -> None:
+    replay = make_replay()
+    replay.open(1, 2)
+    for number in range(1, 5):
+        for rank, order in replay.assign(block(number, [3, 2])):
+            replay.admit(rank, admitted(order.block_id))
+    assert replay.items_admitted == 20
+    for rank, order in replay.lose(1):
+        replay.admit(rank, admitted(order.block_id))
+    assert (replay.count(), replay.items_admitted) == (20, 20)
+
+
 def test_a_block_of_which_a_piece_was_not_read_is_read_anew_as_a_whole() -> None:
     """All of its items are in the index after a resume."""
     replay = make_replay()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from pathlib import Path
 
 import gymnasium
@@ -12,7 +13,7 @@ from fakes.serial_runs import resume, serial_run, train
 from hpcdi import data
 from hpcdi.commands.inspect import episodes_of
 from hpcdi.data import read_episodes
-from hpcdi.errors import StoreError
+from hpcdi.errors import ShardError, StoreError
 from hpcdi.store.block import Block
 from hpcdi.store.layout import RunLayout
 from hpcdi.types import ITEM_DTYPE, NO_SEED
@@ -122,6 +123,7 @@ def block_of(number: int, items: list[tuple[int, int, bool]], seed: int = 7) -> 
 def whole(monkeypatch: pytest.MonkeyPatch, *blocks: Block) -> list[int]:
     """Resets of the episodes that are whole."""
     monkeypatch.setattr(data, "_blocks", lambda *_: iter(blocks))
+    monkeypatch.setattr(data, "_numbers_in", lambda _: {b.facts["block_id"] for b in blocks})
     return [e.resets for e in data._episodes_of([Path("x")], "0", None, unfinished=False)]
 
 
@@ -144,6 +146,44 @@ def test_behind_a_gap_a_player_that_has_ended_says_nothing_of_another(
     resets = whole(monkeypatch, first, *last, block_of(5, [(14, 7, True), (15, 7, True)], seed))
     assert 5 not in resets
     assert resets[:2] == [0, 0]
+
+
+def of(player: str, number: int, items: list[tuple[int, int, bool]]) -> Block:
+    block = block_of(number, items)
+    return dataclasses.replace(block, facts={**block.facts, "player": player})
+
+
+def test_of_several_players_a_block_that_was_begun_earlier_may_be_stored_later(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    blocks = [
+        of("a", 1, [(0, 0, True), (2, 1, False)]),
+        of("b", 3, [(1, 0, True), (3, 1, False)]),
+        of("a", 2, [(2, 1, True), (4, 2, False)]),
+        of("b", 4, [(3, 1, True)]),
+        of("a", 5, [(4, 2, True)]),
+    ]
+    assert whole(monkeypatch, *blocks) == [0, 0, 1, 1, 2]
+    assert whole(monkeypatch, *blocks[:2], *blocks[3:]) == [0, 1]
+
+
+def test_behind_a_gap_an_episode_that_has_ended_says_nothing_of_another_player_s(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    behind = [of("a", 3, [(10, 5, True)]), of("b", 4, [(11, 5, True)])]
+    assert whole(monkeypatch, of("a", 1, [(0, 0, True)]), *behind) == [0]
+
+
+def test_a_damaged_block_is_a_gap(monkeypatch: pytest.MonkeyPatch) -> None:
+    blocks = [
+        block_of(1, [(0, 0, False)]),
+        block_of(2, [(0, 0, False)]),
+        block_of(3, [(0, 0, True)]),
+    ]
+    monkeypatch.setattr(data, "_numbers_in", lambda _: {1, 2, 3})
+    read = [blocks[0], ShardError("x", "is torn"), blocks[2]]
+    monkeypatch.setattr(data, "_blocks", lambda *_: iter(read))
+    assert not list(data._episodes_of([Path("x")], "0", None, unfinished=False))
 
 
 def test_frames_that_are_stored_once_come_back_as_stacks(tmp_path: Path) -> None:

@@ -429,6 +429,34 @@ def test_learners_of_a_group_keep_their_own_random_numbers(tmp_path: Path) -> No
         assert again.policy.state_dict()["rng"] == expected
 
 
+class WithCallbacks(BaseLearner):
+    """A learner whose callbacks have a state of this rank."""
+
+    states: Any = {}  # noqa: RUF012
+
+    def callback_state(self) -> dict[str, Any]:
+        return {"Counting": {"rank": self.rank}}
+
+    def load_callback_state(self, states: Any) -> None:
+        self.states = states
+
+
+def test_each_learner_of_a_group_keeps_the_states_of_its_callbacks(tmp_path: Path) -> None:
+    def learner(rank: int) -> WithCallbacks:
+        return WithCallbacks(
+            {"hook": QUIET}, policy_of(), dist_info=(rank, rank + 1), ckpt_dir=tmp_path
+        )
+
+    writers: dict[str, Any] = {}
+    for rank in (0, 1):
+        writers |= learner_files(learner(rank))
+    folder = save_checkpoint(tmp_path, "snapshot", writers, {"train_iter": 0}, keep=None)
+    for rank, of_rank in ((0, 0), (1, 1), (2, 0)):
+        again = learner(rank)
+        load_learner(again, folder)
+        assert again.states == {"Counting": {"rank": of_rank}}, "of a new one the first one's"
+
+
 def cql_of(seed: int) -> Any:
     model = {
         "obs_shape": 3, "action_shape": [2], "action_low": [-1, -1], "action_high": [1, 1],

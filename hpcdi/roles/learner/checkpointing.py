@@ -164,7 +164,8 @@ def learner_files(
 ) -> dict[str, Callable[[Path], None]]:
     """Copy a learner's state; returns file name -> writer, which may be called later.
 
-    The first learner of a group returns all of it, the others their random state.
+    The first learner of a group returns all of it, the others what is not the same on each: their
+    random state, and that of their callbacks.
 
     Args:
         learner: with its policy.
@@ -172,19 +173,21 @@ def learner_files(
         image: its present weights, if they are packed already.
     """
     state = dict(learner.policy.state_dict())
+    own = {"random": _random_state()}
+    if isinstance(learner, HasCallbacks) and (states := learner.callback_state()):
+        own["callbacks"] = copied(states)
     if learner.rank > 0:
-        tree = copied({"policy": random_part(state), "random": _random_state()})
-        return {of_agent(agent, _OF_RANK.format(learner.rank)): partial(save_tensors, tree=tree)}
+        own["policy"] = copied(random_part(state))
+        name = of_agent(agent, _OF_RANK.format(learner.rank))
+        return {name: partial(save_tensors, tree=own)}
     model = state.pop("model")
     image = PolicyImage.of(model, learner.train_iter) if image is None else image
     beside_weights = {
         "policy": copied(state),
         "train_iter": learner.train_iter,
         "collector_envstep": learner.env_steps,
-        "random": _random_state(),
+        **own,
     }
-    if isinstance(learner, HasCallbacks) and (states := learner.callback_state()):
-        beside_weights["callbacks"] = copied(states)
     return {
         of_agent(agent, POLICY_FILE): partial(publish_policy, image=image),
         of_agent(agent, _LEARNER): partial(save_tensors, tree=beside_weights),
@@ -378,6 +381,7 @@ def _state_beside_weights(checkpoint: Checkpoint, rank: int, agent: int) -> dict
             of_rank = load_tensors(path)
             state["policy"].update(of_rank["policy"])
             state["random"] = of_rank["random"]
+            state["callbacks"] = of_rank.get("callbacks", {})
     return state
 
 
