@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import sys
 from array import array
 from collections.abc import Iterator, Sequence
@@ -12,8 +13,8 @@ import numpy as np
 
 from hpcdi.commands.options import make_parser, print_lines
 from hpcdi.data import read_episodes
-from hpcdi.errors import EXIT_DONE, EXIT_FAILED, StoreError
-from hpcdi.store.checkpoints import checkpoint_names
+from hpcdi.errors import EXIT_DONE, EXIT_FAILED, EXIT_USAGE, StoreError
+from hpcdi.store.checkpoints import MANIFEST, checkpoint_names
 from hpcdi.store.inspect import inspect
 from hpcdi.store.layout import RunLayout
 from hpcdi.store.shards import absent
@@ -23,19 +24,22 @@ from hpcdi.utils.metrics import counted
 
 HELP = """\
 List what a shard, a policy, a snapshot or a whole run folder holds, checkpoints included, and
-verify every checksum. The exit code is 1 if something is damaged, or if blocks are gone that a
-snapshot needs.
+verify every checksum.
 
   hpcdi inspect runs/cartpole_dqn/latest
   hpcdi inspect runs/cartpole_dqn/latest/policies/best.safetensors shard.h5
+"""
+EXIT_CODES = """\
+exit codes: 0 all is right; 1 something is damaged, or blocks are gone that a snapshot needs; 2 no
+such file, or no run in a folder
 """
 
 
 def main(arguments: Sequence[str]) -> int:
     """Run the command; returns the exit code."""
-    parser = make_parser("inspect", HELP)
+    parser = make_parser("inspect", HELP, EXIT_CODES)
     parser.add_argument("path", nargs="+", metavar="FILE|RUN", help="file or run folder")
-    is_damaged = False
+    is_damaged = is_absent = False
     for path in parser.parse_args(arguments).path:
         report = inspect(path)
         layout = RunLayout(Path(path))
@@ -44,8 +48,21 @@ def main(arguments: Sequence[str]) -> int:
         print_lines(report.lines)
         for error in report.errors:
             sys.stderr.write(f"hpcdi inspect: {escaped(error)}\n")
-        is_damaged |= bool(report.errors)
-    return EXIT_FAILED if is_damaged else EXIT_DONE
+        if is_there(Path(path)):
+            is_damaged |= bool(report.errors)
+        else:
+            is_absent = True
+    return EXIT_FAILED if is_damaged else EXIT_USAGE if is_absent else EXIT_DONE
+
+
+def is_there(path: Path) -> bool:
+    """Returns whether there is something to inspect: a file, or what is left of a run or a
+    checkpoint."""
+    if not path.is_dir():
+        return os.path.lexists(path)
+    layout = RunLayout(path)
+    parts = (path / MANIFEST, layout.run_file, layout.data_dir, layout.snapshots_dir)
+    return any(map(os.path.lexists, parts))
 
 
 def episodes_of(layout: RunLayout) -> Iterator[str]:

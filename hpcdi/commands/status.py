@@ -17,7 +17,10 @@ from typing import Any
 
 from hpcdi.commands.options import add_run, make_parser, seconds_from
 from hpcdi.commands.run_state import RunStatus, find_run, status_of
+from hpcdi.run import run_folder
 from hpcdi.run.run_folder import short
+from hpcdi.store.atomic import read_json
+from hpcdi.store.checkpoints import MANIFEST
 from hpcdi.store.layout import RunLayout
 from hpcdi.types import is_guest
 from hpcdi.utils.backoff import wait_s
@@ -100,7 +103,7 @@ def lines_of(status: RunStatus) -> list[str]:
         lines.append(_line("progress", f"{status.layout.status_file.name} is damaged: {error!r}"))
     snapshot, now = status.snapshot, time.time()
     if snapshot is not None:
-        age = human_time(max(0.0, now - snapshot.stat().st_mtime))
+        age = human_time(max(0.0, now - saved_at(snapshot)))
         lines.append(_line("snapshot", f"{snapshot.name}, {age} old"))
     if status.signs.age_s is not None and not status.is_over:
         lines.append(_line("last status", f"{status.signs.age_s:.1f} s ago"))
@@ -110,6 +113,13 @@ def lines_of(status: RunStatus) -> list[str]:
         lines.append(_line("damaged", f"{status.layout.run_file.name}: {status.damage}"))
     lines += _error(status.error)
     return lines + [_line("next" if not i else "", step) for i, step in enumerate(steps(status))]
+
+
+def saved_at(snapshot: Path) -> float:
+    """Returns when a snapshot was taken, in seconds since the epoch; a copy has another mtime."""
+    facts = read_json(snapshot / MANIFEST).get("facts")
+    at = facts.get("saved_at") if isinstance(facts, dict) else None
+    return at if isinstance(at, float) else snapshot.stat().st_mtime
 
 
 def curves_of(layout: RunLayout) -> list[str]:
@@ -241,7 +251,7 @@ def _progress(status: RunStatus) -> str:
         counts.append(f"{human_count(count)}{of} {what}{speed}")
         if limit is not None and per_s > 0:
             etas.append(max(0.0, limit - count) / per_s)
-    lasted = f"in {human_time(progress['written_at'] - progress['started_at'])}"
+    lasted = f"in {human_time(run_folder.spent(status.facts, progress)['elapsed_s'])}"
     eta = f"; at most {human_time(min(etas))} to go" if etas and not status.is_over else ""
     return f"{', '.join(counts)} {lasted}{eta}"
 

@@ -386,7 +386,7 @@ def convert(value: object, hint: object) -> Any:
 
     Raises:
         TypeError: it is of another type.
-        ValueError: it is nan, or not one of the literals.
+        ValueError: it is nan, an integer of more than 64 bits, or not one of the literals.
     """
     origin, args = typing.get_origin(hint), typing.get_args(hint)
     if hint is Any:
@@ -435,16 +435,18 @@ def _convert_sequence(value: Any, origin: Any, args: tuple[Any, ...]) -> Any:
 
 
 def _convert_scalar(value: Any, hint: Any) -> Any:
-    if hint is float and isinstance(value, int | float) and not isinstance(value, bool):
-        return float(value)
     if isinstance(value, float) and math.isnan(value):
         raise ValueError("must be a number, not nan")
+    if hint is float and isinstance(value, int | float) and not isinstance(value, bool):
+        return float(value)
     if hint is float and value in ("inf", "-inf"):  # YAML itself spells it .inf
         return float(value)
     if hint is int and isinstance(value, float) and value.is_integer():
-        return int(value)
+        value = int(value)
     if hint is int and isinstance(value, bool):
         raise TypeError(f"must be an integer, not {_type_name(value)}")
+    if hint is int and isinstance(value, int) and not -(2**63) <= value < 2**63:
+        raise ValueError("must be an integer from -2^63 to 2^63 - 1")
     if isinstance(hint, type) and isinstance(value, hint):
         return value
     raise TypeError(f"must be {_WORDS.get(hint, hint)}, not {_type_name(value)}")

@@ -8,7 +8,7 @@ import platform
 import shlex
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -44,14 +44,15 @@ if TYPE_CHECKING:
     from hpcdi.roles.coordinator.scheduler import Outcome
 
 _RESTARTS = ("restarts", "restarts_without_progress", "restarted_at")
+_COSTS = ("elapsed_s", "core_s", "data_bytes")
 _RESERVED_BYTES = 1 << 16
 _TYPES: Mapping[str, type] = {
     **dict.fromkeys(("state", "reason", "exp_name", "host", "launcher", "started", "ended"), str),
     **dict.fromkeys(("pid", "exit_code", "restarts"), int),
-    **dict.fromkeys(("versions", "figures", "slurm", "files"), dict),
+    **dict.fromkeys(("versions", "figures", "slurm", "files", "earlier"), dict),
     "placement": list,
 }
-_PLACE_TYPES = {"rank": int, "role": str, "host": str}
+_PLACE_TYPES = {"rank": int, "role": str, "host": str, "cores": list}
 _SLURM_VARIABLES = (
     "SLURM_JOB",
     "SLURM_ARRAY_JOB_ID",
@@ -257,6 +258,38 @@ def count_restart(layout: RunLayout, reached: Mapping[str, int], limit: int) -> 
     return dict(zip(_RESTARTS, (restarts, in_vain, dict(reached)), strict=True))
 
 
+def spent(facts: Mapping[str, Any], progress: Mapping[str, Any]) -> dict[str, float]:
+    """Returns what all starts of a run have taken: ``elapsed_s``, ``core_s``, ``data_bytes``.
+
+    A start that goes on, or left no end, counts up to its last status. What nothing is known of is
+    left out.
+
+    Args:
+        facts: run.json.
+        progress: status.json.
+    """
+    here, earlier = _numbers(facts.get("figures", {})), _numbers(facts.get("earlier", {}))
+    if "elapsed_s" not in here:
+        here = _numbers(progress)
+        if here.get("started_at", -math.inf) < earlier.get("until", 0.0):  # of the start before
+            here = {}
+        elif "written_at" in here:
+            here["elapsed_s"] = here["written_at"] - here["started_at"]
+    if "elapsed_s" in here:
+        here["core_s"] = here["elapsed_s"] * cores_of(facts.get("placement", []))
+    return {n: earlier.get(n, 0) + here.get(n, 0) for n in _COSTS if n in earlier or n in here}
+
+
+def cores_of(placement: Iterable[Mapping[str, Any]]) -> int:
+    """Returns the cores that ranks may use, each once; one whose cores are not known has one."""
+    known = {(p.get("host"), str(core)) for p in placement for core in p.get("cores") or ()}
+    return len(known) + sum(not p.get("cores") for p in placement)
+
+
+def _numbers(values: Mapping[str, Any]) -> dict[str, float]:
+    return {n: v for n, v in values.items() if isinstance(v, int | float) and math.isfinite(v)}
+
+
 def _last_start_in(layout: RunLayout) -> int:
     """Returns how often a run had been restarted when its last shard began: none is overwritten."""
     numbers = [number for _, number in layout.shard_numbers().values()]
@@ -279,6 +312,7 @@ def reopen(layout: RunLayout, restarts: Mapping[str, Any], placement: list[dict[
         "launcher": os.environ.get(LAUNCHER_VARIABLE, ""),
         "slurm": _slurm(),
         "placement": placement,
+        "earlier": {**spent(facts, read_json(layout.status_file)), "until": time.time()},
         **restarts,
     }
     past = {*taken, "reason", "exit_code", "ended", "figures", "files"}
@@ -306,7 +340,7 @@ def leave(layout: RunLayout) -> None:
     """Undo `reopen`, because the run could not be resumed."""
     facts = read(layout.root)
     before = facts.pop("before", {})
-    for name in _RESTARTS:  # absent from `before` if this was the first time
+    for name in (*_RESTARTS, "earlier"):  # absent from `before` if this was the first time
         facts.pop(name, None)
     or_warn("state of the run", partial(write_sealed_json, layout.run_file, {**facts, **before}))
 

@@ -212,6 +212,7 @@ class RunLayout:
     def results(self) -> list[Path]:
         """Folders and files of all that a run makes but its logs."""
         paths = (
+            self.status_file,
             self.data_dir,
             self.latest_policy.parent,
             self.league_dir,

@@ -90,6 +90,8 @@ class StatusFile:
         }
         earlier = read_json(path)  # of a run that is resumed: it may end before it is evaluated
         self._earlier = {name: earlier[name] for name in _EVALUATIONS if earlier.get(name)}
+        count = self._earlier.get("evaluations")
+        self._evaluations = count if isinstance(count, int) else 0
         self._due = float("-inf")
         self._best: Evaluation | None = None  # as it was written last
         self._is_warned = False
@@ -139,7 +141,7 @@ class StatusFile:
             "train_iter": train_iter,
             "train_iters_per_s": iters_per_s,
             "return_mean": sum(returns) / len(returns) if returns else None,
-            "evaluations": len(evaluations),
+            "evaluations": self._evaluations + len(evaluations),
             "evaluation": vars(evaluations[-1]) if evaluations else None,
             "best_evaluation": None,
             **({} if evaluations else self._earlier),

@@ -1,4 +1,4 @@
-"""`hpcdi inspect`: exit code 0 where everything is right, 1 where anything is damaged."""
+"""`hpcdi inspect`: exit code 0 where all is right, 1 where anything is damaged, 2 without one."""
 
 from __future__ import annotations
 
@@ -103,7 +103,7 @@ def test_what_is_no_file_of_ours(
     path = tmp_path / "x.h5"
     if content is not None:
         path.write_bytes(content)
-    assert cli.main(["inspect", str(path)]) == 1
+    assert cli.main(["inspect", str(path)]) == (2 if content is None else 1)
     assert capsys.readouterr().err.startswith(f"hpcdi inspect: {path}: ")
 
 
@@ -113,5 +113,10 @@ def test_a_folder_that_holds_no_run(
 ) -> None:
     if content is not None:
         RunLayout(tmp_path).run_file.write_text(content)
-    assert cli.main(["inspect", str(tmp_path)]) == 1
+    assert cli.main(["inspect", str(tmp_path)]) == (2 if content is None else 1)
     assert capsys.readouterr().err.startswith(f"hpcdi inspect: {tmp_path}")
+
+
+def test_a_run_without_its_record_is_damaged(tmp_path: Path) -> None:
+    RunLayout(tmp_path).data_dir.mkdir()
+    assert cli.main(["inspect", str(tmp_path)]) == 1

@@ -104,6 +104,27 @@ def test_of_what_is_damaged(tmp_path: Path) -> None:
     assert "no evaluation" in words_of((tmp_path / "r.html").read_text())
 
 
+def test_one_whose_run_file_is_damaged_does_not_hide_the_others(runs: Path, tmp_path: Path) -> None:
+    (runs / "a1" / "run.json").write_text("{")
+    folders = [str(runs / name) for name in ("a0", "a1")]
+    assert cli.main(["report", *folders, "-o", str(tmp_path / "r.html")]) == 0
+    assert "2 of 2 10.5 (10.0 to 11.0)" in words_of((tmp_path / "r.html").read_text())
+
+
+def test_what_a_resumed_run_has_cost_is_of_all_its_starts(tmp_path: Path) -> None:
+    """It was that of the last one, beside the counts of all; and nothing of one that was killed."""
+    earlier = {"elapsed_s": 3600.0, "core_s": 36_000.0, "data_bytes": 1 << 20, "until": 50.0}
+    run = make_run(tmp_path / "run", 0, 1, [], earlier=earlier, restarts=1)
+    said = ["report", str(run), "-o", str(tmp_path / "r.html")]
+    assert cli.main(said) == 0
+    assert "3h00m 14 2.0 MiB" in words_of((tmp_path / "r.html").read_text())
+    make_run(tmp_path / "killed", 0, 1, [], earlier=earlier, figures={}, state="running")
+    status = {"started_at": 60.0, "written_at": 3660.0, "data_bytes": 1 << 19, "env_steps": 7}
+    (tmp_path / "killed" / "status.json").write_text(json.dumps(status))
+    assert cli.main(["report", str(tmp_path / "killed"), *said[2:]]) == 0
+    assert "2h00m 12 1.5 MiB" in words_of((tmp_path / "r.html").read_text())
+
+
 def test_wrong_words(runs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["report", str(tmp_path / "plots")]) == 2
     (tmp_path / "empty").mkdir()
@@ -136,6 +157,15 @@ def test_a_band_is_of_those_that_are_there() -> None:
     )  # fmt: skip
     alone = band_of([line((5, 3.0))])
     assert np.nanmax(alone.mean) == 3.0
+
+
+@pytest.mark.parametrize("points", [1000, 110])
+def test_a_peak_between_points_of_a_grid_is_drawn(points: int) -> None:
+    """Of 250 points, 120 were drawn between them: half of a peak was cut off."""
+    curves = [line(*((7 * n, float(n == 77)) for n in range(points)))] * (1 + (points < 120))
+    band = band_of(curves)
+    assert band.mean.max() == band.low.max() == 1.0
+    assert band.steps[band.mean.argmax()] == 7 * 77
 
 
 def test_figures_over_seeds() -> None:

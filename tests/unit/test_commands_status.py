@@ -112,6 +112,23 @@ def test_what_an_earlier_part_of_the_run_has_said_is_not_taken_for_the_present(
     assert "error" not in text
 
 
+def test_counts_of_a_resumed_run_stand_beside_the_time_of_all_its_starts(tmp_path: Path) -> None:
+    earlier = {"elapsed_s": 3600.0, "until": 1.0}
+    layout = make_run(tmp_path / "run", host="elsewhere", restarts=1, earlier=earlier)
+    write_progress(layout)
+    assert "700 train iterations (3/s) in 1h01m;" in told(layout.root)
+
+
+def test_a_snapshot_is_as_old_as_it_says(tmp_path: Path) -> None:
+    """A copy of a run had one that was seconds old."""
+    layout = make_run(tmp_path / "run")
+    snapshot = layout.snapshots_dir / "snapshot_000003"
+    snapshot.mkdir(parents=True)
+    facts = {"saved_at": time.time() - 7200}
+    (snapshot / "manifest.json").write_text(json.dumps({"facts": facts, "files": {}}))
+    assert "snapshot_000003, 2h00m old" in told(layout.root)
+
+
 def test_of_many_ranks_the_most_idle_are_named(tmp_path: Path) -> None:
     placement = [{"rank": r, "role": "collector", "host": f"n{r % 5}"} for r in range(9)]
     layout = make_run(tmp_path / "run", placement=placement)

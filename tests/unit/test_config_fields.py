@@ -258,6 +258,7 @@ def test_rules_add_what_is_not_told_yet(mapping: dict[str, Any], message: str) -
         (3, float, 3.0),
         (1e-3, float, 0.001),
         (math.inf, float, math.inf),
+        (2**63 - 1, int, 2**63 - 1),
         ("inf", float, math.inf),  # JSON has no other way to say it
         (True, bool, True),
         ("x", str, "x"),
@@ -288,6 +289,11 @@ def test_values_that_fit(value: Any, hint: Any, result: Any) -> None:
         (2.5, int, "must be an integer, not 2.5 (a number)"),
         (math.inf, int, "must be an integer, not inf (a number)"),
         (math.nan, int, "must be a number, not nan"),
+        (math.nan, float, "must be a number, not nan"),
+        (math.nan, float | None, "must be a number, not nan"),
+        ([1.0, math.nan], tuple[float, ...], "must be a number, not nan"),
+        (1e30, int, "must be an integer from -2^63 to 2^63 - 1"),
+        (2**63, int | None, "must be an integer from -2^63 to 2^63 - 1"),
         ("3", int, "must be an integer, not '3' (a string)"),
         ("1e-3", float, "must be a number, not '1e-3' (a string)"),
         (3, str, "must be a string, not 3 (an integer)"),
@@ -392,7 +398,7 @@ def test_plain_data_holds_lists_and_scalars_only() -> None:
 
 
 @QUICK
-@given(st.floats(0, 10, exclude_min=True), st.lists(st.integers(), max_size=4))
+@given(st.floats(0, 10, exclude_min=True), st.lists(st.integers(-(2**63), 2**63 - 1), max_size=4))
 def test_plain_data_parses_to_the_same(rate: float, sizes: list[int]) -> None:
     config = Outer("x", (), rate, {}, Inner(tuple(sizes)))
     parser = Parser()

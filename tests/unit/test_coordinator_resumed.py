@@ -11,7 +11,7 @@ import pytest
 
 from fakes.replay import admitted, block, demand, make_groups, make_replay
 from fakes.scheduler import EVERY_S, Shown, experiment
-from hpcdi.comm.messages import BlockReady
+from hpcdi.comm.messages import BlockAdmitted, BlockReady
 from hpcdi.replay.manager import ReplayManager
 from hpcdi.roles.coordinator.coordinator import Coordinator
 from hpcdi.roles.coordinator.groups import Groups
@@ -218,3 +218,16 @@ def test_the_summary_says_what_is_of_this_start_beside_its_time() -> None:
     assert summary(run.scheduler, view._record, 0.0, REPORT)[0].startswith(
         "  13.2k env steps (0 in this start) and 94 train iterations (0) in 0s; "
     )
+
+
+def test_blocks_that_learners_read_again_say_nothing_of_how_soon_one_is_learnable(
+    tmp_path: Path,
+) -> None:
+    """They have waited for the ranks to start: it was seconds instead of milliseconds."""
+    layout, old = RunLayout(tmp_path), block(1, [4])
+    with WorkerCoordinator(experiment(), layout=layout, workers=[]) as coordinator:
+        state, facts = coordinator.state_dict(), {"env_steps": 0, "train_iter": 0}
+        coordinator.resume(Resumed("snapshot_000001", "", facts, state, {old.shard.path: old}))
+        for block_id, latency_s in ((1, 19.0), (2, 0.01)):
+            coordinator._view.observe(1, BlockAdmitted(block_id, latency_s))
+        assert coordinator.figures()["block_latency_p99_s"] == 0.01

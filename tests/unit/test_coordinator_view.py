@@ -438,14 +438,20 @@ def test_a_busy_run(tmp_path: Path) -> None:
     assert (held["env_steps"], held["train_iter"], held["episodes"]) == (12345, 600, 3)
     assert (held["env_steps_per_s"], held["train_iters_per_s"]) == (2000.0, 150.0)
     assert held["return_mean"] == 20.0
-    assert held["staleness"] == 10
+    assert (held["staleness"], held["data_bytes"]) == (10, 2000)
     assert held["buffer"] == {"held": 0, "capacity": 100, "blocked": held["buffer"]["blocked"]}
     assert held["idle"]["2"] == 0.0  # its ledger has no wait
     assert "error" not in held
 
 
 def test_a_run_that_waits_for_its_ranks(tmp_path: Path) -> None:
-    assert held_by(tmp_path / "status.json", Shown(ready=False))["phase"] == "starting"
+    run = Shown(ready=False)
+    for rank in (1, 2):
+        run.ready(rank)
+    run.ask(2)
+    assert run.groups.blocked
+    held = held_by(tmp_path / "status.json", run)
+    assert (held["phase"], held["buffer"]["blocked"]) == ("starting", "")
 
 
 def test_a_failure_is_told_with_its_rank_and_traceback(tmp_path: Path) -> None:

@@ -21,6 +21,7 @@ from hpcdi.config.load import load
 from hpcdi.errors import EXIT_USAGE, LaunchError
 from hpcdi.run import run_folder
 from hpcdi.run.experiment import load_experiment
+from hpcdi.store.atomic import write_json
 from hpcdi.store.inventory import rewritten_files
 from hpcdi.store.layout import RunLayout
 from hpcdi.store.sealed import load_sealed_json
@@ -271,6 +272,29 @@ def test_latest_shows_at_the_end_what_is_there(tmp_path: Path) -> None:
     assert moved.root == tmp_path / "moved" / "x" / "one"
     run_folder.reopen(moved, {}, PLACEMENT)
     assert os.path.lexists(latest / "snapshots"), "it may make them now"
+
+
+def test_what_earlier_starts_have_taken_is_kept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of one that was killed up to its last status; of one that never wrote any, nothing more."""
+    layout = claim(tmp_path / "run")
+    told = {"started_at": 100.0, "written_at": 110.0, "data_bytes": 7}
+    write_json(layout.status_file, told)
+    taken = {"elapsed_s": 10.0, "core_s": 20.0, "data_bytes": 7}
+    assert run_folder.spent(run_folder.read(layout.root), told) == taken
+    monkeypatch.setattr(run_folder.time, "time", lambda: 200.0)
+    for _ in range(2):
+        run_folder.reopen(layout, {}, PLACEMENT)
+        assert run_folder.spent(run_folder.read(layout.root), told) == taken
+    run_folder.leave(layout)
+    run_folder.end(layout, "stopped", "", 85, {"elapsed_s": 4.0, "data_bytes": 1})
+    run_folder.reopen(layout, {}, [*PLACEMENT, {"rank": 1, "role": "x", "host": "n2"}])
+    facts = run_folder.read(layout.root)
+    assert run_folder.spent(facts, told) == {"elapsed_s": 14.0, "core_s": 28.0, "data_bytes": 8}
+    later = {"started_at": 201.0, "written_at": 202.0}
+    assert run_folder.spent(facts, later) == {"elapsed_s": 15.0, "core_s": 31.0, "data_bytes": 8}
+    assert run_folder.spent({}, {"started_at": "x"}) == {}
 
 
 @pytest.mark.parametrize("name", [".", "latest", "latest/", "../x/latest", "mine"])

@@ -92,4 +92,4 @@ def test_a_run_that_is_resumed_and_ends_at_once_keeps_its_evaluation(tmp_path: P
     assert read(path)["best_evaluation"]["mean"] == 200.0
     assert (read(path)["evaluation"]["mean"], read(path)["evaluations"]) == (200.0, 2)
     again.refresh(status, [evaluation(30.0)], 0.0, at_once=True)
-    assert read(path)["evaluation"]["mean"] == 30.0
+    assert (read(path)["evaluation"]["mean"], read(path)["evaluations"]) == (30.0, 3)

@@ -204,7 +204,7 @@ def _runs(runs: Sequence[Run]) -> str:
     rows = []
     for run in runs:
         figures = run.figures or run.progress
-        hours = run.elapsed_s * run.cores / 3600
+        elapsed_s, core_s = run.spent.get("elapsed_s"), run.spent.get("core_s")
         rows.append(
             [
                 escape(run.name),
@@ -213,9 +213,9 @@ def _runs(runs: Sequence[Run]) -> str:
                 _count(figures.get("env_steps")),
                 _count(figures.get("train_iter")),
                 human_return(run.score) if math.isfinite(run.score) else "",
-                human_time(run.elapsed_s) if math.isfinite(run.elapsed_s) else "",
-                f"{hours:.3g}" if math.isfinite(hours) else "",
-                _bytes(figures.get("data_bytes")),
+                human_time(elapsed_s) if elapsed_s is not None else "",
+                f"{core_s / 3600:.3g}" if core_s is not None else "",
+                _bytes(run.spent.get("data_bytes")),
             ]
         )
     header = [

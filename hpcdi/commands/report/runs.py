@@ -67,18 +67,10 @@ class Run:
         values = [p.value for p in self.curves.get(SCORE, ()) if math.isfinite(p.value)]
         return max(values, default=math.nan)
 
-    @property
-    def elapsed_s(self) -> float:
-        """Seconds of its last part: from its start, or restart, to its end."""
-        elapsed = self.figures.get("elapsed_s", math.nan)
-        return float(elapsed) if isinstance(elapsed, int | float) else math.nan
-
-    @property
-    def cores(self) -> int:
-        """Cores that its ranks may use, each once; a rank whose cores are not known has one."""
-        places = self.facts.get("placement", [])
-        known = {(p["host"], core) for p in places for core in p.get("cores", ())}
-        return len(known) + sum(not p.get("cores") for p in places)
+    @cached_property
+    def spent(self) -> Mapping[str, float]:
+        """What all of its starts have taken, see `run_folder.spent`."""
+        return run_folder.spent(self.facts, self.progress)
 
     @cached_property
     def figures(self) -> Mapping[str, Any]:

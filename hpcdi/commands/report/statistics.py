@@ -14,7 +14,9 @@ from hpcdi.types import Array
 from hpcdi.utils.curves import CurvePoint
 
 GRID = 120
-"""Points at which the curves of a group are averaged."""
+"""Points at which the curves of a group are averaged, where together they have more."""
+_ALONE = 10 * GRID
+"""Points up to which a curve of its own is drawn as it is."""
 _RESAMPLES = 2000
 _PERCENTILES = (2.5, 97.5)
 
@@ -28,7 +30,7 @@ class Estimate(NamedTuple):
 
 
 class Band(NamedTuple):
-    """The mean of curves, float64 [`GRID`]: where, mean, and its interval's limits."""
+    """The mean of curves, float64 [points]: where, mean, and its interval's limits."""
 
     steps: Array
     mean: Array
@@ -43,6 +45,7 @@ def band_of(curves: Sequence[Sequence[CurvePoint]]) -> Band:
     the mean is of the others, and the interval of these; as soon as half of them have, it ends: the
     few that go on are those that were slow to learn. Where at no step more than half of them are
     there, it is over all steps, and a curve of one point has its value at each of them.
+    It is taken at the steps of the curves, or at `GRID` ones where these are too many.
 
     Args:
         curves: each at least one point, by step.
@@ -55,8 +58,10 @@ def band_of(curves: Sequence[Sequence[CurvePoint]]) -> Band:
     if is_apart:
         start = min(points[0].step for points in curves)
         end = max(points[-1].step for points in curves)
-    steps = np.linspace(start, end, GRID)
-    rows = np.full((len(curves), GRID), np.nan)
+    own = np.unique([p.step for points in curves for p in points if start <= p.step <= end])
+    is_drawn_as_it_is = not is_apart and len(own) <= (GRID if len(curves) > 1 else _ALONE)
+    steps = own.astype(np.float64) if is_drawn_as_it_is else np.linspace(start, end, GRID)
+    rows = np.full((len(curves), len(steps)), np.nan)
     for row, points in zip(rows, curves, strict=True):
         at, values = np.array([(p.step, p.value) for p in points], dtype=np.float64).T
         row[:] = np.interp(steps, at, values, left=np.nan, right=np.nan)
@@ -72,7 +77,7 @@ def band_of(curves: Sequence[Sequence[CurvePoint]]) -> Band:
         mean = filled.sum(axis=0) / counts.sum(axis=0)
         means = filled[chosen].sum(axis=1) / counts[chosen].sum(axis=1)
     known = np.isfinite(means).any(axis=0)
-    low, high = np.full(GRID, np.nan), np.full(GRID, np.nan)
+    low, high = np.full((2, len(steps)), np.nan)
     if known.any():  # a loss may be NaN from its first point on
         low[known], high[known] = np.nanpercentile(means[:, known], _PERCENTILES, axis=0)
     return Band(steps, mean, low, high)

@@ -14,6 +14,7 @@ from hpcdi.commands.run_state import RunStatus
 from hpcdi.commands.sweep.population import History
 from hpcdi.commands.sweep.runs import PRUNED, Population, Sweep, read_trial
 from hpcdi.commands.sweep.scores import SCORES, points_of
+from hpcdi.run import run_folder
 from hpcdi.utils.metrics import human_count, human_return, human_time
 
 _SHOWN = (
@@ -51,7 +52,7 @@ def _results(status: RunStatus) -> dict[str, Any]:
     row["restarts"] = int(status.facts.get("restarts", 0))
     if progress:
         row["env_steps"], row["train_iter"] = progress["env_steps"], progress["train_iter"]
-        row["elapsed_s"] = round(progress["written_at"] - progress["started_at"], 1)
+        row["elapsed_s"] = round(run_folder.spent(status.facts, progress)["elapsed_s"], 1)
     for name, key in (("best", "best_evaluation"), ("last", "evaluation")):
         evaluation = progress.get(key)
         if evaluation:

@@ -281,7 +281,8 @@ class Coordinator(Closing):
         self._scheduler.resume(resumed)
         if self._layout is not None:  # after the snapshot there may have been a better one
             self.groups.main.recall(best_return(self._layout), best_evaluation(self._layout))
-        self._view.resumed(self._scheduler)
+        blocks = (ready.block_id for ready in resumed.published.values())
+        self._view.resumed(self._scheduler, blocks)
         if self._callbacks is not None:
             self._callbacks.restore(resumed.state.get("callbacks", {}))
         if self._keeper is not None:

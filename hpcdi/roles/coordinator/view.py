@@ -86,10 +86,11 @@ class DataFlow:
         train_iters: of the main group, by time.
         blocks: that were written to shards.
         data_bytes: of these.
-        latency: seconds from a full block to its rows in a learner's memory.
+        latency: seconds from a full block, of this start, to its rows in a learner's memory.
         learning_since: when the first train iteration was seen (seconds since the epoch), and the
             env steps then.
         resumed_at: environment steps and train iterations of the earlier starts of the run.
+        restored: ids of the blocks of these.
     """
 
     env_steps: Rate = field(default_factory=Rate)
@@ -99,6 +100,7 @@ class DataFlow:
     data_bytes: int = 0
     learning_since: tuple[float, int] | None = None
     resumed_at: tuple[int, int] = (0, 0)
+    restored: frozenset[int] = frozenset()
 
 
 class RunRecord:
@@ -139,7 +141,8 @@ class RunRecord:
             case BlockAdmitted() if message.error:
                 LOGGER.warning("rank %d lost a block: %s", rank, message.error)
             case BlockAdmitted():
-                self.flow.latency.add(message.latency_s)
+                if message.block_id not in self.flow.restored:
+                    self.flow.latency.add(message.latency_s)
             case TaskLate() | RankQuiet() | DiesAlone() | ComesBack():
                 self._warn(rank, message)
             case _:
@@ -368,9 +371,15 @@ class RunView:
         """Take a message that the scheduler is about to handle, or a notice."""
         self._record.observe(rank, message)
 
-    def resumed(self, run: Scheduler) -> None:
-        """Note what a run that is resumed has done in its earlier starts."""
+    def resumed(self, run: Scheduler, blocks: Iterable[int] = ()) -> None:
+        """Note what a run that is resumed has done in its earlier starts.
+
+        Args:
+            run: the run.
+            blocks: ids of those that it has published.
+        """
         self._record.flow.resumed_at = run.groups.env_steps, run.groups.main.train_iter
+        self._record.flow.restored = frozenset(blocks)
 
     def look(self, run: Scheduler) -> None:
         """Write and show what is due of a run, as it is now."""
@@ -521,7 +530,7 @@ def status_of(run: Scheduler, record: RunRecord, said: Sequence[str] = ()) -> St
         before.append(f"staleness {lag}")
     before += [f"{group.name} train {human_count(group.train_iter)}" for group in groups.others]
     after = [] if run.is_on else ["ending"]
-    if run.is_on and (blocked := groups.blocked):
+    if blocked := _blocked(run):
         after.append(blocked)
     main = groups.main
     if any(worker.is_evaluating for worker in run.workers):
@@ -532,8 +541,18 @@ def status_of(run: Scheduler, record: RunRecord, said: Sequence[str] = ()) -> St
         main.returns,
         main.evaluations[-1].mean if main.evaluations else None,
         (before, after),
-        {**_facts(run, replay), "staleness": lag or 0, "advice": list(said)},
+        {
+            **_facts(run, replay),
+            "staleness": lag or 0,
+            "data_bytes": flow.data_bytes,
+            "advice": list(said),
+        },
     )
+
+
+def _blocked(run: Scheduler) -> str:
+    """Who waits for whom, and why; empty before all are there, and at the end."""
+    return run.groups.blocked if run.phase is Phase.RUNNING else ""
 
 
 def _facts(run: Scheduler, replay: ReplayFigures) -> dict[str, Any]:
@@ -568,8 +587,8 @@ def _facts(run: Scheduler, replay: ReplayFigures) -> dict[str, Any]:
     if run.groups.others:
         facts["players"] = {group.name: _facts_of(group, run) for group in run.groups.others}
     if replay.capacity:
-        blocked = run.groups.blocked
-        facts["buffer"] = {"held": replay.items, "capacity": replay.capacity, "blocked": blocked}
+        held, capacity = replay.items, replay.capacity
+        facts["buffer"] = {"held": held, "capacity": capacity, "blocked": _blocked(run)}
     if outcome is not None and outcome.failure is not None:
         rank, failure = outcome.failure
         facts["error"] = {"rank": rank, **vars(failure)}
