@@ -56,8 +56,7 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def is_there(path: Path) -> bool:
-    """Returns whether there is something to inspect: a file, or what is left of a run or a
-    checkpoint."""
+    """Returns whether there is a file, or anything of a run or a checkpoint."""
     if not path.is_dir():
         return os.path.lexists(path)
     layout = RunLayout(path)
