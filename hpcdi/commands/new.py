@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import keyword
+import re
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -52,9 +53,10 @@ def main(arguments: Sequence[str]) -> int:
         raise LaunchError(f"{', '.join(existing)} is there already; nothing was written")
     if importlib.util.find_spec(name) is not None or name in POLICY_REGISTRY:
         raise LaunchError(f"there is a module or a policy {name} already; choose another name")
+    kind = _class_for(name, "".join(texts.values()))
     for file, text in texts.items():
         with or_refuse(file):
-            named = text.replace("NAME", name).replace("CLASS", name.title().replace("_", ""))
+            named = text.replace("NAME", name).replace("CLASS", kind)
             Path(file).write_text(named)
         say(f"  written      {file}")
     look = f"hpcdi rehearse {name}.yaml; " if options.kind == "env" and not options.mpi else ""
@@ -62,6 +64,13 @@ def main(arguments: Sequence[str]) -> int:
     missing = "" if importlib.util.find_spec("pytest") else "pip install pytest; "
     say(f"  test         {missing}python -m pytest test_{name}.py")
     return EXIT_DONE
+
+
+def _class_for(name: str, text: str) -> str:
+    """Returns the name of a module's class, which is none of the names in its text."""
+    made = name.title().replace("_", "")
+    is_free = made.isidentifier() and not keyword.iskeyword(made)
+    return made if is_free and not re.search(rf"\b{made}\b", text) else f"Own{made}"
 
 
 _POLICY = '''\

@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 
 from hpcdi.commands.options import add_runs, make_parser
-from hpcdi.commands.report.charts import ticks
+from hpcdi.commands.report.charts import room_for, share, ticks
 from hpcdi.commands.report.command import write_file
 from hpcdi.commands.report.page import charts_of
 from hpcdi.commands.report.runs import SCORE, Group, grouped, read_run, runs_in
@@ -90,7 +90,7 @@ def lines_of(name: str, bands: Mapping[str, Band], axis: str) -> Iterator[str]:
     marks = _MARKS if can_show(_MARKS) else _ASCII_MARKS
     means = np.concatenate([band.mean for band in bands.values()])
     low, high = float(np.nanmin(means)), float(np.nanmax(means))
-    span = (high - low) or 1.0
+    low = low if low < high else high - room_for(high)
     start = min(float(band.steps[0]) for band in bands.values())
     end = max(float(band.steps[-1]) for band in bands.values())
     first, last = human_count(int(start)), f"{axis} {human_count(int(end))}"
@@ -101,14 +101,14 @@ def lines_of(name: str, bands: Mapping[str, Band], axis: str) -> Iterator[str]:
     for mark, band in zip(marks * len(bands), bands.values(), strict=False):
         known = np.isfinite(band.mean)
         values = np.interp(steps, band.steps[known], band.mean[known], np.nan, np.nan)
-        rows = np.round((high - values) / span * (_HEIGHT - 1))
+        rows = np.round(share(values, high, low) * (_HEIGHT - 1))
         for column in np.flatnonzero(np.isfinite(rows)):
             before = (
                 rows[column - 1] if column and math.isfinite(rows[column - 1]) else rows[column]
             )
             between = sorted((int(before), int(rows[column])))
             cells[between[0] : between[1] + 1, column] = mark  # a steep line is whole
-    at = {round((high - tick) / span * (_HEIGHT - 1)): tick for tick in ticks(low, low + span)}
+    at = {round(share(tick, high, low) * (_HEIGHT - 1)): tick for tick in ticks(low, high)}
     yield name
     for number, row in enumerate(cells):
         label = f"{at[number]:.6g}" if number in at else ""

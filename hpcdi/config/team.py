@@ -32,6 +32,10 @@ _OF_THE_RUN = (
     *("other.replay_buffer", "other.commander"),
 )
 """Settings of a policy that those of the whole team take the place of."""
+_BATCH = "learn.batch_size"
+"""Of the team's steps where it learns from the replay buffer, else of each policy's rows."""
+_OF_EACH = ("discount_factor", "nstep")
+"""Settings of the team that are each policy's own."""
 
 
 @dataclass(frozen=True)
@@ -76,6 +80,11 @@ class TeamConfig(PolicyConfig):
         own = replaced(policy, {path: attrgetter(path)(usual) for path in _OF_THE_RUN})
         if own.collect.unroll_len > own.collect.n_sample:  # where sequences end
             own = replaced(own, {"collect.n_sample": policy.collect.n_sample})
+        batch = usual.learn.batch_size
+        if not policy.on_policy and batch >= learn.accumulate:  # of which a part needs a sample
+            own = replaced(own, {_BATCH: batch})
+        if policy.on_policy:
+            learn = dataclasses.replace(learn, batch_size=BaseLearnConfig().batch_size)
         return cls(
             import_names=policy.import_names,
             cuda=policy.cuda,
@@ -139,12 +148,7 @@ class TeamConfig(PolicyConfig):
 
     def problems(self) -> Iterator[Problem]:
         """Rules over several settings."""
-        for problem in PolicyConfig.problems(self):
-            if problem.path == "collect.unroll_len":
-                name = next(iter(self.policies), "NAME")
-                said = f"is each policy's own: set policy.policies.{name}.collect.unroll_len"
-                problem = dataclasses.replace(problem, message=said)
-            yield problem
+        yield from self._problems_of_each()
         if not self.policies:
             yield Problem("policies", "must name at least one policy")
         for pattern, named in self.players.items():
@@ -159,6 +163,19 @@ class TeamConfig(PolicyConfig):
         for name, policy in self.policies.items():
             for problem in self._problems_of(policy):
                 yield dataclasses.replace(problem, path=f"policies.{name}.{problem.path}")
+
+    def _problems_of_each(self) -> Iterator[Problem]:
+        for problem in PolicyConfig.problems(self):
+            is_of_each = problem.path == "collect.unroll_len"
+            yield self._of_each(problem.path) if is_of_each else problem
+        for path in (*_OF_EACH, *([_BATCH] if self.on_policy else [])):
+            at = attrgetter(path)
+            if at(self) != at(type(self)()) and {at(self)} != {*map(at, self.policies.values())}:
+                yield self._of_each(path)
+
+    def _of_each(self, path: str) -> Problem:
+        name = next(iter(self.policies), "NAME")
+        return Problem(path, f"is each policy's own: set policy.policies.{name}.{path}")
 
     def _problems_of_sequences(self) -> Iterator[Problem]:
         if len({policy.sequence for policy in self.policies.values()}) > 1:
@@ -190,8 +207,11 @@ class TeamConfig(PolicyConfig):
         if not policy.on_policy and policy.nstep > self.collect.n_sample:
             said = f"is above policy.collect.n_sample ({self.collect.n_sample}), where it ends"
             yield Problem("nstep", said)
+        if self.eval.sample and not policy.DRAWS_ACTIONS:
+            said = "has no distribution of actions to draw from; leave policy.eval.sample false"
+            yield Problem("type", f"{policy.type} {said}")
         usual = type(policy)()
-        for path in _OF_THE_RUN:
+        for path in (*_OF_THE_RUN, *(() if policy.on_policy else [_BATCH])):
             at = attrgetter(path)
             if at(policy) not in (at(usual), at(self)):
                 yield Problem(path, f"is one of the whole team: set policy.{path}")

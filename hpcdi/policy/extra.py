@@ -61,7 +61,7 @@ class Outputs:
 
     def share(self, batch: Mapping[str, Tensor]) -> float:
         """The share of these rows in the batch: a factor of what is computed of no row."""
-        return len(next(iter(batch.values()))) / self.count
+        return len(next(iter(batch.values()))) / (self.count or 1)
 
 
 class ExtraLoss:

@@ -56,13 +56,18 @@ def mean_share(values: Tensor, count: float) -> Tensor:
 
     Shares of all parts add up to the mean; that of no values is 0.
     """
-    return values.mean() if len(values) == count else values.sum() / count
+    return values.mean() if 0 < len(values) == count else values.sum() / (count or 1)
 
 
 def follow(target: nn.Module, network: nn.Module, share: float) -> None:
-    """Move the target's parameters by `share` of the way to the network's (Polyak averaging)."""
+    """Move the target's parameters by `share` of the way to the network's (Polyak averaging).
+
+    Buffers, such as running statistics, become the network's.
+    """
     with torch.no_grad():
         torch._foreach_lerp_(list(target.parameters()), list(network.parameters()), share)
+        if buffers := list(target.buffers()):
+            torch._foreach_copy_(buffers, list(network.buffers()))
 
 
 def forward_of(

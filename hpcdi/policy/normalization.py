@@ -30,6 +30,7 @@ from hpcdi.config.policy import TorchPolicyConfig
 from hpcdi.errors import PolicyError
 from hpcdi.policy import memories
 from hpcdi.policy.acting.base import DISCOUNTED
+from hpcdi.policy.players import ACTS, STATE
 from hpcdi.policy.spaces import is_normalised, obs_leaves
 from hpcdi.types import Array
 
@@ -96,6 +97,9 @@ class Normalizer(nn.Module):
         leaves = obs_leaves(cfg.model) if settings.observation else ()
         seen = [leaf for leaf in leaves if is_normalised(leaf)]
         self._columns = [leaf.column("observation") for leaf in seen]
+        self._is_of_teams = cfg.WHOLE_TEAMS
+        states = [name for name in self._columns if name.split("/")[1:2] == [STATE]]
+        self._of_states = states if cfg.sees_state else []
         self.observation = nn.ModuleList(Moments(leaf.shape) for leaf in seen)
         self.returns = Moments(()) if settings.reward else None
 
@@ -128,7 +132,8 @@ class Normalizer(nn.Module):
         """Add a batch, as it was stored, to the statistics; collective over the learners.
 
         Args:
-            columns: name -> [rows, ...], or [sequences, steps, ...] with `memories.LENGTH`.
+            columns: name -> [rows, ...], or [sequences, steps, ...] with `memories.LENGTH`; of
+                whole teams with `players.ACTS`.
 
         Raises:
             PolicyError: there are no discounted returns, or a value is infinite.
@@ -137,6 +142,10 @@ class Normalizer(nn.Module):
         if memories.LENGTH in columns and (lengths := columns[memories.LENGTH]).ndim == 2:
             steps = torch.arange(lengths.shape[1], device=lengths.device)
             held = (steps < lengths[:, :1].long()).flatten()  # what is behind is filler
+        there = held
+        if self._is_of_teams:  # with rows of players who are not there
+            acts = columns[ACTS].flatten()
+            there = acts if held is None else acts & held
         tracked = list(self._tracked())
         parts = []
         for name, moments in tracked:
@@ -146,7 +155,8 @@ class Normalizer(nn.Module):
                     "hpcdi train and hpcdi serial do"
                 )
             rows = columns[name].reshape(-1, moments.mean.numel())
-            parts.append(packed_moments(rows if held is None else rows[held]))
+            counted = held if name in self._of_states else there
+            parts.append(packed_moments(rows if counted is None else rows[counted]))
         packed = torch.cat(parts)
         if not bool(packed.isfinite().all()):
             raise PolicyError(

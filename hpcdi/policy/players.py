@@ -169,10 +169,12 @@ class PolicyGroup:
         numbers: Array = (rows[:, None] * seats + np.arange(seats)).reshape(-1)
         return numbers
 
-    def there(self, columns: Mapping[str, Array]) -> Array:
-        """Returns which of the policy's rows are of players that are to act, bool."""
-        acts: Array = columns[_ACTS][:, self._numbers].reshape(-1) > 0
-        return acts
+    def there(self, columns: Mapping[str, Any]) -> Any:
+        """Returns which of the policy's rows are of players that are to act, bool.
+
+        Of arrays or tensors.
+        """
+        return columns[_ACTS][:, self._numbers].reshape(-1) > 0
 
     def outputs(self, made: Columns) -> Columns:
         """Returns a policy's outputs [rows * players, ...] as columns of the team [rows, ...]."""
@@ -280,19 +282,15 @@ class PolicyGroup:
         stacks = tuple(_of(name, player.name) for name in made.stacks for player in players)
         return TrainColumns(columns, tuple(views), stacks)
 
-    def learnt(
-        self, batch: Mapping[str, Any], *, is_alone: bool = True
-    ) -> tuple[dict[str, Any], Any]:
+    def learnt(self, batch: Mapping[str, Any]) -> tuple[dict[str, Any], Any]:
         """Returns the policy's columns, and which rows of it they are, of tensors of the team.
 
         Args:
             batch: name -> [rows, ...]; of sequences of whole teams [sequences, steps, ...].
-            is_alone: False: other learners wait for the policy's gradients of each batch.
 
         Returns:
             name -> [rows of the policy, ...]; and their numbers, int64, None: all, in order. Of
-            sequences a row is a player's. Nothing where none of its players is there; unless other
-            learners wait: then a row that is empty.
+            sequences a row is a player's. Where none of its players is there, there are no rows.
         """
         made = [self._learnt_by(number, batch) for number in range(len(self.players))]
         place = _behind if self._remembers and not self.is_whole else _beside
@@ -303,13 +301,7 @@ class PolicyGroup:
         if bool(acts.all()):
             return columns, None
         rows = acts.nonzero().squeeze(1)
-        if not len(rows) and is_alone:
-            return {}, rows
-        if not len(rows):
-            rows = acts.new_zeros(1).long()
-            if self._remembers:
-                columns[SEQUENCE_LEN][0] = 1
-        if not self.policy.on_policy:  # learners' batches are of one size
+        if len(rows) and not self.policy.on_policy:  # learners' batches are of one size
             rows = rows.repeat(-(-len(acts) // len(rows)))[: len(acts)]
         return {name: column[rows] for name, column in columns.items()}, rows
 

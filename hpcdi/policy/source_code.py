@@ -49,7 +49,10 @@ _EACH: dict[str, tuple[str, str]] = {
     "log": ("log({0})", "log({0})"),
     "sqrt": ("sqrt({0})", "sqrt({0})"),
     "tanh": ("tanh({0})", "tanh({0})"),
-    "round": ("rint({0})", "anint({0})"),
+    "round": (  # halves to the even number
+        "rint({0})",
+        "merge(2 * anint({0} / 2), anint({0}), &\n            abs({0} - aint({0})) == 0.5_dp)",
+    ),
     "relu": ("fmax({0}, 0.0)", "max({0}, 0.0_dp)"),
     "sigmoid": ("1.0 / (1.0 + exp(-{0}))", "1.0_dp / (1.0_dp + exp(-{0}))"),
     "elu": ("{0} > 0.0 ? {0} : expm1({0})", "merge({0}, exp(min({0}, 0.0_dp)) - 1.0_dp, {0} > 0)"),
@@ -365,6 +368,11 @@ class _Translation:
         if low is not None:
             value = self._each("maximum", [value, low], {})
         return value if high is None else self._each("minimum", [value, high], {})
+
+    def _where(self, condition: Any, value: Any, other: Any) -> _Computed:
+        if isinstance(condition, _Computed):
+            raise PolicyError(f"a policy that chooses by computed numbers {_NO_FORM}")
+        return _Computed(torch.where(condition, self._codes(value), self._codes(other)))
 
     def _reduced(self, how: str, value: Any, dims: Any, keeps: bool) -> _Computed:
         codes = value.codes

@@ -13,7 +13,7 @@ from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
-from hpcdi.comm.group import get_world_size
+from hpcdi.comm.group import allreduce_data, get_world_size
 from hpcdi.config.team import TeamConfig
 from hpcdi.errors import PolicyError
 from hpcdi.policy.base import CollectMode, ColumnarActor, EvalMode, Policy, TrainColumns
@@ -159,6 +159,8 @@ class TeamPolicy(Policy):
     def _forward_learn(self, data: Mapping[str, Any], **_kwargs: Any) -> dict[str, Any]:
         """Let each policy learn from its players' part of a batch, if there is one.
 
+        A learner without such a part, where others have one, adds zeros to their gradients.
+
         Returns:
             ``total_loss``, the sum; ``cur_lr`` of the first; the policies' scalars by their names,
             ``<policy>/<scalar>`` where there are several; and ``priority``, the mean over players.
@@ -166,12 +168,13 @@ class TeamPolicy(Policy):
         logs: dict[str, Any] = {}
         losses: list[float] = []
         priorities: list[Array] = []
-        is_alone = get_world_size() == 1
-        for group, policy in self._each():
-            columns, rows = group.learnt(data, is_alone=is_alone)
-            if not columns:
+        for (group, policy), is_learning in zip(self._each(), self._learning(data), strict=True):
+            if not is_learning:
                 continue
+            columns, rows = group.learnt(data)
             log = dict(policy._forward_learn(columns))
+            if rows is not None and not len(rows) and not self._cfg.on_policy:
+                continue  # its scalars are of no rows; on-policy they are those of all learners
             if (priority := log.pop("priority", None)) is not None:
                 priorities.append(_of_team(priority, rows, len(group.players), len(data["reward"])))
             losses.append(log.get("total_loss", 0.0))
@@ -183,6 +186,23 @@ class TeamPolicy(Policy):
         if priorities:
             logs["priority"] = np.mean(priorities, axis=0)
         return logs
+
+    def _learning(self, data: Mapping[str, Any]) -> list[bool]:
+        """Returns which policies have rows in the batch of a learner; collective if any may lack.
+
+        Args:
+            data: this learner's batch.
+        """
+        is_there = [group.is_whole or bool(group.there(data).any()) for group in self._groups]
+        if get_world_size() == 1 or all(group.is_whole for group in self._groups):
+            return is_there
+        import torch  # which collectors do without
+
+        device = next(iter(self._policies.values()))._device
+        learners = torch.tensor(is_there, dtype=torch.float32, device=device)
+        allreduce_data(learners, "sum")
+        found: list[bool] = (learners > 0).tolist()
+        return found
 
     def _state_dict_learn(self) -> dict[str, Any]:
         states = {name: policy._state_dict_learn() for name, policy in self._named()}

@@ -505,13 +505,13 @@ def differences(
     return [
         Difference(key, olds.get(key, _ABSENT), news.get(key, _ABSENT))
         for key in dict.fromkeys([*olds, *news])
-        if is_below(_of_policy(key), keys)
-        and not is_below(_of_policy(key), free)
+        if is_below(of_policy(key), keys)
+        and not is_below(of_policy(key), free)
         and olds.get(key, _ABSENT) != news.get(key, _ABSENT)
     ]
 
 
-def _of_policy(key: str) -> str:
+def of_policy(key: str) -> str:
     """Returns the path of a setting of one of a team's policies as if there were one policy."""
     return re.sub(r"^policy\.policies\.[^.]+\.", "policy.", key)
 

@@ -29,12 +29,16 @@ from torch import Tensor, nn
 from hpcdi.comm import group
 from hpcdi.comm.group import dist_finalize, dist_init, gather_objects, get_world_size
 from hpcdi.comm.world import World, open_world
+from hpcdi.config.compat import parse
 from hpcdi.config.policy import NormalizeConfig
+from hpcdi.config.team import TeamConfig
 from hpcdi.policy import minibatches
 from hpcdi.policy.create import create_policy
 from hpcdi.policy.minibatches import Joint
+from hpcdi.policy.players import with_players
 from hpcdi.policy.ppo import PPOPolicy, ppo_losses
 from hpcdi.roles.learner.checkpointing import copied
+from hpcdi.types import Leaf, Spaces
 
 pytestmark = [pytest.mark.mpi(RANKS), pytest.mark.usefixtures("one_torch_thread")]
 
@@ -245,6 +249,50 @@ def test_the_weights_of_learner_0_are_everybodys(world: World) -> None:
         shared = small("dqn", rank).learn_mode.state_dict()
     for part in ("model", "target_model"):
         assert fingerprint(shared[part]) == fingerprint(first.learn_mode.state_dict()[part])
+
+
+@pytest.mark.parametrize("kind", ["dqn", "discrete"])
+def test_a_player_in_one_learners_batch_is_learnt_by_all(world: World, kind: str) -> None:
+    """Learners without it learnt from a row that nobody had played; where all lack it, all skip."""
+    own = {
+        "type": "dqn" if kind == "dqn" else "ppo",
+        "model": {"encoder_hidden_size_list": [8]},
+        "normalize": {"observation": True},
+    }
+    spaces = Spaces(
+        (*(Leaf(f"players/{name}", (4,)) for name in "ab"), Leaf("acts", (2,), "int8")),
+        tuple(Leaf(name, (), "int64", (3,)) for name in "ab"),
+    )
+    cfg, problems = with_players(
+        parse(TeamConfig, {"policies": {"a": own, "b": own}}, "a team"), spaces
+    )
+    assert not problems
+    with learners(world, (0, 1, 3)) as rank:
+        if rank is None:
+            return
+        policy: Any = create_policy(cfg, ("learn",), seed=np.random.SeedSequence(rank))
+        of_a = policy._policies["a"]
+        for step in range(4):
+            before, is_there = fingerprint(of_a._model.state_dict()), step % 2 == 0
+            acts = torch.tensor([[is_there and rank == 1, True]]).expand(16, 2)
+            batch = {"observation/acts": acts, "reward": torch.zeros(16)}
+            for name in "ab":
+                batch |= of_player(name, data_of(kind, 100 * step + rank, 16))
+            told = policy.learn_mode.forward(batch)
+            assert all(math.isfinite(value) for value in told.values())
+            assert ("a/total_loss" in told) == (is_there and (kind != "dqn" or rank == 1))
+            assert (fingerprint(of_a._model.state_dict()) != before) == is_there
+            demand_equal(policy.learn_mode.state_dict())
+        assert of_a._normalizer.observation[0].count == 2 * 16
+
+
+def of_player(name: str, columns: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """A policy's columns as those of a team's player."""
+    roots = {
+        "observation": f"observation/players/{name}",
+        "next_observation": f"next/{name}/observation/players/{name}",
+    }
+    return {roots.get(column, f"{column}/{name}"): values for column, values in columns.items()}
 
 
 # ------------------------------------------------------------------- what one learner would compute

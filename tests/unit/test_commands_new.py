@@ -40,6 +40,17 @@ def test_what_is_written_passes_its_test(
             sys.modules.pop(module, None)
 
 
+def test_a_class_hides_nothing_that_its_files_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of `_` there was a class without a name; one named Path hid pathlib's in the test."""
+    monkeypatch.chdir(tmp_path)
+    classes = {"_": "Own", "path": "OwnPath", "_2048": "Own2048", "my_flow": "MyFlow"}
+    for name, kind in classes.items():
+        assert main(["new", "env", name, "--mpi"]) == 0
+        assert f"class {kind}:" in Path(f"{name}.py").read_text()
+
+
 @pytest.mark.parametrize(
     ("name", "said"),
     [

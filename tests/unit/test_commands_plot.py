@@ -8,7 +8,10 @@ from xml.etree import ElementTree
 import pytest
 
 from hpcdi import cli
-from hpcdi.utils.curves import CurveFile
+from hpcdi.commands.plot import lines_of
+from hpcdi.commands.report.charts import line_chart
+from hpcdi.commands.report.statistics import band_of
+from hpcdi.utils.curves import CurveFile, CurvePoint
 
 
 @pytest.fixture
@@ -59,6 +62,21 @@ def test_a_curve_without_a_finite_value_is_told(
     assert cli.main(["plot", str(runs / "a"), "--name", "curves/loss"]) == 2
     assert "curves/loss has no finite value" in capsys.readouterr().err
     assert cli.main(["report", str(runs / "a"), "-o", str(tmp_path / "report.html")]) == 0
+
+
+@pytest.mark.parametrize("values", [(1e17,) * 3, (0.0,) * 3, (1e308, 0.0, -1e308)])
+def test_a_curve_of_huge_or_equal_values_is_drawn(values: tuple[float, ...]) -> None:
+    """Without a difference that is one, or with one beyond the largest number, it was an error."""
+    points = [CurvePoint(10 * number, 0.0, value) for number, value in enumerate(values)]
+    bands = {"runs": band_of([points])}
+    rows = list(lines_of("loss", bands, "steps"))[1:15]
+    is_flat = values[0] == values[-1]
+    assert rows[-1].endswith("•") != is_flat
+    assert float(rows[0].split("|")[0]) == values[0]
+    chart = ElementTree.fromstring(line_chart("loss", bands))
+    heights = [float(point.split(",")[1]) for point in chart[-1].attrib["points"].split()]
+    assert (heights[0] == heights[-1]) == is_flat
+    assert all(30 <= height <= 226 for height in heights)
 
 
 def test_a_curve_that_is_not_there_is_told(runs: Path, capsys: pytest.CaptureFixture[str]) -> None:

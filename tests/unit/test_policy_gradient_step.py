@@ -29,7 +29,7 @@ from fakes.policies import (
 from hpcdi.config.policy import StepConfig
 from hpcdi.errors import ConfigError
 from hpcdi.policy.dqn import DQNPolicy
-from hpcdi.policy.gradient_step import GradientStep, cut, forward_of, mean_share
+from hpcdi.policy.gradient_step import GradientStep, cut, follow, forward_of, mean_share
 from hpcdi.policy.ppo import PPOPolicy
 
 pytestmark = pytest.mark.usefixtures("one_torch_thread")
@@ -58,6 +58,16 @@ def test_shares_add_up_to_the_mean() -> None:
     assert mean_share(values, 4).item() == 4.0
     assert mean_share(values[:1], 4).item() + mean_share(values[1:], 4).item() == 4.0
     assert mean_share(values[:0], 4).item() == 0.0
+
+
+def test_a_target_follows_with_its_buffers_too() -> None:
+    network, target = (nn.BatchNorm1d(2) for _ in range(2))
+    network(torch.randn(8, 2))
+    nn.init.constant_(network.bias, 4.0)
+    follow(target, network, 0.25)
+    assert target.bias.tolist() == [1.0, 1.0]
+    assert torch.equal(target.running_mean, network.running_mean)
+    assert target.num_batches_tracked == 1
 
 
 @pytest.mark.parametrize("kind", KINDS)

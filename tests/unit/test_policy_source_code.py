@@ -30,6 +30,8 @@ PARTS = {
                "action_leaves": [{**LEVERS, "name": ""}]},
     "mixed": {**HIDDEN, "action_space": "mixed", "action_shape": 8,
               "action_leaves": [LEVERS, PUSH]},
+    "whole": {**HIDDEN, "action_space": "mixed", "action_shape": 2,
+              "action_leaves": [PUSH, {**PUSH, "name": "turn", "dtype": "int64"}]},
 }  # fmt: skip
 HAS = {"c": shutil.which("cc"), "fortran": shutil.which("gfortran")}
 
@@ -47,7 +49,7 @@ def module_of(kind: str, **settings: Any) -> Any:
     [
         ("dqn", "c", {}), ("ppo", "c", {"normalize": {"observation": True}}),
         ("sac", "fortran", {}), ("ppo", "c", {"model": PARTS["levers"]}),
-        ("ppo", "fortran", {"model": PARTS["mixed"]}),
+        ("ppo", "fortran", {"model": PARTS["mixed"]}), ("ppo", "c", {"model": PARTS["whole"]}),
     ],
 )  # fmt: skip
 def test_what_is_compiled_acts_as_the_policy(
@@ -96,10 +98,28 @@ def test_infinite_bounds_and_figures_of_all_numbers_have_a_form(language: str) -
     assert check(files, "act_well", language, module, observations) is not None
 
 
+class _Rounding(_Odd):
+    def forward(self, observation: torch.Tensor) -> tuple[torch.Tensor]:
+        return (observation.round(),)
+
+
+@pytest.mark.parametrize("language", ["c", "fortran"])
+def test_halves_are_rounded_as_by_the_policy(language: str) -> None:
+    """Fortran's anint takes them away from zero."""
+    if HAS[language] is None:
+        pytest.skip(f"NO COMPILER FOR {language}: its source code is not tested here")
+    observations = np.arange(-13, 14, dtype=np.float32).reshape(9, 3) / 4
+    files = as_source(_Rounding(), language, "act_well")
+    assert check(files, "act_well", language, _Rounding(), observations) == 0
+
+
 def test_arguments_without_a_form_are_refused() -> None:
     module = _Odd()
     module.forward = lambda seen: (seen.mean(1, dtype=torch.float64)[:, None],)  # type: ignore[method-assign]
     with pytest.raises(PolicyError, match=r"computes 'mean' with .*dtype=.* has no form"):
+        as_source(module, "c")
+    module.forward = lambda seen: (torch.where(seen > 0, seen, -seen),)  # type: ignore[method-assign]
+    with pytest.raises(PolicyError, match=r"computes 'gt' .*has no form"):
         as_source(module, "c")
 
 

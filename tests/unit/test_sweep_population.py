@@ -160,6 +160,22 @@ def test_what_cannot_be_a_population(
     assert list(tmp_path.iterdir()) == []
 
 
+def test_a_team_differs_in_its_policies_settings_as_a_policy_does(tmp_path: Path) -> None:
+    file = tmp_path / "team.yaml"
+    file.write_text(
+        'env: {type: team, env_id: "hpcdi.env.games:TwoStep"}\n'
+        "policy: {type: team, policies: {all: {type: qmix}}, "
+        "other: {commander: {max_env_step: 400}}}\n"
+    )
+    for key in ("policy.policies.all.nstep", "policy.policies.all.learn.target_update_freq"):
+        made, experiments = make(str(file), [f"{key}=1,3"], None, 0, serial=True)
+        if "nstep" in key:
+            with pytest.raises(LaunchError, match=f"differ in {key}"):
+                population_of(made, experiments, 64, 0.25)
+        else:
+            assert population_of(made, experiments, 64, 0.25).spaces == (Space(key, ("1", "3")),)
+
+
 @pytest.mark.slow
 def test_a_decision_survives_a_kill_at_any_moment(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]

@@ -393,6 +393,63 @@ def test_a_policy_whose_players_are_not_there_learns_nothing(kind: str) -> None:
     assert log["total_loss"] == pytest.approx(log["hare/total_loss"])
 
 
+@pytest.mark.parametrize("has_other_rows", [True, False])
+def test_a_learner_without_rows_learns_what_others_have(
+    has_other_rows: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It learnt from a batch of one row that nobody had played."""
+    own = {"type": "dqn", "model": {"encoder_hidden_size_list": [8]}}
+    own |= {"learn": {"accumulate": 2}}
+    policies = {"hare": {**own, "normalize": {"observation": True}}, "fox": own}
+    cfg = config(Relay(), policies=policies, priority=True)
+    actor, transitions, lengths, last = played(cfg, Relay())
+    columns = {**transitions, **actor.train_columns(transitions, lengths, last).columns}
+    batch = {f"next/{p}/{n}": c for p in cfg.names for n, c in transitions.items()}
+    batch |= {**columns, "observation/acts": np.array([[1, 0, 0]] * len(columns["reward"]))}
+    batch = {name: torch.from_numpy(column) for name, column in batch.items()}  # of the fox alone
+    exchanged = []
+
+    def with_other(table: torch.Tensor, op: str) -> None:
+        exchanged.append((op, table.tolist()))
+        table += torch.tensor([float(has_other_rows), 1.0])
+
+    monkeypatch.setattr("hpcdi.policy.team.get_world_size", lambda: 2)
+    monkeypatch.setattr("hpcdi.policy.team.allreduce_data", with_other)
+    built = policy(cfg, "learn")
+    hare = built._policies["hare"]
+    before = {name: value.clone() for name, value in hare._model.state_dict().items()}
+    log = built.learn_mode.forward(batch)
+    assert exchanged == [("sum", [0.0, 1.0])]
+    assert hare._updates == has_other_rows
+    after = hare._model.state_dict()
+    assert all(torch.equal(after[name], value) for name, value in before.items())
+    assert after["normalizer.observation.0.count"] == 0
+    assert {name.split("/")[0] for name in log if "/" in name} == {"fox"}
+    assert np.isfinite(log["total_loss"])
+    assert log["priority"].shape == (8,)
+    assert np.isfinite(log["priority"]).all()
+
+
+@pytest.mark.parametrize("kind", ["c51", "qrdqn", "discrete_sac", "sac", "tqc", "td3", "iql"])
+def test_a_batch_of_no_rows_teaches_nothing(kind: str) -> None:
+    model = {"obs_shape": 2, "encoder_hidden_size_list": [4], "action_shape": 3}
+    if kind in ("sac", "tqc", "td3", "iql"):
+        model |= {"action_low": [-1.0] * 3, "action_high": [1.0] * 3}
+    learn = {"policy_delay": 1} if kind == "td3" else {}
+    cfg = {"type": kind, "model": model, "learn": learn, "priority": True}
+    built = create_policy(cfg, ("learn",), seed=np.random.SeedSequence(1))
+    names = ("n_step_return", "bootstrap_discount", "observation", "next_observation", "action")
+    shapes = [(0,), (0,), (0, 2), (0, 2), (0, 3) if "action_low" in model else (0,)]
+    before = [p.clone() for p in built._model.parameters()]
+    log = built.learn_mode.forward(
+        {name: torch.zeros(shape) for name, shape in zip(names, shapes, strict=True)}
+    )
+    assert log["total_loss"] == 0
+    assert log["priority"].shape == (0,)
+    after = built._model.parameters()
+    assert all(torch.equal(p, b) for p, b in zip(after, before, strict=True))
+
+
 # ------------------------------------------------------------------------------------------- MAPPO
 
 
@@ -493,6 +550,30 @@ def test_an_absent_player_adds_nothing_to_the_value_of_its_team() -> None:
     rows, _ = PolicyGroup("all", cfg.policies["all"], cfg).learnt(batch)
     values = torch.arange(2.0 * len(batch["reward"]))
     assert torch.equal(built.mixed(built._model, values, rows), values[::2])
+
+
+@pytest.mark.parametrize("remembers", [False, True])
+def test_statistics_are_of_the_players_who_are_there(remembers: bool) -> None:
+    """Those who are not were counted as zeros; the state is what the mixing network sees of all."""
+    own = remembering("qmix") if remembers else {"type": "qmix"}
+    own |= {"model": {"encoder_hidden_size_list": [8], **own.get("model", {})}}
+    own |= {"normalize": {"observation": True}}
+    cfg = config(Relay(), policies={"hare": own, "fox": {**own, "normalize": {}}})
+    actor, transitions, lengths, last = played(cfg, Relay(), episodes=6)
+    if remembers:
+        batch = sequences_of(cfg, Relay())
+    else:
+        columns = {**transitions, **actor.train_columns(transitions, lengths, last).columns}
+        batch = {name: torch.from_numpy(column) for name, column in columns.items()}
+    built = policy(cfg, "learn")._policies["hare"]
+    rows, _ = PolicyGroup("hare", cfg.policies["hare"], cfg).learnt(batch)
+    acts = rows["acts"].clone()
+    built._normalizer.learn(rows)
+    assert torch.equal(rows["acts"], acts)
+    moments = dict(zip(built._normalizer._columns, built._normalizer.observation, strict=True))
+    assert moments["observation/own"].count == 6 * 6  # of four steps two, and all
+    assert moments["observation/own"].mean.tolist() == pytest.approx([7 / 6, 4 / 6])
+    assert moments["observation/state/hare_0"].count == 6 * 8
 
 
 def test_an_update_of_qmix_moves_its_mixing_network() -> None:
@@ -633,6 +714,19 @@ def test_settings_that_do_not_fit_are_named() -> None:
     assert "learn.burn_in: is for a memory, and model.memory is none" in said
     said = problems_of(Relay(), policies={"a": PPO}, players={"hare*": "b"})
     assert "players.hare*: is b, no policy; there are a" in said
+    said = problems_of(Relay(), policies={"hare": PPO, "fox": {"type": "dqn"}}, nstep=3)
+    assert "\nnstep: is each policy's own: set policy.policies.hare.nstep" in f"\n{said}"
+    own = {"discount_factor": 0.5, "learn": {"batch_size": 9}, "eval": {"sample": True}}
+    said = problems_of(Relay(), **RELAY, **own)
+    for name in ("discount_factor", "learn.batch_size"):
+        assert f"{name}: is each policy's own: set policy.policies.hare.{name}" in said
+    assert "eval.sample" not in said
+    dqn = {"type": "dqn", "learn": {"batch_size": 512}}
+    said = problems_of(Meet(), policies={"all": dqn}, eval={"sample": True})
+    assert "policies.all.learn.batch_size: is one of the whole team: set policy.learn.b" in said
+    assert "policies.all.type: dqn has no distribution of actions to draw from; leave p" in said
+    equal = config(Relay(), **RELAY, discount_factor=GAMMA, learn={"batch_size": 64})
+    assert equal.discount_factor == GAMMA
 
 
 def test_patterns_choose_the_policy_and_settings_survive_their_way_to_ranks() -> None:
@@ -661,6 +755,13 @@ def test_an_algorithm_alone_is_that_of_all_players_of_a_team(tmp_path: Any) -> N
         again, _ = load_experiment(str(kept), changed, over_ranks=False)
         assert again.config.policy.collect.n_sample == 8
         assert again.config.policy.policies == compiled.config.policy.policies  # type: ignore[attr-defined]
+    for words, of in ([["policy.type=ppo"], "policies.all."], [["policy.learn.accumulate=1"], ""]):
+        words = [*words, "policy.learn.batch_size=128"]
+        compiled, _ = load_experiment(str(file), words, over_ranks=False)
+        kept.write_text(dump(to_mapping(compiled.config)))
+        changed = [f"policy.{of}learn.batch_size=32"]
+        again, _ = load_experiment(str(kept), changed, over_ranks=False)
+        assert again.config.policy.learn.batch_size == (64 if of else 32)
     file.write_text("policy: {type: vdn}\nenv: {env_id: CartPole-v1}\n")
     with pytest.raises(ConfigError, match="vdn learns from teams"):
         load_experiment(str(file), [], over_ranks=False)

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import math
+import sys
 from collections.abc import Iterator, Mapping, Sequence
 from html import escape
+from typing import TypeVar
 
 import numpy as np
 
 from hpcdi.commands.report.statistics import Band
 from hpcdi.types import Array
 from hpcdi.utils.metrics import human_count
+
+Number = TypeVar("Number", float, Array)
 
 COLOURS = (
     "#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#8c6d31", "#555555",
@@ -83,8 +87,8 @@ class _Plane:
         return _LEFT + (step - self.start) / (self.end - self.start) * (_WIDTH - _LEFT - _RIGHT)
 
     def y(self, value: float) -> float:
-        share = (value - self.low) / (self.high - self.low)
-        return _HEIGHT - _BOTTOM - share * (_HEIGHT - _TOP - _BOTTOM)
+        at = share(value, self.low, self.high)
+        return _HEIGHT - _BOTTOM - at * (_HEIGHT - _TOP - _BOTTOM)
 
     def points(self, steps: Array, values: Array) -> Iterator[str]:
         """Yields points as SVG has them."""
@@ -111,9 +115,14 @@ class _Plane:
         )
 
 
+def share(value: Number, start: float, end: float) -> Number:
+    """Where a number lies, or each of an array, from start (0) to end (1); these may be huge."""
+    return (value / 2 - start / 2) / (end / 2 - start / 2)
+
+
 def ticks(low: float, high: float) -> list[float]:
     """Round numbers from low to high, three to seven."""
-    rough = (high - low) / _TICKS
+    rough = high / _TICKS - low / _TICKS
     scale = 10.0 ** math.floor(math.log10(rough))
     step = next(scale * nice for nice in (1, 2, 2.5, 5, 10) if scale * nice >= rough * 0.999)
     first = math.ceil(low / step - 1e-9)
@@ -123,8 +132,13 @@ def ticks(low: float, high: float) -> list[float]:
 
 def _limits(values: Sequence[float]) -> tuple[float, float]:
     low, high = min(values, default=0.0), max(values, default=1.0)
-    room = (high - low) * 0.05 or abs(high) * 0.1 or 1.0
-    return low - room, high + room
+    room, most = high * 0.05 - low * 0.05 or room_for(high), sys.float_info.max
+    return max(low - room, -most), min(high + room, most)
+
+
+def room_for(value: float) -> float:
+    """The height of a chart of one value."""
+    return abs(value) * 0.1 or 1.0
 
 
 def _runs_of(known: Array) -> Iterator[slice]:

@@ -69,7 +69,8 @@ def population_of(
     fixed = [
         key
         for key in values
-        if resume.is_below(key, _FIXED) and not resume.is_below(key, resume.FREE)
+        if resume.is_below(resume.of_policy(key), _FIXED)
+        and not resume.is_below(resume.of_policy(key), resume.FREE)
     ]
     if fixed:
         raise LaunchError(
