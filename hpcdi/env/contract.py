@@ -206,10 +206,13 @@ def origin_of(
         is_of_several: it is that of a vector environment.
     """
     found: dict[str, tuple[float, ...]] = {}
-    for field in Space.of_observations(space).fields:
-        numbers = np.asarray(pick(value, field.path))
-        is_number = field.dtype.kind == "f" and _is_double(numbers.dtype)
-        if not is_number and (field.dtype not in _FAR or field.is_discrete):
+    for field in Space.of_observations(space, as_is=True).fields:
+        is_float = field.dtype.kind == "f"
+        if not is_float and (field.dtype not in _FAR or field.is_discrete):
+            continue
+        numbers = as_numbers(pick(value, field.path))
+        is_double = numbers.dtype.kind in "iu" and _is_double(field.dtype)
+        if is_float and not (is_double or _is_double(numbers.dtype)):
             continue
         numbers = (numbers[0] if is_of_several else numbers).astype(np.float64)
         is_far = np.isfinite(numbers) & (np.abs(numbers) >= coarse_from(field.dtype))
@@ -232,15 +235,14 @@ def _origin_in(origin: Origin, leaf: Leaf, column: str) -> Array | None:
         return None
     numbers = np.asarray(given, np.float64).ravel()
     dtype = np.dtype(leaf.dtype)
-    if numbers.size not in (1, math.prod(leaf.shape)) or not (dtype.kind == "f" or dtype in _FAR):
+    may_have_one = dtype.kind == "f" or (dtype in _FAR and not leaf.counts)
+    if numbers.size not in (1, math.prod(leaf.shape)) or not may_have_one:
         raise EnvError(f"env.origin.{column} has {numbers.size} numbers, and that is {leaf}")
     if not numbers.any():
         return None
     if dtype.kind == "i":
         numbers = np.rint(numbers).astype(np.int64)
-    return np.broadcast_to(
-        numbers if numbers.size == 1 else numbers.reshape(leaf.shape), leaf.shape
-    )
+    return np.broadcast_to(numbers.reshape(() if numbers.size == 1 else leaf.shape), leaf.shape)
 
 
 class Field:
@@ -278,7 +280,7 @@ class Field:
         if self.dtype.kind in "biu" and limits is None:
             whole = (0, 1) if self.dtype.kind == "b" else _range_of(self.dtype)
             self._limits = whole
-        self._is_number = not self.shape and self.dtype.kind in "iu"
+        self._is_number = not self.shape and self.dtype.kind in "iu" and origin is None
         # any value of its own dtype and shape is right, and stored as it is
         self.is_discrete = bool(leaf.counts)
         self._takes_all = origin is None and (self.dtype.kind == "f" or self._is_within(self.dtype))
@@ -305,7 +307,12 @@ class Field:
             EnvValueError: it is not as the space says.
         """
         is_one = at is not ...
-        if is_one and self._is_number and isinstance(value, _WHOLE):
+        if (
+            is_one
+            and self._is_number
+            and isinstance(value, _WHOLE)
+            and value.__class__ is not _TIME
+        ):
             low, high = self._limits or (value, value)
             if not low <= value <= high:
                 raise self._outside(np.asarray(value), is_one=True)
@@ -676,6 +683,8 @@ _BOOL = np.dtype(bool)
 _FLOAT32, _FLOAT64 = np.dtype(np.float32), np.dtype(np.float64)
 _MOST = float(np.finfo(np.float32).max)
 _WHOLE = (int, np.integer)
+_TIME: Any = np.timedelta64
+"""Is one of numpy's whole numbers by its class, and no number."""
 _NUMBERS = (float, int, np.floating, np.integer)
 
 
@@ -687,7 +696,7 @@ def number_of(value: object, name: str = "reward") -> float:
     Raises:
         EnvValueError: it is none.
     """
-    if not isinstance(value, _NUMBERS):
+    if not isinstance(value, _NUMBERS) or value.__class__ is _TIME:
         value = _one(value, name, "one number")
     elif isinstance(value, np.floating):
         value = float(value)
@@ -793,7 +802,7 @@ def as_numbers(value: Any) -> Array:
     if isinstance(value, np.ma.MaskedArray) and np.ma.getmaskarray(value).any():
         masked = int(np.ma.getmaskarray(value).sum())
         raise ValueError(f"an array of which {masked} of {value.size} values are masked")
-    if not isinstance(value, np.ndarray):
+    if value.__class__ is not np.ndarray:
         try:
             if hasattr(value, "detach"):  # torch's, perhaps with a gradient or on a device
                 value = value.detach().cpu().numpy()

@@ -371,8 +371,9 @@ class LocalWorker:
         numbers = [self._numbers(info) for info in infos] if is_over else []
         for seat, (reward, info) in enumerate(zip(rewards, infos, strict=True)):
             is_cut = is_over and truth_of(info.get("truncated", False), "truncated")
+            has_ended = truth_of(info.get("terminated", False), "terminated") if is_cut else is_over
             with _of_player(seat):
-                results.put(self._rows[seat], reward, is_over and not is_cut, is_cut)
+                results.put(self._rows[seat], reward, has_ended, is_cut)
             for name, column in self._infos.items():
                 column[self._rows[seat]] = number_in(info, name)
         if is_over:

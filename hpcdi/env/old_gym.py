@@ -114,9 +114,17 @@ class OldEnv(gymnasium.Env[Any, Any]):
         else:
             self._seed(seed)
             result = self._env.reset(**given)
-        if isinstance(result, tuple) and len(result) == 2 and isinstance(result[1], Mapping):
+        if _is_pair(result) and (not self._sees_pairs or _is_pair(result[0])):
             return result[0], dict(result[1])
         return result, {}
+
+    @property
+    def _sees_pairs(self) -> bool:
+        """Whether an observation looks as one with an info does."""
+        parts = getattr(getattr(self._env, "observation_space", None), "spaces", None)
+        if not isinstance(parts, list | tuple) or len(parts) != 2:
+            return False
+        return isinstance(getattr(parts[1], "spaces", None), Mapping)
 
     def step(self, action: Any) -> tuple[Any, Any, Any, Any, Any]:
         """Returns observation, reward, whether it terminated, was truncated, and the info."""
@@ -149,6 +157,10 @@ class OldEnv(gymnasium.Env[Any, Any]):
         if name.startswith("_"):  # which a copy asks for before it has an environment
             raise AttributeError(name)
         return getattr(self._env, name)
+
+
+def _is_pair(value: object) -> bool:
+    return isinstance(value, tuple) and len(value) == 2 and isinstance(value[1], Mapping)
 
 
 def _takes_seed(reset: Any) -> bool:

@@ -287,33 +287,41 @@ class ParallelBattle(BattleEnv):
     def _begin(self, seed: int | None) -> Joint:
         observations, infos = parts_of_reset(self._env.reset(seed=seed))
         self._ends = {name: {"terminated": False, "truncated": False} for name in self.names}
+        self._playing = list(self._env.agents)
         return self._joint(self._see(observations, infos))
 
     def _play(
         self, actions: Sequence[Any], rewards: Array, infos: list[dict[str, Any]]
     ) -> tuple[Joint, bool]:
-        self._check(actions, set(self._env.agents))
+        self._check(actions, set(self._playing))
         given = {
             name: action
             for name, action in zip(self.names, actions, strict=True)
             if action is not None
         }
         observations, paid, *ends, given_infos = parts_of_step(self._env.step(given))
+        over = set[str]()
         for i, name in enumerate(self.names):
             rewards[i] = number_of(paid.get(name, 0.0), f"reward of player {i} ({name})")
             end = self._ends[name]  # one that has dropped out is not reported any more
-            for key, ended in zip(end, ends, strict=True):
-                end[key] |= truth_of(ended.get(name, False), f"{key} of player {i} ({name})")
+            for key, of_all in zip(end, ends, strict=True):
+                if truth_of(of_all.get(name, False), f"{key} of player {i} ({name})"):
+                    end[key] = True
+                    over.add(name)
             infos[i].update(given_infos.get(name) or {}, **end)
+        # some leave those in `agents` that have ended; one that comes back is observed
+        ended = {name for name, end in self._ends.items() if any(end.values())}
+        gone = over | (ended - {*observations})
+        self._playing = [name for name in self._env.agents if name not in gone]
         seen = self._see(observations, given_infos)
-        if missing := [name for name in self._env.agents if name not in seen]:
+        if missing := [name for name in self._playing if name not in seen]:
             raise EnvValueError(f"players {missing} are to act, and have no observation")
-        playing = {name: seen[name] for name in self._env.agents}
+        playing = {name: seen[name] for name in self._playing}
         return self._joint(playing), not playing
 
     def _see(self, observations: Mapping[str, Any], infos: Mapping[str, Any]) -> dict[str, Any]:
         seen = {
-            name: self._observed(value, infos.get(name), acts=name in self._env.agents)
+            name: self._observed(value, infos.get(name), acts=name in self._playing)
             for name, value in observations.items()
         }
         self._last.update(seen)

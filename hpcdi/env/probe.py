@@ -22,7 +22,7 @@ from hpcdi.env.gymnasium import failed_in_making, place_within, refuse_spaces
 from hpcdi.env.in_process import close_or_warn
 from hpcdi.env.old_gym import as_gymnasium
 from hpcdi.env.pettingzoo import space_of_players, teams_of
-from hpcdi.env.process_state import SignalGuard
+from hpcdi.env.process_state import SignalGuard, same_folder
 from hpcdi.env.scheduled import owner_of
 from hpcdi.errors import ConfigError, EnvError, EnvValueError, HpcdiError, Problem
 from hpcdi.types import Spaces
@@ -31,6 +31,8 @@ _SEVERAL = (
     "{} has several players, as PettingZoo's: set env.type: team, where they learn together, or "
     "pettingzoo, where they play each other"
 )
+_RESETS = 3
+"""Tries of a first observation: a reset may fail, as it may in a run."""
 Origin = Mapping[str, tuple[float, ...]]
 """See ``env.origin``."""
 
@@ -102,16 +104,18 @@ def get_spaces(cfg: EnvConfig) -> Spaces:
 
 @contextlib.contextmanager
 def _opened(make: Callable[[], Any], title: str) -> Iterator[Any]:
-    try:
-        env = make()
-    except (HpcdiError, KeyboardInterrupt):
-        raise
-    except BaseException as error:  # whatever an environment raises
-        raise failed_in_making(title, error, place_within(error)) from error
-    try:
-        yield env
-    finally:
-        close_or_warn(env)
+    """An environment, closed again; the present folder is then what it was."""
+    with same_folder():
+        try:
+            env = make()
+        except (HpcdiError, KeyboardInterrupt):
+            raise
+        except BaseException as error:  # whatever an environment raises
+            raise failed_in_making(title, error, place_within(error)) from error
+        try:
+            yield env
+        finally:
+            close_or_warn(env)
 
 
 def _seen(env: Any, cfg: EnvConfig, seed: int | None) -> Seen:
@@ -139,13 +143,15 @@ def _seen(env: Any, cfg: EnvConfig, seed: int | None) -> Seen:
     if seed is not None and Space.of_observations(observation).may_be_coarse():
         scenarios = cfg.scenarios(evaluate=False)
         seed = scenarios[0] if scenarios else seed
-        with contextlib.suppress(Exception, SystemExit), warnings.catch_warnings():  # a run says it
-            warnings.simplefilter("ignore")
-            if is_battle:
-                first = next(own for own in env.reset(seed=seed) if own is not None)
-            else:
-                first, _ = parts_of_reset(env.reset(seed=seed))
-            origin = origin_of(observation, first, is_of_several=is_vector)
+        for _ in range(_RESETS):
+            with contextlib.suppress(Exception, SystemExit), warnings.catch_warnings():
+                warnings.simplefilter("ignore")  # a run says it
+                if is_battle:
+                    first = next(own for own in env.reset(seed=seed) if own is not None)
+                else:
+                    first, _ = parts_of_reset(env.reset(seed=seed))
+                origin = origin_of(observation, first, is_of_several=is_vector)
+                break
     players = int(env.agents) if is_battle else 1
     teams = len(teams_of(env)) if is_battle else 1
     return Seen(spaces, players, teams, origin, observation, action)

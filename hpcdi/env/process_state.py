@@ -1,4 +1,4 @@
-"""What environments share with their process: signal handlers, and the generators of libraries.
+"""What environments share with their process: signal handlers, the present folder, generators.
 
 Simulators take signals when they are made or reset (rospy, Java, CoppeliaSim), by Python or in C,
 after which a run would not hear a batch system's. SIGALRM and timers are theirs: nothing here needs
@@ -7,12 +7,15 @@ them.
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
+import os
 import random
 import signal
 import sys
 import threading
 import time
+from collections.abc import Iterator
 from types import TracebackType
 from typing import Any
 
@@ -89,6 +92,17 @@ def _put_back(number: signal.Signals, handler: Any, action: bytes) -> bool:
     if not is_same_in_c:
         _LIBC.sigaction(int(number), action, None)
     return not (is_same_in_python and is_same_in_c)
+
+
+@contextlib.contextmanager
+def same_folder() -> Iterator[None]:
+    """Afterwards the present folder is the one that it was, also if that has been deleted."""
+    folder = os.open(".", getattr(os, "O_PATH", os.O_RDONLY))
+    try:
+        yield
+    finally:
+        os.fchdir(folder)
+        os.close(folder)
 
 
 def seed_libraries(seed: int, *, with_torch: bool) -> None:

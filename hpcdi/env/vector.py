@@ -25,6 +25,8 @@ from hpcdi.env.base import BackendStep, EnvFacts, EnvFailure, EpisodeStart
 from hpcdi.env.contract import (
     Origin,
     Space,
+    described,
+    number_in,
     numbers_in,
     parts_of_reset,
     parts_of_step,
@@ -155,6 +157,7 @@ class VectorEnvs:
                 self.infos = _infos(info, began & ~ended) | infos
         else:
             ends = {env: [{}] for env in ended.nonzero()[0].tolist()}
+        kept = self._kept(info, ended, is_same=is_same)
         if mode is AutoresetMode.NEXT_STEP:
             # a step that resets ends nothing
             self.acts = ~(is_over & self.acts)
@@ -166,7 +169,6 @@ class VectorEnvs:
                 mask = is_over.copy()  # that may be the environment's own array
                 first, _ = parts_of_reset(env.reset(options={"reset_mask": is_over.copy()}))
                 self._put_rows(mask, first)
-        kept = self._kept(info, ended, is_same=is_same)
         return BackendStep(successor, reward, terminated, truncated, ended, began, ends, {}, kept)
 
     def _step_env(self, action: object) -> Any:
@@ -186,7 +188,7 @@ class VectorEnvs:
         for name in self.kept:
             kept[f"{INFO}/{name}"] = column = _numbers(info, name, self.env_num)
             if is_same:
-                column[ended] = _numbers(info.get("final_info", {}), name, self.env_num)[ended]
+                column[ended] = _numbers(_final_info(info, ended), name, self.env_num)[ended]
         return kept
 
     def _put_rows(self, rows: Array, observation: object) -> None:
@@ -315,25 +317,44 @@ class TimedEnv:
 
 
 def _of_one(value: Any, env: int) -> Any:
-    """Returns one environment's of values of all: an array of them, or a mapping of arrays."""
+    """Returns one environment's of values of all: an array, or a mapping or a tuple of arrays."""
     if isinstance(value, Mapping):
         return {key: _of_one(part, env) for key, part in value.items()}
+    if isinstance(value, tuple):
+        return tuple(_of_one(part, env) for part in value)
     return value[env]
 
 
 def _ends(info: Mapping[str, Any], ended: Array, is_same: bool) -> dict[int, dict[str, Any]]:
     """The infos of episodes that ended; in SAME_STEP those beside them are of the next ones."""
-    return _infos(info.get("final_info", {}) if is_same else info, ended)
+    return _infos(_final_info(info, ended) if is_same else info, ended)
 
 
-def _infos(info: Mapping[str, Any], envs: Array) -> dict[int, dict[str, Any]]:
+def _final_info(info: Mapping[str, Any], ended: Array) -> Any:
+    """Returns the infos of episodes that ended (SAME_STEP): a mapping of arrays, or one info each.
+
+    Raises:
+        EnvValueError: it is neither.
+    """
+    final = info.get("final_info", {})
+    if isinstance(final, Mapping) or np.shape(final)[:1] == ended.shape:
+        return final
+    raise EnvValueError(
+        f"final_info: {described(final)}, and must be a mapping of arrays, or one info of each of "
+        f"{len(ended)} environments"
+    )
+
+
+def _infos(info: Any, envs: Array) -> dict[int, dict[str, Any]]:
     """Returns a vector environment's info as one dict for each environment of the mask `envs`."""
     numbers: list[int] = envs.nonzero()[0].tolist()
     return {env: _info_of(info, env) for env in numbers}
 
 
-def _info_of(info: Mapping[str, Any], env: int) -> dict[str, Any]:
+def _info_of(info: Any, env: int) -> dict[str, Any]:
     """Returns one environment's part of a vector environment's info, or of a mapping in it."""
+    if not isinstance(info, Mapping):
+        return dict(info[env] or {})
     named = [name for name in info if f"_{name}" in info and not name.startswith("final_")]
     return {
         name: _info_of(info[name], env) if isinstance(info[name], Mapping) else info[name][env]
@@ -342,8 +363,10 @@ def _info_of(info: Mapping[str, Any], env: int) -> dict[str, Any]:
     }
 
 
-def _numbers(info: Mapping[str, Any], name: str, env_num: int) -> Array:
+def _numbers(info: Any, name: str, env_num: int) -> Array:
     """Returns a number of a vector environment's info, float64 [environments]; see `number_in`."""
+    if not isinstance(info, Mapping):
+        return np.array([number_in(own, name) for own in info])
     column = np.full(env_num, np.nan)
     first, _, below = name.partition("/")
     if name not in info and below and isinstance(info.get(first), Mapping):

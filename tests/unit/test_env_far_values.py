@@ -60,6 +60,23 @@ def test_numbers_far_from_zero_get_an_origin(dtype: Any) -> None:
     assert columns["observation"].dtype == (np.float32 if dtype is np.float64 else dtype)
 
 
+@pytest.mark.parametrize("dtype", [np.int64, np.float64])
+def test_so_does_one_number_without_axes(dtype: Any) -> None:
+    box = spaces.Box(0, 2**40, (), dtype)
+    origin = origin_of(box, np.array(FAR + 20, dtype))
+    assert origin == {"observation": (FAR,)}
+    space = Space.of_observations(box, origin=origin)
+    columns = space.zeros(3)
+    for row, kind in enumerate((dtype, np.array, int)):
+        space.put(columns, row, kind(FAR + 20))
+    assert columns["observation"].tolist() == [20, 20, 20]
+
+
+def test_codes_have_no_origin() -> None:
+    with pytest.raises(EnvError, match="has 1 numbers, and that is"):
+        Space.of_observations(spaces.Discrete(9), origin={"observation": (5.0,)})
+
+
 @pytest.mark.parametrize("dtype", [np.uint32, np.uint64, np.int64])
 def test_a_normalizer_tells_large_whole_numbers_apart(dtype: Any) -> None:
     cfg = config("dqn", spaces.Box(0, 2**32 - 1, (1,), dtype), spaces.Discrete(2), observation=True)

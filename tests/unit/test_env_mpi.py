@@ -9,6 +9,7 @@ import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -31,7 +32,7 @@ from hpcdi.config.compiled import compile_config
 from hpcdi.config.mpi_env import MpiEnvConfig
 from hpcdi.config.schema import ExperimentConfig
 from hpcdi.env.base import EnvFailure
-from hpcdi.env.contract import Space
+from hpcdi.env.contract import Origin, Space
 from hpcdi.env.manager import EnvManager
 from hpcdi.env.mpi import build, preload
 from hpcdi.env.mpi.environment import MpiEnv, facts_of, sizes_of
@@ -52,6 +53,7 @@ from hpcdi.run.solver_ranks import (
 )
 
 ROOT = Path(__file__).parents[2]
+FAR = 5_400_000.3
 COUNTER = {"type": "mpi", "env_id": "fakes.python_solvers:Counter", "ranks": 2}
 
 
@@ -145,9 +147,12 @@ def solver(
     )  # fmt: skip
 
 
-def manager(*solvers: Solver, kept: Sequence[str] = ()) -> EnvManager:
-    facts = facts_of(parse_env(PROGRAM))
-    made = EnvManager(SolverEnvs(solvers, facts), seed=np.random.SeedSequence(0))
+def manager(
+    *solvers: Solver, kept: Sequence[str] = (), origin: Origin = MappingProxyType({})
+) -> EnvManager:
+    envs = SolverEnvs(solvers, facts_of(parse_env(PROGRAM)))
+    envs.origin = origin
+    made = EnvManager(envs, seed=np.random.SeedSequence(0))
     made.kept = kept
     made.launch()
     return made
@@ -396,7 +401,39 @@ def test_what_other_ranks_than_the_first_return_does_not_count(order: Kind, othe
         assert rank.answered == [[0.5]] * (number == 0)
 
 
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_a_class_s_numbers_travel_unrounded(dtype: Any) -> None:
+    class Far(Replaced):
+        def reset(self, seed: int, comm: Any) -> Any:
+            return np.array([FAR]), {}
+
+    rank, seen = Alone(0), Space.of_observations(spaces.Box(-np.inf, np.inf, (1,), dtype))
+    answering = _Answering(rank, Far(), seen, Space.of_actions(Far.action_space))
+    answering.do(SolverMessage(Kind.RESET, values=np.zeros(1)))
+    assert rank.answered == [[FAR]]
+
+
 # --------------------------------------------------------------------------- as a collector sees it
+
+
+class FarGroup(FakeGroup):
+    """Its steps count from far."""
+
+    def take(self) -> SolverMessage:
+        message = super().take()
+        message.values[1] += FAR
+        return message
+
+
+def test_an_origin_is_subtracted_before_numbers_are_rounded() -> None:
+    origin = {"observation": (0.0, FAR, 0.0)}
+    with manager(solver(FarGroup()), origin=origin) as envs:
+        assert envs.observation["observation"][0, 1] == 0.0
+        for number in range(1, 4):
+            step = envs.step({"action": ACTION[:1]})
+            assert step.successor["observation"][0, 1] == pytest.approx(number)
+        assert step.truncated.all()
+        assert envs.observation["observation"][0, 1] == 0.0
 
 
 def test_episodes_of_solvers_are_those_of_other_environments() -> None:

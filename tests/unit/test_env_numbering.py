@@ -11,7 +11,7 @@ import pytest
 from gymnasium import spaces
 
 from hpcdi.env.create import create_env_manager, get_env_cls
-from hpcdi.env.numbering import ENV_INDEX, is_numbered, numbered
+from hpcdi.env.numbering import ENV_INDEX, is_numbered, make_numbered, numbered
 from hpcdi.env.probe import get_spaces
 from hpcdi.errors import ConfigError
 
@@ -58,6 +58,13 @@ def test_each_environment_of_a_run_has_a_number_of_its_own(kind: str) -> None:
     numbers = [0, 1, 5, 6] if kind == "subprocess" else list(range(10))
     assert seen == [[5005 + index, index, index] for index in numbers]
     assert ENV_INDEX not in os.environ
+
+
+def test_an_environment_may_clear_the_variables(monkeypatch: pytest.MonkeyPatch) -> None:
+    variables = {"OTHER": "1"}
+    monkeypatch.setattr("hpcdi.env.numbering.os.environ", variables)
+    make_numbered(variables.clear, 3)
+    assert variables == {}
 
 
 def test_spaces_are_those_of_the_first() -> None:

@@ -161,6 +161,26 @@ def test_an_old_environment_of_nested_spaces() -> None:
     manager.close()
 
 
+class SeesPairs(DingEnv):
+    """Its observations look as ones with an info do."""
+
+    observation_space = Nested([Box(), Nested({"half": Discrete()})])  # type: ignore[assignment]
+
+    def reset(self) -> Any:
+        return super().reset(), {"half": 1}
+
+
+class SeesPairsAndTells(SeesPairs):
+    def reset(self) -> Any:
+        return super().reset(), {"begun": True}
+
+
+@pytest.mark.parametrize(("kind", "told"), [(SeesPairs, {}), (SeesPairsAndTells, {"begun": True})])
+def test_a_part_of_an_observation_is_no_info(kind: type, told: dict[str, Any]) -> None:
+    observation, info = as_gymnasium(kind()).reset()
+    assert (observation[0].tolist(), observation[1], info) == ([0, 0], {"half": 1}, told)
+
+
 def test_a_space_of_no_known_shape_is_named() -> None:
     class Odd(DingEnv):
         observation_space = object()  # type: ignore[assignment]

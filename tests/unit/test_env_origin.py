@@ -9,8 +9,9 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from gymnasium import spaces
 
-from fakes.far_map import FAR
+from fakes.far_map import BOX, FAR, Map
 from hpcdi.commands.export_source import check
 from hpcdi.env.create import create_env_manager, get_env_cls
 from hpcdi.env.manager import EnvManager
@@ -66,6 +67,27 @@ def test_digits_are_kept_in_every_form(form: tuple[str, EnvManager]) -> None:
     near = pytest.approx([0.4, 0.5], abs=1e-6)
     assert step.successor[column].tolist() == [near] * envs.rows
     assert envs.observation[column].dtype == np.float32
+
+
+class Flaky(Map):
+    """Its first reset fails; it returns whole numbers, beside a tensor with a gradient."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.observation_space = spaces.Dict(at=BOX, near=spaces.Box(-1, 1, (1,), np.float32))
+        self._resets = 0
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
+        self._resets += 1
+        if self._resets == 1:
+            raise RuntimeError("not connected yet")
+        near = torch.zeros(1, requires_grad=True)
+        return {"at": [5_400_000, 7_000_000], "near": near}, {}
+
+
+def test_it_is_found_whatever_else_there_is() -> None:
+    found = look_at(config(env_id=f"{__name__}:Flaky"), seed=0).origin
+    assert found == {"observation/at": (5_400_000.0, 7_000_000.0)}
 
 
 @pytest.mark.parametrize("kwargs", [{"low": -100.0, "scale": 1e-6}, {"scale": 1e-3}])

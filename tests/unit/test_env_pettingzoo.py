@@ -123,6 +123,46 @@ def test_three_at_once_and_one_drops_out() -> None:
     assert [info["terminated"] for info in env.step([1, 2, 3])[3]] == [False] * 3
 
 
+class NeverEmpty(ThreeEnv):
+    """Its players stay in `agents`, also when they have ended."""
+
+    def step(self, actions: dict[str, int]) -> Any:
+        playing, self.agents = self.agents, [*actions]
+        made = super().step(actions)
+        self.agents = playing
+        return made
+
+
+def test_players_that_have_ended_do_not_act_though_they_are_said_to() -> None:
+    env = as_battle(NeverEmpty())
+    env.reset(seed=0)
+    env.step([1, 2, 3])
+    assert env.step([1, 2, 3])[0][2] is None
+    env.step([1, 2, None])
+    _, _, done, infos = env.step([1, 2, None])
+    assert done
+    assert [info["terminated"] for info in infos] == [True] * 3
+
+
+class BothEnds(FromOne):
+    """Its games terminate for the first player, and are cut for both."""
+
+    action_space = (gymnasium.spaces.Discrete(3),) * 2
+
+    def step(self, actions: Any) -> Any:
+        seen, rewards, over, infos = super().step(actions)
+        ends = [{"truncated": True, "terminated": number == 0} for number in (0, 1)]
+        return seen, rewards, over, [{**info, **end} for info, end in zip(infos, ends, strict=True)]
+
+
+def test_terminated_and_truncated_are_both_kept() -> None:
+    with make_env_manager({"type": "base"}, [BothEnds], battle=True) as envs:
+        envs.launch()
+        step = envs.step({"action": np.zeros(2, np.int64)})
+        assert step.terminated.tolist() == [True, False]
+        assert step.truncated.tolist() == [True, True]
+
+
 def test_teams_are_named_by_the_players() -> None:
     here = "fakes.battle_envs:FourEnv"
     by_name = {"red": ["red_1", "red_2"], "blue": ["blue_2", 1]}

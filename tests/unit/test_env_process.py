@@ -6,11 +6,13 @@ import asyncio
 import ctypes
 import itertools
 import logging
+import os
 import random
 import signal
 import sys
 from collections.abc import Iterator
 from functools import partial
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -20,8 +22,9 @@ import pytest
 from gymnasium import spaces
 
 from fakes.env_managers import SYNC, made, running, seen, steps_of
+from hpcdi.config.env import ChildConfig, GymnasiumConfig
 from hpcdi.env.create import create_env_manager, get_env_cls
-from hpcdi.env.probe import get_spaces
+from hpcdi.env.probe import get_spaces, look_at
 from hpcdi.env.process_state import SignalGuard, seed_libraries
 from hpcdi.env.toy import CountEnv
 from hpcdi.errors import ConfigError, EnvError
@@ -224,6 +227,26 @@ def test_its_own_alarm_stays_its_own(heard: list[int]) -> None:
 
 
 # -------------------------------------------------------------------------------------- generators
+
+
+class Wandering(CountEnv):
+    """Goes into a folder when it is made."""
+
+    def __init__(self, length: int = 3) -> None:
+        os.chdir("inner")
+        super().__init__(length)
+
+
+def test_a_look_at_one_does_not_change_the_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "inner").mkdir()
+    monkeypatch.chdir(tmp_path)
+    cfg = GymnasiumConfig(
+        env_id=f"{__name__}:Wandering", eval_kwargs={"length": 5}, manager=ChildConfig()
+    )
+    look_at(cfg, trains=True, seed=0)  # makes two, one after the other
+    assert Path.cwd() == tmp_path
 
 
 class Drawing(gymnasium.Env[Any, Any]):

@@ -128,11 +128,13 @@ NUMBERS: dict[str, Any] = {
     "array": np.array([2.0]), "column": np.array([[2.0]]), "list": [2.0], "zero-d": np.array(2.0),
     "float32": np.float32(2), "int": 2, "int8": np.int8(2), "tensor": torch.tensor(2.0),
     "with a gradient": torch.tensor([2.0], requires_grad=True),
+    "matrix": np.ones((1, 1)).view(np.matrix) * 2,
 }  # fmt: skip
 NO_NUMBERS: dict[str, Any] = {
     "text": "2.0", "None": None, "vector": np.array([2.0, -1.0]), "infinite": float("inf"),
     "too large": 1e39, "object": object(), "complex": 2j, "empty": [], "dict": {},
     "array of text": np.array(["2.0"]), "a long whole number": 10**400,
+    "a time": np.timedelta64(2, "s"),
 }  # fmt: skip
 TRUTHS: dict[str, Any] = {
     "int": 1, "numpy": np.bool_(True), "array": np.array([True]), "list": [True], "float": 1.0,

@@ -431,6 +431,69 @@ def test_what_was_observed_stays_when_the_environment_writes_over_it() -> None:
     assert step.successor["observation"].tolist() == [[1.0]] * 2
 
 
+PAIR = gymnasium.spaces.Tuple([gymnasium.spaces.Box(0, 99, (1,), np.float32)] * 2)
+
+
+class PairEnv(InPlaceEnv):
+    """Tuples {its number, steps}; the info, always the same array, tells the steps, too.
+
+    The first ends after two steps, the other after three.
+    """
+
+    def __init__(self, env_num: int, form: str) -> None:
+        super().__init__(env_num)
+        self.single_observation_space = PAIR  # type: ignore[assignment]
+        self._form, self._told = form, np.zeros(env_num)
+        mode = AutoresetMode.DISABLED if form == "disabled" else AutoresetMode.SAME_STEP
+        self.metadata = {"autoreset_mode": mode}
+
+    def _seen(self) -> Any:
+        return np.arange(self.num_envs, dtype=np.float32)[:, None], self._state.copy()
+
+    def reset(self, *, options: Any = None, **_kwargs: Any) -> Any:
+        self._state[(options or {}).get("reset_mask", ...)] = 0
+        self._told[:] = -1
+        return self._seen(), {}
+
+    def step(self, actions: Array) -> Any:
+        self._state += 1
+        self._told[:] = self._state[:, 0]
+        over, last, info = self._told == [2, 3], self._seen(), {"at": self._told}
+        if self._form != "disabled" and over.any():
+            final: Any = {"at": self._told.copy(), "_at": over}
+            if self._form == "infos":
+                each = [
+                    {"at": at} if ended else None for at, ended in zip(last[1], over, strict=True)
+                ]
+                final = np.array(each, object)
+            info = {"final_obs": last, "final_info": "none" if self._form == "wrong" else final}
+            self._state[over] = 0
+        return self._seen(), over * 1.0, over, ~over & over, info
+
+
+@pytest.mark.parametrize("form", ["disabled", "arrays", "infos"])
+def test_the_last_tuple_and_info_are_those_of_the_episode(form: str) -> None:
+    with vector_manager(lambda: PairEnv(2, form), 2) as envs:
+        envs.kept = ("at",)
+        envs.launch()
+        for ended in ([False, False], [True, False], [False, True]):
+            step = envs.step({"action": np.zeros(2, np.int64)})
+            assert step.ended.tolist() == ended
+            for env in np.flatnonzero(ended):
+                last = [step.successor[f"observation/{part}"][env, 0] for part in (0, 1)]
+                assert (last, step.infos["info/at"][env]) == ([env, 2 + env], 2 + env)
+        infos = envs.take_episodes().infos
+    assert infos == ([{}] * 2 if form == "disabled" else [{"at": 2.0}, {"at": 3.0}])
+
+
+def test_last_infos_of_another_form_are_refused() -> None:
+    action = {"action": np.zeros(2, np.int64)}
+    with launched(lambda env_num: PairEnv(env_num, "wrong")) as envs:
+        envs.step(action)
+        with pytest.raises(EnvError, match="final_info: the text 'none', and must be a mapping of"):
+            envs.step(action)
+
+
 @pytest.mark.parametrize("metadata", [{}, {"autoreset_mode": "NextStep"}])
 def test_an_environment_must_say_how_it_resets(metadata: dict[str, Any]) -> None:
     class SilentEnv(InPlaceEnv):

@@ -29,7 +29,7 @@ from hpcdi.env.base import EnvFacts
 from hpcdi.env.contract import Space, number_of, numbers_in, truth_of
 from hpcdi.env.mpi.python_solver import PythonSolver
 from hpcdi.env.mpi.solvers import RankGroup
-from hpcdi.env.mpi.vectors import put_vector, vector_of
+from hpcdi.env.mpi.vectors import put_vector, unrounded, vector_of
 
 _CLOSE_S = 10.0
 
@@ -55,7 +55,7 @@ class CoupledGroup:
         self._group, self._controller = group, controller
         self._seen = Space.of_observations(facts.observation_space)
         self._acts = Space.of_actions(facts.action_space)
-        self._observation, self._action = self._seen.zeros(1), self._acts.zeros(1)
+        self._observation, self._action = unrounded(self._seen), self._acts.zeros(1)
         self._answer: SolverMessage | None = None
         self.meet, self.look_for_deaths = group.meet, group.look_for_deaths
         self.give_up, self.is_flushed = group.give_up, group.is_flushed

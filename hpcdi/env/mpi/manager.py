@@ -79,7 +79,7 @@ class SolverWorker:
 
     def __init__(self, solver: Solver, facts: EnvFacts) -> None:
         self.solver, self._facts = solver, facts
-        self._seen = Space.of_observations(facts.observation_space)
+        self._seen: Any = None
         self._acts = Space.of_actions(facts.action_space)
         self._arrays: Any = None
         self._row = self._steps = 0
@@ -163,6 +163,8 @@ class SolverWorker:
     def attach(self, arrays: SharedArrays, env: int) -> None:
         """Use the row of an environment."""
         self._arrays, self._row = arrays, env
+        space = self._facts.observation_space
+        self._seen = Space.of_observations(space, origin=arrays.layout.origin)
 
     def retire(self) -> None:
         """Its ranks wait until the job ends."""

@@ -32,7 +32,7 @@ from gymnasium import spaces
 from hpcdi.comm.importing import without_starting_mpi
 from hpcdi.comm.solver_protocol import Kind, Sizes, SolverMessage, SolverPlace
 from hpcdi.env.contract import Space, number_of, numbers_in, truth_of
-from hpcdi.env.mpi.vectors import checksum, put_vector, size_of, vector_of
+from hpcdi.env.mpi.vectors import checksum, put_vector, size_of, unrounded, vector_of
 from hpcdi.errors import EXIT_DONE, ConfigError, EnvError, Problem
 from hpcdi.types import Array
 from hpcdi.utils.registry import named_in_module
@@ -106,7 +106,7 @@ class _Answering:
 
     def __init__(self, rank: Any, solver: PythonSolver, seen: Space, acts: Space) -> None:
         self._rank, self._solver, self._seen, self._acts = rank, solver, seen, acts
-        self._observation, self._action = seen.zeros(1), acts.zeros(1)
+        self._observation, self._action = unrounded(seen), acts.zeros(1)
         self._is_first = rank.comm.Get_rank() == 0
         self._is_assembled = bool(getattr(solver, "assembled", False))
 

@@ -29,6 +29,11 @@ def checksum(observation_space: Any, action_space: Any) -> str:
     return f"{found:08x}"
 
 
+def unrounded(space: Space) -> Columns:
+    """Returns columns of one row whose numbers `vector_of` sends as they are: all float64."""
+    return {name: column.astype(np.float64) for name, column in space.zeros(1).items()}
+
+
 def vector_of(space: Space, columns: Columns, row: int) -> Array:
     """Returns a row as a vector [n]; discrete actions count from 0."""
     parts = [np.ravel(columns[field.name][row]) for field in space.fields]
