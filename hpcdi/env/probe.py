@@ -81,14 +81,14 @@ def look_at(cfg: EnvConfig, *, trains: bool = False, seed: int | None = None) ->
             first.close()
         for path, make in _others(cfg, trains=trains, is_beside=is_beside):
             try:
-                with _opened(make, cfg.title) as other:
+                with _opened(make, cfg.title, path) as other:
                     spaces = _seen(other, cfg, None).spaces
             except Exception as error:
                 if not is_beside:
                     raise
                 first.close()
                 if path:  # perhaps it cannot be made so at all
-                    with _opened(make, cfg.title):
+                    with _opened(make, cfg.title, path):
                         pass
                 raise _no_room(cfg, error) from error
             if spaces != seen.spaces:
@@ -103,11 +103,21 @@ def get_spaces(cfg: EnvConfig) -> Spaces:
 
 
 @contextlib.contextmanager
-def _opened(make: Callable[[], Any], title: str) -> Iterator[Any]:
-    """An environment, closed again; the present folder is then what it was."""
+def _opened(make: Callable[[], Any], title: str, setting: str = "") -> Iterator[Any]:
+    """An environment, closed again; the present folder is then what it was.
+
+    Args:
+        make: makes it.
+        title: of it.
+        setting: that whose arguments stand in the place of `env.kwargs`.
+    """
     with same_folder():
         try:
             env = make()
+        except ConfigError as error:
+            if not setting:
+                raise
+            raise _said_of(setting, error) from error
         except (HpcdiError, KeyboardInterrupt):
             raise
         except BaseException as error:  # whatever an environment raises
@@ -192,6 +202,14 @@ def _others(
         yield f"env.schedule.{paths}", partial(single_env_fns(cfg, [1])[0], kwargs=changed)
     elif evaluated is cfg and is_beside:
         yield "", single_env_fns(cfg, [1])[0]
+
+
+def _said_of(setting: str, error: ConfigError) -> ConfigError:
+    problems = [
+        dataclasses.replace(problem, path=setting) if problem.path == "env.kwargs" else problem
+        for problem in error.problems
+    ]
+    return ConfigError(problems, error.source)
 
 
 def _no_room(cfg: EnvConfig, error: Exception) -> ConfigError:

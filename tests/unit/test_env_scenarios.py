@@ -130,6 +130,12 @@ def test_evaluations_have_other_arguments_and_the_same_spaces() -> None:
         get_spaces(get_env_cls(cfg).parse_config(cfg))
 
 
+def test_what_only_evaluations_cannot_take_is_said_of_their_arguments() -> None:
+    cfg = {"type": "gymnasium", "env_id": f"{__name__}:Seeded", "eval_kwargs": {"sise": 3}}
+    with pytest.raises(ConfigError, match=r"env\.eval_kwargs: .*'sise'"):
+        get_spaces(get_env_cls(cfg).parse_config(cfg))
+
+
 def test_environments_are_made_anew_after_some_episodes() -> None:
     born = {"env_id": f"{__name__}:Born", "collector_env_num": 1, "seeds": "0..7"}
     Born.born = 0
