@@ -198,7 +198,7 @@ class ReplayManager:
         return [(rank, order) for order in parts[rank].offer(ready)]
 
     def take_given(self, ready: BlockReady) -> None:
-        """Take a block of given data before learners start, see `open`; nothing drops it."""
+        """Take a block of given data before learners start, see `open`; the backlog drops none."""
         self._published[ready.shard.path] = ready
 
     def leave_out(self, ready: BlockReady) -> None:

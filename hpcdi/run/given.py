@@ -35,6 +35,8 @@ from hpcdi.policy.create import get_policy_cls
 from hpcdi.policy.spaces import action_leaves
 from hpcdi.roles.collector.channels import DataPublisher
 from hpcdi.roles.collector.recorder import segment_of
+from hpcdi.run.placement import learner_count
+from hpcdi.run.sizes import partition_size, row_size
 from hpcdi.store.block import Block
 from hpcdi.store.builder import Segment
 from hpcdi.store.layout import RunLayout
@@ -137,15 +139,33 @@ def check(config: ExperimentConfig, spaces: Spaces) -> None:
         except HpcdiError as error:
             found = [str(error)]
         problems += [Problem("data", why if name in why else f"{name}: {why}") for why in found]
-    room = config.policy.buffer.replay_buffer_size
-    if size.rows > room:
+    room, needed = config.policy.buffer.replay_buffer_size, _room_for(size, config, spaces)
+    if needed > room:
+        learners = learner_count(config)
+        shared = f", of which {learners} learners share whole blocks" * (learners > 1)
         why = (
-            f"is {room:,}, and `data` are {size.transitions:,} transitions in {size.rows:,} rows; "
-            "set it to that, or to more if the run goes on to collect"
+            f"is {room:,}, and `data` are {size.transitions:,} transitions in {size.rows:,} rows"
+            f"{shared}; set it to {needed:,}, or to more if the run goes on to collect"
         )
         problems.append(Problem("policy.other.replay_buffer.replay_buffer_size", why))
     if problems:
         raise ConfigError(problems)
+
+
+def _room_for(size: Size, config: ExperimentConfig, spaces: Spaces) -> int:
+    """Returns the size of a replay buffer that holds all of some data.
+
+    Of several learners, who get one block after the other, one may have a block more than its
+    share.
+    """
+    learners = learner_count(config)
+    if learners == 1:
+        return size.rows
+    share, part = -(-size.rows // learners), partition_size(config)
+    block = config.system.storage.block_bytes // max(1, row_size(config, spaces))
+    if part >= share + min(block, part // 4):
+        return learners * part
+    return learners * min(share + block, share * 4 // 3 + 2)
 
 
 def size_of(config: ExperimentConfig) -> Size:

@@ -104,9 +104,11 @@ class Rolls(hpcdi.Callback):
 
     def __init__(self, stop: int = 1_000_000) -> None:
         self._stop, self.episodes, self.calls = stop, 0, list[str]()
+        self.begun_at = list[int]()  # environment steps at each start
 
     def on_start(self, context: Context) -> None:
         self.calls.append(f"start with {self.episodes}")
+        self.begun_at.append(context.env_steps)
 
     def on_episode(self, context: Context, info: Mapping[str, float]) -> None:
         self.episodes += 1
@@ -121,10 +123,11 @@ class Rolls(hpcdi.Callback):
         self.calls.append("end")
 
     def state_dict(self) -> dict[str, Any]:
-        return {"episodes": self.episodes, "calls": self.calls}
+        return {"episodes": self.episodes, "calls": self.calls, "begun_at": self.begun_at}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         self.episodes, self.calls = state["episodes"], list(state["calls"])
+        self.begun_at = list(state["begun_at"])
 
 
 class Misspelt(hpcdi.Callback):

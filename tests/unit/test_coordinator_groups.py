@@ -37,7 +37,7 @@ from hpcdi.config.schema import check_over_ranks, learners_of
 from hpcdi.errors import LaunchError
 from hpcdi.replay.ratio import ReplayRatio
 from hpcdi.roles.coordinator.commander import Commander
-from hpcdi.roles.coordinator.groups import Groups
+from hpcdi.roles.coordinator.groups import EvaluationClock, Groups
 from hpcdi.roles.coordinator.scheduler import Scheduler
 from hpcdi.roles.coordinator.snapshots import Resumed, SnapshotClock, SnapshotKeeper
 from hpcdi.roles.coordinator.view import RunRecord, status_of
@@ -402,3 +402,18 @@ def test_blocks_of_a_player_that_came_after_the_snapshot_and_has_gone_are_left_o
     assert again.groups.env_steps == before.groups.env_steps + mine.env_steps
     assert again.scheduler.announced[5] == 8, "its number is not given again"
     assert again.groups.main.replay.take_freed() == [other.shard.path], "nobody needs it"
+
+
+@pytest.mark.parametrize("is_due", [True, False])
+def test_an_evaluation_that_was_due_in_a_snapshot_is_due_when_the_run_goes_on(is_due: bool) -> None:
+    clock = EvaluationClock(Interval.of("10000 env_steps"))
+    assert not clock.state_dict(), "learning has not begun"
+    clock.start(0, 0, 0.0)
+    clock.begin(10_000, 50, 5.0)
+    if is_due:
+        clock.make_due()
+    again = EvaluationClock(Interval.of("10000 env_steps"))
+    again.load_state_dict(clock.state_dict())
+    again.start(12_000, 60, 100.0)
+    assert again.is_due(12_000, 60, 100.0) is is_due
+    assert again.is_due(20_000, 90, 100.0)

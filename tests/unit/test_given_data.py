@@ -21,13 +21,15 @@ from fakes.serial_runs import (
     serial_run,
     train,
 )
+from hpcdi.config.fields import replaced
 from hpcdi.data import read_episodes
 from hpcdi.errors import ConfigError, StoreError
 from hpcdi.replay.ratio import ReplayRatio
 from hpcdi.roles.fault import tear
 from hpcdi.run import given
-from hpcdi.run.given import Pieces
+from hpcdi.run.given import Pieces, Size, _room_for
 from hpcdi.run.serial import LocalRun
+from hpcdi.run.sizes import full_block, row_size
 from hpcdi.store.layout import RunLayout
 from hpcdi.store.rows import transitions
 from hpcdi.store.shards import read_block, survey
@@ -197,6 +199,30 @@ def test_what_a_run_cannot_learn_from_is_refused_by_name(
     with pytest.raises(ConfigError, match=why):
         serial(config, (*SMALLER, f"data=[{source}]", override), str(tmp_path / "run"))
     assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize("blocks", [9, 11, 24])
+@pytest.mark.parametrize("learners", [1, 2, 3])
+def test_learners_that_share_whole_blocks_have_room_for_all(blocks: int, learners: int) -> None:
+    config, spaces = config_of(BC, f"policy.learn.learner.learner_num={learners}")
+
+    def of(room: int) -> Any:
+        sizes = {
+            "policy.other.replay_buffer.replay_buffer_size": room,
+            "system.storage.block_bytes": 10_000 // blocks * row_size(config, spaces),
+        }
+        return replaced(config, sizes)
+
+    data = Size(10_000, 10_000)
+    room = _room_for(data, of(10_000), spaces)
+    assert _room_for(data, of(room), spaces) <= room
+    capacity = room // learners
+    block = full_block(of(room), row_size(config, spaces))
+    loads = [0] * learners
+    for left in range(10_000, 0, -block):
+        loads[loads.index(min(loads))] += min(block, left)
+    assert max(loads) <= capacity
+    assert (learners == 1) is (room == 10_000)
 
 
 @pytest.mark.parametrize("name", ["cartpole_ppo", "cartpole_impala", "memory_len_r2d2"])

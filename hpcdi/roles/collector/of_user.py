@@ -39,7 +39,9 @@ class OfUser(Closing):
     def begin(self) -> None:
         """The rank is ready."""
         if self._callbacks and self._is_resumed and self._file.is_file():
-            self._callbacks.load_state_dict(read_json(self._file))
+            held = read_json(self._file)
+            self._callbacks.load_state_dict(held)
+            self._callbacks.context.env_steps = int(held.get("env_steps", 0))
         self._is_begun = True
         self._call("on_start")
 
@@ -81,11 +83,12 @@ class OfUser(Closing):
         """
         if not self._callbacks:
             return
-        states = self._callbacks.state_dict()
+        context = self._callbacks.context
+        states = {**self._callbacks.state_dict(), "env_steps": context.env_steps}
         for one in states["states"]:
             for odd in _no_plain_data(one["state"], "state"):
                 raise CallbackError(
-                    f"callback {one['name']}.state_dict on rank {self._callbacks.context.rank} "
+                    f"callback {one['name']}.state_dict on rank {context.rank} "
                     f"({COLLECTOR}): {odd}; a state has numbers, texts, lists and dicts of these"
                 )
         or_warn("state of callbacks", lambda: write_json(self._file, states))

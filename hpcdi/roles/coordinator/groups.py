@@ -68,12 +68,18 @@ class EvaluationClock:
         self.every, self.took_s = every, 0.0
         self._last: tuple[int, int, float] | None = None
         """Environment steps, train iterations and seconds when one began; None: one is due."""
+        self._is_started = False
 
     def start(self, env_steps: int, train_iter: int, now: float) -> None:
-        """Learning begins: the next one is due an interval after it, or after a restored one."""
+        """Learning begins: the next one is due an interval after it, or after a restored one.
+
+        One that was due stays so.
+        """
         if self._last is not None:
             env_steps, train_iter, _ = self._last
-        self._last = env_steps, train_iter, now
+        if self._last is not None or not self._is_started:
+            self._last = env_steps, train_iter, now
+        self._is_started = True
 
     def begin(self, env_steps: int, train_iter: int, now: float) -> None:
         """Note that an evaluation begins."""
@@ -103,13 +109,19 @@ class EvaluationClock:
         return is_due
 
     def state_dict(self) -> list[int]:
-        """Environment steps and train iterations when the last one began; empty: one is due."""
-        return list(self._last[:2]) if self._last is not None else []
+        """Environment steps and train iterations when the last one began.
+
+        Both are -1 where one is due; it is empty before learning begins.
+        """
+        if self._last is None:
+            return [-1, -1] if self._is_started else []
+        return list(self._last[:2])
 
     def load_state_dict(self, state: Iterable[int]) -> None:
         """Restore a `state_dict`; seconds count from `start`."""
         counts = [int(count) for count in state]
-        self._last = (counts[0], counts[1], 0.0) if counts else None
+        self._is_started = bool(counts)
+        self._last = (counts[0], counts[1], 0.0) if counts and counts[0] >= 0 else None
 
 
 @dataclass
