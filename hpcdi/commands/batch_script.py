@@ -74,11 +74,13 @@ do :; done
 """
 _START = {
     "srun": """\
+export HPCDI_REFUSED=3  # what a rank says in place of 1: srun's own 1 is that it could not start
 code=0
 srun --mpi={mpi} --export=ALL --kill-on-bad-exit=1 \\
     "${PYTHON[@]}" -m hpcdi train "$@" --run-dir "$RUN" || code=$?
 """,
-    "mpirun": _BESIDE_SHELL.replace(
+    "mpirun": "HPCDI_REFUSED=1\n"
+    + _BESIDE_SHELL.replace(
         "{command}", '"${PYTHON[@]}" -m hpcdi train "$@" -n "$SLURM_NTASKS" --run-dir "$RUN"'
     ),
 }
@@ -123,7 +125,10 @@ said=$(sed -n 's/^  "exit_code": \\([0-9]*\\),\\{0,1\\}$/\\1/p' "$RUN/run.json" 
 if [ "$(cat "$RUN/run.json" 2>/dev/null || true)" = "$before" ]; then
     if [ "$said,$code" = 0,0 ]; then exit 0; fi  # it was done before
     echo "hpcdi: the run has not begun (exit code $code)" >&2
-    case $code in 1 | 2) exit "$code" ;; esac  # the user's error: it has been named above
+    case $code in  # the user's error: it has been named above
+        2) exit 2 ;;
+        "$HPCDI_REFUSED") exit 1 ;;
+    esac
     # on a full disk nothing is counted: the job is requeued until there is room
     { mkdir -p "$RUN/submit" && echo "job $JOB: exit code $code" >> "$vain"; } || true
     if [ "$({ wc -l < "$vain"; } 2>/dev/null || echo 0)" -gt 3 ]; then
@@ -143,28 +148,54 @@ case $said in
 esac
 
 """
-_JOB = """\
-# Requeue, unless Slurm itself is ending this job (scancel, time limit) or requeues it.
+_REQUEUE = """\
+# Requeue, unless Slurm itself is ending this job (scancel, time limit) or requeues it. Slurm's
+# controller may be away for minutes: until it answers, nothing is known.
 job() {
-    slurm scontrol show job --oneliner "$JOB" |
-        sed -n '1s/.* JobState=\\([A-Z_]*\\) .* Requeue=\\([01]\\) .*/\\1 \\2/p'
+    local says=
+    for _ in {1..30}; do
+        says=$(slurm scontrol show job --oneliner "$JOB" |
+            sed -n '1s/.* JobState=\\([A-Z_]*\\) .* Requeue=\\([01]\\) .*/\\1 \\2/p' || true)
+        if [ -n "$says" ]; then break; fi
+        sleep 5 || true
+    done
+    echo "$says"
 }
-"""
-_REQUEUE = f"""\
-{_JOB}\
-if [ "$(job)" = "RUNNING 1" ] && slurm scontrol requeue "$JOB"; then
-    {{ sleep 60 || true; }} 2>/dev/null  # until Slurm ends this script, of which bash would tell
+for _ in {1..5}; do
+    state=$(job)
+    if [ "$state" != "RUNNING 1" ]; then break; fi
+    if slurm scontrol requeue "$JOB"; then
+        { sleep 60 || true; } 2>/dev/null  # until Slurm ends this script, of which bash would tell
+        exit 85
+    fi
+    sleep 5 || true
+done
+if [ -z "$state" ]; then
+    echo "hpcdi: Slurm does not answer: job $JOB is not requeued, submit it again yourself" >&2
+fi
 """
 _AGAIN = (
     _REQUEUE
     + """\
-elif [[ $(job) == RUNNING* ]]; then  # it may not be requeued: another job resumes the run
+if [[ $state == RUNNING* ]]; then  # it may not be requeued: another job like it resumes the run
     task=${SLURM_ARRAY_JOB_ID:+$SLURM_ARRAY_TASK_ID}
-    next=$(HPCDI_RUN=$RUN slurm sbatch --parsable --dependency="afterany:$JOB" \\
-        ${task:+--array="$task"} "$0" "$@")
-    next=$(grep -oE '^[0-9]+' <<<"$next" | sed -n '$p')${task:+_$task}
-    echo "hpcdi: job $next will resume it: this one may not be requeued"
-    echo "{\\"job\\": {\\"SLURM_JOB_ID\\": \\"$next\\"}}" > "$RUN/next_job.json"
+    # options of a command line are of all components of a heterogeneous job, so it has its script's
+    mapfile -t like_it < <(slurm scontrol show job --oneliner "$JOB" |
+        sed -n '1{/ HetJobOffset=/!p}' | tr ' ' '\\n' |
+        sed -nE -e '/=(\\(null\\)|N\\/A|0)$/d' -e 's/^Partition=/--partition=/p' \\
+            -e 's/^Account=/--account=/p' -e 's/^QOS=/--qos=/p' -e 's/^TimeLimit=/--time=/p' \\
+            -e 's/^NumNodes=/--nodes=/p' -e 's/^NumTasks=/--ntasks=/p' \\
+            -e 's/^NtasksPerN:B:S:C=([1-9][0-9]*):.*/--ntasks-per-node=\\1/p' \\
+            -e 's,^CPUs/Task=,--cpus-per-task=,p')
+    if next=$(HPCDI_RUN=$RUN slurm sbatch --parsable --dependency="afterany:$JOB" \\
+        ${task:+--array="$task"} ${SLURM_JOB_NAME:+--job-name="$SLURM_JOB_NAME"} "${like_it[@]}" \\
+        "$0" "$@" | grep -oE '^[0-9]+'); then
+        next=${next##*$'\\n'}${task:+_$task}
+        echo "hpcdi: job $next will resume it: this one may not be requeued"
+        echo "{\\"job\\": {\\"SLURM_JOB_ID\\": \\"$next\\"}}" > "$RUN/next_job.json"
+    else
+        echo "hpcdi: sbatch has taken no job that resumes it: submit one with HPCDI_RUN=$RUN" >&2
+    fi
 fi
 exit 85
 """
@@ -183,7 +214,6 @@ _GUEST = f"""\
 if [ "$code" != 85 ]; then exit "$code"; fi
 
 {_REQUEUE}\
-fi
 exit 85
 """
 

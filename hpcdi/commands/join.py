@@ -49,7 +49,7 @@ def main(arguments: Sequence[str]) -> int:
         "--time-limit",
         metavar="TIME",
         help="end in order (exit code 85) before TIME is over, see hpcdi train (default: the "
-        "job's, from SLURM_JOB_END_TIME, PBS or LSF)",
+        "job's, from Slurm, PBS or LSF)",
     )
     parser.add_argument(
         "--trust",

@@ -18,7 +18,7 @@ from hpcdi.commands.logs import first_error, logs_of
 from hpcdi.dataclass import dataclass
 from hpcdi.errors import EXIT_DONE, EXIT_FAILED, EXIT_REQUEUE, LaunchError
 from hpcdi.run import run_folder, run_lock, slurm_queue
-from hpcdi.run.slurm_queue import QueueJob
+from hpcdi.run.slurm_queue import NO_ANSWER, QueueJob
 from hpcdi.store.atomic import clock_of, of_types, read_json
 from hpcdi.store.layout import RunLayout
 
@@ -44,7 +44,7 @@ class SignsOfLife:
         beat_s: seconds since its process touched the lock; None: there is no lock.
         is_process: whether that process exists; None: it is on another host.
         is_retaken: whether a living process has the lock that is not the one of run.json.
-        job: its job in the queue; None: it has none, or the queue does not answer.
+        job: its job in the queue; None: it has none, or there is no queue here.
     """
 
     age_s: float | None = None
@@ -153,7 +153,10 @@ def find_run(name: str) -> Path:
         layout = RunLayout(run)
         if name in jobs_of(layout, run_folder.read(run), read_progress(layout)):
             return layout.root.resolve()
-    in_queue = f"Slurm says {job.state} {job.reason}" if job is not None else "no queue knows it"
+    in_queue = "no queue knows it"
+    if job is not None:
+        is_silent = job.state == NO_ANSWER
+        in_queue = "Slurm does not answer" if is_silent else f"Slurm says {job.state} {job.reason}"
     searched = " and ".join(str(place / "runs") for place in places)
     raise LaunchError(
         f"no run in {searched} belongs to job {name}; {in_queue}. Name the run folder"
@@ -228,6 +231,27 @@ def jobs_of(layout: RunLayout, facts: Mapping[str, Any], progress: Mapping[str, 
         *(texts_of(s.get("job")) for s in submitted),
     )
     return list(dict.fromkeys(filter(None, map(_job_id, variables))))
+
+
+def job_to_come(layout: RunLayout) -> QueueJob | None:
+    """Returns a job that is yet to start the run of a folder, or to resume it; None: none is.
+
+    It waits; or it is on and has not come to the folder yet, or has a script that requeues it.
+    """
+    facts, submitted = run_folder.read(layout.root), jobs_of(layout, {}, {})
+    is_over = facts.get("state", "running") != "running" and not _is_to_resume(facts)
+    last = _job_id(texts_of(facts.get("slurm")))
+    for job_id in jobs_of(layout, facts, {}):
+        job = slurm_queue.ask(job_id)
+        starts_again = job_id in submitted and not (job_id == last and is_over)
+        if job is not None and (job.waits or (job.is_on and starts_again)):
+            return job
+    return None
+
+
+def _is_to_resume(facts: Mapping[str, Any]) -> bool:
+    """Returns whether a run has stopped so that its job's script requeues it."""
+    return facts.get("state") == "stopped" and facts.get("exit_code") == EXIT_REQUEUE
 
 
 def _job_id(variables: Mapping[str, str]) -> str:
@@ -322,7 +346,8 @@ def judge(
 
     [1] A dead or stopped run is pending while its job's script can requeue it; `salloc` has none.
     [2] Unless its process is seen on this host. [3] Cancelled: what run.json says.
-    Where a new process has the lock of a run that has ended, it is starting.
+    Where a new process has the lock of a run that has ended, it is starting. Where Slurm does not
+    answer, what would be pending if the job waited, by the folder alone, is pending.
 
     Args:
         facts: run.json.
@@ -332,7 +357,20 @@ def judge(
     job, by_folder = signs.job, _by_folder(facts, progress, signs)
     if job is None or by_folder[0] == "done" or (signs.is_retaken and by_folder[0] == "starting"):
         return by_folder
+    if job.state == NO_ANSWER:
+        return _unanswered(by_folder, facts, job)
     return _by_queue(by_folder, facts, signs, job)
+
+
+def _unanswered(
+    by_folder: tuple[str, str], facts: Mapping[str, Any], job: QueueJob
+) -> tuple[str, str]:
+    """Returns the state of a run of whose job Slurm says nothing: it may be requeued."""
+    state, why = by_folder
+    if state != "dead" and not _is_to_resume(facts):
+        return by_folder
+    unknown = f"Slurm does not answer: job {job.job_id} may wait"
+    return "pending", f"{why}; {unknown}" if facts else unknown
 
 
 def _by_folder(
@@ -360,7 +398,7 @@ def _by_signs_of_life(
     where = f"process {facts.get('pid')} on {facts.get('host')}"
     if signs.is_process is False or beat_s is None:  # who ends in order says so, then unlocks
         return "dead", f"{where} is gone; {last}"
-    is_seen = signs.is_process or (job is not None and job.is_on)
+    is_seen = signs.is_process or (job is not None and job.is_on and job.state != NO_ANSWER)
     if beat_s > run_lock.SILENT_S and not is_seen:
         return "dead", f"{where} has given no sign of life for {beat_s:.0f} s; {last}"
     is_of_this_start = progress.get("pid") in (None, facts.get("pid"))
@@ -375,7 +413,7 @@ def _by_queue(
     """Returns the state of a run that has a job; `by_folder` is what its folder shows."""
     (state, why), is_new_start = by_folder, _is_new_start(facts, signs)
     job_state = f"job {job.job_id} is {job.state}{f' ({job.reason})' if job.reason else ''}"
-    is_to_resume = facts.get("state") == "stopped" and facts.get("exit_code") == EXIT_REQUEUE
+    is_to_resume = _is_to_resume(facts)
     if job.waits or (job.is_on and (is_new_start or not facts)):
         again = "; it will resume from its newest snapshot" if facts else ""
         is_pending = job.waits or job.state == "COMPLETING"  # what was requeued is cleaned up first

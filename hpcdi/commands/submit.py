@@ -35,7 +35,7 @@ from hpcdi.commands.options import (
     print_lines,
     request_of,
 )
-from hpcdi.commands.run_state import find_run
+from hpcdi.commands.run_state import find_run, job_to_come
 from hpcdi.commands.submitted import run_here
 from hpcdi.config.load import dump, load
 from hpcdi.config.schema import SlurmConfig
@@ -55,7 +55,8 @@ from hpcdi.utils.nested import parse_json
 
 HELP = """\
 Submit a run as a Slurm job. It survives time limits, preemptions and lost nodes by starting again
-from its newest snapshot. Errors are reported at once, before anything waits in a queue.
+from its newest snapshot. An experiment that is wrong, settings that do not fit the run that is
+resumed, and a job that Slurm refuses are reported at once, before anything waits in a queue.
 
   hpcdi submit configs/cartpole_dqn.yaml --nodes 2 --time 12:00:00
   hpcdi submit configs/cartpole_dqn.yaml --nodes 2 --gpus-per-node 4 policy.cuda=true
@@ -87,11 +88,14 @@ _FLAGS = {
     "container": "LINE",
 }
 _LISTS = {"module": "modules", "setup": "setup", "option": "options"}
+_PACKAGES = "packages.txt"
 _PICKLES = "submitit"
 """Folder of submitit's files: which function it calls with which path, and the result."""
+_UNLIMITED_MIN = 10 * 365 * 24 * 60
+"""For a job on this host, where no queue waits for its end."""
 _SLURM_LIMIT_S = 30.0
 _SEARCHED = 5_000
-_NO_CLUSTER = ("configuration source", "Unable to contact slurm controller", "DNS SRV lookup")
+_NO_CLUSTER = (*slurm_queue.NO_CLUSTER, "Unable to contact slurm controller")
 """Messages of Slurm's commands where they are installed, but there is no cluster."""
 _CLOCK_S = 60
 """Slurm looks at time limits, and signals jobs, once in so long."""
@@ -116,11 +120,12 @@ def main(arguments: Sequence[str]) -> int:
         return EXIT_DONE
     if options.local:
         job = with_folder(job, experiment, request.run_dir)
-        return _run_locally(job, experiment, waits=options.wait or options.follow)
+        write(job, experiment, request.overrides)
+        return _run_locally(job, waits=options.wait or options.follow)
     check_job(job)  # before there is a folder
     job = with_folder(job, experiment, request.run_dir)
     try:
-        write(job, experiment)
+        write(job, experiment, request.overrides)
         number = to_slurm(job)
     except LaunchError:
         discard(job)
@@ -157,10 +162,10 @@ def _guests(options: argparse.Namespace) -> int:
     if refusal:
         raise LaunchError(refusal)
     slurm = dataclasses.replace(resolved(config.slurm, 1), nodes=1, ntasks_per_node=1)
-    check_time(slurm)
     job = BatchJob(
         f"hpcdi-guests-{config.exp_name}", layout.root, slurm, sys.executable, guests=options.guests
     )
+    check_time(asked_for(job))
     text = script_text(job)
     if options.print:
         sys.stdout.write(text)
@@ -177,8 +182,7 @@ def _guests(options: argparse.Namespace) -> int:
     return EXIT_DONE
 
 
-def _run_locally(job: BatchJob, experiment: Mapping[str, Any], *, waits: bool) -> int:
-    write(job, experiment)
+def _run_locally(job: BatchJob, *, waits: bool) -> int:
     local = to_local(job)
     _say(f"local job {local.job_id}: {job.ranks} ranks on this host", job, f"kill {local.job_id}")
     if not waits:
@@ -280,13 +284,15 @@ def prepare(request: RunRequest) -> tuple[BatchJob, dict[str, Any]]:
     Nothing is written. The folder of a new run is a proposal until `with_folder` takes one.
 
     Raises:
-        ConfigError: the experiment is wrong. LaunchError: it asks for too few ranks, or the run
-            folder cannot be used.
+        ConfigError: the experiment is wrong. LaunchError: it asks for too few ranks or too little
+            time, does not fit the run that is resumed, or the run folder cannot be used.
     """
     compiled, spaces = load_experiment(resume.config_of(request), resume.overrides_of(request))
     config = compiled.config
     if request.resume is None:
         check_data(config, spaces)
+    else:
+        resume.start_mode(request, config, {})
     slurm = resolved(config.slurm, default_ranks(config))
     ranks = slurm.nodes * slurm.ntasks_per_node
     plan_ranks(ranks, config)
@@ -300,10 +306,10 @@ def prepare(request: RunRequest) -> tuple[BatchJob, dict[str, Any]]:
         folder = run_folder.choose(config.exp_name, request.run_dir)
     else:
         folder = Path("runs").absolute() / config.exp_name / time.strftime("%Y%m%d-%H%M%S")
-    check_time(slurm)
     job = BatchJob(
         f"hpcdi-{config.exp_name}", folder, slurm, sys.executable, request.resume is not None
     )
+    check_time(asked_for(job))
     mapping = {**compiled.to_mapping(), "slurm": dataclasses.asdict(slurm)}
     mapping["system"]["auto_resume"] = True  # also with --local, outside of Slurm
     return job, mapping
@@ -313,11 +319,19 @@ def with_folder(job: BatchJob, experiment: Mapping[str, Any], run_dir: str | Non
     """Returns the job with its run folder: the resumed run's, `run_dir`, or a new one, made empty.
 
     Raises:
-        LaunchError: the folder is in use, or cannot be made.
+        LaunchError: the folder is in use, a job waits for it, or it cannot be made.
     """
-    if job.is_resumed:
-        return job
-    return dataclasses.replace(job, folder=run_folder.choose(experiment["exp_name"], run_dir))
+    if not job.is_resumed:
+        folder = run_folder.choose(experiment["exp_name"], run_dir)
+        job = dataclasses.replace(job, folder=folder)
+    coming = job_to_come(RunLayout(job.folder))
+    if coming is not None:
+        other = "" if job.is_resumed else ", or name another --run-dir"
+        raise LaunchError(
+            f"job {coming.job_id} is {coming.state} for the run folder {short(job.folder)}, whose "
+            f"experiment it reads; nothing was changed. scancel {coming.job_id} first{other}"
+        )
+    return job
 
 
 def resolved(slurm: SlurmConfig, ranks: int) -> SlurmConfig:
@@ -342,6 +356,17 @@ def with_delay(slurm: SlurmConfig, snapshot_s: float) -> SlurmConfig:
     """
     needed = math.ceil(_CLOCK_S + 3 * snapshot_s)
     return dataclasses.replace(slurm, signal_delay_s=max(slurm.signal_delay_s, needed))
+
+
+def asked_for(job: BatchJob) -> SlurmConfig:
+    """Returns a job's resources with the partition and the time by which Slurm takes it.
+
+    Options of the job beat the section's keys; where none names a partition, the user's variable
+    does.
+    """
+    options = slurm_options(job)
+    partition = options.get("partition") or os.environ.get("SBATCH_PARTITION", "")
+    return dataclasses.replace(job.slurm, partition=partition, time=options.get("time", ""))
 
 
 def check_time(slurm: SlurmConfig) -> None:
@@ -376,8 +401,13 @@ def last_snapshot_s(layout: RunLayout) -> float:
     return 0.0
 
 
-def write(job: BatchJob, experiment: Mapping[str, Any]) -> None:
+def write(job: BatchJob, experiment: Mapping[str, Any], overrides: Sequence[str] = ()) -> None:
     """Write the script, the experiment and the versions of all packages into the run folder.
+
+    Args:
+        job: see `with_folder`.
+        experiment: the compiled configuration.
+        overrides: of the command line, by which it may differ from the run that is resumed.
 
     Raises:
         LaunchError: the folder cannot be written.
@@ -391,22 +421,29 @@ def write(job: BatchJob, experiment: Mapping[str, Any]) -> None:
         "command": sys.argv,
         "versions": run_folder.versions(),
         "git_commit": run_folder.git_commit(Path(hpcdi.__file__).parent.parent),
+        "overrides": list(overrides) if job.is_resumed else [],
     }
     with or_refuse(f"the run folder {job.folder}", "Choose another --run-dir"):
         job.submit_dir.mkdir(parents=True, exist_ok=True)
         write_text(job.submit_dir / EXPERIMENT_FILE, dump(experiment))
-        write_text(job.submit_dir / "packages.txt", "\n".join(packages) + "\n")
+        write_text(job.submit_dir / _PACKAGES, "\n".join(packages) + "\n")
         write_json(RunLayout(job.folder).submit_file, facts)
         write_text(job.script, script_text(job))
 
 
 def discard(job: BatchJob) -> None:
-    """Remove what `write` wrote for a job that Slurm has refused; a run's own files stay."""
-    if RunLayout(job.folder).run_file.exists():
+    """Remove what `write` wrote for a job that Slurm has refused; all else stays, as of a run."""
+    layout = RunLayout(job.folder)
+    if layout.run_file.exists():
         return
-    shutil.rmtree(job.submit_dir, ignore_errors=True)
-    if job.folder.is_dir() and not any(job.folder.iterdir()):
-        job.folder.rmdir()
+    names = (EXPERIMENT_FILE, _PACKAGES)
+    with contextlib.suppress(OSError):
+        for file in (*(job.submit_dir / name for name in names), layout.submit_file, job.script):
+            file.unlink(missing_ok=True)
+    with contextlib.suppress(OSError):  # it is not empty
+        for folder in (job.submit_dir, job.folder):
+            if folder.exists():
+                folder.rmdir()
 
 
 # -------------------------------------------------------------------------------------------- Slurm
@@ -422,7 +459,9 @@ def check_job(job: BatchJob) -> None:
         LaunchError: Slurm refuses it, the job is too long, or there is no Slurm here.
     """
     ask_slurm(["sbatch", "--test-only", *command_line(job)], script_text(job), job)
-    problem = time_problem(job.slurm, ask_slurm(["scontrol", "--oneliner", "show", "partition"]))
+    problem = time_problem(
+        asked_for(job), ask_slurm(["scontrol", "--oneliner", "show", "partition"])
+    )
     if problem:
         raise LaunchError(problem)
 
@@ -495,6 +534,7 @@ def _environment(job: BatchJob | None) -> dict[str, str]:
     """Returns the environment of a command of Slurm, whose jobs inherit it."""
     options = set() if job is None else slurm_options(job).keys()
     stated = {f"SBATCH_{name.upper()}" for name in options}
+    stated.add("HPCDI_RUN")  # the run folder of the job in which this may be: not of the new one
     variables = slurm_queue.slurm_variables(os.environ)
     return {name: value for name, value in variables.items() if name not in stated}
 
@@ -547,9 +587,7 @@ def to_local(job: BatchJob) -> Any:
     from submitit import AutoExecutor
 
     executor = AutoExecutor(job.submit_dir / _PICKLES, cluster="local")
-    executor.update_parameters(
-        name=job.name, timeout_min=max(1, int(seconds_of(job.slurm.time) / 60))
-    )
+    executor.update_parameters(name=job.name, timeout_min=_UNLIMITED_MIN)
     option = "--resume" if job.is_resumed else "--run-dir"
     with _streams_kept():
         return executor.submit(run_here, str(job.folder), job.ranks, option)

@@ -8,15 +8,21 @@ from __future__ import annotations
 import contextlib
 import signal
 import subprocess
+import sys
 from pathlib import Path
 from types import FrameType
 
 from hpcdi.commands.batch_script import EXPERIMENT_FILE
-from hpcdi.errors import EXIT_DONE, HpcdiError
+from hpcdi.errors import EXIT_DONE, EXIT_REQUEUE, HpcdiError
 from hpcdi.store.layout import RunLayout
+from hpcdi.utils.backoff import wait_s
 from hpcdi.utils.python import python_command
 
-_FORWARDED = (signal.SIGUSR2, signal.SIGTERM, signal.SIGINT)
+_STOPPING = (signal.SIGTERM, signal.SIGINT)
+_FORWARDED = (signal.SIGUSR2, *_STOPPING)
+_MOST_IN_VAIN = 4
+_IN_VAIN_S = 10.0
+"""Before the next start, where the last one has not begun."""
 
 
 class JobFailedError(HpcdiError):
@@ -24,32 +30,68 @@ class JobFailedError(HpcdiError):
 
 
 def run_here(run_dir: str, ranks: int, option: str) -> int:
-    """Train on this host; returns the exit code, 0.
+    """Train on this host, and start the run again as a batch script does, until it is over.
 
     Args:
         run_dir: the run folder.
         ranks: number of ranks.
         option: "--run-dir" or "--resume".
 
+    Returns:
+        The exit code: 0, or 85 where a signal to this job has stopped the run.
+
     Raises:
-        JobFailedError: it is another one.
+        JobFailedError: it is another one, or the run has not begun four times in a row.
     """
-    experiment = str(RunLayout(Path(run_dir)).submit_dir / EXPERIMENT_FILE)
+    layout = RunLayout(Path(run_dir))
+    experiment = str(layout.submit_dir / EXPERIMENT_FILE)
     command = python_command("hpcdi", "train", experiment, "-n", str(ranks))
-    return _run([*command, option, run_dir])
+    start, in_vain = _Starts([*command, option, run_dir]), 0
+    while True:
+        before = _text_of(layout.run_file)
+        code = start.run()
+        if code == EXIT_DONE or (code == EXIT_REQUEUE and start.were_stopped()):
+            return code
+        in_vain = in_vain + 1 if _text_of(layout.run_file) == before else 0
+        if code != EXIT_REQUEUE or in_vain == _MOST_IN_VAIN:
+            raise JobFailedError(f"{' '.join(start.command)}: exit code {code}")
+        sys.stdout.write("hpcdi: the run was stopped; it is started again\n")
+        sys.stdout.flush()
+        if in_vain:
+            wait_s(_IN_VAIN_S)
 
 
-def _run(command: list[str]) -> int:
-    """Run a command that gets the signals of this process."""
-    process = subprocess.Popen(command)  # noqa: S603 (our own command line)
+class _Starts:
+    """Starts of one command, which gets the signals of this process."""
 
-    def forward(number: int, _frame: FrameType | None) -> None:
-        with contextlib.suppress(ProcessLookupError):
-            process.send_signal(number)
+    def __init__(self, command: list[str]) -> None:
+        self.command = command
+        self._is_stopped = False
+        self._process: subprocess.Popen[bytes] | None = None
+        for number in _FORWARDED:  # in place of submitit's own handlers, which would end us
+            signal.signal(number, self._forward)
 
-    for number in _FORWARDED:  # in place of submitit's own handlers, which would end this process
-        signal.signal(number, forward)
-    code = process.wait()
-    if code != EXIT_DONE:
-        raise JobFailedError(f"{' '.join(command)}: exit code {code}")
-    return code
+    def were_stopped(self) -> bool:
+        """Returns whether a signal to this process asks for their end."""
+        return self._is_stopped
+
+    def run(self) -> int:
+        """Run the command; returns its exit code; 85 where a signal came before."""
+        if self.were_stopped():
+            return EXIT_REQUEUE
+        self._process = subprocess.Popen(self.command)  # noqa: S603 (our own command line)
+        if self.were_stopped():
+            self._process.send_signal(signal.SIGTERM)
+        return self._process.wait()
+
+    def _forward(self, number: int, _frame: FrameType | None) -> None:
+        self._is_stopped |= number in _STOPPING
+        if self._process is not None:
+            with contextlib.suppress(ProcessLookupError):
+                self._process.send_signal(number)
+
+
+def _text_of(file: Path) -> str:
+    with contextlib.suppress(OSError):
+        return file.read_text(encoding="utf-8")
+    return ""

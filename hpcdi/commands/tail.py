@@ -114,6 +114,8 @@ def _follow(
         lines = [line for reader in readers for line in reader.take()]
         _show(sorted(lines, key=lambda line: line.time), options)
         if code is not None:
+            if options.rank and not followed and logs_of(RunLayout(options.run).log_dir):
+                raise LaunchError(_nothing(options))
             sys.stderr.write(f"hpcdi tail: {escaped(why)}\n")
             return EXIT_DONE if code == EXIT_DONE else EXIT_FAILED
         if lines or is_due:

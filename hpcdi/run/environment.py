@@ -23,6 +23,8 @@ EXPERIMENT_VARIABLE = "HPCDI_EXPERIMENT"
 """Set by `hpcdi train` for the ranks that it starts: the experiment that it has checked."""
 REFUSED = 3
 """Exit code of rank 0 for `hpcdi train`, which returns 1 for it: mpirun's own 1 says nothing."""
+REFUSED_VARIABLE = "HPCDI_REFUSED"
+"""Set by batch scripts that understand `REFUSED`, too: srun's own 1 says nothing, either."""
 
 WITHOUT_NETWORK = ("OMPI_MCA_btl", "^ofi,tcp")
 """Setting of Open MPI where all ranks are on one host: they share memory, no rank opens a port to
@@ -66,7 +68,7 @@ class LaunchEnvironment:
 
 def detect(variables: Mapping[str, str]) -> LaunchEnvironment:
     """Detect the launcher from its variables."""
-    tasks = int(variables.get("SLURM_NTASKS", "1"))
+    tasks = int(variables.get("SLURM_NTASKS") or "1")
     if _is_slurm_step(variables):
         if tasks > 1:
             return LaunchEnvironment("srun", tasks)
@@ -199,7 +201,7 @@ def allocation(variables: Mapping[str, str]) -> Allocation | None:
 def job_component(variables: Mapping[str, str]) -> int:
     """Returns this process's component of a heterogeneous Slurm job, from 0."""
     host = variables.get("SLURMD_NODENAME", "")
-    for number in range(int(variables.get("SLURM_HET_SIZE", "0"))):
+    for number in range(int(variables.get("SLURM_HET_SIZE") or "0")):
         if host in expand(variables.get(f"SLURM_JOB_NODELIST_HET_GROUP_{number}", "")):
             return number
     return 0
@@ -227,7 +229,7 @@ def visible_gpus(variables: Mapping[str, str], devices: Path = Path("/dev")) -> 
 
 
 def _slurm(variables: Mapping[str, str]) -> Allocation:
-    parts = int(variables.get("SLURM_HET_SIZE", "0"))
+    parts = int(variables.get("SLURM_HET_SIZE") or "0")
     names = [f"SLURM_JOB_NODELIST_HET_GROUP_{number}" for number in range(parts)]
     lists = [variables[name] for name in names if name in variables]
     lists = lists or [variables.get("SLURM_JOB_NODELIST", "")]
@@ -235,7 +237,8 @@ def _slurm(variables: Mapping[str, str]) -> Allocation:
     job = variables["SLURM_JOB_ID"]
     if "SLURM_ARRAY_JOB_ID" in variables:
         job = f"{variables['SLURM_ARRAY_JOB_ID']}_{variables.get('SLURM_ARRAY_TASK_ID', '?')}"
-    return Allocation("slurm", job, _once(hosts), int(variables.get("SLURM_RESTART_COUNT", "0")))
+    restarts = int(variables.get("SLURM_RESTART_COUNT") or "0")
+    return Allocation("slurm", job, _once(hosts), restarts)
 
 
 def _lsf(variables: Mapping[str, str]) -> Allocation:

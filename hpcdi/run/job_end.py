@@ -1,6 +1,6 @@
-"""When the batch job ends: Slurm's scripts export it; PBS and LSF are asked.
+"""When the batch job ends: Slurm 23.02 and its scripts export it; else the batch system is asked.
 
-Both have been tried with stand-ins for their commands only, no real PBS or LSF.
+PBS and LSF have been tried with stand-ins for their commands only, no real PBS or LSF.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ import re
 import time
 from collections.abc import Mapping
 
+from hpcdi.run import slurm_queue
 from hpcdi.run.environment import allocation
 from hpcdi.utils.answers import answer_of
 
@@ -28,6 +29,10 @@ def job_end(variables: Mapping[str, str], now: float) -> float:
     if end.isdigit() and int(end) > 0:
         return float(end)
     job = allocation(variables)
+    if job is not None and job.scheduler == "slurm":
+        known = slurm_queue.ask(job.job)
+        if known is not None and known.is_on and known.ends_at is not None:  # its shell may live on
+            return known.ends_at
     if job is not None and job.scheduler == "pbs":
         return pbs_end(answer_of("qstat", "-f", job.job)[1], now)
     if job is not None and job.scheduler == "lsf":

@@ -36,13 +36,14 @@ from hpcdi.errors import (
     LaunchError,
     state_after,
 )
-from hpcdi.run import loopback, resume, run_folder, run_lock
+from hpcdi.run import loopback, resume, run_folder, run_lock, slurm_queue
 from hpcdi.run.environment import (
     EXPERIMENT_VARIABLE,
     LAUNCHER_VARIABLE,
     REFUSED,
     TERMINAL_VARIABLE,
     WITHOUT_NETWORK,
+    allocation,
     hand_over,
 )
 from hpcdi.run.private_folder import TEMPORARY_VARIABLE, own_folder
@@ -338,6 +339,12 @@ class Job:
             exit_code = EXIT_INTERRUPTED if self._asked == signal.SIGINT else EXIT_TERMINATED
         elif not facts and returned in (REFUSED, EXIT_USAGE, EXIT_REQUEUE):
             return EXIT_FAILED if returned == REFUSED else returned  # a rank has said why
+        elif not facts and (ended := _ended_allocation()):
+            sys.stderr.write(
+                f"hpcdi: {ended} has ended, and mpirun wants its hosts: leave this shell, or unset "
+                "its SLURM_ variables\n"
+            )
+            return EXIT_USAGE
         else:
             state, exit_code = state_after(EXIT_REQUEUE), EXIT_REQUEUE
             question = "was a rank killed?" if returned else "is the disk full, or a node lost?"
@@ -456,6 +463,15 @@ class Job:
             self._process.send_signal(signal.SIGUSR2)  # means the same, and mpirun forwards it
             return
         self._process.send_signal(signal.SIGHUP)
+
+
+def _ended_allocation() -> str:
+    """Returns the Slurm job whose variables this process has, if it is over; else an empty text."""
+    job = allocation(os.environ)
+    if job is None or job.scheduler != "slurm":
+        return ""
+    known = slurm_queue.ask(job.job)
+    return "" if known is None or known.is_on or known.waits else f"Slurm job {job.job}"
 
 
 def _is_seen(facts: Mapping[str, Any]) -> bool:

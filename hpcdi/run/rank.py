@@ -16,6 +16,7 @@ from hpcdi.errors import EXIT_DONE, EXIT_FAILED, HpcdiError, LaunchError
 from hpcdi.run.environment import (
     LAUNCHER_VARIABLE,
     REFUSED,
+    REFUSED_VARIABLE,
     WITHOUT_NETWORK,
     LaunchEnvironment,
     all_ranks_are_here,
@@ -128,6 +129,7 @@ def _run_role(
 
     try:
         world = open_world(None if before.plan is None else before.plan.own)
+        before.flag.install_again()
         check_world_size(launched, world.size)
     except HpcdiError as error:  # the ranks cannot talk to each other: one prints it
         if os.environ.get("SLURM_PROCID", "0") == "0":
@@ -163,8 +165,8 @@ def _refuse(start: RunStart) -> int:
 
 
 def _refusal(exit_code: int) -> int:
-    """Returns the exit code of a rank that does not begin, as `hpcdi train` understands it."""
-    is_ours = LAUNCHER_VARIABLE in os.environ
+    """Returns the exit code of a rank that does not begin, as its launcher understands it."""
+    is_ours = LAUNCHER_VARIABLE in os.environ or REFUSED_VARIABLE in os.environ
     return REFUSED if is_ours and exit_code == EXIT_FAILED else exit_code
 
 

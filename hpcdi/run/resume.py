@@ -21,7 +21,7 @@ from hpcdi.errors import CheckpointError, ConfigError, LaunchError, NoProgressEr
 from hpcdi.run import run_folder
 from hpcdi.run.placement import RankPlace
 from hpcdi.run.request import RunRequest
-from hpcdi.store.atomic import sweep_temporary
+from hpcdi.store.atomic import read_json, sweep_temporary
 from hpcdi.store.checkpoints import checkpoint_names
 from hpcdi.store.disk_full import or_refuse, or_warn
 from hpcdi.store.layout import RunLayout
@@ -208,7 +208,8 @@ def folder_of(request: RunRequest, mode: StartMode, exp_name: str) -> Path:
 
 def _check_fits(request: RunRequest, path: str, config: ExperimentConfig) -> None:
     """Check that a run can be resumed with another file; keys on the command line may differ."""
-    overridden = [text.partition("=")[0] for text in request.overrides]
+    overrides = (*request.overrides, *_submitted_overrides(request, path))
+    overridden = [text.partition("=")[0] for text in overrides]
     differ = [
         each
         for each in differences(_config_in(path), to_mapping(config))
@@ -222,6 +223,15 @@ def _check_fits(request: RunRequest, path: str, config: ExperimentConfig) -> Non
             + "\n  Leave the file out to resume with the run's own configuration, or change single "
             "settings on the command line: key=value"
         )
+
+
+def _submitted_overrides(request: RunRequest, path: str) -> list[str]:
+    """Returns the settings of the `hpcdi submit --resume` that wrote the request's file, if any."""
+    layout = RunLayout(Path(path))
+    if Path(request.config or "").resolve().parent != layout.submit_dir.resolve():
+        return []
+    overrides = read_json(layout.submit_file).get("overrides")
+    return list(map(str, overrides)) if isinstance(overrides, list) else []
 
 
 def _check_shapes(path: str, config: ExperimentConfig) -> None:

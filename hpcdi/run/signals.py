@@ -30,6 +30,11 @@ PREEMPT_VARIABLE = "HPCDI_PREEMPT_SIGNAL"
 _EXIT = os._exit  # a rank replaces it: `failure.die_if_it_exits`
 _ENDING = {signal.SIGINT: EXIT_INTERRUPTED, signal.SIGTERM: EXIT_TERMINATED}
 """Signals that end the process at once when they come twice, and the exit code."""
+_OTHERS = frozenset(
+    {signal.SIGKILL, signal.SIGSTOP, signal.SIGCONT, signal.SIGCHLD, signal.SIGPIPE}
+    | {signal.SIGABRT, signal.SIGBUS, signal.SIGFPE, signal.SIGILL, signal.SIGSEGV, signal.SIGTRAP}
+)
+"""Signals that no handler gets, or that say something else: of a child, a pipe, a fault."""
 _PREEMPTING = frozenset({signal.SIGUSR2, signal.SIGXCPU})
 """Slurm and LSF send the first near a limit of time, SGE and LSF the other near one of CPU time."""
 SECOND_S = 1.0
@@ -52,7 +57,7 @@ def preempt_signals() -> list[signal.Signals]:
     if name in ("", "TERM"):  # SIGTERM asks for the same; a second one ends at once
         return sorted(_PREEMPTING)
     number = getattr(signal, f"SIG{name}", None)
-    if not isinstance(number, signal.Signals) or number in (*_ENDING, signal.SIGKILL):
+    if not isinstance(number, signal.Signals) or number in {*_ENDING, *_OTHERS}:
         raise LaunchError(
             f"{PREEMPT_VARIABLE}={os.environ[PREEMPT_VARIABLE]} is not a usable signal; name one "
             "such as USR1 or HUP"
@@ -143,6 +148,14 @@ class SignalFlag:
             faulthandler.enable(file=2, all_threads=False)
         if signal.SIGUSR1 not in self._taken:
             faulthandler.register(signal.SIGUSR1, file=2, all_threads=True)
+
+    def install_again(self) -> None:
+        """Handle the signals after MPI has started: Open MPI 5.0.11 takes SIGHUP, in C.
+
+        Python's own table does not show that, so `take` would not see it.
+        """
+        for number in self._taken:
+            signal.signal(number, self._handle)
 
     def remove(self) -> None:
         """Put the handlers back that there were before `install`. Idempotent."""

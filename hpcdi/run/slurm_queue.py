@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import re
+import shutil
 import time
 from collections.abc import Iterable, Mapping
 
@@ -16,6 +17,10 @@ from hpcdi.utils.answers import answer_of
 
 GONE = "UNKNOWN"
 """State of a job that Slurm does not know, or no longer."""
+NO_ANSWER = "NO_ANSWER"
+"""State of a job for which Slurm was asked in vain: it may wait, run or have ended."""
+NO_CLUSTER = ("configuration source", "DNS SRV lookup")
+"""Messages of Slurm's commands where they are installed, but belong to no cluster."""
 
 _PREFIXES = ("SLURM_", "SBATCH_", "SQUEUE_", "SACCT_", "SCONTROL_", "SINFO_", "SRUN_", "SALLOC_")
 _OF_THE_CLUSTER = ("SLURM_CONF", "SLURM_CONF_SERVER", "SLURM_JWT")
@@ -23,7 +28,9 @@ _CLUSTERS = "_CLUSTERS"
 OF_THE_USER = ("ACCOUNT", "PARTITION", "QOS", "RESERVATION", "WCKEY")
 """Of the variables ``SBATCH_...``, those that say who submits and where, not what a job is."""
 
-_IS_ON = frozenset({"RUNNING", "COMPLETING", "SUSPENDED", "STOPPED", "SIGNALING", "STAGE_OUT"})
+_IS_ON = frozenset(
+    {"RUNNING", "COMPLETING", "SUSPENDED", "STOPPED", "SIGNALING", "STAGE_OUT", NO_ANSWER}
+)
 _WAITS = frozenset(
     {"PENDING", "CONFIGURING", "REQUEUED", "REQUEUE_HOLD", "REQUEUE_FED", "RESIZING"}
 )
@@ -37,7 +44,7 @@ class QueueJob:
 
     Attributes:
         job_id: its number; of an array's element ``12_3``.
-        state: of Slurm, such as "PENDING", "RUNNING", "TIMEOUT"; `GONE`.
+        state: of Slurm, such as "PENDING", "RUNNING", "TIMEOUT"; `GONE`, `NO_ANSWER`.
         reason: why it waits or has ended, by Slurm.
         nodes: node list, as Slurm spells it.
         ends_at: end of its time limit, in seconds since the epoch; None: unknown.
@@ -116,7 +123,7 @@ def is_there() -> bool:
 
 
 def ask(job_id: str) -> QueueJob | None:
-    """Returns a job; None: there is no Slurm here, or it does not answer."""
+    """Returns a job, of a whole array the task that is on, or else waits; None: no Slurm here."""
     is_known, says = _run("scontrol", "--oneliner", "show", "job", job_id)
     if is_known and (job := parse_scontrol(job_id, says)) is not None:
         return job
@@ -138,7 +145,12 @@ def ask(job_id: str) -> QueueJob | None:
         state, nodes, folder = [*table.splitlines()[-1].split("|"), "", ""][:3]
         return QueueJob(job_id, state.split()[0], nodes=_known(nodes), folder=folder)
     is_unknown = "Invalid job id" in says or (not is_known and "Invalid job id" in listed)
-    return QueueJob(job_id, GONE) if is_unknown or (waits and not listed.strip()) else None
+    if is_unknown or (waits and not listed.strip()):
+        return QueueJob(job_id, GONE)
+    is_installed = any(map(shutil.which, ("scontrol", "squeue")))
+    if not is_installed or any(words in f"{says} {listed}" for words in NO_CLUSTER):
+        return None
+    return QueueJob(job_id, NO_ANSWER)
 
 
 def nobody(_job_id: str) -> QueueJob | None:
@@ -176,12 +188,18 @@ def ask_all(job_ids: Iterable[str]) -> dict[str, QueueJob]:
 
 
 def parse_scontrol(job_id: str, text: str) -> QueueJob | None:
-    """Returns the job in a line of ``scontrol --oneliner show job``; None: there is none."""
-    line = next((line for line in text.splitlines() if "JobState=" in line), "")
+    """Returns the job that ``scontrol --oneliner show job`` shows; None: there is none.
+
+    Of an array, which has a line for each task, a task that is on, or else one that waits.
+    """
+    jobs = [_job_of(job_id, line) for line in text.splitlines() if " JobState=" in line]
+    return max(jobs, key=lambda job: (job.is_on, job.waits), default=None)
+
+
+def _job_of(job_id: str, line: str) -> QueueJob:
+    """Returns the job of one line of scontrol."""
     words = re.split(r"(?:^|\s+)([A-Za-z][\w:/]*)=", line)
     facts = dict(zip(words[1::2], words[2::2], strict=True))
-    if "JobState" not in facts:
-        return None
     return QueueJob(
         job_id,
         facts["JobState"],

@@ -26,6 +26,13 @@ def state_of(run_dir: Path) -> str:
     return str(json.loads(text)["state"]) if text else ""
 
 
+def restarts_of(run_dir: Path) -> int:
+    """How often the run that runs now has been started again."""
+    if state_of(run_dir) != "running":
+        return 0
+    return int(json.loads((run_dir / "run.json").read_text()).get("restarts", 0))
+
+
 def test_a_run_that_is_waited_for(tmp_path: Path) -> None:
     run_dir = tmp_path / "run"
     done = submit(run_dir, "--wait", *THREE_RANKS)
@@ -45,10 +52,18 @@ def test_a_run_that_goes_on_when_the_command_has_ended(tmp_path: Path) -> None:
     (number,) = re.findall(r"^local job (\d+): 3 ranks", done.out, flags=re.MULTILINE)
     assert f"  kill {number}\n" in done.out
     until(lambda: bool(logged(run_dir, 1, '"scalars"')), "it does not learn")
+    (limit_s,) = re.findall(
+        rb"SUBMITIT_LOCAL_TIMEOUT_S=(\d+)", Path(f"/proc/{number}/environ").read_bytes()
+    )
+    assert int(limit_s) > 365 * 86400, "the time limit of a queue ends no job here"
+    os.kill(json.loads((run_dir / "run.json").read_text())["pid"], signal.SIGUSR2)
+    until(lambda: bool(restarts_of(run_dir)), "it has not started again")
     os.kill(int(number), signal.SIGTERM)
     until(lambda: state_of(run_dir) == "stopped", "it has not stopped")
     wait_until_gone(run_dir)
     assert list((run_dir / "snapshots").iterdir())
+    said = "".join(path.read_text() for path in run_dir.glob("submit/submitit/*.err"))
+    assert "Traceback" not in said
 
 
 def test_a_run_that_fails_as_its_network_diverges(tmp_path: Path) -> None:

@@ -49,7 +49,7 @@ def test_a_job_that_may_not_be_requeued_is_submitted_again(
     cluster: Cluster, tmp_path: Path
 ) -> None:
     settings = solved_after(1, tmp_path)
-    options = (*TWO_NODES, "--no-requeue", f"--chdir={tmp_path}")  # options are not handed on
+    options = (*TWO_NODES, "--no-requeue", f"--chdir={tmp_path}", "--time=40", "--job-name=odd")
     job = cluster.sbatch(tmp_path, *options, SCRIPT, CARTPOLE, *settings)
     job.until(lambda: job.env_steps > 200)
     cluster.run("scancel", "--signal=USR2", job.number)
@@ -59,6 +59,8 @@ def test_a_job_that_may_not_be_requeued_is_submitted_again(
     again = Job(cluster, number, Path(job.facts_of(number)["StdOut"]), job.run_dir)
     again.wait()
     check_gone_on(again, 1)
+    kept = ("JobName", "TimeLimit", "NumNodes", "NumTasks", "Partition", "Account", "QOS")
+    assert [again.facts()[name] for name in kept] == [job.facts()[name] for name in kept]
 
 
 def test_a_cancelled_job_does_not_come_back(cluster: Cluster, tmp_path: Path) -> None:

@@ -41,6 +41,8 @@ def test_a_run_from_its_submission_to_its_end(cluster: Cluster, tmp_path: Path) 
         return without.hpcdi("status", job.run_dir, code=None).splitlines()[0]
 
     assert told() == f"run: pending; job {job.number} is PENDING (JobHeldUser)"
+    again = cluster.hpcdi("submit", CARTPOLE, "seed=9", "--run-dir", job.run_dir, code=2)
+    assert f"job {job.number} is PENDING for the run folder" in again
     cluster.run("scontrol", "release", job.number)
     job.until(lambda: job.env_steps > 300)
     assert ": running" in told()

@@ -118,18 +118,27 @@ def test_scripts_are_sound(script: Path) -> None:
 
 STAND_INS = {  # of Slurm's commands: what they are asked goes to $ASKED
     "scontrol": """\
+        case " $AWAY " in *" $(grep -c ^scontrol "$ASKED") "*) exit 1 ;; esac
         case $1 in show)
-            echo "JobId=90 ArrayJobId=90 ArrayTaskId=2 JobState=RUNNING Reason=x Requeue=$MAY x=0"
+            case $4 in 96) echo "JobId=96 HetJobId=96 HetJobOffset=0 JobState=RUNNING Reason=x" \
+                "Requeue=$MAY Partition=cpu NumNodes=1"; exit ;; esac
+            echo "JobId=90 ArrayJobId=90 ArrayTaskId=2 JobState=RUNNING Reason=x Requeue=$MAY x=0" \
+                "Account=(null) Partition=gpu TimeLimit=2-00:00:00 NumNodes=2 NumTasks=6" \
+                "CPUs/Task=N/A NtasksPerN:B:S:C=3:0:*:1"
             echo "JobId=91 ArrayJobId=90 ArrayTaskId=0 JobState=COMPLETED Reason=x Requeue=1 x=0"
             echo "JobId=95 JobName=x JobState=RUNNING Reason=None Requeue=$MAY Restarts=0" ;;
         esac""",
-    "sbatch": "env | grep -E '^(SLURM|SBATCH|HPCDI)_' | sort >> $ASKED; echo Welcome!; echo 99",
+    "sbatch": """\
+        ${REFUSES:-:}
+        env | grep -E '^(SLURM|SBATCH|HPCDI)_' | sort >> $ASKED; echo Welcome!; echo 99""",
     "squeue": "[ -z $SLURM_TIME_FORMAT ] && date -d '2 hours' +%FT%T || echo 12:00",
     "srun": """\
         env | grep -E '^SLURM_(ARRAY|JOB_END)' >> $ASKED
+        [ -z "$CODE" ] || exit "$CODE"
         while [ $# -gt 0 ]; do [ "$1" != --run-dir ] || run=$2; shift; done
         printf '{\\n  "exit_code": 85\\n}\\n' > "$run/run.json"; exit 85""",
-    "sleep": 'kill -TERM "$PPID" $$',  # so Slurm ends a script that it requeues
+    # so Slurm ends a script that it requeues
+    "sleep": '[ "$1" = 60 ] && kill -TERM "$PPID" $$; true',
 }
 _BODIES = [
     *(s for s in SCRIPTS if s.name != "smoke.sbatch"),
@@ -139,6 +148,13 @@ _BODIES = [
 
 def asked_by(script: Path, folder: Path, **variables: str) -> list[str]:
     """Runs a script whose run is stopped; returns what Slurm's commands were asked."""
+    done = ended(script, folder, **variables)
+    assert (done.returncode, done.stderr) == (85, "")  # nothing of bash on its children's end
+    return (folder / "asked").read_text().splitlines()
+
+
+def ended(script: Path, folder: Path, **variables: str) -> subprocess.CompletedProcess[str]:
+    """Runs a script to its end, with stand-ins for Slurm's commands."""
     for name, body in STAND_INS.items():
         (folder / name).write_text(f'#!/bin/bash\necho "{name} $*" >> "$ASKED"\n{body}\n')
         (folder / name).chmod(0o755)
@@ -149,12 +165,10 @@ def asked_by(script: Path, folder: Path, **variables: str) -> list[str]:
         "HPCDI_RUN": str(folder / "run"), "SLURM_TIME_FORMAT": "%H:%M", "SBATCH_TIMELIMIT": "3",
         "SLURM_MEM_PER_CPU": "100", "SBATCH_ACCOUNT": "ab12", **variables,
     }  # fmt: skip
-    done = subprocess.run(
+    return subprocess.run(
         ["bash", folder / "job.sbatch", "x.yaml"], env=environment, cwd=folder, check=False,
         capture_output=True, text=True,
     )  # fmt: skip
-    assert (done.returncode, done.stderr) == (85, "")  # nothing of bash on its children's end
-    return (folder / "asked").read_text().splitlines()
 
 
 TASK = {"SLURM_JOB_ID": "90", "SLURM_ARRAY_JOB_ID": "90", "SLURM_ARRAY_TASK_ID": "2"}
@@ -173,9 +187,11 @@ def test_a_task_of_an_array_names_itself_alone(script: Path, tmp_path: Path) -> 
 def test_a_task_that_may_not_be_requeued_is_followed_by_itself_alone(
     script: Path, tmp_path: Path
 ) -> None:
-    asked = asked_by(script, tmp_path, **TASK, MAY="0")
+    asked = asked_by(script, tmp_path, **TASK, MAY="0", SLURM_JOB_NAME="my job")
     (line,) = [line for line in asked if line.startswith("sbatch ")]
     assert "--dependency=afterany:90_2 --array=2 " in line
+    assert "--job-name=my job --partition=gpu --time=2-00:00:00 --nodes=2 --ntasks=6 " in line
+    assert ("--ntasks-per-node=3 " in line, "--account" in line, "--cpus" in line) == (True, 0, 0)
     inherited = asked[asked.index(line) + 1 :]
     assert [v for v in inherited if v.startswith(("SLURM_", "SBATCH_"))] == ["SBATCH_ACCOUNT=ab12"]
     assert (tmp_path / "run/next_job.json").read_text().count('"99_2"') == 1
@@ -189,6 +205,50 @@ def test_a_job_that_was_submitted_within_an_array_is_none(script: Path, tmp_path
     assert not any("90_2" in line for line in asked)
     if script.name != "sweep_array.sbatch":
         assert not any(line.startswith("SLURM_ARRAY") for line in asked)
+
+
+def test_a_heterogeneous_job_is_followed_by_one_with_its_script_s_options(tmp_path: Path) -> None:
+    """A command line's options would be of all its components."""
+    asked = asked_by(_BODIES[0], tmp_path, SLURM_JOB_ID="96", MAY="0", SLURM_JOB_NAME="x")
+    (line,) = [line for line in asked if line.startswith("sbatch ")]
+    assert "--dependency=afterany:96 --job-name=x /" in line
+
+
+def test_slurm_is_asked_until_it_answers(tmp_path: Path) -> None:
+    """Its controller is away for two questions, and for the wish to be requeued."""
+    asked = asked_by(_BODIES[0], tmp_path, **TASK, MAY="1", AWAY="2 3 5")
+    said = [line.split()[1] for line in asked if line.startswith(("scontrol", "sleep"))]
+    assert said == [
+        "show", "show", "5", "show", "5", "show", "requeue", "5", "show", "requeue", "60"
+    ]  # fmt: skip
+
+
+def test_a_slurm_that_never_answers_is_named(tmp_path: Path) -> None:
+    away = " ".join(map(str, range(2, 99)))
+    done = ended(_BODIES[0], tmp_path, **TASK, MAY="1", AWAY=away)
+    assert done.returncode == 85
+    assert "Slurm does not answer: job 90_2 is not requeued, submit it again" in done.stderr
+
+
+def test_a_job_that_sbatch_does_not_take_is_named(tmp_path: Path) -> None:
+    done = ended(_BODIES[0], tmp_path, **TASK, MAY="0", REFUSES="exit 1")
+    assert done.returncode == 85
+    assert f"taken no job that resumes it: submit one with HPCDI_RUN={tmp_path}" in done.stderr
+    assert not (tmp_path / "run/next_job.json").exists()
+
+
+@pytest.mark.parametrize(
+    ("script", "code", "returned"),
+    [("small", 2, 2), ("small", 3, 1), ("small", 1, 85), ("mpirun", 1, 1), ("mpirun", 2, 2)],
+)
+def test_the_user_s_error_is_told_from_that_of_srun(
+    script: str, code: int, returned: int, tmp_path: Path
+) -> None:
+    """srun returns 1 where it could not start anything; a rank says 3 there in place of its 1."""
+    done = ended(GOLDEN / f"{script}.sbatch", tmp_path, **TASK, MAY="1", CODE=str(code))
+    assert done.returncode == returned
+    assert f"the run has not begun (exit code {code})" in done.stderr
+    assert (tmp_path / "run/submit/starts-in-vain").exists() == (returned == 85)
 
 
 def test_a_folder_with_a_percent_sign_is_none_of_sbatchs_variables() -> None:

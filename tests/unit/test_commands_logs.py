@@ -139,6 +139,12 @@ def test_tail_refuses_what_is_not_there(tmp_path: Path) -> None:
         run("--rank", "3")
 
 
+def test_tail_does_not_follow_a_rank_that_the_run_never_had(tmp_path: Path) -> None:
+    write_logs(tmp_path / "log")
+    with pytest.raises(LaunchError, match=r"no log of rank 99 in .*; it has ranks 0 to 12"):
+        tail(parse_tail([str(tmp_path), "--rank", "99", "-f"]), lambda: (1, "it has failed"))
+
+
 @pytest.mark.parametrize(("code", "returned"), [(0, 0), (1, 1), (85, 1)])
 def test_tail_follows_to_the_end_of_the_run(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], code: int, returned: int

@@ -8,13 +8,21 @@ from typing import Any
 
 import pytest
 
-from hpcdi.commands.run_state import QUIET_S, RunStatus, SignsOfLife, jobs_of, judge, status_of
+from hpcdi.commands.run_state import (
+    QUIET_S,
+    RunStatus,
+    SignsOfLife,
+    job_to_come,
+    jobs_of,
+    judge,
+    status_of,
+)
 from hpcdi.commands.status import lines_of
 from hpcdi.config.schema import ExperimentConfig, SystemConfig
 from hpcdi.errors import NoProgressError
-from hpcdi.run import resume, run_folder
+from hpcdi.run import resume, run_folder, slurm_queue
 from hpcdi.run.run_lock import SILENT_S, this_process
-from hpcdi.run.slurm_queue import GONE, QueueJob
+from hpcdi.run.slurm_queue import GONE, NO_ANSWER, QueueJob
 from hpcdi.store.layout import RunLayout
 
 SLURM = {"SLURM_JOB_ID": "12", "SLURM_RESTART_COUNT": "1"}
@@ -112,6 +120,14 @@ def seen(age_s: float | None, is_process: bool | None = None, state: str = "") -
         (REQUEUED, seen(9.0, None, "CANCELLED"), "stopped", "SIGTERM; job 12 is CANCELLED"),
         (DONE, seen(9.0, None, GONE), "done", "solved"),
         (FAILED, seen(9.0, False), "failed", "ValueError"),
+        ({}, seen(None, None, NO_ANSWER), "pending", "Slurm does not answer: job 12 may wait"),
+        (RUNNING, seen(1.0, None, NO_ANSWER), "running", ""),
+        (RUNNING, SignsOfLife(900.0, SILENT_S + 1, job=QueueJob("12", NO_ANSWER)), "pending",
+         "no sign of life for 61 s; its last status is 900 s old; Slurm does not answer"),
+        (REQUEUED, seen(9.0, None, NO_ANSWER), "pending", "SIGTERM; Slurm does not answer"),
+        (STOPPED, seen(9.0, None, NO_ANSWER), "stopped", "received SIGTERM"),
+        (FAILED, seen(9.0, None, NO_ANSWER), "failed", "ValueError"),
+        (DONE, seen(9.0, None, NO_ANSWER), "done", "solved"),
     ],
 )  # fmt: skip
 def test_signs_of_life(facts: dict[str, Any], signs: SignsOfLife, state: str, why: str) -> None:
@@ -178,6 +194,34 @@ def test_the_job_that_waits_is_asked_about(layout: RunLayout) -> None:
     assert status_of(layout.root, ask_of(ended, QueueJob("14", "RUNNING")), "14").state == (
         "starting"
     )
+
+
+@pytest.mark.parametrize(
+    ("facts", "submitted", "state", "comes"),
+    [
+        ({}, "12", "PENDING", True),
+        ({}, "12", "RUNNING", True),
+        ({}, "12", NO_ANSWER, True),
+        ({}, "12", "FAILED", False),
+        (DONE, "12", "COMPLETING", False),  # `submit --wait` returns as soon as the run is over
+        (DONE, "13", "PENDING", True),  # submitted to train on
+        (STOPPED, "13", "RUNNING", True),  # it has not come to the folder yet
+        (REQUEUED, "12", "RUNNING", True),  # its script has it requeued
+        (REQUEUED, "", "PENDING", True),
+        (REQUEUED, "", "RUNNING", False),  # a script of the user's own
+    ],
+)
+def test_a_job_to_come(
+    layout: RunLayout, monkeypatch: pytest.MonkeyPatch, facts: dict[str, Any], submitted: str,
+    state: str, *, comes: bool,
+) -> None:  # fmt: skip
+    layout.run_file.write_text(json.dumps(facts))
+    for file in (layout.submit_file, layout.next_job_file):
+        monkeypatch.setattr(slurm_queue, "ask", ask_of(QueueJob(submitted or "12", state)))
+        file.parent.mkdir(exist_ok=True)
+        file.write_text(json.dumps({"job": {"SLURM_JOB_ID": submitted}}))
+        assert (job_to_come(layout) is not None) is comes
+        file.unlink()
 
 
 def test_a_resumed_run_belongs_to_its_new_job(

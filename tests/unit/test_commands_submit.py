@@ -11,6 +11,7 @@ import pytest
 from hpcdi import cli
 from hpcdi.commands.submit import (
     ask_slurm,
+    check_job,
     discard,
     last_snapshot_s,
     main,
@@ -21,9 +22,11 @@ from hpcdi.commands.submit import (
     with_delay,
     write,
 )
-from hpcdi.config.load import load
+from hpcdi.config.load import dump, load
 from hpcdi.config.schema import SlurmConfig
 from hpcdi.errors import LaunchError
+from hpcdi.run import resume
+from hpcdi.run.experiment import load_experiment
 from hpcdi.run.request import RunRequest
 from hpcdi.store.layout import RunLayout
 from hpcdi.store.sealed import write_sealed
@@ -159,6 +162,15 @@ def test_what_a_run_has_left_is_never_discarded(tmp_path: Path) -> None:
     assert (tmp_path / "run" / "submit" / "job.sbatch").exists()
 
 
+def test_what_an_earlier_job_has_printed_is_never_discarded(tmp_path: Path) -> None:
+    job, experiment = prepare(asked(tmp_path / "run"))
+    write(job, experiment)
+    output = job.submit_dir / "slurm-12.out"
+    output.write_text("no module torch\n")
+    discard(job)
+    assert list(job.submit_dir.iterdir()) == [output]
+
+
 @pytest.mark.parametrize(
     ("words", "said"),
     [
@@ -207,21 +219,59 @@ def test_print_shows_the_script_and_writes_nothing(
     assert checked.returncode == 0
 
 
+def stopped(run: Path) -> Path:
+    """The folder of a run that has stopped, with a snapshot."""
+    (run / "snapshots" / "snapshot_000001").mkdir(parents=True, exist_ok=True)
+    (run / "run.json").write_text('{"state": "stopped", "placement": [{"role": "coordinator"}]}')
+    write_sealed(run / "config.yaml", dump(load_experiment(SMALL, [])[0].to_mapping()))
+    return run
+
+
+def test_what_a_run_cannot_be_resumed_with_is_told_before_there_is_a_job(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    stopped(tmp_path / "run")
+    (tmp_path / "other.yaml").write_text(
+        CARTPOLE.read_text().replace("discount_factor: 0.99", "discount_factor: 0.9")
+    )
+    assert cli.main(["submit", "other.yaml", "--resume", "run", "--print"]) == 2
+    assert "other.yaml does not fit the snapshots of run:" in capsys.readouterr().err
+    model = "policy.model.encoder_hidden_size_list=[32]"
+    assert cli.main(["submit", "--resume", "run", model, "--print"]) == 2
+    assert "the snapshots of run are of other networks:" in capsys.readouterr().err
+    assert not (tmp_path / "run" / "submit").exists()
+
+
+def test_a_job_may_change_what_the_command_line_of_its_submission_changes(tmp_path: Path) -> None:
+    """It does what `hpcdi train --resume RUN key=value` would do, whose file is the run's own."""
+    run = stopped(tmp_path / "run")
+    changed = ("policy.discount_factor=0.9", "slurm.nodes=2")
+    job, experiment = prepare(RunRequest(None, changed, resume=str(run)))
+    write(job, experiment, changed)
+    file = job.submit_dir / "experiment.yaml"
+    in_job = RunRequest(str(file), resume=str(run))
+    config = load(file).config
+    assert config.policy.discount_factor == 0.9
+    assert resume.start_mode(in_job, config, {}) is resume.StartMode.RESUME
+    write(job, experiment)  # the same, as a file
+    with pytest.raises(LaunchError, match=r"does not fit the snapshots.*\n.*discount_factor"):
+        resume.start_mode(in_job, config, {})
+
+
 def test_a_run_is_gone_on_with(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     monkeypatch.chdir(tmp_path)
     assert cli.main(["submit", "--resume", "nowhere", "--print"]) == 2
     assert "nowhere holds no run: --resume takes" in capsys.readouterr().err
-    run = tmp_path / "run"
-    run.mkdir()
-    (run / "run.json").write_text('{"state": "stopped", "placement": [{"role": "coordinator"}]}')
+    run = stopped(tmp_path / "run")
     (run / "config.yaml").write_text(CARTPOLE.read_text())
     assert cli.main(["submit", "--resume", "run", "--print"]) == 2
     assert (
         "config.yaml is not as the run wrote it: it lacks its last line" in capsys.readouterr().err
     )
-    write_sealed(run / "config.yaml", CARTPOLE.read_text())
+    stopped(run)
     assert cli.main(["submit", "--resume", "run", "env.stop_value=475", "--print"]) == 0
     text = capsys.readouterr().out
     assert 'train "$@" --resume "$RUN"' in text
@@ -241,6 +291,68 @@ def plant_slurm(folder: Path, monkeypatch: pytest.MonkeyPatch, says: str) -> Pat
     return noted
 
 
+def plant_job(folder: Path, state: str) -> None:
+    """A stand-in for scontrol, which knows partitions, and a job in a state."""
+    (folder / "scontrol").write_text(
+        "#!/bin/bash\n"
+        f"case \"$*\" in *partition) cat <<'END'\n{PARTITIONS}END\n;;\n"
+        f"*) echo 'JobId=4712 JobState={state} Reason=None' ;; esac\n"
+    )
+    (folder / "scontrol").chmod(0o755)
+
+
+@pytest.mark.parametrize("is_resumed", [False, True])
+def test_a_job_that_waits_keeps_its_experiment(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path,
+    *, is_resumed: bool,
+) -> None:  # fmt: skip
+    plant_slurm(tmp_path, monkeypatch, "4712")
+    plant_job(tmp_path, "PENDING")
+    run = stopped(tmp_path / "run") if is_resumed else tmp_path / "run"
+    submit = ["submit", *(["--resume"] if is_resumed else [SMALL, "--run-dir"]), str(run)]
+    assert cli.main([*submit, "env.stop_value=100"]) == 0
+    files = {path.name: path.read_bytes() for path in (run / "submit").iterdir()}
+    capsys.readouterr()
+    for where in ([], ["--local"]):
+        assert cli.main([*submit, "env.stop_value=200", *where]) == 2
+        said = capsys.readouterr().err
+        assert f"job 4712 is PENDING for the run folder {run}, whose" in said
+        assert ("name another --run-dir" in said) is not is_resumed
+        assert {path.name: path.read_bytes() for path in (run / "submit").iterdir()} == files
+    plant_job(tmp_path, "CANCELLED")
+    assert cli.main([*submit, "env.stop_value=200"]) == 0
+
+
+@pytest.mark.parametrize(
+    ("words", "variable", "said"),
+    [
+        ([], "cpu", "slurm.time: 1:00:00 is longer than the time limit of partition cpu"),
+        (["slurm.options=[--partition=cpu]"], "gpu", "limit of partition cpu, 0.5 hours"),
+        (["slurm.options=[--partition=gpu]"], "cpu", ""),
+        (["slurm.partition=gpu"], "cpu", ""),
+        (["slurm.partition=gpu", "slurm.options=[--time=3-00]"], "", "3-00 is longer"),
+        (["slurm.options=['--time=0:20:00']"], "cpu", ""),
+    ],
+)
+def test_a_job_is_as_long_as_the_partition_that_it_goes_to_lets(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, words: list[str], variable: str, said: str
+) -> None:
+    plant_slurm(tmp_path, monkeypatch, "4712")
+    plant_job(tmp_path, "PENDING")
+    monkeypatch.setenv("SBATCH_PARTITION", variable)
+    job, _ = prepare(asked(tmp_path / "run", *words, "slurm.time='1:00:00'"))
+    if not said:
+        check_job(job)
+        return
+    with pytest.raises(LaunchError, match=said):
+        check_job(job)
+
+
+def test_an_option_of_the_job_says_how_long_it_is(tmp_path: Path) -> None:
+    with pytest.raises(LaunchError, match=r"slurm.time: 2:00 is too short"):
+        prepare(asked(tmp_path / "run", "slurm.options=['--time=2:00']"))
+
+
 def test_variables_of_another_job_and_of_the_user_do_not_change_the_job(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
@@ -249,7 +361,7 @@ def test_variables_of_another_job_and_of_the_user_do_not_change_the_job(
         "SBATCH_TIMELIMIT": "3", "SBATCH_NO_REQUEUE": "1", "SBATCH_EXPORT": "NONE",
         "SLURM_JOB_ID": "99", "SLURM_MEM_PER_CPU": "100", "SLURM_ARRAY_JOB_ID": "98",
         "SLURM_TIME_FORMAT": "%H:%M", "SBATCH_PARTITION": "slow", "SBATCH_ACCOUNT": "ab12",
-        "SLURM_CONF": "/etc/slurm/slurm.conf",
+        "SLURM_CONF": "/etc/slurm/slurm.conf", "HPCDI_RUN": "elsewhere",
     }.items():  # fmt: skip
         monkeypatch.setenv(name, value)
     job, experiment = prepare(asked(tmp_path / "run", "slurm.partition=gpu", "slurm.time='60'"))

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from hpcdi import cli
-from hpcdi.commands.sweep.on_slurm import array_of
+from hpcdi.commands.sweep.on_slurm import array_of, packed_job
 from hpcdi.commands.sweep.runs import (
     WAITING,
     Sweep,
@@ -362,6 +362,62 @@ def test_the_state_of_a_run_that_may_have_been_submitted_again(
     jobs = {job.job_id: job} if job is not None else {}
     monkeypatch.setattr(slurm_queue, "ask_all", lambda _ids: jobs)
     assert look(sweep)[0].elements[1].state == expected
+
+
+@pytest.mark.parametrize("names", ["next_job.json", "run.json"])
+def test_a_run_that_goes_on_in_another_job_is_not_started_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, names: str
+) -> None:
+    """Where jobs may not be requeued, each is followed by another one."""
+    sweep = make_sweep(tmp_path / "s").with_jobs({1: "9_1"})
+    monkeypatch.setenv("SLURM_JOB_ID", "9" if names == "next_job.json" else "13")
+    begin(sweep, 1, "stopped")
+    if names == "next_job.json":
+        (sweep.run_dir(1) / names).write_text('{"job": {"SLURM_JOB_ID": "13"}}')
+    jobs = {"9_1": QueueJob("9_1", "FAILED"), "13": QueueJob("13", "PENDING")}
+    monkeypatch.setattr(slurm_queue, "ask_all", lambda ids: {i: jobs[i] for i in ids if i in jobs})
+    found, _ = look(sweep)
+    assert found.elements[1].state == "pending"
+    assert 1 not in to_start(found)
+    jobs["13"] = QueueJob("13", "CANCELLED")
+    assert 1 in to_start(look(sweep)[0])
+
+
+def test_jobs_that_are_submitted_while_somebody_looks_stay_in_the_manifest(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sweep = make_sweep(tmp_path / "s").with_jobs({0: "9_0", 1: "9_1"})
+    sweep.save()
+
+    def resumed_meanwhile(_ids: object) -> dict[str, QueueJob]:
+        sweep.with_jobs({1: "12_1"}).save()
+        return {job: QueueJob(job, "FAILED") for job in ("9_0", "9_1")}
+
+    monkeypatch.setattr(slurm_queue, "ask_all", resumed_meanwhile)
+    assert [element.state for element in look(sweep)[0].elements[:2]] == ["dead", "dead"]
+    kept = read(sweep.root).elements
+    assert [(element.job, element.state) for element in kept[:2]] == [
+        ("9_0", "dead"), ("12_1", WAITING),
+    ]  # fmt: skip
+
+
+def test_the_job_that_goes_on_with_a_packed_sweep_is_its_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    sweep = dataclasses.replace(make_sweep(tmp_path / "s"), job="9")
+    sweep.save()
+    states = {"9": "COMPLETED", "13": "PENDING"}
+    monkeypatch.setattr(slurm_queue, "ask", lambda job: QueueJob(job, states[job]))
+    assert packed_job(sweep) is None
+    (sweep.root / "next_job.json").write_text('{"job": {"SLURM_JOB_ID": "13"}}')
+    resume = ["sweep", "resume", "s", "--pack", "--dry-run"]
+    assert cli.main(resume) == 2
+    assert "job 13 is PENDING: it runs this sweep" in capsys.readouterr().err
+    # also while other tasks of a search's array are on
+    states["9"] = "RUNNING"
+    monkeypatch.setenv("SLURM_JOB_ID", "13")
+    monkeypatch.setenv("HPCDI_RUN", str(sweep.root))
+    assert cli.main(resume) == 0
 
 
 def test_only_what_is_not_done_can_be_started_again(

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from hpcdi.errors import EXIT_USAGE, LaunchError
+from hpcdi.run import rank
 from hpcdi.run.environment import (
     Allocation,
     LaunchEnvironment,
@@ -79,6 +80,9 @@ HYDRA = {
         pytest.param(STEP, LaunchEnvironment("srun", 4), id="srun with no plugin"),
         pytest.param({"SLURM_STEPID": "3"}, LaunchEnvironment("none", 1), id="step says nothing"),
         pytest.param(
+            {**STEP, "SLURM_NTASKS": ""}, LaunchEnvironment("none", 1), id="an empty variable"
+        ),
+        pytest.param(
             {**STEP, "SLURM_NTASKS": "1"}, LaunchEnvironment("none", 1), id="srun --pty bash"
         ),
         pytest.param(
@@ -130,6 +134,19 @@ def test_what_started_this_process(variables: dict[str, str], expected: LaunchEn
 )
 def test_a_world_that_has_found_itself(environment: LaunchEnvironment, world_size: int) -> None:
     check_world_size(environment, world_size)
+
+
+@pytest.mark.parametrize(
+    ("variable", "codes"),
+    [("HPCDI_LAUNCHER", [3, 2, 85]), ("HPCDI_REFUSED", [3, 2, 85]), ("HOME", [1, 2, 85])],
+)
+def test_a_rank_says_1_so_that_it_is_not_the_launcher_s(
+    monkeypatch: pytest.MonkeyPatch, variable: str, codes: list[int]
+) -> None:
+    for name in ("HPCDI_LAUNCHER", "HPCDI_REFUSED"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv(variable, "3")
+    assert [rank._refusal(code) for code in (1, 2, 85)] == codes
 
 
 @pytest.mark.parametrize(
@@ -191,6 +208,11 @@ HET_STEP = {**HET_BATCH, "SLURM_JOB_NODELIST": "node1,gpu[02-03]"}
         ),
         (HET_STEP, Allocation("slurm", "576000", ("node1", "gpu02", "gpu03")), "Slurm job 576000"),
         ({"SLURM_JOB_ID": "1"}, Allocation("slurm", "1"), "Slurm job 1"),
+        (
+            {"SLURM_JOB_ID": "1", "SLURM_HET_SIZE": "", "SLURM_RESTART_COUNT": ""},
+            Allocation("slurm", "1"),
+            "Slurm job 1",
+        ),
         ({"PBS_JOBID": "12.head"}, Allocation("pbs", "12.head"), "PBS job 12.head"),
         (
             {"LSB_JOBID": "9", "LSB_MCPU_HOSTS": "hostA 4 hostB 8", "LSB_JOBINDEX": "0"},
@@ -229,6 +251,7 @@ def test_components_of_a_heterogeneous_job(node: str, number: int) -> None:
     assert job_component({**HET_STEP, "SLURMD_NODENAME": node}) == number
     assert job_component({**SLURM, "SLURMD_NODENAME": node}) == 0
     assert job_component({}) == 0
+    assert job_component({"SLURM_HET_SIZE": ""}) == 0
 
 
 @pytest.mark.parametrize(

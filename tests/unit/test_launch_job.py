@@ -71,6 +71,26 @@ def test_the_exit_code_is_the_run_s(
         assert job.wait() == exit_code
 
 
+@pytest.mark.parametrize(("state", "exit_code"), [("COMPLETED", EXIT_USAGE), ("RUNNING", 85)])
+def test_a_shell_of_an_allocation_that_has_ended_is_named(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
+    state: str,
+    exit_code: int,
+) -> None:
+    """mpirun cannot start there, and no start again helps."""
+    scontrol = tmp_path / "scontrol"
+    scontrol.write_text(f"#!/bin/sh\necho JobId=9 JobState={state} Partition=x\n")
+    scontrol.chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
+    monkeypatch.setenv("SLURM_JOB_ID", "9")
+    with Job(["sh", "-c", "exit 213"], tmp_path / "run", {}) as job:
+        assert job.wait() == exit_code
+    said = capfd.readouterr().err
+    assert ("Slurm job 9 has ended" in said) == (exit_code == EXIT_USAGE)
+
+
 @pytest.mark.parametrize("returned", [0, 14, 137])
 def test_a_job_that_ends_without_a_word_is_to_go_on(
     tmp_path: Path, capfd: pytest.CaptureFixture[str], returned: int

@@ -1,4 +1,4 @@
-"""When a batch job ends, by stand-ins for the commands of PBS and LSF."""
+"""When a batch job ends, by stand-ins for the commands of Slurm, PBS and LSF."""
 
 from __future__ import annotations
 
@@ -78,8 +78,28 @@ def test_the_queue_is_asked_about_this_job(tmp_path: Path, monkeypatch: pytest.M
     assert job_end({"PBS_JOBID": "7.other"}, 1000.0) == math.inf, "the stand-in refuses"
 
 
+@pytest.mark.parametrize(
+    ("state", "ends", "end"),
+    [
+        ("RUNNING", "2026-11-26T15:04:05", BEGAN),
+        ("RUNNING", "Unknown", math.inf),
+        ("COMPLETED", "2026-11-26T15:04:05", math.inf),  # of a salloc whose shell lives on
+    ],
+)
+def test_slurm_is_asked_where_no_variable_says(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, state: str, ends: str, end: float
+) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
+    words = f"JobId=90 ArrayJobId=12 ArrayTaskId=3 JobState={state} EndTime={ends} Partition=x"
+    stand_in(tmp_path, "scontrol", f'test "$4" = 12_3 && echo "{words}"')
+    variables = {"SLURM_JOB_ID": "90", "SLURM_ARRAY_JOB_ID": "12", "SLURM_ARRAY_TASK_ID": "3"}
+    assert job_end(variables, 1000.0) == end
+    assert job_end({**variables, "SLURM_JOB_END_TIME": "5000"}, 1000.0) == 5000
+
+
 def test_a_queue_whose_command_is_missing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
     assert job_end({"PBS_JOBID": "12.head"}, 1000.0) == math.inf
     assert job_end({"LSB_JOBID": "9"}, 1000.0) == math.inf
+    assert job_end({"SLURM_JOB_ID": "9"}, 1000.0) == math.inf
     assert job_end({"HOME": "/root"}, 1000.0) == math.inf

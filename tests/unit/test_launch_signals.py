@@ -142,6 +142,26 @@ def test_a_library_that_takes_the_signals_does_not_keep_them() -> None:
         process.kill()
 
 
+def test_a_library_that_takes_the_signals_in_c_does_not_keep_them() -> None:
+    """As Open MPI 5.0.11 takes SIGHUP: Python's own table shows its old handler."""
+    program = CHILD.replace(
+        "for line in",
+        "import ctypes\n"
+        "ctypes.CDLL(None).signal(int(signal.SIGHUP), ctypes.c_void_p(1))  # SIG_IGN\n"
+        "flag.install_again()\n"
+        "for line in",
+    )
+    with subprocess.Popen(
+        [sys.executable, "-c", program], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as process:
+        assert process.stdout
+        assert process.stdout.readline() == "ready\n"
+        assert ask(process) == "None"
+        process.send_signal(SIGHUP)
+        assert ask(process) == str(StopRequest("received SIGHUP", 85))
+        process.kill()
+
+
 @pytest.mark.parametrize("ask_between", [True, False])
 def test_signals_that_come_together_are_one_wish(
     child: subprocess.Popen[str], *, ask_between: bool
@@ -198,7 +218,7 @@ def test_the_queue_may_have_a_signal_of_its_own(
     assert preempt_signals() == sorted({SIGUSR2, SIGXCPU, number})
 
 
-@pytest.mark.parametrize("said", ["INT", "KILL", "NOSUCH", "12", "DFL"])
+@pytest.mark.parametrize("said", ["INT", "KILL", "STOP", "CHLD", "SEGV", "NOSUCH", "12", "DFL"])
 def test_a_signal_that_cannot_be_it_is_refused(monkeypatch: pytest.MonkeyPatch, said: str) -> None:
     monkeypatch.setenv("HPCDI_PREEMPT_SIGNAL", said)
     with pytest.raises(LaunchError, match=f"HPCDI_PREEMPT_SIGNAL={said} is not a usable signal"):

@@ -11,6 +11,7 @@ import pytest
 
 from hpcdi.run.slurm_queue import (
     GONE,
+    NO_ANSWER,
     QueueJob,
     ask,
     ask_all,
@@ -48,6 +49,20 @@ def test_a_pending_job_says_why() -> None:
     assert job == QueueJob("8", "PENDING", "BeginTime", restarts=1)
     assert job.waits
     assert not job.is_on
+
+
+@pytest.mark.parametrize(
+    ("states", "found"),
+    [
+        (["COMPLETED", "PENDING", "RUNNING"], "RUNNING"),
+        (["FAILED", "PENDING", "COMPLETED"], "PENDING"),
+        (["TIMEOUT", "COMPLETED"], "TIMEOUT"),
+    ],
+)
+def test_an_array_is_on_while_one_of_its_tasks_is(states: list[str], found: str) -> None:
+    lines = [f"JobId={9 + i} ArrayJobId=9 JobState={state}" for i, state in enumerate(states)]
+    job = parse_scontrol("9", "\n".join(lines))
+    assert job == QueueJob("9", found)
 
 
 def test_what_is_no_job_is_none() -> None:
@@ -96,6 +111,12 @@ def test_a_controller_that_does_not_answer_is_not_believed_to_know_no_job(
     for name in ("scontrol", "squeue", "sacct"):
         program(tmp_path, name, "sys.exit('Unable to contact slurm controller')")
     monkeypatch.setenv("PATH", str(tmp_path))
+    job = ask("12")
+    assert job == QueueJob("12", NO_ANSWER)
+    assert job.is_on, "it may run: nobody may take its run folder"
+    assert not job.has_failed
+    for name in ("scontrol", "squeue"):  # the commands are there, but no cluster
+        program(tmp_path, name, "sys.exit('Could not establish a configuration source')")
     assert ask("12") is None
 
 

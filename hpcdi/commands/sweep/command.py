@@ -358,12 +358,14 @@ def _resume(arguments: Sequence[str]) -> int:
 
 
 def _is_its_job(sweep: Sweep, job: str | None) -> bool:
-    """Returns whether this is the job that a sweep was packed into.
+    """Returns whether this is the job that a sweep was packed into, or one that it has submitted.
 
     Raises:
         LaunchError: that is another one, which waits or runs.
     """
-    packed, is_it = packed_job(sweep), sweep.job == job
+    # a job that may not be requeued hands HPCDI_RUN on to the next one
+    is_next = job is not None and os.environ.get("HPCDI_RUN") == str(sweep.root)
+    packed, is_it = packed_job(sweep), sweep.job == job or is_next
     if packed is not None and not is_it:
         raise LaunchError(
             f"job {packed.job_id} is {packed.state}: it runs this sweep, and goes on with it. To "

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from hpcdi.commands.batch_script import BatchJob, script_text
+from hpcdi.commands.run_state import jobs_of
 from hpcdi.commands.submit import check_job, resolved, sbatch
 from hpcdi.commands.sweep.runs import Sweep
 from hpcdi.config.load import load
@@ -16,6 +17,7 @@ from hpcdi.run import slurm_queue
 from hpcdi.run.run_folder import from_here
 from hpcdi.store.atomic import write_text
 from hpcdi.store.disk_full import or_refuse
+from hpcdi.store.layout import RunLayout
 from hpcdi.utils.metrics import ranges
 
 
@@ -119,6 +121,11 @@ def submit(sweep: Sweep, indices: Sequence[int], job: BatchJob) -> str:
 
 
 def packed_job(sweep: Sweep) -> slurm_queue.QueueJob | None:
-    """Returns the job that runs a packed sweep, while it waits or runs."""
-    job = slurm_queue.ask(sweep.job) if sweep.job else None
-    return job if job is not None and (job.waits or job.is_on) else None
+    """Returns the job that runs a packed sweep, or will go on with it, while it waits or runs."""
+    if not sweep.job:
+        return None
+    for job_id in (sweep.job, *jobs_of(RunLayout(sweep.root), {}, {})):
+        job = slurm_queue.ask(job_id)
+        if job is not None and (job.waits or job.is_on):
+            return job
+    return None

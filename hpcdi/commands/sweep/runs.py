@@ -24,7 +24,7 @@ from dataclasses import asdict, field, replace
 from pathlib import Path
 from typing import Any
 
-from hpcdi.commands.run_state import GOES_WELL, RunStatus, status_of
+from hpcdi.commands.run_state import GOES_WELL, RunStatus, jobs_of, read_progress, status_of
 from hpcdi.commands.sweep.pbt import Space
 from hpcdi.commands.sweep.scores import SCORES, Point
 from hpcdi.config.load import dump, load
@@ -34,6 +34,7 @@ from hpcdi.run import run_folder, slurm_queue
 from hpcdi.search import Dimension
 from hpcdi.store.atomic import read_json, write_json, write_text
 from hpcdi.store.disk_full import or_refuse
+from hpcdi.store.layout import RunLayout
 
 WAITING = "waiting"
 """State of a run that has not been started yet."""
@@ -407,11 +408,13 @@ def _trials(root: Path) -> tuple[Element, ...]:
 def look(sweep: Sweep) -> tuple[Sweep, list[RunStatus | None]]:
     """Returns the sweep with the present state of each run, and each run's status; None: not begun.
 
-    The manifest is rewritten if a state has changed.
+    States that have changed are written into the manifest.
     """
     statuses: list[RunStatus | None] = []
     elements = []
-    jobs = slurm_queue.ask_all(element.job for element in sweep.elements if element.job)
+    own = {element.job for element in sweep.elements if element.job}
+    found = slurm_queue.ask_all(own.union(*(_next_jobs(sweep, e) for e in sweep.elements if e.job)))
+    jobs = {key: job for key, job in found.items() if key in own or job.waits or job.is_on}
     for element in sweep.elements:
         run_dir = sweep.run_dir(element.index)
         has_begun = bool(run_folder.read(run_dir))
@@ -428,8 +431,22 @@ def look(sweep: Sweep) -> tuple[Sweep, list[RunStatus | None]]:
         elements.append(replace(element, state=state))
     changed = replace(sweep, elements=tuple(elements))
     if changed != sweep and sweep.search is None:
-        changed.save()
+        _save_states(changed)
     return changed, statuses
+
+
+def _next_jobs(sweep: Sweep, element: Element) -> list[str]:
+    """Returns jobs in which a run of an array may go on: its task cannot be requeued everywhere."""
+    layout = RunLayout(sweep.run_dir(element.index))
+    return jobs_of(layout, run_folder.read(layout.root), read_progress(layout))
+
+
+def _save_states(seen: Sweep) -> None:
+    """Write the states into the manifest as it is now: others may have submitted runs since."""
+    states = {(element.index, element.job): element.state for element in seen.elements}
+    now = read(seen.root)
+    elements = [replace(e, state=states.get((e.index, e.job), e.state)) for e in now.elements]
+    replace(now, elements=tuple(elements)).save()
 
 
 def to_start(sweep: Sweep) -> list[int]:

@@ -1,0 +1,72 @@
+"""A run on this host that starts again, with a shell command in the place of `hpcdi train`."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from hpcdi.commands import submitted
+from hpcdi.commands.submitted import JobFailedError, run_here
+
+TRAIN = """#!/bin/bash
+# $0 CODES, and words of hpcdi train: ends with the next of the codes; - before it: has not begun
+trap : TERM
+run=${@: -1}
+echo "$*" >> "$run/starts"
+code=$(sed -n "$(wc -l < "$run/starts")p" "$1")
+case $code in -*) ;; *) date +%N > "$run/run.json" ;; esac
+case $code in TERM) kill -TERM $PPID; sleep 0.2; exit 85 ;; esac
+exit "${code#-}"
+"""
+
+
+@pytest.fixture(autouse=True)
+def _own_signals() -> Iterator[None]:
+    numbers = (signal.SIGUSR2, signal.SIGTERM, signal.SIGINT)
+    old = {number: signal.getsignal(number) for number in numbers}
+    yield
+    for number, handler in old.items():
+        signal.signal(number, handler)
+
+
+def run(folder: Path, monkeypatch: pytest.MonkeyPatch, *codes: object) -> int:
+    """Run a job whose starts end so; returns its exit code."""
+    (folder / "codes").write_text("".join(f"{code}\n" for code in codes))
+    (folder / "train").write_text(TRAIN)
+    (folder / "train").chmod(0o755)
+    command = [str(folder / "train"), str(folder / "codes")]
+    monkeypatch.setattr(submitted, "python_command", lambda *_words: command)
+    monkeypatch.setattr(submitted, "_IN_VAIN_S", 0.0)
+    return run_here(str(folder), 3, "--run-dir")
+
+
+def starts(folder: Path) -> int:
+    return len((folder / "starts").read_text().splitlines())
+
+
+@pytest.mark.parametrize(
+    ("codes", "returned"),
+    [
+        ([0], 0),
+        ([85, 85, 0], 0),
+        ([-85, -85, -85, 85, -85, 0], 0),
+        (["TERM"], 85),  # to the job itself, in the middle of the run
+    ],
+)
+def test_a_run_starts_again_until_it_is_over(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, codes: list[object], returned: int
+) -> None:
+    assert run(tmp_path, monkeypatch, *codes, 77) == returned
+    assert starts(tmp_path) == len(codes)
+
+
+@pytest.mark.parametrize("codes", [[1], [85, 143], [-85, -85, -85, -85]])
+def test_a_run_that_fails_fails_its_job(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, codes: list[int]
+) -> None:
+    with pytest.raises(JobFailedError, match=f"exit code {abs(codes[-1])}$"):
+        run(tmp_path, monkeypatch, *codes, 0)
+    assert starts(tmp_path) == len(codes)
