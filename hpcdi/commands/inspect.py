@@ -30,8 +30,8 @@ verify every checksum.
   hpcdi inspect runs/cartpole_dqn/latest/policies/best.safetensors shard.h5
 """
 EXIT_CODES = """\
-exit codes: 0 all is right; 1 something is damaged, or blocks are gone that a snapshot needs; 2 no
-such file, or no run in a folder
+exit codes: 0 done, all is right; 1 something is damaged, or blocks are gone that a snapshot needs;
+2 no such file, or no run in a folder
 """
 
 
