@@ -215,7 +215,9 @@ def _parse(arguments: Sequence[str]) -> argparse.Namespace:
         help="print the script; submit and write nothing",
     )
     how.add_argument(
-        "--local", action="store_true", help="start it on this host, by mpirun, in the background"
+        "--local",
+        action="store_true",
+        help="start it on this host, by mpirun, in the background, without a time limit",
     )
     add_short_settings(parser)
     parser.add_argument(
