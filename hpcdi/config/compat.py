@@ -125,6 +125,15 @@ def parse(settings: type[S], mapping: object, name: str) -> S:
     return config
 
 
+def _merged(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:
+    """Settings with others over them, key by key at every depth."""
+    merged = {**below, **above}
+    for key in below.keys() & above.keys():
+        if isinstance(below[key], Mapping) and isinstance(above[key], Mapping):
+            merged[key] = _merged(below[key], above[key])
+    return merged
+
+
 class _Defaults:
     """The class attribute ``config``: settings with their defaults."""
 
@@ -151,7 +160,7 @@ class Configurable:
     def default_config(cls) -> ConfigDict:
         """Returns all settings with their defaults, and ``cfg_type`` = ``<class>Dict``."""
         unused = {name: value for name, value in cls.UNUSED.items() if value is not None}
-        defaults = {**unused, **to_mapping(cls.Config()), **copy.deepcopy(cls.config)}
+        defaults = _merged({**unused, **to_mapping(cls.Config())}, copy.deepcopy(cls.config))
         return ConfigDict(defaults, cfg_type=f"{cls.__name__}Dict")
 
     @classmethod
@@ -177,7 +186,7 @@ class Configurable:
             settings = dataclasses.make_dataclass(
                 settings.__name__, more, bases=(settings,), frozen=True
             )
-            merged = {**more_settings, **mapping}
+            merged = _merged(more_settings, mapping)
             mapping = merged | {name: _wrap(merged[name]) for name, _, _ in more}
         if cls.UNUSED and isinstance(mapping, Mapping):
             known = {field.name for field in dataclasses.fields(settings)}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping
 from functools import partial
@@ -9,6 +10,8 @@ from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
+
+_LOGGER = logging.getLogger("hpcdi")  # `utils.log` imports this module
 
 
 class CountVar:
@@ -30,6 +33,14 @@ CHART = "[scalars]"
 HISTOGRAM = "[histogram]"
 
 
+def number_of(value: object) -> float | None:
+    """The number that a value of a log is, a tensor or an array without an axis, too; else None."""
+    if isinstance(value, int | float | np.integer | np.floating):
+        return float(value)
+    number = value.item() if getattr(value, "ndim", None) == 0 else None  # type: ignore[attr-defined]
+    return float(number) if isinstance(number, int | float) else None
+
+
 class ScalarMonitor:
     """Accumulates scalars until their means are taken; keeps the latest arrays.
 
@@ -41,16 +52,32 @@ class ScalarMonitor:
         self._sums: dict[str, float] = {}
         self._counts: dict[str, int] = {}
         self._arrays: dict[str, Any] = {}
+        self._named: set[str] = set()  # what the log has said is no scalar
 
     def add(self, scalars: Mapping[str, Any]) -> None:
-        """Add one iteration's log; values of other types are ignored."""
+        """Add one iteration's log, also of tensors and arrays without an axis.
+
+        Other values are ignored; of arrays the program's log says so once.
+        """
         for name, value in scalars.items():
             if name.startswith(HISTOGRAM):
                 self._arrays[name.removeprefix(HISTOGRAM)] = value
-            elif isinstance(value, int | float | np.integer | np.floating):
-                self.put(name, float(value), 1)
+            elif (number := number_of(value)) is not None:
+                self.put(name, number, 1)
             elif name.startswith(CHART) and isinstance(value, Mapping):
                 self.add({f"{name}/{curve}": number for curve, number in value.items()})
+            elif hasattr(value, "ndim"):
+                self._warn(name, value)
+
+    def _warn(self, name: str, array: Any) -> None:
+        """Say once that an array has no curve; priorities want none."""
+        if name == "priority" or name in self._named:
+            return
+        self._named.add(name)
+        _LOGGER.warning(
+            "%r is an array of shape %s: it has no curve; log a number, its mean perhaps, or %r "
+            "for all values", name, tuple(array.shape), f"{HISTOGRAM}{name}"
+        )  # fmt: skip
 
     def put(self, name: str, total: float, count: int) -> None:
         """Add the sum of `count` values of a scalar."""

@@ -311,7 +311,7 @@ class DictRecorder:
         self.actor, self.of = actor, list(recorders)
         self.mark: Callable[[int], Transition] | None = None
         """Environment -> what is added to its transitions; None: nothing."""
-        self.infos: list[list[Mapping[str, Any]]] = [[] for _ in recorders]
+        self.infos: list[list[dict[str, Any]]] = [[] for _ in recorders]
         """By player, infos of the environments at the ends of episodes, in order."""
 
     def record(
@@ -336,7 +336,11 @@ class DictRecorder:
                 actor.view.restart(env)
             actor.reset_early(over.intersection(rows))
         for row in np.flatnonzero(step.ended).tolist() if actor.is_battle else ():
-            self.infos[row // env_num].append(actor.view.info(row))
+            player, env = row // env_num, row % env_num
+            recorder, info = self.of[player], dict(actor.view.info(row))
+            self.infos[player].append(info)
+            if recorder is not None:
+                recorder.note(env, info)
 
     def _record_row(self, row: int, timestep: BaseEnvTimestep | None, *, has_failed: bool) -> None:
         """Add the transition that a row completed, or drop its trajectory."""
@@ -378,6 +382,8 @@ class Trajectory(NamedTuple):
     transitions: int
     is_whole: bool
     """Whether its episode ended with it."""
+    info: dict[str, Any] | None = None
+    """Of the environment where the episode ended, in a battle; see `DictRecorder.infos`."""
 
 
 class TrajectoryRecorder:
@@ -457,6 +463,12 @@ class TrajectoryRecorder:
         self.open[env].append(transition)
         if ended or len(self.open[env]) >= self.length:
             self._finish(env, is_whole=ended)
+
+    def note(self, env: int, info: dict[str, Any]) -> None:
+        """Note the info of an environment's episode that has ended, on its trajectory if any."""
+        of_env = [k for k, trajectory in enumerate(self._finished) if trajectory.env == env]
+        if of_env and self._finished[of_env[-1]].is_whole:
+            self._finished[of_env[-1]] = self._finished[of_env[-1]]._replace(info=info)
 
     def drop(self, env: int) -> None:
         """Drop an environment's unfinished trajectory: it failed."""

@@ -3,7 +3,8 @@
 A column's name is the path to a value in a sample: ``/`` goes into a mapping, ``[]`` after a key
 into a list, one level each. Samples ``{"obs": [a, b], "state": [{"h": c}, {"h": d}]}``, each of two
 steps, are the columns ``obs[]`` [samples, 2, ...] and ``state[]/h`` [samples, 2, ...]: any HDF5
-tool reads them, and a learner makes the same samples of their names alone.
+tool reads them, and a learner makes the same samples of their names alone. A sample's own key
+``weight`` is the column ``weight[own]``: a batch's column ``weight`` has the importance weights.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from hpcdi.types import NUMBERS, Columns, Transition
 from hpcdi.utils.nested import is_tensor, unflatten
 
 _LIST = "[]"
+_OWN = "[own]"
 
 
 def columns_of(samples: Sequence[Transition]) -> Columns:
@@ -85,9 +87,11 @@ def _columns_of_mappings(values: Sequence[Any], name: str) -> Columns:
             odd = sorted(map(str, one.keys() ^ keys)) if isinstance(one, Mapping) else [name]
             raise PolicyError(f"samples of a policy differ: not all of them have {odd}")
     for key in keys:
-        if "/" in str(key) or str(key).endswith(_LIST):
-            raise PolicyError(f"a sample's key must not have '/' or end in '[]': {key!r}")
-        path = f"{name}/{key}" if name else str(key)
+        if "/" in str(key) or str(key).endswith((_LIST, _OWN)):
+            raise PolicyError(
+                f"a sample's key must not have '/' or end in '[]' or '{_OWN}': {key!r}"
+            )
+        path = f"{name}/{key}" if name else f"{key}{_OWN}" if key == "weight" else str(key)
         columns |= _columns([one[key] for one in values], path)
     return columns
 
@@ -125,7 +129,7 @@ def _values(tree: Any) -> list[Any]:
         values = _values(below)
         for length in reversed(lengths):
             values = [values[k : k + length] for k in range(0, len(values), length)]
-        keys.append(key)
+        keys.append(key.removesuffix(_OWN))
         columns.append(values)
     return [dict(zip(keys, row, strict=True)) for row in zip(*columns, strict=True)]
 

@@ -41,6 +41,16 @@ def test_marks_of_a_drawn_item() -> None:
         assert (d["use"], d["IS"]) == (1, 1.0)
 
 
+def test_priorities_may_be_arrays_of_one() -> None:
+    buffer = advanced(4)
+    buffer.push([{"n": 0, "priority": np.array([2.0])}, {"n": 1, "priority": np.array([3.0])}])
+    assert [ids_of(buffer)[n]["priority"] for n in (0, 1)] == [pytest.approx(2), pytest.approx(3)]
+    drawn = [ids_of(buffer)[n] for n in (0, 1)]
+    ids = {name: [one[name] for one in drawn] for name in ("replay_unique_id", "replay_buffer_idx")}
+    buffer.update({**ids, "priority": np.array([[4.0], [5.0]])})
+    assert [ids_of(buffer)[n]["priority"] for n in (0, 1)] == [pytest.approx(4), pytest.approx(5)]
+
+
 def test_marks_are_plain_numbers() -> None:
     drawn = filled(3).sample(1, 0)[0]
     kinds = {key: type(drawn[key]) for key in MARKS}

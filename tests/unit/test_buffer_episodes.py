@@ -11,6 +11,7 @@ import pytest
 from fakes.episodes import check_rows, columns, described, episode, filled, held, make, slices
 from fakes.statistics import chi_square_p
 from hpcdi.errors import BufferContractError
+from hpcdi.worker.replay_buffer.base_buffer import Guard
 
 # ----------------------------------------------------------------------------------- whole episodes
 
@@ -21,6 +22,19 @@ def test_items_are_episodes() -> None:
     assert held(buffer) == [(0, 3), (1, 1), (2, 5)]
     assert buffer.sample(4, 0) is None
     assert len(buffer.sample(50, 0, replace=True)) == 50
+
+
+def test_the_longest_one_is_found_while_others_push() -> None:
+    """A deque that changes must not be iterated over."""
+    buffer, entered = filled(3, 1), []
+
+    class Counting(Guard):
+        def __enter__(self) -> None:
+            entered.append(1)
+            super().__enter__()
+
+    buffer._lock = Counting("x")
+    assert (buffer.episode_len, entered) == (3, [1])
 
 
 def test_many_in_one_push() -> None:

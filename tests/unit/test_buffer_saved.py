@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,11 @@ from hpcdi.store.memory import Span
 from hpcdi.store.rows import LARGE_ROW_BYTES
 from hpcdi.store.state_file import save_state
 from hpcdi.types import Columns
-from hpcdi.worker.replay_buffer import NaiveReplayBuffer
+from hpcdi.worker.replay_buffer import (
+    AdvancedReplayBuffer,
+    EpisodeReplayBuffer,
+    NaiveReplayBuffer,
+)
 from hpcdi.worker.replay_buffer.items import ItemStore
 
 SIZE = 6
@@ -139,6 +144,46 @@ def test_a_state_knows_the_predecessors_keys(pushed: int, columnar: bool) -> Non
     assert state.get("nothing") is None
 
 
+def test_a_state_that_was_changed_is_loaded_as_it_is() -> None:
+    buffer = advanced(4)
+    buffer.push([{"n": n} for n in range(3)])
+
+    def loaded(state: Any) -> Any:
+        other = advanced(4)
+        other.load_state_dict(state)
+        return other
+
+    state = buffer.state_dict()
+    state["beta"] = 0.9
+    assert (loaded(state).beta, loaded(copy.deepcopy(state)).beta) == (0.9, 0.9)
+    assert (state["tail"], state.get("push_count"), "'beta': 0.9" in repr(state)) == (3, 3, True)
+    state = buffer.state_dict()
+    state.update(data=[{"n": 9}], tail=0)
+    assert [one["n"] for one in loaded(state).sample(1, 0)] == [9]
+    state = buffer.state_dict()
+    state |= {"max_priority": 7.0}
+    assert loaded(state).state_dict()["max_priority"] == 7.0
+    assert buffer.state_dict().pop("tail") == 3
+    assert buffer.state_dict().setdefault("tail", 9) == 3
+    assert buffer.state_dict().popitem()[1] is not None
+    assert (buffer.state_dict() | {})["tail"] == ({} | buffer.state_dict())["tail"] == 3
+    del state["beta"]
+    assert "beta" not in state
+    state.clear()
+    assert dict(state) == {}
+
+
+def test_states_are_equal_where_their_values_are() -> None:
+    buffer, same, other = advanced(4), advanced(4), advanced(4)
+    for one, count in ((buffer, 3), (same, 3), (other, 2)):
+        one.push([{"n": np.full(2, n)} for n in range(count)])
+    assert buffer.state_dict() == same.state_dict()
+    assert buffer.state_dict() == dict(same.state_dict())
+    assert (buffer.state_dict() != same.state_dict()) is False
+    assert buffer.state_dict() != other.state_dict()
+    assert buffer.state_dict() != 3
+
+
 def test_states_of_the_predecessor_are_read() -> None:
     items = [
         {"n": n, "priority": n + 1.0, "replay_unique_id": f"x_{n}", "use": 1} for n in range(5)
@@ -166,3 +211,23 @@ def test_draws_follow_numpys_seed() -> None:
 
     assert drawn() == drawn()
     assert drawn() != drawn("other")
+
+
+@pytest.mark.parametrize("cls", [NaiveReplayBuffer, AdvancedReplayBuffer, EpisodeReplayBuffer])
+def test_draws_follow_a_seed_that_is_set_after_the_buffer_was_made(cls: Any) -> None:
+    def drawn() -> list[Any]:
+        buffer = cls({})
+        buffer.push([[{"n": n}] if cls is EpisodeReplayBuffer else {"n": n} for n in range(100)])
+        np.random.seed(3)
+        return [one[0] if isinstance(one, list) else one["n"] for one in buffer.sample(20, 0)]
+
+    first = drawn()
+    np.random.seed(4)
+    assert drawn() == first
+    saved = NaiveReplayBuffer({})
+    saved.push([{"n": n} for n in range(100)])
+    np.random.seed(5)
+    state, there = saved.state_dict(), NaiveReplayBuffer({})
+    there.load_state_dict(state)
+    np.random.seed(6)
+    assert there.sample(9, 0) == saved.sample(9, 0), "the state's goes before"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import math
 from collections.abc import Iterator
@@ -19,6 +20,7 @@ from hpcdi.config.compiled import compile_config
 from hpcdi.errors import CallbackError, ConfigError, LaunchError
 from hpcdi.roles.callbacks import Context, EarlyStop
 from hpcdi.roles.collector.of_user import OfUser
+from hpcdi.roles.learner.of_user import OfUser as OfUserOnLearner
 from hpcdi.store.atomic import read_json
 from hpcdi.store.layout import RunLayout
 from hpcdi.utils.event_file import _files_of
@@ -106,6 +108,27 @@ def of_user(tmp_path: Path) -> Iterator[OfUser]:
     with OfUser(place, lambda _message: None) as made:
         made.begin()
         yield made
+
+
+def test_a_learner_s_callbacks_see_all_numbers_of_a_log(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen: dict[str, float] = {}
+    monkeypatch.setattr(Raises, "on_update", lambda _self, _context, scalars: seen.update(scalars))
+    config = compile_config({
+        "env": {"env_id": "CartPole-v1"}, "callbacks": [{"type": "fakes.callbacks:Raises"}],
+    }).config  # fmt: skip
+    place: Any = SimpleNamespace(
+        config=config, layout=RunLayout(tmp_path), link=SimpleNamespace(rank=1)
+    )
+    training: Any = SimpleNamespace(train_iter=1, env_steps=5, policy=None, monitor=None)
+    log = {
+        "a": np.float32(0.5), "b": np.int64(3), "c": np.array(2.0), "d": 1,
+        "text": "x", "priority": np.ones(3),
+    }  # fmt: skip
+    with contextlib.closing(OfUserOnLearner(place, lambda _message: None)) as made:
+        made.on_update(training, log)
+    assert seen == {"a": 0.5, "b": 3.0, "c": 2.0, "d": 1.0}
 
 
 def test_a_full_disk_ends_no_collector(

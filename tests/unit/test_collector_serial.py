@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import logging
 import math
 from collections.abc import Sequence
@@ -17,6 +18,7 @@ from gymnasium.spaces import Box, Discrete
 from gymnasium.vector import AutoresetMode
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
+from fakes.battle_envs import RockPaperScissors
 from fakes.scripted_env import manager
 from fakes.serial_parts import (
     Actor,
@@ -48,6 +50,7 @@ from hpcdi.worker import (
     get_serial_collector_cls,
 )
 from hpcdi.worker.dict_envs import infos_of
+from hpcdi.worker.errors import NoPolicyError
 
 # ------------------------------------------ the contract of serial collectors, for all four of them
 
@@ -628,6 +631,9 @@ def test_random_steps_without_a_policy_are_the_environments_choice() -> None:
         got = made.collect(6, random_collect=True)
         check(got, env.lengths)
         assert [one["action"] for one in got] == [900 + int(one["obs"][0]) for one in got]
+        with pytest.raises(NoPolicyError, match="has no policy"):
+            made.collect(4)
+        made.collect(2, random_collect=True)
         made.reset_policy(Actor().mode)
         assert {one["action"] for one in made.collect(4)} == {1, 2}
 
@@ -1183,6 +1189,42 @@ def test_no_episode_of_a_battle_is_lost() -> None:
     for number in range(2):
         steps = steps_of(got, number)
         assert steps == story(len(steps), 2)
+
+
+def test_infos_of_a_battle_are_those_of_its_episodes() -> None:
+    """Also where more episodes end at once than are asked for: they come with the next call."""
+    number = itertools.count(1)
+
+    class Numbered(RockPaperScissors):
+        def step(self, actions: Any) -> Any:
+            observed, _, over, _ = super().step(actions)
+            won = float(next(number))
+            return observed, np.array([won, -won]), over, [{"won": won}, {}]
+
+    env = make_env_manager(None, [Numbered] * 2, battle=True)
+    with BattleEpisodeSerialCollector({}, env, [actor.mode for actor in actors_of(2)]) as made:
+        for _ in range(3):
+            data, infos = made.collect(3)
+            won = [float(episode[0]["reward"]) for episode in data[0]]
+            assert [info["won"] for info in infos[0]] == won
+            assert [info["eval_episode_return"] for info in infos[0]] == won
+            assert [info["eval_episode_return"] for info in infos[1]] == [-one for one in won]
+
+
+@pytest.mark.parametrize("cls", [SampleSerialCollector, *BOTH])
+def test_training_samples_may_be_no_mappings(cls: Any) -> None:
+    actors, cfg = actors_of(1 if cls is SampleSerialCollector else 2), {}
+    for actor in actors:
+        actor.get_train_sample = lambda piece: [(one["done"],) for one in piece]  # type: ignore[method-assign]
+    if cls is BattleEpisodeSerialCollector:
+        cfg = {"get_train_sample": True}
+    if cls is SampleSerialCollector:
+        with cls(cfg, Manager((2, 2)), actors[0].mode) as made:
+            data = [made.collect(4)]
+    else:
+        with cls(cfg, Battle((2, 2)), [actor.mode for actor in actors]) as made:
+            data, _ = made.collect(4 if cls is BattleSampleSerialCollector else 2)
+    assert all(sorted(own) == [(False,), (False,), (True,), (True,)] for own in data)
 
 
 @pytest.mark.parametrize(

@@ -221,5 +221,12 @@ def test_a_subclass_states_settings_of_its_own() -> None:
     parsed = Further.parse_config({"window": {"size": 4}})
     assert (parsed.rate, parsed.window.size) == (0.25, 4)
     assert Own.parse_config(Own.default_config()).window.size == 3
+
+    class Nested(Own):
+        config: ClassVar[Any] = {"window": {"size": 5, "at": {"x": 1, "y": 2}}}
+
+    window = Nested.parse_config({"window": {"at": {"x": 3}}}).window
+    assert window == {"size": 5, "at": {"x": 3, "y": 2}}
+    assert Nested.config["window"]["at"]["x"] == 1
     with pytest.raises(ConfigError, match="windows: unknown key"):
         Own.parse_config({"windows": 1})

@@ -186,6 +186,20 @@ def test_start_ends_when_the_iterations_are_done() -> None:
     assert (made.train_iter, port.left) == (3, 7), "all iterations are done already"
 
 
+def test_it_is_done_with_the_last_batch_however_many_passes_there_are() -> None:
+    made = learner(Policy([[{"total_loss": 1.0}] * 2] * 3), train_iterations=3)
+    made.get_data = lambda _size: []  # type: ignore[attr-defined]
+    done: list[tuple[int, bool]] = []
+
+    class Done(LearnerHook):
+        def __call__(self, engine: BaseLearner) -> None:
+            done.append((engine.train_iter, engine.learn_info["learner_done"]))
+
+    made.register_hook(Done("done", position="after_iter"))
+    made.start()
+    assert done == [(k, k > 4) for k in range(1, 7)]
+
+
 def test_start_ends_when_the_data_end() -> None:
     port, notes = Port(batches=2), []
     made = BaseLearner({"hook": QUIET, "log_policy": False}, Policy(), port=port)

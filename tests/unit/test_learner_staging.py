@@ -10,10 +10,13 @@ import numpy as np
 import pytest
 import torch
 
+from hpcdi.errors import PolicyError
 from hpcdi.roles.learner.feed import CudaStage, HostStage, stage_for
 from hpcdi.store.rows import RowStore
 from hpcdi.types import Columns
 from hpcdi.utils.threads import BackgroundThread
+from hpcdi.worker.dict_samples import columns_of as columns_of_samples
+from hpcdi.worker.dict_samples import samples_of, weighted_samples_of
 from hpcdi.worker.learner import BaseLearner
 
 GPU = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
@@ -26,6 +29,21 @@ def columns_of(rows: int) -> Columns:
         "done": number % 2 == 0,
         "ahead": number.astype(np.uint16),
     }
+
+
+def test_a_samples_own_weight_reaches_the_policy_beside_the_importance_weight() -> None:
+    samples = [{"obs": np.ones(2, np.float32), "weight": 0.25 * k, "x": {"weight": k}}
+               for k in (1, 2)]  # fmt: skip
+    stage = HostStage()
+    (part,) = stage.split(columns_of_samples(samples), np.array([[3.0, 4.0]], np.float32))
+    batch = weighted_samples_of(stage.take(part))
+    assert [float(one["weight"]) for one in batch] == [0.25, 0.5]
+    assert [int(one["x"]["weight"]) for one in batch] == [1, 2]
+    assert [one["IS"] for one in batch] == [3.0, 4.0]
+    listed = {n: torch.from_numpy(c) for n, c in columns_of_samples([{"weight": [1, 2]}]).items()}
+    assert [list(map(int, one["weight"])) for one in samples_of(listed)] == [[1, 2]]
+    with pytest.raises(PolicyError, match="must not have '/' or end in"):
+        columns_of_samples([{"weight[own]": 1}])
 
 
 def weights_of(batches: int, size: int) -> Any:

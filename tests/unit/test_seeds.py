@@ -14,7 +14,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 from typing import Any, ClassVar
 
 import h5py
@@ -405,6 +405,22 @@ def test_flask_fs_learner_learns_what_a_collector_wrote() -> None:
         assert loaded["obs"].tolist() == [1.0, 1.0]
         assert (loaded["data_id"], loaded["IS"]) == ("a", 0.5)
     learner.__del__()
+
+
+def test_the_info_of_a_batch_is_that_of_its_last_pass(monkeypatch: pytest.MonkeyPatch) -> None:
+    passes = [{"total_loss": 1.0}] * 3
+    mode = SimpleNamespace(
+        forward=lambda _data: passes, state_dict=lambda: {"model": {}}, get_attribute=lambda _: 1
+    )
+    made = "hpcdi.worker.learner.comm.base_comm_learner.create_policy"
+    monkeypatch.setattr(made, lambda *_args, **_kwargs: SimpleNamespace(learn_mode=mode))
+    ding.FlaskFileSystemCollector(EasyDict(path_data=".")).send_stepdata("a", [sample()])
+    with ding.FlaskFileSystemLearner(EasyDict(path_policy=".")) as learner:
+        learner.deal_with_learner_start(learner_task())
+        for batch in (1, 2, 3):
+            assert learner.deal_with_get_data()["cur_learner_iter"] == 3 * (batch - 1)
+            info = learner.deal_with_learner_learn([{"data_id": "a"}])
+            assert (info["learner_step"], info["learner_done"]) == (3 * batch, batch == 3)
 
 
 def test_an_error_of_a_learner_is_raised_where_its_coordinator_calls() -> None:

@@ -7,6 +7,7 @@ import math
 
 import numpy as np
 import pytest
+import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -57,6 +58,15 @@ def test_numbers_of_numpy_are_numbers_too() -> None:
     monitor = ScalarMonitor()
     monitor.add({"a": np.float32(1.5), "b": np.int64(2), "c": np.array([1.0])})
     assert monitor.take_means() == {"a": 1.5, "b": 2.0}
+
+
+def test_tensors_and_arrays_without_an_axis_are_numbers(caplog: pytest.LogCaptureFixture) -> None:
+    monitor, loss = ScalarMonitor(), torch.ones((), requires_grad=True) * 0.5
+    for _ in range(2):
+        monitor.add({"loss": loss, "a": np.array(2), "q": torch.ones(3), "priority": np.ones(2)})
+    assert monitor.take_means() == {"loss": 0.5, "a": 2.0}
+    (line,) = caplog.messages
+    assert "'q' is an array of shape (3,): it has no curve" in line
 
 
 def test_charts_are_means_of_each_curve_and_arrays_the_latest() -> None:

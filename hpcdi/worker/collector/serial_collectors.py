@@ -67,7 +67,10 @@ class SampleSerialCollector(SerialCollector):
 
         Raises:
             ConfigError: the number of samples is unknown.
+            NoPolicyError: there is no policy, and `random_collect` is false.
         """
+        if isinstance(self._policy, _NoPolicy):
+            self._policy = None
         if random_collect and self._policy is None and self._env is not None:
             self.reset_policy(_NoPolicy(self._env))
         target = self._target(n_sample, "n_sample")
@@ -296,7 +299,7 @@ class BattleSampleSerialCollector(BattleSerialCollector):
                 recorder.drop_open()  # another policy acts from here on
         ended = call.report(self._report, max(map(len, samples)), train_iter)
         last = target if drop_extra else None
-        return [of_player[:last] for of_player in samples], _by_player(ended, call.infos)
+        return [of_player[:last] for of_player in samples], _with_returns(ended, call.infos)
 
     def _recorder(self, player: int) -> TrajectoryRecorder:
         return TrajectoryRecorder(self._env.env_num, 1, partial(self._samples, player))
@@ -345,22 +348,25 @@ class BattleEpisodeSerialCollector(BattleSerialCollector):
 
         Returns:
             For each player its episodes, each a list of transitions, or training samples of all;
-            and for each player a list of infos, one an episode: see `BattleSampleSerialCollector`.
+            and for each player a list of infos, one for each of these episodes: see
+            `BattleSampleSerialCollector`.
         """
         target = self._episode_target(n_episode)
         call = self._begin(policy_kwargs, train_iter, episodes=target)
         for _ in call.steps():
             if min(recorder.finished for recorder in call.recorders) >= target:
                 break
+        taken = [recorder.take(target) for recorder in call.recorders]
         data: list[list[Any]] = [
-            [_marked(trajectory.samples, train_iter) for trajectory in recorder.take(target)]
-            for recorder in call.recorders
+            [_marked(trajectory.samples, train_iter) for trajectory in of_player]
+            for of_player in taken
         ]
         count = max(sum(map(len, of_player)) for of_player in data)
-        ended = call.report(self._report, count, train_iter)
+        _with_returns(call.report(self._report, count, train_iter), call.infos)
+        infos = [[trajectory.info or {} for trajectory in of_player] for of_player in taken]
         if self._cfg.get_train_sample:
             data = [[sample for episode in of_player for sample in episode] for of_player in data]
-        return data, _by_player(ended, call.infos)
+        return data, infos
 
     def _recorder(self, player: int) -> TrajectoryRecorder:
         make = self._samples if self._cfg.get_train_sample else self._prepared
@@ -404,9 +410,12 @@ def _samples_of(recorder: TrajectoryRecorder, train_iter: int) -> list[Transitio
     ]
 
 
-def _marked(samples: list[Transition], train_iter: int) -> list[Transition]:
-    """Samples that say of which train iteration their policy is, as transitions do."""
-    return [one if _MADE_AT in one else {**one, _MADE_AT: train_iter} for one in samples]
+def _marked(samples: list[Any], train_iter: int) -> list[Any]:
+    """Samples that say of which train iteration their policy is, where they are mappings."""
+    return [
+        {**one, _MADE_AT: train_iter} if isinstance(one, Mapping) and _MADE_AT not in one else one
+        for one in samples
+    ]
 
 
 def _check_no_hindsight(policy: Any) -> None:
@@ -425,14 +434,11 @@ def _columns_of(segment: Segment | None) -> Columns:
     return transitions(block)
 
 
-def _by_player(
-    ended: Sequence[Episodes], infos: Sequence[Sequence[Mapping[str, Any]]]
+def _with_returns(
+    ended: Sequence[Episodes], infos: list[list[dict[str, Any]]]
 ) -> list[list[dict[str, Any]]]:
-    """Infos of ended episodes, for each player a list of them, with returns."""
-    return [
-        [
-            {"eval_episode_return": total, **info}
-            for info, total in zip(of_player, episodes.returns.tolist(), strict=True)
-        ]
-        for episodes, of_player in zip(ended, infos, strict=True)
-    ]
+    """Infos of ended episodes, for each player a list of them, to which returns are added."""
+    for episodes, of_player in zip(ended, infos, strict=True):
+        for info, total in zip(of_player, episodes.returns.tolist(), strict=True):
+            info.setdefault("eval_episode_return", total)
+    return infos

@@ -161,6 +161,7 @@ class BaseLearner(Configurable, Training):
         self._loader: SampleLoader | None = None
         self._is_saving = False  # its hook calls `save_checkpoint` back
         self._is_finite = True  # all losses so far
+        self._missing: int | None = None  # batches that `start` has still to take; None outside it
         if config.log_policy:
             self.register_hook(LogPolicyHook())
 
@@ -182,8 +183,9 @@ class BaseLearner(Configurable, Training):
         try:
             self.begin()
             done = 0 if self._port is None else self.train_iter
-            missing = max(0, self._cfg.train_iterations - done)
-            for data in itertools.islice(self._loader or (), missing):
+            self._missing = max(0, self._cfg.train_iterations - done)
+            for data in itertools.islice(self._loader or (), self._missing):
+                self._missing -= 1
                 self.train(data, getattr(data, "env_steps", -1))
             self.end()
         except Exception as error:
@@ -191,6 +193,7 @@ class BaseLearner(Configurable, Training):
                 self._save_for(error)
             raise
         finally:
+            self._missing = None
             self._rest()
 
     def _rest(self) -> None:
@@ -443,11 +446,17 @@ class BaseLearner(Configurable, Training):
 
     @property
     def learn_info(self) -> dict[str, Any]:
-        """``learner_step, priority_info, learner_done`` and the latest averaged scalars."""
+        """``learner_step, priority_info, learner_done`` and the latest averaged scalars.
+
+        In `start` the learner is done with its last batch, outside it with its last iteration.
+        """
+        missing = self._missing
+        if missing is None:
+            missing = self._cfg.train_iterations - self.train_iter
         return {
             "learner_step": self.train_iter,
             "priority_info": self.priority_info,
-            "learner_done": self.train_iter >= self._cfg.train_iterations,
+            "learner_done": missing <= 0,
             "scalars": dict(self.scalars),
         }
 

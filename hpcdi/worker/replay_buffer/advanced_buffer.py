@@ -309,6 +309,7 @@ class AdvancedReplayBuffer(RingBuffer):
     def _draw(
         self, size: int, train_iter: int, draws: int = 1, among: slice | None = None
     ) -> Drawn | None:
+        self._seeded()
         drawn = self._index.draw(size, train_iter, draws, among)
         self._remove_used()
         return drawn
@@ -396,18 +397,19 @@ def _without_priority(item: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def _numbers(values: Any, name: str = "priority") -> Array:
-    """Numbers as float64, also of tensors anywhere.
+    """Numbers as float64, also of tensors anywhere; [m] where each is an array of one.
 
     Raises:
         BufferContractError: one is no number.
     """
     try:
         try:
-            return np.asarray(values, dtype=np.float64)
+            numbers = np.asarray(values, dtype=np.float64)
         except (TypeError, RuntimeError):  # tensors on a device, or with a graph
-            return np.asarray(to_arrays(values), dtype=np.float64)
+            numbers = np.asarray(to_arrays(values), dtype=np.float64)
     except (TypeError, ValueError, RuntimeError) as error:
         raise BufferContractError(f"{name!r} is no number: {error}") from error
+    return numbers.reshape(-1) if numbers.ndim > 1 and numbers.size == len(numbers) else numbers
 
 
 def _row_count(columns: Mapping[str, Any]) -> int:

@@ -142,8 +142,8 @@ class RingBuffer(IBuffer, Closing):
     """First in, first out; the n-th item pushed has unique id n.
 
     Items that are dicts of numbers and arrays, nested as they like, are held in columns, whose
-    names, dtypes and shapes the first push declares; others are held as they are. All methods take
-    one lock, so threads may share a buffer.
+    names, dtypes and shapes the first push declares; others are held as they are. Threads may share
+    a buffer: methods take one lock, single numbers are read without it.
 
     Args:
         cfg: settings, a mapping or an instance of `Config`.
@@ -151,8 +151,8 @@ class RingBuffer(IBuffer, Closing):
             they go to the log.
         exp_name: name of the experiment, for messages.
         instance_name: name of the buffer, for reports; prefix of ``replay_unique_id``.
-        rng: draws; by default seeded by the state of numpy's own generator, which stays as it is:
-            ``np.random.seed`` makes a run repeatable.
+        rng: draws; by default seeded, at the first draw or when a state is taken, by the state of
+            numpy's own generator, which stays as it is: ``np.random.seed`` makes a run repeatable.
     """
 
     kind: ClassVar[str] = "ring_buffer"
@@ -172,7 +172,8 @@ class RingBuffer(IBuffer, Closing):
         self._cfg = config
         self._name = instance_name
         self._curves = Curves(tb_logger, instance_name)
-        self._rng = rng if rng is not None else _seeded_by_numpy(instance_name)
+        self._rng = rng if rng is not None else np.random.default_rng(0)
+        self._is_seeded = rng is not None
         self._lock = Guard(f"{exp_name}/{instance_name}")
         self._used = UsedData() if config.enable_track_used_data else None
         self._removes = False
@@ -268,7 +269,8 @@ class RingBuffer(IBuffer, Closing):
     def state_dict(self) -> BufferState:
         """Everything, copied, by DI-engine's keys; see `BufferState`.
 
-        Its attribute `own` is the state as it is saved; the random generator's is part of it.
+        Its attribute `own` is the state as it is saved, the random generator's among it; None once
+        a key was set or removed.
         """
         with self._lock:
             return BufferState(self._state())
@@ -284,7 +286,7 @@ class RingBuffer(IBuffer, Closing):
                 frames of other columns, or is none; then the buffer stays as it is.
         """
         with self._lock:
-            if isinstance(_state_dict, BufferState):
+            if isinstance(_state_dict, BufferState) and _state_dict.own is not None:
                 _state_dict = _state_dict.own
             if "ring" in _state_dict:
                 self._restore(_state_dict)
@@ -337,7 +339,15 @@ class RingBuffer(IBuffer, Closing):
 
     def _state(self, shared: bool = False) -> dict[str, Any]:
         """See `state_dict`; if `shared`, some of its arrays are the buffer's own memory."""
+        self._seeded()
         return {**self._about_items(), "ring": self._ring.state_dict(shared)}
+
+    def _seeded(self) -> np.random.Generator:
+        """The generator, seeded now where it has not been; the index has the same object."""
+        if not self._is_seeded:
+            self._rng.bit_generator.state = _seeded_by_numpy(self._name).bit_generator.state
+            self._is_seeded = True
+        return self._rng
 
     def _about_items(self) -> dict[str, Any]:
         """The state without the items themselves."""
@@ -387,6 +397,7 @@ class RingBuffer(IBuffer, Closing):
         self._ring.forget(self._ring.pushed)
         self._begin(ring)
         self._rng.bit_generator.state = state["rng"]["state"]
+        self._is_seeded = True
 
     def _begin(self, ring: Ring) -> None:
         """Hold the items of `ring` from now on."""

@@ -54,7 +54,8 @@ class EpisodeReplayBuffer(NaiveReplayBuffer):
     @property
     def episode_len(self) -> int:
         """Transitions of the longest episode that is here; 0 without one."""
-        return max((length for _, length in self._episodes), default=0)
+        with self._lock:
+            return max((length for _, length in self._episodes), default=0)
 
     def count(self) -> int:
         """Episodes that are here."""
@@ -214,7 +215,7 @@ class EpisodeReplayBuffer(NaiveReplayBuffer):
         ends = np.cumsum(np.maximum(episodes[among, 1] - length + 1, 0))
         if not ends.size or ends[-1] == 0:
             return None
-        drawn = positions(self._rng, ends[-1], size)
+        drawn = positions(self._seeded(), ends[-1], size)
         chosen = ends.searchsorted(drawn, side="right")
         before = np.concatenate([[0], ends])[chosen]
         first_ids = episodes[among[chosen], 0] + drawn - before

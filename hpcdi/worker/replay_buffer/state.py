@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import ItemsView, Iterator, Mapping, ValuesView
 from itertools import islice
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 
@@ -18,21 +18,80 @@ class BufferState(dict[str, Any]):
     ``data`` (items by slot, None where there is none), ``tail``, ``valid_count``, ``push_count``;
     of a prioritized buffer also ``use_count``, ``max_priority``, ``anneal_step``, ``beta``,
     ``head``, ``next_unique_id`` and ``sum_tree``, ``min_tree``: the leaves of either tree, by slot.
-    Pickled or copied as it is, it stays complete.
+    Pickled or copied as it is, it stays complete. Once a key is set or removed, it holds the values
+    themselves, and is loaded as DI-engine's.
 
     Args:
         own: state of the buffer, see `RingBuffer.load_state_dict`.
         name: of a prioritized buffer, which begins its items' ``replay_unique_id``.
+
+    Attributes:
+        own: see above; None where it holds the values themselves.
     """
+
+    own: Any
 
     def __init__(self, own: dict[str, Any], name: str = "") -> None:
         super().__init__(dict.fromkeys((*_KEYS, *(_OF_PRIORITIZED if "index" in own else ()))))
         self.own, self.name = own, name
 
     def __getitem__(self, key: str) -> Any:
+        if self.own is None:
+            return super().__getitem__(key)
         if key not in self:
             raise KeyError(key)
         return getattr(self, f"_{key}")()
+
+    def __setitem__(self, key: str, value: Any) -> None:
+        self._hold_values()
+        super().__setitem__(key, value)
+
+    def __delitem__(self, key: str) -> None:
+        self._hold_values()
+        super().__delitem__(key)
+
+    def __or__(self, other: Any) -> Any:
+        return dict(self) | other
+
+    def __ror__(self, other: Any) -> Any:
+        return other | dict(self)
+
+    def __ior__(self, other: Any) -> Self:  # type: ignore[override]
+        self.update(other)
+        return self
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Mapping) and _are_equal(self, other)
+
+    def __ne__(self, other: object) -> bool:
+        return not self == other
+
+    __hash__ = None
+
+    def update(self, *args: Any, **kwargs: Any) -> None:
+        """See `dict.update`."""
+        self._hold_values()
+        super().update(*args, **kwargs)
+
+    def setdefault(self, key: str, default: Any = None) -> Any:
+        """See `dict.setdefault`."""
+        self._hold_values()
+        return super().setdefault(key, default)
+
+    def pop(self, *args: Any) -> Any:
+        """See `dict.pop`."""
+        self._hold_values()
+        return super().pop(*args)
+
+    def popitem(self) -> tuple[str, Any]:
+        """See `dict.popitem`."""
+        self._hold_values()
+        return super().popitem()
+
+    def clear(self) -> None:
+        """See `dict.clear`."""
+        self._hold_values()
+        super().clear()
 
     def __iter__(self) -> Iterator[str]:
         yield from super().__iter__()  # `dict` asks for values, too, where this is not its own
@@ -53,11 +112,18 @@ class BufferState(dict[str, Any]):
         """See `dict.copy`."""
         return dict(self)
 
-    def __reduce__(self) -> tuple[type[BufferState], tuple[dict[str, Any], str]]:
-        return BufferState, (self.own, self.name)
+    def __reduce__(self) -> tuple[type[dict[str, Any]], tuple[Any, ...]]:
+        return (dict, (dict(self),)) if self.own is None else (BufferState, (self.own, self.name))
 
     def __repr__(self) -> str:
-        return f"BufferState({self.own!r})"
+        return super().__repr__() if self.own is None else f"BufferState({self.own!r})"
+
+    def _hold_values(self) -> None:
+        """Hold the values themselves from now on: one is about to change."""
+        if self.own is not None:
+            values = dict(self)
+            self.own = None
+            super().update(values)
 
     def _ring(self) -> Ring:
         saved = self.own["ring"]
@@ -141,6 +207,17 @@ class BufferState(dict[str, Any]):
     def _min_tree(self) -> Any:
         mass = self._by_slot("mass")
         return np.where(mass > 0, mass, np.inf)
+
+
+def _are_equal(one: Any, other: Any) -> bool:
+    """Whether two values are equal, arrays in them number by number."""
+    if isinstance(one, Mapping) and isinstance(other, Mapping):
+        return one.keys() == other.keys() and all(_are_equal(one[k], other[k]) for k in one)
+    if isinstance(one, list | tuple) and isinstance(other, list | tuple):
+        return len(one) == len(other) and all(map(_are_equal, one, other))
+    if hasattr(one, "shape") or hasattr(other, "shape"):
+        return np.array_equal(one, other)
+    return bool(one == other)
 
 
 _KEYS = ("data", "tail", "valid_count", "push_count")

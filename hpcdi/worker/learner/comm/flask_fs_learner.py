@@ -81,6 +81,8 @@ class FlaskFileSystemLearner(BaseCommLearner, Closing):
         self._demands: queue.SimpleQueue[dict[str, Any]] = queue.SimpleQueue()
         self._data: queue.SimpleQueue[Sequence[Mapping[str, Any]]] = queue.SimpleQueue()
         self._infos: queue.SimpleQueue[Mapping[str, Any]] = queue.SimpleQueue()
+        self._info: Mapping[str, Any] | None = None
+        """The last one of the batch that is being learnt from; None where there is no batch."""
         self._learner: BaseLearner | None = None
         self._thread: BackgroundThread | None = None
         self._is_ending = False
@@ -122,7 +124,7 @@ class FlaskFileSystemLearner(BaseCommLearner, Closing):
         for hook in self.hooks4call:
             learner.register_hook(hook)
         self._demands, self._data, self._infos = (queue.SimpleQueue() for _ in range(3))
-        self._learner, self._is_ending = learner, False
+        self._learner, self._is_ending, self._info = learner, False, None
         self._thread = BackgroundThread(learner.start, "learner")
 
     def deal_with_get_data(self) -> dict[str, Any]:
@@ -133,7 +135,9 @@ class FlaskFileSystemLearner(BaseCommLearner, Closing):
         return dict(self._next(self._demands) or {})
 
     def deal_with_learner_learn(self, data: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-        """Let the learner do one iteration; returns its info, see `BaseLearner.learn_info`.
+        """Let the learner learn from a batch; returns its info, see `BaseLearner.learn_info`.
+
+        Of several passes over the batch it is that of the last one.
 
         Args:
             data: metadata of each sample: ``data_id``, its file below ``path_data``, and what else
@@ -145,7 +149,7 @@ class FlaskFileSystemLearner(BaseCommLearner, Closing):
         if self._thread is None:
             raise CommError("there is no learner task to learn for")
         self._data.put(data)
-        info = dict(self._next(self._infos) or {})
+        info = dict(self._next(self._infos) or self._info or {})
         if info.get("learner_done"):
             self.deal_with_learner_close()
         return info
@@ -173,11 +177,15 @@ class FlaskFileSystemLearner(BaseCommLearner, Closing):
         """
         if self._learner is None:
             raise CommError("there is no learner task: nobody would answer")
+        info, self._info = self._info, None
+        if info is not None:
+            self._infos.put(info)
         demand = {"batch_size": batch_size, "cur_learner_iter": self._learner.train_iter}
         self._demands.put(demand)
         while not self._is_ending:
             metas = _taken(self._data)
             if metas is not None:
+                self._info = {}
                 folder, load = self._path_data, self.load_data_fn
                 return [partial(load, folder / meta["data_id"], meta) for meta in metas]
         return None
@@ -200,8 +208,8 @@ class FlaskFileSystemLearner(BaseCommLearner, Closing):
         publish_policy(self._path_policy / self._policy_id, image, fsync=False)
 
     def send_learn_info(self, learn_info: Mapping[str, Any]) -> None:
-        """Hand progress to `deal_with_learner_learn`."""
-        self._infos.put(learn_info)
+        """Hand progress to `deal_with_learner_learn`, which returns the last one of a batch."""
+        self._info = learn_info
 
     @staticmethod
     def load_data_fn(
