@@ -9,6 +9,7 @@ import contextlib
 import os
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 
 from hpcdi.run.environment import TERMINAL_VARIABLE
@@ -43,6 +44,9 @@ def rank_main(arguments: list[str]) -> int:
     color = "yes" if os.environ.get(TERMINAL_VARIABLE) == "1" else "no"
     arguments = ["--capture=sys", "-p", "no:cacheprovider", f"--color={color}", *arguments]
     with contextlib.ExitStack() as stack:
+        # where several pytests remove old folders side by side, one of them may fail at its end
+        folder = tempfile.TemporaryDirectory(prefix="r", ignore_cleanup_errors=True)
+        os.environ["PYTEST_DEBUG_TEMPROOT"] = stack.enter_context(folder)
         if MPI.COMM_WORLD.rank:
             nowhere = stack.enter_context(Path(os.devnull).open("w"))
             stack.enter_context(contextlib.redirect_stdout(nowhere))

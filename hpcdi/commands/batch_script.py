@@ -10,6 +10,7 @@ from pathlib import Path
 
 from hpcdi.config.schema import SlurmConfig
 from hpcdi.dataclass import dataclass
+from hpcdi.run.environment import REFUSED, REFUSED_VARIABLE
 from hpcdi.store.layout import RunLayout
 from hpcdi.utils.metrics import counted
 
@@ -73,13 +74,15 @@ while
 do :; done
 """
 _START = {
-    "srun": """\
-export HPCDI_REFUSED=3  # what a rank says in place of 1: srun's own 1 is that it could not start
+    "srun": f"export {REFUSED_VARIABLE}={REFUSED}  "
+    """\
+# what a rank says in place of 1: srun's own 1 is that it could not start
+if [ "${SLURM_NTASKS:-}${SLURM_HET_SIZE:-}" = 1 ]; then HPCDI_REFUSED=1; fi  # no rank, alone
 code=0
 srun --mpi={mpi} --export=ALL --kill-on-bad-exit=1 \\
     "${PYTHON[@]}" -m hpcdi train "$@" --run-dir "$RUN" || code=$?
 """,
-    "mpirun": "HPCDI_REFUSED=1\n"
+    "mpirun": f"{REFUSED_VARIABLE}=1\n"
     + _BESIDE_SHELL.replace(
         "{command}", '"${PYTHON[@]}" -m hpcdi train "$@" -n "$SLURM_NTASKS" --run-dir "$RUN"'
     ),
@@ -171,7 +174,7 @@ for _ in {1..5}; do
     sleep 5 || true
 done
 if [ -z "$state" ]; then
-    echo "hpcdi: Slurm does not answer: job $JOB is not requeued, submit it again yourself" >&2
+    echo "hpcdi: Slurm says nothing of job $JOB: it is not requeued, submit it again yourself" >&2
 fi
 """
 _AGAIN = (

@@ -181,7 +181,11 @@ def _runs_in(name: str, have_curves: bool) -> list[Path]:
     if run_folder.read(folder) or (have_curves and RunLayout(folder).curves_file.exists()):
         return [folder]
     below = sorted({RunLayout(file.parent).root for file in folder.glob("*/run.json")})
-    below = [run for run in below if run_folder.read(run)]
+    below = [
+        run
+        for run in below
+        if run_folder.read(run) or (have_curves and RunLayout(run).curves_file.exists())
+    ]
     if not below:
         damage = run_folder.damage_of(RunLayout(folder))
         why = f"'s run.json is damaged: {damage}" if damage else " is no run folder, and holds none"
@@ -369,8 +373,7 @@ def _unanswered(
     state, why = by_folder
     if state != "dead" and not _is_to_resume(facts):
         return by_folder
-    unknown = f"Slurm does not answer: job {job.job_id} may wait"
-    return "pending", f"{why}; {unknown}" if facts else unknown
+    return "pending", f"{why}; {job.said}" if facts else job.said
 
 
 def _by_folder(

@@ -114,7 +114,7 @@ def main(arguments: Sequence[str]) -> int:
         return _guests(options)
     request = request_of(options)
     request = dataclasses.replace(request, overrides=(*request.overrides, *settings_of(options)))
-    job, experiment = prepare(request)
+    job, experiment = prepare(request, is_local=options.local)
     if options.print:
         sys.stdout.write(script_text(dataclasses.replace(job, arguments=_arguments(request))))
         return EXIT_DONE
@@ -280,10 +280,14 @@ def _quoted(text: str) -> str:
 # ------------------------------------------------------------------------------------------ the job
 
 
-def prepare(request: RunRequest) -> tuple[BatchJob, dict[str, Any]]:
+def prepare(request: RunRequest, *, is_local: bool = False) -> tuple[BatchJob, dict[str, Any]]:
     """Check an experiment; returns the job it becomes and the compiled configuration.
 
     Nothing is written. The folder of a new run is a proposal until `with_folder` takes one.
+
+    Args:
+        request: of the command line.
+        is_local: it runs on this host, where no time limit ends it.
 
     Raises:
         ConfigError: the experiment is wrong. LaunchError: it asks for too few ranks or too little
@@ -311,7 +315,8 @@ def prepare(request: RunRequest) -> tuple[BatchJob, dict[str, Any]]:
     job = BatchJob(
         f"hpcdi-{config.exp_name}", folder, slurm, sys.executable, request.resume is not None
     )
-    check_time(asked_for(job))
+    if not is_local:
+        check_time(asked_for(job))
     mapping = {**compiled.to_mapping(), "slurm": dataclasses.asdict(slurm)}
     mapping["system"]["auto_resume"] = True  # also with --local, outside of Slurm
     return job, mapping
@@ -330,8 +335,8 @@ def with_folder(job: BatchJob, experiment: Mapping[str, Any], run_dir: str | Non
     if coming is not None:
         other = "" if job.is_resumed else ", or name another --run-dir"
         raise LaunchError(
-            f"job {coming.job_id} is {coming.state} for the run folder {short(job.folder)}, whose "
-            f"experiment it reads; nothing was changed. scancel {coming.job_id} first{other}"
+            f"{coming.said} for the run folder {short(job.folder)}, whose experiment it reads; "
+            f"nothing was changed. scancel {coming.job_id} first{other}"
         )
     return job
 
@@ -378,13 +383,18 @@ def check_time(slurm: SlurmConfig) -> None:
         LaunchError: it has not; or the time is no duration.
     """
     lead_s = slurm.signal_delay_s + _CLOCK_S
-    if seconds_of(slurm.time) < lead_s + _LEAST_S:
+    if _limit_s(slurm.time) < lead_s + _LEAST_S:
         raise LaunchError(
             f"slurm.time: {slurm.time} is too short: the run is signalled {slurm.signal_delay_s} s "
             f"before its end (slurm.signal_delay_s), by Slurm's clock up to {_CLOCK_S} s earlier, "
             "and would start again in vain. Ask for at least "
             f"{-(-(lead_s + _LEAST_S) // 60)} minutes, or lower slurm.signal_delay_s"
         )
+
+
+def _limit_s(time_limit: str) -> float:
+    """Returns a time limit in seconds, as Slurm reads it."""
+    return math.inf if time_limit in ("UNLIMITED", "INFINITE", "-1") else seconds_of(time_limit)
 
 
 def last_snapshot_s(layout: RunLayout) -> float:
@@ -482,9 +492,9 @@ def time_problem(slurm: SlurmConfig, partitions: str) -> str:
         if name in slurm.partition.split(",") or (
             not slurm.partition and facts["Default"] == "YES"
         ):
-            limits[name] = math.inf if limit == "UNLIMITED" else seconds_of(limit)
+            limits[name] = _limit_s(limit)
     name = max(limits, key=lambda known: limits[known], default="")
-    if not name or seconds_of(slurm.time) <= limits[name]:
+    if not name or _limit_s(slurm.time) <= limits[name]:
         return ""
     return (
         f"slurm.time: {slurm.time} is longer than the time limit of partition {name}, "

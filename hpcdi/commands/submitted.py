@@ -6,14 +6,17 @@ It imports little: every start of a job begins with it.
 from __future__ import annotations
 
 import contextlib
+import os
 import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 from types import FrameType
 
 from hpcdi.commands.batch_script import EXPERIMENT_FILE
 from hpcdi.errors import EXIT_DONE, EXIT_REQUEUE, HpcdiError
+from hpcdi.run.signals import end_of
 from hpcdi.store.layout import RunLayout
 from hpcdi.utils.backoff import wait_s
 from hpcdi.utils.python import python_command
@@ -21,6 +24,8 @@ from hpcdi.utils.python import python_command
 _STOPPING = (signal.SIGTERM, signal.SIGINT)
 _FORWARDED = (signal.SIGUSR2, *_STOPPING)
 _MOST_IN_VAIN = 4
+_ENDING_S = 120.0
+"""Before the end of a job around this one: no start would come far."""
 _IN_VAIN_S = 10.0
 """Before the next start, where the last one has not begun."""
 
@@ -38,7 +43,8 @@ def run_here(run_dir: str, ranks: int, option: str) -> int:
         option: "--run-dir" or "--resume".
 
     Returns:
-        The exit code: 0, or 85 where a signal to this job has stopped the run.
+        The exit code: 0, or 85 where a signal to this job has stopped the run, or the end of a job
+        around it is near.
 
     Raises:
         JobFailedError: it is another one, or the run has not begun four times in a row.
@@ -50,7 +56,8 @@ def run_here(run_dir: str, ranks: int, option: str) -> int:
     while True:
         before = _text_of(layout.run_file)
         code = start.run()
-        if code == EXIT_DONE or (code == EXIT_REQUEUE and start.were_stopped()):
+        is_stopped = start.were_stopped() or _is_ending()
+        if code == EXIT_DONE or (code == EXIT_REQUEUE and is_stopped):
             return code
         in_vain = in_vain + 1 if _text_of(layout.run_file) == before else 0
         if code != EXIT_REQUEUE or in_vain == _MOST_IN_VAIN:
@@ -89,6 +96,12 @@ class _Starts:
         if self._process is not None:
             with contextlib.suppress(ProcessLookupError):
                 self._process.send_signal(number)
+
+
+def _is_ending() -> bool:
+    """Returns whether the allocation that this host is of, if any, ends soon."""
+    now = time.time()
+    return end_of(None, os.environ, now) - now < _ENDING_S
 
 
 def _text_of(file: Path) -> str:

@@ -126,7 +126,9 @@ def parse(settings: type[S], mapping: object, name: str) -> S:
 
 
 def _merged(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:
-    """Settings with others over them, key by key at every depth."""
+    """Settings with others over them, key by key at every depth; of another `type` these alone."""
+    if above.get("type", below.get("type")) != below.get("type"):
+        return dict(above)
     merged = {**below, **above}
     for key in below.keys() & above.keys():
         if isinstance(below[key], Mapping) and isinstance(above[key], Mapping):

@@ -175,7 +175,9 @@ class TeamConfig(PolicyConfig):
 
     def _of_each(self, path: str) -> Problem:
         name = next(iter(self.policies), "NAME")
-        return Problem(path, f"is each policy's own: set policy.policies.{name}.{path}")
+        usual = attrgetter(path)(type(self)())
+        said = f"is each policy's own: set policy.policies.{name}.{path}, and leave this {usual}"
+        return Problem(path, said)
 
     def _problems_of_sequences(self) -> Iterator[Problem]:
         if len({policy.sequence for policy in self.policies.values()}) > 1:
@@ -214,7 +216,8 @@ class TeamConfig(PolicyConfig):
         for path in (*_OF_THE_RUN, *(() if policy.on_policy else [_BATCH])):
             at = attrgetter(path)
             if at(policy) not in (at(usual), at(self)):
-                yield Problem(path, f"is one of the whole team: set policy.{path}")
+                said = f"is one of the whole team: set policy.{path}, and leave this {at(usual)}"
+                yield Problem(path, said)
 
 
 def _part(cls: Any, whole: Any) -> Any:

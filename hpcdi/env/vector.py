@@ -18,6 +18,7 @@ from types import MappingProxyType
 from typing import Any
 
 import numpy as np
+from gymnasium import spaces
 from gymnasium.vector import AutoresetMode, SyncVectorEnv, VectorEnv
 
 from hpcdi.config.schedule import Scheduled
@@ -289,8 +290,9 @@ class VectorEnvs:
             raise EnvValueError(
                 "the environment says it resets in the same step, but its info has no 'final_obs'"
             )
+        space = self._env.single_observation_space
         for env in np.flatnonzero(ended).tolist():
-            self._seen.put(successor, env, _of_one(info["final_obs"], env))
+            self._seen.put(successor, env, _of_one(info["final_obs"], env, space))
 
 
 class TimedEnv:
@@ -316,12 +318,19 @@ class TimedEnv:
         return getattr(self._env, name)
 
 
-def _of_one(value: Any, env: int) -> Any:
-    """Returns one environment's of values of all: an array, or a mapping or a tuple of arrays."""
+def _of_one(value: Any, env: int, space: Any) -> Any:
+    """Returns one environment's of values of all: a batch, or a value of each in a sequence.
+
+    Args:
+        value: values of all; of a Dict or a Tuple a mapping or a tuple of those of its parts.
+        env: number of the environment.
+        space: of one value.
+    """
     if isinstance(value, Mapping):
-        return {key: _of_one(part, env) for key, part in value.items()}
-    if isinstance(value, tuple):
-        return tuple(_of_one(part, env) for part in value)
+        parts = space.spaces if isinstance(space, spaces.Dict) else {}
+        return {key: _of_one(part, env, parts.get(key)) for key, part in value.items()}
+    if isinstance(value, tuple) and isinstance(space, spaces.Tuple):
+        return tuple(_of_one(part, env, own) for part, own in zip(value, space, strict=True))
     return value[env]
 
 

@@ -116,6 +116,8 @@ class ExtraLoss:
                 "before: return the same ones each time, 0 where there is nothing to say"
             )
         self.names = names
+        if not count:  # the batch has no rows: a mean of none is NaN
+            return loss
         row = [torch.as_tensor(found) for found in (more, *(scalars[n] for n in names[1:]))]
         self._kept.append(torch.stack([each.detach().to(loss) for each in row]))
         return loss + more

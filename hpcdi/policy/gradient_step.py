@@ -62,12 +62,14 @@ def mean_share(values: Tensor, count: float) -> Tensor:
 def follow(target: nn.Module, network: nn.Module, share: float) -> None:
     """Move the target's parameters by `share` of the way to the network's (Polyak averaging).
 
-    Buffers, such as running statistics, become the network's.
+    Buffers that both have, such as running statistics, become the network's.
     """
     with torch.no_grad():
         torch._foreach_lerp_(list(target.parameters()), list(network.parameters()), share)
-        if buffers := list(target.buffers()):
-            torch._foreach_copy_(buffers, list(network.buffers()))
+        own = dict(network.named_buffers())
+        for name, buffer in target.named_buffers():
+            if name in own and own[name].shape == buffer.shape and buffer.is_contiguous():
+                buffer.copy_(own[name])
 
 
 def forward_of(

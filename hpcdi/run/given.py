@@ -36,7 +36,7 @@ from hpcdi.policy.spaces import action_leaves
 from hpcdi.roles.collector.channels import DataPublisher
 from hpcdi.roles.collector.recorder import segment_of
 from hpcdi.run.placement import learner_count
-from hpcdi.run.sizes import partition_size, row_size
+from hpcdi.run.sizes import full_block, partition_size, row_size
 from hpcdi.store.block import Block
 from hpcdi.store.builder import Segment
 from hpcdi.store.layout import RunLayout
@@ -163,9 +163,16 @@ def _room_for(size: Size, config: ExperimentConfig, spaces: Spaces) -> int:
         return size.rows
     share, part = -(-size.rows // learners), partition_size(config)
     block = config.system.storage.block_bytes // max(1, row_size(config, spaces))
-    if part >= share + min(block, part // 4):
-        return learners * part
-    return learners * min(share + block, share * 4 // 3 + 2)
+    most = _most(share, min(block, part // 4), learners)
+    if len(config.data) == 1:  # all blocks but the last one are full
+        block_now = full_block(config, row_size(config, spaces))
+        most = min(most, -(-size.rows // block_now // learners) * block_now)
+    return learners * (part if most <= part else min(_most(share, block, learners), share * 2))
+
+
+def _most(share: int, block: int, learners: int) -> int:
+    """Items of a learner at most, if each block goes to the one with fewest (Graham 1969)."""
+    return share + block * (learners - 1) // learners + 1
 
 
 def size_of(config: ExperimentConfig) -> Size:

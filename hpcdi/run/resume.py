@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import shutil
+import time
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from enum import Enum
 from functools import partial
@@ -351,6 +352,8 @@ def take(
         with or_refuse(f"the run folder {layout.root}", if_full="Free some space and try again"):
             run_folder.reopen(layout, restarts, places)
     else:
+        facts, progress = run_folder.read(layout.root), read_json(layout.status_file)
+        restarts["earlier"] = {**run_folder.spent(facts, progress), "until": time.time()}
         for path in layout.results:
             if path.is_file():
                 path.unlink(missing_ok=True)

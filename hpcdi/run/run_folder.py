@@ -275,8 +275,8 @@ def spent(facts: Mapping[str, Any], progress: Mapping[str, Any]) -> dict[str, fl
             here = {}
         elif "written_at" in here:
             here["elapsed_s"] = here["written_at"] - here["started_at"]
-    if "elapsed_s" in here:
-        here["core_s"] = here["elapsed_s"] * cores_of(facts.get("placement", []))
+    if "elapsed_s" in here and facts.get("placement"):
+        here["core_s"] = here["elapsed_s"] * cores_of(facts["placement"])
     return {n: earlier.get(n, 0) + here.get(n, 0) for n in _COSTS if n in earlier or n in here}
 
 

@@ -70,6 +70,13 @@ class QueueJob:
         return self.state in _IS_ON
 
     @property
+    def said(self) -> str:
+        """Its state, for people."""
+        if self.state == NO_ANSWER:
+            return f"Slurm does not answer: job {self.job_id} may wait"
+        return f"job {self.job_id} is {self.state}"
+
+    @property
     def waits(self) -> bool:
         """True if it is pending, or requeued."""
         return self.state in _WAITS
@@ -147,10 +154,13 @@ def ask(job_id: str) -> QueueJob | None:
     is_unknown = "Invalid job id" in says or (not is_known and "Invalid job id" in listed)
     if is_unknown or (waits and not listed.strip()):
         return QueueJob(job_id, GONE)
+    return QueueJob(job_id, NO_ANSWER) if _is_silent(f"{says} {listed}") else None
+
+
+def _is_silent(says: str) -> bool:
+    """Decides by what its commands have said whether there is a Slurm that does not answer."""
     is_installed = any(map(shutil.which, ("scontrol", "squeue")))
-    if not is_installed or any(words in f"{says} {listed}" for words in NO_CLUSTER):
-        return None
-    return QueueJob(job_id, NO_ANSWER)
+    return is_installed and not any(words in says for words in NO_CLUSTER)
 
 
 def nobody(_job_id: str) -> QueueJob | None:
@@ -159,7 +169,7 @@ def nobody(_job_id: str) -> QueueJob | None:
 
 
 def ask_all(job_ids: Iterable[str]) -> dict[str, QueueJob]:
-    """Returns many jobs by one call of squeue; none if Slurm does not answer."""
+    """Returns many jobs by one call of squeue; none if there is no Slurm here."""
     wanted = set(job_ids)
     if not wanted:
         return {}
@@ -175,7 +185,8 @@ def ask_all(job_ids: Iterable[str]) -> dict[str, QueueJob]:
         "ArrayJobID:|,ArrayTaskID:|,State:|,Reason:255|,NodeList:255|,RestartCnt:|",
     )
     if not answers and "Invalid job id" not in listed:
-        return {}
+        silent = _is_silent(listed)
+        return {job_id: QueueJob(job_id, NO_ANSWER) for job_id in wanted} if silent else {}
     jobs = {job_id: QueueJob(job_id, GONE) for job_id in wanted}
     for line in listed.splitlines() if answers else ():
         array, index, state, reason, nodes, restarts = map(str.strip, line.split("|")[:6])

@@ -218,6 +218,7 @@ class RunLayout:
             self.league_dir,
             self.league_file,
             self.cross_play_file,
+            self.cross_play_file.with_suffix(".png"),
             self.snapshots_dir,
             self.curves_file,
             self.callbacks_dir,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping
@@ -37,8 +38,13 @@ def number_of(value: object) -> float | None:
     """The number that a value of a log is, a tensor or an array without an axis, too; else None."""
     if isinstance(value, int | float | np.integer | np.floating):
         return float(value)
-    number = value.item() if getattr(value, "ndim", None) == 0 else None  # type: ignore[attr-defined]
-    return float(number) if isinstance(number, int | float) else None
+    if getattr(value, "ndim", None) != 0:
+        return None
+    with contextlib.suppress(RuntimeError, OverflowError):  # on no device, or beyond floats
+        number = value.item()  # type: ignore[attr-defined]
+        is_time = getattr(getattr(value, "dtype", None), "kind", "") in ("m", "M")
+        return float(number) if isinstance(number, int | float) and not is_time else None
+    return None
 
 
 class ScalarMonitor:

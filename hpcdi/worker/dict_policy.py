@@ -467,8 +467,10 @@ class TrajectoryRecorder:
     def note(self, env: int, info: dict[str, Any]) -> None:
         """Note the info of an environment's episode that has ended, on its trajectory if any."""
         of_env = [k for k, trajectory in enumerate(self._finished) if trajectory.env == env]
-        if of_env and self._finished[of_env[-1]].is_whole:
-            self._finished[of_env[-1]] = self._finished[of_env[-1]]._replace(info=info)
+        last = self._finished[of_env[-1]] if of_env else None
+        # one that has an info is of an episode before, in which this player acted last
+        if last is not None and last.is_whole and last.info is None:
+            self._finished[of_env[-1]] = last._replace(info=info)
 
     def drop(self, env: int) -> None:
         """Drop an environment's unfinished trajectory: it failed."""

@@ -227,7 +227,7 @@ def test_a_slurm_that_never_answers_is_named(tmp_path: Path) -> None:
     away = " ".join(map(str, range(2, 99)))
     done = ended(_BODIES[0], tmp_path, **TASK, MAY="1", AWAY=away)
     assert done.returncode == 85
-    assert "Slurm does not answer: job 90_2 is not requeued, submit it again" in done.stderr
+    assert "Slurm says nothing of job 90_2: it is not requeued, submit it again" in done.stderr
 
 
 def test_a_job_that_sbatch_does_not_take_is_named(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 from xml.etree import ElementTree
 
@@ -86,3 +87,12 @@ def test_a_curve_that_is_not_there_is_told(runs: Path, capsys: pytest.CaptureFix
         file.unlink()
     assert cli.main(["plot", str(runs)]) == 2
     assert "there are no curves in" in capsys.readouterr().err
+
+
+def test_a_curve_of_neighbouring_numbers_is_drawn() -> None:
+    value = 30.56198901267832
+    values = (value, math.nextafter(value, 31), value)
+    points = [CurvePoint(10 * number, 0.0, value) for number, value in enumerate(values)]
+    bands = {"runs": band_of([points])}
+    assert list(lines_of("loss", bands, "steps"))
+    assert line_chart("loss", bands)

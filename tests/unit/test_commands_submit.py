@@ -349,8 +349,11 @@ def test_a_job_is_as_long_as_the_partition_that_it_goes_to_lets(
 
 
 def test_an_option_of_the_job_says_how_long_it_is(tmp_path: Path) -> None:
+    short = asked(tmp_path / "run", "slurm.options=['--time=2:00']")
     with pytest.raises(LaunchError, match=r"slurm.time: 2:00 is too short"):
-        prepare(asked(tmp_path / "run", "slurm.options=['--time=2:00']"))
+        prepare(short)
+    prepare(short, is_local=True)  # where nothing signals it
+    prepare(asked(tmp_path / "run", "slurm.options=['--time=UNLIMITED']"))
 
 
 def test_variables_of_another_job_and_of_the_user_do_not_change_the_job(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -61,6 +62,14 @@ def test_a_run_starts_again_until_it_is_over(
 ) -> None:
     assert run(tmp_path, monkeypatch, *codes, 77) == returned
     assert starts(tmp_path) == len(codes)
+
+
+def test_near_the_end_of_a_job_around_it_it_does_not_start_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SLURM_JOB_END_TIME", str(int(time.time()) + 50))
+    assert run(tmp_path, monkeypatch, 85, 0) == 85
+    assert starts(tmp_path) == 1
 
 
 @pytest.mark.parametrize("codes", [[1], [85, 143], [-85, -85, -85, -85]])

@@ -311,6 +311,22 @@ def test_a_packed_sweep_belongs_to_its_job(
     assert [line[: len(printed[0])] for line in said.splitlines()] == printed
 
 
+def test_the_next_job_of_a_packed_sweep_goes_on_without_its_variable(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """sbatch --export=NONE hands no HPCDI_RUN on."""
+    sweep = dataclasses.replace(make_sweep(tmp_path / "s"), job="9")
+    sweep.save()
+    begin(sweep, 0, "done")
+    (sweep.root / "next_job.json").write_text('{"job": {"SLURM_JOB_ID": "20"}}')
+    states = {"9": "FAILED", "20": "RUNNING"}
+    monkeypatch.setattr(slurm_queue, "ask", lambda job: QueueJob(job, states[job]))
+    for job, code in (("20", 0), ("21", 2)):
+        monkeypatch.setenv("SLURM_JOB_ID", job)
+        assert cli.main(["sweep", "resume", "s", "--pack", "--dry-run"]) == code
+    assert "job 20 is RUNNING: it runs this sweep" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize(
     ("indices", "parallel", "told"),
     [([0, 1, 2, 3], 0, "0-3"), ([5], 4, "5%4"), ([9, 0, 1, 7], 2, "0-1,7,9%2")],

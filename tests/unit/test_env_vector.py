@@ -471,6 +471,28 @@ class PairEnv(InPlaceEnv):
         return self._seen(), over * 1.0, over, ~over & over, info
 
 
+def test_last_observations_may_be_one_of_each_in_a_tuple() -> None:
+    class Listing(PairEnv):
+        def __init__(self, env_num: int) -> None:
+            super().__init__(env_num, "arrays")
+            self.single_observation_space = gymnasium.spaces.Box(-1, 9, (2,))
+
+        def _seen(self) -> Any:
+            return np.concatenate(super()._seen(), axis=1)
+
+        def step(self, actions: Array) -> Any:
+            *made, info = super().step(actions)
+            if "final_obs" in info:
+                info["final_obs"] = tuple(info["final_obs"])
+            return *made, info
+
+    with vector_manager(lambda: Listing(2), 2) as envs:
+        envs.launch()
+        for _ in range(3):
+            step = envs.step({"action": np.zeros(2, np.int64)})
+        assert step.successor["observation"][1].tolist() == [1, 3]
+
+
 @pytest.mark.parametrize("form", ["disabled", "arrays", "infos"])
 def test_the_last_tuple_and_info_are_those_of_the_episode(form: str) -> None:
     with vector_manager(lambda: PairEnv(2, form), 2) as envs:

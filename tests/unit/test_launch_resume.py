@@ -200,6 +200,7 @@ def test_a_run_that_came_to_nothing_begins_anew(run: Path) -> None:
         (run / left).parent.mkdir(parents=True, exist_ok=True)
         (run / left).write_text("left")
     started = run_folder.read(run)["started"]
+    (run / "status.json").write_text('{"started_at": 5.0, "written_at": 8.0}')
     line = Line(overrides=("env.stop_value=7",), run_dir=str(run))
     assert take(line, StartMode.RESTART) == 1
     assert sorted(path.name for path in run.iterdir()) == [
@@ -210,6 +211,7 @@ def test_a_run_that_came_to_nothing_begins_anew(run: Path) -> None:
     ]
     facts = run_folder.read(run)
     assert facts["started"] >= started
+    assert run_folder.spent(facts, {})["elapsed_s"] == 3.0, "it counts in what the run has cost"
     assert (facts["state"], facts["restarts"], facts["restarts_without_progress"]) == (
         "running", 1, 1,
     )  # fmt: skip

@@ -141,6 +141,8 @@ def test_many_jobs_are_asked_for_at_once(monkeypatch: pytest.MonkeyPatch, tmp_pa
     }
     assert ask_all([]) == {}
     program(tmp_path, "squeue", "sys.exit('Unable to contact slurm controller')")
+    assert ask_all(["7_0"]) == {"7_0": QueueJob("7_0", NO_ANSWER)}
+    (tmp_path / "squeue").unlink()
     assert ask_all(["7_0"]) == {}
 
 

@@ -122,7 +122,8 @@ def share(value: Number, start: float, end: float) -> Number:
 
 def ticks(low: float, high: float) -> list[float]:
     """Round numbers from low to high, three to seven."""
-    rough = high / _TICKS - low / _TICKS
+    span = float(high) - float(low)  # which numpy would warn of
+    rough = span / _TICKS if math.isfinite(span) else high / _TICKS - low / _TICKS
     scale = 10.0 ** math.floor(math.log10(rough))
     step = next(scale * nice for nice in (1, 2, 2.5, 5, 10) if scale * nice >= rough * 0.999)
     first = math.ceil(low / step - 1e-9)

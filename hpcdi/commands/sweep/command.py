@@ -338,9 +338,8 @@ def _resume(arguments: Sequence[str]) -> int:
     if (
         is_its_job and sweep.population is None
     ):  # nobody else runs them; after a requeue, not what has failed before
-        over = (
-            ("done", "failed") if os.environ.get("SLURM_RESTART_COUNT", "0") != "0" else ("done",)
-        )
+        is_again = os.environ.get("SLURM_RESTART_COUNT", "0") not in ("", "0")
+        over = ("done", "failed") if is_again or _is_next_job(sweep) else ("done",)
         waiting = [element.index for element in sweep.elements if element.state not in over]
     unknown = sorted(set(options.index) - set(waiting))
     if unknown:
@@ -363,15 +362,22 @@ def _is_its_job(sweep: Sweep, job: str | None) -> bool:
     Raises:
         LaunchError: that is another one, which waits or runs.
     """
-    # a job that may not be requeued hands HPCDI_RUN on to the next one
-    is_next = job is not None and os.environ.get("HPCDI_RUN") == str(sweep.root)
-    packed, is_it = packed_job(sweep), sweep.job == job or is_next
+    packed = packed_job(sweep)
+    is_it = sweep.job == job or _is_next_job(sweep)
+    if packed is not None and not is_it:
+        own = {job, os.environ.get("SLURM_ARRAY_JOB_ID")} - {None}
+        is_it = packed.job_id.partition("_")[0] in own
     if packed is not None and not is_it:
         raise LaunchError(
-            f"job {packed.job_id} is {packed.state}: it runs this sweep, and goes on with it. To "
-            f"stop it: scancel {packed.job_id}"
+            f"{packed.said}: it runs this sweep, and goes on with it. To stop it: scancel "
+            f"{packed.job_id}"
         )
     return is_it
+
+
+def _is_next_job(sweep: Sweep) -> bool:
+    """Returns whether this job was submitted by the one of the sweep, which may not be requeued."""
+    return "SLURM_JOB_ID" in os.environ and os.environ.get("HPCDI_RUN") == str(sweep.root)
 
 
 def _status(arguments: Sequence[str]) -> int:
@@ -394,7 +400,7 @@ def _status(arguments: Sequence[str]) -> int:
             [f"  next         hpcdi sweep resume {short(sweep.root)}"] if to_start(sweep) else []
         )
         if packed is not None:
-            again = [f"  job          {packed.job_id} is {packed.state}"]
+            again = [f"  job          {packed.said.removeprefix('job ')}"]
         print_lines([*table_of(sweep, rows, history), *again])
     # of a search, settings that do not work are found, too
     fine = {*GOES_WELL, WAITING, PAUSED, PRUNED, *([FAILED] if sweep.search is not None else [])}

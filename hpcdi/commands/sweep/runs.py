@@ -412,9 +412,17 @@ def look(sweep: Sweep) -> tuple[Sweep, list[RunStatus | None]]:
     """
     statuses: list[RunStatus | None] = []
     elements = []
-    own = {element.job for element in sweep.elements if element.job}
-    found = slurm_queue.ask_all(own.union(*(_next_jobs(sweep, e) for e in sweep.elements if e.job)))
-    jobs = {key: job for key, job in found.items() if key in own or job.waits or job.is_on}
+    arrays = [element for element in sweep.elements if element.job]
+    own, after = {element.job for element in arrays}, set[str]()
+    for element in arrays:
+        after.update(jobs_of(RunLayout(sweep.run_dir(element.index)), {}, {}))
+    found = slurm_queue.ask_all(own.union(after, *(_jobs_of(sweep, e) for e in arrays)))
+    # one that is on, and is no next job, may be an allocation whose shell has started the run
+    jobs = {
+        key: job
+        for key, job in found.items()
+        if key in own or job.waits or (job.is_on and key in after)
+    }
     for element in sweep.elements:
         run_dir = sweep.run_dir(element.index)
         has_begun = bool(run_folder.read(run_dir))
@@ -435,7 +443,7 @@ def look(sweep: Sweep) -> tuple[Sweep, list[RunStatus | None]]:
     return changed, statuses
 
 
-def _next_jobs(sweep: Sweep, element: Element) -> list[str]:
+def _jobs_of(sweep: Sweep, element: Element) -> list[str]:
     """Returns jobs in which a run of an array may go on: its task cannot be requeued everywhere."""
     layout = RunLayout(sweep.run_dir(element.index))
     return jobs_of(layout, run_folder.read(layout.root), read_progress(layout))

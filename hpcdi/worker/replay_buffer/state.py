@@ -75,12 +75,15 @@ class BufferState(dict[str, Any]):
 
     def setdefault(self, key: str, default: Any = None) -> Any:
         """See `dict.setdefault`."""
+        if key in self:
+            return self[key]
         self._hold_values()
         return super().setdefault(key, default)
 
     def pop(self, *args: Any) -> Any:
         """See `dict.pop`."""
-        self._hold_values()
+        if args and args[0] in self:
+            self._hold_values()
         return super().pop(*args)
 
     def popitem(self) -> tuple[str, Any]:
