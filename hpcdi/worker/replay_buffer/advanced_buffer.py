@@ -309,7 +309,6 @@ class AdvancedReplayBuffer(RingBuffer):
     def _draw(
         self, size: int, train_iter: int, draws: int = 1, among: slice | None = None
     ) -> Drawn | None:
-        self._seeded()
         drawn = self._index.draw(size, train_iter, draws, among)
         self._remove_used()
         return drawn

@@ -105,6 +105,26 @@ def _seeded_by_numpy(name: str) -> np.random.Generator:
     return np.random.default_rng([*key[:8].tolist(), position, *name.encode()])
 
 
+class _SeededLater:
+    """A generator that is made when it is first used, see `RingBuffer`'s argument `rng`.
+
+    Args:
+        name: of the buffer.
+    """
+
+    _made: Any = None
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+
+    def __getattr__(self, attribute: str) -> Any:
+        if attribute.startswith("__"):  # what copying and pickling look for
+            raise AttributeError(attribute)
+        if self._made is None:
+            self._made = _seeded_by_numpy(self._name)
+        return getattr(self._made, attribute)
+
+
 class Sample(NamedTuple):
     """Items that were drawn: their columns, and the buffer's bookkeeping of them."""
 
@@ -172,8 +192,7 @@ class RingBuffer(IBuffer, Closing):
         self._cfg = config
         self._name = instance_name
         self._curves = Curves(tb_logger, instance_name)
-        self._rng = rng if rng is not None else np.random.default_rng(0)
-        self._is_seeded = rng is not None
+        self._rng: Any = rng if rng is not None else _SeededLater(instance_name)
         self._lock = Guard(f"{exp_name}/{instance_name}")
         self._used = UsedData() if config.enable_track_used_data else None
         self._removes = False
@@ -339,15 +358,7 @@ class RingBuffer(IBuffer, Closing):
 
     def _state(self, shared: bool = False) -> dict[str, Any]:
         """See `state_dict`; if `shared`, some of its arrays are the buffer's own memory."""
-        self._seeded()
         return {**self._about_items(), "ring": self._ring.state_dict(shared)}
-
-    def _seeded(self) -> np.random.Generator:
-        """The generator, seeded now where it has not been; the index has the same object."""
-        if not self._is_seeded:
-            self._rng.bit_generator.state = _seeded_by_numpy(self._name).bit_generator.state
-            self._is_seeded = True
-        return self._rng
 
     def _about_items(self) -> dict[str, Any]:
         """The state without the items themselves."""
@@ -397,7 +408,6 @@ class RingBuffer(IBuffer, Closing):
         self._ring.forget(self._ring.pushed)
         self._begin(ring)
         self._rng.bit_generator.state = state["rng"]["state"]
-        self._is_seeded = True
 
     def _begin(self, ring: Ring) -> None:
         """Hold the items of `ring` from now on."""

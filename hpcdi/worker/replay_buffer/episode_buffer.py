@@ -215,7 +215,7 @@ class EpisodeReplayBuffer(NaiveReplayBuffer):
         ends = np.cumsum(np.maximum(episodes[among, 1] - length + 1, 0))
         if not ends.size or ends[-1] == 0:
             return None
-        drawn = positions(self._seeded(), ends[-1], size)
+        drawn = positions(self._rng, ends[-1], size)
         chosen = ends.searchsorted(drawn, side="right")
         before = np.concatenate([[0], ends])[chosen]
         first_ids = episodes[among[chosen], 0] + drawn - before

@@ -159,9 +159,9 @@ class NaiveReplayBuffer(RingBuffer):
         if len(among) < (1 if replace else size):
             return None
         if replace:
-            chosen = positions(self._seeded(), len(among), size)
+            chosen = positions(self._rng, len(among), size)
         else:
-            chosen = self._seeded().choice(len(among), size, replace=False)
+            chosen = self._rng.choice(len(among), size, replace=False)
         if among.step != 1:
             chosen *= among.step
         if among.start:
@@ -364,7 +364,7 @@ class SequenceReplayBuffer(NaiveReplayBuffer):
         first = self._ring.pushed - self.count() + among.start
         trials = _TRIALS * batch
         if replace or trials < starts:
-            chosen = positions(self._seeded(), starts, trials)
+            chosen = positions(self._rng, starts, trials)
             chosen = chosen if replace else _different(chosen)
             starting_ids = self._whole(first + chosen, sequence)[:batch]
         else:
@@ -373,7 +373,7 @@ class SequenceReplayBuffer(NaiveReplayBuffer):
             whole = self._whole(np.arange(first, first + starts), sequence)
             if len(whole) < (1 if replace else batch):
                 return None
-            starting_ids = self._seeded().choice(whole, batch, replace=replace)
+            starting_ids = self._rng.choice(whole, batch, replace=replace)
         ids: Array = starting_ids[:, None] + np.arange(sequence)
         return ids
 
