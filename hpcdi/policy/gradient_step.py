@@ -66,8 +66,9 @@ def follow(target: nn.Module, network: nn.Module, share: float) -> None:
     """
     with torch.no_grad():
         torch._foreach_lerp_(list(target.parameters()), list(network.parameters()), share)
-        own = dict(network.named_buffers())
-        for name, buffer in target.named_buffers():
+        buffers = dict(target.named_buffers())
+        own = dict(network.named_buffers()) if buffers else {}
+        for name, buffer in buffers.items():
             if name in own and own[name].shape == buffer.shape and buffer.is_contiguous():
                 buffer.copy_(own[name])
 

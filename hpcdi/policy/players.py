@@ -169,12 +169,10 @@ class PolicyGroup:
         numbers: Array = (rows[:, None] * seats + np.arange(seats)).reshape(-1)
         return numbers
 
-    def there(self, columns: Mapping[str, Any]) -> Any:
-        """Returns which of the policy's rows are of players that are to act, bool.
-
-        Of arrays or tensors.
-        """
-        return columns[_ACTS][:, self._numbers].reshape(-1) > 0
+    def there(self, columns: Mapping[str, Array]) -> Array:
+        """Returns which of the policy's rows are of players that are to act, bool."""
+        acts: Array = columns[_ACTS][:, self._numbers].reshape(-1) > 0
+        return acts
 
     def outputs(self, made: Columns) -> Columns:
         """Returns a policy's outputs [rows * players, ...] as columns of the team [rows, ...]."""

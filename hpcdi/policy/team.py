@@ -8,6 +8,7 @@ are one policy version of the run, with the policy's name before each parameter'
 from __future__ import annotations
 
 import dataclasses
+import itertools
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, ClassVar, NamedTuple
 
@@ -168,10 +169,9 @@ class TeamPolicy(Policy):
         logs: dict[str, Any] = {}
         losses: list[float] = []
         priorities: list[Array] = []
-        for (group, policy), is_learning in zip(self._each(), self._learning(data), strict=True):
-            if not is_learning:
-                continue
-            columns, rows = group.learnt(data)
+        parts = [(group, policy, *group.learnt(data)) for group, policy in self._each()]
+        learning = self._learning([rows is None or len(rows) > 0 for *_, rows in parts])
+        for group, policy, columns, rows in itertools.compress(parts, learning):
             log = dict(policy._forward_learn(columns))
             if rows is not None and not len(rows) and not self._cfg.on_policy:
                 continue  # its scalars are of no rows; on-policy they are those of all learners
@@ -187,13 +187,12 @@ class TeamPolicy(Policy):
             logs["priority"] = np.mean(priorities, axis=0)
         return logs
 
-    def _learning(self, data: Mapping[str, Any]) -> list[bool]:
+    def _learning(self, is_there: list[bool]) -> list[bool]:
         """Returns which policies have rows in the batch of a learner; collective if any may lack.
 
         Args:
-            data: this learner's batch.
+            is_there: of each policy, whether it has rows in this learner's batch.
         """
-        is_there = [group.is_whole or bool(group.there(data).any()) for group in self._groups]
         if get_world_size() == 1 or all(group.is_whole for group in self._groups):
             return is_there
         import torch  # which collectors do without

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import faulthandler
 import signal
 import subprocess
@@ -31,10 +32,11 @@ for line in sys.stdin:
 """
 
 
-@pytest.fixture
-def child() -> Iterator[subprocess.Popen[str]]:
+@contextlib.contextmanager
+def running(program: str) -> Iterator[subprocess.Popen[str]]:
+    """A process that is ready for signals."""
     process = subprocess.Popen(
-        [sys.executable, "-c", CHILD],
+        [sys.executable, "-c", program],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
@@ -45,6 +47,12 @@ def child() -> Iterator[subprocess.Popen[str]]:
         assert process.stdout.readline() == "ready\n"
         yield process
         process.kill()
+
+
+@pytest.fixture
+def child() -> Iterator[subprocess.Popen[str]]:
+    with running(CHILD) as process:
+        yield process
 
 
 def ask(process: subprocess.Popen[str]) -> str:
@@ -130,16 +138,11 @@ def test_a_library_that_takes_the_signals_does_not_keep_them() -> None:
         "signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGUSR2])\n"
         "for line in",
     )
-    with subprocess.Popen(
-        [sys.executable, "-c", program], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-    ) as process:
-        assert process.stdout
-        assert process.stdout.readline() == "ready\n"
+    with running(program) as process:
         assert ask(process) == "None"
         process.send_signal(SIGUSR2)
         process.send_signal(SIGTERM)
         assert ask(process) == str(StopRequest("received SIGUSR2", 85))
-        process.kill()
 
 
 def test_a_library_that_takes_the_signals_in_c_does_not_keep_them() -> None:
@@ -151,15 +154,10 @@ def test_a_library_that_takes_the_signals_in_c_does_not_keep_them() -> None:
         "flag.install_again()\n"
         "for line in",
     )
-    with subprocess.Popen(
-        [sys.executable, "-c", program], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-    ) as process:
-        assert process.stdout
-        assert process.stdout.readline() == "ready\n"
+    with running(program) as process:
         assert ask(process) == "None"
         process.send_signal(SIGHUP)
         assert ask(process) == str(StopRequest("received SIGHUP", 85))
-        process.kill()
 
 
 @pytest.mark.parametrize("ask_between", [True, False])
