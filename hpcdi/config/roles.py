@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
+from hpcdi.config.compat import ConfigDict
 from hpcdi.config.fields import ComponentConfig, section, setting
 from hpcdi.dataclass import dataclass
 from hpcdi.errors import Problem
@@ -175,6 +176,10 @@ class LearnerConfig(ComponentConfig):
         "hooks over these ones; 0, false or '' is none",
         merges=True,
     )
+
+    def __post_init__(self) -> None:
+        """Let a learner of DI-engine's form read its hooks' settings as attributes."""
+        object.__setattr__(self, "hook", ConfigDict(self.hook))
 
     def problems(self) -> Iterator[Problem]:
         """Yields what is wrong with the hooks, which only their classes know."""

@@ -8,7 +8,8 @@ import numpy as np
 
 from hpcdi.types import Array
 
-SMALLEST_PRIORITY = 1e-6
+SMALLEST_PRIORITY = 1e-5
+"""What lower ones count as: one of 0 would leave all others no importance weight to speak of."""
 LARGEST_PRIORITY = 1e30
 
 

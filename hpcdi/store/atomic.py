@@ -24,6 +24,21 @@ _HOME: dict[str, Any] = {}  # this process's run folder, see `stay_in`
 
 
 @contextlib.contextmanager
+def written_aside(path: Path) -> Iterator[Path]:
+    """Name beside `path` of a file that takes its name when the block ends without an error.
+
+    After an error nothing is left of it.
+    """
+    aside = temporary_beside(path)
+    try:
+        yield aside
+        aside.replace(path)
+    except BaseException:
+        aside.unlink(missing_ok=True)
+        raise
+
+
+@contextlib.contextmanager
 def published(path: str | Path, *, fsync: bool = True) -> Iterator[IO[bytes]]:
     """Binary file that takes its name `path` when the block ends without an error.
 
@@ -38,18 +53,11 @@ def published(path: str | Path, *, fsync: bool = True) -> Iterator[IO[bytes]]:
     path = Path(path)
     refuse_if_full(path)
     make_folders(path.parent)
-    aside = temporary_beside(path)
-    file = _create(aside)
-    try:
-        with file:
-            yield file
-            file.flush()
-            if fsync:
-                os.fsync(file.fileno())
-        aside.replace(path)
-    except BaseException:
-        aside.unlink(missing_ok=True)
-        raise
+    with written_aside(path) as aside, _create(aside) as file:
+        yield file
+        file.flush()
+        if fsync:
+            os.fsync(file.fileno())
 
 
 def stay_in(root: Path) -> None:

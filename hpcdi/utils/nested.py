@@ -154,7 +154,7 @@ def to_tensors(tree: object, *, as_floats: bool = True, path: str = "") -> Any:
     """Copies arrays, nested in mappings, lists and tuples, to torch tensors.
 
     A list or tuple of numbers alone becomes one tensor; another tuple becomes a list, a named one
-    stays a tuple.
+    stays a tuple. Texts and None stay.
 
     Args:
         tree: the arrays, in any memory layout and byte order.
@@ -163,10 +163,12 @@ def to_tensors(tree: object, *, as_floats: bool = True, path: str = "") -> Any:
         path: of the tree, for messages.
 
     Raises:
-        EnvError: `as_floats`, and a value is no number.
+        EnvError: `as_floats`, and a value is neither a number nor one of these.
     """
     if isinstance(tree, np.ndarray):
         return _tensor(tree, as_floats, path)
+    if tree is None or isinstance(tree, str):
+        return tree
     if not as_floats and (type(tree) in _NO_ARRAYS or is_tensor(tree)):  # at once: most values are
         return tree
     if isinstance(tree, Mapping):
@@ -189,6 +191,27 @@ def to_tensors(tree: object, *, as_floats: bool = True, path: str = "") -> Any:
         for place, value in enumerate(tree)
     ]
     return type(tree)(*values) if hasattr(tree, "_fields") else values
+
+
+def to_ndarrays(tree: object) -> Any:
+    """Returns tensors and numbers, nested in mappings, lists and tuples, as arrays.
+
+    A list or tuple of numbers alone becomes one array; another tuple becomes a list, a named one
+    stays a tuple. What else there is stays, truth values among it.
+    """
+    if tree is None or isinstance(tree, np.ndarray | bool | str):
+        return tree
+    if hasattr(tree, "detach"):
+        return tree.detach().cpu().numpy()
+    if isinstance(tree, Mapping):
+        return {key: to_ndarrays(value) for key, value in tree.items()}
+    if not isinstance(tree, list | tuple):
+        return np.array(tree) if isinstance(tree, numbers.Real | np.generic) else tree
+    is_named = hasattr(tree, "_fields")
+    if tree and not is_named and all(isinstance(one, numbers.Real) for one in tree):
+        return np.array(tree)
+    values = [to_ndarrays(value) for value in tree]
+    return type(tree)(*values) if is_named else values
 
 
 def _tensor(array: Array, as_floats: bool, path: str) -> Any:

@@ -31,10 +31,8 @@ from hpcdi.types import (
     Step,
     Transition,
 )
-from hpcdi.utils.nested import (
-    to_tensors,
-)
-from hpcdi.worker.dict_envs import BaseEnvTimestep, View, open_envs, to_arrays
+from hpcdi.utils.nested import to_ndarrays, to_tensors
+from hpcdi.worker.dict_envs import BaseEnvTimestep, ForeignEnvs, View, open_envs, to_arrays
 from hpcdi.worker.dict_form import RandomPolicy
 from hpcdi.worker.dict_samples import columns_of, weighted_samples_of
 
@@ -120,7 +118,9 @@ class DictActor:
 
     Args:
         policies: modes.
-        present: converts observations and rewards before a policy gets them; None: as they are.
+        convert: what observations and rewards become before a policy gets them; None: they stay.
+        present: what these observations become where a policy acts on them, not where it makes
+            transitions of them; None: they stay.
         is_battle: whether they are a battle's players.
 
     A policy whose settings say ``type: dreamer_command`` has no memory of its own: it is called
@@ -139,12 +139,14 @@ class DictActor:
     def __init__(
         self,
         policies: Sequence[Any],
+        convert: Callable[[Any], Any] | None = None,
         present: Callable[[Any], Any] | None = None,
         *,
         is_battle: bool = False,
     ) -> None:
         self.policies, self.is_battle = list(policies), is_battle
-        self._present = present
+        self._convert, self._present = convert, present
+        self._to_arrays: Callable[[Any], Any] = to_arrays
         self.env_num = 0
         self._spaces: Any = None
         self._random: RandomPolicy | None = None
@@ -158,6 +160,8 @@ class DictActor:
         """Act in the environments of a manager; returns them as the stepping loop has them."""
         envs, self.view = open_envs(manager, len(self.policies) if self.is_battle else 0)
         self.env_num = envs.env_num
+        # the spaces of our own say what an action is; others may ask a number for its `item()`
+        self._to_arrays = to_ndarrays if isinstance(envs, ForeignEnvs) else to_arrays
         self._spaces = getattr(manager, "spaces", None)
         return envs
 
@@ -178,7 +182,7 @@ class DictActor:
         """
         values = self.view.seen(observation)
         numbers = range(len(values)) if rows is None else rows.tolist()
-        seen = {row: self.shown(value) for row, value in zip(numbers, values, strict=True)}
+        seen = {row: self.converted(value) for row, value in zip(numbers, values, strict=True)}
         settings = setting if isinstance(setting, list) else [setting] * len(self.policies)
         actions: dict[int, Any] = {}
         for player, policy in enumerate(self.policies):
@@ -187,11 +191,13 @@ class DictActor:
             }
             if rows_of_player:
                 by_env = {env: seen[row] for env, row in rows_of_player.items()}
+                if self._present is not None:
+                    by_env = {env: self._present(value) for env, value in by_env.items()}
                 is_random = (settings[player] or {}).get(RANDOM)
                 acting = self._random_policy(policy) if is_random else policy
                 state = self._state_of(policy, list(rows_of_player.values()))
                 outputs = acting.forward(by_env, **(settings[player] or {}), **state)
-                chosen = actions_of(outputs, by_env)
+                chosen = actions_of(outputs, by_env, self._to_arrays)
                 for env, row in rows_of_player.items():
                     self.outputs[row], actions[row] = outputs[env], chosen[env]
                     if state:
@@ -214,9 +220,9 @@ class DictActor:
         """See `ColumnarActor.train_columns`: none, policies of dicts make samples themselves."""
         return TrainColumns({})
 
-    def shown(self, value: Any) -> Any:
-        """Returns an observation or a reward as policies get it."""
-        return value if value is None or self._present is None else self._present(value)
+    def converted(self, value: Any) -> Any:
+        """Returns an observation or a reward as policies make transitions of it."""
+        return value if value is None or self._convert is None else self._convert(value)
 
     def reset(self, rows: Sequence[int] | Array | None = None) -> None:
         """New episodes begin in these rows; None: in all."""
@@ -273,14 +279,16 @@ def _takes_env(process_transition: Any) -> bool:
     return code is not None and "env_id" in code.co_varnames[: code.co_argcount]
 
 
-def actions_of(outputs: Mapping[int, Any], envs: Iterable[int]) -> dict[int, Any]:
-    """Action for each of `envs`; tensors become arrays, also in nested actions.
+def actions_of(
+    outputs: Mapping[int, Any], envs: Iterable[int], convert: Callable[[Any], Any]
+) -> dict[int, Any]:
+    """Action for each of `envs`, converted.
 
     Raises:
         PolicyError: the policy's output lacks an environment or its action.
     """
     try:
-        return {env: to_arrays(outputs[env]["action"]) for env in envs}
+        return {env: convert(outputs[env]["action"]) for env in envs}
     except (KeyError, IndexError, TypeError) as error:
         raise PolicyError(
             f"the policy was asked about environments {sorted(envs)} and must return "
@@ -352,12 +360,12 @@ class DictRecorder:
         if has_failed:
             recorder.drop(env)
         elif timestep is not None:
-            shown = timestep._replace(
-                obs=actor.shown(timestep.obs), reward=actor.shown(timestep.reward)
+            converted = timestep._replace(
+                obs=actor.converted(timestep.obs), reward=actor.converted(timestep.reward)
             )
             process = actor.policies[player].process_transition
             more = (env,) if _takes_env(process) else ()
-            transition = process(actor.seen[row], actor.outputs[row], shown, *more)
+            transition = process(actor.seen[row], actor.outputs[row], converted, *more)
             if self.mark is not None:
                 transition.update(self.mark(env))
             recorder.add(env, transition, ended=bool(timestep.done))

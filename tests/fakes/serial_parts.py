@@ -239,6 +239,7 @@ class Actor:
         self.seen: list[dict[int, Any]] = []
         self.settings: list[Settings] = []
         self.resets: list[list[int] | None] = []
+        self.obs: list[Any] = []  # that it makes transitions of
         self.timesteps: list[Any] = []
         self.sample: Callable[[list[Transition]], list[Transition]] = list
 
@@ -250,6 +251,7 @@ class Actor:
         return {env: {"action": torch.tensor(self.calls), "by": self.version} for env in data}
 
     def process_transition(self, obs: Any, output: Any, timestep: Any) -> Transition:
+        self.obs.append(obs)
         self.timesteps.append(timestep)
         return {
             "obs": obs, "next_obs": timestep.obs, "action": int(output["action"]),

@@ -10,6 +10,7 @@ import pytest
 
 from fakes.buffers import advanced, filled, uniform
 from hpcdi.errors import BufferContractError
+from hpcdi.worker.replay_buffer import AdvancedReplayBuffer
 
 MARKS = {"replay_unique_id", "replay_buffer_idx", "priority", "staleness", "use", "IS"}
 
@@ -220,6 +221,20 @@ def test_update_by_the_seeds_form() -> None:
     )
     priorities = {n: round(d["priority"], 6) for n, d in ids_of(buffer).items()}
     assert priorities == {0: 0.25, 1: 1.0, 2: 7.0}
+
+
+@pytest.mark.parametrize("form", ["dicts", "columns"])
+def test_an_item_of_priority_zero_leaves_the_others_their_weights(form: str) -> None:
+    """DI-engine's are (1e-5 / 1.00001) ** alpha, for a beta of 1."""
+    buffer = AdvancedReplayBuffer({"replay_buffer_size": 64, "beta": 1.0, "anneal_step": 0})
+    buffer.push([{"n": float(n)} for n in range(64)])
+    ids = [f"buffer_{n}" for n in range(64)]
+    named = {"replay_unique_id": ids} if form == "dicts" else {"unique_ids": np.arange(64)}
+    buffer.update({**named, "priority": [0.0] + [1.0] * 63})
+    weights = [one["IS"] for one in buffer.sample(32, 0) or [] if one["n"] > 0]
+    assert weights == pytest.approx([(1e-5 / 1.00001) ** 0.6] * len(weights), rel=1e-4)
+    with pytest.raises(BufferContractError, match="negative"):
+        buffer.update({**named, "priority": [-1e-6] * 64})
 
 
 @pytest.mark.parametrize("name", ["buffer_0", "buffer_99", "other_11", "buffer_-1", "buffer", ""])

@@ -10,8 +10,9 @@ import pytest
 import torch
 
 from fakes.buffers import advanced, item, items, seen
+from hpcdi.config.compat import ConfigDict
 from hpcdi.errors import BufferContractError, SnapshotError
-from hpcdi.worker.replay_buffer import AdvancedReplayBuffer
+from hpcdi.worker.replay_buffer import AdvancedReplayBuffer, create_buffer
 
 
 def drawn_of(value: Any, file: Path | None = None) -> Any:
@@ -44,6 +45,38 @@ def test_what_comes_back_is_what_went_in_type_for_type(
 ) -> None:
     drawn = drawn_of(value, tmp_path / "buffer.h5" if by_file else None)
     same(drawn, value)
+
+
+@pytest.mark.parametrize("kind", ["naive", "sequence", "advanced", "deque"])
+@pytest.mark.parametrize("depth", [0, 1])
+def test_a_dict_of_another_class_comes_back_as_one(kind: str, depth: int) -> None:
+    """Its keys are attributes, say, also of one in a plain dict, and after a state was loaded."""
+    inner = ConfigDict(obs=torch.ones(2), priority=2.0)
+    given = {"a": inner} if depth else inner
+    buffer, other = (create_buffer({"type": kind}) for _ in range(2))
+    buffer.push([given] * 3, 0)
+    buffer.push(given, 0)
+    other.load_state_dict(dict(buffer.state_dict()))
+    for each in (buffer, other):
+        drawn = each.sample(1, 1, 0)[0][0] if kind == "sequence" else each.sample(1, 0)[0]
+        assert type(drawn) is type(given)
+        assert (drawn["a"] if depth else drawn).obs.tolist() == [1, 1]
+    assert inner.priority == 2.0, "the caller's own"
+
+
+def test_a_state_of_dicts_whose_pop_has_no_default() -> None:
+    """As older EasyDicts; of DI-engine's form, whose items have some of the marks."""
+
+    class Attributes(dict[str, Any]):
+        def pop(self, key: str, default: Any = None) -> Any:
+            return super().pop(key)
+
+    buffer = AdvancedReplayBuffer({"replay_buffer_size": 4})
+    held = [Attributes(n=n, priority=1.0, replay_unique_id=f"x_{n}") for n in range(4)]
+    buffer.load_state_dict({"data": held, "use_count": [0] * 4, "tail": 0, "max_priority": 1.0})
+    drawn = buffer.sample(4, 0) or []
+    assert {type(one) for one in drawn} == {Attributes}
+    assert {one["n"] for one in drawn} == set(range(4))
 
 
 def same(one: Any, other: Any) -> None:

@@ -18,6 +18,7 @@ from hpcdi.worker.replay_buffer import AdvancedReplayBuffer
 
 CAPACITY = 7
 INF = float("inf")
+LIKE = {"n": 0, "collect_iter": 0}
 
 priorities = st.none() | st.floats(1e-4, 100.0)
 iterations = st.integers(-1, 12)
@@ -110,31 +111,24 @@ class BufferMachine(MovingMachine):
     @rule(made_at=iterations, given=st.lists(st.floats(1e-4, 100.0), max_size=CAPACITY))
     def push_columns(self, made_at: int, given: list[float]) -> None:
         numbers = np.arange(self.model.pushed, self.model.pushed + len(given))
-        ids = self.buffer.push_columns({"n": numbers}, made_at, np.array(given))
+        columns = {"n": numbers, "collect_iter": np.full(len(given), made_at)}
+        ids = self.buffer.push_columns(columns, made_at, np.array(given))
         assert list(ids) == numbers.tolist()
         for priority in given:
             self.model.push(made_at, priority)
         self.model.note(list(given))
 
     @precondition(lambda self: self.model.pushed > 0)
-    @rule(wrong=st.sampled_from([{"m": 1}, {"n": "text"}, {"n": 0, "priority": -1.0}, 3]))
+    @rule(wrong=st.sampled_from([{"m": 1}, {**LIKE, "n": "text"}, {**LIKE, "priority": -1.0}, 3]))
     def push_refused(self, wrong: Any) -> None:
         # an empty buffer that has been cleared takes any form: nothing to differ from
         if self.buffer._ring.store is not None:
             with pytest.raises(BufferContractError):
-                self.buffer.push([{"n": 0}, wrong])
+                self.buffer.push([self.item(0, 0, None), wrong])
 
     @staticmethod
     def item(n: int, made_at: int, priority: float | None) -> dict[str, Any]:
-        # marks are given beside the columns' keys by `sample`, so items hold the number alone
-        class Marked(dict[str, Any]):
-            """Says its marks without holding them as keys."""
-
-            def get(self, key: str, default: Any = None) -> Any:
-                said = {"collect_iter": made_at, "priority": priority}
-                return said.get(key, super().get(key, default))
-
-        return Marked(n=n)
+        return {"n": n, "collect_iter": made_at, "priority": priority}
 
     # ------------------------------------------------------------------------------------ drawing
 

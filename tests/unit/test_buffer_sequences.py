@@ -257,12 +257,19 @@ def test_items_that_are_no_dicts_are_one_episode() -> None:
     assert buffer.sample(1, 3, 0) == [["b", "c", "d"]]
 
 
-@pytest.mark.parametrize(("batch", "sequence"), [(0, 1), (1, 0), (-1, 2), (1, -3)])
+@pytest.mark.parametrize(("batch", "sequence"), [(1, 0), (-1, 2), (1, -3)])
 def test_a_draw_of_nothing_is_an_error(batch: int, sequence: int) -> None:
     buffer, words = filled("---"), f"cannot draw {batch} sequences of {sequence} items"
     for draw in (buffer.sample, buffer.sample_batch):
         with pytest.raises(BufferContractError, match=words):
             draw(batch, sequence, 0)
+
+
+def test_no_sequences_are_an_empty_list() -> None:
+    """As with the other buffers; of columns there are none."""
+    assert filled("---").sample(0, 2, 0) == []
+    with pytest.raises(BufferContractError, match="cannot draw 0 sequences"):
+        filled("---").sample_batch(0, 1, 0)
 
 
 @pytest.mark.parametrize("step", [2, -1])

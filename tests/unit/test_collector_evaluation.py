@@ -394,10 +394,41 @@ def test_actions_of_torch_become_arrays() -> None:
     assert evaluate(count_manager(), DuckPolicy(torch.tensor(1)))["reward_mean"] == [15.0]
 
 
-def test_what_is_no_tensor_stays_as_it_is() -> None:
+@pytest.mark.parametrize(
+    "action", [3, 2.5, np.int64(3), [1, 2.5], (1, 2), torch.tensor(3), np.ones(2)]
+)
+@pytest.mark.parametrize("is_nested", [False, True])
+def test_foreign_environments_get_arrays(action: Any, is_nested: bool) -> None:
     manager = Manager([[(1, 1.0)]])
-    evaluate(manager, DuckPolicy(3))
-    assert type(manager.actions[0][0]) is int
+    evaluate(manager, DuckPolicy({"move": [action, "left", None]} if is_nested else action))
+    got = manager.actions[0][0]
+    if is_nested:
+        got, *more = got["move"]
+        assert more == ["left", None]
+    assert type(got) is np.ndarray
+    asked = action.numpy() if isinstance(action, torch.Tensor) else np.array(action)
+    assert (got.dtype, got.shape, got.tolist()) == (asked.dtype, asked.shape, asked.tolist())
+
+
+@pytest.mark.parametrize("action", [True, "left", None])
+def test_what_is_no_number_stays_as_it_is(action: Any) -> None:
+    manager = Manager([[(1, 1.0)]])
+    evaluate(manager, DuckPolicy(action))
+    assert manager.actions[0][0] is action
+
+
+@pytest.mark.parametrize("more", [{"mission": "go left"}, {"mask": None}])
+def test_observations_may_have_texts_and_nothing(more: dict[str, Any]) -> None:
+    class Saying(Manager):
+        def observation(self, env_id: int) -> Any:
+            return {"seen": super().observation(env_id), **more}
+
+    class Reading(DuckPolicy):
+        def forward(self, data: dict[int, Any], **kwargs: Any) -> dict[int, Any]:
+            assert all({**obs, **more} == obs for obs in data.values())
+            return super().forward({env: obs["seen"] for env, obs in data.items()}, **kwargs)
+
+    assert evaluate(Saying([[(2, 1.0)]]), Reading())["reward_mean"] == [1.0]
 
 
 def test_settings_of_the_policy_are_handed_on() -> None:
@@ -540,6 +571,18 @@ def test_each_policy_gets_its_own_returns(
     assert sorted(first) == [-5.0, 1.0, 3.0]
     assert second == [-value for value in first]
     assert all(info["level"] == 3 for of_one in infos for info in of_one)
+
+
+def test_means_of_what_environments_say_are_curves() -> None:
+    class Saying(BattleManager):
+        def ended(self, env_id: int, total: float) -> Any:
+            both = super().ended(env_id, total)
+            return [{**one, "episode_info": {"won": total > 0, "w": total}} for one in both]
+
+    env = Saying(BATTLE_EPISODES)
+    with BattleInteractionSerialEvaluator({}, env, [DuckPolicy(10), DuckPolicy(11)]) as evaluator:
+        evaluator.eval(n_episode=2)
+        assert evaluator.scalars["w_mean"] == evaluator.scalars["reward_mean"] == -2.0
 
 
 def test_policy_0_decides() -> None:

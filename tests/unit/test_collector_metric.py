@@ -78,6 +78,19 @@ def test_what_is_no_loader_and_metric(env: Any) -> None:
         MetricSerialEvaluator({}, env, ParityPolicy())
 
 
+@pytest.mark.parametrize("numbers", [np.arange(4), np.arange(4.0), [0, 1, 2, 3]])
+def test_arrays_become_tensors(numbers: Any) -> None:
+    batches = [({"x": numbers}, np.array([0, 1, 0, 1], np.int64))]
+
+    class Parity(ParityPolicy):
+        def forward(self, data: Any, **kwargs: Any) -> Any:
+            assert data["x"].dtype in (torch.int64, torch.float32)
+            return data["x"] % 2
+
+    with MetricSerialEvaluator({}, (batches, Accuracy()), Parity()) as evaluator:
+        assert evaluator.eval()[1]["acc"] == 1.0
+
+
 def test_batches_that_are_no_pairs() -> None:
     data = DataLoader(TensorDataset(torch.arange(4)), 2)
     with (

@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+import math
+import sys
 import time
 from collections.abc import Iterator
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 
 from fakes.collectors import ENVS, LENGTH, Port, collector, column_of, do, registered_probes
+from hpcdi.config.compat import ConfigDict
 from hpcdi.errors import CommError, ConfigError, UnknownTypeError
 from hpcdi.policy.create import create_policy
 from hpcdi.roles.collector.base_parallel_collector import CollectorTask
 from hpcdi.types import Lockstep
+from hpcdi.utils.registry import PARALLEL_COLLECTOR_REGISTRY
 from hpcdi.worker.collector import (
     BaseParallelCollector,
     ZerglingParallelCollector,
@@ -325,16 +330,19 @@ def test_finish_info_has_the_seeds_keys() -> None:
         "env_num": 2,
         "train_iter": 8,
         "collector_done": True,
+        "predefined_episode_count": 4,
         "real_episode_count": 4,
         "step_count": 4 * LENGTH,
         "sample_count": 0,
         "avg_step_per_episode": LENGTH,
+        "avg_sample_per_episode": 0,
         "reward_mean": 15.0,
         "reward_std": 0.0,
         "reward_raw": [15.0] * 4,
     }
     assert {key: info[key] for key in expected} == expected
-    times = {"duration", "avg_time_per_episode", "avg_time_per_step", "finish_time"}
+    times = {"duration", "avg_time_per_episode", "avg_time_per_step", "finish_time",
+             "avg_time_per_train_sample"}  # fmt: skip
     assert info.keys() == expected.keys() | times
     assert info["avg_time_per_step"] == info["duration"] / (4 * LENGTH)
 
@@ -353,6 +361,47 @@ def test_samples_of_a_collect_task_are_its_steps() -> None:
         do(made, port, "task")
         info = made.get_finish_info()
     assert info["sample_count"] == info["step_count"] == ENVS * LENGTH
+    assert (info["avg_sample_per_episode"], info["predefined_episode_count"]) == (LENGTH, ENVS)
+    assert info["avg_time_per_train_sample"] == info["duration"] / (ENVS * LENGTH)
+
+
+@pytest.mark.parametrize("setting", [{}, {"eps": 0.5}])
+def test_finish_info_of_a_task_without_an_end_says_how_it_collects(setting: Any) -> None:
+    with collector("test_columnar", Port()) as made:
+        made.begin(CollectorTask("task", setting))
+        info = made.get_finish_info()
+    assert (info["predefined_episode_count"], info["collect_setting"]) == (math.inf, setting)
+
+
+class OfCfg(ZerglingParallelCollector):
+    """Has the constructor that DI-engine documents."""
+
+    def __init__(self, cfg: Any) -> None:
+        super().__init__(cfg)
+        self.given = cfg
+
+
+@pytest.mark.parametrize("create", [create_parallel_collector, parallel.create_parallel_collector])
+@pytest.mark.parametrize("port", [None, Port()])
+def test_a_constructor_may_take_the_settings_alone(
+    create: Any, port: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(PARALLEL_COLLECTOR_REGISTRY._classes, "of_cfg", OfCfg)
+    cfg = ConfigDict(type="of_cfg", env=COUNT, policy=DQN)
+    with create(cfg, port) as made:
+        assert (type(made), made.port) == (OfCfg, port)
+        assert made.given is cfg
+    cfg.parallel_collector_type = cfg.pop("type")
+    assert get_parallel_collector_cls(cfg) is OfCfg, "by the key of DI-engine's documents, too"
+    for name in ("marine", "zergling"):
+        by_key = get_parallel_collector_cls({"parallel_collector_type": name})
+        assert by_key is get_parallel_collector_cls({"type": name})
+
+
+def test_a_class_in_the_registry_of_di_engine_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    theirs = SimpleNamespace(PARALLEL_COLLECTOR_REGISTRY={"theirs": OfCfg})
+    monkeypatch.setitem(sys.modules, "ding.utils", theirs)
+    assert get_parallel_collector_cls({"type": "theirs"}) is OfCfg
 
 
 @pytest.mark.parametrize("evaluate", [False, True])

@@ -49,6 +49,7 @@ from hpcdi.worker import (
     create_serial_collector,
     get_serial_collector_cls,
 )
+from hpcdi.worker.collector.base_serial_collector import CollectReport
 from hpcdi.worker.dict_envs import infos_of
 from hpcdi.worker.errors import NoPolicyError
 
@@ -217,9 +218,10 @@ class TestSerialCollector:
                 assert actor.resets[1:].count([number]) == env.episode[number]
             assert len(actor.resets) == 1 + sum(env.episode)
 
-    def test_observations_that_are_overwritten(self, kind: Kind) -> None:
-        actors = kind.actors()
-        with kind.make(kind.manager(in_place=True), kind.policy(actors), deepcopy_obs=True) as made:
+    @pytest.mark.parametrize("tensors", [False, True])
+    def test_observations_that_are_overwritten(self, kind: Kind, tensors: bool) -> None:
+        actors, cfg = kind.actors(), {"deepcopy_obs": True, "transform_obs": tensors}
+        with kind.make(kind.manager(in_place=True), kind.policy(actors), **cfg) as made:
             for player, own in enumerate(kind.collect(made, 4)):
                 check(own, LENGTHS, player)
         env = kind.manager(in_place=True)
@@ -235,9 +237,11 @@ class TestSerialCollector:
                 check(own, LENGTHS, player)
         for actor in actors:
             given = [obs for data in actor.seen for obs in data.values()]
-            given += [value for step in actor.timesteps for value in (step.obs, step.reward)]
             assert {value.dtype for value in given} == {torch.float32}
             assert all(isinstance(step.done, bool) for step in actor.timesteps)
+            kept = [*actor.obs, *(step.obs for step in actor.timesteps)]
+            assert {value.dtype for value in kept} == {np.dtype(np.float64)}, "the environment's"
+            assert {type(step.reward) for step in actor.timesteps} <= {float, np.float64}
 
     def test_arrays_for_the_policy(self, kind: Kind) -> None:
         actors = kind.actors()
@@ -1108,13 +1112,34 @@ def test_in_turns_an_environment_fails_between_two_turns(cls: Any) -> None:
 
 
 @pytest.mark.parametrize("cls", BOTH)
-def test_in_turns_rewards_are_tensors_where_observations_are(cls: Any) -> None:
-    env, actors = Battle((4,), turns=True), actors_of(2)
-    data, _ = collect(cls, env, actors, 2, cfg={"transform_obs": True})
-    for own in data:
-        for one in own:
-            for name in ("obs", "next_obs", "reward"):
-                assert one[name].dtype == torch.float32
+@pytest.mark.parametrize("form", [np.float64, lambda x: np.array([x]), lambda x: torch.tensor([x])])
+def test_in_turns_rewards_stay_what_the_environment_gives(cls: Any, form: Any) -> None:
+    class Formed(Battle):
+        def reward(self, env: int) -> Any:
+            return [form(reward) for reward in super().reward(env)]
+
+    actors = actors_of(2)
+    data, _ = collect(cls, Formed((4,), turns=True), actors, 2, cfg={"transform_obs": True})
+    assert {one[name].dtype for own in data for one in own for name in ("obs", "next_obs")} == {
+        torch.float32
+    }
+    given = {(type(step.reward), step.reward.dtype) for one in actors for step in one.timesteps}
+    gives = form(np.float64(0))
+    assert given == {(type(gives), gives.dtype)}
+
+
+def test_reports_follow_train_iterations_not_the_clock(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    clock = itertools.count(0.0, 60.0)
+    monkeypatch.setattr("time.monotonic", lambda: next(clock))
+    report = CollectReport(None, "collector", 10)
+    with caplog.at_level(logging.INFO, "hpcdi"):
+        for train_iter in (3, 4, 12, 13, 22, 23):
+            report.add({"envstep": 1, "train_sample": 1, "episode": 1}, 0.1, [np.ones(1)])
+            report.show(train_iter)
+    shown = [vars(record)["train_iter"] for record in caplog.records]
+    assert shown == [3, 13, 23]
 
 
 @pytest.mark.parametrize("cls", BOTH)

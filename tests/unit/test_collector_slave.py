@@ -50,7 +50,8 @@ def test_each_task_calls_its_callback() -> None:
     assert callbacks.started == [TASK_INFO]
     data = do({"name": "collector_data_task"})
     assert data == {"task_id": "task", "buffer_id": "buffer", "data_id": "a"}
-    assert do({"name": "collector_close_task"}) == {"collector_done": True}
+    closed = do({"name": "collector_close_task"})
+    assert closed == {"collector_done": True, "task_id": "task"}
 
 
 @pytest.mark.parametrize("task", [{"name": "learner_start_task"}, {"name": None}, {}])

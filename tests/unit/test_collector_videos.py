@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import pytest
@@ -11,7 +11,8 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 
 from fakes.evaluator_parts import DuckPolicy, Manager
 from fakes.videos import decode_gif, difference
-from hpcdi.env.create import create_env_manager
+from hpcdi.env.create import create_env_manager, make_env_manager
+from hpcdi.env.toy import CountEnv
 from hpcdi.utils import video
 from hpcdi.utils.event_file import TensorBoardWriter
 from hpcdi.worker import InteractionSerialEvaluator
@@ -54,6 +55,41 @@ def test_mp4_where_it_is_installed(tmp_path: Path) -> None:
     with InteractionSerialEvaluator(cfg, Manager(EPISODES), DuckPolicy()) as evaluator:
         evaluator.eval(force_render=True)
     assert names(tmp_path) == [f"iter_000000_{n}.mp4" for n in ("best", "median", "worst")]
+
+
+@pytest.mark.parametrize("figure_path", [None, "there"])
+def test_environments_save_figures_as_episodes_end(figure_path: str | None) -> None:
+    class Saving(Manager):
+        told: ClassVar[list[Any]] = []
+
+        def enable_save_figure(self, env_id: int, path: str) -> None:
+            self.told.append((env_id, path))
+
+    cfg = {"figure_path": figure_path, "n_episode": 3}
+    with InteractionSerialEvaluator(cfg, Saving(EPISODES), DuckPolicy()) as evaluator:
+        evaluator.eval()
+    assert sorted(Saving.told) == (
+        [(0, "there"), (0, "there"), (1, "there")] if figure_path else []
+    )
+
+
+class Drawing(CountEnv):
+    """Says where it is to save figures."""
+
+    def enable_save_figure(self, path: str) -> None:
+        with Path(path).open("a") as file:
+            file.write("told\n")
+
+
+@pytest.mark.parametrize("env", [CountEnv, Drawing])
+def test_environments_of_ours_save_figures_if_they_can(env: Any, tmp_path: Path) -> None:
+    told = tmp_path / "figures"
+    cfg = {"figure_path": str(told), "n_episode": 3}
+    manager = make_env_manager({"type": "base"}, [lambda: env(2)])
+    with InteractionSerialEvaluator(cfg, manager, DuckPolicy()) as evaluator:
+        evaluator.eval()
+    if env is Drawing:
+        assert told.read_text() == 3 * "told\n"
 
 
 @pytest.mark.usefixtures("_only_gif")

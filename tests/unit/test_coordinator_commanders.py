@@ -14,6 +14,8 @@ from fakes.scheduler import EVERY_S, STOP_VALUE, experiment
 from hpcdi.comm.messages import CollectResult, CollectTask, LearnTask
 from hpcdi.config.compat import ConfigDict
 from hpcdi.errors import ConfigError, UnknownTypeError
+from hpcdi.roles.coordinator.groups import create_groups
+from hpcdi.utils.registry import PARALLEL_COMMANDER_REGISTRY
 from hpcdi.worker.coordinator import (
     SoloCommander,
     create_parallel_commander,
@@ -90,6 +92,23 @@ def test_an_unknown_type_is_an_error_of_both_kinds() -> None:
         create_parallel_commander(as_mapping(type="one_vs_none"))
 
 
+@pytest.mark.parametrize("is_in_run", [False, True])
+def test_a_constructor_may_take_the_experiment_alone(
+    is_in_run: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In a run it is handed the groups, too."""
+
+    class OfCfg(SoloCommander):
+        def __init__(self, cfg: Any, *more: Any) -> None:
+            super().__init__(cfg, *more)
+            self.more = more
+
+    monkeypatch.setitem(PARALLEL_COMMANDER_REGISTRY._classes, "of_cfg", OfCfg)
+    groups = create_groups(experiment()) if is_in_run else None
+    commander: Any = create_parallel_commander(as_mapping(type="of_cfg"), groups)
+    assert commander.more == ((groups,) if is_in_run else ())
+
+
 def test_a_type_of_ones_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """`import_names` names the module that registers it."""
     name = "my_commander_of_a_test"
@@ -104,8 +123,6 @@ def test_a_type_of_ones_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
         cls = get_parallel_commander_cls({"type": "mine", "import_names": [name]})
         assert cls is sys.modules[name].Mine
     finally:
-        from hpcdi.utils.registry import PARALLEL_COMMANDER_REGISTRY
-
         PARALLEL_COMMANDER_REGISTRY._classes.pop("mine", None)
         sys.modules.pop(name, None)
 
@@ -268,7 +285,8 @@ def test_an_interval_of_evaluations_goes_on_where_a_run_is_resumed(unit: str) ->
     cfg["policy"]["eval"] = {"every": f"100 {unit}"}
     commander, again = learning(create_parallel_commander(cfg)), create_parallel_commander(cfg)
     counted(commander, 120, 120)
-    assert commander.get_collector_task(0.0).eval_flag
+    task = commander.get_collector_task(0.0)
+    commander.finish_collector_task(task.task_id, result(task, 1.0))
     counted(commander, 190, 190)
     again.groups.load_state_dict(commander.groups.state_dict())
     assert not learning(again).evaluation_is_due(0.0)

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from hpcdi.config.fields import restore, to_mapping
 from hpcdi.config.roles import LearnerConfig
 from hpcdi.errors import ConfigError, PolicyError
 from hpcdi.roles.learner.training import Batch
@@ -119,7 +120,9 @@ def test_each_log_of_several_passes_counts_as_one_iteration() -> None:
     made.train([])
     assert made.train_iter == 3
     assert [iteration for *_, iteration in notes] == [1, 2, 3]
-    assert made.monitor.take_means() == {"total_loss": 3.0, "once": 5.0}
+    means = made.monitor.take_means()
+    assert means.pop("train_time") > 0
+    assert means == {"total_loss": 3.0, "once": 5.0}
     assert made.monitor.take_means() == {}
 
 
@@ -315,6 +318,19 @@ def test_create_learner() -> None:
         create_learner({"type": "base", "train_iterations": 0})
     with pytest.raises(ConfigError, match="no module 'no_such_module'"):
         create_learner({"type": "base", "import_names": ["no_such_module"]})
+
+
+@pytest.mark.parametrize("form", ["default", "dict", "parsed", "restored"])
+def test_a_subclass_reads_its_hooks_settings_as_attributes(form: str) -> None:
+    class Mine(BaseLearner):
+        def shows(self) -> int:
+            return int(self._cfg.hook.log_show_after_iter)
+
+    changed = {"hook": {"log_show_after_iter": 7}}
+    frozen = BaseLearner.parse_config(changed)
+    restored = restore(type(frozen), to_mapping(frozen))
+    forms = {"default": None, "dict": changed, "parsed": frozen, "restored": restored}
+    assert Mine(forms[form], Policy()).shows() == (100 if form == "default" else 7)
 
 
 def test_default_config_is_the_seeds_mapping() -> None:

@@ -576,6 +576,19 @@ def test_a_file_beside_the_folder_is_what_torch_loads(tmp_path: Path, name: str 
             assert torch.equal(weights, saved)
 
 
+@pytest.mark.parametrize("name", [None, "mine.pth.tar"])
+def test_after_a_run_the_file_has_the_predecessors_name(tmp_path: Path, name: str | None) -> None:
+    """The folder is called ckpt_final, as everywhere."""
+    learner = learner_of(tmp_path, ckpt_format="pth.tar", hook={"save_ckpt_after_run": True})
+    learner.train(batch_of(0), 70)
+    learner.ckpt_name = name
+    learner.call_hook("after_run")
+    names = {path.name for path in tmp_path.iterdir()}
+    assert names == {"ckpt_final", name or "iteration_1.pth.tar"}
+    learner.save_checkpoint("ckpt_final.pth.tar")
+    assert (tmp_path / "ckpt_final.pth.tar").is_file(), "as asked for"
+
+
 def test_the_predecessors_name_finds_our_folder(tmp_path: Path) -> None:
     learner = learner_of(tmp_path, ckpt_format="folder")
     learner.train(batch_of(0), 70)

@@ -96,6 +96,22 @@ def test_merging_keeps_the_order_and_puts_the_first_ones_first(
     assert names(parts[0]) == [str(n) for n in sorted(range(len(first)), key=lambda n: first[n])]
 
 
+@pytest.mark.parametrize("others", [{}, {"after_run": []}, {**no_hooks(), "soon": []}])
+def test_hooks_of_other_positions_are_not_merged(others: dict[str, list[LearnerHook]]) -> None:
+    for pair in ((no_hooks(), others), (others, no_hooks())):
+        with pytest.raises(AssertionError, match="have different positions"):
+            merge_hooks(*pair)
+
+
+def test_no_priority_is_below_zero() -> None:
+    assert hook("a", 0).priority == 0
+    with pytest.raises(AssertionError, match="at least 0, not -1"):
+        hook("a", -1)
+    whole = {"type": "log_show", "position": "after_iter", "priority": -1}
+    with pytest.raises(ConfigError, match=r"hook.a: .*at least 0, not -1"):
+        build_learner_hook_by_cfg({"a": whole})
+
+
 def test_only_hooks_of_learners_can_be_registered() -> None:
     with pytest.raises(AssertionError, match="not a subclass of LearnerHook"):
         register_learner_hook("odd", int)
@@ -132,6 +148,7 @@ def test_a_hook_reads_the_last_update_by_kind() -> None:
     class Reads(LearnerHook):
         def __call__(self, engine: Any) -> None:
             buffer, mean = engine.log_buffer, engine.monitor.avg["loss"]()
+            assert buffer["scalar"].pop("train_time") > 0
             read.append((mean, *(buffer[kind] for kind in ("scalar", "scalars", "histogram"))))
 
     class Logs:
@@ -230,6 +247,43 @@ def test_a_whole_hook_may_go_by_a_simplified_key() -> None:
     assert (hook.name, hook.priority, hook.callback.every) == ("save", 30, 7)
 
 
+def test_a_hook_of_the_users_is_made_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a second instance opened, nobody would close."""
+    made: list[str] = []
+
+    class Opens(NoteHook):
+        def __init__(self, name: str, *args: Any, **kwargs: Any) -> None:
+            super().__init__(name, *args, **kwargs)
+            made.append(name)
+
+    monkeypatch.setitem(hook_mapping, "test_opens", Opens)  # to be removed again
+    register_learner_hook("test_opens", Opens)
+    whole = {"type": "test_opens", "position": "after_iter"}
+    assert len(BaseLearner({"hook": {"mine": whole}}, Policy())._hooks["after_iter"]) == 3
+    assert made == ["mine"]
+    for wrong, said in (({"position": "soon"}, "not 'soon'"), ({"name_": "a"}, "key 'name_'")):
+        with pytest.raises(ConfigError, match=f"hook.mine: .*{said}"):
+            BaseLearner.parse_config({"hook": {"mine": {**whole, **wrong}}})
+    assert made == ["mine"]
+
+
+@pytest.mark.parametrize(
+    ("wrong", "said"), [({"priority": -1}, "at least 0"), ({"position": ""}, "not ''")]
+)
+def test_a_hook_of_the_users_is_checked_by_the_constructor_that_it_inherits(
+    wrong: dict[str, Any], said: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Inherits(LearnerHook):
+        def __call__(self, engine: Any) -> None:
+            """Do nothing."""
+
+    monkeypatch.setitem(hook_mapping, "test_inherits", Inherits)  # to be removed again
+    register_learner_hook("test_inherits", Inherits)
+    whole = {"type": "test_inherits", "position": "after_iter", **wrong}
+    with pytest.raises(ConfigError, match=f"hook.mine: .*{said}"):
+        BaseLearner.parse_config({"hook": {"mine": whole}})
+
+
 def test_hooks_are_checked_with_the_rest_of_the_configuration() -> None:
     """Before the run starts, not when the learner is built."""
     with pytest.raises(ConfigError) as caught:
@@ -266,10 +320,11 @@ def test_log_show_averages_over_its_iterations_and_writes_them(
             learner.train([])
             monkeypatch.setattr("hpcdi.roles.learner.callbacks.LOG_EVERY_S", every_s)
     writer.close()
-    assert learner.scalars == {"total_loss": 3.5, "one": 1.0}
+    took = {"train_time": pytest.approx(0.5, abs=0.5)}
+    assert learner.scalars == {"total_loss": 3.5, "one": 1.0, **took}
     assert learner.learn_info["scalars"] == learner.scalars
     logged = [(record.train_iter, record.scalars) for record in caplog.records]
-    lines = [(2, {"total_loss": 1.5, "one": 1.0}), (4, {"total_loss": 3.5, "one": 1.0})]
+    lines = [(n, {"total_loss": n - 0.5, "one": 1.0, **took}) for n in (2, 4)]
     assert logged == (lines if every_s == 0 else lines[:1])
     (file,) = tmp_path.iterdir()
     events = [event for event in EventFileLoader(str(file)).Load() if event.summary.value]
@@ -277,8 +332,10 @@ def test_log_show_averages_over_its_iterations_and_writes_them(
     assert curve == [
         ("learner_iter/total_loss_avg", 2),
         ("learner_iter/one_avg", 2),
+        ("learner_iter/train_time_avg", 2),
         ("learner_iter/total_loss_avg", 4),
         ("learner_iter/one_avg", 4),
+        ("learner_iter/train_time_avg", 4),
     ]
 
 

@@ -28,15 +28,18 @@ from hpcdi.comm.messages import (
     Message,
     PolicyRequest,
     PolicyUpdate,
+    Regroup,
     SnapshotPart,
     Stop,
     TakeSnapshot,
     WorkerReady,
 )
 from hpcdi.comm.pump import LocalPump
-from hpcdi.errors import CommError
+from hpcdi.errors import CommError, GroupBrokenError
+from hpcdi.policy.gradient_step import GradientStep
 from hpcdi.roles.context import WorkerContext
 from hpcdi.roles.learner.role import Learner, MakeTraining, make_training
+from hpcdi.roles.learner.training import Batch
 from hpcdi.store.block import Block
 from hpcdi.store.checkpoints import checkpoint_names, open_checkpoint
 from hpcdi.store.layout import RunLayout
@@ -74,6 +77,16 @@ def batches(count: int) -> Batches:
     """Some batches of that block."""
     rows = np.arange(count * BATCH).reshape(-1, BATCH) % (ROWS - 1)
     return Batches(rows, 100 + rows, np.ones(rows.shape, dtype=np.float32), env_steps=900)
+
+
+def on_policy_batch(seed: int) -> Batch:
+    """What PPO learns from: twelve rows."""
+    rng = np.random.default_rng(seed)
+    names = ("log_prob", "value", "advantage", "return")
+    columns = {name: torch.from_numpy(rng.random(ROWS, np.float32)) for name in names}
+    columns["observation"] = torch.from_numpy(rng.random((ROWS, 2), np.float32))
+    columns["action"] = torch.from_numpy(rng.integers(0, 2, ROWS))
+    return Batch(columns, [], 0, lambda _priorities: None)
 
 
 def settings(learner: dict[str, Any] | None = None, **policy: Any) -> Any:
@@ -353,7 +366,83 @@ def test_a_learner_that_begins_anew_begins_with_the_checkpoint_that_is_named(
     assert all(torch.equal(tensor, expected[name]) for name, tensor in again.state_dict().items())
 
 
+def test_steps_of_an_update_that_a_death_breaks_are_taken_back(
+    step: Callable[..., Stepped], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """PPO makes eight here: with those before the third made again it was another policy."""
+    model = {"obs_shape": 2, "action_shape": 2, "action_space": "discrete"}
+    learn = {"batch_size": 3, "epoch_per_collect": 2}
+    config = experiment(policy={"type": "ppo", "model": model, "learn": learn})
+    whole, broken = step(config), step(config)
+    for run in (whole, broken):
+        run.begin()
+        run.learner._learn(run.learner._learning, on_policy_batch(0))
+    apply, steps = GradientStep.apply, 0
+
+    def breaks(self: GradientStep, **how: bool) -> torch.Tensor:
+        nonlocal steps
+        steps += 1
+        if steps == 3:
+            broken.learner._group.order(Regroup(1, (LEARNER,), ("host",)))
+            raise GroupBrokenError("a learner has died")
+        return apply(self, **how)
+
+    whole.learner._learn(whole.learner._learning, on_policy_batch(1))
+    broken.learner._group.size = 2
+    broken.world.link(LEARNER).ranks_may_die = True
+    with monkeypatch.context() as patch:
+        patch.setattr(GradientStep, "apply", breaks)
+        broken.learner._learn(broken.learner._learning, on_policy_batch(1))
+    one, other = (run.learner.policy.state_dict() for run in (whole, broken))
+    assert one["updates"] == other["updates"]
+    assert one["rng"] == other["rng"]
+    for name, tensor in one["model"].items():
+        assert torch.equal(tensor, other["model"][name]), name
+
+
 # ------------------------------------------------------------------------------ what it sends
+
+
+@pytest.mark.parametrize(
+    ("kind", "max_staleness", "batches"),
+    [("dqn", 2, 2), ("dqn", 1, 1), ("dqn", 0.5, 1), ("dqn", 100, 16), ("impala", 1, 1),
+     ("impala", 2, 2), ("ppo", 9, 1)],
+)  # fmt: skip
+def test_batches_wait_for_half_of_the_staleness_at_most(
+    step: Callable[..., Stepped], kind: str, max_staleness: float, batches: int
+) -> None:
+    policy: dict[str, Any] = {"other": {"replay_buffer": {"max_staleness": max_staleness}}}
+    if kind != "dqn":
+        model = {"obs_shape": 2, "action_shape": 2, "action_space": "discrete"}
+        collect = {"n_sample": 5, **({"unroll_len": 5} if kind == "impala" else {})}
+        policy |= {"type": kind, "model": model, "collect": collect}
+    run = step(experiment(policy=policy))
+    run.begin()
+    run.turn()
+    assert [demand.batches for demand in run.all_of(DataDemand)] == [batches]
+
+
+def test_a_learner_without_a_batch_says_how_far_it_is(step: Callable[..., Stepped]) -> None:
+    """It has asked for sixteen, and would ask for the next when a quarter has come."""
+    run = step(experiment())
+    run.begin()
+    run.tell(batches(3))
+    run.turn(10)
+    asked = [(one.train_iter, one.batches, one.under_way) for one in run.all_of(DataDemand)]
+    assert asked == [(0, 16, 16), (3, 0, 13)]
+
+
+def test_an_update_that_is_no_iteration_is_told_all_the_same(
+    step: Callable[..., Stepped], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A policy may pass over a batch; rank 0 would wait for it at the end of the run."""
+    run = step(experiment())
+    run.begin()
+    monkeypatch.setattr(run.learner._learning, "update", lambda _batch: [])
+    run.tell(batches(3))
+    run.turn(10)
+    asked = [(one.train_iter, one.batches, one.under_way) for one in run.all_of(DataDemand)]
+    assert asked == [(0, 16, 16), (0, 0, 13)]
 
 
 def test_priorities_go_back_with_the_names_of_their_items(step: Callable[..., Stepped]) -> None:

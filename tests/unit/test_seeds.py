@@ -292,7 +292,7 @@ def test_collector_slave() -> None:
     data = slave._process_task({"name": "collector_data_task"})
     assert data == {"from": "collector_data", "task_id": "t", "buffer_id": "b"}
     closed = slave._process_task({"name": "collector_close_task"})
-    assert closed == {"from": "collector_close"}
+    assert closed == {"from": "collector_close", "task_id": "t"}
     assert log == [("resource",), ("collector_start", info), ("collector_data",),
                    ("collector_close",)]  # fmt: skip
     with pytest.raises(TaskFail) as failed:
@@ -421,6 +421,19 @@ def test_the_info_of_a_batch_is_that_of_its_last_pass(monkeypatch: pytest.Monkey
             assert learner.deal_with_get_data()["cur_learner_iter"] == 3 * (batch - 1)
             info = learner.deal_with_learner_learn([{"data_id": "a"}])
             assert (info["learner_step"], info["learner_done"]) == (3 * batch, batch == 3)
+
+
+def test_a_subclass_loads_by_the_seeds_signature() -> None:
+    class Loads(ding.FlaskFileSystemLearner):
+        @staticmethod
+        def load_data_fn(path, meta: dict[str, Any], decompressor: Any) -> Any:  # type: ignore[no-untyped-def, override]
+            return {**decompressor(sample(7)), "path": str(path), **meta}
+
+    with Loads(EasyDict(path_data="data", path_policy="policy")) as learner:
+        learner.deal_with_learner_start(learner_task(train_iterations=1))
+        learner.deal_with_get_data()
+        info = learner.deal_with_learner_learn([{"data_id": "a", "IS": 0.5}] * 4)
+        assert (info["learner_step"], info["learner_done"]) == (1, True)
 
 
 def test_an_error_of_a_learner_is_raised_where_its_coordinator_calls() -> None:
@@ -958,7 +971,8 @@ def test_base_learner() -> None:
     assert learner.learn_info["priority_info"]["priority"] == [2.0, 2.0]
     assert learner.learn_info["learner_done"] is False
     assert learner.log_buffer == {
-        "scalar": {"total_loss": 0.5}, "scalars": {}, "histogram": {"h": [1.0]},
+        "scalar": {"total_loss": 0.5, "train_time": learner.log_buffer["scalar"]["train_time"]},
+        "scalars": {}, "histogram": {"h": [1.0]},
     }  # fmt: skip
     assert learner.monitor is not None
     learner.collector_envstep = 5
@@ -1443,6 +1457,8 @@ def _base_classes() -> None:
     assert "derive it from MPIFileSystemCollector" in problem.message
     parameters = inspect.signature(ding.BaseCommCollector.send_stepdata).parameters
     assert list(parameters) == ["self", "path", "stepdata"]
+    (_, groups) = inspect.signature(ding.SoloCommander).parameters.values()
+    assert groups.name == "groups"
 
 
 def _addresses() -> None:
@@ -1454,11 +1470,16 @@ def _addresses() -> None:
         module.CommCoordinator({}, {}, None)
 
 
-def _unfinished() -> None:
-    collector = ding.SampleSerialCollector({}, Manager([9]), Actor(n_sample=4).mode)
-    collector.collect(4)
+def _collecting() -> None:
+    actor, writer = Actor(n_sample=4), Writer()
+    actor.sample = lambda piece: [{"obs": one["obs"]} for one in piece]
+    collector = ding.SampleSerialCollector({}, Manager([9]), actor.mode, writer)
+    assert {one["collect_iter"] for one in collector.collect(4, train_iter=3)} == {3}
     collector.reset_env()
     assert not collector._traj_buffer
+    assert not writer.tags
+    collector.collect(9, train_iter=4)
+    assert writer.tags, "long before 100 iterations"
 
 
 def _log_files() -> None:
@@ -1510,8 +1531,10 @@ DIFFERENCES: dict[str, Callable[[], None]] = {
     "Nothing listens at `host` and `port`; `CommCoordinator` and `OperatorServer` cannot be "
     "made": _addresses,
     "A class of the base classes `BaseCommLearner` and `BaseCommCollector` is no rank; "
-    "`send_stepdata` takes `path` before `stepdata`": _base_classes,
-    "A collector's `reset_env` drops unfinished trajectories": _unfinished,
+    "`send_stepdata` takes `path` before `stepdata`; in a run a commander's constructor gets "
+    "`groups`, too": _base_classes,
+    "A collector's `reset_env` drops unfinished trajectories; `collect` marks samples that have no "
+    "`collect_iter`, and reports the first episode that ends": _collecting,
     "Components write no log files of their own; a learner and an evaluator make a `tb_logger` "
     "when it is first asked for": _log_files,
     "Environments in child processes are made by functions that pickle takes": _lambda,

@@ -388,6 +388,7 @@ class ZerglingParallelCollector(BaseParallelCollector):
         self._env_manager.retires = True
         self._env_manager.launch()
         self._env_num = self._env_manager.env_num
+        self._predefined_episodes = self._env_num * (self._env_manager._quota or math.inf)
         settings = policy.get_attribute("cfg")
         self._agent: BattleAgent | None = None
         self._loop = self._make_loop(settings, seed)
@@ -508,22 +509,28 @@ class ZerglingParallelCollector(BaseParallelCollector):
         result = self.result()
         returns, lengths = result.episode_returns, result.episode_lengths
         episodes, steps = self.task.episodes, result.env_steps
+        samples = 0 if result.eval_flag else steps
+        setting = {} if result.eval_flag else {"collect_setting": dict(self.task.setting)}
         return {
             "eval_flag": result.eval_flag,
             "env_num": self._env_num,
             "duration": result.duration_s,
             "train_iter": result.policy_version,
             "collector_done": self._env_manager is None or self._env_manager.done,
+            "predefined_episode_count": self._predefined_episodes,
             "real_episode_count": episodes,
             "step_count": steps,
-            "sample_count": 0 if result.eval_flag else steps,
+            "sample_count": samples,
             "avg_time_per_episode": result.duration_s / max(episodes, 1),
             "avg_time_per_step": result.duration_s / max(steps, 1),
+            "avg_time_per_train_sample": result.duration_s / max(samples, 1),
             "avg_step_per_episode": float(np.mean(lengths)) if episodes else 0.0,
+            "avg_sample_per_episode": samples / max(episodes, 1),
             "reward_mean": float(np.mean(returns)) if episodes else 0.0,
             "reward_std": float(np.std(returns)) if episodes else 0.0,
             "reward_raw": returns.tolist(),
             "finish_time": time.time(),
+            **setting,
         }
 
     def _may_step(self) -> bool:
@@ -715,12 +722,19 @@ def newer_policy(
 def create_parallel_collector(
     cfg: Mapping[str, Any], port: CollectorPort | None = None
 ) -> BaseParallelCollector:
-    """Make the collector that ``cfg.type`` names.
+    """Make the collector that ``cfg.type`` names, of `cfg` alone; its port is set once it is made.
 
     Raises:
         UnknownTypeError: no parallel collector has that type.
     """
-    collector: BaseParallelCollector = get_parallel_collector_cls(cfg)(cfg, port)
+    return of_class(get_parallel_collector_cls(cfg), cfg, port)
+
+
+def of_class(cls: Any, cfg: Mapping[str, Any], port: CollectorPort | None) -> BaseParallelCollector:
+    """Make a collector; DI-engine's constructors take the settings alone."""
+    collector: BaseParallelCollector = cls(cfg)
+    if port is not None:
+        collector.port = port
     return collector
 
 

@@ -6,7 +6,6 @@ are whole mappings in a configuration, are callbacks too: `HOOK_REGISTRY` has th
 
 from __future__ import annotations
 
-import contextlib
 import time
 from abc import abstractmethod
 from collections.abc import Callable, Mapping
@@ -17,7 +16,7 @@ from hpcdi.config.compat import ConfigDict, SettingError
 from hpcdi.errors import Problem, UnknownTypeError
 from hpcdi.roles.learner.checkpointing import FINAL, path_problem
 from hpcdi.roles.learner.training import Log, Training, TrainingCallback
-from hpcdi.store.atomic import temporary_beside
+from hpcdi.store.atomic import written_aside
 from hpcdi.utils.log import LOGGER
 from hpcdi.utils.metrics import CHART, CurveWriter, split_charts
 from hpcdi.utils.registry import HOOK_REGISTRY
@@ -327,14 +326,11 @@ class Profile(TrainingCallback):
 
 def _write(profiler: Any, path: Path) -> None:
     """Write a trace; a full disk is a warning, and does not end the run."""
-    aside = temporary_beside(path)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        profiler.export_chrome_trace(str(aside))
-        aside.replace(path)
+        with written_aside(path) as aside:
+            profiler.export_chrome_trace(str(aside))
     except (OSError, RuntimeError) as error:
-        with contextlib.suppress(OSError):
-            aside.unlink()
         LOGGER.warning("no trace could be written to %s: %s", path, error)
 
 
@@ -364,19 +360,21 @@ def hook_problems(hooks: Mapping[str, Any]) -> tuple[Problem, ...]:
     """Returns what is wrong with a configuration of hooks, or with what they are to load."""
     problems = []
     for key, value in hooks.items():
-        callback, problem = _read(key, value)
+        callback, problem = _read(key, value, _checked_hook)
         problem = problem or (callback.problem() if callback is not None else "")
         if problem:
             problems.append(Problem(f"hook.{key}", problem))
     return tuple(problems)
 
 
-def _read(key: str, value: object) -> tuple[TrainingCallback | None, str]:
+def _read(
+    key: str, value: object, make: Callable[[str, Any], TrainingCallback | None] | None = None
+) -> tuple[TrainingCallback | None, str]:
     """Returns the callback of an entry, or None for none; and what is wrong with the entry."""
     try:
         if key in CALLBACKS and not isinstance(value, Mapping):
             return CALLBACKS[key](value), ""
-        return registered_hook(key, value), ""
+        return (make or registered_hook)(key, value), ""
     except (TypeError, ValueError) as error:
         return None, str(error)
 
@@ -391,21 +389,40 @@ def registered_hook(key: str, value: Any) -> TrainingCallback:
     Raises:
         ValueError: it has no such type or key. TypeError: an entry is of the wrong kind.
     """
-    try:
-        make = HOOK_REGISTRY.get(value.get("type", "") if isinstance(value, Mapping) else "")
-    except UnknownTypeError:
-        keys, types = ", ".join(sorted(CALLBACKS)), ", ".join(sorted(HOOK_REGISTRY))
-        raise ValueError(f"is neither one of {keys} nor a hook of type {types}") from None
-    unknown = sorted(value.keys() - _HOOK_KEYS)
-    if unknown:
-        raise ValueError(f"unknown key {unknown[0]!r}; a hook has {', '.join(_HOOK_KEYS)}")
-    hook: TrainingCallback = make(
+    hook: TrainingCallback = _hook_class(value)(
         value.get("name", key),
         value.get("priority", 100),
         position=value.get("position", ""),
         ext_args=ConfigDict(value.get("ext_args") or {}),
     )
     return hook
+
+
+def _checked_hook(key: str, value: Any) -> TrainingCallback | None:
+    """Returns what `registered_hook` does, but None where the constructor is the user's own.
+
+    It is not called: what it opens would stay open, since nobody has the instance.
+    """
+    hook_class = _hook_class(value)
+    if hook_class.__init__.__module__.startswith("hpcdi."):
+        return registered_hook(key, value)
+    position, positions = value.get("position"), getattr(hook_class, "positions", ())
+    if position and position not in positions:
+        raise ValueError(f"its position is one of {positions}, not {position!r}")
+    return None
+
+
+def _hook_class(value: Any) -> Any:
+    """Returns the class that an entry's type names; see `registered_hook` for what it raises."""
+    try:
+        hook_class = HOOK_REGISTRY.get(value.get("type", "") if isinstance(value, Mapping) else "")
+    except UnknownTypeError:
+        keys, types = ", ".join(sorted(CALLBACKS)), ", ".join(sorted(HOOK_REGISTRY))
+        raise ValueError(f"is neither one of {keys} nor a hook of type {types}") from None
+    unknown = sorted(value.keys() - _HOOK_KEYS)
+    if unknown:
+        raise ValueError(f"unknown key {unknown[0]!r}; a hook has {', '.join(_HOOK_KEYS)}")
+    return hook_class
 
 
 _HOOK_KEYS = ("name", "type", "priority", "position", "ext_args")

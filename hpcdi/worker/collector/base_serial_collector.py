@@ -7,6 +7,7 @@ import time
 from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
 from typing import Any, ClassVar
 
 import numpy as np
@@ -47,7 +48,6 @@ __all__ = [
 INF = float("inf")
 """Length of trajectories that are whole episodes, for collectors of a user's own."""
 _RECENT_EPISODES = 100
-_REPORT_EVERY_S = 1.0
 
 
 class ISerialCollector(Configurable, ABC):
@@ -187,9 +187,9 @@ class SerialCollector(Closing, ISerialCollector):
         each = zip(*opens, strict=True)
         return {env: steps if len(steps) > 1 else steps[0] for env, steps in enumerate(each)}
 
-    @abstractmethod
     def _recorder(self, player: int) -> TrajectoryRecorder:
-        """A recorder of a player's transitions."""
+        """A recorder of a player's transitions; here of samples of pieces, whose length is set."""
+        return TrajectoryRecorder(self._env.env_num, 1, partial(self._samples, player))
 
     def _is_kept(self, player: int) -> bool:  # noqa: ARG002
         """Returns whether a player's transitions are collected, now."""
@@ -239,10 +239,10 @@ class SerialCollector(Closing, ISerialCollector):
         if self._records is not None and len(self._records.of) != len(policies):
             self._loop = None
         if self._loop is None or self._records is None:
-            present = copy.deepcopy if self._cfg.deepcopy_obs else None
             actor = DictActor(
                 policies,
-                to_tensors if self._cfg.transform_obs else present,  # tensors are copies too
+                copy.deepcopy if self._cfg.deepcopy_obs else None,
+                to_tensors if self._cfg.transform_obs else None,
                 is_battle=isinstance(self._policy, list),
             )
             envs = actor.bind(self._env)
@@ -370,7 +370,7 @@ class CollectReport:
     Args:
         tb_logger: TensorBoard writer; None: no curves.
         instance_name: prefix of their tags.
-        print_freq: train iterations between two reports; there is one a second at least.
+        print_freq: train iterations between two reports.
     """
 
     def __init__(self, tb_logger: Any, instance_name: str, print_freq: int) -> None:
@@ -383,7 +383,7 @@ class CollectReport:
         self._since: dict[str, float] = {"duration": 0.0}
         self._duration_s = 0.0
         self._returns: list[Sequence[Array]] = []  # of each call, by player
-        self._shown: tuple[int, float] | None = None  # train iteration and time
+        self._shown_at: int | None = None  # train iteration of the last report
         self.recent: deque[float] = deque(maxlen=_RECENT_EPISODES)
 
     def add(
@@ -422,10 +422,11 @@ class CollectReport:
         Args:
             train_iter: train iterations so far.
         """
-        now = time.monotonic()
-        if not self._returns or not self._is_due(train_iter, now):
+        last = self._shown_at
+        is_due = last is None or train_iter - last >= self._print_freq
+        if not self._returns or not is_due:
             return
-        self._shown = (train_iter, now)
+        self._shown_at = train_iter
         scalars = self._scalars()
         LOGGER.info("collect", extra={"train_iter": train_iter, "scalars": scalars})
         self._curves.add(scalars, train_iter, self.totals["envstep"])
@@ -434,12 +435,6 @@ class CollectReport:
     def close(self) -> None:
         """Flush and close the writer. Idempotent."""
         self._curves.close()
-
-    def _is_due(self, train_iter: int, now: float) -> bool:
-        if self._shown is None:
-            return True
-        last_iter, last = self._shown
-        return train_iter - last_iter >= self._print_freq or now - last >= _REPORT_EVERY_S
 
     def _scalars(self) -> dict[str, float]:
         """Values under DI-engine's names."""

@@ -268,7 +268,8 @@ class SerialEvaluator(Closing, ISerialEvaluator):
     ) -> None:
         self._env: Any = None
         self._policy: Any = None
-        self._best: Any = None
+        self.best: Any = None
+        """Best result since the last `reset`; None before the first. Settable, to resume."""
         self.scalars: dict[str, Any] = {}
         """Scalars of the last evaluation, as written to TensorBoard."""
         self._curves, self._exp_name = Curves(tb_logger, instance_name), exp_name
@@ -294,15 +295,6 @@ class SerialEvaluator(Closing, ISerialEvaluator):
     def policy(self) -> Any:
         """The policy that is evaluated, None where there is none."""
         return self._policy
-
-    @property
-    def best(self) -> Any:
-        """Best result since the last `reset`; None before the first. Settable, to resume."""
-        return self._best
-
-    @best.setter
-    def best(self, result: Any) -> None:
-        self._best = result
 
     @property
     def stop_value(self) -> Any:
@@ -332,7 +324,7 @@ class SerialEvaluator(Closing, ISerialEvaluator):
             self.reset_env(_env)
         if _policy is not None or self._policy is not None:
             self.reset_policy(_policy)
-        self._best = None
+        self.best = None
         self._evaluated_at = -1
 
     def close(self) -> None:
@@ -393,8 +385,8 @@ class SerialEvaluator(Closing, ISerialEvaluator):
                 extra={"evaluation": dict(scalars)},
             )
             self._curves.add(scalars, train_iter, envstep)
-        if self._is_better(result, self._best):
-            self._best = result
+        if self._is_better(result, self.best):
+            self.best = result
             if is_first and save_ckpt_fn is not None:
                 save_ckpt_fn(BEST_CHECKPOINT)
         stop = train_iter > 0 and self._is_enough(result)
@@ -406,6 +398,18 @@ class SerialEvaluator(Closing, ISerialEvaluator):
                 self._cfg.stop_value,
             )
         return stop
+
+    def _conclude_returns(
+        self,
+        scalars: Mapping[str, float],
+        info: Mapping[str, Any],
+        when: tuple[int, int],
+        save_ckpt_fn: Callable[[str], Any] | None,
+    ) -> bool:
+        """`_conclude`, by the mean return; the means in the episodes' info are curves, too."""
+        means = {name: mean for name, mean in info.items() if name.endswith("_mean")}
+        line, curves = describe(scalars), {**scalars, **means}
+        return self._conclude(scalars["reward_mean"], curves, line, when, save_ckpt_fn)
 
     def _demand_env(self) -> Any:
         if self._env is None:
@@ -430,6 +434,7 @@ def play_episodes(
     *,
     setting: Mapping[str, Any] | None = None,
     camera: Camera | None = None,
+    figure_path: str | None = None,
 ) -> list[list[dict[str, Any]]]:
     """Play until the monitor has its quota of episodes.
 
@@ -440,6 +445,8 @@ def play_episodes(
         monitor: takes the returns, in a battle the first player's.
         setting: of the policies.
         camera: films the episodes; None: they are not filmed.
+        figure_path: where environments that have a method ``enable_save_figure`` are to save what
+            they draw, told as each episode ends; None: nowhere.
 
     Returns:
         Of each episode that counts the last info of each player, see `to_items`. Of a policy of
@@ -463,6 +470,8 @@ def play_episodes(
             monitor.drop_episode(row % envs.env_num)
         infos = player.infos(step, episodes)
         for env_id in sorted({row % envs.env_num for row in episodes.rows.tolist()}):
+            if figure_path is not None:
+                _save_figure(env, env_id, figure_path)
             of_players = [dict(infos[row]) for row in range(env_id, envs.rows, envs.env_num)]
             total, more = (
                 of_players[0]["eval_episode_return"],
@@ -474,6 +483,15 @@ def play_episodes(
 
     evaluate(player.loop, monitor.quota, setting, before, after)
     return played
+
+
+def _save_figure(env: Any, env_id: int, path: str) -> None:
+    """Have an environment save what it draws under a path, if it can."""
+    manager = ours(env)
+    if manager is not None:
+        manager.call(env_id, "enable_save_figure", path)
+    elif hasattr(env, "enable_save_figure"):
+        env.enable_save_figure(env_id, path)
 
 
 class _Player(NamedTuple):
@@ -513,7 +531,8 @@ class InteractionSerialEvaluator(SerialEvaluator, OwnEval, metaclass=KnownClass)
     """Evaluates a policy by its mean return; see `SerialEvaluator` for the arguments.
 
     Videos go to TensorBoard, and as files to ``<figure_path>/videos``, or to
-    ``<exp_name>/videos`` where there is a `tb_logger` and no `figure_path`.
+    ``<exp_name>/videos`` where there is a `tb_logger` and no `figure_path`. With a `figure_path`,
+    environments are told it as each episode ends, by their ``enable_save_figure(path)`` if any.
     """
 
     Config = InteractionEvaluatorConfig
@@ -558,14 +577,7 @@ class InteractionSerialEvaluator(SerialEvaluator, OwnEval, metaclass=KnownClass)
         scalars, info = on_first_rank(
             lambda: self._play(n_episode, policy_kwargs or {}, camera, (train_iter, envstep))
         )
-        means = {name: mean for name, mean in info.items() if name.endswith("_mean")}
-        stop = self._conclude(
-            scalars["reward_mean"],
-            {**scalars, **means},
-            describe(scalars),
-            (train_iter, envstep),
-            save_ckpt_fn,
-        )
+        stop = self._conclude_returns(scalars, info, (train_iter, envstep), save_ckpt_fn)
         return stop, info
 
     def _play(
@@ -589,6 +601,7 @@ class InteractionSerialEvaluator(SerialEvaluator, OwnEval, metaclass=KnownClass)
                 monitor,
                 setting=policy_kwargs,
                 camera=camera,
+                figure_path=self._cfg.figure_path,
             )
         if camera is not None and not camera.is_broken:
             self._show(monitor, *when)
@@ -726,16 +739,16 @@ class BattleInteractionSerialEvaluator(SerialEvaluator, metaclass=KnownClass):
             PolicyError: there are no policies, or they break their contract.
             QuotaError: there are fewer episodes than environments, or how many is not said.
         """
-        scalars, return_info = on_first_rank(lambda: self._play(n_episode))
-        stop = self._conclude(
-            scalars["reward_mean"], scalars, describe(scalars), (train_iter, envstep), save_ckpt_fn
-        )
+        scalars, info, return_info = on_first_rank(lambda: self._play(n_episode))
+        stop = self._conclude_returns(scalars, info, (train_iter, envstep), save_ckpt_fn)
         return stop, return_info
 
-    def _play(self, n_episode: int | None) -> tuple[dict[str, float], list[list[dict[str, Any]]]]:
+    def _play(
+        self, n_episode: int | None
+    ) -> tuple[dict[str, float], dict[str, Any], list[list[dict[str, Any]]]]:
         env, policies = self._demand_env(), self._demand_policy()
         monitor = VectorEvalMonitor(env.env_num, episodes_to_play(n_episode, self._cfg.n_episode))
         with EasyTimer() as timer:
             played = play_episodes(env, policies, monitor)
         infos = [list(of_policy) for of_policy in zip(*played, strict=True)]
-        return _scalars(monitor, timer.value), infos
+        return _scalars(monitor, timer.value), monitor.get_episode_info() or {}, infos

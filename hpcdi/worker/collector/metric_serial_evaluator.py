@@ -10,6 +10,7 @@ from hpcdi.config.fields import setting
 from hpcdi.config.roles import EvaluatorConfig
 from hpcdi.dataclass import dataclass
 from hpcdi.errors import EnvError
+from hpcdi.utils.nested import to_tensors
 from hpcdi.utils.timer import EasyTimer
 from hpcdi.worker.collectives import from_all_ranks
 from hpcdi.worker.collector.evaluation import SerialEvaluator
@@ -40,9 +41,10 @@ class MetricSerialEvaluator(SerialEvaluator):
     """Evaluates a policy on labelled data; see `SerialEvaluator` for the other arguments.
 
     `env` is a pair: a loader that yields batches ``(inputs, label)`` each time it is iterated
-    over, and an `IMetric`. Where learners form a process group, each has its own loader, all of
-    the results are gathered, and `IMetric.reduce_mean` is called once on each rank, over all of
-    them: every rank needs its loader and its policy.
+    over, whose arrays become tensors (doubles float32 ones), and an `IMetric`. Where learners form
+    a process group, each has its own loader, all of the results are gathered, and
+    `IMetric.reduce_mean` is called once on each rank, over all of them: every rank needs its loader
+    and its policy.
     """
 
     @dataclass(frozen=True)
@@ -126,7 +128,7 @@ class MetricSerialEvaluator(SerialEvaluator):
                     f"{self._name()}: the loader must return pairs (inputs, label), not a "
                     f"{type(batch).__name__}"
                 )
-            inputs, label = batch
+            inputs, label = (to_tensors(one, as_floats=False) for one in batch)
             results.append(metric.eval(policy.forward(inputs), label))
         return results
 

@@ -8,8 +8,10 @@ from typing import Any
 from hpcdi.config.roles import MarineCollectorConfig
 from hpcdi.roles.collector import base_parallel_collector as core
 from hpcdi.roles.collector.base_parallel_collector import BaseParallelCollector, CollectorPort
+from hpcdi.utils.registry import PARALLEL_COLLECTOR_REGISTRY
 from hpcdi.worker.collector.base_serial_collector import INF as INF
 from hpcdi.worker.dict_policy import columnar_policy
+from hpcdi.worker.registered import class_of
 
 
 class ZerglingParallelCollector(core.ZerglingParallelCollector):
@@ -28,17 +30,18 @@ class MarineParallelCollector(ZerglingParallelCollector):
 def create_parallel_collector(
     cfg: Mapping[str, Any], port: CollectorPort | None = None
 ) -> BaseParallelCollector:
-    """Make the collector that ``cfg.type`` names.
+    """Make the collector that ``cfg.type`` names, of `cfg` alone; its port is set once it is made.
 
     Raises:
         UnknownTypeError: no parallel collector has that type.
     """
-    return core.create_parallel_collector({"make_policy": columnar_policy, **cfg}, port)
+    return core.of_class(get_parallel_collector_cls(cfg), cfg, port)
 
 
 def get_parallel_collector_cls(cfg: Mapping[str, Any]) -> Any:
     """The class that ``cfg.type`` names."""
-    cls = core.get_parallel_collector_cls(cfg)
+    cls = class_of(PARALLEL_COLLECTOR_REGISTRY, cfg)
     if cls is not core.ZerglingParallelCollector:
         return cls
-    return MarineParallelCollector if cfg["type"] == "marine" else ZerglingParallelCollector
+    is_marine = cfg.get("type", cfg.get("parallel_collector_type")) == "marine"
+    return MarineParallelCollector if is_marine else ZerglingParallelCollector

@@ -157,9 +157,6 @@ class SampleSerialCollector(SerialCollector):
         call.report(self._report, collected, train_iter)
         return concatenate_columns(parts)
 
-    def _recorder(self, player: int) -> TrajectoryRecorder:
-        return TrajectoryRecorder(self._env.env_num, 1, partial(self._samples, player))
-
 
 class EpisodeSerialCollector(SerialCollector):
     """Collects a number of whole episodes; see `SerialCollector` for the arguments.
@@ -300,9 +297,6 @@ class BattleSampleSerialCollector(BattleSerialCollector):
         ended = call.report(self._report, max(map(len, samples)), train_iter)
         last = target if drop_extra else None
         return [of_player[:last] for of_player in samples], _with_returns(ended, call.infos)
-
-    def _recorder(self, player: int) -> TrajectoryRecorder:
-        return TrajectoryRecorder(self._env.env_num, 1, partial(self._samples, player))
 
     def _is_kept(self, player: int) -> bool:
         policy = self._policy[player]

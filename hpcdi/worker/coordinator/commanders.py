@@ -208,18 +208,19 @@ class BaseSerialCommander(Configurable):
 
 
 def create_parallel_commander(cfg: Any, groups: Groups | None = None) -> Commander:
-    """Make the commander of ``cfg.policy.other.commander.type``.
+    """Make the commander of ``cfg.policy.other.commander.type``, of the experiment alone.
 
     Args:
         cfg: the whole experiment: an `ExperimentConfig`, a mapping of its settings, or the ``main``
             of what DI-engine's ``compile_config_parallel`` returns.
-        groups: that learn; None: new records.
+        groups: that learn, handed to its constructor, too; None: new records.
 
     Raises:
         UnknownTypeError: no commander has that type. ConfigError: a setting is wrong.
     """
     config = main_experiment(cfg)
-    commander: Commander = get_parallel_commander_cls(config.policy.other.commander)(config, groups)
+    cls = get_parallel_commander_cls(config.policy.other.commander)
+    commander: Commander = cls(config) if groups is None else cls(config, groups)
     return commander
 
 

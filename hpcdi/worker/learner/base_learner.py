@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import itertools
 import re
+import time
 from abc import abstractmethod
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -25,13 +26,14 @@ from hpcdi.policy.base import LearnMode
 from hpcdi.roles.context import WorkerContext
 from hpcdi.roles.learner.checkpointing import (
     BY_ITERATION,
+    FINAL,
     SUFFIXES,
     checkpoint_name,
     copied,
     set_policy,
 )
 from hpcdi.roles.learner.training import Batch, Log, NoLogError, Training
-from hpcdi.store.atomic import temporary_beside
+from hpcdi.store.atomic import written_aside
 from hpcdi.store.checkpoints import load_tensors, save_tensors
 from hpcdi.types import Array
 from hpcdi.utils.disk import advice
@@ -104,7 +106,8 @@ class BaseLearner(Configurable, Training):
         priority_info: ids and priorities of the last batch, as a replay buffer's `update` takes
             them; empty where the policy returned none; with several tasks one mapping a task.
         ckpt_name: name of checkpoints that are given none; None: by the iteration.
-        log_buffer: what the policy returned last, by kind: scalar, scalars (charts), histogram.
+        log_buffer: what the policy returned last, by kind: scalar, scalars (charts), histogram; and
+            the scalar ``train_time``, seconds since the iteration began.
         exp_name: name of the experiment.
         logger: what `info` and `debug` write to; lays out values as tables.
     """
@@ -161,6 +164,7 @@ class BaseLearner(Configurable, Training):
         self._loader: SampleLoader | None = None
         self._is_saving = False  # its hook calls `save_checkpoint` back
         self._is_finite = True  # all losses so far
+        self._began = time.perf_counter()  # the present iteration
         self._missing: int | None = None  # batches that `start` has still to take; None outside it
         if config.log_policy:
             self.register_hook(LogPolicyHook())
@@ -267,8 +271,14 @@ class BaseLearner(Configurable, Training):
         elif log.get("priority") is not None:
             batch.feedback(log["priority"])
 
+    def prepare(self, env_steps: int) -> None:
+        """See `Training.prepare`."""
+        self._began = time.perf_counter()
+        super().prepare(env_steps)
+
     def count(self, log: Log) -> None:
         """See `Training.count`; hooks read the log in `log_buffer`."""
+        log = {**log, "train_time": time.perf_counter() - self._began}
         self.log_buffer = _by_kind(log)
         super().count(log)
 
@@ -387,7 +397,8 @@ class BaseLearner(Configurable, Training):
 
         With ``ckpt_format: pth.tar`` there is a file beside the folder, e.g. ``ckpt_best.pth.tar``,
         as DI-engine writes it: the policy's state, ``last_iter`` and ``last_step``; and no folder
-        where the policy's weights are not name -> tensor.
+        where the policy's weights are not name -> tensor. Beside ``ckpt_final``, which the end of a
+        run writes, the file has the attribute's name, or else that of the iteration.
 
         Args:
             ckpt_name: its name; None: that of the attribute, or else by the iteration.
@@ -406,7 +417,8 @@ class BaseLearner(Configurable, Training):
         if not is_file or _are_tensors(self.policy.state_dict().get("model")):
             super().save_checkpoint(name)
         if self.rank == 0 and is_file:
-            self._save_as_file(checkpoint_name(name, self.train_iter))
+            file = self.ckpt_name if name == FINAL else name
+            self._save_as_file(checkpoint_name(file, self.train_iter))
 
     def load_checkpoint(
         self, path: Path, *, load_last_iter: bool | None = None, agent: int = 0
@@ -423,13 +435,11 @@ class BaseLearner(Configurable, Training):
         stem = f"{BY_ITERATION}{int(number[1])}" if number else name
         path = self.ckpt_dir / f"{stem}.pth.tar"
         counts = {"last_iter": self.train_iter, "last_step": self.env_steps}
-        aside = temporary_beside(path)
         try:
             self.ckpt_dir.mkdir(parents=True, exist_ok=True)
-            save_tensors(aside, copied({**self.policy.state_dict(), **counts}))
-            aside.replace(path)
+            with written_aside(path) as aside:
+                save_tensors(aside, copied({**self.policy.state_dict(), **counts}))
         except OSError as error:
-            aside.unlink(missing_ok=True)
             LOGGER.warning("%s could not be written: %s%s", path, error, advice(error))
 
     def _load_file(self, path: Path, *, is_whole: bool) -> None:

@@ -51,10 +51,11 @@ class LearnerHook(Hook, TrainingCallback):
         position: one of `POSITIONS`.
 
     Raises:
-        HookError: there is no such position.
+        HookError: there is no such position, or the priority is below 0.
         TypeError: the priority is no number.
     """
 
+    position: str
     positions: ClassVar[list[str]] = list(POSITIONS)
 
     def __init__(self, name: str, priority: float = 100, *, position: str, **kwargs: Any) -> None:
@@ -63,12 +64,9 @@ class LearnerHook(Hook, TrainingCallback):
             raise HookError(f"a hook's position is one of {POSITIONS}, not {position!r}")
         if isinstance(priority, bool) or not isinstance(priority, int | float):
             raise TypeError(f"a hook's priority is a number, not {priority!r}")
-        self._position = position
-
-    @property
-    def position(self) -> str:
-        """Position at which it is called."""
-        return self._position
+        if priority < 0:
+            raise HookError(f"a hook's priority is at least 0, not {priority!r}")
+        self.position = position
 
     def on_start(self, training: Training) -> None:
         """See `TrainingCallback.on_start`."""
@@ -87,7 +85,7 @@ class LearnerHook(Hook, TrainingCallback):
         self._act_at("after_iter", training)
 
     def _act_at(self, position: str, engine: Training) -> None:
-        if self._position == position:
+        if self.position == position:
             self(engine)
 
 
@@ -110,12 +108,17 @@ def add_learner_hook(hooks: Hooks, hook: LearnerHook) -> None:
 
 
 def merge_hooks(hooks1: Hooks, hooks2: Hooks) -> Hooks:
-    """Returns the hooks of both by priority; of equal priority, those of `hooks1` first."""
-    merged = no_hooks()
-    for position in POSITIONS:
-        both = [*hooks1.get(position, []), *hooks2.get(position, [])]
-        merged[position] = sorted(both, key=lambda hook: hook.priority)
-    return merged
+    """Returns the hooks of both by priority; of equal priority, those of `hooks1` first.
+
+    Raises:
+        HookError: they have different positions.
+    """
+    if hooks1.keys() != hooks2.keys():
+        raise HookError(f"hooks of {list(hooks1)} and of {list(hooks2)} have different positions")
+    return {
+        position: sorted([*hooks, *hooks2[position]], key=lambda hook: hook.priority)
+        for position, hooks in hooks1.items()
+    }
 
 
 def show_hooks(hooks: Hooks) -> None:
@@ -282,7 +285,10 @@ class LoadCkptHook(CallbackHook):
 
 
 class SaveCkptHook(CallbackHook):
-    """Writes checkpoints: every `freq` iterations, and ``ckpt_final`` after the run."""
+    """Writes checkpoints: every `freq` iterations, and ``ckpt_final`` after the run.
+
+    See `BaseLearner.save_checkpoint` for the names of DI-engine's files beside them.
+    """
 
     usual_name = "save_ckpt"
     positions: ClassVar[list[str]] = ["after_iter", "after_run"]

@@ -16,7 +16,7 @@ from hpcdi.types import Array
 from hpcdi.utils.log import LOGGER
 from hpcdi.worker.dict_envs import to_arrays
 from hpcdi.worker.replay_buffer.base_buffer import RingBuffer, Sample
-from hpcdi.worker.replay_buffer.items import ItemStore, check_dicts
+from hpcdi.worker.replay_buffer.items import ItemStore, check_dicts, without
 from hpcdi.worker.replay_buffer.ring import ObjectStore, Ring
 from hpcdi.worker.replay_buffer.state import BufferState
 from hpcdi.worker.staleness import oldest_kept
@@ -223,11 +223,6 @@ class AdvancedReplayBuffer(RingBuffer):
         return self._ring.first
 
     @property
-    def push_count(self) -> int:
-        """Items that were pushed."""
-        return super().push_count
-
-    @property
     def alpha(self) -> float:
         """Exponent of the priorities: 0 draws uniformly. Settable; it counts for all items."""
         return self._index.alpha
@@ -272,7 +267,7 @@ class AdvancedReplayBuffer(RingBuffer):
         plain: list[Mapping[str, Any]] = []
         for item in items:  # another one in the place of one that was dropped, which goes below
             kept = plain[-1:] if item is None else [item]
-            plain += [{key: one for key, one in one.items() if key not in marks} for one in kept]
+            plain += [without(one, *marks) for one in kept]
         super()._adopt(plain, state)
         if "use_count" in state and plain:
             tail = int(state.get("tail", 0))
@@ -388,11 +383,9 @@ def _priorities_of(items: Sequence[Mapping[str, Any]], largest: float) -> Array:
     return priorities
 
 
-def _without_priority(item: Mapping[str, Any]) -> Mapping[str, Any]:
+def _without_priority(item: Mapping[str, Any]) -> Any:
     """Returns an item, or columns, without priorities: the index keeps those, not all have any."""
-    if "priority" not in item:
-        return item
-    return {name: value for name, value in item.items() if name != "priority"}
+    return without(item, "priority") if "priority" in item else item
 
 
 def _numbers(values: Any, name: str = "priority") -> Array:

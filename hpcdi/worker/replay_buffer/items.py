@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import sys
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from enum import Enum
@@ -70,8 +71,8 @@ class ItemStore(RowStore):
 
     @staticmethod
     def fits(tree: Any) -> bool:
-        """True for items that can be held: mappings whose leaves are numbers or arrays of them."""
-        return isinstance(tree, Mapping) and is_columnar(tree)
+        """True for items that can be held: dicts whose leaves are numbers or arrays of them."""
+        return type(tree) is dict and is_columnar(tree)
 
     def put_one(self, item: Any, slot: int) -> bool:
         """Put an item into a slot, if it is plainly like the first one; else returns False."""
@@ -295,11 +296,12 @@ def arrays_of(columns: Mapping[str, Any]) -> Columns:
 
 
 def is_columnar(tree: Any) -> bool:
-    """True for a number, an array or a tensor of numbers, and a mapping of names to such.
+    """True for a number, an array or a tensor of numbers, and a dict of names to such.
 
-    Only for what a column returns unchanged: lists, tuples and other containers are none.
+    Only for what a column returns unchanged: lists, tuples, dicts of other classes (EasyDict) and
+    other containers are none.
     """
-    if isinstance(tree, Mapping):
+    if type(tree) is dict:
         are_names = all(isinstance(key, str) for key in tree)
         return bool(tree) and are_names and all(is_columnar(value) for value in tree.values())
     is_plain = type(tree) in _PLAIN or isinstance(tree, np.generic)
@@ -339,6 +341,15 @@ def _check_range(name: str, column: Array, dtype: np.dtype[Any]) -> None:
         low, high, ends = int(column.min()), int(column.max()), np.iinfo(dtype)
     if low < ends.min or high > ends.max:
         raise BufferContractError(f"{name!r} is {low} to {high}, more than {dtype} holds")
+
+
+def without(item: Mapping[str, Any], *names: str) -> Any:
+    """Returns a copy of an item, without some of its keys; a dict stays one of its class."""
+    kept: Any = copy.copy(item) if isinstance(item, dict) else dict(item)
+    for name in names:
+        if name in kept:  # older EasyDicts raise an AttributeError in spite of a default
+            kept.pop(name)
+    return kept
 
 
 def check_dicts(items: Iterable[object]) -> None:

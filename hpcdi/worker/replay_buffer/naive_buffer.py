@@ -270,8 +270,10 @@ class SequenceReplayBuffer(NaiveReplayBuffer):
             replace: a sequence may be drawn more than once.
 
         Raises:
-            BufferContractError: `batch` or `sequence` is below 1, or the range has steps.
+            BufferContractError: `batch` is below 0 or `sequence` below 1, or the range has steps.
         """
+        if batch == 0:
+            return []
         with self._lock:
             ids = self._draw_sequences(batch, sequence, sample_range, replace)
             if ids is None or self._ring.store is None:

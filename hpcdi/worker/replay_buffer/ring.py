@@ -12,7 +12,7 @@ from hpcdi.errors import BufferContractError
 from hpcdi.replay.index import Slots
 from hpcdi.store.memory import Span, slots_of
 from hpcdi.types import Array
-from hpcdi.worker.replay_buffer.items import ItemStore
+from hpcdi.worker.replay_buffer.items import ItemStore, without
 
 
 class Ring(Slots):
@@ -288,4 +288,4 @@ class UsedData:
 
 
 def _shallow(item: Any) -> Any:
-    return dict(item) if isinstance(item, Mapping) else item
+    return without(item) if isinstance(item, Mapping) else item

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, ClassVar
@@ -73,8 +74,9 @@ class BaseCommCollector(ABC):
 
         Args:
             metadata: of a sample ``data_id`` (the path of its step data), ``unroll_split_begin``
-                (its number there), ``unroll_len, policy_iter, env_id, priority``; of the end
-                ``collector_done``; of both ``cur_episode, cur_sample, cur_step``, numbers so far.
+                (its number there), ``unroll_len, policy_iter, env_id, priority, get_data_time`` and
+                ``compressor``, which is "none"; of the end ``collector_done, get_info_time``; of
+                both ``eval_flag`` and ``cur_episode, cur_sample, cur_step``, numbers so far.
         """
 
     @abstractmethod
@@ -120,9 +122,8 @@ class BaseCommCollector(ABC):
             problems = [Problem(name, "is required") for name in missing]
             raise ConfigError(problems, "the collector's task")
         port = DictPort(str(cfg.get("policy_update_path", "")))
-        collector = create_parallel_collector(
-            {"type": "zergling", **cfg, "policy": policy, "make_policy": _of_dicts}, port
-        )
+        settings = {"type": "zergling", **cfg, "policy": policy, "make_policy": _of_dicts}
+        collector = create_parallel_collector(ConfigDict(settings), port)
         for name in self._SENT:
             setattr(collector, name, getattr(self, name))
         port.collector = collector
@@ -211,7 +212,7 @@ class DictPort(CollectorPort):
         if collector.evaluates:
             self._counts |= {"cur_episode": task.episodes, "cur_step": task.env_steps}
         done = {"collector_done": True, "eval_flag": collector.evaluates}
-        self.collector.send_metadata({**done, **self._counts})
+        self.collector.send_metadata({**done, "get_info_time": time.time(), **self._counts})
 
     def _announce(
         self, data_id: str, place: int, item: Array, trajectory: Sequence[Mapping[str, Any]]
@@ -223,6 +224,8 @@ class DictPort(CollectorPort):
                 "unroll_len": 1,
                 "env_id": int(item["env_id"]),
                 "policy_iter": int(item["policy_version"]),
+                "compressor": "none",
+                "get_data_time": time.time(),
                 "priority": float(trajectory[place].get("priority", 1.0)),
                 "eval_flag": False,
                 "collector_done": False,

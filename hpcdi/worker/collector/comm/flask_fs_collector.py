@@ -37,7 +37,7 @@ class CollectorSlave(Slave):
     def _process_task(self, task: Mapping[str, Any]) -> dict[str, Any]:
         """Do task ``resource, collector_start_task, collector_data_task, collector_close_task``.
 
-        Data name the task and its buffer.
+        Data name the task and its buffer, a result the task.
 
         Raises:
             TaskFail: the task is of another name.
@@ -53,7 +53,8 @@ class CollectorSlave(Slave):
             data = call["deal_with_collector_data"]()
             return {**self._names(), **data} if data else {}
         if name == "collector_close_task":
-            return dict(call["deal_with_collector_close"]())
+            result = dict(call["deal_with_collector_close"]())
+            return {**result, "task_id": self._task_info["task_id"]} if result else {}
         raise self._unknown(task, "collector")
 
 

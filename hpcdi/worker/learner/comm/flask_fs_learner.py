@@ -187,7 +187,7 @@ class FlaskFileSystemLearner(BaseCommLearner, Closing):
             if metas is not None:
                 self._info = {}
                 folder, load = self._path_data, self.load_data_fn
-                return [partial(load, folder / meta["data_id"], meta) for meta in metas]
+                return [partial(load, folder / meta["data_id"], meta, _unchanged) for meta in metas]
         return None
 
     def send_policy(self, state_dict: Mapping[str, Any]) -> None:
@@ -266,6 +266,11 @@ def _taken(messages: queue.SimpleQueue[Any]) -> Any:
     with contextlib.suppress(queue.Empty):
         return messages.get(timeout=_LOOK_S)
     return None
+
+
+def _unchanged(read: Any) -> Any:
+    """The decompressor of files that are not compressed: a subclass may call it."""
+    return read
 
 
 def _holds_samples(path: Path) -> bool:
