@@ -211,7 +211,8 @@ class EnvConfig(ComponentConfig):
             if not numbers or not all(isinstance(each, float | int) for each in numbers):
                 yield Problem(f"origin.{name}", "is a number, or one for each component, in a list")
         for name in self.keep_infos:
-            if not name or name[0] in "/." or name[-1] == "/":
+            parts = name.split("/")
+            if name.startswith(".") or "." in parts or not all(parts):
                 yield Problem("keep_infos", f"{name!r} is no name of a number in infos")
             if any(other.startswith(f"{name}/") for other in self.keep_infos):
                 yield Problem("keep_infos", f"{name!r} holds others of these, and is no number")

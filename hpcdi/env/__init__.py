@@ -9,7 +9,7 @@ Owns::
     in_process    back-end: single environments; those of this process
     child_process the same in child processes: time-outs, restarts
     numbering     numbers of environments, for ports, folders and licences
-    process_state what environments share with their process: signals, generators
+    process_state what environments share with their process: signals, torch's modes, generators
     vector        back-end: one vector environment (gymnasium's own kinds, EnvPool)
     mpi           environments that are MPI programs: groups of ranks (guide: `MPI.md`)
     team          several players as one row

@@ -26,6 +26,7 @@ from typing import Any
 
 from hpcdi.env.base import EnvFailure, EnvFn
 from hpcdi.env.in_process import Command, LocalWorker, SharedArrays
+from hpcdi.env.process_state import SENT_TO_ALL
 from hpcdi.errors import EnvError
 from hpcdi.utils.python import SAFE_PATH_VARIABLE
 
@@ -41,16 +42,13 @@ OPEN_FILES = 3
 _EXIT_S = 1.0  # for a process whose pipe has closed to exit
 
 
-_UNHEARD = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
-
-
 def _ignore(_number: int, _frame: FrameType | None) -> None:
     """Not SIG_IGN, which a program that the environment starts would have, too."""
 
 
 def _hear() -> None:
     """In a process that the environment forks: it ends when the environment terminates it."""
-    for number in _UNHEARD:
+    for number in SENT_TO_ALL:
         if signal.getsignal(number) is _ignore:
             signal.signal(number, signal.SIG_DFL)
 
@@ -58,7 +56,7 @@ def _hear() -> None:
 def child_main(connection: Connection, make: EnvFn, is_battle: bool) -> None:
     """Do commands until the parent closes the environment or is gone."""
     _die_with_parent()
-    for number in _UNHEARD:
+    for number in SENT_TO_ALL:
         signal.signal(number, _ignore)
         signal.siginterrupt(number, False)
     os.register_at_fork(after_in_child=_hear)

@@ -67,13 +67,13 @@ def leaves_of(root: str, space: object, path: Path = ()) -> Iterator[tuple[Leaf,
         path: keys that lead to it.
 
     Raises:
-        EnvError: a part of it is no array of numbers, or its key contains '/'.
+        EnvError: a part of it is no array of numbers, or its key is no name in a file.
     """
     children = children_of(space)
     if children is not None:
         for key, child in children:
-            if "/" in str(key) or not str(key):
-                wrong = "contains '/'" if str(key) else "is empty"
+            wrong = "contains '/'" if "/" in str(key) else ""
+            if wrong := {"": "is empty", ".": "is a dot"}.get(str(key), wrong):
                 raise EnvError(f"a key of a Dict space {wrong}: {key!r}; rename it")
             yield from leaves_of(root, child, (*path, key))
         return
@@ -592,6 +592,8 @@ class Space:
     def value(self, columns: Columns, at: At, *, from_zero: bool = False) -> Any:
         """Returns what the environment takes, or has returned: copies of its row, or of all.
 
+        A mask of legal actions is flat, as it is in its column.
+
         Args:
             columns: of this space, and perhaps others.
             at: the row; `...`: all.
@@ -600,11 +602,10 @@ class Space:
         if self._only is not None:
             return self._only.value(columns[self._only.name], at, from_zero)
 
-        def leaf_at(path: Path) -> Any:
-            field = self._by_path[path]
-            return field.value(columns[field.name], at, from_zero)
-
-        return _built(self._space, (), leaf_at)
+        return _built(
+            self._space, (), self._by_path,
+            lambda field: field.value(columns[field.name], at, from_zero),
+        )  # fmt: skip
 
     def out_of(self, columns: Columns, row: int) -> Callable[[], Any]:
         """Returns what does `value` of a row, again and again."""
@@ -627,13 +628,13 @@ class Space:
         if not self._has_starts:
             return value
 
-        def leaf_at(path: Path) -> Any:
-            field, part = self._by_path[path], pick(value, path)
+        def moved(field: Field) -> Any:
+            part = pick(value, field.path)
             if field.start is None:
                 return part
             return (part + sign * field.start).astype(getattr(part, "dtype", field.dtype))
 
-        return _built(self._space, (), leaf_at)
+        return _built(self._space, (), self._by_path, moved)
 
 
 class Results:
@@ -958,12 +959,14 @@ def _squeezed(shape: tuple[int, ...]) -> tuple[int, ...]:
     return tuple(size for size in shape if size != 1)
 
 
-def _built(space: object, path: Path, leaf_at: Callable[[Path], Any]) -> Any:
-    """Returns a value of a space from its leaves."""
-    children = children_of(space)
-    if children is None:
-        return leaf_at(path)
-    built = {key: _built(child, (*path, key), leaf_at) for key, child in children}
+def _built(
+    space: object, path: Path, fields: Mapping[Path, Field], part_of: Callable[[Field], Any]
+) -> Any:
+    """Returns a value of a space from the parts of its fields, of which a mask is one."""
+    if path in fields:
+        return part_of(fields[path])
+    children = children_of(space) or ()
+    built = {key: _built(child, (*path, key), fields, part_of) for key, child in children}
     return tuple(built.values()) if isinstance(space, of_gymnasium.Tuple) else built
 
 

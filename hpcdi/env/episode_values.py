@@ -2,23 +2,28 @@
 
 from __future__ import annotations
 
-import dataclasses
+import contextlib
 from typing import Any
 
 import gymnasium
 
 from hpcdi.config.env import EnvConfig, GymnasiumConfig
 from hpcdi.env.contract import Space, split_mask
+from hpcdi.env.gymnasium import spec_of
 from hpcdi.env.probe import look_at
 from hpcdi.types import Columns
 
 
 def registered_spec(cfg: EnvConfig) -> Any:
-    """Returns gymnasium's spec of an environment; None: it is not one of gymnasium's as it is."""
+    """Returns gymnasium's spec of an environment; None: that cannot make it as it is."""
     if not isinstance(cfg, GymnasiumConfig) or cfg.wrappers or ":" in cfg.env_id:
         return None
-    spec = gymnasium.spec(cfg.env_id)
-    return dataclasses.replace(spec, kwargs={**spec.kwargs, **cfg.kwargs})
+    with contextlib.suppress(Exception):  # of vectors alone, or arguments that no text can say
+        spec = spec_of(cfg)
+        spec.to_json()
+        gymnasium.make(spec).close()
+        return spec
+    return None
 
 
 class EpisodeValues:

@@ -160,6 +160,16 @@ def _called(cfg: GymnasiumConfig) -> tuple[EnvSpec | str, dict[str, Any]]:
     return spec, kwargs
 
 
+def spec_of(cfg: GymnasiumConfig) -> EnvSpec:
+    """Returns the specification by which gymnasium makes the same environment without arguments."""
+    found, kwargs = _called(cfg)
+    spec = gymnasium.spec(found) if isinstance(found, str) else found
+    limit = kwargs.pop(_LIMIT, None) or spec.max_episode_steps
+    return dataclasses.replace(
+        spec, kwargs={**spec.kwargs, **kwargs}, max_episode_steps=None if limit == -1 else limit
+    )
+
+
 def _has_argument(make: Any, name: str) -> bool:
     """Returns whether what makes an environment has an argument of this name."""
     if isinstance(make, partial) and make.func is made_by:

@@ -491,7 +491,7 @@ def close_or_warn(env: object) -> None:
 
 
 def call_method(env: object, name: str, args: tuple[Any, ...]) -> tuple[bool, Any]:
-    """Call a method of an environment, looking through wrappers.
+    """Call a method of an environment, looking through wrappers; it may change arrays it is given.
 
     Returns:
         Whether the environment has the method, and what that returned.
@@ -500,7 +500,7 @@ def call_method(env: object, name: str, args: tuple[Any, ...]) -> tuple[bool, An
     if method is None:
         return False, None
     try:
-        said = method(*args)
+        said = method(*(each.copy() if isinstance(each, np.ndarray) else each for each in args))
         return True, rewarded(env, said) if name == "compute_reward" else said
     except NotImplementedError:  # gymnasium.Env names methods that an environment has not
         return False, None

@@ -38,6 +38,7 @@ from hpcdi.env.base import (
     EpisodeStart,
 )
 from hpcdi.env.contract import Space, beyond, coarse_from, read_spaces
+from hpcdi.env.process_state import TorchOfEnvironments
 from hpcdi.env.renewal import Renewal
 from hpcdi.env.seeds import SeedStreams
 from hpcdi.errors import EnvError, EnvValueError
@@ -477,7 +478,8 @@ class EnvManager(Closing):
         backend, turns, episodes, began = self._backend, self._turns, self._episodes, self.ready
         turns.begin(began)
         goes_on, seeds, following = self._goes_on(), self._row_seeds, self.seeds.following()
-        step = backend.step(action, began, following, goes_on)
+        with TorchOfEnvironments():
+            step = backend.step(action, began, following, goes_on)
         if step.ends:
             follow = [env for env in step.ends if goes_on[env]]
             if self._row_seeds is not None:
@@ -626,7 +628,8 @@ class EnvManager(Closing):
         """
         self._check_running()
         try:
-            drawn = self._backend.render()
+            with TorchOfEnvironments():
+                drawn = self._backend.render()
         except EnvFailure as failure:
             raise EnvError(
                 f"render() of an environment failed: {_with_detail(failure)}"
@@ -648,7 +651,8 @@ class EnvManager(Closing):
         """
         self._check_running()
         try:
-            return self._backend.call(env, name, args)
+            with TorchOfEnvironments():
+                return self._backend.call(env, name, args)
         except EnvFailure as failure:
             message = f"{name}() of environment {env} failed: {_with_detail(failure)}"
             raise EnvError(message) from failure
@@ -674,7 +678,8 @@ class EnvManager(Closing):
 
     def _failures_at_start(self, starts: Mapping[int, EpisodeStart]) -> dict[int, EnvFailure]:
         """Have environments begin an episode; returns those that failed."""
-        failed = self._backend.start(starts)
+        with TorchOfEnvironments():
+            failed = self._backend.start(starts)
         self._note_seeds({env: start for env, start in starts.items() if env not in failed})
         self._renewal.made(env for env, start in starts.items() if not start.exists)
         if len(failed) == len(starts):

@@ -185,6 +185,8 @@ class BattleEnv(abc.ABC):
             self.deals = int(deals)
         self._returns = np.zeros(self.agents)
         self._last: dict[str, Any] = {}  # observation of each player when it last had one
+        # of each player: one that has dropped out is not reported any more
+        self._ends: dict[str, dict[str, bool]] = {}
 
     def _add_masks(self) -> None:
         """Say in the spaces that infos have masks of legal actions, which a reset tells."""
@@ -207,6 +209,7 @@ class BattleEnv(abc.ABC):
         """Begin an episode; returns the observation of each player that is to act."""
         self._returns[:] = 0.0
         self._last.clear()
+        self._ends = {name: {"terminated": False, "truncated": False} for name in self.names}
         return self._begin(seed)
 
     def step(self, actions: Sequence[Any]) -> BattleStep:
@@ -218,6 +221,8 @@ class BattleEnv(abc.ABC):
         rewards = np.zeros(self.agents, dtype=np.float32)
         infos: list[dict[str, Any]] = [{} for _ in self.names]
         observations, done = self._play(actions, rewards, infos)
+        for info, end in zip(infos, self._ends.values(), strict=True):
+            info.update(end)
         self._returns += rewards
         if done:
             observations = [self._last.get(name) for name in self.names]
@@ -242,6 +247,14 @@ class BattleEnv(abc.ABC):
         self, actions: Sequence[Any], rewards: Array, infos: list[dict[str, Any]]
     ) -> tuple[Joint, bool]:
         """One step; fills in rewards and infos; returns observations, and whether it is over."""
+
+    def _note_end(self, name: str, terminated: object, truncated: object) -> bool:
+        """Keep how a player ends; returns whether it does."""
+        of_player = f"of player {self.names.index(name)} ({name})"
+        given = {"terminated": terminated, "truncated": truncated}
+        said = {key: truth_of(value, f"{key} {of_player}") for key, value in given.items()}
+        self._ends[name] |= {key: True for key, is_so in said.items() if is_so}
+        return any(said.values())
 
     def _check(self, actions: Sequence[Any], actors: set[str]) -> None:
         if len(actions) != self.agents:
@@ -286,7 +299,6 @@ class ParallelBattle(BattleEnv):
 
     def _begin(self, seed: int | None) -> Joint:
         observations, infos = parts_of_reset(self._env.reset(seed=seed))
-        self._ends = {name: {"terminated": False, "truncated": False} for name in self.names}
         self._playing = list(self._env.agents)
         return self._joint(self._see(observations, infos))
 
@@ -303,12 +315,9 @@ class ParallelBattle(BattleEnv):
         over = set[str]()
         for i, name in enumerate(self.names):
             rewards[i] = number_of(paid.get(name, 0.0), f"reward of player {i} ({name})")
-            end = self._ends[name]  # one that has dropped out is not reported any more
-            for key, of_all in zip(end, ends, strict=True):
-                if truth_of(of_all.get(name, False), f"{key} of player {i} ({name})"):
-                    end[key] = True
-                    over.add(name)
-            infos[i].update(given_infos.get(name) or {}, **end)
+            if self._note_end(name, *(of_all.get(name, False) for of_all in ends)):
+                over.add(name)
+            infos[i].update(given_infos.get(name) or {})
         # some leave those in `agents` that have ended; one that comes back is observed
         ended = {name for name, end in self._ends.items() if any(end.values())}
         gone = over | (ended - {*observations})
@@ -368,13 +377,10 @@ class TurnBattle(BattleEnv):
         env = self._env
         for i, name in enumerate(self.names):
             if name in env.agents:
-                of_player = f"of player {i} ({name})"
-                rewards[i] += number_of(env.rewards.get(name, 0.0), f"reward {of_player}")
-                infos[i].update(
-                    env.infos.get(name) or {},
-                    terminated=truth_of(env.terminations[name], f"terminated {of_player}"),
-                    truncated=truth_of(env.truncations[name], f"truncated {of_player}"),
-                )
+                reward = env.rewards.get(name, 0.0)
+                rewards[i] += number_of(reward, f"reward of player {i} ({name})")
+                self._note_end(name, env.terminations[name], env.truncations[name])
+                infos[i].update(env.infos.get(name) or {})
 
     def _observe(self, name: str) -> Any:
         env = self._env

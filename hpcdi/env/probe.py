@@ -22,7 +22,7 @@ from hpcdi.env.gymnasium import failed_in_making, place_within, refuse_spaces
 from hpcdi.env.in_process import close_or_warn
 from hpcdi.env.old_gym import as_gymnasium
 from hpcdi.env.pettingzoo import space_of_players, teams_of
-from hpcdi.env.process_state import SignalGuard, same_folder
+from hpcdi.env.process_state import SignalGuard, TorchOfEnvironments, same_folder
 from hpcdi.env.scheduled import owner_of
 from hpcdi.errors import ConfigError, EnvError, EnvValueError, HpcdiError, Problem
 from hpcdi.types import Spaces
@@ -71,7 +71,7 @@ def look_at(cfg: EnvConfig, *, trains: bool = False, seed: int | None = None) ->
             not go with it.
     """
     env_cls = get_env_cls(cfg)
-    with SignalGuard(), contextlib.ExitStack() as first:
+    with SignalGuard(), TorchOfEnvironments(), contextlib.ExitStack() as first:
         env = first.enter_context(_opened(partial(env_cls.probe, cfg), cfg.title))
         seen = _seen(env, cfg, seed)
         if trains:

@@ -1,4 +1,4 @@
-"""What environments share with their process: signal handlers, the present folder, generators.
+"""What environments share with their process: signal handlers, torch's modes, folder, generators.
 
 Simulators take signals when they are made or reset (rospy, Java, CoppeliaSim), by Python or in C,
 after which a run would not hear a batch system's. SIGALRM and timers are theirs: nothing here needs
@@ -15,7 +15,7 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from types import TracebackType
 from typing import Any
 
@@ -27,6 +27,8 @@ _GUARDED = (
     signal.SIGHUP, signal.SIGINT, signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2, signal.SIGTERM,
     signal.SIGCONT, signal.SIGXCPU,
 )  # fmt: skip
+SENT_TO_ALL = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
+"""What launchers, batch systems and people send to all processes of a job at once."""
 _ALWAYS = 10  # times; then once in a while, unless one was taken
 _EVERY_S = 1.0
 _ACTION_BYTES = 256  # C's struct sigaction has fewer
@@ -103,6 +105,55 @@ def same_folder() -> Iterator[None]:
     finally:
         os.fchdir(folder)
         os.close(folder)
+
+
+_TORCH_OF_ENVS: dict[str, Any] = {}
+"""Modes of torch that environments of this process have set otherwise than the run has them."""
+_MODES = ("grad_enabled", "default_dtype", "num_threads")
+
+
+class TorchOfEnvironments:
+    """``with``: in it torch's modes are as environments have set them, afterwards as before.
+
+    Gradients, the dtype of new tensors and threads: a process has one of each, as has a library
+    that sets one when it is imported, and an environment may need it in every step. Within another
+    one, of an environment that steps environments itself, it does nothing.
+    """
+
+    _is_within = False
+
+    def __enter__(self) -> None:
+        self._is_inner, TorchOfEnvironments._is_within = TorchOfEnvironments._is_within, True
+        self._before = _modes_of_torch()
+        if _TORCH_OF_ENVS and not self._is_inner:
+            _set_modes_of_torch(_TORCH_OF_ENVS)
+
+    def __exit__(self, *_error: object) -> None:
+        if self._is_inner:
+            return
+        TorchOfEnvironments._is_within = False
+        theirs, before = _modes_of_torch(), self._before
+        if theirs and not before:  # imported within; how many threads there were is not known
+            before = (True, sys.modules["torch"].float32, theirs[-1])
+        _TORCH_OF_ENVS.clear()
+        if theirs != before:
+            both = zip(_MODES, theirs, before, strict=True)
+            changed = {name: modes for name, *modes in both if modes[0] != modes[1]}
+            _TORCH_OF_ENVS.update({name: own for name, (own, _) in changed.items()})
+            _set_modes_of_torch({name: ours for name, (_, ours) in changed.items()})
+
+
+def _modes_of_torch() -> tuple[Any, ...]:
+    """`_MODES`; empty where torch is not imported."""
+    torch = sys.modules.get("torch")
+    if torch is None:
+        return ()
+    return torch.is_grad_enabled(), torch.get_default_dtype(), torch.get_num_threads()
+
+
+def _set_modes_of_torch(modes: Mapping[str, Any]) -> None:
+    for name, value in modes.items():
+        getattr(sys.modules["torch"], f"set_{name}")(value)
 
 
 def seed_libraries(seed: int, *, with_torch: bool) -> None:

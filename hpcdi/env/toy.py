@@ -29,8 +29,6 @@ class CountEnv(gymnasium.Env[Array, np.int64]):
         exit_at: end the process in this step of its life; 0: never.
     """
 
-    metadata = {"render_modes": []}  # noqa: RUF012 (gymnasium's own way)
-
     def __init__(
         self, length: int = 5, fail_at: int = 0, hang_at: int = 0, exit_at: int = 0
     ) -> None:
@@ -75,8 +73,6 @@ class MemoryLenEnv(gymnasium.Env[Array, np.int64]):
         length: steps between the first and the last one.
     """
 
-    metadata = {"render_modes": []}  # noqa: RUF012 (gymnasium's own way)
-
     def __init__(self, length: int = 30) -> None:
         self.observation_space = gymnasium.spaces.Box(-1, 1, (2,), np.float32)
         self.action_space = gymnasium.spaces.Discrete(2)
@@ -112,8 +108,6 @@ class BitFlipEnv(gymnasium.Env[dict[str, Array], np.int64]):
     Args:
         bits: n.
     """
-
-    metadata = {"render_modes": []}  # noqa: RUF012 (gymnasium's own way)
 
     def __init__(self, bits: int = 15) -> None:
         names = ("observation", "achieved_goal", "desired_goal")
@@ -167,8 +161,6 @@ class ReachEnv(gymnasium.Env[dict[str, Array], Array]):
         dimensions: of the cube.
     """
 
-    metadata = {"render_modes": []}  # noqa: RUF012 (gymnasium's own way)
-
     def __init__(self, dimensions: int = 6) -> None:
         box = gymnasium.spaces.Box(-1, 1, (dimensions,), np.float32)
         names = ("observation", "achieved_goal", "desired_goal")
@@ -220,8 +212,6 @@ class DeepSeaEnv(gymnasium.Env[Array, np.int64]):
         size: rows, columns, and steps of an episode.
     """
 
-    metadata = {"render_modes": []}  # noqa: RUF012 (gymnasium's own way)
-
     def __init__(self, size: int = 20) -> None:
         self.observation_space = gymnasium.spaces.Box(0, 1, (size * size,), np.float32)
         self.action_space = gymnasium.spaces.Discrete(2)
@@ -260,8 +250,6 @@ class LockEnv(gymnasium.Env[np.int64, np.int64]):
     Args:
         turns: of the lock.
     """
-
-    metadata = {"render_modes": []}  # noqa: RUF012 (gymnasium's own way)
 
     def __init__(self, turns: int = 12) -> None:
         self.observation_space: Any = gymnasium.spaces.Discrete(turns)

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from types import MappingProxyType
 from typing import Any
 
@@ -26,6 +27,7 @@ from hpcdi.env.base import BackendStep, EnvFacts, EnvFailure, EpisodeStart
 from hpcdi.env.contract import (
     Origin,
     Space,
+    as_numbers,
     described,
     number_in,
     numbers_in,
@@ -357,19 +359,39 @@ def _final_info(info: Mapping[str, Any], ended: Array) -> Any:
 def _infos(info: Any, envs: Array) -> dict[int, dict[str, Any]]:
     """Returns a vector environment's info as one dict for each environment of the mask `envs`."""
     numbers: list[int] = envs.nonzero()[0].tolist()
-    return {env: _info_of(info, env) for env in numbers}
+    return {env: _info_of(info, env, len(envs)) for env in numbers}
 
 
-def _info_of(info: Any, env: int) -> dict[str, Any]:
-    """Returns one environment's part of a vector environment's info, or of a mapping in it."""
+def _info_of(info: Any, env: int, env_num: int) -> dict[str, Any]:
+    """Returns one environment's part of a vector environment's info, or of a mapping in it.
+
+    Where a mask ``_name`` is missing, numbers are of all environments; what else there is, of none.
+    """
     if not isinstance(info, Mapping):
         return dict(info[env] or {})
-    named = [name for name in info if f"_{name}" in info and not name.startswith("final_")]
-    return {
-        name: _info_of(info[name], env) if isinstance(info[name], Mapping) else info[name][env]
-        for name in named
-        if info[f"_{name}"][env]
-    }
+    found: dict[str, Any] = {}
+    for name, value in info.items():
+        text = str(name)
+        if text.startswith("final_") or (text.startswith("_") and text[1:] in info):
+            continue
+        mask = info.get(f"_{name}")
+        if mask is not None and not mask[env]:
+            continue
+        if isinstance(value, Mapping):
+            found[name] = _info_of(value, env, env_num)
+        elif mask is not None:
+            found[name] = value[env]
+        elif (numbers := _numbers_of_each(value, env_num)) is not None:
+            found[name] = numbers[env]
+    return found
+
+
+def _numbers_of_each(value: object, env_num: int) -> Array | None:
+    """Returns numbers, of which each environment has one or several; None: it is something else."""
+    with suppress(ValueError):
+        numbers = as_numbers(value)
+        return numbers if numbers.shape[:1] == (env_num,) else None
+    return None
 
 
 def _numbers(info: Any, name: str, env_num: int) -> Array:
@@ -380,8 +402,7 @@ def _numbers(info: Any, name: str, env_num: int) -> Array:
     first, _, below = name.partition("/")
     if name not in info and below and isinstance(info.get(first), Mapping):
         return _numbers(info[first], below, env_num)
-    values = np.asarray(info.get(name))
-    if len(values.shape) and len(values) == env_num and values.dtype.kind in "biuf":
+    if (values := _numbers_of_each(info.get(name), env_num)) is not None:
         there = np.asarray(info.get(f"_{name}", np.ones(env_num, bool)), bool)
         column[there] = values.reshape(env_num, -1)[there, 0]
     return column

@@ -26,6 +26,7 @@ from hpcdi.env.contract import (
     number_of,
     parts_of_reset,
     parts_of_step,
+    split_mask,
     truth_of,
 )
 from hpcdi.env.process_state import seed_libraries
@@ -37,14 +38,18 @@ Wrap = Callable[..., Any]
 _PROCESS = os.getpid()  # that has imported this module; a forked one has another number
 
 
+def _box_of(space: Any, changed: Callable[[Array], Array]) -> spaces.Box:
+    """Returns a Box whose bounds are changed as the values are."""
+    low, high = (changed(bound) for bound in (space.low, space.high))
+    return spaces.Box(low, high, dtype=space.dtype)
+
+
 class ChannelsFirst(gymnasium.ObservationWrapper[Array, Any, Array]):
     """Images [height, width, channels] as [channels, height, width], which convolutions take."""
 
     def __init__(self, env: gymnasium.Env[Array, Any]) -> None:
         super().__init__(env)
-        space: Any = env.observation_space
-        low, high = (self.observation(bound) for bound in (space.low, space.high))
-        self.observation_space = gymnasium.spaces.Box(low, high, dtype=space.dtype)
+        self.observation_space = _box_of(env.observation_space, self.observation)
 
     def observation(self, observation: Array) -> Array:
         """The last axis comes first."""
@@ -62,9 +67,7 @@ class Components(gymnasium.ObservationWrapper[Array, Any, Array]):
     def __init__(self, env: gymnasium.Env[Array, Any], keep: Sequence[int]) -> None:
         super().__init__(env)
         self._keep = list(keep)
-        space: Any = env.observation_space
-        low, high = (self.observation(bound) for bound in (space.low, space.high))
-        self.observation_space = gymnasium.spaces.Box(low, high, dtype=space.dtype)
+        self.observation_space = _box_of(env.observation_space, self.observation)
 
     def observation(self, observation: Array) -> Array:
         """The components that are kept."""
@@ -247,6 +250,7 @@ class Checked(gymnasium.Wrapper[Any, Any, Any, Any]):
         seen = Space.of_observations(env.observation_space, as_is=True)
         row = seen.zeros(1)
         self._put, self._value = seen.into(row, 0), seen.out_of(row, 0)
+        self._mask = split_mask(env.observation_space)[1]
         self._made_in = _PROCESS
 
     def reset(
@@ -268,7 +272,10 @@ class Checked(gymnasium.Wrapper[Any, Any, Any, Any]):
 
     def _checked(self, observation: object) -> Any:
         self._put(observation)
-        return self._value()
+        value = self._value()
+        if self._mask is not None:  # it is flat there
+            value[ACTION_MASK] = spaces.unflatten(self._mask, value[ACTION_MASK])
+        return value
 
 
 def _mapping(info: object) -> Any:

@@ -11,7 +11,7 @@ import gymnasium
 import numpy as np
 import pytest
 
-from fakes.env_managers import running
+from fakes.env_managers import running, vector_manager
 from fakes.serial_runs import LIMIT, config_of, serial_run, train
 from fakes.spaces import simple_spaces
 from hpcdi.data import read_episodes
@@ -255,6 +255,43 @@ def test_rewards_of_copies_are_those_of_the_wrapped_environment() -> None:
     with running("pool", [lambda: Scaled(BitFlipEnv(3))]) as envs:
         _, said = envs.call(0, "compute_reward", *goals, {})
     assert np.asarray(said) == pytest.approx(0.1 * BitFlipEnv(3).compute_reward(*goals, {}))
+
+
+class Reach(gymnasium.Env[Any, Any]):
+    """Judges by the distance, which it computes in the arrays that it is given."""
+
+    observation_space = gymnasium.spaces.Box(-1, 1, (2,))
+    action_space = gymnasium.spaces.Discrete(2)
+
+    def reset(self, **_given: Any) -> Any:
+        return np.zeros(2, np.float32), {}
+
+    def compute_reward(self, achieved: Any, desired: Any, _info: Any) -> Any:
+        achieved -= desired
+        return -np.linalg.norm(achieved, axis=-1)
+
+
+@pytest.mark.parametrize("form", ["pool", "sync"])
+def test_what_is_judged_may_be_computed_in_place(form: str) -> None:
+    rng = np.random.default_rng(0)
+    columns = {
+        ACHIEVED: rng.normal(size=(4, 2)), DESIRED: np.zeros((4, 2)), "reward": np.zeros(4),
+        "terminated": np.zeros(4, bool), "truncated": np.zeros(4, bool),
+    }  # fmt: skip
+    after = {name: rng.normal(size=(1, 2)) for name in (ACHIEVED, DESIRED)}
+    rows, lengths = np.arange(4), np.array([4], np.int32)
+    managers = {
+        "pool": lambda: make_env_manager({"type": "base"}, [Reach]),
+        "sync": lambda: vector_manager(lambda: gymnasium.vector.SyncVectorEnv([Reach]), 1),
+    }
+    with managers[form]() as envs:
+        envs.launch()
+        hindsight = Hindsight(envs, 2, np.random.default_rng(1))
+        made = hindsight.extended(columns, rows, lengths, after).columns
+    begun = [columns[ACHIEVED].tolist().index(each) for each in made[ACHIEVED][4:].tolist()]
+    reached = np.concatenate([columns[ACHIEVED][1:], after[ACHIEVED]])[begun]
+    distance = np.linalg.norm(reached - made[DESIRED][4:], axis=1)
+    np.testing.assert_allclose(made["reward"][4:], -distance)
 
 
 def test_an_environment_that_is_in_no_step_is_asked() -> None:

@@ -84,6 +84,8 @@ def test_bytes_of_a_stored_observation() -> None:
         ),
         (BOX, spaces.Sequence(BOX), r"actions are Sequence.*hpcdi takes Box"),
         (spaces.Dict({"a/b": BOX}), spaces.Discrete(2), r"a key of a Dict space contains '/'"),
+        (spaces.Dict({".": BOX}), spaces.Discrete(2), r"a key of a Dict space is a dot: '\.'"),
+        (BOX, spaces.Dict(a=spaces.Dict({"": BOX})), r"a key of a Dict space is empty: ''"),
         (
             spaces.Dict({"observation": BOX, "action_mask": spaces.MultiBinary(3)}),
             spaces.Discrete(2),

@@ -123,6 +123,58 @@ def test_three_at_once_and_one_drops_out() -> None:
     assert [info["terminated"] for info in env.step([1, 2, 3])[3]] == [False] * 3
 
 
+class InTurns(ThreeEnv):
+    """In turns: the first is cut in its first turn, the second ends in its second turn."""
+
+    possible_agents = ("a", "b")  # type: ignore[assignment]
+    agent_iter = None
+
+    def reset(self, seed: int | None = None, options: Any = None) -> Any:
+        self.agents, self._steps, self.agent_selection = ["a", "b"], 0, "a"
+        self.rewards, self.infos = dict.fromkeys("ab", 0.0), {name: {} for name in "ab"}
+        self.terminations, self.truncations = (dict.fromkeys("ab", False) for _ in range(2))
+
+    def observe(self, name: str) -> Any:
+        return np.zeros(1, np.float32)
+
+    def step(self, action: Any) -> Any:
+        if action is None:
+            self.agents.remove(self.agent_selection)
+            self.agent_selection = "b"
+        elif self.agent_selection == "a":
+            self.truncations["a"] = True
+        else:
+            self._steps += 1
+            self.terminations["b"] = self._steps == 2
+
+
+class AtOnce(InTurns):
+    """The same, where both act at once."""
+
+    agent_iter = property()
+
+    def reset(self, seed: int | None = None, options: Any = None) -> Any:
+        return ThreeEnv.reset(self, seed, options)
+
+    def step(self, actions: dict[str, int]) -> Any:
+        self._steps += 1
+        playing, self.agents = self.agents, ["b"] if self._steps < 3 else []
+        seen, paid = ({n: made(1) for n in playing} for made in (np.zeros, float))
+        over, cut = dict.fromkeys(playing, self._steps == 3), {n: n == "a" for n in playing}
+        return seen, paid, over, cut, {n: {} for n in playing}
+
+
+@pytest.mark.parametrize("env", [InTurns, AtOnce])
+def test_one_that_is_cut_before_the_game_ends_is_not_terminated(env: Any) -> None:
+    with make_env_manager({"type": "base"}, [env], battle=True) as envs:
+        envs.launch()
+        for _ in range(2):  # the second game is not as the first has ended
+            for _ in range(3):
+                step = envs.step({"action": np.zeros(2, np.int64)})
+            assert step.terminated.tolist() == [False, True]
+            assert step.truncated.tolist() == [True, False]
+
+
 class NeverEmpty(ThreeEnv):
     """Its players stay in `agents`, also when they have ended."""
 

@@ -19,13 +19,15 @@ from typing import Any
 import gymnasium
 import numpy as np
 import pytest
+import torch
 from gymnasium import spaces
 
 from fakes.env_managers import SYNC, made, running, seen, steps_of
 from hpcdi.config.env import ChildConfig, GymnasiumConfig
+from hpcdi.env import process_state
 from hpcdi.env.create import create_env_manager, get_env_cls
 from hpcdi.env.probe import get_spaces, look_at
-from hpcdi.env.process_state import SignalGuard, seed_libraries
+from hpcdi.env.process_state import SignalGuard, TorchOfEnvironments, seed_libraries
 from hpcdi.env.toy import CountEnv
 from hpcdi.errors import ConfigError, EnvError
 
@@ -304,6 +306,92 @@ def test_torch_is_seeded_where_no_policy_draws_from_it(
     random.setstate(state)
     np.random.set_state(numpy_state)
     assert len(set(seeds)) == (2 if with_torch else 0)
+
+
+class OfDoubles(gymnasium.Env[Any, Any]):
+    """Sets torch's modes once, when it is made or in its first step, and needs them in each."""
+
+    observation_space = spaces.Box(-9, 9, (1,))
+    action_space = spaces.Discrete(2)
+
+    def __init__(self, where: str, threads: int) -> None:
+        self._where, self._threads = where, threads
+        self._set("make")
+
+    def _set(self, where: str) -> None:
+        if where == self._where:
+            self._where = ""
+            torch.set_default_dtype(torch.float64)
+            torch.set_grad_enabled(False)
+            torch.set_num_threads(self._threads)
+
+    def reset(self, **_given: Any) -> Any:
+        self._set("reset")
+        return np.zeros(1, np.float32), {}
+
+    def step(self, action: Any) -> Any:
+        self._set("step")
+        assert modes() == (torch.float64, False, self._threads)
+        return np.zeros(1, np.float32), 0.0, False, False, {}
+
+    def render(self) -> Any:
+        assert modes() == (torch.float64, False, self._threads)
+
+
+def modes() -> tuple[Any, ...]:
+    return torch.get_default_dtype(), torch.is_grad_enabled(), torch.get_num_threads()
+
+
+@pytest.mark.parametrize("where", ["make", "reset", "step"])
+@pytest.mark.parametrize("form", ["pool", *SYNC])
+def test_modes_of_torch_are_an_environment_s_own(
+    form: str, where: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(process_state, "_TORCH_OF_ENVS", {})
+    before = modes()
+    with running(form, [partial(OfDoubles, where, before[-1] + 1)], max_retry=0) as manager:
+        for _ in range(3):
+            steps_of(manager, 1)
+            assert modes() == before
+        manager.reset()
+        manager.call(0, "render")
+        assert modes() == before
+
+
+class OfOthers(OfDoubles):
+    """Steps environments that set torch's modes, by a manager of its own."""
+
+    def __init__(self, threads: int) -> None:
+        super().__init__("", threads)
+        self._others = made("pool", [partial(OfDoubles, "step", threads)], max_retry=0)
+        self._others.launch()
+
+    def step(self, action: Any) -> Any:
+        steps_of(self._others, 1)
+        return super().step(action)
+
+
+def test_modes_of_torch_are_kept_for_environments_in_environments(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(process_state, "_TORCH_OF_ENVS", {})
+    before = modes()
+    with running("pool", [partial(OfOthers, before[-1] + 1)], max_retry=0) as manager:
+        for _ in range(3):
+            steps_of(manager, 1)
+            assert modes() == before
+
+
+def test_modes_of_a_torch_that_an_environment_imports_are_torch_s_own(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(process_state, "_TORCH_OF_ENVS", {})
+    monkeypatch.delitem(sys.modules, "torch")
+    before = modes()
+    with TorchOfEnvironments():
+        monkeypatch.setitem(sys.modules, "torch", torch)
+        torch.set_default_dtype(torch.float64)
+    assert modes() == before
 
 
 class Breaking(Drawing):

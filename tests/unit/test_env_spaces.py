@@ -15,7 +15,7 @@ from fakes.echo_env import NESTED, EchoEnv
 from fakes.env_managers import vector_manager
 from fakes.key_env import KeyEnv
 from hpcdi.env.contract import Space, read_spaces
-from hpcdi.env.create import get_env_cls, make_env_manager
+from hpcdi.env.create import create_env_manager, get_env_cls, make_env_manager
 from hpcdi.env.probe import get_spaces
 from hpcdi.env.wrappers import ActionMasks, flat_mask
 from hpcdi.errors import ConfigError, EnvError
@@ -138,6 +138,51 @@ def test_a_wrong_mask_names_environment_and_length(forgets: int, said: str) -> N
         make_env_manager(settings, fns) as envs,
     ):
         envs.launch()
+
+
+TWO = spaces.MultiBinary(3), spaces.MultiBinary(3)
+MASKS = (
+    spaces.MultiBinary(6), spaces.MultiBinary((2, 3)), spaces.Box(0, 1, (2, 3), np.float32),
+    spaces.Tuple(TWO), spaces.Dict(b=TWO[0], a=spaces.Tuple(TWO[1:])),
+)  # fmt: skip
+
+
+class OfMask(EchoEnv):
+    """Two choices of three each, of which the third is legal; masks are of a space."""
+
+    def __init__(self, number: int) -> None:
+        super().__init__()
+        self.action_space = spaces.MultiDiscrete([3, 3])
+        self._mask = MASKS[number]
+        box = spaces.Box(0, 1, (1,), np.float32)
+        self.observation_space = spaces.Dict({"observation": box, "action_mask": self._mask})
+
+    def reset(self, **_given: Any) -> Any:
+        entries = np.array([0, 0, 1] * 2)
+        mask = spaces.unflatten(self._mask, entries)
+        return {"observation": np.zeros(1, np.float32), "action_mask": mask}, {}
+
+    def step(self, action: Any) -> Any:
+        assert action.tolist() == [2, 2]
+        return self.reset()[0], 0.0, False, False, {}
+
+
+@pytest.mark.parametrize("number", range(len(MASKS)))
+@pytest.mark.parametrize("vectorization", ["auto", "sync"])
+def test_masks_are_of_any_form_where_environments_step_together_too(
+    vectorization: str, number: int
+) -> None:
+    cfg = {
+        "type": "gymnasium", "env_id": f"{__name__}:OfMask", "kwargs": {"number": number},
+        "vectorization": vectorization, "collector_env_num": 2,
+    }  # fmt: skip
+    with create_env_manager(cfg, evaluate=False, seed=np.random.SeedSequence(0)) as envs:
+        envs.launch()
+        dicts = DictManager(envs)
+        for _ in range(3):
+            dicts.step(dicts.random_action())
+            assert envs.observation["action_mask"].tolist() == [[False, False, True] * 2] * 2
+        assert dicts.ready_obs[1]["action_mask"].tolist() == [False, False, True] * 2
 
 
 def test_masks_in_parts_are_one() -> None:

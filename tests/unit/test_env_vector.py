@@ -505,7 +505,26 @@ def test_the_last_tuple_and_info_are_those_of_the_episode(form: str) -> None:
                 last = [step.successor[f"observation/{part}"][env, 0] for part in (0, 1)]
                 assert (last, step.infos["info/at"][env]) == ([env, 2 + env], 2 + env)
         infos = envs.take_episodes().infos
-    assert infos == ([{}] * 2 if form == "disabled" else [{"at": 2.0}, {"at": 3.0}])
+    assert infos == [{"at": 2.0}, {"at": 3.0}]
+
+
+def test_infos_without_masks_are_numbers_of_all_environments() -> None:
+    class Telling(PairEnv):
+        def step(self, actions: Array) -> Any:
+            *made, _ = super().step(actions)
+            half = {"half": self._told / 2}
+            odd = {"text": "a", "other": np.zeros(5), "ragged": [[1.0], 2.0], 7: "seven"}
+            masked = {"masked": self._told, "_masked": self._told == 2, "none": None}
+            return *made, {"at": self._told.copy(), "deep": half, **odd, **masked}
+
+    with vector_manager(lambda: Telling(2, "disabled"), 2) as envs:
+        envs.kept = ("at", "deep/half", "masked")
+        envs.launch()
+        for _ in range(3):
+            step = envs.step({"action": np.zeros(2, np.int64)})
+        assert step.infos["info/deep/half"].tolist() == [0.5, 1.5]
+        infos = envs.take_episodes().infos
+    assert infos == [{"at": 2.0, "deep/half": 1.0, "masked": 2.0}, {"at": 3.0, "deep/half": 1.5}]
 
 
 def test_last_infos_of_another_form_are_refused() -> None:

@@ -6,17 +6,20 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import gymnasium
 import minari
 import numpy as np
 import pyarrow.parquet as pq
 import pytest
+from gymnasium.envs.classic_control.cartpole import CartPoleEnv, CartPoleVectorEnv
+from gymnasium.envs.registration import EnvSpec
 
 from fakes.serial_runs import DQN, ROOT, serial
 from hpcdi.commands import export_data
 from hpcdi.commands.export import main
 from hpcdi.config.env import GymnasiumConfig
 from hpcdi.data import Episode, read_episodes
-from hpcdi.env.episode_values import EpisodeValues
+from hpcdi.env.episode_values import EpisodeValues, registered_spec
 from hpcdi.errors import LaunchError
 from hpcdi.types import Array
 
@@ -154,6 +157,39 @@ def test_parquet_has_all_columns_of_a_run_that_was_resumed_with_others(
     assert table["info/force"].to_pylist() == [None, None, None, [1.0] * 3, None, None]
     assert table["observation"].to_pylist() == [[1.0, 1.0]] * 6
     assert list(tmp_path.iterdir()) == [file]
+
+
+class OfVectors(CartPoleVectorEnv):
+    """Has no single environments."""
+
+
+@pytest.mark.parametrize(
+    ("env_id", "kwargs", "limit", "others"),
+    [
+        ("CartPole-v1", {"max_episode_steps": 20}, 20, {}),
+        ("CartPole-v1", {"max_episode_steps": -1}, None, {}),
+        ("Pendulum-v1", {"g": "{index + 9}"}, 200, {"g": 9}),
+        ("FrozenLake-v1", {"is_slippery": False}, 100, {"is_slippery": False, "map_name": "4x4"}),
+    ],
+)
+def test_a_dataset_says_how_its_environment_is_made(
+    env_id: str, kwargs: dict[str, Any], limit: int | None, others: dict[str, Any]
+) -> None:
+    spec = registered_spec(GymnasiumConfig(env_id=env_id, kwargs=kwargs))
+    assert (spec.id, spec.max_episode_steps, spec.kwargs) == (env_id, limit, others)
+    assert spec is not gymnasium.spec(env_id)
+
+
+@pytest.mark.parametrize(
+    "made_by",
+    [{"vector_entry_point": f"{__name__}:OfVectors"}, {"entry_point": lambda: CartPoleEnv()}],
+)
+def test_a_dataset_names_no_environment_that_is_not_made_by_its_id(
+    made_by: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(gymnasium.registry, "Own-v0", EnvSpec("Own-v0", **made_by))
+    assert registered_spec(GymnasiumConfig(env_id="Own-v0")) is None
+    assert registered_spec(GymnasiumConfig(env_id="CartPole-v1", wrappers=("SignReward",))) is None
 
 
 def test_numbers_far_from_zero_come_back() -> None:

@@ -15,7 +15,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 from hpcdi.env.mpi import preload
@@ -32,21 +32,21 @@ _CPP = (".cpp", ".cc", ".cxx")
 _HEADER = "#include <mpi.h>\n#if __has_include(<mpi-ext.h>)\n#include <mpi-ext.h>\n#endif\n"
 
 
-def mpicc(variables: Mapping[str, str] = os.environ) -> Path:
+def mpicc() -> Path:
     """Returns the C compiler of the MPI library that this job uses.
 
     Raises:
         LaunchError: there is none.
     """
-    if named := variables.get(COMPILER_VARIABLE):
+    if named := os.environ.get(COMPILER_VARIABLE):
         found = shutil.which(named)
         if found is None:
             raise LaunchError(f"{COMPILER_VARIABLE}={named}: there is no such program")
         return Path(found)
     beside = Path(sys.executable).parent / "mpicc"
-    if beside.exists() and not variables.get(_LIBRARY_VARIABLE):
+    if beside.exists() and not os.environ.get(_LIBRARY_VARIABLE):
         return beside
-    found = shutil.which("mpicc", path=variables.get("PATH"))
+    found = shutil.which("mpicc")
     if found is None:
         raise LaunchError(
             "there is no mpicc beside this Python and none on PATH, and a solver needs it. Install "
@@ -56,13 +56,13 @@ def mpicc(variables: Mapping[str, str] = os.environ) -> Path:
     return Path(found)
 
 
-def preload_library(compiler: Path | None = None) -> Path:
+def preload_library() -> Path:
     """Returns the library that gives an unmodified program a world of its own.
 
     Raises:
         LaunchError: it cannot be compiled.
     """
-    compiler = compiler or mpicc()
+    compiler = mpicc()
     sources = [NATIVE / name for name in ("preload.c", "hpcdi.c", "hpcdi.h", "hpcdi_solver.h")]
     sources.append(Path(preload.__file__))
 
@@ -192,11 +192,11 @@ def check_program(path: str | Path) -> None:
 # ------------------------------------------------------------------------------------------ cache
 
 
-def cache_folder(variables: Mapping[str, str] = os.environ) -> Path:
+def cache_folder() -> Path:
     """Returns the folder of what was compiled."""
-    if named := variables.get(CACHE_VARIABLE):
+    if named := os.environ.get(CACHE_VARIABLE):
         return Path(named)
-    return user_cache(variables) / "mpi"
+    return user_cache() / "mpi"
 
 
 def _cached(

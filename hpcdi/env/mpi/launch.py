@@ -22,6 +22,7 @@ from hpcdi.config.mpi_env import SOURCES, MpiEnvConfig
 from hpcdi.dataclass import dataclass
 from hpcdi.env.mpi import build
 from hpcdi.env.numbering import ENV_FOLDER, ENV_INDEX, numbered
+from hpcdi.env.process_state import SENT_TO_ALL
 from hpcdi.errors import ConfigError, LaunchError, Problem, StoreError
 from hpcdi.utils.backoff import let_idle_threads_spin
 from hpcdi.utils.disk import open_to_append
@@ -29,8 +30,6 @@ from hpcdi.utils.disk import open_to_append
 _LAST_LINES, _LAST_BYTES = 20, 4096
 _ANEW = "hpcdi: --------- the run goes on, and this rank begins ---------\n"
 """Stands in a rank's log between what it printed before a run was resumed and after."""
-_IGNORED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
-"""What launchers and batch systems send to all processes of a job: the collector ends a solver."""
 
 
 @dataclass(frozen=True)
@@ -178,7 +177,7 @@ def become_solver(place: SolverPlace, program: Program, folder: Path, rank: int)
     let_idle_threads_spin()
     os.environ.update({**place.variables(), **program.variables})
     os.environ |= {ENV_INDEX: str(place.environment), ENV_FOLDER: str(folder)}
-    for number in _IGNORED:  # also what it execs ignores them
+    for number in SENT_TO_ALL:  # the collector ends a solver; also what it execs ignores them
         signal.signal(number, signal.SIG_IGN)
     if program.python:
         from hpcdi.env.mpi.python_solver import find_class, serve
