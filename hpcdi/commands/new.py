@@ -150,6 +150,7 @@ class CLASSPolicy(TorchPolicy):
     def update(self, batch):
         """Learn from tensors [samples, ...]; return numbers for the log."""
         learn = self._learn  # the section `learn`, as its schedules have it by now
+        count = gradient_step.rows_per_learner(len(batch["advantage"]))  # of several learners
 
         def loss_of(part):  # of the batch, or of a part of it (policy.learn.accumulate)
             (*policy, value), _ = self._forward(networks.observation_of(part), {})
@@ -157,7 +158,7 @@ class CLASSPolicy(TorchPolicy):
             log_prob, entropy = self._actions.log_prob_entropy(policy, part, legal)
             losses = -part["advantage"] * log_prob - learn.entropy_weight * entropy
             losses = losses + learn.value_weight * (value - part["return"]).square()
-            return gradient_step.mean_share(losses, len(batch["advantage"]))
+            return gradient_step.mean_share(losses, count)
 
         loss = self._step.gradients(batch, loss_of)  # averaged over all learners
         self._step.apply()

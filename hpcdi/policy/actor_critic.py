@@ -14,13 +14,12 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Mapping, Sequence
-from typing import Any, ClassVar
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from hpcdi.comm import group
-from hpcdi.config.algorithms import ActorCriticConfig
 from hpcdi.policy import memories, networks
 from hpcdi.policy.acting.actor_critic import ActorCriticActing
 from hpcdi.policy.distributions import ActionDistribution
@@ -36,9 +35,6 @@ class ActorCriticPolicy(ActorCriticActing, TorchPolicy):
     Several learners learn as one would from joint minibatches, to which each contributes one of its
     own; they may have different amounts of data.
     """
-
-    Config: ClassVar[type] = ActorCriticConfig
-    _cfg: ActorCriticConfig
 
     OUTPUTS = ("action", "value")
 

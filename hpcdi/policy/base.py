@@ -166,6 +166,8 @@ class Policy(Configurable):
     Config: ClassVar[type] = PolicyConfig
     _cfg: PolicyConfig
     MODES = ("learn", "collect", "eval", "command")
+    SCALARS: ClassVar[tuple[str, ...]] = ("total_loss",)
+    """Names of what an update says of itself, beside the learning rate."""
     HOLDS_OTHERS: ClassVar[bool] = False
     """True if it consists of policies, and takes ``gets_weights`` for them; see `create_policy`."""
     dict_form: ClassVar[Any] = None
@@ -351,7 +353,7 @@ class Policy(Configurable):
         self._load_state_dict_collect(state_dict)
 
     def _monitor_vars_learn(self) -> list[str]:
-        return ["total_loss", "cur_lr"]
+        return [*self.SCALARS, "cur_lr"]
 
     def _reset_learn(self, data_id: list[int] | None = None) -> None:
         """Nothing to reset; policies with memory override these three."""

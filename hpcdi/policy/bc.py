@@ -16,7 +16,6 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from hpcdi.config.algorithms import BCConfig
 from hpcdi.policy import gradient_step, networks
 from hpcdi.policy.acting.imitating import BCActing
 from hpcdi.policy.distributions import ActionDistribution
@@ -27,9 +26,6 @@ from hpcdi.types import ACTION_MASK
 
 class BCPolicy(BCActing, TorchPolicy):
     """Behaviour cloning, for actions of every space, with or without masks of legal ones."""
-
-    Config = BCConfig
-    _cfg: BCConfig
 
     def make_network(self) -> nn.Module:
         """See the module's docstring."""

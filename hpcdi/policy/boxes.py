@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from hpcdi.config.policy import ContinuousConfig
 from hpcdi.policy import networks
 from hpcdi.policy.acting.boxes import BoxActing
-from hpcdi.policy.spaces import as_shape, box_of
+from hpcdi.policy.spaces import as_shape, box_of, is_whole
 from hpcdi.policy.torch_policy import ReplayPolicy
 
 
@@ -44,7 +44,7 @@ class BoxPolicy(BoxActing, ReplayPolicy):
             for part in (self._middle, self._half, *self._bounds)
         )
         action = torch.clamp(middle + half * output[:, : len(half)].tanh(), low, high)
-        action = action.round() if self._is_whole else action
+        action = action.round() if is_whole(self._cfg.model.action_dtype) else action
         return (action.reshape(-1, *as_shape(self._cfg.model.action_shape)),)
 
     def prepare_learning(self) -> None:

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from typing import ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -20,7 +19,7 @@ from hpcdi.config.algorithms import DiscreteSACConfig
 from hpcdi.config.policy import ModelConfig
 from hpcdi.policy import networks
 from hpcdi.policy.acting.discrete_sac import DiscreteSACActing
-from hpcdi.policy.acting.sampling import ILLEGAL
+from hpcdi.policy.distributions import masked_logits
 from hpcdi.policy.memories import State
 from hpcdi.policy.sac import SoftActorCritic
 from hpcdi.types import ACTION_MASK
@@ -31,7 +30,6 @@ _ENTROPY_SHARE = 0.98  # of that of the uniform policy, as the paper has it
 class DiscreteSACPolicy(DiscreteSACActing, SoftActorCritic):
     """SAC for discrete actions, with or without masks of legal ones."""
 
-    Config: ClassVar[type] = DiscreteSACConfig
     _cfg: DiscreteSACConfig
 
     def make_network(self) -> nn.Module:
@@ -40,7 +38,7 @@ class DiscreteSACPolicy(DiscreteSACActing, SoftActorCritic):
 
     def greedy(self, output: Tensor, legal: Tensor | None = None) -> tuple[Tensor, ...]:
         """The likeliest actions, int64 [batch]."""
-        return (_masked(output, legal).argmax(dim=1),)
+        return (masked_logits(output, legal).argmax(dim=1),)
 
     def prepare_learning(self) -> None:
         """See `SoftActorCritic.prepare_learning`."""
@@ -59,7 +57,7 @@ class DiscreteSACPolicy(DiscreteSACActing, SoftActorCritic):
 
     def make_critics(self) -> nn.Module:
         """See `Critics`."""
-        return Critics(self._cfg.model, 2)
+        return Critics(self._cfg.model)
 
     def prepared(self, batch: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
         """As it is: nothing is drawn."""
@@ -93,25 +91,16 @@ class DiscreteSACPolicy(DiscreteSACActing, SoftActorCritic):
     ) -> tuple[Tensor, Tensor]:
         """Probabilities of the actions, and their logarithms; both [batch, actions]."""
         logits, _ = self._forward(networks.observation_of(batch, observation), {})
-        log_prob = _masked(logits, batch.get(mask)).log_softmax(dim=1)
+        log_prob = masked_logits(logits, batch.get(mask)).log_softmax(dim=1)
         return log_prob.exp(), log_prob
 
 
-def _masked(logits: Tensor, legal: Tensor | None) -> Tensor:
-    return logits if legal is None else logits.masked_fill(~legal.bool(), ILLEGAL)
-
-
 class Critics(nn.Module):
-    """Values of all actions by several networks, of which each has an encoder of its own.
+    """Values of all actions by two networks, of which each has an encoder of its own."""
 
-    Args:
-        model: settings.
-        critics: how many.
-    """
-
-    def __init__(self, model: ModelConfig, critics: int) -> None:
+    def __init__(self, model: ModelConfig) -> None:
         super().__init__()
-        self.critics = nn.ModuleList(networks.make_network(model, "linear") for _ in range(critics))
+        self.critics = nn.ModuleList(networks.make_network(model, "linear") for _ in range(2))
 
     def forward(self, observation: networks.Observation, state: State) -> Tensor:
         """Values float32 [critics, batch, actions]."""

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from hpcdi.policy.acting.sampling import ILLEGAL, ActionSampler, parts_of
+from hpcdi.policy.acting.sampling import ILLEGAL, LOG_2_PI, ActionSampler, parts_of
 from hpcdi.policy.networks import as_vectors
-
-_LOG_2_PI = math.log(2 * math.pi)
+from hpcdi.policy.spaces import is_whole
 
 
 class ActionDistribution(ActionSampler):
@@ -22,7 +20,7 @@ class ActionDistribution(ActionSampler):
         """The likeliest actions [batch, ...], within bounds; of several parts a dict of them."""
         outputs = policy[0]
         if self._is_one:
-            return _masked_logits(outputs, legal).argmax(dim=1)
+            return masked_logits(outputs, legal).argmax(dim=1)
         chosen = self._log_probs(outputs, legal).argmax(dim=2) if self.counts else outputs[:, :0]
         box = outputs[:, self.logits :]
         if self._scale is not None:
@@ -31,14 +29,11 @@ class ActionDistribution(ActionSampler):
         if self.bounds is not None:
             low, high = (torch.from_numpy(bound).to(box.device) for bound in self.bounds)
             box = torch.clamp(box, low, high)
-        if self._whole.any():
-            box = torch.where(torch.from_numpy(self._whole).to(box.device), box.round(), box)
-        if self._only is not None:
-            return (chosen if self.counts else box).reshape(-1, *self._only.shape)
-        return {
-            leaf.name: part.reshape(-1, *leaf.shape)
-            for leaf, part in parts_of(self.leaves, chosen, box)
-        }
+        made = {}
+        for leaf, part in parts_of(self.leaves, chosen, box):
+            part = part.round() if is_whole(leaf.dtype) and not leaf.counts else part
+            made[leaf.name] = part.reshape(part.shape[0], *leaf.shape)
+        return made if self._only is None else made[self._only.name]
 
     def parameters(
         self, policy: Sequence[Tensor], legal: Tensor | None = None
@@ -49,7 +44,7 @@ class ActionDistribution(ActionSampler):
         """
         found = {}
         if self.counts:
-            found["logits"] = _masked_logits(policy[0][:, : self.logits], legal)
+            found["logits"] = masked_logits(policy[0][:, : self.logits], legal)
         if self.means:
             mean = policy[0][:, self.logits :]
             log_std = policy[1].expand_as(mean)
@@ -75,7 +70,7 @@ class ActionDistribution(ActionSampler):
         outputs = policy[0]
         if self._is_one:
             action = columns["action"].reshape(len(outputs))
-            return log_prob_entropy([_masked_logits(outputs, legal)], action)
+            return log_prob_entropy([masked_logits(outputs, legal)], action)
         log_prob = entropy = outputs.new_zeros(len(outputs))
         if self.counts:
             log_probs = self._log_probs(outputs, legal)
@@ -98,7 +93,7 @@ class ActionDistribution(ActionSampler):
 
     def _log_probs(self, outputs: Tensor, legal: Tensor | None) -> Tensor:
         """Of each value of each discrete component, [batch, components, most values]."""
-        logits = _masked_logits(outputs[:, : self.logits], legal)
+        logits = masked_logits(outputs[:, : self.logits], legal)
         logits = torch.nn.functional.pad(logits, (0, 1), value=ILLEGAL)
         place = torch.from_numpy(self._place).to(logits.device)
         return torch.nn.functional.log_softmax(logits[:, place], dim=2)
@@ -111,7 +106,8 @@ class ActionDistribution(ActionSampler):
         return torch.cat(parts, dim=1).long()
 
 
-def _masked_logits(logits: Tensor, legal: Tensor | None) -> Tensor:
+def masked_logits(logits: Tensor, legal: Tensor | None) -> Tensor:
+    """Returns logits [rows, values] with those of illegal values at `ILLEGAL`; None: all are."""
     return logits if legal is None else logits.masked_fill(~legal.bool(), ILLEGAL)
 
 
@@ -133,6 +129,6 @@ def log_prob_entropy(policy: Sequence[Tensor], action: Tensor) -> tuple[Tensor, 
         return chosen, -(log_probs.exp() * log_probs).sum(dim=1)
     mean, log_std = policy
     away = (action.reshape(mean.shape) - mean) * torch.exp(-log_std)
-    log_prob = -(0.5 * away.square() + log_std + 0.5 * _LOG_2_PI).sum(dim=1)
-    entropy = (log_std + 0.5 * (1 + _LOG_2_PI)).sum(dim=-1)
+    log_prob = -(0.5 * away.square() + log_std + 0.5 * LOG_2_PI).sum(dim=1)
+    entropy = (log_std + 0.5 * (1 + LOG_2_PI)).sum(dim=-1)
     return log_prob, entropy.expand(len(mean))

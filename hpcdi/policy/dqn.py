@@ -12,12 +12,12 @@ from __future__ import annotations
 import copy
 import dataclasses
 from collections.abc import Mapping
-from typing import Any, ClassVar
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from hpcdi.config.algorithms import DQNConfig, DQNLearnConfig
+from hpcdi.config.algorithms import DQNLearnConfig
 from hpcdi.policy import gradient_step, networks
 from hpcdi.policy.acting.dqn import DQNActing
 from hpcdi.policy.sequences import Sequences
@@ -25,7 +25,6 @@ from hpcdi.policy.torch_policy import ReplayPolicy
 from hpcdi.types import ACTION_MASK
 
 _LEARNING = 1  # stream of random numbers
-_SCALARS = ("total_loss", "q_value")
 
 
 class DQNPolicy(DQNActing, ReplayPolicy):
@@ -35,11 +34,10 @@ class DQNPolicy(DQNActing, ReplayPolicy):
     of one size; scalars and priorities are of each learner's own batch.
     """
 
-    Config: ClassVar[type] = DQNConfig
-    _cfg: DQNConfig
     _learn: DQNLearnConfig
 
     OUTPUTS = ("action", "values")
+    SCALARS = ("total_loss", "q_value")
 
     def make_network(self) -> nn.Module:
         """See the module's docstring."""
@@ -88,14 +86,10 @@ class DQNPolicy(DQNActing, ReplayPolicy):
         self._updates += 1
         if self._updates % self._learn.target_update_freq == 0:
             self._target.load_state_dict(self._model.state_dict())
-        names = (*_SCALARS, *self._extra.names)
-        info: dict[str, Any] = dict(zip(names, scalars.tolist(), strict=True))
-        if self._cfg.priority:
-            info["priority"] = priority.cpu().numpy()
-        return {**info, "cur_lr": self._learn.learning_rate, **self._step.scalars()}
+        return self.logged(scalars, priority)
 
     def _learn_from(self, batch: Mapping[str, Tensor]) -> tuple[Tensor, Tensor]:
-        """One gradient step; returns `_SCALARS`, and priorities [batch]."""
+        """One gradient step; returns `SCALARS`, and priorities [batch]."""
         count = len(batch["action"])
         of_parts: list[tuple[Tensor, Tensor]] = []  # values and priorities
 
@@ -181,9 +175,6 @@ class DQNPolicy(DQNActing, ReplayPolicy):
         return self.by_action(output)[
             torch.arange(len(action), device=action.device), action.long()
         ]
-
-    def _monitor_vars_learn(self) -> list[str]:
-        return ["total_loss", "q_value", "cur_lr"]
 
     def saved_parts(self) -> dict[str, Any]:
         """See `TorchPolicy.saved_parts`."""

@@ -276,7 +276,7 @@ class Explorer:
         """
         columns = self._novelty.learnt(batch)
         bonus = self._novelty(columns)
-        count = len(bonus)
+        count = gradient_step.rows_per_learner(len(bonus))
 
         def loss_of(part: Mapping[str, Tensor]) -> Tensor:
             return gradient_step.mean_share(self._novelty.loss(self._predictor, part), count)

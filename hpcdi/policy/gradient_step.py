@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from hpcdi.comm.gradients import GradientSync, share_state
+from hpcdi.comm.group import allreduce_data
 from hpcdi.config.policy import StepConfig
 from hpcdi.errors import PolicyError
 from hpcdi.policy import memories, optimizers
@@ -57,6 +58,15 @@ def mean_share(values: Tensor, count: float) -> Tensor:
     Shares of all parts add up to the mean; that of no values is 0.
     """
     return values.mean() if 0 < len(values) == count else values.sum() / (count or 1)
+
+
+def rows_per_learner(count: int) -> float:
+    """The mean number of rows of a learner, whose batch has `count`; on-policy they differ.
+
+    Where each learner divides its sums by it (see `mean_share`), the mean over the learners is the
+    mean over all rows. Collective over the learners' process group.
+    """
+    return float(allreduce_data(float(count), "avg"))
 
 
 def follow(target: nn.Module, network: nn.Module, share: float) -> None:

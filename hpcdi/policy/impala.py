@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from hpcdi.config.algorithms import IMPALAConfig, IMPALALearnConfig
+from hpcdi.config.algorithms import IMPALALearnConfig
 from hpcdi.policy import gradient_step, memories, minibatches, networks
 from hpcdi.policy.acting.actor_critic import IMPALAActing
 from hpcdi.policy.actor_critic import ActorCriticPolicy
@@ -27,8 +27,6 @@ from hpcdi.types import ACTION_MASK
 class IMPALAPolicy(IMPALAActing, ActorCriticPolicy):
     """IMPALA, or APPO. Several learners learn from joint minibatches."""
 
-    Config = IMPALAConfig
-    _cfg: IMPALAConfig
     _learn: IMPALALearnConfig
 
     def update(self, batch: Mapping[str, Tensor]) -> list[dict[str, Any]]:

@@ -29,9 +29,10 @@ from hpcdi.policy.distributions import log_prob_entropy
 class IQLPolicy(IQLActing, BoxPolicy):
     """IQL, for continuous actions within bounds."""
 
-    Config = IQLConfig
     _cfg: IQLConfig
     _learn: IQLLearnConfig
+
+    SCALARS = ("total_loss", "critic_loss", "value_loss", "actor_loss", "q_value", "advantage")
 
     def prepare_learning(self) -> None:
         """The value and the critics, which learn by steps of their own, and the critics' target."""
@@ -63,14 +64,10 @@ class IQLPolicy(IQLActing, BoxPolicy):
         """
         scalars, error = self._compute(batch)
         self._updates += 1
-        names = (*_SCALARS, *self._extra.names)
-        info: dict[str, Any] = dict(zip(names, scalars.tolist(), strict=True))
-        if self._cfg.priority:
-            info["priority"] = error.cpu().numpy()
-        return {**info, "cur_lr": self._learn.learning_rate, **self._step.scalars()}
+        return self.logged(scalars, error)
 
     def _learn_from(self, batch: Mapping[str, Tensor]) -> tuple[Tensor, Tensor]:
-        """The gradient steps; returns `_SCALARS`, and absolute errors [batch]."""
+        """The gradient steps; returns `SCALARS`, and absolute errors [batch]."""
         cfg, learn, count = self._cfg, self._cfg.learn, len(batch["n_step_return"])
         batch = {**batch, "action": self.taken_actions(batch)}
         with torch.no_grad():
@@ -129,9 +126,6 @@ class IQLPolicy(IQLActing, BoxPolicy):
         of_each: Tensor = value.squeeze(1)
         return of_each
 
-    def _monitor_vars_learn(self) -> list[str]:
-        return [*_SCALARS, "cur_lr"]
-
     def saved_parts(self) -> dict[str, Any]:
         """See `TorchPolicy.saved_parts`."""
         return {
@@ -141,6 +135,3 @@ class IQLPolicy(IQLActing, BoxPolicy):
             "value_step": self._value_step,
             "critic_step": self._critic_step,
         }
-
-
-_SCALARS = ("total_loss", "critic_loss", "value_loss", "actor_loss", "q_value", "advantage")

@@ -47,7 +47,7 @@ import dataclasses
 import itertools
 import math
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from types import MappingProxyType
 from typing import Any
@@ -458,71 +458,75 @@ class Image(nn.Module):
         return observation if self._scale is None else observation / self._scale
 
 
-class NatureCNN(nn.Sequential):
-    """Pictures through the convolutions of Mnih et al. 2015, and the hidden layers after them.
+class _Convolutions(nn.Sequential):
+    """Pictures through convolutions, and the hidden layers after them.
 
     Raises:
         PolicyError: the convolutions leave nothing of such a picture.
     """
 
+    SMALLEST = 1
+    """Pixels that they need in height and width."""
+
     def __init__(self, model: ModelConfig) -> None:
         leaf = _only_leaf(model)
         image = Image(leaf)
-        channels = _channels(image, leaf)
-        layers: list[nn.Module] = [image]
-        for out, kernel, stride in _CONV_LAYERS:
-            layers += [nn.Conv2d(channels, out, kernel, stride), nn.ReLU()]
-            channels = out
-        layers.append(nn.Flatten())
-        hidden, size = _hidden(_flat_size(layers, leaf, SMALLEST_IMAGE), model)
+        layers = [image, *self.layers(_channels(image, leaf)), nn.Flatten()]
+        hidden, size = _hidden(_flat_size(layers, leaf, self.SMALLEST), model)
         super().__init__(*layers, *hidden)
         self.out_features = size
 
+    @staticmethod
+    def layers(channels: int) -> Iterator[nn.Module]:
+        """Yields the layers of a picture of so many channels."""
+        raise NotImplementedError
 
-class SmallCNN(nn.Sequential):
-    """Pictures of few pixels through two convolutions of 3 x 3, and the hidden layers after them.
+
+class NatureCNN(_Convolutions):
+    """Those of Mnih et al. 2015."""
+
+    SMALLEST = SMALLEST_IMAGE
+
+    @staticmethod
+    def layers(channels: int) -> Iterator[nn.Module]:
+        """See `_Convolutions.layers`."""
+        for out, kernel, stride in _CONV_LAYERS:
+            yield nn.Conv2d(channels, out, kernel, stride)
+            yield nn.ReLU()
+            channels = out
+
+
+class SmallCNN(_Convolutions):
+    """Two of 3 x 3, for pictures of few pixels.
 
     As MinAtar's network (Young and Tian 2019), with one convolution more; no pixel is left out.
     """
 
-    def __init__(self, model: ModelConfig) -> None:
-        leaf = _only_leaf(model)
-        image = Image(leaf)
-        channels = _channels(image, leaf)
-        layers: list[nn.Module] = [image]
+    @staticmethod
+    def layers(channels: int) -> Iterator[nn.Module]:
+        """See `_Convolutions.layers`."""
         for out in _SMALL_CHANNELS:
-            layers += [nn.Conv2d(channels, out, 3, padding=1), nn.ReLU()]
+            yield nn.Conv2d(channels, out, 3, padding=1)
+            yield nn.ReLU()
             channels = out
-        layers.append(nn.Flatten())
-        hidden, size = _hidden(_flat_size(layers, leaf, 1), model)
-        super().__init__(*layers, *hidden)
-        self.out_features = size
 
 
-class ImpalaCNN(nn.Sequential):
-    """Pictures through the residual network of Espeholt et al. 2018 (fig. 3, right).
+class ImpalaCNN(_Convolutions):
+    """The residual network of Espeholt et al. 2018 (fig. 3, right), for pictures of any size.
 
     Three times a convolution, a maximum over 3 x 3 pixels that halves the picture, and two residual
-    blocks; then the hidden layers. It takes pictures of any size.
+    blocks.
     """
 
-    def __init__(self, model: ModelConfig) -> None:
-        leaf = _only_leaf(model)
-        image = Image(leaf)
-        channels = _channels(image, leaf)
-        layers: list[nn.Module] = [image]
+    @staticmethod
+    def layers(channels: int) -> Iterator[nn.Module]:
+        """See `_Convolutions.layers`."""
         for out in _IMPALA_CHANNELS:
-            layers += [
-                nn.Conv2d(channels, out, 3, padding=1),
-                nn.MaxPool2d(3, stride=2, padding=1),
-                _Residual(out),
-                _Residual(out),
-            ]
+            yield nn.Conv2d(channels, out, 3, padding=1)
+            yield nn.MaxPool2d(3, stride=2, padding=1)
+            yield from (_Residual(out), _Residual(out))
             channels = out
-        layers += [nn.ReLU(), nn.Flatten()]
-        hidden, size = _hidden(_flat_size(layers, leaf, 1), model)
-        super().__init__(*layers, *hidden)
-        self.out_features = size
+        yield nn.ReLU()
 
 
 class _Residual(nn.Module):

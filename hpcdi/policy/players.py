@@ -25,6 +25,7 @@ from hpcdi.policy.acting.base import SEQUENCE_LEN
 from hpcdi.policy.base import ColumnarActor, TrainColumns
 from hpcdi.policy.spaces import with_spaces
 from hpcdi.types import ACTION_MASK, Array, Columns, Leaf, RowView, Spaces
+from hpcdi.utils.nested import take_rows
 
 OWN, NUMBER, STATE = "own", "number", "state"
 """Parts of a player's observation, where it has more than its own one."""
@@ -301,7 +302,7 @@ class PolicyGroup:
         rows = acts.nonzero().squeeze(1)
         if len(rows) and not self.policy.on_policy:  # learners' batches are of one size
             rows = rows.repeat(-(-len(acts) // len(rows)))[: len(acts)]
-        return {name: column[rows] for name, column in columns.items()}, rows
+        return take_rows(columns, rows), rows
 
     def _learnt_by(self, number: int, batch: Mapping[str, Any]) -> dict[str, Any]:
         """Returns a player's columns of a batch, [rows, ...]."""

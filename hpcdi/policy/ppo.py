@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from hpcdi.comm import group
-from hpcdi.config.algorithms import PPOConfig, PPOLearnConfig
+from hpcdi.config.algorithms import PPOLearnConfig
 from hpcdi.policy import gradient_step, memories, minibatches, networks
 from hpcdi.policy.acting.actor_critic import PPOActing
 from hpcdi.policy.actor_critic import ActorCriticPolicy
@@ -30,8 +30,6 @@ class PPOPolicy(PPOActing, ActorCriticPolicy):
     divergence (once a minibatch).
     """
 
-    Config = PPOConfig
-    _cfg: PPOConfig
     _learn: PPOLearnConfig
 
     def prepare_learning(self) -> None:

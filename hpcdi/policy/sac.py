@@ -13,7 +13,7 @@ from __future__ import annotations
 import copy
 import math
 from collections.abc import Mapping
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 import torch
@@ -26,7 +26,6 @@ from hpcdi.policy.boxes import BoxPolicy
 from hpcdi.policy.torch_policy import ReplayPolicy
 
 _UPDATES = 1  # stream of random numbers
-_SCALARS = ("total_loss", "critic_loss", "actor_loss", "q_value", "entropy", "alpha")
 
 
 class SoftActorCritic(ReplayPolicy):
@@ -38,6 +37,8 @@ class SoftActorCritic(ReplayPolicy):
     _cfg: SACConfig | DiscreteSACConfig
     _learn: SACLearnConfig
     _target_entropy: float
+
+    SCALARS = ("total_loss", "critic_loss", "actor_loss", "q_value", "entropy", "alpha")
 
     def make_critics(self) -> nn.Module:
         """Returns the critics in one network."""
@@ -87,14 +88,10 @@ class SoftActorCritic(ReplayPolicy):
         """
         scalars, error = self._compute(self.prepared(batch))
         self._updates += 1
-        names = (*_SCALARS, *self._extra.names)
-        info: dict[str, Any] = dict(zip(names, scalars.tolist(), strict=True))
-        if self._cfg.priority:
-            info["priority"] = error.cpu().numpy()
-        return {**info, "cur_lr": self._learn.learning_rate, **self._step.scalars()}
+        return self.logged(scalars, error)
 
     def _learn_from(self, batch: Mapping[str, Tensor]) -> tuple[Tensor, Tensor]:
-        """The gradient steps; returns `_SCALARS`, and absolute errors [batch].
+        """The gradient steps; returns `SCALARS`, and absolute errors [batch].
 
         Args:
             batch: see `prepared`.
@@ -176,9 +173,6 @@ class SoftActorCritic(ReplayPolicy):
             values = self.following_value(batch)
             return batch["n_step_return"] + batch["bootstrap_discount"] * values
 
-    def _monitor_vars_learn(self) -> list[str]:
-        return [*_SCALARS, "cur_lr"]
-
     def saved_parts(self) -> dict[str, Any]:
         """See `TorchPolicy.saved_parts`."""
         return {
@@ -193,7 +187,6 @@ class SoftActorCritic(ReplayPolicy):
 class SACPolicy(SACActing, BoxPolicy, SoftActorCritic):
     """SAC, for continuous actions within bounds."""
 
-    Config: ClassVar[type] = SACConfig
     _cfg: SACConfig
 
     def parameters_of(self, output: Tensor, legal: Tensor | None = None) -> Mapping[str, Tensor]:  # noqa: ARG002

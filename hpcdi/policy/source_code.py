@@ -304,6 +304,11 @@ class _Translation:
     def _whole(self, codes: Tensor) -> str:
         """Returns the name of a buffer with just these numbers, in order; copies where need be."""
         flat = codes.reshape(-1).numpy()
+        if not len(flat):
+            said = (
+                "an array without numbers has no form in C or Fortran: have no such part in a space"
+            )
+            raise PolicyError(said)
         owner, first = divmod(int(flat[0]), _ROOM)
         if first == 0 and np.array_equal(flat, np.arange(len(flat)) + flat[0]):
             return self._names[owner]

@@ -29,7 +29,7 @@ MOST_ONE_HOT = 50_000
 """Values of a discrete observation beyond which it is not one-hot."""
 NO_BOUND = 1e30
 """Bounds from here on say that there are none."""
-_MOST_WHOLE = 1 << 24
+_MOST_WHOLE, _MOST_WHOLE_DOUBLE = 1 << 24, 1 << 53
 KINDS = {
     "discrete": "Discrete",
     "continuous": "a Box",
@@ -52,16 +52,18 @@ def box_of(low: Sequence[float], high: Sequence[float]) -> tuple[Array, Array]:
 
 
 def bounds_of(low: Sequence[float], high: Sequence[float], dtype: str = "") -> tuple[Array, Array]:
-    """Bounds of each component in float32; those of a float64 Box are the widest within it."""
-    least, most = np.asarray(low, np.float64), np.asarray(high, np.float64)
+    """Bounds of each component in float32; of other dtypes the widest within those of the Box."""
+    given = np.array([low, high], np.float64)
     with np.errstate(over="ignore"):
-        lower, upper = least.astype(np.float32), most.astype(np.float32)
-    if dtype != "float64":
+        lower, upper = given.astype(np.float32)
+    if dtype in ("", "float32"):
         return lower, upper
+    # whole numbers from here on are not all in float64: what is given may be beyond the Box, too
+    is_coarse = (np.abs(given) >= _MOST_WHOLE_DOUBLE) & is_whole(dtype)
     infinite = np.float32(np.inf)
     return (
-        np.where(lower < least, np.nextafter(lower, infinite), lower),
-        np.where(upper > most, np.nextafter(upper, -infinite), upper),
+        np.where((lower < given[0]) | is_coarse[0], np.nextafter(lower, infinite), lower),
+        np.where((upper > given[1]) | is_coarse[1], np.nextafter(upper, -infinite), upper),
     )
 
 
@@ -89,6 +91,16 @@ def with_bounds(spaces: Spaces) -> Spaces:
 def is_whole(dtype: str) -> bool:
     """Returns whether a dtype is of whole numbers, or of truths; "" is not."""
     return np.dtype(dtype or "float32").kind in "biu"
+
+
+def rounded(action: Array, dtype: str) -> Array:
+    """Returns a Box's part of actions, float32, as environments of a dtype get it.
+
+    So what is stored is what the environment got: whole numbers, or those that float16 has.
+    """
+    if is_whole(dtype):
+        return np.rint(action)
+    return action.astype(np.float16).astype(np.float32) if dtype == "float16" else action
 
 
 def image_axes(leaf: Leaf, smallest: int = SMALLEST_IMAGE) -> tuple[int, ...] | None:
@@ -143,8 +155,12 @@ def is_board(leaf: Leaf) -> bool:
 
 
 def is_normalised(leaf: Leaf) -> bool:
-    """True if running statistics make sense of an array: not of pictures of bytes, nor discrete."""
-    return not leaf.counts and (leaf.dtype != "uint8" or len(leaf.shape) < 2)
+    """True if running statistics make sense of an array.
+
+    They make none of pictures of bytes, of discrete arrays, and of those without a number.
+    """
+    is_picture = leaf.dtype == "uint8" and len(leaf.shape) > 1
+    return not leaf.counts and not is_picture and math.prod(leaf.shape) > 0
 
 
 def needs_leaves(spaces: Spaces) -> bool:

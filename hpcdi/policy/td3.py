@@ -29,7 +29,6 @@ _SCALARS = ("total_loss", "q_value")
 class TD3Policy(TD3Acting, BoxPolicy):
     """TD3, for continuous actions within bounds."""
 
-    Config = TD3Config
     ACTOR_OUTPUTS = 1
     _cfg: TD3Config
     _learn: TD3LearnConfig

@@ -17,10 +17,12 @@ import numpy as np
 from hpcdi.comm.group import allreduce_data, get_world_size
 from hpcdi.config.team import TeamConfig
 from hpcdi.errors import PolicyError
-from hpcdi.policy.base import CollectMode, ColumnarActor, EvalMode, Policy, TrainColumns
+from hpcdi.policy.acting.base import with_actor
+from hpcdi.policy.base import CollectMode, EvalMode, Policy, TrainColumns
 from hpcdi.policy.create import create_policy
 from hpcdi.policy.players import PolicyGroup
 from hpcdi.types import Array, Columns, Settings, Spaces
+from hpcdi.utils.nested import column_rows
 
 _FORWARDED = ("collector", "env_steps")
 _POLICIES = 1000  # streams of random numbers
@@ -120,21 +122,18 @@ class TeamPolicy(Policy):
     @property
     def collect_mode(self) -> CollectMode:
         """Methods for a collector."""
-        return super().collect_mode._replace(get_attribute=self._with(self._collecting))
+        return super().collect_mode._replace(get_attribute=with_actor(self, self._collecting))
 
     @property
     def eval_mode(self) -> EvalMode:
         """Methods for an evaluator."""
-        return super().eval_mode._replace(get_attribute=self._with(self._evaluating))
+        return super().eval_mode._replace(get_attribute=with_actor(self, self._evaluating))
 
     def _reset_collect(self, data_id: list[int] | None = None) -> None:
         self._collecting.reset(data_id)
 
     def _reset_eval(self, data_id: list[int] | None = None) -> None:
         self._evaluating.reset(data_id)
-
-    def _with(self, actor: ColumnarActor) -> Any:
-        return lambda name: actor if name == "columnar" else self.get_attribute(name)
 
     def _get_takes_arrays(self) -> bool:
         return all(getattr(each, "_takes_arrays", False) for each in self._policies.values())
@@ -246,7 +245,7 @@ class _TeamActor:
     def act(self, observation: Columns, setting: Settings, rows: Array | None = None) -> Columns:
         """See `Actor.act`: columns of each player, ``action/<player>``."""
         outputs: Columns = {}
-        count = len(next(iter(observation.values())))
+        count = column_rows(observation)
         rows = np.arange(count) if rows is None else rows
         for group, actor in self._parts:
             numbers = group.rows_of(rows)

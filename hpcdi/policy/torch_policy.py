@@ -28,7 +28,7 @@ import torch
 from torch import Tensor, nn
 
 from hpcdi.comm import group
-from hpcdi.config.policy import LearnConfig, ReplayPolicyConfig, TorchPolicyConfig, no_memory
+from hpcdi.config.policy import LearnConfig, TorchPolicyConfig, no_memory
 from hpcdi.errors import GroupBrokenError, PolicyError
 from hpcdi.policy import (
     exploration_bonus,
@@ -40,9 +40,9 @@ from hpcdi.policy import (
     normalization,
     optimizers,
 )
-from hpcdi.policy.acting.base import ActingPolicy, EvaluationActor, ReplayActing, RewardTracker
+from hpcdi.policy.acting.base import ActingPolicy, ReplayActing, RewardTracker
 from hpcdi.policy.base import ColumnarActor, LearnMode, TrainColumns
-from hpcdi.policy.spaces import action_leaves, obs_leaves
+from hpcdi.policy.spaces import action_leaves, obs_leaves, rounded
 from hpcdi.types import ACTION_MASK, Array, Columns, Settings
 from hpcdi.utils.log import LOGGER
 from hpcdi.utils.nested import column_rows, flatten
@@ -62,9 +62,6 @@ class TorchPolicy(ActingPolicy):
     ``_learn``: when learning: the section `learn` of `_cfg`, as its schedules have it by now.
     ``_updates``: when learning: gradient steps so far, for `update` to count.
     """
-
-    Config: ClassVar[type] = TorchPolicyConfig
-    _cfg: TorchPolicyConfig
 
     OUTPUTS: ClassVar[tuple[str, ...]] = ("action",)
     """Names of what `greedy` returns."""
@@ -179,7 +176,10 @@ class TorchPolicy(ActingPolicy):
             mask = None if legal is None else torch.from_numpy(legal).to(self._device)
             action = self.greedy(output, mask)[0]
         if isinstance(action, torch.Tensor):
-            return {"action": action.numpy(force=True)}
+            of_one = action.numpy(force=True)
+            if of_one.dtype.kind == "f":  # a Box's
+                of_one = rounded(of_one, action_leaves(self._cfg.model)[0].dtype)
+            return {"action": of_one}
         return {
             leaf.column("action"): action[leaf.name].numpy(force=True).astype(leaf.dtype)
             for leaf in action_leaves(self._cfg.model)
@@ -304,7 +304,7 @@ class TorchPolicy(ActingPolicy):
         before, iterations = [each.clone() for each in statistics], self._iterations
         try:
             return self._learn_once(data)
-        except GroupBrokenError:  # the batch is repeated, and counted then
+        except GroupBrokenError:  # the batch is repeated, and counted then; see `Learner._learn`
             self._iterations = iterations
             for now, then in zip(statistics, before, strict=True):
                 now.copy_(then)
@@ -412,11 +412,6 @@ class TorchPolicy(ActingPolicy):
             self._collecting = RewardTracker(self._cfg, self._normalizer, self._collecting)
         self.prepare_acting()
 
-    def _init_eval(self) -> None:
-        if "collect" not in self._enabled:
-            self._init_collect()
-        self._evaluating = self._remembering(EvaluationActor(self))
-
     def _remembering(self, actor: ColumnarActor) -> ColumnarActor:
         return _RememberingActor(self, actor) if self._remembers else actor
 
@@ -507,8 +502,18 @@ class TorchPolicy(ActingPolicy):
 class ReplayPolicy(ReplayActing, TorchPolicy):
     """Base of algorithms that learn from a replay buffer by n-step returns."""
 
-    Config: ClassVar[type] = ReplayPolicyConfig
-    _cfg: ReplayPolicyConfig
+    def logged(self, scalars: Tensor, error: Tensor) -> dict[str, Any]:
+        """Returns what an update returns.
+
+        Args:
+            scalars: `SCALARS` and those of an extra loss.
+            error: of each row, its priority.
+        """
+        names = (*self.SCALARS, *self._extra.names)
+        logs: dict[str, Any] = dict(zip(names, scalars.tolist(), strict=True))
+        if self._cfg.priority:
+            logs["priority"] = error.cpu().numpy()
+        return {**logs, "cur_lr": self._learn.learning_rate, **self._step.scalars()}
 
 
 _STATE = "state/"

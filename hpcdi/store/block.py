@@ -20,6 +20,7 @@ from hpcdi.dataclass import dataclass
 from hpcdi.errors import ShardError
 from hpcdi.store.checksum import crc32_of_array
 from hpcdi.types import ITEM_DTYPE, NUMBERS, Array, Columns, RowView
+from hpcdi.utils.nested import column_rows
 
 ITEM_NAMES = ITEM_DTYPE.names or ()
 
@@ -45,7 +46,7 @@ class Block:
     @property
     def rows(self) -> int:
         """Rows of every column."""
-        return len(next(iter(self.columns.values()))) if self.columns else 0
+        return column_rows(self.columns)
 
     @property
     def transitions(self) -> int:

@@ -12,7 +12,11 @@ import dataclasses
 import hashlib
 import math
 import os
+import re
+import sys
+import types
 from collections.abc import Iterator, Mapping
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -39,9 +43,11 @@ from hpcdi.policy.players import with_players
 from hpcdi.policy.ppo import PPOPolicy, ppo_losses
 from hpcdi.roles.learner.checkpointing import copied
 from hpcdi.types import Leaf, Spaces
+from hpcdi.utils.registry import POLICY_REGISTRY
 
 pytestmark = [pytest.mark.mpi(RANKS), pytest.mark.usefixtures("one_torch_thread")]
 
+GUIDE = Path(minibatches.__file__).with_name("README.md").read_text()
 LIMIT_S = 50.0
 GROUPS = [(1, 2), (0, 1, 3), tuple(range(RANKS))]
 STEPS = 10
@@ -358,6 +364,39 @@ def test_ppo_learns_from_joint_minibatches(
     assert [sorted(log) for log in logs] == [sorted([*told, "cur_lr"]) for told in expected]
     for log, told in zip(logs, expected, strict=True):
         assert {name: log[name] for name in told} == pytest.approx(told, rel=1e-4, abs=1e-5)
+
+
+@pytest.mark.parametrize("kind", ["ppo", "a2c"])
+@pytest.mark.parametrize("counts", [(24, 8), (32, 0)], ids=str)
+def test_learners_with_unequal_rows_learn_like_one(
+    world: World, kind: str, counts: tuple[int, int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By PPO with a bonus, and by the A2C that the guide shows; two updates."""
+    if kind == "a2c":
+        (code,) = re.findall(r"```python\n(# my_a2c.py\n.*?)```", GUIDE, flags=re.DOTALL)
+        monkeypatch.setitem(sys.modules, "my_a2c", types.ModuleType("my_a2c"))
+        POLICY_REGISTRY._classes.pop("a2c", None)
+        exec(code, vars(sys.modules["my_a2c"]))
+    model = {"obs_shape": 4, "action_shape": 3, "action_space": "discrete"}
+    cfg: dict[str, Any] = {"type": kind, "model": model, "learn": {"learning_rate": 0.01}}
+    if kind == "ppo":
+        cfg["learn"] |= {"batch_size": 64, "epoch_per_collect": 1}
+        cfg["exploration_bonus"] = {"type": "rnd", "weight": 0.1, "learning_rate": 0.01}
+    whole = data_of("discrete", 3, 32)
+    whole["next_observation"] = whole["observation"].roll(1, 0)
+
+    def learnt(rows: slice) -> Any:
+        policy = create_policy(cfg, ("learn",), seed=np.random.SeedSequence(0))
+        for _ in range(2):
+            policy.learn_mode.forward({name: column[rows] for name, column in whole.items()})
+        return policy.learn_mode.state_dict()["model"]
+
+    with learners(world, (0, 1)) as rank:
+        if rank is None:
+            return
+        found = copied(learnt(slice(counts[0]) if rank == 0 else slice(counts[0], None)))
+        demand_equal(found)
+    torch.testing.assert_close(found, copied(learnt(slice(None))), rtol=0, atol=1e-5)
 
 
 def descending(policy: PPOPolicy) -> PPOPolicy:

@@ -121,6 +121,9 @@ def test_arguments_without_a_form_are_refused() -> None:
     module.forward = lambda seen: (torch.where(seen > 0, seen, -seen),)  # type: ignore[method-assign]
     with pytest.raises(PolicyError, match=r"computes 'gt' .*has no form"):
         as_source(module, "c")
+    module.forward = lambda seen: (torch.cat([seen[:, :0].tanh(), seen], 1),)  # type: ignore[method-assign]
+    with pytest.raises(PolicyError, match=r"an array without numbers has no form"):
+        as_source(module, "c")
 
 
 def test_names_are_those_that_the_language_takes(tmp_path: Path) -> None:

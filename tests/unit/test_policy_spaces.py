@@ -213,6 +213,58 @@ def test_a_box_of_integers_gets_integers() -> None:
     assert columns["action"].tolist() == [[4.0, 9.0]]
 
 
+def settings_of(kind: str, leaf: Leaf) -> Any:
+    """Settings of an algorithm for actions of one Box."""
+    cfg = get_policy_cls({"type": kind}).parse_config({"type": kind})
+    filled, problems = with_spaces(cfg, Spaces((Leaf("", (1,)),), (leaf,)))
+    assert problems == []
+    return filled
+
+
+@pytest.mark.parametrize("kind", ["ppo", "sac", "bc", "torch"])
+@pytest.mark.parametrize(
+    ("dtype", "low", "high"),
+    [
+        ("int32", -(2**31), 2**31 - 1), ("int32", 0, 2**31 - 1), ("uint32", 0, 2**32 - 1),
+        ("int64", -(2**63), 2**63 - 1), ("uint64", 0, 2**64 - 1), ("int64", -(2**60) + 1, 5),
+        ("int32", -100_000_007, 100_000_007), ("int8", -128, 127), ("bool", 0, 1),
+        ("float16", -65504, 65504),
+    ],
+)  # fmt: skip
+def test_an_action_at_a_bound_stays_within_it(kind: str, dtype: str, low: int, high: int) -> None:
+    leaf = Leaf("", (1,), dtype, low=(float(low),), high=(float(high),))
+    extreme = np.array([[-50.0], [50.0]], np.float32)
+    if kind == "torch":
+        action = ActionDistribution((leaf,)).greedy([torch.from_numpy(extreme)]).numpy()
+    elif kind == "sac":
+        actor = create_policy(settings_of(kind, leaf), ["collect"])
+        action = actor.within_bounds(np.tanh(extreme))["action"]
+    else:
+        action = ActionDistribution((leaf,)).best([extreme])["action"]
+    with np.errstate(all="raise"):
+        least, most = (int(float(number)) for number in action.astype(dtype).ravel())
+    assert low <= least < most <= high
+    assert high - most <= (high - low) * 1e-6
+    assert least - low <= (high - low) * 1e-6
+
+
+@pytest.mark.parametrize("kind", ["ppo", "impala", "sac", "tqc", "td3", "iql", "bc"])
+@pytest.mark.parametrize("is_dense", [True, False])
+def test_what_is_stored_of_an_action_is_what_its_dtype_holds(kind: str, is_dense: bool) -> None:
+    leaf = Leaf("", (2,), "float16", low=(-0.1,) * 2, high=(0.1,) * 2)
+    cfg = settings_of(kind, leaf)
+    learner = create_policy(cfg, ["collect", "eval"])
+    actor = create_policy(cfg, ["collect", "eval"], gets_weights=True) if is_dense else learner
+    if is_dense:
+        parameters = {name: each.numpy() for name, each in learner._model.state_dict().items()}
+        actor.collect_mode.load_state_dict({"model": parameters})
+    for mode in (actor.collect_mode, actor.eval_mode):
+        seen = {"observation": np.random.default_rng(0).random((50, 1), np.float32)}
+        action = mode.get_attribute("columnar").act(seen, {})["action"]
+        assert action.dtype == np.float32
+        assert action.tolist() == action.astype(np.float16).tolist()
+
+
 @pytest.mark.parametrize("bound", [0.001, 1.0, 20.0, 2000.0])
 def test_actions_mean_the_same_in_every_unit(bound: float) -> None:
     """-1..1 of the distribution is between the bounds; a side without one stays in its unit."""
@@ -248,6 +300,30 @@ def type_of(leaf: Leaf) -> str:
     kinds = {"SmallCNN": "small_cnn", "ImpalaCNN": "impala_cnn", "NatureCNN": "nature_cnn"}
     alone = encoder_of(model_of(Leaf("", leaf.shape, "uint8")))
     return kinds.get(type(alone).__name__, "mlp")
+
+
+@pytest.mark.parametrize("shape", [(0,), (2, 0)])
+def test_a_part_without_numbers_is_learnt_with(shape: tuple[int, ...]) -> None:
+    seen = (Leaf("a", (2,)), Leaf("none", shape))
+    none = Leaf("none", shape, low=(), high=())
+    spaces = Spaces(seen, (Leaf("a", (), "int64", (2,)), none))
+    both = {"observation": True, "reward": True}
+    settings = {"type": "ppo", "normalize": both, "learn": {"epoch_per_collect": 1}}
+    cfg, problems = with_spaces(get_policy_cls(settings).parse_config(settings), spaces)
+    assert problems == []
+    policy = create_policy(cfg, ["learn", "collect", "eval"])
+    assert len(policy._model.normalizer.observation) == 1
+    columns = {
+        "observation/a": np.ones((6, 2), np.float32),
+        "observation/none": np.zeros((6, *shape), np.float32),
+    }
+    acted = policy.collect_mode.get_attribute("columnar").act(columns, {})
+    best = policy.eval_mode.get_attribute("columnar").act(columns, {})
+    assert acted["action/none"].shape == best["action/none"].shape == (6, *shape)
+    learnt = ("advantage", "return", "discounted_return")
+    numbers = {name: np.arange(6, dtype=np.float32) for name in learnt}
+    logs = policy.learn_mode.forward(tensors({**columns, **acted, **numbers}))
+    assert math.isfinite(logs["total_loss"])
 
 
 @pytest.mark.parametrize("is_normalised", [True, False])

@@ -112,14 +112,23 @@ class ActingPolicy(Policy):
     @property
     def collect_mode(self) -> CollectMode:
         """Methods for a collector."""
-        mode = super().collect_mode._replace(get_attribute=_with_actor(self, self._collecting))
+        mode = super().collect_mode._replace(get_attribute=with_actor(self, self._collecting))
         return mode if self.dict_form is None else self.dict_form(self).collect(mode)
 
     @property
     def eval_mode(self) -> EvalMode:
         """Methods for an evaluator."""
-        mode = super().eval_mode._replace(get_attribute=_with_actor(self, self._evaluating))
+        mode = super().eval_mode._replace(get_attribute=with_actor(self, self._evaluating))
         return mode if self.dict_form is None else self.dict_form(self).eval(mode)
+
+    def _init_eval(self) -> None:
+        if "collect" not in self._enabled:
+            self._init_collect()
+        self._evaluating = self._remembering(EvaluationActor(self))
+
+    def _remembering(self, actor: ColumnarActor) -> ColumnarActor:
+        """Returns an actor that keeps what the network's memory needs; without one itself."""
+        return actor
 
     def _reset_collect(self, data_id: list[int] | None = None) -> None:
         if self._collecting is not self:
@@ -195,11 +204,6 @@ class DensePolicy(ActingPolicy):
             self._collecting = RewardTracker(self._cfg, self._normalizer, self)
         self.prepare_acting()
 
-    def _init_eval(self) -> None:
-        if "collect" not in self._enabled:
-            self._init_collect()
-        self._evaluating = EvaluationActor(self)
-
     def _load_state_dict_collect(self, state_dict: dict[str, Any]) -> None:
         self._network.load(state_dict["model"])
         self._normalizer.load(state_dict["model"])
@@ -274,6 +278,6 @@ class RewardTracker:
             self._actor.reset(rows)
 
 
-def _with_actor(policy: ActingPolicy, actor: ColumnarActor) -> Any:
-    """`get_attribute` of a mode: ``columnar`` is the mode's actor."""
+def with_actor(policy: Policy, actor: ColumnarActor) -> Any:
+    """Returns `get_attribute` of a mode: ``columnar`` is the mode's actor."""
     return lambda name: actor if name == "columnar" else policy.get_attribute(name)

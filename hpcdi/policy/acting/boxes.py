@@ -10,7 +10,7 @@ from hpcdi.config.algorithms import CQLConfig, IQLConfig, SACConfig, TD3Config, 
 from hpcdi.config.policy import ContinuousConfig
 from hpcdi.policy.acting.base import DensePolicy, Network, ReplayActing
 from hpcdi.policy.acting.network import Linear
-from hpcdi.policy.spaces import as_shape, bounds_of, box_of, is_whole
+from hpcdi.policy.spaces import as_shape, bounds_of, box_of, rounded
 from hpcdi.types import Array, Columns, Settings
 
 LOG_STD = (-20.0, 2.0)
@@ -31,15 +31,12 @@ class BoxActing(ReplayActing):
         low, high = self._cfg.model.action_low, self._cfg.model.action_high
         self._middle, self._half = box_of(low, high)
         self._bounds = bounds_of(low, high, self._cfg.model.action_dtype)
-        self._is_whole = is_whole(self._cfg.model.action_dtype)
 
     def within_bounds(self, squashed: Array) -> Columns:
         """Returns actions [rows, ...] of ones between -1 and 1, [rows, components]."""
         shape = (len(squashed), *as_shape(self._cfg.model.action_shape))
         action = (self._middle + self._half * squashed).clip(*self._bounds)  # an ulp beyond, at 1
-        if self._is_whole:
-            action = np.rint(action)
-        return {"action": action.reshape(shape)}
+        return {"action": rounded(action, self._cfg.model.action_dtype).reshape(shape)}
 
 
 class SACActing(BoxActing):

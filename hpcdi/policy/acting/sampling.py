@@ -15,10 +15,10 @@ from typing import Any
 
 import numpy as np
 
-from hpcdi.policy.spaces import NO_BOUND, bounds_of, is_whole
+from hpcdi.policy.spaces import NO_BOUND, bounds_of, rounded
 from hpcdi.types import Array, Columns, Leaf
 
-_LOG_2_PI = math.log(2 * math.pi)
+LOG_2_PI = math.log(2 * math.pi)
 ILLEGAL = -1e8
 """Logit of an illegal action: its probability is 0, and so are its gradient and its ``p log p``."""
 
@@ -47,10 +47,6 @@ class ActionSampler:
             bounds = zip(*(bounds_of(x.low, x.high, x.dtype) for x in boxes), strict=True)
             low, high = map(np.hstack, bounds)
             self.bounds = low, high
-        self._whole = np.array(
-            [is_whole(leaf.dtype) for leaf in boxes for _ in range(math.prod(leaf.shape))],
-            bool,
-        )  # components that are rounded
         self._scale: tuple[Array, Array] | None = None  # middle and half of the width
         if scales and self.bounds is not None:
             least, most = (bound.astype(np.float64) for bound in self.bounds)
@@ -110,10 +106,9 @@ class ActionSampler:
     def _actions(self, chosen: Array, box: Array) -> Columns:
         """Actions [envs, ...] of their discrete [envs, components] and Box [envs, means] parts."""
         actions = {}
-        if self._whole.any():
-            box = np.where(self._whole, np.rint(box), box)
         for leaf, part in parts_of(self.leaves, chosen, box):
             action = part.reshape(len(part), *leaf.shape)
+            action = action if leaf.counts else rounded(action, leaf.dtype)
             actions[leaf.column("action")] = action if self._only else action.astype(leaf.dtype)
         return actions
 
@@ -164,5 +159,5 @@ def sample_normal(mean: Array, log_std: Array, rng: np.random.Generator) -> Colu
     """One action for each row: the mean, and noise of the given deviation."""
     noise = rng.standard_normal(mean.shape, dtype=np.float32)
     log_prob = -(0.5 * noise * noise + log_std).sum(axis=1, dtype=np.float32)
-    log_prob -= np.float32(0.5 * _LOG_2_PI * mean.shape[1])
+    log_prob -= np.float32(0.5 * LOG_2_PI * mean.shape[1])
     return {"raw_action": mean + np.exp(log_std) * noise, "log_prob": log_prob}
