@@ -216,7 +216,9 @@ class Ranks:
         """The learner asks for batches."""
         none = np.zeros(0, np.int64)
         self.iterations += 8
-        demand = DataDemand(self.tasks[LEARNER], 8, 64, self.iterations, none, none.astype(float))
+        demand = DataDemand(
+            self.tasks[LEARNER], 8, 64, self.iterations, none, none.astype(float), 8
+        )
         self.say(LEARNER, demand)
 
     def go_on(self, now: float) -> None:

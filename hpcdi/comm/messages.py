@@ -172,6 +172,7 @@ class DataDemand(Message):
     train_iter: int
     unique_ids: Array  # items with new priorities, int64 [m]; never -1
     priorities: Array  # their priorities, float64 [m]
+    under_way: int  # batches that it has asked for, now too, and not learnt from
 
 
 @dataclass(frozen=True)

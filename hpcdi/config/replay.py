@@ -89,7 +89,9 @@ class AdvancedBufferConfig(BufferConfig):
         float("inf"), "draws after which an item is dropped, checked once a request", minimum=1
     )
     max_staleness: float = setting(
-        float("inf"), "train iterations after which an item is dropped", minimum=0
+        float("inf"),
+        "train iterations by which what is learnt from may be older; then it is dropped",
+        minimum=0,
     )
     alpha: float = setting(0.6, "0 draws uniformly, 1 by priority", minimum=0, maximum=1)
     beta: float = setting(0.4, "importance weights' exponent at the start", minimum=0, maximum=1)

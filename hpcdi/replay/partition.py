@@ -249,6 +249,8 @@ class Partition:
         self._stored: dict[int, BlockStored] = {}  # open blocks, until their last pieces have come
         self._again: list[AdmitBlock] = []  # orders to read blocks that were lent from their shards
         self._demand: DataDemand | None = None
+        self._train_iter = 0  # iterations that its learner had done when it last asked
+        self._under_way = 0  # batches that it was sent, and had not learnt from then
         self._freed: list[str] = []
 
     # ------------------------------------------------------------------------------- blocks
@@ -409,9 +411,11 @@ class Partition:
         if demand.unique_ids.size:
             updated = self.buffer.update_priorities(demand.unique_ids, demand.priorities)
             stale = len(demand.unique_ids) - updated
+        owed = self._demand.batches if self._demand is not None else 0
         if demand.batches > 0:
-            owed = self._demand.batches if self._demand is not None else 0
-            self._demand = dataclasses.replace(demand, batches=demand.batches + owed)
+            owed += demand.batches
+            self._demand = dataclasses.replace(demand, batches=owed)
+        self._train_iter, self._under_way = demand.train_iter, demand.under_way - owed
         return stale
 
     def ready(self, collecting: Collection[int], newest_version: Mapping[int, int]) -> int:  # noqa: ARG002
@@ -434,7 +438,20 @@ class Partition:
 
     def _can_draw(self, batches: int, demand: DataDemand) -> bool:
         size = batches * demand.batch_size
-        return not self.buffer.why_not_sample(size, demand.train_iter)
+        return not self.buffer.why_not_sample(size, self._learnt_from_at(batches))
+
+    def _learnt_from_at(self, batches: int = 1) -> int:
+        """Iterations that are done when the last of so many more batches is learnt from.
+
+        An item's staleness is judged by it: batches wait at the learner (`system.prefetch`). Each
+        counts as one iteration.
+        """
+        return self._train_iter + self._under_way + batches - 1
+
+    @property
+    def is_learnt(self) -> bool:
+        """True if its learner has learnt from all batches that it was sent."""
+        return self._under_way == 0
 
     def serve(self, batches: int, env_steps: int, among: slice | None = None) -> Batches:
         """Draw batches for the waiting request.
@@ -448,10 +465,11 @@ class Partition:
         if demand is None:
             raise BufferContractError("batches were drawn that nobody has asked for")
         size = batches * demand.batch_size
-        drawn = self.buffer.draw(size, demand.train_iter, batches, among)
+        drawn = self.buffer.draw(size, self._learnt_from_at(batches), batches, among)
         if drawn is None:
             raise BufferContractError(f"batches were drawn too early: {self.buffer.blocked}")
         self.buffer.retire(drawn.slots)
+        self._under_way += batches
         missing = demand.batches - batches
         self._demand = dataclasses.replace(demand, batches=missing) if missing else None
         self.samples_drawn += size
@@ -605,11 +623,11 @@ class OnPolicyPartition(Partition):
         demand = self._demand
         if demand is None or not collecting:
             return 0
-        oldest = demand.train_iter - self.buffer.max_staleness
+        oldest = self._learnt_from_at() - self.buffer.max_staleness
         if any(newest_version.get(rank, -1) < oldest for rank in collecting):
             return 0
         # also drops what is too old
-        return 0 if self.buffer.why_not_sample(1, demand.train_iter) else 1
+        return 0 if self.buffer.why_not_sample(1, self._learnt_from_at()) else 1
 
     def serve(self, batches: int, env_steps: int, among: slice | None = None) -> Batches:  # noqa: ARG002
         """Draw everything, as one batch; see `Partition.serve`."""
@@ -658,7 +676,7 @@ class AsynchronousPartition(OnPolicyPartition):
         demand = self._demand
         if demand is None:
             return 0
-        return 0 if self.buffer.why_not_sample(1, demand.train_iter) else 1
+        return 0 if self.buffer.why_not_sample(1, self._learnt_from_at()) else 1
 
     @property
     def blocked(self) -> str:

@@ -60,10 +60,12 @@ def admitted(block_id: int, error: str = "") -> BlockAdmitted:
     return BlockAdmitted(block_id, 0.01, error)
 
 
-def demand(batches: int, size: int, ids: Sequence[int] = (), train_iter: int = 0) -> DataDemand:
-    return DataDemand(
-        "task", batches, size, train_iter, np.array(ids, dtype=np.int64), np.full(len(ids), 2.0)
-    )
+def demand(
+    batches: int, size: int, ids: Sequence[int] = (), train_iter: int = 0, *, left: int = 0
+) -> DataDemand:
+    """Of a learner that has got all it has asked for, and has yet to learn from `left` batches."""
+    given = np.array(ids, dtype=np.int64), np.full(len(ids), 2.0)
+    return DataDemand("task", batches, size, train_iter, *given, left + batches)
 
 
 def give(partition: Partition, ready: BlockReady) -> AdmitBlock:

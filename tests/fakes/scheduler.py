@@ -85,10 +85,19 @@ class Run:
 
     def ask(self, batches: int, train_iter: int = 0) -> list[Order]:
         """The learner wants batches of four."""
+        return self.ask_by(1, train_iter, batches)
+
+    def ask_by(self, rank: int, train_iter: int, batches: int = 1, *, left: int = 0) -> list[Order]:
+        """One of the learners wants batches of four, and has yet to learn from `left` of them."""
         none: Array = np.zeros(0)
-        task_id = self.tasks[1].task_id
+        task_id = self.tasks[rank].task_id
+        waiting = self.scheduler.groups.partitions[rank]._demand
+        owed = waiting.batches if waiting is not None else 0
         return self.hear(
-            1, DataDemand(task_id, batches, 4, train_iter, none.astype(np.int64), none)
+            rank,
+            DataDemand(
+                task_id, batches, 4, train_iter, none.astype(np.int64), none, left + owed + batches
+            ),
         )
 
     def progress(self, rank: int, steps: int, now: float = 0.0, version: int = 0) -> list[Order]:

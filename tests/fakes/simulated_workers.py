@@ -140,7 +140,7 @@ class SimulatedLearner(SimulatedWorker):
             self.said.append(
                 DataDemand(
                     self.task.task_id, self.under_way, 4, self.iterations, ids,
-                    np.ones(len(ids)),
+                    np.ones(len(ids)), self.under_way,
                 )
             )  # fmt: skip
 

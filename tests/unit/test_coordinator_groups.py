@@ -417,3 +417,23 @@ def test_an_evaluation_that_was_due_in_a_snapshot_is_due_when_the_run_goes_on(is
     again.start(12_000, 60, 100.0)
     assert again.is_due(12_000, 60, 100.0) is is_due
     assert again.is_due(20_000, 90, 100.0)
+
+
+def test_an_evaluation_is_drawn_where_it_began_and_is_due_where_a_snapshot_is_taken_within_it() -> (
+    None
+):
+    """Its result came a thousand steps later; killed within it, a run did without it."""
+    before, again = make_group(), make_group()
+    before.env_steps, before.train_iter = 100, 10
+    before.evaluation.start(0, 0, 0.0)
+    before.begin_evaluation(5.0)
+    before.env_steps = 1200
+    again.load_state_dict(before.state_dict())
+    again.evaluation.start(1200, 10, 0.0)
+    assert again.evaluation_is_due(0.0)
+    before.end_evaluation(CollectResult("task", True, 10, 9, 1.0, np.ones(2), np.ones(2, np.int64)))
+    assert [evaluation.env_steps for evaluation in before.evaluations] == [100]
+    again.load_state_dict(before.state_dict())
+    again.evaluation.start(1200, 10, 0.0)
+    assert not again.evaluation_is_due(0.0)
+    assert before.best_evaluation == again.best_evaluation

@@ -157,7 +157,7 @@ class World:
         done = self.iterations[rank]
         ids = np.zeros(0, np.int64) if drawn is None else drawn[0]
         priorities = np.linspace(0.1, 1.0 + done, ids.size)
-        self.said[rank].append(DataDemand("task", 1, 4, done, ids, priorities))
+        self.said[rank].append(DataDemand("task", 1, 4, done, ids, priorities, 1))
 
     def collect(self, rank: int, task: CollectTask) -> None:
         assert task.lockstep is not None

@@ -199,6 +199,26 @@ def test_staleness_follows_the_policy_version() -> None:
     assert partition.buffer.count() == 6
 
 
+def test_staleness_is_counted_where_a_batch_is_learnt_from() -> None:
+    """Two batches wait at the learner: what is drawn now is learnt from two iterations later."""
+    partition = make_partition(max_staleness=3)
+    give(partition, block(1, [6], version=0))
+    partition.demand(demand(2, 3, train_iter=0))
+    assert serve(partition) is not None
+    assert not partition.is_learnt
+    give(partition, block(2, [6], version=1))
+    partition.demand(demand(1, 3, train_iter=1, left=1))
+    assert serve(partition) is not None
+    assert partition.buffer.count() == 12, "it is learnt from at 2"
+    partition.demand(demand(2, 3, train_iter=2, left=1))
+    batches = serve(partition)
+    assert batches is not None
+    assert batches.rows.min() >= 7, "the second is learnt from at 4"
+    for train_iter, left in ((3, 2), (4, 1), (4, 0)):  # an update may be no iteration
+        partition.demand(demand(0, 3, train_iter=train_iter, left=left))
+        assert partition.is_learnt is (left == 0)
+
+
 # ---------------------------------------------------------------------------------- blocks that go
 
 

@@ -363,7 +363,7 @@ def hear_rollout(run: Run, ready: BlockReady, now: float = 0.0) -> list[Order]:
 def ask(run: Run, train_iter: int) -> list[Order]:
     none = np.zeros(0)
     task_id = run.tasks[1].task_id
-    message = DataDemand(task_id, 1, 0, train_iter, none.astype(np.int64), none)
+    message = DataDemand(task_id, 1, 0, train_iter, none.astype(np.int64), none, 1)
     return run.hear(1, message)
 
 

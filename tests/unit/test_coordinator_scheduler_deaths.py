@@ -247,9 +247,9 @@ def test_iterations_are_counted_without_the_dead() -> None:
     task, none = group.task(), np.zeros(0)
     ids = none.astype(np.int64)
     for rank, train_iter in ((1, 30), (2, 25)):
-        group.hear(rank, DataDemand(task.task_id, 1, 4, train_iter, ids, none))
+        group.hear(rank, DataDemand(task.task_id, 1, 4, train_iter, ids, none, 1))
     group.hear(3, RankLost())
-    group.hear(1, DataDemand(task.task_id, 1, 4, 33, ids, none))
+    group.hear(1, DataDemand(task.task_id, 1, 4, 33, ids, none, 1))
     assert group.main.train_iter == 25
 
 

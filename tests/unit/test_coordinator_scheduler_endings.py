@@ -10,12 +10,15 @@ from fakes.replay import block
 from fakes.scheduler import EVERY_S, TIMEOUTS, Run, evaluates, evaluating, reason_of
 from hpcdi.comm.messages import (
     AdmitBlock,
+    Batches,
+    BlockAdmitted,
     CloseTask,
     CollectTask,
     Goodbye,
     LearnInfo,
     LearnResult,
     Leave,
+    RankLost,
     Stop,
     StopRequest,
     TaskReturned,
@@ -161,6 +164,58 @@ def test_an_evaluation_under_way_that_is_of_the_last_policy_is_the_last() -> Non
     assert evaluates(*run.result(2, EVERY_S))
     assert run.hear(1, LearnResult(run.tasks[1].task_id, 7)) != []  # results here are of policy 7
     assert run.result(2, 6.0, returns=(1.0,)) == stops("the learner has done its iterations: 7")
+
+
+def with_a_batch_under_way(**settings: Any) -> Run:
+    """Its learners have learnt from one batch, and have been sent another."""
+    run = Run(max_env_step=100, **settings)
+    count = run.main.learners.size
+    for number in range(1, 2 * count + 1):
+        ready = block(number, [9])
+        run.hear(count + 1, ready)
+        for learner in range(1, count + 1):
+            run.hear(learner, BlockAdmitted(number, 0.0))
+    for train_iter in (0, 1):
+        orders = [order for rank in range(1, count + 1) for order in run.ask_by(rank, train_iter)]
+        assert sum(isinstance(order.message, Batches) for order in orders) == count
+    return run
+
+
+def test_the_last_evaluation_is_of_the_policy_after_the_last_batch() -> None:
+    run = with_a_batch_under_way()
+    run.main.evaluated_iter = 1
+    run.progress(3, 100)
+    assert run.scheduler.is_on, "it learns from one more batch"
+    assert run.result(2, 1.0) == run.tick(1.5) == []
+    orders = [*run.ask_by(1, 2), *run.tick(2.0)]
+    assert [(order.rank, evaluates(order)) for order in orders] == [(2, True)]
+    run.result(2, 3.0, returns=(1.0,))
+    assert reason_of(run).startswith("max_env_step reached")
+
+
+def test_an_older_evaluation_ends_no_run_while_a_batch_is_under_way() -> None:
+    run = with_a_batch_under_way()
+    run.tick(EVERY_S)
+    assert any(map(evaluates, run.result(2, EVERY_S)))
+    run.main.reach(1)
+    run.progress(3, 100)
+    run.main.evaluated_iter = 7  # results here are of policy 7
+    assert run.result(2, 6.0, returns=(1.0,)) == []
+    assert run.scheduler.is_on
+
+
+@pytest.mark.parametrize("ended", ["died", "done"])
+def test_the_last_evaluation_waits_for_no_learner_that_has_ended(ended: str) -> None:
+    run = with_a_batch_under_way(learners=2)
+    run.progress(4, 100)
+    run.result(3, 1.0)
+    assert [*run.ask_by(1, 2), *run.tick(2.0)] == [], "the other still learns"
+    if ended == "died":
+        orders = [*run.hear(2, RankLost(), 3.0), *run.tick(3.0)]
+    else:
+        orders = [*run.hear(1, LearnResult(run.tasks[1].task_id, 2), 3.0)]
+        orders += run.hear(2, LearnResult(run.tasks[2].task_id, 2), 3.0)
+    assert [order.rank for order in orders if evaluates(order)] == [3]
 
 
 def test_a_signal_does_not_wait_for_the_last_evaluation() -> None:

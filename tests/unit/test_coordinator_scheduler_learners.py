@@ -160,7 +160,7 @@ def test_iterations_are_those_that_all_have_done() -> None:
     group = Group()
     task, none = group.task(), np.zeros(0)
     for rank, train_iter in ((1, 30), (3, 20), (2, 25)):
-        group.hear(rank, DataDemand(task.task_id, 1, 4, train_iter, none.astype(np.int64), none))
+        group.hear(rank, DataDemand(task.task_id, 1, 4, train_iter, none.astype(np.int64), none, 1))
     assert group.main.train_iter == 20
     group.hear(1, LearnInfo(task.task_id, 40, {"loss": 1.0}, {}))
     group.hear(2, LearnInfo(task.task_id, 40, {}, {}))
@@ -186,6 +186,6 @@ def test_the_one_that_never_begins_is_named() -> None:
     task, none = group.task(), np.zeros(0)
     group.ready(*COLLECTORS)
     for rank in (1, 3):
-        group.hear(rank, DataDemand(task.task_id, 1, 4, 0, none.astype(np.int64), none))
+        group.hear(rank, DataDemand(task.task_id, 1, 4, 0, none.astype(np.int64), none, 1))
     with pytest.raises(WorkerSilentError, match="rank 2 has been silent"):
         group.scheduler.tick(TIMEOUTS.learner_task_s + 1)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import shutil
 from collections.abc import Mapping
 from pathlib import Path
 from types import MappingProxyType
@@ -408,6 +409,23 @@ def test_blocks_of_one_shard_are_told_apart(tmp_path: Path) -> None:
     assert list(resume_from(layout, snapshot, repeats=True).published) == [old[1], new[0]]
     assert list(resume_from(layout, snapshot).published) == [old[1], new[0]], "taken back"
     assert unannounced(layout, 2, 5)[-1].shard.path == new[0]
+
+
+@pytest.mark.parametrize("now", [0.0, 7200.0])
+def test_a_copy_of_a_shard_is_no_new_data(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, now: float
+) -> None:
+    layout = RunLayout(tmp_path)
+    name = write_shard(layout, layout.shard_path(2, 7, 3600.0), made(2, 7), fsync=False).path
+    copy = layout.root / layout.shard_path(2, 7, now)
+    copy.parent.mkdir()
+    shutil.copy(layout.root / split_name(name)[0], copy)
+    for announced in (0, 7):
+        resumed = resume_from(
+            layout, snapshot_of(layout, [name] * bool(announced), {"2": announced})
+        )
+        assert (list(resumed.published), resumed.lost) == ([name], 0)
+    assert f"{copy.relative_to(layout.root)}: is another shard's file" in caplog.text
 
 
 def test_a_run_that_repeats_itself_has_no_use_for_what_came_later(tmp_path: Path) -> None:

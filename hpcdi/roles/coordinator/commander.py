@@ -176,11 +176,11 @@ class Commander:
     def begin_last_evaluation(self) -> bool:
         """Returns whether one more evaluation is needed before the run ends, and makes it due.
 
-        That is so, at most once, if the main group has learnt since its last one. If the evaluation
-        fails, it is due again.
+        That is so, at most once, if the main group has learnt since its last one, or still learns.
+        If the evaluation fails, it is due again.
         """
         main = self.groups.main
-        if self._is_last_begun or not main.has_learnt:
+        if self._is_last_begun or not (main.has_learnt or main.is_busy):
             return False
         self._is_last_begun = True
         main.evaluation.make_due()  # one that is under way evaluates an older policy
@@ -207,7 +207,7 @@ class Commander:
         """Remove a task that has failed; an evaluation is due again at once."""
         self._remove(task.task_id)
         if task.eval_flag:
-            self.groups.of(task).evaluation.make_due()
+            self.groups.of(task).lose_evaluation()
 
     # ---------------------------------------------------------------------------- results, limits
 
@@ -217,6 +217,8 @@ class Commander:
         group = self.groups.of(task) if task is not None else self.groups.main
         if task is not None and task.eval_flag:
             group.evaluation.took_s = finished_task.duration_s
+            if not finished_task.is_evaluation:  # it has ended no episode
+                group.evaluates_at = None
         if not finished_task.is_evaluation:
             return False
         if task is not None and task.freeze and self.league is not None:

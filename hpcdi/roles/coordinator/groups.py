@@ -233,6 +233,7 @@ class Group:
         evaluations: complete evaluations since this start of the run.
         evaluations_begun: number of evaluations since then, complete or not.
         evaluated_iter: train iterations of the policy of the last complete evaluation.
+        evaluates_at: `env_steps` when the evaluation under way began; None: none is.
         best: mean return of its best evaluation in the whole run; -inf: there is none.
         best_evaluation: that evaluation; None: there is none.
         recent: return and length of the last episodes that were collected.
@@ -254,6 +255,7 @@ class Group:
     evaluations: list[Evaluation] = field(default_factory=list)
     evaluations_begun: int = 0
     evaluated_iter: int = 0
+    evaluates_at: int | None = None
     best: float = -math.inf
     best_evaluation: Evaluation | None = None
     recent: deque[tuple[float, int]] = field(default_factory=lambda: deque(maxlen=EPISODE_WINDOW))
@@ -305,6 +307,12 @@ class Group:
         return [value for value, _ in self.recent]
 
     @property
+    def is_busy(self) -> bool:
+        """True if a learner has not learnt yet from all batches that it was sent."""
+        parts = self.replay.partitions.values()
+        return self.is_learning and not all(part.is_learnt for part in parts)
+
+    @property
     def has_learnt(self) -> bool:
         """True if it has learnt since its last complete evaluation."""
         return self.train_iter > self.evaluated_iter
@@ -316,10 +324,17 @@ class Group:
     def begin_evaluation(self, now: float) -> None:
         """Note that its evaluation begins."""
         self.evaluations_begun += 1
+        self.evaluates_at = self.env_steps
         self.evaluation.begin(self.env_steps, self.train_iter, now)
+
+    def lose_evaluation(self) -> None:
+        """Note that the evaluation under way has failed: one is due again at once."""
+        self.evaluates_at = None
+        self.evaluation.make_due()
 
     def end_evaluation(self, result: CollectResult) -> float:
         """Take the result of a complete evaluation; returns its mean return."""
+        began_at, self.evaluates_at = self.evaluates_at, None
         returns = np.asarray(result.episode_returns, dtype=np.float64)
         evaluation = Evaluation(
             mean=float(returns.mean()),
@@ -328,7 +343,7 @@ class Group:
             highest=float(returns.max()),
             episodes=returns.size,
             policy_version=result.policy_version,
-            env_steps=self.env_steps,
+            env_steps=self.env_steps if began_at is None else began_at,
             took_s=result.duration_s,
             figures=means_of(result.episode_figures),
         )
@@ -367,7 +382,8 @@ class Group:
             "best": self.best if math.isfinite(self.best) else None,
             # one text: names of figures may have any letters
             "best_evaluation": json.dumps(vars(best)) if best is not None else "",
-            "evaluation": self.evaluation.state_dict(),
+            # one under way is not in the state: a resumed run makes it again
+            "evaluation": self.evaluation.state_dict() if self.evaluates_at is None else [-1, -1],
             "replay": self.replay.state_dict(),
             "ratio": self.replay.ratio.state_dict(),
         }

@@ -333,7 +333,7 @@ class Scheduler:
     def _end(self, outcome: Outcome, now: float) -> list[Order]:
         """End the run, after a last evaluation if anything was learnt since the one before.
 
-        Nobody learns meanwhile.
+        Learners get no more batches meanwhile.
         """
         if self.is_on and self._ending is None and self.commander.begin_last_evaluation():
             self._ending = outcome
@@ -342,8 +342,13 @@ class Scheduler:
         return self._assign(now)
 
     def _evaluate_last(self, now: float) -> list[Order]:
-        """Close all collect tasks; the first collector that becomes free evaluates."""
+        """Close all collect tasks; the first collector that becomes free evaluates.
+
+        It waits until all batches under way are learnt from: that makes the newest policy.
+        """
         orders = close_orders(self.workers.close_surplus(0, now))
+        if self.groups.main.is_busy:
+            return orders
         is_due = self.workers.has_free_collector and self.commander.evaluation_is_due(now)
         task = self.commander.get_collector_task(now) if is_due else None
         if task is not None:
@@ -543,7 +548,8 @@ class Scheduler:
         if reached:
             reason = self.commander.describe_goal(message)
             return self.stop(Outcome("done", reason, 0), now)
-        is_last = message.task_id == self._last_task or not self.groups.main.has_learnt
+        main = self.groups.main
+        is_last = message.task_id == self._last_task or not (main.has_learnt or main.is_busy)
         if self._ending is not None and is_last:
             return self.stop(self._ending, now)
         return [*self._begin_anew(), *self._assign(now)] if self.is_on else []

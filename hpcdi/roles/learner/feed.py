@@ -256,6 +256,7 @@ class Feed:
         self._admissions = deque[_Admission]()  # in the order of rank 0
         self._prefetch = Prefetch(prefetch)
         self._feedback = [_NO_FEEDBACK]  # ids and priorities for the next request
+        self._told = 0  # batches that were under way at the last one
 
     # ------------------------------------------------------------------ on the communication thread
 
@@ -340,20 +341,31 @@ class Feed:
 
     # ---------------------------------------------------------------------- on the computing thread
 
-    def ask(self, train_iter: int, now: float) -> None:
+    def ask(self, train_iter: int, now: float, *, is_idle: bool = False) -> None:
         """Request more batches as soon as a quarter of those that may be under way was taken.
 
         Args:
             train_iter: iterations that are done.
             now: seconds of any clock.
+            is_idle: there is no batch to learn from: rank 0 is told so in any case, once, and how
+                far this learner is.
         """
         missing = self._prefetch.missing(now)
-        if not missing:
+        if not missing and not (is_idle and self._prefetch.under_way < self._told):
             return
         self._prefetch.under_way += missing
+        self._told = self._prefetch.under_way
         ids, priorities = map(np.concatenate, zip(*self._feedback, strict=True))
         self._feedback = [_NO_FEEDBACK]
-        demand = DataDemand(self.task_id, missing, self._batch_size, train_iter, ids, priorities)
+        demand = DataDemand(
+            self.task_id,
+            missing,
+            self._batch_size,
+            train_iter,
+            ids,
+            priorities,
+            self._prefetch.under_way,
+        )
         self._send(COORDINATOR_RANK, demand)
 
     def batch(self, staged: Staged, now: float) -> Batch:

@@ -8,7 +8,7 @@ its batch is interrupted because the dead member's gradients do not arrive. Then
 
 All learners get the same number of batches, and none can end a batch before all others have begun
 it. So survivors are at most one batch apart: a batch that one of them has done is skipped by the
-others, a batch that none has done is repeated by all.
+others, a batch that none has done is repeated by all (`Learner._learn` says from which state).
 """
 
 from __future__ import annotations

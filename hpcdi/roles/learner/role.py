@@ -235,6 +235,8 @@ class Learner(MessageSide):
             # a batch is all that the present policy collected: nothing to prefetch, except where
             # staleness is corrected; there the next batch is gathered during an update
             size, ahead = 0, 1 + config.policy.CORRECTS_STALENESS
+        # batches that wait grow old: for at most half of the iterations for which an item is kept
+        ahead = int(min(ahead, 1 + config.policy.buffer.max_staleness / 2))
         return Feed(
             context.open_transport(),
             lambda rank, message: self.pump.send(rank, message),
@@ -272,6 +274,7 @@ class Learner(MessageSide):
         self.meter.mark("wait")
         if self._learning is not None:
             self._offer_policy(self._learning, False)
+            self._feed.ask(self._learning.train_iter, time.monotonic(), is_idle=True)
 
     def _begin(self, task: LearnTask) -> None:
         """Begin a task: make the policy and what updates it, or resume both from a snapshot."""
@@ -307,13 +310,23 @@ class Learner(MessageSide):
             LOGGER.warning("%s begins anew: %s is without it", self._place.group, snapshot.name)
 
     def _learn(self, training: Training, batch: Batch) -> None:
-        """Learn from a batch; after a death in the group again, unless the others finished it."""
+        """Learn from a batch; after a death in the group again, unless the others finished it.
+
+        On-policy the steps that were made until then are taken back: there may be many, and a copy
+        of the state costs a thousandth of them. With a replay buffer there are one or two, of which
+        it would cost a tenth.
+        """
         self.meter.mark("wait")
         self._group.begun += 1
+        policy, link = self._place.config.policy, self._place.link
+        may_repeat = self._group.size > 1 and link.ranks_may_die and not policy.cuda
+        before = copied(training.policy.state_dict()) if may_repeat and policy.on_policy else None
         while True:
             try:
                 training.update(batch)
             except GroupBrokenError as broken:
+                if before is not None:
+                    training.policy.load_state_dict(copied(before))
                 if self._regroup(training, broken):
                     continue
             break
