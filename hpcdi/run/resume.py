@@ -374,16 +374,17 @@ def newest_snapshot(layout: RunLayout) -> Checkpoint:
     """Returns the newest intact snapshot of a run; logs and skips torn ones.
 
     Raises:
-        CheckpointError: there is none.
+        CheckpointError: there is none; it says what is wrong with each.
     """
     from hpcdi.store.checkpoints import newest_checkpoint
     from hpcdi.utils.log import LOGGER
 
     snapshot, torn = newest_checkpoint(layout.snapshots_dir, _FACTS)
+    if snapshot is None:
+        why = "\n  - ".join(["there is no whole snapshot to resume from", *map(str, torn)])
+        raise CheckpointError(layout.snapshots_dir, why)
     for error in torn:
         LOGGER.warning("%s; the one before it is taken", error)
-    if snapshot is None:
-        raise CheckpointError(layout.snapshots_dir, "there is no whole snapshot to resume from")
     return snapshot
 
 

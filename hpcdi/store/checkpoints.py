@@ -11,9 +11,10 @@ Life of a checkpoint::
 Where one of the same name exists, it is renamed to `<name>.before` first and removed last, so that
 a kill at any moment leaves one of them.
 
-The manifest has the size and the crc32 of every file, and its own, over every byte of it. A folder
-without a manifest, or whose files differ from it, is torn: readers skip it, and take the one before
-it.
+The manifest has the folder's name, the size and the crc32 of every file, and its own, over every
+byte of it. A folder without a manifest, or whose files differ from it, is torn: readers skip it,
+and take the one before it. So is one under another's name, where names say which is the newest: a
+single checkpoint may be renamed or copied, and loaded from there.
 """
 
 from __future__ import annotations
@@ -131,7 +132,7 @@ def finish(
     Raises:
         OSError, StoreError: the file system refuses it.
     """
-    write_sealed_json(aside / MANIFEST, {"facts": facts, "files": files})
+    write_sealed_json(aside / MANIFEST, {"name": target.name, "facts": facts, "files": files})
     _put(aside, target)
 
 
@@ -161,17 +162,23 @@ def remove_others(
     return removed
 
 
-def open_checkpoint(folder: Path) -> Checkpoint:
+def open_checkpoint(folder: Path, *, by_name: bool = False) -> Checkpoint:
     """Returns a checkpoint whose files have all been verified.
+
+    Args:
+        folder: its folder.
+        by_name: the folder's name says how old it is, so it must be the one that was written.
 
     Raises:
         CheckpointError: there is none, or it is torn.
     """
     try:
-        facts, files = _verified(folder / MANIFEST)
-        for name, written in files.items():
-            if not _is_as_written(folder / name, written):
-                raise CheckpointError(folder, f"is torn: {name} is not what was written")
+        name, facts, files = _verified(folder / MANIFEST)
+        if by_name and name not in (None, folder.name.removesuffix(_BEFORE)):
+            raise CheckpointError(folder, f"is {name}, under another name")
+        for file, written in files.items():
+            if not _is_as_written(folder / file, written):
+                raise CheckpointError(folder, f"is torn: {file} is not what was written")
         return Checkpoint(folder, facts)
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise CheckpointError(folder, f"is no whole checkpoint: {error}") from error
@@ -189,7 +196,7 @@ def newest_checkpoint(
     errors: list[CheckpointError] = []
     for name in reversed(checkpoint_names(folder)):
         try:
-            checkpoint = open_checkpoint(folder / name)
+            checkpoint = open_checkpoint(folder / name, by_name=True)
         except CheckpointError as error:
             errors.append(error)
             continue
@@ -238,7 +245,7 @@ def _is_whole(target: Path) -> bool:
     if not target.exists():
         return False
     try:
-        open_checkpoint(target)
+        open_checkpoint(target, by_name=True)
     except CheckpointError:
         return False
     return True
@@ -263,8 +270,8 @@ def _reason(error: OSError | StoreError) -> str:
     return error.strerror or str(error) if isinstance(error, OSError) else str(error)
 
 
-def _verified(path: Path) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Returns facts and files of a manifest.
+def _verified(path: Path) -> tuple[str | None, dict[str, Any], dict[str, Any]]:
+    """Returns name, facts and files of a manifest; early ones have no name.
 
     Raises:
         OSError: it cannot be read. ValueError: it is damaged.
@@ -273,12 +280,13 @@ def _verified(path: Path) -> tuple[dict[str, Any], dict[str, Any]]:
         manifest = load_sealed_json(path)
     except ValueError as error:
         raise ValueError(f"{MANIFEST} is damaged: {error}") from error
+    name = manifest.pop("name", None)
     if manifest.keys() != {"facts", "files"}:
         raise ValueError(f"{MANIFEST} is damaged: it has the keys {sorted(manifest)}")
     facts, files = manifest["facts"], manifest["files"]
     if not isinstance(facts, dict) or not isinstance(files, dict):
         raise ValueError(f"{MANIFEST} names no files")  # noqa: TRY004 (a file, not an argument)
-    return facts, files
+    return name, facts, files
 
 
 def _is_as_written(path: Path, written: Mapping[str, int]) -> bool:

@@ -47,14 +47,14 @@ def open_file(path: str | Path, largest_bytes: int = LARGEST_BYTES) -> IO[bytes]
     return os.fdopen(open_descriptor(path, largest_bytes), "rb")
 
 
-def check_file(path: str | Path, largest_bytes: int = LARGEST_BYTES) -> Path:
+def check_file(path: str | Path) -> Path:
     """Returns the path of a file that a library may open by its name; see `open_descriptor`.
 
     Raises:
         OSError: as `open_descriptor`.
     """
     _check_link(Path(path))
-    _check(os.stat(path), path, largest_bytes)  # noqa: PTH116 (one call for texts and paths)
+    _check(os.stat(path), path, LARGEST_BYTES)  # noqa: PTH116 (one call for texts and paths)
     return Path(path)
 
 

@@ -163,21 +163,25 @@ def _run_folder(path: Path, report: Report) -> None:
     recorded = run.get("files")
     report.errors += other_files(layout, recorded if isinstance(recorded, dict) else {})
     shards, blocks, transitions, size = 0, 0, 0, 0
-    for shard in sorted(layout.data_dir.rglob("*.h5")):
+    ours = {path / name for name in layout.shard_numbers()}
+    others = {*layout.data_dir.rglob("*.h5")} - ours
+    damaged = [f"{file}: is no shard by its path: no run reads it" for file in sorted(others)]
+    for shard in sorted(ours):
         try:
-            whole, damaged = _blocks(shard)
+            whole, torn = _blocks(shard)
         except StoreError as error:
-            report.errors.append(str(error))
+            damaged.append(str(error))
             continue
-        report.errors += damaged
+        damaged += torn
         shards, blocks = shards + bool(whole), blocks + len(whole)
         transitions += sum(block.transitions for block in whole)
         size += 512 * shard.stat().st_blocks
     report.lines.append(
         f"  data: {counted(blocks, 'block')} in {counted(shards, 'shard')}, "
-        f"{transitions} transitions, {human_bytes(size)}, "
-        + ("all checksums right" if not report.errors else f"{len(report.errors)} damaged")
+        f"{transitions} transitions, {human_bytes(size)}"
+        + (f", {len(damaged)} damaged" if damaged else ", all checksums right" * bool(blocks))
     )
+    report.errors += damaged
     policies = [*path.glob("policies/*.safetensors"), *path.glob("league/*.safetensors")]
     for other in sorted(policies):
         policy = inspect(other)
@@ -223,8 +227,8 @@ def _checkpoints(layout: RunLayout, report: Report) -> None:
 
 
 def _checkpoint(path: Path) -> str:
-    facts = open_checkpoint(path).facts
     kind = "snapshot" if path.parent.name == "snapshots" else "checkpoint"
+    facts = open_checkpoint(path, by_name=kind == "snapshot").facts
     steps = facts.get("env_steps", facts.get("collector_envstep"))
     at = "" if steps is None else f", env step {steps}"
     return f"{path}: {kind} at train iteration {facts.get('train_iter')}{at}, all checksums right"

@@ -66,6 +66,15 @@ def shard_of(name: str) -> str:
     return shard if shard and number.isdecimal() else name
 
 
+def shard_place(path: Path) -> tuple[int, int] | None:
+    """Returns the rank of a shard's collector, and the number of its first block, by its path.
+
+    None: the path is not that of a run's shard, see `RunLayout.shard_path`.
+    """
+    rank, number = path.parent.parent.name.removeprefix("rank"), path.stem
+    return (int(rank), int(number)) if rank.isdecimal() and number.isdecimal() else None
+
+
 def name_of(rank: int) -> str:
     """Returns what folders and files of a rank are called by."""
     return f"rank{rank:05d}"
@@ -263,7 +272,7 @@ class RunLayout:
         """
         while True:
             names = (path.name.removeprefix("rank") for path in self.data_dir.glob("rank*"))
-            ranks = [int(name) for name in names if name.isdigit()]
+            ranks = [int(name) for name in names if name.isdecimal()]
             rank = max([FIRST_GUEST, *ranks]) + 1
             with contextlib.suppress(FileExistsError):
                 (self.data_dir / name_of(rank)).mkdir(parents=True)
@@ -279,9 +288,8 @@ class RunLayout:
         """
         numbers = {}
         for path in self.data_dir.glob(f"{'rank*' if of is None else name_of(of)}/*/*.h5"):
-            rank, number = path.parent.parent.name.removeprefix("rank"), path.stem
-            if rank.isdigit() and number.isdigit():
-                numbers[str(path.relative_to(self.root))] = int(rank), int(number)
+            if (place := shard_place(path)) is not None:
+                numbers[str(path.relative_to(self.root))] = place
         return dict(sorted(numbers.items(), key=lambda item: item[1]))
 
     def inside(self, relative: str) -> Path:

@@ -10,7 +10,8 @@ to their places in every column and forced to disk, and only then its record is 
 byte last: a block without an intact record does not exist, so a kill or a full disk costs at most
 the block that was being written.
 Last, HDF5's structure gets the new number of rows, for common tools; hpcdi itself reads layout and
-records, each with its own checksum.
+records, each with its own checksum. The layout has the file's name: a copy in another shard's place
+is no shard of the run.
 
 `item_start` counts from the file's first row here, so that the file can be read as one table;
 everywhere else it counts from the block's first row.
@@ -48,7 +49,7 @@ from hpcdi.store.block import (
 from hpcdi.store.checksum import crc32_of
 from hpcdi.store.files import check_file, open_descriptor, open_file
 from hpcdi.store.hdf5 import DAMAGE, dataset_of, other_format, read_attributes
-from hpcdi.store.layout import block_name
+from hpcdi.store.layout import block_name, shard_place
 from hpcdi.store.structure import ALIGNMENT, GrowingStructure, Piece, bytes_of
 from hpcdi.types import (
     ITEM_DTYPE,
@@ -58,7 +59,6 @@ from hpcdi.types import (
     ColumnSpec,
     RowView,
     ShardRef,
-    number_of,
 )
 from hpcdi.utils.log import LOGGER
 from hpcdi.utils.nested import parse_json, under
@@ -115,6 +115,7 @@ class ShardLayout:
         table: offset of the table of blocks.
         slots: records that it has room for.
         slot_bytes: bytes of one record.
+        name: path of the file in its run folder; empty: it does not say.
     """
 
     columns: tuple[ColumnSpec, ...]
@@ -123,6 +124,7 @@ class ShardLayout:
     table: int
     slots: int
     slot_bytes: int
+    name: str = ""
 
     def ref(self, name: str, record: Record) -> ShardRef:
         """The reference to a block, under its name."""
@@ -173,7 +175,9 @@ class ShardLayout:
         )
         views = tuple(RowView(**view) for view in fields["views"])
         numbers = (int(fields[name]) for name in ("tail_rows", "table", "slots", "slot_bytes"))
-        layout = cls(columns, views, *numbers)
+        tail_rows, table, slots, slot_bytes = numbers
+        name = str(fields.get("name", ""))  # early ones have none
+        layout = cls(columns, views, tail_rows, table, slots, slot_bytes, name)
         sizes = [layout.table, layout.slots, layout.slot_bytes, layout.tail_rows]
         sizes += [number for spec in columns for number in (*spec.shape, spec.offset)]
         names = tuple(spec.name for spec in columns)[-len(ITEM_NAMES) :]
@@ -226,7 +230,9 @@ class GrowingShard:
             ColumnSpec(name, array.dtype.str, (lengths[name], *array.shape[1:]), _ANY_OFFSET)
             for name, array in datasets.items()
         )
-        draft = ShardLayout(specs, like.views, like.tail_rows, _ANY_OFFSET, self._slots, slot_bytes)
+        draft = ShardLayout(
+            specs, like.views, like.tail_rows, _ANY_OFFSET, self._slots, slot_bytes, self._name
+        )
         self._structure = GrowingStructure(
             {
                 _LAYOUT: (np.dtype(f"S{len(draft.encoded())}"), (1,)),
@@ -347,7 +353,8 @@ class ShardReader:
         layout: where everything lies.
 
     Raises:
-        ShardError: it is missing, no shard, of another format, or its layout is damaged.
+        ShardError: it is missing, no shard, of another format, in another shard's place, or its
+            layout is damaged.
     """
 
     def __init__(self, path: Path, name: str) -> None:
@@ -366,30 +373,22 @@ class ShardReader:
         except DAMAGE as error:
             raise ShardError(path, f"its layout cannot be read: {error}") from error
         self._size = size
-        self._check_whose()
+        self._check_place()
 
-    def _check_whose(self) -> None:
-        """Check that the first block is by the collector, and has the number, that the path says.
+    def _check_place(self) -> None:
+        """Check that it is in no other shard's place, where its data would count twice.
+
+        A copy in any other place is read like the file itself.
 
         Raises:
-            ShardError: it is another collector's, or has another number.
+            ShardError: it is.
         """
-        rank, number = self.path.parent.parent.name.removeprefix("rank"), self.path.stem
-        if not (rank.isdigit() and number.isdigit()):
-            return  # it lies elsewhere
-        slot, first = next(self.records(), (0, None))
-        if slot or not isinstance(first, Record):
-            return
-        facts = first.facts
-        if not {"collector_rank", "block_id"} <= facts.keys():
-            return
-        there = facts["collector_rank"], number_of(int(facts["block_id"]))
-        if there != (int(rank), int(number)):
-            raise ShardError(
-                self.path,
-                f"is another shard's file: its first block is collector {there[0]}'s number "
-                f"{there[1]}",
-            )
+        # the name where it has folders: the path does not show a link that was followed
+        place = Path(self.name) if "/" in self.name else self.path
+        written = Path(self.layout.name)
+        is_there = place.parts[-3:] == written.parts[-3:]  # rank, hour, number
+        if self.layout.name and shard_place(place) and not is_there:
+            raise ShardError(place, f"is another shard's file: it was written as {written}")
 
     def check_structure(self) -> None:
         """Check that by HDF5's structure common tools read the same rows as hpcdi.

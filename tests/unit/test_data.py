@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import shutil
 from pathlib import Path
 
 import gymnasium
@@ -10,6 +11,7 @@ import numpy as np
 import pytest
 
 from fakes.serial_runs import resume, serial_run, train
+from fakes.store import write_shard
 from hpcdi import data
 from hpcdi.commands.inspect import episodes_of
 from hpcdi.data import read_episodes
@@ -103,6 +105,17 @@ def test_where_a_shard_is_gone_only_what_is_whole_is_returned(tmp_path: Path) ->
     left = {(e.env, e.observation.tobytes()) for e in read_episodes(tmp_path)}
     assert 0 < len(left) < len(before)
     assert left <= before
+
+
+@pytest.mark.parametrize("folder", ["20000101T00", "29990101T00"])
+def test_a_copy_of_a_shard_doubles_no_episode(tmp_path: Path, folder: str) -> None:
+    layout = RunLayout(tmp_path)
+    name = layout.shard_path(2, 1)
+    write_shard(layout, name, block_of(1, [(0, 0, True), (1, 1, True)]), fsync=False)
+    copy = layout.root / "data" / "rank00002" / folder / "000001.h5"
+    copy.parent.mkdir()
+    shutil.copy(layout.root / name, copy)
+    assert [len(episode) for episode in read_episodes(tmp_path, unfinished=True)] == [2, 2]
 
 
 def block_of(number: int, items: list[tuple[int, int, bool]], seed: int = 7) -> Block:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -174,6 +175,15 @@ def test_a_torn_block_is_left_out_and_said(tmp_path: Path, source: Path) -> None
     left = steps_of(source) - int(block.items["item_len"].sum())
     assert line.startswith(f"{left} transitions")
     assert line.endswith("1 damaged block left out")
+
+
+def test_a_copy_of_a_shard_is_no_more_data(tmp_path: Path, source: Path) -> None:
+    twice = shutil.copytree(source, tmp_path / "twice")
+    (shard,) = twice.glob("data/*/*/*.h5")
+    shutil.copytree(shard.parent, shard.parent.with_name("20000101T00"))
+    run = given._Run(twice, {})
+    steps = [int(p.length.sum()) for p in run.pieces() if isinstance(p, Pieces)]
+    assert sum(steps) == run.size(16).transitions == steps_of(source)
 
 
 @pytest.mark.parametrize(

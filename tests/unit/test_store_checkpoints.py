@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -27,6 +28,7 @@ from hpcdi.store.checkpoints import (
     save_checkpoint,
     save_tensors,
 )
+from hpcdi.store.sealed import load_sealed_json, write_sealed_json
 
 Writer = Callable[[Path], None]
 
@@ -269,6 +271,54 @@ def test_a_torn_one_does_not_take_the_place_of_a_new_one(tmp_path: Path, keep: i
     save(tmp_path, 6, keep=keep)
     assert newest(tmp_path) == 6
     assert numbers(tmp_path) == [5, 6][-keep:]
+
+
+# ------------------------------------------------------------------------------ under another name
+
+
+@pytest.mark.parametrize("how", ["copied", "swapped", "its manifest"])
+def test_an_older_one_under_the_newest_name_is_not_taken(tmp_path: Path, how: str) -> None:
+    one, two, three = (save(tmp_path, number, keep=3) for number in (7, 8, 9))
+    if how == "its manifest":
+        shutil.copy(one / MANIFEST, three)
+    else:
+        three.rename(tmp_path / "aside")
+        shutil.copytree(one, three)
+        if how == "swapped":
+            shutil.rmtree(one)
+            (tmp_path / "aside").rename(one)
+        else:
+            shutil.rmtree(tmp_path / "aside")
+    checkpoint, errors = newest_checkpoint(tmp_path)
+    assert checkpoint is not None
+    assert checkpoint.folder == two
+    assert list(map(str, errors)) == [f"{three}: is {one.name}, under another name"]
+    save(tmp_path, 9, keep=3)
+    assert newest(tmp_path) == 9, "it is written anew"
+
+
+def test_a_single_one_is_loaded_from_wherever_it_was_copied_to(tmp_path: Path) -> None:
+    path = save(tmp_path / "run", 8)
+    for copy in (tmp_path / "mine", path.with_name("ckpt_mine")):
+        shutil.copytree(path, copy)
+        assert open_checkpoint(copy).facts == {"number": 8}
+
+
+def test_one_that_was_renamed_to_be_replaced_is_taken(tmp_path: Path) -> None:
+    """A kill may leave it under that name."""
+    path = save(tmp_path, 8)
+    path.rename(path.with_name(f"{path.name}.before"))
+    checkpoint, errors = newest_checkpoint(tmp_path)
+    assert (checkpoint is not None, errors) == (True, [])
+
+
+def test_a_manifest_without_a_name_is_taken(tmp_path: Path) -> None:
+    """As they were written at first."""
+    path = save(tmp_path, 8)
+    manifest = load_sealed_json(path / MANIFEST)
+    assert manifest.pop("name") == path.name
+    write_sealed_json(path / MANIFEST, manifest)
+    assert newest(tmp_path) == 8
 
 
 # --------------------------------------------------------------------------------- whole or nothing

@@ -5,6 +5,7 @@ If this test fails, the format has changed: raise `shard_file.FORMAT`, and write
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 
 import h5py
@@ -75,6 +76,13 @@ def test_it_is_inspected_without_errors() -> None:
     report = inspect(GOLDEN)
     assert report.errors == []
     assert "5 transitions in 2 items, 7 rows, policy versions 10 to 11" in "\n".join(report.lines)
+
+
+def test_it_does_not_say_its_name_and_is_read_in_any_place(tmp_path: Path) -> None:
+    place = tmp_path / RunLayout(tmp_path).shard_path(2, 1)
+    place.parent.mkdir(parents=True)
+    shutil.copy(GOLDEN, place)
+    assert inspect(place).errors == []
 
 
 def test_todays_blocks_have_the_same_checksum_and_shape(tmp_path: Path) -> None:

@@ -19,7 +19,7 @@ from hpcdi.store.inventory import rewritten_files
 from hpcdi.store.layout import RunLayout
 from hpcdi.store.policies import PolicyImage, publish_policy
 from hpcdi.store.sealed import write_sealed, write_sealed_json
-from hpcdi.store.shards import Appender, survey
+from hpcdi.store.shards import Appender, survey, survey_in
 from hpcdi.store.state_file import save_state
 from hpcdi.types import BLOCK_ID_BITS, ITEM_DTYPE, RowView
 
@@ -305,6 +305,78 @@ def test_a_shard_in_the_place_of_another_is_not_taken(tmp_path: Path) -> None:
         shutil.copy(path, place)
         (problem,) = survey(place, "x").damaged
         assert "is another shard's file" in str(problem)
+
+
+def copied(root: Path, how: str) -> Path:
+    """A copy of a run's only shard, somewhere below its `data/`."""
+    path = shard_of_blocks(root)
+    rank, hour = path.parent.parent, path.parent
+    copy = {
+        "another hour": rank / "20261126T09" / path.name,
+        "a later number": hour / "000002.h5",
+        "its number in other digits": hour / "1.h5",
+        "its rank in other digits": rank.with_name("rank2") / hour.name / path.name,
+        "another rank": rank.with_name("rank00003") / hour.name / path.name,
+        "no number": hour / "copy.h5",
+        "no rank": rank.with_name("old_rank00002") / hour.name / path.name,
+        "no folder": rank.parent / path.name,
+    }[how]
+    copy.parent.mkdir(exist_ok=True, parents=True)
+    shutil.copy(path, copy)
+    return copy
+
+
+COPIES = [
+    *("another hour", "a later number", "its number in other digits", "its rank in other digits"),
+    *("another rank", "no number", "no rank", "no folder"),
+]
+
+
+@pytest.mark.parametrize("how", COPIES)
+def test_a_copy_of_a_shard_is_named_and_counts_for_nothing(tmp_path: Path, how: str) -> None:
+    write_sealed_json(RunLayout(tmp_path).run_file, {})
+    write_sealed(RunLayout(tmp_path).config_file, "seed: 1\n")
+    copy = copied(tmp_path, how)
+    report = inspect(tmp_path)
+    assert {error.partition(": is ")[0] for error in report.errors} == {str(copy)}
+    assert "data: 3 blocks in 1 shard, 15 transitions" in "\n".join(report.lines)
+
+
+def test_a_folder_of_shards_by_a_second_name_counts_for_nothing(tmp_path: Path) -> None:
+    """A link that is followed before the file is opened hides by which name it was found."""
+    layout, path = RunLayout(tmp_path), shard_of_blocks(tmp_path)
+    (layout.data_dir / "rank00003").symlink_to("rank00002")
+    found = {name: survey_in(layout, name, lambda *_: True) for name in layout.shard_numbers()}
+    assert {name: len(each.blocks) for name, each in found.items()} == {
+        str(path.relative_to(tmp_path)): 3,
+        "data/rank00003/20261126T00/000001.h5": 0,
+    }
+
+
+@pytest.mark.parametrize("place", ["elsewhere.h5", "copied/rank00002/20261126T00/000001.h5"])
+def test_a_shard_is_read_from_wherever_it_was_copied_to(tmp_path: Path, place: str) -> None:
+    copy = tmp_path / place
+    copy.parent.mkdir(parents=True, exist_ok=True)
+    shutil.copy(shard_of_blocks(tmp_path / "run"), copy)
+    assert not inspect(copy).errors
+
+
+def test_a_shard_is_read_by_its_path_from_anywhere_in_its_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = shard_of_blocks(tmp_path)
+    for folder in path.relative_to(tmp_path).parents:
+        monkeypatch.chdir(tmp_path / folder)
+        assert not inspect(path.relative_to(tmp_path / folder)).errors
+
+
+def test_a_snapshot_under_another_name_is_named_and_a_renamed_checkpoint_is_not(
+    layout: RunLayout,
+) -> None:
+    snapshot = state_of(layout).parent
+    copy = shutil.copytree(snapshot, snapshot.with_name("snapshot_000002"))
+    shutil.copytree(snapshot, layout.checkpoints_dir / "mine")
+    assert inspect(layout.root).errors == [f"{copy}: is snapshot_000001, under another name"]
 
 
 def test_files_in_the_place_of_folders_are_named(tmp_path: Path) -> None:
