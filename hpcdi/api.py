@@ -46,7 +46,7 @@ from hpcdi.errors import (
 from hpcdi.roles.callbacks import Callback
 from hpcdi.run import run_folder
 from hpcdi.run.beginnings import early_stop_of, settings_of
-from hpcdi.run.environment import detect
+from hpcdi.run.environment import detect, if_inherited
 from hpcdi.run.own_code import Named, named
 from hpcdi.run.private_folder import own_folder
 from hpcdi.run.request import Ended, RunRequest
@@ -696,7 +696,7 @@ def _check_place(ranks: int) -> None:
         raise LaunchError(
             "hpcdi.train starts its own ranks, and this process is one: start the script without "
             "mpirun and srun; and where ranks import it, call hpcdi.train below if __name__ == "
-            '"__main__":'
+            f'"__main__":\n{if_inherited(os.environ)}'
         )
     if threading.current_thread() is not threading.main_thread():
         raise LaunchError("hpcdi.train handles signals: call it in the main thread")

@@ -11,7 +11,6 @@ import signal
 import sys
 import traceback
 from collections.abc import Iterator
-from pathlib import Path
 from typing import NoReturn
 
 from hpcdi.comm.messages import KillFrozen, WorkerFailed
@@ -27,7 +26,7 @@ from hpcdi.errors import (
 )
 from hpcdi.utils.backoff import wait_s
 from hpcdi.utils.log import LOGGER
-from hpcdi.utils.processes import end_mpirun, launcher_of
+from hpcdi.utils.processes import end_mpirun, launcher_of, mapped_files
 
 _ULFM_VARIABLE = "OMPI_MCA_mpi_ft_enable"  # set by ``mpirun --with-ft ulfm``
 _OF_THE_MACHINE = (
@@ -53,12 +52,15 @@ def ranks_may_die() -> bool:
     return os.environ.get(_ULFM_VARIABLE, "0") == "1"
 
 
-def forget_world() -> None:
-    """Remove Open MPI's shared memory of a process that no launcher has started, and that ends.
+def leave_alone(exit_code: int) -> int:
+    """Exit a process that cannot talk to other ranks with `exit_code`, without MPI_Finalize.
 
-    Its MPI_Finalize leaves it behind (seen with 5.0.11).
+    Open MPI's leaves shared memory behind where no launcher has started the process, and ends in a
+    segmentation fault where variables of one that has gone say that one has (seen with 5.0.11).
     """
+    _flush()
     _remove_shared_memory()
+    return _EXIT(exit_code)
 
 
 def describe(error: BaseException, role: str) -> WorkerFailed:
@@ -204,12 +206,9 @@ def _die() -> None:
 def _remove_shared_memory() -> None:
     """Remove that of all ranks on this host, dead ones too: without MPI_Finalize nobody does."""
     with contextlib.suppress(OSError):
-        mapped = {
-            line.split(maxsplit=5)[-1] for line in Path("/proc/self/maps").read_text().splitlines()
-        }
-        for path in mapped:
-            if Path(path).name.startswith(_SEGMENT):
-                Path(path.rstrip()).unlink(missing_ok=True)
+        for path in mapped_files():
+            if path.name.startswith(_SEGMENT):
+                path.unlink(missing_ok=True)
 
 
 def _flush() -> None:

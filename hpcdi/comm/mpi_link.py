@@ -33,12 +33,12 @@ from hpcdi.utils.backoff import PROBES, Backoff
 
 _TAG_HEAD = 1
 _TAG_FRAME = 2
-_RANK_DIED = {
+RANK_DIED = {
     getattr(MPI, name)
     for name in ("ERR_PROC_FAILED", "ERR_PROC_FAILED_PENDING", "ERR_REVOKED", "ERR_IN_STATUS")
     if hasattr(MPI, name)
 }
-
+"""Classes of MPI's errors that say that a rank has died; none where the library has none."""
 
 _LONG_NAP_S = 20e-3
 """Longest nap where all ring: a bell may get lost, and one that dies does not ring."""
@@ -230,7 +230,7 @@ class MpiLink:
         Raises:
             MPI.Exception: `error` has another cause than a dead rank.
         """
-        if error.Get_error_class() not in _RANK_DIED:
+        if error.Get_error_class() not in RANK_DIED:
             raise error
         failed, group = self._comm.Get_failed(), self._comm.Get_group()
         ranks = set(MPI.Group.Translate_ranks(failed, list(range(failed.Get_size())), group))

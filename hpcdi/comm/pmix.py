@@ -12,7 +12,8 @@ from __future__ import annotations
 
 import ctypes
 import os
-from pathlib import Path
+
+from hpcdi.utils.processes import mapped_files
 
 _SUCCESS = 0
 _LONGEST_NAMESPACE = 255
@@ -45,8 +46,5 @@ def fence(ranks: int, size: int) -> bool:
 
 def _library() -> ctypes.CDLL | None:
     """Returns the PMIx library that this process's MPI has loaded."""
-    for line in Path("/proc/self/maps").read_text().splitlines():
-        path = line.split(maxsplit=5)[-1]
-        if Path(path).name.startswith("libpmix.so"):
-            return ctypes.CDLL(path)
-    return None
+    paths = (path for path in mapped_files() if path.name.startswith("libpmix.so"))
+    return next((ctypes.CDLL(str(path)) for path in paths), None)

@@ -21,6 +21,7 @@ import numpy as np
 from hpcdi.comm.codec import sendable
 from hpcdi.dataclass import dataclass
 from hpcdi.errors import CommError
+from hpcdi.utils.console import redirected
 
 if TYPE_CHECKING:
     from mpi4py import MPI
@@ -103,20 +104,11 @@ def parse_transports(text: str) -> dict[str, str]:
 def _standard_output() -> Iterator[list[str]]:
     """Catch what C code prints; it is in the list when the block has ended."""
     printed: list[str] = []
-    sys.stdout.flush()
-    original = os.dup(1)
-    try:
-        with tempfile.TemporaryFile() as caught:
-            os.dup2(caught.fileno(), 1)
-            try:
-                yield printed
-            finally:
-                ctypes.CDLL(None).fflush(None)
-                os.dup2(original, 1)
-            caught.seek(0)
-            printed.append(caught.read().decode(errors="replace").replace("\0", ""))
-    finally:
-        os.close(original)
+    with tempfile.TemporaryFile() as caught:
+        with redirected(caught.fileno(), 1):
+            yield printed
+        caught.seek(0)
+        printed.append(caught.read().decode(errors="replace").replace("\0", ""))
 
 
 def fault_tolerance() -> str:

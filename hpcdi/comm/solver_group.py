@@ -30,6 +30,7 @@ from mpi4py import MPI
 from hpcdi.comm.coupled import CoupledComm
 from hpcdi.comm.doorbell import Doorbell, Ringer
 from hpcdi.comm.failure import ranks_may_die
+from hpcdi.comm.mpi_link import RANK_DIED
 from hpcdi.comm.solver_protocol import (
     ANSWER_TAG,
     ANSWER_TEXT_BYTES,
@@ -51,13 +52,6 @@ from hpcdi.comm.world import communicator
 from hpcdi.dataclass import dataclass
 from hpcdi.errors import CommError, EnvError
 from hpcdi.utils.threads import BackgroundThread
-
-_RANK_DIED = {
-    getattr(MPI, name)
-    for name in ("ERR_PROC_FAILED", "ERR_PROC_FAILED_PENDING", "ERR_REVOKED", "ERR_IN_STATUS")
-    if hasattr(MPI, name)
-}
-
 
 _QUIET_S = 1.0
 """For a pair to be made while its collector does nothing else."""
@@ -342,7 +336,7 @@ class SolverGroup:
         Raises:
             MPI.Exception: it has another cause than a dead rank.
         """
-        if error.Get_error_class() not in _RANK_DIED:
+        if error.Get_error_class() not in RANK_DIED:
             raise error
         dead = self._dead_members()
         self._lose(f"rank {dead[0]} has died" if dead else "a rank of it has died", dead)

@@ -261,11 +261,18 @@ def slurm_options(job: BatchJob) -> dict[str, str]:
         "output": output,
     }
     chosen = {name: value for name, value in options.items() if value}
-    chosen["requeue"] = ""
-    for text in slurm.options:
-        name, _, value = text.removeprefix("--").partition("=")
-        chosen[name] = value
-    return chosen
+    return {**chosen, "requeue": "", **_own_options(slurm)}
+
+
+def _own_options(slurm: SlurmConfig) -> dict[str, str]:
+    """Returns the user's own options of sbatch, which beat the section's keys."""
+    parts = (text.removeprefix("--").partition("=") for text in slurm.options)
+    return {name: value for name, _, value in parts}
+
+
+def time_limit_of(slurm: SlurmConfig) -> str:
+    """Returns the time limit by which Slurm takes a job."""
+    return _own_options(slurm).get("time", slurm.time)
 
 
 def _literal(folder: Path) -> str:

@@ -10,21 +10,19 @@ import math
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 from hpcdi.commands import trackers
 from hpcdi.commands.options import add_runs, make_parser
 from hpcdi.commands.output_file import output_file
-from hpcdi.commands.run_state import axis_of, runs_of
-from hpcdi.config.load import read_mapping
-from hpcdi.errors import EXIT_DONE, ConfigError, LaunchError
+from hpcdi.commands.run_state import axis_of, runs_of, settings_of
+from hpcdi.errors import EXIT_DONE, LaunchError
 from hpcdi.run.run_folder import short
 from hpcdi.store.layout import RunLayout
 from hpcdi.utils.console import escaped
 from hpcdi.utils.curves import COLUMNS, CurvePoint, read_curves, row_of
 from hpcdi.utils.log import say
 from hpcdi.utils.metrics import counted, human_count
-from hpcdi.utils.nested import dotted
 from hpcdi.utils.packages import missing
 from hpcdi.utils.sparkline import sparkline
 from hpcdi.utils.trackers import TRACKERS
@@ -97,7 +95,7 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
     options = parser.parse_args(arguments)
     if options.output is not None and options.to == "table":
         parser.error("-o PATH is for --to csv, parquet, wandb and mlflow")
-    options.runs = runs_of(options.runs, have_curves=True)
+    options.runs = runs_of(options.runs)
     return options
 
 
@@ -159,19 +157,11 @@ def _as_parquet(curves: _OfRuns) -> bytes:
     return file.getvalue()
 
 
-def _settings(run: Path) -> dict[str, Any]:
-    """Returns a run's settings, by dotted name; none where they cannot be read."""
-    try:
-        return dict(dotted(read_mapping(RunLayout(run).config_file)))
-    except ConfigError:
-        return {}
-
-
 def _lines(curves: _OfRuns) -> Iterator[str]:
     width = max(len(name) for of_run in curves.values() for name in of_run)
     for run, of_run in curves.items():
         yield escaped(str(run))
-        axis = axis_of(_settings(run))
+        axis = axis_of(settings_of(RunLayout(run)))
         for name, points in of_run.items():
             values = [point.value for point in points]
             finite = [value for value in values if math.isfinite(value)]

@@ -78,8 +78,9 @@ FORMATS = {"torch": ".pt2", "onnx": ".onnx"}
 """Format -> suffix of its files."""
 SOURCES = {"c": ".c", "fortran": ".f90"}
 """Language -> suffix of its files."""
+RTOL, ATOL = 1e-4, 1e-5
+"""The policy computes in float32, a program by other kernels or in double precision."""
 _TRIALS, _STEPS = 64, 3
-_RTOL, _ATOL = 1e-4, 1e-5  # float32, by other kernels
 _SHARE = 1e-3  # of a return: an episode makes more of such differences of continuous actions
 
 
@@ -399,7 +400,7 @@ def _difference(made: Array, own: Array, file: Path) -> float:
             file, f"was not written: its actions are {made.shape}, not {own.shape}"
         )
     difference = np.abs(made.astype(np.float64) - own.astype(np.float64))
-    if not np.allclose(made, own, rtol=_RTOL, atol=_ATOL):
+    if not np.allclose(made, own, rtol=RTOL, atol=ATOL):
         raise PolicyFileError(
             file,
             f"was not written: read back, its actions differ from the policy's by up to "

@@ -13,15 +13,13 @@ from typing import Any
 import numpy as np
 import torch
 
-from hpcdi.commands.export import SOURCES
+from hpcdi.commands.export import ATOL, RTOL, SOURCES
 from hpcdi.errors import LaunchError, PolicyFileError
 from hpcdi.policy.source_code import name_from, why_no_name
 from hpcdi.store.disk_full import or_refuse
 from hpcdi.types import Array
 
 _COMPILERS = {"c": ("cc", "gcc", "clang"), "fortran": ("gfortran",)}
-_RTOL, _ATOL = 1e-4, 1e-5
-"""The policy computes in single precision, these in double."""
 
 
 def name_of(output: str | None, title: str, language: str) -> tuple[Path, str]:
@@ -75,7 +73,7 @@ def check(
         for row, observation in enumerate(observations.astype(np.float64)):
             act(observation.ctypes, made[row].ctypes)
     difference = float(np.abs(made - own).max(initial=0.0))
-    if not np.allclose(made, own, rtol=_RTOL, atol=_ATOL):
+    if not np.allclose(made, own, rtol=RTOL, atol=ATOL):
         why = f"was not written: its actions differ from the policy's by up to {difference:.3g}"
         raise PolicyFileError(source, why)
     return difference

@@ -73,7 +73,7 @@ def logs_of(folder: Path) -> dict[int, Path]:
     for path in folder.glob("rank*.jsonl"):
         number = path.stem.removeprefix("rank")
         with contextlib.suppress(OSError):  # a pipe, or a link to elsewhere
-            if number.isdigit():
+            if number.isdecimal():
                 logs[int(number)] = check_file(path)
     return dict(sorted(logs.items()))
 

@@ -12,6 +12,7 @@ from functools import partial
 from pathlib import Path
 
 from hpcdi.comm.solver_protocol import SolverPlace, ranks_text
+from hpcdi.commands.batch_script import time_limit_of
 from hpcdi.commands.options import (
     add_experiment,
     add_ranks,
@@ -37,7 +38,7 @@ from hpcdi.run.placement import (
     threads_of,
     working_collectors,
 )
-from hpcdi.run.signals import seconds_of
+from hpcdi.run.signals import limit_of
 from hpcdi.run.sizes import blocks_per_s_of, does_not_fit, memory_of, row_size
 from hpcdi.run.solver_ranks import default_ranks, plan_ranks
 from hpcdi.run.start import as_yaml
@@ -300,17 +301,19 @@ def files_an_hour_of(config: ExperimentConfig, row_bytes: int) -> float:
 def forecast_of_files(config: ExperimentConfig, row_bytes: int, ranks: int) -> str:
     """Returns a line: the shards of a job's time limit, beside the files that may still be made.
 
+    Without a time limit they are told by the hour alone.
+
     Args:
         config: the experiment.
         row_bytes: see `row_size`.
         ranks: of the run.
     """
-    an_hour = files_an_hour_of(config, row_bytes)
-    in_all = an_hour * working_collectors(ranks, config) * seconds_of(config.slurm.time) / 3600
+    an_hour, time_limit = files_an_hour_of(config, row_bytes), time_limit_of(config.slurm)
+    in_all = an_hour * working_collectors(ranks, config) * limit_of(time_limit) / 3600
     forecast = f"about {human_count(an_hour)} shards an hour of each collector"
-    if not config.system.storage.keep_data:
+    if not config.system.storage.keep_data or math.isinf(in_all):
         return forecast
-    forecast += f", {human_count(in_all)} in {config.slurm.time} (slurm.time)"
+    forecast += f", {human_count(in_all)} in {time_limit} (slurm.time)"
     free = files_left(Path())
     if free is None or in_all < _LARGE_SHARE * free:
         return forecast

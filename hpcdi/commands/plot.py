@@ -50,12 +50,11 @@ def main(arguments: Sequence[str]) -> int:
         what = f"no curve is named {name}; there are {', '.join(known)}"
         raise LaunchError(what if known else f"there are no curves in {short(options.runs[0])}")
     if options.output is not None:
-        write_file(options.output, charts_of(shown, only=name)[name])
+        write_file(options.output, charts_of(groups, only=name)[name])
         sys.stdout.write(f"{options.output}: {name} of {runs_in(shown)}\n")
         return EXIT_DONE
-    bands = {group.name: band_of(group.curve(name)) for group in shown}
-    bands = {group: band for group, band in bands.items() if np.isfinite(band.mean).any()}
-    if not bands:
+    bands = {group.name: band_of(group.curve(name)) for group in groups}
+    if not any(np.isfinite(band.mean).any() for band in bands.values()):
         raise LaunchError(f"{name} has no finite value: `hpcdi curves RUN` shows what it has")
     axis = shown[0].runs[0].axis
     sys.stdout.write("".join(f"{escaped(line)}\n" for line in lines_of(name, bands, axis)))
@@ -84,21 +83,26 @@ def lines_of(name: str, bands: Mapping[str, Band], axis: str) -> Iterator[str]:
 
     Args:
         name: of the curve.
-        bands: name of each group -> its mean.
+        bands: name of each group -> its mean; one that lacks it keeps its mark, which is not drawn.
         axis: what its steps are.
     """
     marks = _MARKS if can_show(_MARKS) else _ASCII_MARKS
-    means = np.concatenate([band.mean for band in bands.values()])
+    drawn = [
+        (mark, group, band)
+        for mark, (group, band) in zip(marks * len(bands), bands.items(), strict=False)
+        if np.isfinite(band.mean).any()
+    ]
+    means = np.concatenate([band.mean for *_, band in drawn])
     low, high = float(np.nanmin(means)), float(np.nanmax(means))
     low = low if low < high else high - room_for(high)
-    start = min(float(band.steps[0]) for band in bands.values())
-    end = max(float(band.steps[-1]) for band in bands.values())
+    start = min(float(band.steps[0]) for *_, band in drawn)
+    end = max(float(band.steps[-1]) for *_, band in drawn)
     first, last = human_count(int(start)), f"{axis} {human_count(int(end))}"
     room = min(shutil.get_terminal_size().columns, _MOST_WIDTH) - _LEFT - 1
     width = max(room, len(first) + 1 + len(last))  # in a narrower terminal lines are broken
     steps = np.linspace(start, end, width if end > start else 1)
     cells = np.full((_HEIGHT, width), " ")
-    for mark, band in zip(marks * len(bands), bands.values(), strict=False):
+    for mark, _, band in drawn:
         known = np.isfinite(band.mean)
         values = np.interp(steps, band.steps[known], band.mean[known], np.nan, np.nan)
         rows = np.round(share(values, high, low) * (_HEIGHT - 1))
@@ -115,7 +119,7 @@ def lines_of(name: str, bands: Mapping[str, Band], axis: str) -> Iterator[str]:
         yield f"{label:>{_LEFT - 2}} |{''.join(row)}".rstrip()
     yield f"{'':{_LEFT - 2}} +{'-' * width}"
     yield f"{'':{_LEFT}}{first}{last:>{width - len(first)}}"
-    for mark, (group, band) in zip(marks * len(bands), bands.items(), strict=False):
+    for mark, group, band in drawn:
         yield f"{mark:>{_LEFT}} {group}: {band.mean[np.isfinite(band.mean)][-1]:.6g} at the end"
 
 

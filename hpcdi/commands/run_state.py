@@ -16,11 +16,14 @@ from typing import Any
 
 from hpcdi.commands.logs import first_error, logs_of
 from hpcdi.dataclass import dataclass
-from hpcdi.errors import EXIT_DONE, EXIT_FAILED, EXIT_REQUEUE, LaunchError
+from hpcdi.errors import EXIT_DONE, EXIT_FAILED, EXIT_REQUEUE, HpcdiError, LaunchError
 from hpcdi.run import run_folder, run_lock, slurm_queue
 from hpcdi.run.slurm_queue import NO_ANSWER, QueueJob
 from hpcdi.store.atomic import clock_of, of_types, read_json
+from hpcdi.store.files import check_file
 from hpcdi.store.layout import RunLayout
+from hpcdi.utils.host import number_of
+from hpcdi.utils.nested import dotted
 
 QUIET_S = 30.0
 """A run writes status.json every second; after so long without it, it may hang."""
@@ -128,6 +131,16 @@ def axis_of(settings: Mapping[str, Any]) -> str:
     return "train iteration" if is_offline else "env step"
 
 
+def settings_of(layout: RunLayout) -> dict[str, Any]:
+    """Returns the settings of a run's config.yaml, by dotted name; none where it is damaged."""
+    from hpcdi.config.load import read_mapping
+
+    try:
+        return dict(dotted(read_mapping(check_file(layout.config_file))))
+    except (HpcdiError, OSError):
+        return {}
+
+
 def find_run(name: str) -> Path:
     """Returns the run folder that a name stands for.
 
@@ -163,34 +176,33 @@ def find_run(name: str) -> Path:
     )
 
 
-def runs_of(names: Iterable[str], *, have_curves: bool = False) -> list[Path]:
+def runs_of(names: Iterable[str]) -> list[Path]:
     """Returns the runs that names stand for, each once.
 
     Args:
         names: see `find_run`; a folder that is no run stands for the runs that lie in it.
-        have_curves: a folder with curves is a run, whatever else it lacks.
 
     Raises:
         LaunchError: a name stands for none.
     """
-    return list(dict.fromkeys(run for name in names for run in _runs_in(name, have_curves)))
+    return list(dict.fromkeys(run for name in names for run in _runs_in(name)))
 
 
-def _runs_in(name: str, have_curves: bool) -> list[Path]:
+def _runs_in(name: str) -> list[Path]:
     folder = find_run(name)
-    if run_folder.read(folder) or (have_curves and RunLayout(folder).curves_file.exists()):
+    if _is_run(folder):
         return [folder]
-    below = sorted({RunLayout(file.parent).root for file in folder.glob("*/run.json")})
-    below = [
-        run
-        for run in below
-        if run_folder.read(run) or (have_curves and RunLayout(run).curves_file.exists())
-    ]
+    below = sorted({RunLayout(path).root for path in folder.glob("*/") if _is_run(path)})
     if not below:
         damage = run_folder.damage_of(RunLayout(folder))
         why = f"'s run.json is damaged: {damage}" if damage else " is no run folder, and holds none"
         raise LaunchError(f"{name}{why}")
     return below
+
+
+def _is_run(folder: Path) -> bool:
+    """Returns whether a folder has a run's record, or its curves, whatever else it lacks."""
+    return bool(run_folder.read(folder)) or RunLayout(folder).curves_file.exists()
 
 
 def _printed_by(job: QueueJob | None) -> list[Path]:
@@ -438,7 +450,7 @@ def _is_new_start(facts: Mapping[str, Any], signs: SignsOfLife) -> bool:
     job, recorded = signs.job, texts_of(facts.get("slurm"))
     if job is None or not recorded:
         return False
-    restarts = int(recorded.get("SLURM_RESTART_COUNT", 0) or 0)
+    restarts = number_of(recorded, "SLURM_RESTART_COUNT")
     return (
         job.job_id not in (_job_id(recorded), recorded.get("SLURM_JOB_ID"))
         or job.restarts > restarts

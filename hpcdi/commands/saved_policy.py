@@ -24,7 +24,7 @@ from hpcdi.run.experiment import load_experiment
 from hpcdi.run.policies import columnar_policy
 from hpcdi.run.run_folder import short
 from hpcdi.run.serial import set_threads
-from hpcdi.store.checkpoints import MANIFEST, POLICY_FILE, open_checkpoint
+from hpcdi.store.checkpoints import MANIFEST, POLICY_FILE, checkpoint_names, open_checkpoint
 from hpcdi.store.layout import RunLayout
 from hpcdi.store.policies import PolicyImage, read_policy
 from hpcdi.types import Spaces
@@ -162,10 +162,21 @@ def _of_run(layout: RunLayout, which: str | None) -> tuple[Path, str]:
     saved = [name for name, file in files.items() if file.is_file()]
     wanted = [name for name in saved if which in (None, name)]
     if not wanted:
-        instead = f"; there is --policy {saved[0]}" if saved else ": it has not saved any yet"
+        instead = f"; there is --policy {saved[0]}" if saved else _elsewhere_in(layout)
         kind = f" {which}" if which else ""
         raise LaunchError(f"the run {short(layout.root)} holds no{kind} policy{instead}")
     return files[wanted[0]], f"the run's {wanted[0]} policy"
+
+
+def _elsewhere_in(layout: RunLayout) -> str:
+    """Says which checkpoints and snapshots have the weights of a run without policies."""
+    kept = [
+        short(folder / name)
+        for folder in (layout.checkpoints_dir, layout.snapshots_dir)
+        for name in checkpoint_names(folder)
+        if (folder / name / POLICY_FILE).is_file()
+    ]
+    return f"; name one of {', '.join(kept)}" if kept else ": it has not saved any yet"
 
 
 def _of_checkpoint(path: Path) -> Path:

@@ -18,8 +18,7 @@ import re
 import shutil
 import subprocess
 import sys
-import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -44,12 +43,13 @@ from hpcdi.run import guest, resume, run_folder, run_lock, slurm_queue
 from hpcdi.run.experiment import check_data, load_experiment
 from hpcdi.run.request import RunRequest
 from hpcdi.run.run_folder import read, short
-from hpcdi.run.signals import seconds_of
+from hpcdi.run.signals import limit_of
 from hpcdi.run.sizes import row_size
 from hpcdi.run.solver_ranks import default_ranks, plan_ranks
 from hpcdi.store.atomic import load_json, write_json, write_text
 from hpcdi.store.disk_full import or_refuse
 from hpcdi.store.layout import RunLayout
+from hpcdi.utils.console import redirected
 from hpcdi.utils.metrics import counted
 from hpcdi.utils.nested import parse_json
 
@@ -311,7 +311,7 @@ def prepare(request: RunRequest, *, is_local: bool = False) -> tuple[BatchJob, d
     elif request.run_dir is not None:
         folder = run_folder.choose(config.exp_name, request.run_dir)
     else:
-        folder = Path("runs").absolute() / config.exp_name / time.strftime("%Y%m%d-%H%M%S")
+        folder = run_folder.default_place(config.exp_name)
     job = BatchJob(
         f"hpcdi-{config.exp_name}", folder, slurm, sys.executable, request.resume is not None
     )
@@ -383,18 +383,13 @@ def check_time(slurm: SlurmConfig) -> None:
         LaunchError: it has not; or the time is no duration.
     """
     lead_s = slurm.signal_delay_s + _CLOCK_S
-    if _limit_s(slurm.time) < lead_s + _LEAST_S:
+    if limit_of(slurm.time) < lead_s + _LEAST_S:
         raise LaunchError(
             f"slurm.time: {slurm.time} is too short: the run is signalled {slurm.signal_delay_s} s "
             f"before its end (slurm.signal_delay_s), by Slurm's clock up to {_CLOCK_S} s earlier, "
             "and would start again in vain. Ask for at least "
             f"{-(-(lead_s + _LEAST_S) // 60)} minutes, or lower slurm.signal_delay_s"
         )
-
-
-def _limit_s(time_limit: str) -> float:
-    """Returns a time limit in seconds, as Slurm reads it."""
-    return math.inf if time_limit in ("UNLIMITED", "INFINITE", "-1") else seconds_of(time_limit)
 
 
 def last_snapshot_s(layout: RunLayout) -> float:
@@ -488,13 +483,12 @@ def time_problem(slurm: SlurmConfig, partitions: str) -> str:
     limits = {}
     for line in partitions.splitlines():
         facts = dict(re.findall(r"(\w+)=(\S*)", line))
-        name, limit = facts["PartitionName"], facts["MaxTime"]
-        if name in slurm.partition.split(",") or (
-            not slurm.partition and facts["Default"] == "YES"
-        ):
-            limits[name] = _limit_s(limit)
+        name, is_default = facts.get("PartitionName", ""), facts.get("Default") == "YES"
+        is_its_own = name in slurm.partition.split(",") if slurm.partition else is_default
+        if name and is_its_own:
+            limits[name] = limit_of(facts.get("MaxTime", "UNLIMITED"))
     name = max(limits, key=lambda known: limits[known], default="")
-    if not name or _limit_s(slurm.time) <= limits[name]:
+    if not name or limit_of(slurm.time) <= limits[name]:
         return ""
     return (
         f"slurm.time: {slurm.time} is longer than the time limit of partition {name}, "
@@ -601,25 +595,9 @@ def to_local(job: BatchJob) -> Any:
     executor = AutoExecutor(job.submit_dir / _PICKLES, cluster="local")
     executor.update_parameters(name=job.name, timeout_min=_UNLIMITED_MIN)
     option = "--resume" if job.is_resumed else "--run-dir"
-    with _streams_kept():
+    # processes started within inherit no stream of ours: who reads it waits for us alone
+    with Path(os.devnull).open("wb") as null, redirected(null.fileno(), 1, 2):
         return executor.submit(run_here, str(job.folder), job.ranks, option)
-
-
-@contextlib.contextmanager
-def _streams_kept() -> Iterator[None]:
-    """Let processes started within inherit no stream of ours: who reads it waits for us alone."""
-    sys.stdout.flush()
-    sys.stderr.flush()
-    ours, null = [os.dup(1), os.dup(2)], os.open(os.devnull, os.O_WRONLY)
-    try:
-        for stream in (1, 2):
-            os.dup2(null, stream)
-        yield
-    finally:
-        for stream, copy in zip((1, 2), ours, strict=True):
-            os.dup2(copy, stream)
-            os.close(copy)
-        os.close(null)
 
 
 def _words(text: str) -> str:

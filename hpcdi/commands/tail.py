@@ -12,7 +12,7 @@ from pathlib import Path
 from hpcdi.commands.logs import LogLine, LogReader, logs_of, newest_lines
 from hpcdi.commands.options import add_run, make_parser
 from hpcdi.commands.run_state import find_run, status_of
-from hpcdi.errors import EXIT_DONE, EXIT_FAILED, EXIT_REQUEUE, LaunchError
+from hpcdi.errors import EXIT_DONE, EXIT_REQUEUE, LaunchError
 from hpcdi.run import slurm_queue
 from hpcdi.store.layout import RunLayout
 from hpcdi.utils.backoff import wait_s
@@ -26,11 +26,12 @@ Show the last lines of all ranks' logs, merged by time, from the run folder alon
   hpcdi tail runs/cartpole_dqn/latest --rank 2 --level warning -n 100
   hpcdi tail runs/cartpole_dqn/latest --json          the lines as they are, one JSON object each
 
-With -f it stays through restarts of a requeued job, and ends when the run does.
+With -f it stays through restarts of a requeued job, and ends when the run does, with its exit code.
 """
 EXIT_CODES = """\
-exit codes: 0 shown, with -f: the run is done; 1 with -f: the run has ended otherwise, or is dead;
-2 there is no such run or rank; 130 Ctrl-C
+exit codes: 0 shown, with -f: the run is done; 1 with -f: the run has failed, or is dead; 2 there is
+no such run or rank; 85, 130, 143 with -f: it was stopped (time limit or signal; Ctrl-C; a second
+SIGTERM); 130 Ctrl-C
 """
 _LEVELS = ("debug", "info", "warning", "error")
 _LOOK_S = 0.5
@@ -117,7 +118,7 @@ def _follow(
             if options.rank and not followed and logs_of(RunLayout(options.run).log_dir):
                 raise LaunchError(_nothing(options))
             sys.stderr.write(f"hpcdi tail: {escaped(why)}\n")
-            return EXIT_DONE if code == EXIT_DONE else EXIT_FAILED
+            return code
         if lines or is_due:
             heard = time.monotonic()
         wait_s(max(_LOOK_S, _LOOK_EACH_S * len(readers)))  # until the run is over, or Ctrl-C

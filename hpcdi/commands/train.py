@@ -66,6 +66,6 @@ def _parse(arguments: Sequence[str]) -> RunRequest:
         "--time-limit",
         metavar="TIME",
         help="take a last snapshot and end (exit code 85) before TIME is over: 90 minutes, "
-        "1:30:00, 2-12:00:00 (default: the job's, from Slurm, PBS or LSF)",
+        "1:30:00, 2-12:00:00, UNLIMITED (default: the job's, from Slurm, PBS or LSF)",
     )
     return request_of(parser.parse_intermixed_args(arguments))

@@ -14,6 +14,7 @@ from typing import Any
 from hpcdi.dataclass import dataclass
 from hpcdi.errors import LaunchError
 from hpcdi.run.hostlist import compress, expand
+from hpcdi.utils.host import number_of
 
 LAUNCHER_VARIABLE = "HPCDI_LAUNCHER"
 """Set by `hpcdi train` for the ranks that it starts: its id. It returns the exit code itself."""
@@ -44,6 +45,7 @@ _SIZE_VARIABLES = (
     "MV2_COMM_WORLD_SIZE",
     "JSM_NAMESPACE_SIZE",
 )
+_STEP_VARIABLES = ("SLURM_STEP_ID", "SLURM_STEPID")
 _MPIRUN_ONLY = ("OMPI_COMM_WORLD_RANK", "MPI_LOCALRANKID")  # of Open MPI and hydra, never of srun
 _LARGEST_STEP = 4_294_960_000  # Slurm numbers batch, interactive and other special steps above
 
@@ -68,15 +70,15 @@ class LaunchEnvironment:
 
 def detect(variables: Mapping[str, str]) -> LaunchEnvironment:
     """Detect the launcher from its variables."""
-    tasks = int(variables.get("SLURM_NTASKS") or "1")
+    tasks = number_of(variables, "SLURM_NTASKS", 1)
     if _is_slurm_step(variables):
         if tasks > 1:
             return LaunchEnvironment("srun", tasks)
         # a shell (srun --pty bash), for which the site's default plugin may set a rank
         return LaunchEnvironment("none", 1)
     if any(name in variables for name in _RANK_VARIABLES):
-        sizes = [int(variables[name]) for name in _SIZE_VARIABLES if name in variables]
-        return LaunchEnvironment("mpirun", sizes[0] if sizes else 1)
+        sizes = (number_of(variables, name, 1) for name in _SIZE_VARIABLES if name in variables)
+        return LaunchEnvironment("mpirun", next(sizes, 1))
     return LaunchEnvironment("none", 1)
 
 
@@ -106,15 +108,14 @@ def rank_of(variables: Mapping[str, str]) -> str:
 def local_rank_of(variables: Mapping[str, str]) -> int:
     """Returns this process's number among the ranks of its host; 0 where no launcher says."""
     names = ("OMPI_COMM_WORLD_LOCAL_RANK", "MPI_LOCALRANKID", "SLURM_LOCALID")
-    return next((int(variables[name]) for name in names if name in variables), 0)
+    return next((number_of(variables, name) for name in names if name in variables), 0)
 
 
 def step_of(variables: Mapping[str, str]) -> str:
     """Returns the Slurm step whose task this process is, as scancel names it; empty: none."""
     if not _is_slurm_step(variables):
         return ""
-    step = variables.get("SLURM_STEP_ID", variables.get("SLURM_STEPID", ""))
-    return f"{variables.get('SLURM_JOB_ID', '')}.{step}"
+    return f"{variables.get('SLURM_JOB_ID', '')}.{_step_number(variables)}"
 
 
 def is_first(variables: Mapping[str, str]) -> bool:
@@ -131,31 +132,64 @@ def all_ranks_are_here(variables: Mapping[str, str]) -> bool:
     return variables.get("SLURM_STEP_NUM_NODES") == "1" and "SLURM_HET_SIZE" not in variables
 
 
-def check_world_size(environment: LaunchEnvironment, world_size: int) -> None:
+def check_world_size(
+    environment: LaunchEnvironment,
+    world_size: int,
+    variables: Mapping[str, str] = os.environ,
+    command: str = "train CONFIG",
+) -> None:
     """Check that the processes have found each other.
 
+    Args:
+        environment: the launcher of this process, by its variables.
+        world_size: ranks that MPI has found.
+        variables: environment variables.
+        command: of ours, that this process runs.
+
     Raises:
-        LaunchError: the launcher started several, and each is a world of its own.
+        LaunchError: the launcher started several, and each is a world of its own; or this one
+            alone, and by its variables it is a rank, which starts no others.
     """
-    if environment.tasks > 1 and world_size == 1:
+    if world_size > 1:
+        return
+    if environment.tasks > 1:
         how = (
             "srun's PMI plugin does not fit the MPI library: start it with\n"
-            "    srun --mpi=pmix python -m hpcdi train CONFIG        (Open MPI)\n"
-            "    srun --mpi=pmi2 python -m hpcdi train CONFIG        (MPICH, Intel MPI)\n"
+            f"    srun --mpi=pmix python -m hpcdi {command}        (Open MPI), or\n"
+            f"    srun --mpi=pmi2 python -m hpcdi {command}        (MPICH, Intel MPI);\n"
             "  `srun --mpi=list` shows what this cluster has"
             if environment.launcher == "srun"
             else "this mpirun belongs to another MPI library than mpi4py uses; start it with "
-            "`hpcdi train`, which takes the right one"
+            f"`hpcdi {command.split()[0]}`, which takes the right one"
         )
         raise LaunchError(
             f"{environment.tasks} processes were started, but each is rank 0 of a world of 1.\n"
-            f"  {how}"
+            f"  {how}.\n"
+            f"  {if_inherited(variables)}"
         )
+    if environment.launcher == "mpirun":
+        raise LaunchError(
+            "by its environment a launcher has started this process as a rank, so it starts no "
+            "others, whatever -n says; but MPI finds it alone.\n"
+            "  Start `hpcdi train` outside of mpirun, or several ranks by mpirun.\n"
+            f"  {if_inherited(variables)}"
+        )
+
+
+def if_inherited(variables: Mapping[str, str]) -> str:
+    """Returns a sentence: what to do where no launcher has started this process as a rank."""
+    told_by = " ".join(name for name in (*_RANK_VARIABLES, *_STEP_VARIABLES) if name in variables)
+    return f"If there is no launcher, the environment has been inherited from one: unset {told_by}"
+
+
+def _step_number(variables: Mapping[str, str]) -> str:
+    """Returns what Slurm calls the step of this process; empty: it is in none."""
+    return next((variables[name] for name in _STEP_VARIABLES if name in variables), "")
 
 
 def _is_slurm_step(variables: Mapping[str, str]) -> bool:
     """Returns whether srun started this process (not a batch script or an interactive shell)."""
-    step = variables.get("SLURM_STEP_ID", variables.get("SLURM_STEPID", ""))
+    step = _step_number(variables)
     if not step.isdigit() or int(step) > _LARGEST_STEP:
         return False
     # mpirun inside an allocation starts its daemons with srun; their children are mpirun's ranks
@@ -201,7 +235,7 @@ def allocation(variables: Mapping[str, str]) -> Allocation | None:
 def job_component(variables: Mapping[str, str]) -> int:
     """Returns this process's component of a heterogeneous Slurm job, from 0."""
     host = variables.get("SLURMD_NODENAME", "")
-    for number in range(int(variables.get("SLURM_HET_SIZE") or "0")):
+    for number in range(number_of(variables, "SLURM_HET_SIZE")):
         if host in expand(variables.get(f"SLURM_JOB_NODELIST_HET_GROUP_{number}", "")):
             return number
     return 0
@@ -229,15 +263,15 @@ def visible_gpus(variables: Mapping[str, str], devices: Path = Path("/dev")) -> 
 
 
 def _slurm(variables: Mapping[str, str]) -> Allocation:
-    parts = int(variables.get("SLURM_HET_SIZE") or "0")
-    names = [f"SLURM_JOB_NODELIST_HET_GROUP_{number}" for number in range(parts)]
+    parts = range(number_of(variables, "SLURM_HET_SIZE"))
+    names = [f"SLURM_JOB_NODELIST_HET_GROUP_{number}" for number in parts]
     lists = [variables[name] for name in names if name in variables]
     lists = lists or [variables.get("SLURM_JOB_NODELIST", "")]
     hosts = [host for text in lists for host in expand(text)]
     job = variables["SLURM_JOB_ID"]
     if "SLURM_ARRAY_JOB_ID" in variables:
         job = f"{variables['SLURM_ARRAY_JOB_ID']}_{variables.get('SLURM_ARRAY_TASK_ID', '?')}"
-    restarts = int(variables.get("SLURM_RESTART_COUNT") or "0")
+    restarts = number_of(variables, "SLURM_RESTART_COUNT")
     return Allocation("slurm", job, _once(hosts), restarts)
 
 

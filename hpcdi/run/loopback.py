@@ -21,9 +21,8 @@ import socket
 import sys
 import threading
 import time
-from pathlib import Path
 
-from hpcdi.utils.processes import open_doors, stat_of
+from hpcdi.utils.processes import open_doors, stat_of, status_field
 from hpcdi.utils.threads import BackgroundThread
 
 SWITCH = "HPCDI_LOOPBACK"
@@ -201,11 +200,7 @@ def _tracer_of(pid: int) -> int:
     Raises:
         OSError: it has ended.
     """
-    for line in Path(f"/proc/{pid}/status").read_text().splitlines():
-        name, _, value = line.partition(":")
-        if name == "TracerPid":
-            return int(value)
-    return 0
+    return int(status_field(pid, "TracerPid") or 0)
 
 
 def _ptrace(request: int, pid: int, address: int = 0, data: int = 0) -> None:

@@ -90,6 +90,7 @@ def run_rank(
         check_shared_memory(os.environ)
         if has_solvers(settings):
             config = experiment_of(request, handed_over)
+            check_world_size(launched, launched.tasks)
             plan = plan_ranks(launched.tasks, config)
             if is_solver(plan):
                 guard.over()
@@ -124,7 +125,7 @@ def _run_role(
     request: RunRequest, launched: LaunchEnvironment, guard: StartGuard, before: BeforeMpi
 ) -> int:
     """Start MPI and run this rank's role; returns the exit code."""
-    from hpcdi.comm.failure import abort_job, describe, headline, leave_job
+    from hpcdi.comm.failure import abort_job, describe, headline, leave_alone, leave_job
     from hpcdi.comm.world import open_world
 
     try:
@@ -134,10 +135,8 @@ def _run_role(
     except HpcdiError as error:  # the ranks cannot talk to each other: one prints it
         if os.environ.get("SLURM_PROCID", "0") == "0":
             sys.stderr.write(f"hpcdi: {error}\n")
-        from hpcdi.comm.failure import forget_world
-
-        forget_world()
-        return error.exit_code
+        guard.over()
+        return leave_alone(error.exit_code)
     try:
         with ExitStack() as stack:
             stack.enter_context(own_temporary_folder())

@@ -20,7 +20,7 @@ class RunRequest:
         run_dir: folder of a new run; None: one of its own.
         resume: folder of the run to resume; None: a new run.
         ranks: their number; None: what the experiment asks for.
-        time_limit: a duration, see `hpcdi.run.signals.seconds_of`; None: the job's.
+        time_limit: see `hpcdi.run.signals.limit_of`; None: the job's.
     """
 
     config: str | None

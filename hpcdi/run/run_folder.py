@@ -72,7 +72,7 @@ def choose(exp_name: str, run_dir: str | None) -> Path:
     if run_dir is not None:
         check_free(Path(run_dir))
         return Path(run_dir).absolute()
-    base = Path("runs").absolute() / exp_name / time.strftime("%Y%m%d-%H%M%S")
+    base = default_place(exp_name)
     path, number = base, 2
     while True:
         try:
@@ -83,6 +83,11 @@ def choose(exp_name: str, run_dir: str | None) -> Path:
             raise LaunchError(f"the run folder {path} cannot be made: {error.strerror}") from error
         else:
             return path
+
+
+def default_place(exp_name: str) -> Path:
+    """Returns where a run that begins now has its folder, if no other has it."""
+    return Path("runs").absolute() / exp_name / time.strftime("%Y%m%d-%H%M%S")
 
 
 def check_free(path: Path) -> None:

@@ -28,7 +28,7 @@ Request = StopRequest | ScaleCollectors
 PREEMPT_VARIABLE = "HPCDI_PREEMPT_SIGNAL"
 """Environment variable that names the batch system's preemption signal, besides USR2."""
 _EXIT = os._exit  # a rank replaces it: `failure.die_if_it_exits`
-_ENDING = {signal.SIGINT: EXIT_INTERRUPTED, signal.SIGTERM: EXIT_TERMINATED}
+ENDING = {signal.SIGINT: EXIT_INTERRUPTED, signal.SIGTERM: EXIT_TERMINATED}
 """Signals that end the process at once when they come twice, and the exit code."""
 _OTHERS = frozenset(
     {signal.SIGKILL, signal.SIGSTOP, signal.SIGCONT, signal.SIGCHLD, signal.SIGPIPE}
@@ -57,7 +57,7 @@ def preempt_signals() -> list[signal.Signals]:
     if name in ("", "TERM"):  # SIGTERM asks for the same; a second one ends at once
         return sorted(_PREEMPTING)
     number = getattr(signal, f"SIG{name}", None)
-    if not isinstance(number, signal.Signals) or number in {*_ENDING, *_OTHERS}:
+    if not isinstance(number, signal.Signals) or number in {*ENDING, *_OTHERS}:
         raise LaunchError(
             f"{PREEMPT_VARIABLE}={os.environ[PREEMPT_VARIABLE]} is not a usable signal; name one "
             "such as USR1 or HUP"
@@ -101,7 +101,7 @@ class Signals:
             now: seconds of a clock that does not go back.
         """
         is_second = self._since is not None and now - self._since >= SECOND_S
-        if number in _ENDING:
+        if number in ENDING:
             if is_second:
                 return Meaning.NOW
             if self._since is None:
@@ -140,7 +140,7 @@ class SignalFlag:
             LaunchError: see `preempt_signals`.
         """
         hangup = [signal.SIGHUP] * (signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN)
-        self._taken = [*_ENDING, *preempt_signals(), *hangup]
+        self._taken = [*ENDING, *preempt_signals(), *hangup]
         self._before = {number: signal.getsignal(number) for number in self._taken}
         self._keep()
         os.register_at_fork(after_in_child=self._forget)
@@ -197,7 +197,7 @@ class SignalFlag:
                 self._taken = [other for other in self._taken if other != number]
                 signal.signal(number, signal.default_int_handler)
                 raise KeyboardInterrupt
-            _EXIT(_ENDING[signal.Signals(number)])
+            _EXIT(ENDING[signal.Signals(number)])
         self._is_new |= meaning is not Meaning.NOTHING
         if meaning is Meaning.STOP and self._hint:  # print() is not safe in signal handlers
             with contextlib.suppress(OSError):  # nobody reads it
@@ -224,16 +224,28 @@ def seconds_of(text: str) -> float:
     return float(((int(days or 0) * 24 + hours) * 60 + minutes) * 60 + seconds)
 
 
+def limit_of(text: str) -> float:
+    """Returns the seconds of a job's time limit as sbatch reads it; infinite where it has none.
+
+    No limit is ``UNLIMITED``, ``INFINITE`` or ``-1``, in any case, and a duration of 0.
+
+    Raises:
+        LaunchError: `text` is neither that nor a duration, see `seconds_of`.
+    """
+    is_none = text.strip().upper() in ("UNLIMITED", "INFINITE", "-1")
+    return math.inf if is_none else seconds_of(text) or math.inf
+
+
 def end_of(time_limit: str | None, variables: Mapping[str, str], now: float) -> float:
     """Returns the time limit in seconds since the epoch; infinite if there is none.
 
     Args:
-        time_limit: a duration from `now`, see `seconds_of`; overrides the job's limit, `job_end`.
+        time_limit: from `now` on, see `limit_of`; overrides the job's limit, `job_end`.
         variables: environment variables.
         now: seconds since the epoch.
     """
     if time_limit is not None:
-        return now + seconds_of(time_limit)
+        return now + limit_of(time_limit)
     return job_end(variables, now)
 
 

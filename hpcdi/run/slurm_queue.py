@@ -14,6 +14,7 @@ from collections.abc import Iterable, Mapping
 
 from hpcdi.dataclass import dataclass
 from hpcdi.utils.answers import answer_of
+from hpcdi.utils.host import number_of
 
 GONE = "UNKNOWN"
 """State of a job that Slurm does not know, or no longer."""
@@ -36,6 +37,8 @@ _WAITS = frozenset(
 )
 _IN_ORDER = frozenset({"COMPLETED", "CANCELLED"})
 _JOB_ID = re.compile(r"\d+(?:_\d+)?")
+_STATE = re.compile(r"([A-Z_]+)( by .*)?")
+"""A job's state; sacct also says by whom it was cancelled."""
 
 
 @dataclass(frozen=True)
@@ -135,9 +138,8 @@ def ask(job_id: str) -> QueueJob | None:
     if is_known and (job := parse_scontrol(job_id, says)) is not None:
         return job
     waits, listed = _run("squeue", "--noheader", "--jobs", job_id, "--format", "%T|%r|%N")
-    if waits and listed.strip():
-        state, reason, nodes = [*listed.splitlines()[0].split("|"), "", ""][:3]
-        return QueueJob(job_id, state, _known(reason), nodes)
+    for row in _rows(listed, "State", "Reason", "NodeList", free="Reason") if waits else ():
+        return QueueJob(job_id, row["State"], row["Reason"], row["NodeList"])
     is_recorded, table = _run(
         "sacct",
         "--noheader",
@@ -148,11 +150,11 @@ def ask(job_id: str) -> QueueJob | None:
         "--format",
         "State,NodeList,WorkDir",
     )
-    if is_recorded and table.strip():
-        state, nodes, folder = [*table.splitlines()[-1].split("|"), "", ""][:3]
-        return QueueJob(job_id, state.split()[0], nodes=_known(nodes), folder=folder)
+    rows = _rows(table, "State", "NodeList", "WorkDir", free="WorkDir") if is_recorded else []
+    for row in rows[-1:]:
+        return QueueJob(job_id, row["State"], nodes=row["NodeList"], folder=row["WorkDir"])
     is_unknown = "Invalid job id" in says or (not is_known and "Invalid job id" in listed)
-    if is_unknown or (waits and not listed.strip()):
+    if is_unknown or waits:
         return QueueJob(job_id, GONE)
     return QueueJob(job_id, NO_ANSWER) if _is_silent(f"{says} {listed}") else None
 
@@ -188,14 +190,37 @@ def ask_all(job_ids: Iterable[str]) -> dict[str, QueueJob]:
         silent = _is_silent(listed)
         return {job_id: QueueJob(job_id, NO_ANSWER) for job_id in wanted} if silent else {}
     jobs = {job_id: QueueJob(job_id, GONE) for job_id in wanted}
-    for line in listed.splitlines() if answers else ():
-        array, index, state, reason, nodes, restarts = map(str.strip, line.split("|")[:6])
-        job_id = f"{array}_{index}".removesuffix("_N/A")
+    names = ("ArrayJobID", "ArrayTaskID", "State", "Reason", "NodeList", "RestartCnt", "end")
+    for row in _rows(listed, *names, free="Reason") if answers else ():
+        job_id = f"{row['ArrayJobID']}_{row['ArrayTaskID']}".removesuffix("_N/A")
         if job_id in jobs:
+            restarts = number_of(row, "RestartCnt")
             jobs[job_id] = QueueJob(
-                job_id, state, _known(reason), _known(nodes), restarts=int(restarts or 0)
+                job_id, row["State"], row["Reason"], row["NodeList"], restarts=restarts
             )
     return jobs
+
+
+def _rows(table: str, *names: str, free: str) -> list[dict[str, str]]:
+    """Returns the jobs of a table, a line each, by the names of its fields.
+
+    A site's commands may print more: a line without a state is none.
+
+    Args:
+        table: with ``|`` between fields; the last ones may be missing.
+        names: of the fields, of which one is "State".
+        free: the one that may have ``|`` in it.
+    """
+    rows, at = [], names.index(free)
+    for line in table.splitlines():
+        words = line.split("|")
+        end = at + 1 + max(0, len(words) - len(names))
+        fields = [*words[:at], "|".join(words[at:end]), *words[end:]]
+        row = dict.fromkeys(names, "") | dict(zip(names, map(_known, fields), strict=False))
+        state = _STATE.fullmatch(row["State"])
+        if state is not None:
+            rows.append({**row, "State": state[1]})
+    return rows
 
 
 def parse_scontrol(job_id: str, text: str) -> QueueJob | None:
@@ -217,7 +242,7 @@ def _job_of(job_id: str, line: str) -> QueueJob:
         _known(facts.get("Reason", "")),
         _known(facts.get("NodeList", "")),
         _seconds(facts.get("EndTime", "")),
-        int(facts.get("Restarts", "0") or 0),
+        number_of(facts, "Restarts"),
         facts.get("StdOut", ""),
         facts.get("WorkDir", ""),
         facts.get("BatchFlag", "1") != "0",
@@ -231,7 +256,8 @@ def _run(*command: str) -> tuple[bool, str]:
 
 def _known(text: str) -> str:
     """Returns a field's value; empty if Slurm has none."""
-    return "" if text in ("None", "(null)", "Unknown", "None assigned") else text
+    value = text.strip()
+    return "" if value in ("None", "(null)", "Unknown", "None assigned") else value
 
 
 def _seconds(text: str) -> float | None:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import codecs
 import contextlib
+import ctypes
 import errno
 import io
 import os
@@ -52,15 +53,34 @@ def others_to_stderr(is_wanted: bool = True) -> Iterator[None]:
     if not is_wanted:
         yield
         return
-    sys.stdout.flush()
-    saved = os.dup(1)
-    os.dup2(2, 1)
-    try:
-        with contextlib.redirect_stdout(sys.stderr):
-            yield
-    finally:
-        os.dup2(saved, 1)
-        os.close(saved)
+    with redirected(2, 1), contextlib.redirect_stdout(sys.stderr):
+        yield
+
+
+@contextlib.contextmanager
+def redirected(target: int, *numbers: int) -> Iterator[None]:
+    """Have what is written to descriptors, by Python or in C, go to another one.
+
+    Args:
+        target: descriptor to write to.
+        numbers: of those that are redirected.
+    """
+    _flush()
+    with contextlib.ExitStack() as stack:
+        for number in numbers:
+            saved = os.dup(number)
+            stack.callback(os.close, saved)
+            stack.callback(os.dup2, saved, number)
+            os.dup2(target, number)
+        stack.callback(_flush)
+        yield
+
+
+def _flush() -> None:
+    """Have what Python and C hold back written to where it was printed."""
+    for stream in (sys.stdout, sys.stderr):
+        stream.flush()
+    ctypes.CDLL(None).fflush(None)
 
 
 def prepare(*, is_run: bool) -> None:

@@ -10,17 +10,17 @@ from __future__ import annotations
 import contextlib
 import csv
 import io
-import os
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple, TypeAlias
 
-from hpcdi.utils.disk import RecordFile
+from hpcdi.utils.disk import RecordFile, rewrite
 from hpcdi.utils.lifetime import Closing
 
 COLUMNS = ("curve", "step", "time", "value")
 _LONGEST_ROW = 1 << 16  # bytes
+_FLUSH_S = 5.0
 
 
 class CurvePoint(NamedTuple):
@@ -39,11 +39,10 @@ class CurveFile(Closing):
 
     Args:
         path: of the file; it goes on where it is there.
-        flush_s: seconds between writes.
     """
 
-    def __init__(self, path: Path, flush_s: float = 5.0) -> None:
-        self._file = RecordFile[Sequence[str]](path, "the curves' file", _encoded, flush_s)
+    def __init__(self, path: Path) -> None:
+        self._file = RecordFile[Sequence[str]](path, "the curves' file", _encoded, _FLUSH_S)
         if path.is_file():
             _cut_torn_row(path)
         if not path.exists() or not path.stat().st_size:
@@ -97,9 +96,7 @@ def drop_points_after(file: Path, step: int) -> None:
         if point.step == step:
             at_the_limit.add(name)
         rows.append(row_of(name, point))
-    aside = file.with_name(f".{file.name}.tmp-{os.getpid()}")
-    aside.write_bytes(_encoded(rows))
-    aside.replace(file)
+    rewrite(file, _encoded(rows))
 
 
 def _cut_torn_row(path: Path) -> None:

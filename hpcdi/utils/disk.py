@@ -10,7 +10,7 @@ import stat
 import sys
 import time
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Generic, TypeVar
 
@@ -26,10 +26,17 @@ _GATHERED = 1000
 """Records that are written before they are due."""
 
 
-def user_cache(variables: Mapping[str, str] = os.environ) -> Path:
+def user_cache() -> Path:
     """Returns the folder of what hpcdi may find again, and can do without."""
-    base = variables.get("XDG_CACHE_HOME") or Path(variables.get("HOME") or "/") / ".cache"
+    base = os.environ.get("XDG_CACHE_HOME") or Path(os.environ.get("HOME") or "/") / ".cache"
     return Path(base) / "hpcdi"
+
+
+def rewrite(path: Path, content: bytes) -> None:
+    """Replace what a file holds: a reader sees the old content or the new one, whole."""
+    aside = path.with_name(f".{path.name}.tmp-{os.getpid()}")  # `sweep_temporary` knows such names
+    aside.write_bytes(content)
+    aside.replace(path)
 
 
 def is_full(error: BaseException) -> bool:

@@ -25,7 +25,7 @@ from tensorboard.plugins.custom_scalar.layout_pb2 import (
 )
 from tensorboard.summary.writer.record_writer import RecordWriter
 
-from hpcdi.utils.disk import RecordFile
+from hpcdi.utils.disk import RecordFile, rewrite
 from hpcdi.utils.lifetime import Closing
 from hpcdi.utils.video import encode_gif, side_by_side
 
@@ -197,10 +197,7 @@ def drop_events_after(
         events_before = list(filter(is_before, events))
         if len(events_before) == len(events):
             continue
-        aside = path.with_name(f".{path.name}.tmp-{os.getpid()}")
-        with aside.open("wb") as file:
-            file.write(_encoded(events_before))
-        aside.replace(path)
+        rewrite(path, _encoded(events_before))
 
 
 def _files_of(folder: Path) -> Iterator[tuple[Path, list[Event]]]:

@@ -13,8 +13,6 @@ _UNLIMITED = 1 << 60  # cgroup v1 says "no limit" by a number near 2**63
 
 def memory_of_host() -> tuple[int, int]:
     """Returns the bytes that are free, and the control group's limit; 0: it has none."""
-    lines = read_kernel_file(Path("/proc/meminfo")).splitlines()
-    free = next((int(line.split()[1]) for line in lines if line.startswith("MemAvailable:")), 0)
     limits = []
     for folder in cgroup_folders("memory"):
         while folder.is_relative_to(_CGROUPS):
@@ -23,7 +21,7 @@ def memory_of_host() -> tuple[int, int]:
                 if text.isdigit() and int(text) < _UNLIMITED:
                     limits.append(int(text))
             folder = folder.parent
-    return free * 1024, min(limits, default=0)
+    return _bytes_of("MemAvailable:"), min(limits, default=0)
 
 
 def may_open_files() -> int:
@@ -61,15 +59,31 @@ def promised_bytes() -> int:
     """
     if read_kernel_file(Path("/proc/sys/vm/overcommit_memory")) == "1":
         return 0
+    return _bytes_of("MemTotal:", "SwapTotal:")
+
+
+def _bytes_of(*kinds: str) -> int:
+    """Returns a sum of some kinds of memory, by the kernel; 0: unknown."""
     lines = read_kernel_file(Path("/proc/meminfo")).splitlines()
-    kinds = ("MemTotal:", "SwapTotal:")
     return 1024 * sum(int(line.split()[1]) for line in lines if line.startswith(kinds))
+
+
+def number_of(texts: Mapping[str, str], name: str, default: int = 0) -> int:
+    """Returns the count that a text says; `default` where there is none, or it says something else.
+
+    Args:
+        texts: by name: environment variables, fields of one of Slurm's answers.
+        name: of the text.
+        default: what counts then.
+    """
+    text = texts.get(name, "").strip()
+    return int(text) if text.isdecimal() else default
 
 
 def local_ranks(variables: Mapping[str, str]) -> int:
     """Returns how many ranks mpirun has started on this host; 0: unknown, or another launcher."""
     names = ("OMPI_COMM_WORLD_LOCAL_SIZE", "MPI_LOCALNRANKS")
-    return next((int(variables[name]) for name in names if name in variables), 0)
+    return next((number_of(variables, name) for name in names if name in variables), 0)
 
 
 def is_crowded() -> bool:

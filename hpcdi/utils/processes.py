@@ -8,6 +8,8 @@ import signal
 from collections.abc import Iterator
 from pathlib import Path
 
+from hpcdi.utils.host import read_kernel_file
+
 MPIRUN = ("mpirun", "prterun", "prted")
 """Open MPI's launcher and its daemons on other hosts: SIGTERM to one of them ends the job; the
 launcher may have it blocked, see `hpcdi.run.local.Job`."""
@@ -20,10 +22,7 @@ _ANY_ADDRESS = {"00000000": "tcp", "0" * 32: "tcp6"}
 
 def name_of(pid: int) -> str:
     """Returns a process's command; empty: it is gone, or there is no /proc."""
-    try:
-        return Path(f"/proc/{pid}/comm").read_text().strip()
-    except OSError:
-        return ""
+    return read_kernel_file(Path(f"/proc/{pid}/comm"))
 
 
 def stat_of(pid: int) -> tuple[str, int]:
@@ -136,8 +135,24 @@ def end_mpirun(launcher: int) -> bool:
 def _is_blocked(pid: int, number: int) -> bool:
     """Returns whether a process has a signal blocked, as far as the kernel says."""
     try:
-        lines = Path(f"/proc/{pid}/status").read_text().splitlines()
+        mask = int(status_field(pid, "SigBlk") or "0", 16)
     except OSError:
         return False
-    masks = [int(line.split()[1], 16) for line in lines if line.startswith("SigBlk:")]
-    return any(mask >> (number - 1) & 1 for mask in masks)
+    return bool(mask >> (number - 1) & 1)
+
+
+def status_field(pid: int, name: str) -> str:
+    """Returns a field of a process's status, as the kernel spells it; empty: it has none.
+
+    Raises:
+        OSError: the process is gone, or there is no /proc.
+    """
+    lines = Path(f"/proc/{pid}/status").read_text().splitlines()
+    start = f"{name}:"
+    return next((line.removeprefix(start).strip() for line in lines if line.startswith(start)), "")
+
+
+def mapped_files() -> list[Path]:
+    """Returns what this process has mapped into its memory, libraries and files; and some names."""
+    lines = read_kernel_file(Path("/proc/self/maps")).splitlines()
+    return [Path(path) for path in dict.fromkeys(line.split(maxsplit=5)[-1] for line in lines)]

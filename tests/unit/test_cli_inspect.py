@@ -63,6 +63,43 @@ def test_damage_is_named(layout: RunLayout, capsys: pytest.CaptureFixture[str]) 
     assert captured.err.startswith(f"hpcdi inspect: {bad}: ")
 
 
+@pytest.mark.parametrize(
+    ("damaged", "said"),
+    [
+        ("run.json", "all checksums right"),
+        ("config.yaml", "all checksums right"),
+        ("shard", "1 damaged"),
+        ("no HDF5", "1 damaged"),
+    ],
+)
+def test_what_is_said_of_data_is_of_data_alone(
+    layout: RunLayout, capsys: pytest.CaptureFixture[str], damaged: str, said: str
+) -> None:
+    """A changed config.yaml was counted as damaged data."""
+    if damaged == "shard":
+        write_shard(layout.root / layout.shard_path(2, 3), damaged=True)
+    elif damaged == "no HDF5":
+        layout.inside(layout.shard_path(2, 3)).write_text("noise")
+    else:
+        file = layout.root / damaged
+        file.write_text(file.read_text().replace("mine", "yours"))
+    assert cli.main(["inspect", str(layout.root)]) == 1
+    out, err = capsys.readouterr()
+    (data,) = (line for line in out.splitlines() if line.startswith("  data: "))
+    assert data.startswith("  data: 2 blocks in 2 shards, 10 transitions, ")
+    assert data.endswith(f", {said}")
+    assert err.count("hpcdi inspect: ") == 1
+
+
+def test_data_that_are_gone_have_no_right_checksums(
+    layout: RunLayout, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for shard in layout.data_dir.rglob("*.h5"):
+        shard.unlink()
+    assert cli.main(["inspect", str(layout.root)]) == 0
+    assert "  data: 0 blocks in 0 shards, 0 transitions, 0 B\n" in capsys.readouterr().out
+
+
 def test_shards_that_are_gone_are_missed(
     layout: RunLayout, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -21,7 +21,7 @@ from fakes.store import write_shard
 from hpcdi import cli
 from hpcdi.comm.probe import GroupSpeed, LinkSpeed, parse_transports
 from hpcdi.commands import quotas
-from hpcdi.commands.doctor import checks, facts
+from hpcdi.commands.doctor import checks, command, facts
 from hpcdi.commands.doctor.checks import (
     FAIL,
     OK,
@@ -35,7 +35,7 @@ from hpcdi.commands.doctor.examine import ResultTable, Watch
 from hpcdi.commands.doctor.facts import Facts, Folder
 from hpcdi.commands.quotas import Quota, quotas_of
 from hpcdi.config.load import dump, load
-from hpcdi.errors import ShardError, StoreError
+from hpcdi.errors import LaunchError, ShardError, StoreError
 from hpcdi.run.environment import LaunchEnvironment, is_first
 from hpcdi.store import probe
 from hpcdi.store.block import Block
@@ -84,6 +84,16 @@ def test_the_world_against_the_launchers_promise(
     finding = together(checks.check_launcher(cluster(size), launched))
     assert finding.status == status
     assert words in f"{finding.found} {finding.advice}"
+
+
+def test_variables_that_may_have_been_inherited_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PMI_RANK", "0")
+    finding = together(checks.check_launcher(cluster(1), LaunchEnvironment("mpirun", 4)))
+    assert finding.found == "4 processes were started, but each is rank 0 of a world of 1"
+    assert "start it with `hpcdi doctor`" in finding.advice
+    assert "inherited from one: unset PMI_RANK" in finding.advice
+    with pytest.raises(LaunchError, match="unset PMI_RANK"):
+        command.main(["-n", "4"])
 
 
 @pytest.mark.parametrize(
@@ -564,6 +574,8 @@ def test_facts_of_this_process() -> None:
     assert (own["threads"], own["asked_cores"]) == ({"OMP_NUM_THREADS": "3"}, 2)
     assert 1 <= own["usable_cores"] <= (os.cpu_count() or 1)
     assert facts.cores({"SLURM_CPUS_ON_NODE": "1"})["usable_cores"] == 1
+    odd = facts.cores({"SLURM_CPUS_ON_NODE": "1(x2)", "SLURM_CPUS_PER_TASK": "(null)"})
+    assert (odd["usable_cores"], odd["asked_cores"]) == (facts.cores({})["usable_cores"], 0)
     assert facts.memory()["memory_bytes"] > 0
     assert facts.software()["versions"]["python"] == platform.python_version()
     assert facts.software()["versions"]["numpy"] == np.__version__

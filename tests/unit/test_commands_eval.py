@@ -16,6 +16,7 @@ from fakes.serial_runs import COUNT, DQN, ROOT, RUNS, files_of, policy_file
 from fakes.videos import decode_mp4
 from hpcdi.cli import main
 from hpcdi.commands import film
+from hpcdi.commands.saved_policy import find_policy
 from hpcdi.store.checkpoints import save_checkpoint
 from hpcdi.store.layout import RunLayout
 from hpcdi.store.policies import PolicyImage, publish_policy, read_policy
@@ -194,6 +195,14 @@ def test_of_a_run_the_best_policy_or_else_the_latest(
         "eval", run_dir, "--policy", "best"
     )
     layout.latest_policy.unlink()
+    error = refused("eval", run_dir)
+    assert "holds no policy; name one of " in error
+    named = error.partition("name one of ")[2].strip().split(", ")
+    assert [Path(each).name for each in named][:2] == ["ckpt_best", "ckpt_final"]
+    for each in named:
+        assert find_policy(each).config_file == layout.config_file
+    for folder in (layout.checkpoints_dir, layout.snapshots_dir):
+        shutil.rmtree(folder)
     assert "holds no policy: it has not saved any yet" in refused("eval", run_dir)
 
 

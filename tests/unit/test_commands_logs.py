@@ -145,7 +145,7 @@ def test_tail_does_not_follow_a_rank_that_the_run_never_had(tmp_path: Path) -> N
         tail(parse_tail([str(tmp_path), "--rank", "99", "-f"]), lambda: (1, "it has failed"))
 
 
-@pytest.mark.parametrize(("code", "returned"), [(0, 0), (1, 1), (85, 1)])
+@pytest.mark.parametrize(("code", "returned"), [(0, 0), (1, 1), (85, 85), (130, 130)])
 def test_tail_follows_to_the_end_of_the_run(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], code: int, returned: int
 ) -> None:

@@ -197,11 +197,19 @@ def test_files_of_a_job_beside_those_that_can_still_be_made(
     assert "shards an hour of each collector, " not in "\n".join(
         plan(*experiment("system.storage.keep_data=false"), 4)
     )
+    option = ("slurm.options=['--time=2:00:00']",)
+    assert f"{4 * an_hour:.0f} in 2:00:00 (slurm.time)" in "\n".join(plan(*experiment(*option), 4))
     quotas = (Quota("user", "bytes", 1, 2), Quota("user", "files", 99_950, 100_000))
     monkeypatch.setattr("hpcdi.commands.plan.quotas_of", lambda *_: quotas)
     text = "\n".join(plan(*experiment(), 4))
     assert f"warning: about {an_hour:.0f} shards" in text
     assert "but only 50 files can still be made here: remove small files" in text
+
+
+@pytest.mark.parametrize("time", ["UNLIMITED", "infinite", "-1", "0"])
+def test_files_of_a_job_without_a_time_limit(time: str) -> None:
+    text = "\n".join(plan(*experiment(f"slurm.time='{time}'"), 4))
+    assert "shards an hour of each collector\n" in text
 
 
 def test_what_becomes_of_the_shards() -> None:

@@ -12,6 +12,7 @@ from hpcdi import cli
 from hpcdi.commands.plot import lines_of
 from hpcdi.commands.report.charts import line_chart
 from hpcdi.commands.report.statistics import band_of
+from hpcdi.commands.run_state import runs_of
 from hpcdi.utils.curves import CurveFile, CurvePoint
 
 
@@ -44,6 +45,27 @@ def test_seeds_are_one_line_and_groups_have_marks(
     assert chart[16].endswith("nstep=1: 1050 at the end")
     assert chart[17].endswith("nstep=3: 3000 at the end")
     assert max(map(len, chart[:16])) <= 42
+
+
+def test_a_group_has_one_mark_for_all_curves(
+    runs: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for name, value in (("a", float("nan")), ("c", 1.0)):
+        with CurveFile(runs / name / "curves.csv") as curves:
+            for curve in ("curves/loss", "curves/success")[name == "a" :]:
+                curves.add_scalar(curve, value, 0)
+    for curve in ("curves/collect_return", "curves/loss", "curves/success"):
+        assert cli.main(["plot", str(runs), "--name", curve]) == 0
+        assert capsys.readouterr().out.splitlines()[-1].split()[:2] == ["o", "nstep=3:"]
+
+
+@pytest.mark.parametrize("command", ["plot", "curves", "report"])
+def test_a_folder_with_curves_is_a_run(runs: Path, tmp_path: Path, command: str) -> None:
+    """Without its run.json it was one to `curves` and `report`, if it was named, not to `plot`."""
+    (runs / "a" / "run.json").unlink()
+    output = ["-o", str(tmp_path / "r.html")] if command == "report" else []
+    assert cli.main([command, str(runs / "a"), *output]) == 0
+    assert runs_of([str(runs)]) == [runs / name for name in "abc"]
 
 
 def test_it_is_a_picture_in_a_file(runs: Path, tmp_path: Path) -> None:

@@ -94,6 +94,58 @@ def test_of_two_groups(runs: Path, tmp_path: Path, capsys: pytest.CaptureFixture
     assert len(page) < 100_000
 
 
+def colours_of(chart: str) -> list[str]:
+    """The colours of a chart's lines."""
+    return [each.attrib["stroke"] for each in ElementTree.fromstring(chart).findall("{*}polyline")]
+
+
+def test_a_group_has_one_colour_in_all_charts(runs: Path, tmp_path: Path) -> None:
+    """Where the first group lacked a curve, the others had its colour there."""
+    with CurveFile(runs / "b0" / "curves.csv") as writer:
+        for step in (0, 1000):
+            writer.add_scalar("curves/success", 0.5, step)
+    target, plots = tmp_path / "r.html", tmp_path / "plots"
+    assert cli.main(["report", str(runs), "-o", str(target), "--plots", str(plots)]) == 0
+    keys = dict(re.findall(r'background:(#\w+)"></span>(nstep=\d)', target.read_text()))
+    (second,) = (colour for colour, name in keys.items() if name == "nstep=3")
+    assert colours_of((plots / "curves_evaluation_return.svg").read_text()) == [*keys]
+    assert colours_of((plots / "curves_success.svg").read_text()) == [second]
+    alone = tmp_path / "alone.svg"
+    assert cli.main(["plot", str(runs), "--name", "curves/success", "-o", str(alone)]) == 0
+    assert alone.read_text() == (plots / "curves_success.svg").read_text()
+
+
+def test_no_two_groups_have_one_name(tmp_path: Path) -> None:
+    """Of groups of one name the charts had the last one alone."""
+    folders = [make_run(tmp_path / base / "c" / "0", 0, 1, [0.0, 1.0]) for base in ("x", "y")]
+    for folder in folders:
+        (folder / "config.yaml").unlink()
+    plots = tmp_path / "plots"
+    arguments = ["report", *map(str, folders), "-o", str(tmp_path / "r.html")]
+    assert cli.main([*arguments, "--plots", str(plots)]) == 0
+    assert len(colours_of((plots / "curves_evaluation_return.svg").read_text())) == 2
+    said = words_of((tmp_path / "r.html").read_text())
+    assert all(f"(c/0) ({folder})" in said for folder in folders)
+
+
+@pytest.mark.parametrize(
+    ("env", "said"),
+    [
+        ("{type: gymnasium, env_id: Pendulum-v1}", "other environment"),
+        ("{type: 'my_module:Env'}", "other environment"),
+        ("{type: envpool, env_id: CartPole-v1}", "1.00"),
+    ],
+)
+def test_returns_of_other_environments_are_not_compared(
+    tmp_path: Path, env: str, said: str
+) -> None:
+    for name, settings in (("a", "{type: gymnasium, env_id: CartPole-v1}"), ("b", env)):
+        run = make_run(tmp_path / "runs" / name, 0, 1, [1.0 + (name == "b")])
+        (run / "config.yaml").write_text(f"env: {settings}\n")
+    assert cli.main(["report", str(tmp_path / "runs"), "-o", str(tmp_path / "r.html")]) == 0
+    assert f"1 of 1 2.00 2.00 2.00 {said} " in words_of((tmp_path / "r.html").read_text())
+
+
 def test_of_what_is_damaged(tmp_path: Path) -> None:
     """A run that has just begun, whose files are noise or not there."""
     run = make_run(tmp_path / "run", 0, 1, [])

@@ -209,6 +209,7 @@ def test_the_job_that_waits_is_asked_about(layout: RunLayout) -> None:
         (REQUEUED, "12", "RUNNING", True),  # its script has it requeued
         (REQUEUED, "", "PENDING", True),
         (REQUEUED, "", "RUNNING", False),  # a script of the user's own
+        ({**DONE, "slurm": {**SLURM, "SLURM_RESTART_COUNT": "(null)"}}, "12", "RUNNING", False),
     ],
 )
 def test_a_job_to_come(

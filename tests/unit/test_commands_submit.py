@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from hpcdi import cli
+from hpcdi.commands.batch_script import slurm_options
 from hpcdi.commands.submit import (
     ask_slurm,
     check_job,
@@ -58,6 +59,21 @@ def test_a_job_that_is_longer_than_its_partition_lets(partition: str, time: str,
     problem = time_problem(SlurmConfig(partition=partition, time=time), PARTITIONS)
     assert said in problem
     assert bool(said) == bool(problem)
+
+
+@pytest.mark.parametrize("other", ["Welcome", "", "PartitionName=odd State=UP", "MaxTime=1"])
+def test_a_list_of_partitions_with_other_lines(other: str) -> None:
+    partitions = f"{other}\n{PARTITIONS}"
+    assert time_problem(SlurmConfig(partition="odd,elsewhere", time="31"), partitions) == ""
+    assert "of partition cpu" in time_problem(SlurmConfig(partition="cpu", time="31"), partitions)
+    assert "of partition cpu" in time_problem(SlurmConfig(partition="cpu", time="0"), partitions)
+
+
+@pytest.mark.parametrize("time", ["UNLIMITED", "infinite", "-1", "0", "0:00:00"])
+@pytest.mark.parametrize("form", ["slurm.time='{}'", "slurm.options=['--time={}']"])
+def test_a_job_without_a_time_limit(tmp_path: Path, time: str, form: str) -> None:
+    job, _ = prepare(asked(tmp_path / "run", form.format(time)))
+    assert slurm_options(job)["time"] == time
 
 
 def test_a_cluster_without_a_default_partition() -> None:
@@ -354,6 +370,20 @@ def test_an_option_of_the_job_says_how_long_it_is(tmp_path: Path) -> None:
         prepare(short)
     prepare(short, is_local=True)  # where nothing signals it
     prepare(asked(tmp_path / "run", "slurm.options=['--time=UNLIMITED']"))
+
+
+@pytest.mark.parametrize("option", ["--wait", "--follow"])
+@pytest.mark.parametrize(("state", "code"), [("done", 0), ("failed", 1), ("stopped", 85)])
+def test_who_waits_for_a_job_gets_the_exit_code_of_its_run(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, option: str, state: str, code: int
+) -> None:
+    plant_slurm(tmp_path, monkeypatch, "4712")
+    plant_job(tmp_path, "COMPLETED")
+    run = tmp_path / "run"
+    facts = json.dumps({"state": state, "exit_code": code, "pid": 1})
+    with (tmp_path / "sbatch").open("a") as script:  # the run has begun, and ended
+        script.write(f"case \"$*\" in *--parsable*) echo '{facts}' > {run}/run.json ;; esac\n")
+    assert main([SMALL, "--run-dir", str(run), option]) == code
 
 
 def test_variables_of_another_job_and_of_the_user_do_not_change_the_job(

@@ -16,9 +16,12 @@ from hpcdi.run.environment import (
     check_world_size,
     detect,
     job_component,
+    local_rank_of,
     visible_gpus,
 )
+from hpcdi.run.run_lock import this_process
 from hpcdi.run.shared_memory import BACKING_VARIABLE, check_shared_memory
+from hpcdi.utils.host import local_ranks
 
 NONE = LaunchEnvironment("none", 1)
 
@@ -172,6 +175,43 @@ def test_processes_that_do_not_find_each_other_are_told_the_command(
     assert message.startswith("4 processes were started, but each is rank 0 of a world of 1")
     assert all(command in message for command in commands)
     assert caught.value.exit_code == EXIT_USAGE
+
+
+@pytest.mark.parametrize(
+    ("variables", "named"),
+    [
+        ({"OMPI_COMM_WORLD_RANK": "0"}, "unset OMPI_COMM_WORLD_RANK"),
+        (
+            {"OMPI_COMM_WORLD_RANK": "0", "OMPI_COMM_WORLD_SIZE": "1", "PMIX_RANK": "0"},
+            "unset OMPI_COMM_WORLD_RANK PMIX_RANK",
+        ),
+        ({"PMI_RANK": "0", "PMI_SIZE": "4"}, "unset PMI_RANK"),
+        ({"PMIX_RANK": "0"}, "unset PMIX_RANK"),
+        ({**BATCH, "SLURM_STEP_ID": "0"}, "unset SLURM_STEP_ID"),
+    ],
+)
+def test_variables_that_have_been_inherited_are_named(
+    variables: dict[str, str], named: str
+) -> None:
+    launched = detect(variables)
+    assert launched.is_world
+    with pytest.raises(LaunchError, match=f"{named}$"):
+        check_world_size(launched, 1, variables)
+    check_world_size(launched, 3, variables)
+
+
+def test_what_says_no_number_counts_as_not_said() -> None:
+    odd = {
+        "SLURM_JOB_ID": "5", "SLURM_STEP_ID": "0", "SLURM_NTASKS": "abc", "SLURM_HET_SIZE": "x",
+        "SLURM_RESTART_COUNT": "(null)", "SLURM_LOCALID": "?",
+    }  # fmt: skip
+    assert detect(odd) == NONE
+    assert allocation(odd) == Allocation("slurm", "5")
+    assert job_component(odd) == 0
+    assert local_rank_of(odd) == 0
+    assert this_process(odd).job_restarts == 0
+    assert detect({**OPEN_MPI, "OMPI_COMM_WORLD_SIZE": "y"}) == LaunchEnvironment("mpirun", 1)
+    assert local_ranks({"OMPI_COMM_WORLD_LOCAL_SIZE": "z"}) == 0
 
 
 # ------------------------------------------------------------------------------------ batch systems

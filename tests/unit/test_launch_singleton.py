@@ -31,3 +31,15 @@ def test_one_says_why_and_nothing_is_left_in_shared_memory(tmp_path: Path) -> No
     assert "each is rank 0 of a world of 1" in said[0]
     assert said[1] == ""
     assert not list(memory.iterdir())
+
+
+def test_variables_of_a_launcher_that_has_gone_do_not_crash_it() -> None:
+    """Open MPI's MPI_Finalize ends in a segmentation fault there."""
+    gone = {"PMIX_RANK": "0", "PMIX_NAMESPACE": "x", "PMIX_SERVER_URI41": "foo", "PMI_SIZE": "4"}
+    for words, exit_code in (("train", str(CARTPOLE)), 2), (("doctor",), 1):
+        done = subprocess.run(
+            [sys.executable, "-m", "hpcdi", *words], env={**os.environ, **gone},
+            capture_output=True, text=True, timeout=60, check=False,
+        )  # fmt: skip
+        assert done.returncode == exit_code, done.stderr
+        assert "unset PMIX_RANK" in " ".join((done.stdout + done.stderr).split())

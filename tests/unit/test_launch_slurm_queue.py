@@ -146,6 +146,54 @@ def test_many_jobs_are_asked_for_at_once(monkeypatch: pytest.MonkeyPatch, tmp_pa
     assert ask_all(["7_0"]) == {}
 
 
+BANNERS = [
+    "Banner: maintenance\\n", "\\n", "Site|says|hello|to|all|of|you|\\n", "no bar\\n"
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("banner", "reason", "restarts"),
+    [
+        *((banner, "Priority", "2") for banner in BANNERS), ("", "Priority", "(null)"),
+        ("", "Priority", "N/A"), ("", "Priority", ""), ("", "a|b", "2"), (BANNERS[0], "a|b|c", ""),
+    ],
+)  # fmt: skip
+def test_a_table_of_jobs_with_other_lines_and_odd_values(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, banner: str, reason: str, restarts: str
+) -> None:
+    program(tmp_path, "squeue", f"print('{banner}7|1|RUNNING|{reason}|n1|{restarts}|\\n7|2||||0|')")
+    monkeypatch.setenv("PATH", str(tmp_path))
+    count = int(restarts) if restarts.isdecimal() else 0
+    found = ask_all(["7_1", "7_2"])
+    assert found["7_1"] == QueueJob("7_1", "RUNNING", reason, "n1", restarts=count)
+    assert found["7_2"] == QueueJob("7_2", GONE)
+    program(tmp_path, "squeue", f"print('{banner}RUNNING|{reason}|n1')")
+    assert ask("12") == QueueJob("12", "RUNNING", reason, "n1")
+
+
+@pytest.mark.parametrize(
+    ("says", "state"),
+    [
+        ("|n1|/tmp", GONE), ("Welcome", GONE), ("CANCELLED by 1000|n1|/a|b", "CANCELLED"),
+        ("FAILED|n1|/a|b\\n|n1|/tmp", "FAILED"),
+    ],
+)  # fmt: skip
+def test_odd_lines_of_the_accounting(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, says: str, state: str
+) -> None:
+    program(tmp_path, "squeue", "print('Banner: maintenance')")
+    program(tmp_path, "sacct", f"print('{says}')")
+    monkeypatch.setenv("PATH", str(tmp_path))
+    known = state != GONE
+    assert ask("12") == QueueJob("12", state, nodes="n1" * known, folder="/a|b" * known)
+
+
+def test_a_job_whose_restarts_are_no_number() -> None:
+    job = parse_scontrol("73", RUNNING.replace("Restarts=2", "Restarts=(null)"))
+    assert job is not None
+    assert (job.state, job.restarts) == ("RUNNING", 0)
+
+
 def test_variables_that_change_what_slurm_does_are_named() -> None:
     user = {"SBATCH_TIMELIMIT": "3", "SQUEUE_FORMAT": "%i", "SBATCH_ACCOUNT": "a", "HOME": "/"}
     assert set_for_slurm(user) == ["SBATCH_TIMELIMIT", "SQUEUE_FORMAT"]

@@ -10,7 +10,7 @@ import pytest
 
 from hpcdi.comm.messages import StopRequest
 from hpcdi.errors import LaunchError
-from hpcdi.run.signals import TimeLimit, end_of, seconds_of
+from hpcdi.run.signals import TimeLimit, end_of, limit_of, seconds_of
 
 
 @pytest.mark.parametrize(
@@ -28,6 +28,24 @@ def test_durations_are_spelt_as_slurm_does(text: str, seconds: float) -> None:
 def test_what_is_no_duration_is_refused(text: str) -> None:
     with pytest.raises(LaunchError, match="is not a duration: write minutes"):
         seconds_of(text)
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"),
+    [
+        ("UNLIMITED", math.inf), ("Infinite", math.inf), ("-1", math.inf), ("0", math.inf),
+        ("0:00:00", math.inf), (" unlimited ", math.inf), ("1:30", 90), ("2-12", 216000),
+    ],
+)  # fmt: skip
+def test_a_job_may_have_no_time_limit(text: str, seconds: float) -> None:
+    assert limit_of(text) == seconds
+    assert end_of(text, {"SLURM_JOB_END_TIME": "5000"}, 1000.0) == 1000.0 + seconds
+
+
+@pytest.mark.parametrize("text", ["", "soon", "-5", "NONE"])
+def test_what_is_no_time_limit_is_refused(text: str) -> None:
+    with pytest.raises(LaunchError, match="is not a duration: write minutes"):
+        limit_of(text)
 
 
 def test_who_says_when_it_ends() -> None:

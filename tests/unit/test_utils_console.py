@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
 import subprocess
 import sys
@@ -93,9 +94,13 @@ def test_a_relay_copies_on_when_its_reader_has_gone() -> None:
 
 
 def test_what_others_print_goes_to_standard_error(capfd: pytest.CaptureFixture[str]) -> None:
+    library = ctypes.CDLL(None)
+    library.fdopen.restype = ctypes.c_void_p
+    file = ctypes.c_void_p(library.fdopen(1, b"w"))
     with others_to_stderr():
         print("by Python")
         os.write(1, b"in C\n")
+        library.fputs(b"held back by C\n", file)
     with others_to_stderr(False):
         print("as it is")
     print("the result")
@@ -103,3 +108,4 @@ def test_what_others_print_goes_to_standard_error(capfd: pytest.CaptureFixture[s
     assert out == "as it is\nthe result\n"
     assert "by Python" in err
     assert "in C" in err
+    assert "held back by C" in err

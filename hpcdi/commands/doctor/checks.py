@@ -19,8 +19,8 @@ from hpcdi.commands.doctor.facts import Facts, Folder
 from hpcdi.commands.findings import FAIL, GRAVITY, OK, WARN, Finding, together
 from hpcdi.commands.quotas import Quota
 from hpcdi.config.load import load
-from hpcdi.errors import HpcdiError
-from hpcdi.run.environment import LAUNCHER_VARIABLE, LaunchEnvironment
+from hpcdi.errors import HpcdiError, LaunchError
+from hpcdi.run.environment import LAUNCHER_VARIABLE, LaunchEnvironment, check_world_size
 from hpcdi.run.placement import Place, learner_count, learner_ranks
 from hpcdi.store.layout import RunLayout
 from hpcdi.utils.metrics import counted, human_bytes, human_count, ranges
@@ -138,16 +138,11 @@ def check_launcher(facts: Sequence[Facts], launched: LaunchEnvironment) -> Itera
         found = f"{launched.launcher} has started {launched.tasks} processes, the world has {size}"
         yield Finding(FAIL, found, "start one MPI program at a time, by one launcher")
     else:
-        found = f"{launched.tasks} processes were started, but each is rank 0 of a world of 1"
-        advice = (
-            "srun's PMI plugin does not fit the MPI library: srun --mpi=pmix python -m hpcdi "
-            "doctor (Open MPI), or --mpi=pmi2 (MPICH, Intel MPI); srun --mpi=list shows what there "
-            "is"
-            if launched.launcher == "srun"
-            else "this mpirun belongs to another MPI library than mpi4py uses; hpcdi doctor and "
-            "hpcdi train take the right one where no launcher is before them"
-        )
-        yield Finding(FAIL, found, advice)
+        try:
+            check_world_size(launched, size, command="doctor")
+        except LaunchError as error:
+            found, _, advice = str(error).partition(".\n")
+            yield Finding(FAIL, found, " ".join(advice.split()))
 
 
 def check_slurm(first: Facts) -> Iterator[Finding]:

@@ -16,8 +16,9 @@ from typing import Any
 
 from hpcdi.commands.options import make_parser, print_lines
 from hpcdi.errors import EXIT_DONE, EXIT_FAILED, LaunchError
-from hpcdi.run.environment import LaunchEnvironment, detect, is_first, limit_threads
+from hpcdi.run.environment import LaunchEnvironment, detect, if_inherited, is_first, limit_threads
 from hpcdi.run.local import is_outside_allocation, mpi_folders, mpirun_command, rank_environment
+from hpcdi.utils.host import number_of
 from hpcdi.utils.python import python_command
 
 DEFAULT_RANKS = 3
@@ -65,14 +66,15 @@ def main(arguments: Sequence[str]) -> int:
     if launched.is_world:
         if options.ranks is not None:
             raise LaunchError(
-                "-n is for a doctor without a launcher; here the launcher has set the number"
+                "-n is for a doctor without a launcher; here the launcher has set the number. "
+                f"{if_inherited(os.environ)}"
             )
         code = _rank(options, launched, target)
         return EXIT_DONE if _PARENT_VARIABLE in os.environ else code  # which has read it
     ranks = DEFAULT_RANKS if options.ranks is None else options.ranks
     if ranks < 1:
         raise LaunchError(f"-n must be at least 1, not {ranks}")
-    if int(os.environ.get("SLURM_JOB_NUM_NODES", "1")) > 1:
+    if number_of(os.environ, "SLURM_JOB_NUM_NODES") > 1:
         sys.stderr.write(
             f"hpcdi doctor: {ranks} ranks, which may not be on all hosts of this allocation; "
             "on all:\n  srun --mpi=pmix python -m hpcdi doctor\n"
@@ -131,7 +133,7 @@ def _rank(options: argparse.Namespace, launched: LaunchEnvironment, target: Path
     limit_threads()
     # a start of MPI that hangs holds Python's lock: no thread of ours could say so
     faulthandler.dump_traceback_later(_START_LIMIT_S, exit=True)
-    from hpcdi.comm.failure import abort_job, describe, headline
+    from hpcdi.comm.failure import abort_job, describe, headline, leave_alone
     from hpcdi.comm.probe import start_mpi
 
     start_s, transports = start_mpi(asks_transports=launched.launcher != "srun")
@@ -152,18 +154,21 @@ def _rank(options: argparse.Namespace, launched: LaunchEnvironment, target: Path
         transports=transports,
         start_s=start_s,
     )
-    alone: tuple[str, Finding] | None = None  # the ranks cannot talk to each other
-    try:
-        world = open_world()
-        if world.size == 1 and launched.tasks > 1:
-            alone = "launcher", together(check_launcher([rank_facts], launched))
-    except LaunchError as error:
-        alone = "mpi", Finding(FAIL, str(error))
-    if alone is not None:
+
+    def refuse(name: str, finding: Finding) -> int:
+        """The ranks cannot talk to each other: one says it."""
         if not is_first(variables):
             return EXIT_FAILED
-        report.add(*alone)
+        report.add(name, finding)
         return report.finish()
+
+    try:
+        world = open_world()
+    except LaunchError as error:
+        return refuse("mpi", Finding(FAIL, str(error)))
+    if world.size == 1 and launched.tasks > 1:
+        code = refuse("launcher", together(check_launcher([rank_facts], launched)))
+        return leave_alone(EXIT_DONE if _PARENT_VARIABLE in os.environ else code)
     try:
         return examine(world, rank_facts, launched, target, variables, report, cuda=options.cuda)
     except BaseException as error:  # the others must not wait for this rank

@@ -23,7 +23,7 @@ from hpcdi.run.environment import thread_variables
 from hpcdi.run.run_folder import git_commit, versions
 from hpcdi.run.slurm_queue import set_for_slurm
 from hpcdi.store import probe
-from hpcdi.utils.host import cgroup_folders, memory_of_host, read_kernel_file
+from hpcdi.utils.host import cgroup_folders, memory_of_host, number_of, read_kernel_file
 
 OPTIONAL_PACKAGES = (
     "numba",
@@ -163,9 +163,8 @@ def cores(variables: Mapping[str, str]) -> dict[str, Any]:
     Args:
         variables: the environment as it was before hpcdi set thread variables.
     """
-    counts = [os.cpu_count() or 1]
-    if "SLURM_CPUS_ON_NODE" in variables:
-        counts.append(int(variables["SLURM_CPUS_ON_NODE"]))
+    all_cores = os.cpu_count() or 1
+    counts = [all_cores, number_of(variables, "SLURM_CPUS_ON_NODE", all_cores)]
     for folder in cgroup_folders("cpuset"):
         for name in ("cpuset.cpus.effective", "cpuset.effective_cpus"):
             if (text := read_kernel_file(folder / name)) != "":
@@ -174,7 +173,7 @@ def cores(variables: Mapping[str, str]) -> dict[str, Any]:
         "cores": tuple(sorted(os.sched_getaffinity(0))),
         "usable_cores": min(counts),
         "threads": {name: variables[name] for name in thread_variables(1) if name in variables},
-        "asked_cores": int(variables.get("SLURM_CPUS_PER_TASK", "0")),
+        "asked_cores": number_of(variables, "SLURM_CPUS_PER_TASK"),
     }
 
 

@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from typing import Any, Self
 
 from hpcdi.commands.rehearse.facts import Printed
+from hpcdi.utils.console import redirected
 from hpcdi.utils.log import LOGGER
 
 _SHOWN = 200  # characters of a line
@@ -22,12 +23,7 @@ class Output:
     def __enter__(self) -> Self:
         self._stack = contextlib.ExitStack()
         self._file: Any = self._stack.enter_context(tempfile.TemporaryFile())
-        for stream in (sys.stdout, sys.stderr):
-            stream.flush()
-        for number in (1, 2):
-            saved = os.dup(number)
-            os.dup2(self._file.fileno(), number)
-            self._stack.callback(_put_back, saved, number)
+        self._stack.enter_context(redirected(self._file.fileno(), 1, 2))
         text = self._stack.enter_context(
             open(os.dup(self._file.fileno()), "w", buffering=1, errors="replace")  # noqa: PTH123
         )
@@ -50,11 +46,6 @@ class Output:
         sys.stdout.flush()
         descriptor = self._file.fileno()
         return os.pread(descriptor, os.fstat(descriptor).st_size, 0)
-
-
-def _put_back(saved: int, number: int) -> None:
-    os.dup2(saved, number)
-    os.close(saved)
 
 
 class _Collected(logging.Handler):

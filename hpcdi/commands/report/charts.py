@@ -36,15 +36,16 @@ def line_chart(
 
     Args:
         title: of the chart.
-        bands: name of each group -> its curve.
+        bands: name of each group -> its curve; one that lacks it is there without points, since
+            a group's colour is that of its place.
         line: a name and a value that is drawn across; None: none is.
         axis: what steps are.
     """
     values = [v for b in bands.values() for part in (b.mean, b.low, b.high) for v in part]
     values += [line[1]] if line is not None else []
     low, high = _limits([v for v in values if math.isfinite(v)])
-    start = min((float(b.steps[0]) for b in bands.values()), default=0.0)
-    end = max((float(b.steps[-1]) for b in bands.values()), default=1.0)
+    steps = [float(step) for band in bands.values() for step in band.steps]
+    start, end = min(steps, default=0.0), max(steps, default=1.0)
     plane = _Plane(min(start, 0.0), end if end > start else start + 1.0, low, high)
     parts = [
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {_WIDTH} {_HEIGHT}" role="img" '

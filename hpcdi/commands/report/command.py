@@ -62,7 +62,7 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
         "--against", type=_score, metavar="NAME=SCORE", help="a published score, drawn as a line"
     )
     options = parser.parse_args(arguments)
-    options.runs = runs_of(options.runs, have_curves=True)
+    options.runs = runs_of(options.runs)
     return options
 
 

@@ -13,7 +13,7 @@ from hpcdi import __version__
 from hpcdi.commands.report.charts import COLOURS, line_chart
 from hpcdi.commands.report.runs import SCORE, Group, Run, differing, said
 from hpcdi.commands.report.statistics import Estimate, band_of, improvement, iqm_of, mean_of
-from hpcdi.utils.metrics import human_bytes, human_count, human_return, human_time
+from hpcdi.utils.metrics import counted, human_bytes, human_count, human_return, human_time
 
 Against = tuple[str, float] | None
 _SHOWN_FIRST = (SCORE, "curves/collect_return")
@@ -58,9 +58,9 @@ def page_of(groups: Sequence[Group], against: Against = None) -> str:
         f'<!doctype html><html lang="en"><meta charset="utf-8"><title>{escape(title)}</title>'
         f'<meta name="viewport" content="width=device-width"><style>{_STYLE}</style>'
         f"<h1>{escape(title)}</h1>"
-        f'<p class="note">{len(runs)} run{"s" * (len(runs) != 1)} in {len(groups)} '
-        f"group{'s' * (len(groups) != 1)}, reported by hpcdi {__version__} on {made}. Lines are "
-        "means over the runs of a group, bands their 95 % bootstrap intervals.</p>"
+        f'<p class="note">{counted(len(runs), "run")} in {counted(len(groups), "group")}, reported '
+        f"by hpcdi {__version__} on {made}. Lines are means over the runs of a group, bands their "
+        "95 % bootstrap intervals.</p>"
         f"{body}</html>\n"
     )
 
@@ -76,7 +76,7 @@ def charts_of(
     axes = {run.axis for group in groups for run in group.runs}
     axis = " or ".join(f"{each}s" for each in sorted(axes)).replace("env ", "environment ")
     for name in shown:
-        bands = {g.name: band_of(curves) for g in groups if (curves := g.curve(name))}
+        bands = {group.name: band_of(group.curve(name)) for group in groups}
         title = name.removeprefix("curves/").replace("_", " ")
         charts[name] = line_chart(title, bands, against if name == SCORE else None, axis)
     return charts
@@ -88,7 +88,6 @@ def charts_of(
 def _scores(groups: Sequence[Group], against: Against) -> str:
     """Last evaluations: mean, interquartile mean, and who is better than the first group."""
     rows = []
-    first = _known(groups[0])
     for group in groups:
         scores = _known(group)
         best = [run.best for run in group.runs if math.isfinite(run.best)]
@@ -98,8 +97,7 @@ def _scores(groups: Sequence[Group], against: Against) -> str:
         else:
             cells += ["no evaluation", "", ""]
         if len(groups) > 1:
-            compared = group is not groups[0] and scores and first
-            cells.append(_shown(improvement(scores, first), digits=2) if compared else "")
+            cells.append(_better(group, groups[0]) if group is not groups[0] else "")
         rows.append(cells)
     header = ["group", "evaluated", "last evaluation", "its interquartile mean", "best evaluation"]
     header += [f"better than {escape(groups[0].name)}"] if len(groups) > 1 else []
@@ -109,6 +107,16 @@ def _scores(groups: Sequence[Group], against: Against) -> str:
         "run's evaluations, and so is higher than what a new evaluation would say.</p>"
     )
     return _table(header, rows, numbers=range(1, len(header))) + line + note
+
+
+def _better(group: Group, first: Group) -> str:
+    """How often a group's scores are above those of the first; empty where one has none."""
+    scores, others = _known(group), _known(first)
+    if not scores or not others:
+        return ""
+    if len({group.environment, first.environment} - {""}) > 1:
+        return "other environment"
+    return _shown(improvement(scores, others), digits=2)
 
 
 def _known(group: Group) -> list[float]:
@@ -244,7 +252,7 @@ def _faults(runs: Sequence[Run]) -> str:
         ]
         restarts = run.facts.get("restarts", 0)
         if restarts or lost or counts:
-            starts = [f"{restarts} restart{'s' * (restarts != 1)}"] if restarts else []
+            starts = [counted(restarts, "restart")] if restarts else []
             rows.append([escape(run.name), escape("; ".join([*starts, *lost, *counts]))])
     return _table(["run", "what happened"], rows) if rows else "<p>None.</p>"
 

@@ -9,16 +9,12 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from hpcdi.commands.run_state import axis_of, read_progress
-from hpcdi.config.load import read_mapping
+from hpcdi.commands.run_state import axis_of, read_progress, settings_of
 from hpcdi.dataclass import dataclass
-from hpcdi.errors import HpcdiError
 from hpcdi.run import run_folder
-from hpcdi.store.files import check_file
 from hpcdi.store.layout import RunLayout
 from hpcdi.utils.curves import CurvePoint, read_curves
 from hpcdi.utils.metrics import counted
-from hpcdi.utils.nested import dotted
 
 SCORE = "curves/evaluation_return"
 """The curve whose last point is a run's score."""
@@ -84,12 +80,18 @@ class Group:
     """Runs of the same settings, but for their seeds.
 
     Attributes:
-        name: the settings in which it differs from other groups.
+        name: the settings in which it differs from other groups; no two have the same.
         runs: at least one.
     """
 
     name: str
     runs: Sequence[Run]
+
+    @property
+    def environment(self) -> str:
+        """Its environment's id, or the type that stands for one; empty where it is not known."""
+        settings = self.runs[0].settings
+        return str(settings.get("env.env_id") or settings.get("env.type", ""))
 
     def curve(self, name: str) -> list[Sequence[CurvePoint]]:
         """Returns the points of each run that has this curve."""
@@ -99,15 +101,11 @@ class Group:
 def read_run(folder: Path) -> Run:
     """Returns what there is of a run; what is damaged is left out."""
     layout = RunLayout(folder)
-    try:
-        settings = dict(dotted(read_mapping(check_file(layout.config_file))))
-    except (HpcdiError, OSError):
-        settings = {}
     return Run(
         folder,
         run_folder.read(folder),
         read_progress(layout),
-        settings,
+        settings_of(layout),
         read_curves(layout.curve_files()),
     )
 
@@ -124,11 +122,13 @@ def grouped(runs: Sequence[Run]) -> list[Group]:
         groups.setdefault(key, []).append(run)
     firsts = [members[0] for members in groups.values()]
     names = [_name(run, differing(firsts)) for run in firsts]
-    doubled = {name for name, count in Counter(names).items() if count > 1}
-    return [
-        Group(f"{name} ({members[0].name})" if name in doubled else name, members)
-        for name, members in zip(names, groups.values(), strict=True)
-    ]
+    for apart in ("name", "folder"):
+        count = Counter(names)
+        names = [
+            f"{name} ({getattr(run, apart)})" if count[name] > 1 else name
+            for name, run in zip(names, firsts, strict=True)
+        ]
+    return [Group(name, members) for name, members in zip(names, groups.values(), strict=True)]
 
 
 def runs_in(groups: Sequence[Group]) -> str:

@@ -48,8 +48,10 @@ def band_of(curves: Sequence[Sequence[CurvePoint]]) -> Band:
     It is taken at the steps of the curves, or at `GRID` ones where these are too many.
 
     Args:
-        curves: each at least one point, by step.
+        curves: each at least one point, by step; without any, the band has no points.
     """
+    if not curves:
+        return Band(*[np.empty(0)] * 4)
     most = len(curves) // 2
     start = sorted(points[0].step for points in curves)[most]
     end = sorted(points[-1].step for points in curves)[len(curves) - 1 - most]

@@ -16,19 +16,12 @@ from typing import Protocol
 from hpcdi.commands.run_state import RunStatus, status_of
 from hpcdi.commands.sweep.runs import Sweep, look, read, to_start
 from hpcdi.dataclass import dataclass
-from hpcdi.errors import (
-    EXIT_DONE,
-    EXIT_FAILED,
-    EXIT_INTERRUPTED,
-    EXIT_REQUEUE,
-    EXIT_TERMINATED,
-    StoreError,
-)
-from hpcdi.run import run_folder
+from hpcdi.errors import EXIT_DONE, EXIT_FAILED, EXIT_REQUEUE, StoreError
+from hpcdi.run import run_folder, slurm_queue
 from hpcdi.run.resume import has_snapshot
 from hpcdi.run.run_folder import short
 from hpcdi.run.shares import Share
-from hpcdi.run.signals import end_of, preempt_signals
+from hpcdi.run.signals import ENDING, end_of, preempt_signals
 from hpcdi.store.layout import RunLayout
 from hpcdi.utils.backoff import wait_s
 from hpcdi.utils.disk import open_to_append
@@ -36,7 +29,6 @@ from hpcdi.utils.metrics import human_time
 from hpcdi.utils.python import python_command
 
 _LOOK_S = 0.1
-_SIGNALS = {signal.SIGINT: EXIT_INTERRUPTED, signal.SIGTERM: EXIT_TERMINATED}
 _STARTS = 4
 """Of a run, while each ends with exit code 85."""
 _LEAST_S = 120.0
@@ -117,10 +109,11 @@ class Adopted(_Child):
 
     def poll(self) -> int | None:
         """Returns the exit code that the run has left; None: it is still on."""
-        status = status_of(self._run, lambda _: None)
+        status = status_of(self._run, slurm_queue.nobody)
         if not status.is_over:
             return None
-        return int(status.facts.get("exit_code", EXIT_REQUEUE)) if status.state != "dead" else 85
+        is_dead = status.state == "dead"
+        return EXIT_REQUEUE if is_dead else int(status.facts.get("exit_code", EXIT_REQUEUE))
 
     def wait(self) -> int:
         """Returns the exit code; it may still be ending."""
@@ -157,7 +150,7 @@ class LocalRuns:
         self._waiting = deque[int]()
         self._running: dict[int, _Started] = {}
         self._starts = Counter[int]()
-        self._exit_codes = _SIGNALS | dict.fromkeys(preempt_signals(), EXIT_REQUEUE)
+        self._exit_codes = ENDING | dict.fromkeys(preempt_signals(), EXIT_REQUEUE)
         self._last_start = end_of(None, os.environ, time.time()) - _LEAST_S
         self._asked: int | None = None
 
@@ -233,7 +226,7 @@ class LocalRuns:
     def _living(self, index: int) -> RunStatus | None:
         """Returns the status of a run that lives here, though its sweep was killed."""
         run_dir = self._sweep.run_dir(index)
-        status = status_of(run_dir, lambda _: None) if run_folder.read(run_dir) else None
+        status = status_of(run_dir, slurm_queue.nobody) if run_folder.read(run_dir) else None
         return status if status and not status.is_over and status.signs.is_process else None
 
     def _collect(self) -> None:

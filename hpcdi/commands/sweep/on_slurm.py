@@ -58,27 +58,24 @@ def packed_into(sweep: Sweep, slurm: SlurmConfig, jobs: int | None) -> BatchJob:
             "--pack needs the size of the job: --nodes and --ntasks-per-node (a core for each rank "
             f"of the runs at a time; each run has {sweep.ranks}), or --jobs, the runs at a time"
         )
-    # the script passes signals on, as it does for mpirun
-    resources = replace(resolved(slurm, max(1, sweep.ranks) * (jobs or 0)), launcher="mpirun")
-    return BatchJob(
-        f"hpcdi-{sweep.exp_name}",
-        sweep.root.absolute(),
-        resources,
-        sys.executable,
-        packed=("--jobs", str(jobs)) if jobs else (),
-    )
+    return _packed(sweep, resolved(slurm, max(1, sweep.ranks) * (jobs or 0)), jobs or 0)
 
 
 def searching_tasks(sweep: Sweep, slurm: SlurmConfig, jobs: int) -> BatchJob:
     """Returns a search as an array job: each task does trials, one after another."""
-    resources = replace(resolved(slurm, max(1, sweep.ranks)), launcher="mpirun")
+    resources = resolved(slurm, max(1, sweep.ranks))
+    return _packed(sweep, resources, 1, array_of(range(jobs), 0))
+
+
+def _packed(sweep: Sweep, resources: SlurmConfig, jobs: int, array: str = "") -> BatchJob:
+    """Returns a job, or an array of them, that does so many runs at a time; 0: as many as fit."""
     return BatchJob(
         f"hpcdi-{sweep.exp_name}",
         sweep.root.absolute(),
-        resources,
+        replace(resources, launcher="mpirun"),  # the script passes signals on, as it does for that
         sys.executable,
-        array=array_of(range(jobs), 0),
-        packed=("--jobs", "1"),
+        array=array,
+        packed=("--jobs", str(jobs)) if jobs else (),
     )
 
 

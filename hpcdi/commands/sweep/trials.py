@@ -40,7 +40,7 @@ from hpcdi.commands.sweep.scores import Point, points_of, value_at
 from hpcdi.config.load import dump, load
 from hpcdi.config.roles import SoloCommanderConfig
 from hpcdi.errors import ConfigError, LaunchError
-from hpcdi.run import run_folder
+from hpcdi.run import run_folder, slurm_queue
 from hpcdi.search import Dimension, OptunaSearcher, RandomSearcher, Searcher, Value
 from hpcdi.store.atomic import write_json, write_text
 from hpcdi.utils.metrics import human_return
@@ -296,9 +296,9 @@ class Trials:
         ending = [n for n in running if n not in self._pruned and self._is_worse(n)]
         self._pruned.update(ending)
         for number in ending:
-            value = value_at(self._points[number], self._rungs[number] * (self._search.every or 1))
-            at = f"at {self._rungs[number] * (self._search.every or 1)} steps"
-            sys.stdout.write(f"run {number} is pruned {at}: mean return {human_return(value)}\n")
+            step = self._rungs[number] * self._search.every
+            value = human_return(value_at(self._points[number], step))
+            sys.stdout.write(f"run {number} is pruned at {step} steps: mean return {value}\n")
             sys.stdout.flush()
         return ending
 
@@ -307,7 +307,7 @@ class Trials:
         run_dir = read(self._root).run_dir(number)
         if not run_folder.read(run_dir):
             return False
-        status = status_of(run_dir, lambda _: None)
+        status = status_of(run_dir, slurm_queue.nobody)
         if status.is_over:
             return False
         points = self._points.get(number)
