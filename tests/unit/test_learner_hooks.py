@@ -148,7 +148,6 @@ def test_a_hook_reads_the_last_update_by_kind() -> None:
     class Reads(LearnerHook):
         def __call__(self, engine: Any) -> None:
             buffer, mean = engine.log_buffer, engine.monitor.avg["loss"]()
-            assert buffer["scalar"].pop("train_time") > 0
             read.append((mean, *(buffer[kind] for kind in ("scalar", "scalars", "histogram"))))
 
     class Logs:
@@ -320,11 +319,10 @@ def test_log_show_averages_over_its_iterations_and_writes_them(
             learner.train([])
             monkeypatch.setattr("hpcdi.roles.learner.callbacks.LOG_EVERY_S", every_s)
     writer.close()
-    took = {"train_time": pytest.approx(0.5, abs=0.5)}
-    assert learner.scalars == {"total_loss": 3.5, "one": 1.0, **took}
+    assert learner.scalars == {"total_loss": 3.5, "one": 1.0}
     assert learner.learn_info["scalars"] == learner.scalars
     logged = [(record.train_iter, record.scalars) for record in caplog.records]
-    lines = [(n, {"total_loss": n - 0.5, "one": 1.0, **took}) for n in (2, 4)]
+    lines = [(2, {"total_loss": 1.5, "one": 1.0}), (4, {"total_loss": 3.5, "one": 1.0})]
     assert logged == (lines if every_s == 0 else lines[:1])
     (file,) = tmp_path.iterdir()
     events = [event for event in EventFileLoader(str(file)).Load() if event.summary.value]
@@ -332,10 +330,8 @@ def test_log_show_averages_over_its_iterations_and_writes_them(
     assert curve == [
         ("learner_iter/total_loss_avg", 2),
         ("learner_iter/one_avg", 2),
-        ("learner_iter/train_time_avg", 2),
         ("learner_iter/total_loss_avg", 4),
         ("learner_iter/one_avg", 4),
-        ("learner_iter/train_time_avg", 4),
     ]
 
 

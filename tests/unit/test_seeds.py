@@ -971,8 +971,7 @@ def test_base_learner() -> None:
     assert learner.learn_info["priority_info"]["priority"] == [2.0, 2.0]
     assert learner.learn_info["learner_done"] is False
     assert learner.log_buffer == {
-        "scalar": {"total_loss": 0.5, "train_time": learner.log_buffer["scalar"]["train_time"]},
-        "scalars": {}, "histogram": {"h": [1.0]},
+        "scalar": {"total_loss": 0.5}, "scalars": {}, "histogram": {"h": [1.0]},
     }  # fmt: skip
     assert learner.monitor is not None
     learner.collector_envstep = 5

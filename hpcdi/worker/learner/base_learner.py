@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import itertools
 import re
-import time
 from abc import abstractmethod
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -106,8 +105,7 @@ class BaseLearner(Configurable, Training):
         priority_info: ids and priorities of the last batch, as a replay buffer's `update` takes
             them; empty where the policy returned none; with several tasks one mapping a task.
         ckpt_name: name of checkpoints that are given none; None: by the iteration.
-        log_buffer: what the policy returned last, by kind: scalar, scalars (charts), histogram; and
-            the scalar ``train_time``, seconds since the iteration began.
+        log_buffer: what the policy returned last, by kind: scalar, scalars (charts), histogram.
         exp_name: name of the experiment.
         logger: what `info` and `debug` write to; lays out values as tables.
     """
@@ -164,7 +162,6 @@ class BaseLearner(Configurable, Training):
         self._loader: SampleLoader | None = None
         self._is_saving = False  # its hook calls `save_checkpoint` back
         self._is_finite = True  # all losses so far
-        self._began = time.perf_counter()  # the present iteration
         self._missing: int | None = None  # batches that `start` has still to take; None outside it
         if config.log_policy:
             self.register_hook(LogPolicyHook())
@@ -271,14 +268,8 @@ class BaseLearner(Configurable, Training):
         elif log.get("priority") is not None:
             batch.feedback(log["priority"])
 
-    def prepare(self, env_steps: int) -> None:
-        """See `Training.prepare`."""
-        self._began = time.perf_counter()
-        super().prepare(env_steps)
-
     def count(self, log: Log) -> None:
         """See `Training.count`; hooks read the log in `log_buffer`."""
-        log = {**log, "train_time": time.perf_counter() - self._began}
         self.log_buffer = _by_kind(log)
         super().count(log)
 
