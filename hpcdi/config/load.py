@@ -55,8 +55,7 @@ def read_mapping(path: str | Path, overrides: Sequence[str] = ()) -> dict[str, A
             message = f"{source!r} is no regular file, or a link to nowhere, and is not read"
         raise ConfigError([Problem("", message)], source)
     try:
-        _check_size(Path(path))
-        read = words.read(Path(path).read_text(encoding="utf-8"))
+        read = words.read(_text_of(Path(path)), _check_size)
         tree: Any = OmegaConf.create({} if read is None else read)
         if not OmegaConf.is_dict(tree):
             raise ConfigError([Problem("", "the file must hold a mapping of settings")], source)
@@ -80,14 +79,23 @@ def dump(mapping: Mapping[str, Any]) -> str:
     return words.write(OmegaConf.to_container(OmegaConf.create(dict(mapping)), enum_to_str=True))
 
 
-def _check_size(path: Path) -> None:
-    """Check that a file may be an experiment, with its aliases (``*name``) expanded.
+def _text_of(path: Path) -> str:
+    """Returns what a file holds.
 
     Raises:
-        OSError: it is too large. yaml.YAMLError: it is no YAML. RecursionError: it is too deep.
+        OSError: it is too large for an experiment.
     """
     if path.stat().st_size > _LARGEST_BYTES:
         raise OSError(f"the file has more than {_LARGEST_BYTES >> 20} MB")
+    return path.read_text(encoding="utf-8")
+
+
+def _check_size(root: yaml.Node) -> None:
+    """Check that a file may be an experiment, with its aliases (``*name``) expanded.
+
+    Raises:
+        OSError: it is too large. RecursionError: it is too deep.
+    """
     sizes: dict[int, int] = {}
 
     def size_of(node: yaml.Node) -> int:
@@ -97,8 +105,7 @@ def _check_size(path: Path) -> None:
             sizes[id(node)] = 1 + sum(map(size_of, flat))
         return sizes[id(node)]
 
-    root = yaml.compose(path.read_text(encoding="utf-8"), yaml.SafeLoader)
-    if root is not None and size_of(root) > _MOST_NODES:
+    if size_of(root) > _MOST_NODES:
         raise OSError(f"the file has more than {_MOST_NODES} settings")
 
 

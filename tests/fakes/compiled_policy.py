@@ -1,23 +1,51 @@
 """Shows that a compiled network learns the same: ``python -m fakes.compiled_policy cpu`` (or cuda).
 
 A program of its own, since torch's compiler leaves threads, processes and settings behind. It ends
-by an error, or says "agreed".
+by an error, or says "agreed"; with the name of a compiler it says before what is said where the one
+that CXX names is missing.
 """
 
 from __future__ import annotations
 
+import importlib
+import os
 import sys
 
 import torch
 import torch._inductor.config
 
 from fakes.policies import data_of, distance, gradient, policy_of
+from hpcdi.errors import PolicyError
 
 
-def main(device: str) -> None:
+def say_what_is_missing() -> None:
+    """Says the error of a policy whose compiler, named by CXX, is missing.
+
+    In a child process, since torch keeps which compiler it has found. What it imports is loaded
+    before.
+    """
+    for name in ("torch._dynamo", "torch._inductor.compile_fx"):
+        importlib.import_module(name)
+    child = os.fork()
+    if child:
+        assert os.waitpid(child, 0) == (child, 0), "it has found a compiler"
+        return
+    try:
+        policy_of("dqn", compile=True)._forward_learn(data_of("dqn"))
+    except PolicyError as error:
+        sys.stdout.write(f"PolicyError: {error}\n")
+        sys.stdout.flush()
+        os._exit(0)
+    os._exit(1)
+
+
+def main(device: str, compiler: str = "") -> None:
     """Three updates with a compiled network, and without."""
     torch._inductor.config.compile_threads = 1
     torch.set_num_threads(1)
+    if compiler:
+        say_what_is_missing()
+        torch._inductor.config.cpp.cxx = (None, compiler)
     is_cuda = device == "cuda"
     plain, fast = (
         policy_of("dqn", cuda=is_cuda, double=is_cuda, compile=is_compiled)
@@ -39,4 +67,4 @@ def main(device: str) -> None:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1])
+    main(*sys.argv[1:])

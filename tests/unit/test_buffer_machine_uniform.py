@@ -271,7 +271,7 @@ class EpisodeMachine(UniformMachine):
         assert [length for _, length in self.buffer._episodes] == lengths
 
 
-EFFORT = settings(max_examples=25, stateful_step_count=30, deadline=None)
+EFFORT = settings(max_examples=15, stateful_step_count=30, deadline=None)
 TestNaive = NaiveMachine.TestCase
 TestSequence = SequenceMachine.TestCase
 TestEpisode = EpisodeMachine.TestCase

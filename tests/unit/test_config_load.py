@@ -263,20 +263,21 @@ def test_an_experiment_is_handed_to_ranks_as_it_is(path: Path) -> None:
     assert take_handed_over(variables) is None
 
 
-@settings(deadline=None, max_examples=25)
-@given(
-    st.floats(0, 1e300, exclude_min=True),
-    st.text(st.characters(exclude_categories=["C"], exclude_characters="/$\\"), min_size=1),
-)
+RATES = st.floats(0, 1e300, exclude_min=True)
+NAMES = st.text(st.characters(exclude_categories=["C"], exclude_characters="/$\\"), min_size=1)
+
+
+@settings(deadline=None, max_examples=8)
+@given(st.lists(RATES, min_size=1, max_size=9), st.lists(NAMES, min_size=1, max_size=9))
 @pytest.mark.slow
 def test_any_number_and_any_name_survive(
-    tmp_path_factory: pytest.TempPathFactory, rate: float, name: str
+    tmp_path_factory: pytest.TempPathFactory, rates: list[float], names: list[str]
 ) -> None:
     compiled = compile_config(
         {
-            "exp_name": f"x{name}",
-            "env": {"env_id": name},
-            "policy": {"learn": {"learning_rate": rate}},
+            "exp_name": f"x{names[0]}",
+            "env": {"env_id": names[0], "kwargs": {"rates": rates, "names": names}},
+            "policy": {"learn": {"learning_rate": rates[0]}},
         }
     )
     path = tmp_path_factory.mktemp("any") / "config.yaml"

@@ -236,7 +236,7 @@ events = st.lists(
 
 @pytest.mark.parametrize("policy", ["dqn", "ppo"])
 @settings(  # to shrink what fails would take minutes
-    max_examples=6, deadline=None, phases=(Stage.explicit, Stage.reuse, Stage.generate)
+    max_examples=3, deadline=None, phases=(Stage.explicit, Stage.reuse, Stage.generate)
 )
 @given(events=events)
 @example(events=[*20 * [("collect", 2, 3), ("publish", 2, 1)], ("kill", 2, 2)])  # shards had to go

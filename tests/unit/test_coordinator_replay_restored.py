@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fakes.replay import (
@@ -64,6 +64,7 @@ def read_all(replay: ReplayManager, orders: list[tuple[int, AdmitBlock]]) -> Non
         orders += [(rank, further) for further in more]
 
 
+@settings(max_examples=30)
 @given(lengths=st.lists(st.integers(4, 17), min_size=3, max_size=25))
 @pytest.mark.slow
 def test_as_many_learners_draw_what_they_would_have_drawn(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import re
 import shlex
@@ -86,7 +87,12 @@ def settings_in(code: list[str]) -> list[str]:
 
 def is_setting(key: str) -> bool:
     """Whether an experiment has a setting."""
-    return any(_has(load(ROOT / "configs" / f"{n}.yaml").to_mapping(), key) for n in EXPERIMENTS)
+    return any(_has(experiment(name), key) for name in EXPERIMENTS)
+
+
+@functools.cache
+def experiment(name: str) -> dict[str, Any]:
+    return load(ROOT / "configs" / f"{name}.yaml").to_mapping()
 
 
 def _has(node: Any, key: str) -> bool:

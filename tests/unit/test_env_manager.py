@@ -49,8 +49,8 @@ from hpcdi.errors import ConfigError, EnvError
 from hpcdi.worker.dict_envs import DictManager
 
 pytestmark = pytest.mark.usefixtures("env_helpers")
-POOLS = ("pool", *CHILDREN)
-EVERY = (*SYNC, *POOLS)
+EVERY = (*SYNC, "pool", "forkserver")
+"""Children that are spawned are others only in how they begin: they give the same data, below."""
 CARTPOLE = partial(gymnasium.make, "CartPole-v1")
 
 
