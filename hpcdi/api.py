@@ -136,40 +136,40 @@ def train(
         KeyboardInterrupt: in a script; the run was ended in order, and can be resumed.
     """
     _check_place(ranks)
-    given: dict[str, Any] = {"seed": seed, "exp_name": exp_name, "stop_value": stop_value}
-    given["max_env_step"] = max_env_step
-    chosen = {_KEYWORDS[name]: value for name, value in given.items() if value is not None}
+    keywords: dict[str, Any] = {"seed": seed, "exp_name": exp_name, "stop_value": stop_value}
+    keywords["max_env_step"] = max_env_step
+    chosen = {_KEYWORDS[name]: value for name, value in keywords.items() if value is not None}
     chosen |= settings or {}
     resumed = resume.folder if isinstance(resume, Run) else resume
     place = run_dir if resumed is None else resumed
-    _check_given(env, policy, run_dir, resumed)
+    _check_arguments(env, policy, run_dir, resumed)
     if time_limit is not None and ranks == 1:
         raise LaunchError("time_limit is for ranks: one process has none; set ranks to 3 or more")
     experiment: dict[str, Any] = {}
     with contextlib.ExitStack() as stack:
         is_there = resumed is not None or "SLURM_JOB_ID" in os.environ
-        home = _Home(None if place is None else Path(place), stack, is_there=is_there)
+        code_folder = _CodeFolder(None if place is None else Path(place), stack, is_there=is_there)
         if resumed is not None or _is_file(env):
             config = None if env is None else str(env)
-            home.name = exp_name or Path(config or "").stem
+            code_folder.name = exp_name or Path(config or "").stem
         else:
-            experiment = _experiment(env, policy, chosen, home)
+            experiment = _experiment(env, policy, chosen, code_folder)
             config = _written(experiment, stack)
         if callbacks:
             file = config or RunLayout(Path(resumed or "")).config_file
             before = experiment or _settings_in(file)
-            chosen |= _callbacks(callbacks, home, {**before, **dict(dotted(chosen))})
+            chosen |= _callback_settings(callbacks, code_folder, {**before, **dict(dotted(chosen))})
         request = RunRequest(
             config,
-            tuple(f"{path}={_text(value)}" for path, value in chosen.items()),
-            None if home.folder is None or resumed is not None else str(home.folder),
+            tuple(f"{path}={_as_yaml(value)}" for path, value in chosen.items()),
+            None if code_folder.folder is None or resumed is not None else str(code_folder.folder),
             None if resumed is None else str(resumed),
             None if ranks == 1 else ranks,
             time_limit,
         )
         try:
             with idle_threads_sleep():
-                return _ended(start(request, over_ranks=ranks > 1))
+                return _run_of(start(request, over_ranks=ranks > 1))
         except ConfigError as error:
             if not experiment or error.source != config:
                 raise
@@ -222,7 +222,7 @@ class Policy:
         from hpcdi.commands.saved_policy import load_policy
 
         self._saved = saved
-        self._overrides = [f"{path}={_text(value)}" for path, value in (settings or {}).items()]
+        self._overrides = [f"{path}={_as_yaml(value)}" for path, value in (settings or {}).items()]
         self._loaded: LoadedPolicy = load_policy(saved, self._overrides)
         self.file, self.train_iter = saved.file, saved.image.version
 
@@ -239,7 +239,8 @@ class Policy:
                 a dict or tuple of them. It is the wrapped one where the run has wrappers: see
                 `make_env`. Of a team also a dict, player -> observation, as PettingZoo's
                 ``ParallelEnv`` returns it: the answer has an action of each.
-            mask: of legal actions, [actions], where it is not in the observation itself.
+            mask: of legal actions, [actions], where it is not in the observation itself; where that
+                is a dict of players, one, too.
 
         Raises:
             EnvValueError: the observation is not as the space says.
@@ -251,10 +252,10 @@ class Policy:
             and self._team is not None
             and not {"players", "observation"} & set(observation)
         ):
-            whole = self.act(self._team.seen_by(observation), mask=mask)
-            return {name: whole[name] for name in observation}
+            actions = self.act(self._team.seen_by(observation, mask))
+            return {name: actions[name] for name in observation}
         if mask is not None:
-            if not seen.mask:
+            if not seen.mask_size:
                 raise PolicyError(
                     "mask: the run's environment has no masks of actions, so that its policy knows "
                     "none; train with env.action_mask, which says where they are"
@@ -310,10 +311,10 @@ class Policy:
         loaded = self._loaded
         with contextlib.ExitStack() as stack:
             if env is not None or seed is not None:
-                home = partial(_temporary, stack)
-                changed = {} if env is None else _env_settings(env, home)[0]
-                others = [f"{path}={_text(value)}" for path, value in changed.items()]
-                loaded = load_policy(self._saved, [*self._overrides, *others], seed)
+                code_folder = partial(_temporary, stack)
+                changes = {} if env is None else _env_settings(env, code_folder)[0]
+                overrides = [f"{path}={_as_yaml(value)}" for path, value in changes.items()]
+                loaded = load_policy(self._saved, [*self._overrides, *overrides], seed)
             result = played(loaded, episodes)
         self.reset()
         return result
@@ -340,9 +341,9 @@ class Policy:
         from hpcdi.env.probe import look_at
 
         cfg = self._loaded.config.env
-        found = look_at(cfg)
-        seen = Space.of_observations(found.observation_space, origin=cfg.origins)
-        return seen, Space.of_actions(found.action_space)
+        facts = look_at(cfg)
+        seen = Space.of_observations(facts.observation_space, origin=cfg.origins)
+        return seen, Space.of_actions(facts.action_space)
 
 
 class Run:
@@ -478,38 +479,49 @@ def _experiment(
     env: Env | None,
     policy: str | Mapping[str, Any] | None,
     chosen: Mapping[str, Any],
-    home: _Home,
+    code_folder: _CodeFolder,
 ) -> dict[str, Any]:
-    """Returns the settings of an experiment by their paths."""
+    """Returns the settings of an experiment by their paths.
+
+    Args:
+        env: see `train`.
+        policy: see `train`.
+        chosen: settings of the call, by their paths: they take the place of what this returns.
+        code_folder: gets the run's name; makes the folder for modules that have to be written.
+    """
     if env is None:
         raise LaunchError("name an environment: env='CartPole-v1', a class, or an experiment.yaml")
     name = str(chosen.get("exp_name", ""))
     algorithm = policy if isinstance(policy, Mapping) else {"type": policy or "ppo"}
-    kind = str(algorithm.get("type", "dqn"))
+    policy_type = str(algorithm.get("type", "dqn"))
     if not name:
-        name = re.sub(r"\W+", "_", f"{_title(env)}_{kind}").strip("_").lower()
-    home.name = name
-    of_env, title = _env_settings(env, home)
-    given = of_env | {f"policy.{path}": value for path, value in dotted(algorithm)}
-    if "env.stop_value" not in given and title:
+        name = re.sub(r"\W+", "_", f"{_title_of(env)}_{policy_type}").strip("_").lower()
+    code_folder.name = name
+    settings, gymnasium_id = _env_settings(env, code_folder)
+    settings |= {f"policy.{path}": value for path, value in dotted(algorithm)}
+    if "env.stop_value" not in settings and gymnasium_id:
         from hpcdi.env.gymnasium import reward_threshold
 
-        goal = reward_threshold(title)
-        given |= {} if goal is None else {"env.stop_value": goal}
-    said = given | dict(dotted(chosen))
-    remembers = said.get("policy.model.memory", "none") != "none"
-    if not any(path == "callbacks" or path.endswith(_ENDS) for path in said):
-        given["callbacks"] = [early_stop_of(kind)]
-    return {"exp_name": name, **settings_of(kind, remembers=remembers), **given}
+        threshold = reward_threshold(gymnasium_id)
+        settings |= {} if threshold is None else {"env.stop_value": threshold}
+    with_chosen = settings | dict(dotted(chosen))
+    remembers = with_chosen.get("policy.model.memory", "none") != "none"
+    if not any(path == "callbacks" or path.endswith(_ENDS) for path in with_chosen):
+        settings["callbacks"] = [early_stop_of(policy_type)]
+    return {"exp_name": name, **settings_of(policy_type, remembers=remembers), **settings}
 
 
-class _Home:
-    """Makes the folder for modules that have to be written: in the run folder.
+class _CodeFolder:
+    """Makes the folder for modules that have to be written, in the run folder, when called.
 
     Args:
         folder: the run folder; None: a new one is made, if it is needed.
         stack: removes it, if the run does not begin.
-        is_there: a run in it is to go on.
+        is_there: whether a run in the folder is to go on; else the folder must be free.
+
+    Attributes:
+        folder: see there.
+        name: of the experiment, for a new run folder; set before it is called.
     """
 
     def __init__(self, folder: Path | None, stack: contextlib.ExitStack, *, is_there: bool) -> None:
@@ -525,33 +537,33 @@ class _Home:
         return RunLayout(self.folder).code_dir
 
 
-def _callbacks(
-    given: Sequence[str | type[Callback] | Mapping[str, Any]],
-    home: Callable[[], Path],
+def _callback_settings(
+    callbacks: Sequence[str | type[Callback] | Mapping[str, Any]],
+    code_folder: Callable[[], Path],
     before: Mapping[str, Any],
 ) -> dict[str, Any]:
-    """Returns the settings that name callbacks: those that there were, and the given ones.
+    """Returns the settings that name callbacks: the new ones, and those before of other names.
 
     Args:
-        given: see `train`.
-        home: makes the folder for modules that have to be written.
+        callbacks: see `train`.
+        code_folder: makes the folder for modules that have to be written.
         before: the settings that there are, by their paths.
     """
     folders, entries = list(before.get("system.import_path") or ()), list[dict[str, Any]]()
-    for one in given:
-        entry = dict(one) if isinstance(one, Mapping) else {"type": one}
-        if callable(made := entry.get("type")):
-            found = named(made, home)
-            entry["type"] = found.name
-            folders += [folder for folder in found.folders if folder not in folders]
+    for each in callbacks:
+        entry = dict(each) if isinstance(each, Mapping) else {"type": each}
+        if callable(cls := entry.get("type")):
+            name, new_folders = named(cls, code_folder)
+            entry["type"] = name
+            folders += [folder for folder in new_folders if folder not in folders]
         if not isinstance(entry.get("type"), str):
             raise LaunchError(
-                f"{one!r} is no callback's class: each rank makes its own; give the class, or "
+                f"{each!r} is no callback's class: each rank makes its own; give the class, or "
                 '{"type": the class, and its arguments}'
             )
         entries.append(entry)
     names = {_name_of(entry) for entry in entries}
-    kept = [one for one in before.get("callbacks") or () if _name_of(one) not in names]
+    kept = [entry for entry in before.get("callbacks") or () if _name_of(entry) not in names]
     return {"callbacks": entries + kept, **({"system.import_path": folders} if folders else {})}
 
 
@@ -570,12 +582,13 @@ def _settings_in(file: str | Path) -> dict[str, Any]:
 def _written(experiment: Mapping[str, Any], stack: contextlib.ExitStack) -> str:
     """Returns a YAML file of settings by their paths, removed with the stack."""
     file = _temporary(stack) / "experiment.yaml"
-    plain = {path: _setting(value) for path, value in experiment.items()}
+    plain = {path: _as_plain(value) for path, value in experiment.items()}
     file.write_text(write(unflatten(plain, ".")), encoding="utf-8")
     return str(file)
 
 
-def _title(env: Env) -> str:
+def _title_of(env: Env) -> str:
+    """Returns what an environment is called in the name of an experiment."""
     if isinstance(env, str):
         return env.rpartition(":")[2]
     if isinstance(env, Mapping):
@@ -583,19 +596,19 @@ def _title(env: Env) -> str:
     return getattr(env, "__name__", "env")
 
 
-def _env_settings(env: Env, home: Callable[[], Path]) -> tuple[dict[str, Any], str]:
-    """Returns settings of an environment by their paths, and its id if gymnasium may know it.
+def _env_settings(env: Env, code_folder: Callable[[], Path]) -> tuple[dict[str, Any], str]:
+    """Returns settings of an environment by their paths; and its id, if gymnasium may know it.
 
     Raises:
         LaunchError: it is no environment's name, class or function.
     """
     if isinstance(env, Mapping):
-        given, others = dict(env), dict[str, Any]()
-        if callable(given.get("env_id")):
-            others, _ = _env_settings(given.pop("env_id"), home)
-        flat = {f"env.{path}": value for path, value in dotted(given)}
-        title = given.get("env_id", "") if given.get("type", "gymnasium") == "gymnasium" else ""
-        return {**others, **flat}, title
+        section, of_class = dict(env), dict[str, Any]()
+        if callable(section.get("env_id")):
+            of_class, _ = _env_settings(section.pop("env_id"), code_folder)
+        is_gymnasium = section.get("type", "gymnasium") == "gymnasium"
+        settings = of_class | {f"env.{path}": value for path, value in dotted(section)}
+        return settings, section.get("env_id", "") if is_gymnasium else ""
     if isinstance(env, str):
         return {"env.type": "gymnasium", "env.env_id": env}, env
     if not callable(env):
@@ -603,7 +616,7 @@ def _env_settings(env: Env, home: Callable[[], Path]) -> tuple[dict[str, Any], s
             f"{env!r} is an environment already, and each rank makes its own: give its class, "
             f"{type(env).__name__}, or a function that makes one"
         )
-    found: Named = named(env, home)
+    found: Named = named(env, code_folder)
     settings = {"env.type": _type_of(env), "env.env_id": found.name}
     return settings | ({"system.import_path": [*found.folders]} if found.folders else {}), ""
 
@@ -619,26 +632,28 @@ def _type_of(made_by: Callable[..., Any]) -> str:
     return "gymnasium"
 
 
-def _text(value: object) -> str:
+def _as_yaml(value: object) -> str:
     """Returns a setting's value as YAML in one line.
 
     Raises:
         ConfigError: it is no number, text, list or mapping of these.
     """
-    return _line(_setting(value))
+    return _yaml_of(_as_plain(value))
 
 
-def _line(plain: Any) -> str:
+def _yaml_of(plain: Any) -> str:
     if isinstance(plain, dict):
-        return f"{{{', '.join(f'{json.dumps(key)}: {_line(one)}' for key, one in plain.items())}}}"
+        return (
+            f"{{{', '.join(f'{json.dumps(key)}: {_yaml_of(one)}' for key, one in plain.items())}}}"
+        )
     if isinstance(plain, list):
-        return f"[{', '.join(map(_line, plain))}]"
+        return f"[{', '.join(map(_yaml_of, plain))}]"
     if isinstance(plain, float) and not math.isfinite(plain):
         return ".nan" if math.isnan(plain) else ".inf" if plain > 0 else "-.inf"
     return json.dumps(plain)
 
 
-def _setting(value: object) -> Any:
+def _as_plain(value: object) -> Any:
     """Returns a setting's value as dicts, lists, texts, numbers, truths and None alone.
 
     Raises:
@@ -707,10 +722,10 @@ def _check_place(ranks: int) -> None:
         )
 
 
-def _check_given(
+def _check_arguments(
     env: Env | None, policy: object, run_dir: object, resumed: str | Path | None
 ) -> None:
-    """Check that what `train` is given goes together.
+    """Check that the arguments of `train` go together.
 
     Raises:
         LaunchError: a run goes on, or a file has a policy, and another one is given.
@@ -725,8 +740,8 @@ def _check_given(
         raise LaunchError(f"{env} names its policy: leave policy out, or change settings")
 
 
-def _ended(ended: Ended) -> Run:
-    """Returns the run.
+def _run_of(ended: Ended) -> Run:
+    """Returns a run that has ended, or raises why it failed.
 
     Raises:
         RunError: it failed, or a signal ended it; or what it has raised, if that is hpcdi's.

@@ -42,7 +42,7 @@ from hpcdi.types import (
 from hpcdi.utils.nested import take_rows, under
 
 _OBSERVATION = "observation"
-_OF_FACTS = ("reward", "terminated", "truncated")
+_COLUMNS_OF_FACTS = ("reward", "terminated", "truncated")
 
 
 @dataclass(frozen=True)
@@ -149,7 +149,7 @@ def read_episodes(
         raise StoreError(run, "holds no data that it has collected (data/*/*/*.h5)")
     for rank, of_rank in groupby(shards, itemgetter(0)):
         paths = [layout.root / path for _, path in of_rank]
-        only = None if columns is None else {*_OF_FACTS, *columns}
+        only = None if columns is None else {*_COLUMNS_OF_FACTS, *columns}
         yield from _episodes_of(paths, name_of(rank), only, unfinished=unfinished)
 
 
@@ -210,60 +210,63 @@ class _Gaps:
 
     def __init__(self, numbers: Callable[[], Collection[int]]) -> None:
         self.count = self.start = 0
-        self._numbers, self._there = numbers, frozenset[int]()
-        self._highest = 0  # number so far
+        self._numbers, self._stored = numbers, frozenset[int]()  # of all blocks, when needed
+        self._highest = 0  # number of a block so far
         self._player = MAIN  # of the block
-        self._begun = 0  # gaps when this start began
-        # player and environment -> gaps when one of its episodes ended
-        self._ended: dict[tuple[str, int], int] = {}
+        self._count_at_start = 0  # gaps when this start began
+        # player and environment -> gaps when its last episode ended
+        self._count_at_end: dict[tuple[str, int], int] = {}
         self._of_several: set[int] = set()  # environments with several players in this block
-        self._ending: set[int] = set()  # those of them of which an episode has ended in this block
+        self._ended_in_block: set[int] = set()  # those of them of which an episode has ended here
 
     def at_block(self, number: int, player: str) -> None:
-        """The next block, of a player."""
-        self._ended.update(((self._player, env), self.count) for env in self._ending)
-        self._ending.clear()
+        """Note the next block, of a player."""
+        self._count_at_end |= {(self._player, env): self.count for env in self._ended_in_block}
+        self._ended_in_block.clear()
         self._player = player
         start = number // RESTART_NUMBERS
         if start != self.start:  # environments began anew
             self.start, self._highest = start, start * RESTART_NUMBERS
             self.count += 1
-            self._begun = self.count
-            self._ended.clear()
+            self._count_at_start = self.count
+            self._count_at_end.clear()
         self.count += self._is_missing(range(self._highest + 1, number))
         self._highest = max(number, self._highest)
 
     def _is_missing(self, passed: range) -> bool:
-        """Returns whether one of these numbers comes nowhere."""
-        if passed and not self._there:
-            self._there = frozenset(self._numbers())
-        return not self._there.issuperset(passed)
+        """Returns whether one of these numbers is that of no block in any shard."""
+        if passed and not self._stored:
+            self._stored = frozenset(self._numbers())
+        return not self._stored.issuperset(passed)
 
-    def has(self, items: Array) -> None:
-        """Take the table of the block's items: an episode's players have one each."""
+    def note_items(self, items: Array) -> None:
+        """Note the table of the block's items: an episode's players have one each."""
         self._of_several = _of_several_players(items)
 
     def begins(self, env: int) -> bool:
-        """Returns whether an episode that is seen from here on begins here.
+        """Returns whether an item of a new episode of an environment is the episode's first.
 
-        Where something was missing that is so when one of the environment has ended since.
+        After a gap that is so once an episode of the environment has ended since.
         """
-        return self._ended.get((self._player, env), self._begun) == self.count
+        return self._count_at_end.get((self._player, env), self._count_at_start) == self.count
 
     def ended(self, env: int) -> None:
-        """An episode of an environment has ended in this block.
+        """Note that an episode of an environment has ended in this block.
 
         Of several players it counts from the next block on: items of another player of the same
         episode may follow.
         """
         if env in self._of_several:
-            self._ending.add(env)
+            self._ended_in_block.add(env)
         else:
-            self._ended[self._player, env] = self.count
+            self._count_at_end[self._player, env] = self.count
 
 
 def _of_several_players(items: Array) -> set[int]:
-    """Environments whose episodes have items of several players, or may have: seeds would tell."""
+    """Returns environments of which two episodes have one seed: items of several players.
+
+    Those without a seed are among them, since nothing tells.
+    """
     several, episodes = set[int](), dict[tuple[int, ...], int]()
     names = ("episode_id", "env_id", "episode_seed", "episode_resets")
     for episode, env, seed, resets in zip(*(items[name].tolist() for name in names), strict=True):
@@ -338,11 +341,11 @@ def _parts_of(
     if "reward" not in columns or not (seen or is_partial) or not block.tail_rows:
         raise StoreError(path, "holds no transitions with the observations around them")
     after = rows_of(block, items["item_start"].astype(np.int64) + items["item_len"])
-    for_items = {view.name for view in block.views} | {view.offset for view in block.views}
+    of_views = {name for view in block.views for name in (view.name, view.offset)}
     columns["policy_version"] = np.repeat(items["policy_version"], items["item_len"])
-    others = {n: c for n, c in columns.items() if n not in seen and n not in for_items}
+    others = {n: c for n, c in columns.items() if n not in seen and n not in of_views}
     ends = np.cumsum(items["item_len"])
-    gaps.has(items)
+    gaps.note_items(items)
     for number, (start, end) in enumerate(zip(ends - items["item_len"], ends, strict=True)):
         if items["episode_id"][number] == RELABELLED:
             continue

@@ -50,7 +50,7 @@ ADDRESS_VARIABLE = "HPCDI_MASTER_ADDR"
 _INTERFACE = "GLOO_SOCKET_IFNAME"
 _NCCL_INTERFACE = "NCCL_SOCKET_IFNAME"
 _ASK_INTERFACE = 0x8915  # SIOCGIFADDR of ioctl: the address of an interface
-_DISCARD_PORT = 9
+_DISCARD_PORT = 9  # any would do: nothing is sent
 _RANKS_OF_MPI = ("OMPI_COMM_WORLD_RANK", "PMI_RANK", "PMIX_RANK")
 """Variables that launchers set."""
 _set_by_us: list[str] = []  # environment variables to remove when the group is left
@@ -145,8 +145,8 @@ def dist_init(
     global _limit
     limit = _limit = timedelta(seconds=timeout)
     # a process that has computed on a device keeps that one
-    is_free = not torch.cuda.is_initialized()  # type: ignore[no-untyped-call]
-    if backend == "nccl" and torch.cuda.is_available() and is_free:
+    may_choose = not torch.cuda.is_initialized()  # type: ignore[no-untyped-call]
+    if backend == "nccl" and torch.cuda.is_available() and may_choose:
         hosts = meeting.hosts[:rank] if meeting is not None else ()
         local_rank = list(hosts).count(platform.node()) if meeting is not None else rank
         torch.cuda.set_device(local_device(local_rank))
@@ -287,9 +287,9 @@ def _address_of(interface: str) -> str:
     Raises:
         OSError: it has none.
     """
-    asked = struct.pack("256s", interface.encode()[:15])
+    request = struct.pack("256s", interface.encode()[:15])
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
-        answer = fcntl.ioctl(probe.fileno(), _ASK_INTERFACE, asked)
+        answer = fcntl.ioctl(probe.fileno(), _ASK_INTERFACE, request)
     return socket.inet_ntoa(answer[20:24])
 
 
@@ -337,12 +337,12 @@ def _store_at(
 ) -> dist.Store:
     """Returns the store at an address, else at the environment's MASTER_ADDR and MASTER_PORT."""
     host = addr or os.environ.get("MASTER_ADDR", "127.0.0.1")
-    number = port if port is not None else int(os.environ.get("MASTER_PORT", "0"))
-    if world_size > 1 and number == 0:
+    port = port if port is not None else int(os.environ.get("MASTER_PORT", "0"))
+    if world_size > 1 and port == 0:
         raise CommError("a group of several processes needs MPI, or addr and port of rank 0")
     if rank == 0:
-        return _serve(host, number, world_size, timeout, is_awaited=True)[0]
-    return dist.TCPStore(host, number, world_size, False, timeout)
+        return _serve(host, port, world_size, timeout, is_awaited=True)[0]
+    return dist.TCPStore(host, port, world_size, False, timeout)
 
 
 def _is_started_by_mpi() -> bool:
@@ -454,13 +454,13 @@ def gather_objects(value: Any) -> list[Any]:
     """Returns every member's object, in the order of ranks, on every member."""
     if get_world_size() == 1:
         return [value]
-    data, members = _to_tensor(value), range(get_world_size())
+    encoded, members = _to_tensor(value), range(get_world_size())
     with waiting_for("the others' objects"):
-        sizes = [torch.empty(1, dtype=torch.int64, device=data.device) for _ in members]
-        dist.all_gather(sizes, torch.tensor([data.numel()], device=data.device))
+        sizes = [torch.empty(1, dtype=torch.int64, device=encoded.device) for _ in members]
+        dist.all_gather(sizes, torch.tensor([encoded.numel()], device=encoded.device))
         longest = int(max(sizes))
-        padded = torch.nn.functional.pad(data, (0, longest - data.numel()))
-        gathered = [data.new_empty(longest) for _ in members]
+        padded = torch.nn.functional.pad(encoded, (0, longest - encoded.numel()))
+        gathered = [encoded.new_empty(longest) for _ in members]
         dist.all_gather(gathered, padded)
     return [
         from_bytes(data[: int(size)].cpu().numpy())

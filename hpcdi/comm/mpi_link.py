@@ -88,6 +88,7 @@ class MpiLink:
         self._backoff = Backoff(shortest_nap_s, longest_nap_s, self.wake)
         self._at_bell = Backoff(shortest_nap_s, _LONG_NAP_S, self.bell)
         self._ringers: dict[int, Ringer] = {}
+        # by rank: requests, and the encoded message that MPI reads until they are done
         self._outgoing: dict[int, deque[tuple[list[MPI.Request], Any]]] = {}
         self._incoming: dict[int, deque[_Incoming]] = {}
         self._lost: set[int] = set()
@@ -100,16 +101,16 @@ class MpiLink:
         return bool(self._ringers)
 
     def ring(self, bells: Sequence[Mapping[str, str]]) -> None:
-        """Ring doorbells from now on, and sleep longer, if all are to be seen from here.
+        """Ring the others' doorbells from now on, and sleep longer, if it can reach all of them.
 
         Args:
-            bells: by rank, the lines of its `bell`; all ranks of this node.
+            bells: `Doorbell.lines` of each rank, in order; all are on this node.
         """
         others = {rank: bell for rank, bell in enumerate(bells) if rank != self.rank}
-        found = {rank: Ringer.of(bell["bell"], bell["inode"]) for rank, bell in others.items()}
-        ringers = {rank: ringer for rank, ringer in found.items() if ringer is not None}
-        if len(ringers) == len(others):
-            self._ringers = ringers
+        ringers = {rank: Ringer.of(bell["bell"], bell["inode"]) for rank, bell in others.items()}
+        reachable = {rank: ringer for rank, ringer in ringers.items() if ringer is not None}
+        if len(reachable) == len(others):
+            self._ringers = reachable
 
     def send(self, rank: int, message: Message) -> None:
         """See `Link.send`."""
@@ -201,6 +202,7 @@ class MpiLink:
         return done
 
     def _advance(self, incoming: _Incoming, source: int) -> Message | None:
+        """Have MPI go on with a message; returns it once it is complete."""
         if incoming.frames is None:
             if not incoming.request.Test():
                 return None

@@ -28,6 +28,7 @@ Handlers: TypeAlias = Mapping[type, Callable[[int, Any], None]]
 """Message class -> function (sender, message)."""
 
 _TURN_S = 0.05
+"""Longest wait for messages in a turn of the thread: a signal or a heartbeat waits as long."""
 _WAY_S = 100e-6
 """Python would let the communication thread wait for its switch interval, ten times as long."""
 _LONGEST_TURN_S = 1.0
@@ -157,9 +158,10 @@ class LinkPump(Closing):
         self._handlers = handlers or {}
         self._ask, self._silence = ask, silence
         self._outbox: deque[tuple[int, Message]] = deque()
+        # None: the thread has failed; it wakes who waits in `receive`
         self._inbox: queue.SimpleQueue[tuple[int, Message] | None] = queue.SimpleQueue()
         self._closing = False
-        self._unsent: list[int] = []
+        self._unsent: list[int] = []  # ranks to which the link's messages are under way
         self._thread: BackgroundThread | None = None
         if begins:
             self.begin()
@@ -266,7 +268,7 @@ class LinkPump(Closing):
 
     def _run(self) -> None:
         wake_this_thread_soon()
-        turn, silence_s = time.monotonic(), 0.0
+        turn_at, silence_s = time.monotonic(), 0.0
         while not self._closing:
             message = self._ask()
             if message is not None:
@@ -277,12 +279,12 @@ class LinkPump(Closing):
                 self._outbox.popleft()
                 self._link.send(rank, message)
             arrived = self._link.receive(_TURN_S)
-            since, turn = turn, time.monotonic()
+            last_at, turn_at = turn_at, time.monotonic()
             is_heard = any(rank == 0 for rank, _ in arrived)
-            silence_s = 0.0 if is_heard else silence_s + min(turn - since, _LONGEST_TURN_S)
+            silence_s = 0.0 if is_heard else silence_s + min(turn_at - last_at, _LONGEST_TURN_S)
             self._silence(silence_s)
-            for waiting in _without_handler(arrived, self._handlers):
-                self._inbox.put(waiting)
+            for unhandled in _without_handler(arrived, self._handlers):
+                self._inbox.put(unhandled)
             self._unsent = self._link.unsent()
 
 

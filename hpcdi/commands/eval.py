@@ -20,11 +20,12 @@ from hpcdi.commands import versus
 from hpcdi.commands.film import Film
 from hpcdi.commands.options import add_policy, at_least, make_parser
 from hpcdi.commands.saved_policy import LoadedPolicy, find_policy, load_policy
+from hpcdi.config.league import OneVsOneCommanderConfig
 from hpcdi.dataclass import dataclass
 from hpcdi.env.create import create_env_manager
 from hpcdi.env.manager import EnvManager
 from hpcdi.errors import EXIT_DONE, LaunchError
-from hpcdi.league.battle_agent import OPPONENTS, BattleAgent, Players
+from hpcdi.league.battle_agent import OPPONENTS, BattleAgent, Players, in_turn
 from hpcdi.policy.exploration import RandomActor
 from hpcdi.policy.spaces import with_bounds
 from hpcdi.roles.collector.evaluation import evaluate, quotas
@@ -52,6 +53,7 @@ but films.
 Without --episodes it plays as many as the experiment evaluates with, but at least 20
 (policy.eval.evaluator.n_episode, else env.evaluator_env_num x evaluator_episode_num). Settings are
 overridden as for `hpcdi train`: env.evaluator_env_num=4. The same seed returns the same figures.
+A player of a league plays as the run evaluates it: as each team in turn, against evaluate_against.
 With --player or --against two players of a league play, in all seats equally often (default: main
 against random, 200 games; N is rounded up to a multiple of the seats): main, best, another player
 that learns, a frozen player, a fixed one, or my_module:play; --against also random. --video then
@@ -241,20 +243,21 @@ def _sizes(loaded: LoadedPolicy, asked: int | None) -> tuple[int, int]:
 def loop_of(
     loaded: LoadedPolicy, seed: np.random.SeedSequence, envs: EnvManager
 ) -> tuple[Loop, Settings]:
-    """Returns who plays in environments; in a battle the others act at random, as in training."""
+    """Returns who plays in environments; in a battle in all seats, as the run's evaluations do.
+
+    Its opponents are those of a player that is no exploiter.
+    """
     if envs.seats < 2:
         return policy_loop(envs, loaded.actor), {}
     random = RandomActor(with_bounds(loaded.spaces), seed)
     players = Players(".", partial(versus.frozen, loaded, seed), random, seed, 0)
-    agent = BattleAgent(
-        envs.env_num, envs.facts.teams, loaded.actor, players, np.random.default_rng(seed), _first
-    )
-    return Loop(envs, agent), {OPPONENTS: {"random": (1.0, "random")}}
-
-
-def _first(_env: int, _game: int, _teams: int) -> int:
-    """A seating: the policy is always the first team."""
-    return 0
+    draws = np.random.default_rng(seed)
+    agent = BattleAgent(envs.env_num, envs.facts.teams, loaded.actor, players, draws, in_turn)
+    commander = loaded.config.policy.other.commander
+    against = "random"
+    if isinstance(commander, OneVsOneCommanderConfig):
+        against = commander.evaluate_against
+    return Loop(envs, agent), {OPPONENTS: {"against": (1.0, against)}}
 
 
 def _play(

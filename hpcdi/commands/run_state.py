@@ -46,7 +46,7 @@ class SignsOfLife:
         age_s: seconds since it last wrote its status, by the file system's clock; None: never.
         beat_s: seconds since its process touched the lock; None: there is no lock.
         is_process: whether that process exists; None: it is on another host.
-        is_retaken: whether a living process has the lock that is not the one of run.json.
+        is_retaken: whether a living process that run.json does not name has the lock.
         job: its job in the queue; None: it has none, or there is no queue here.
     """
 
@@ -118,7 +118,7 @@ class RunStatus:
         return next((p for p in (Path(job.output or submitted), submitted) if p.is_file()), None)
 
 
-# -------------------------------------------------------------------------------------- finding it
+# --------------------------------------------------------------------------------- finding the run
 
 
 def axis_of(settings: Mapping[str, Any]) -> str:
@@ -162,7 +162,10 @@ def find_run(name: str) -> Path:
     job = slurm_queue.ask(name)
     places = [Path.cwd()] + ([Path(job.folder)] if job is not None and job.folder else [])
     places = list(dict.fromkeys(places))
-    for run in [*_printed_by(job), *(run for place in places for run in _runs_below(place))]:
+    for run in [
+        *_folders_near_output(job),
+        *(run for place in places for run in _runs_below(place)),
+    ]:
         layout = RunLayout(run)
         if name in jobs_of(layout, run_folder.read(run), read_progress(layout)):
             return layout.root.resolve()
@@ -205,8 +208,8 @@ def _is_run(folder: Path) -> bool:
     return bool(run_folder.read(folder)) or RunLayout(folder).curves_file.exists()
 
 
-def _printed_by(job: QueueJob | None) -> list[Path]:
-    """Returns run folders that a job may belong to, by its output file."""
+def _folders_near_output(job: QueueJob | None) -> list[Path]:
+    """Returns run folders that a job may belong to, by the place of its output file."""
     if job is None or not job.output:
         return []
     above = Path(job.output).parent.parent  # of RUN/submit/slurm-12.out, SWEEP/output/...
@@ -314,31 +317,32 @@ def _status(
     beat_s = _age_s(layout.lock_file)
     is_process = holder.is_there() if holder is not None else None
     is_alive = is_process or (is_process is None and (beat_s or 0.0) < run_lock.SILENT_S)
+    is_another = holder is not None and (holder.pid, holder.host) != (
+        facts.get("pid"),
+        facts.get("host"),
+    )
     signs = SignsOfLife(
-        _age_s(layout.status_file, layout.run_file),
-        beat_s,
-        is_process,
-        holder is not None
-        and "pid" in facts
-        and is_alive
-        and (holder.pid, holder.host) != (facts.get("pid"), facts.get("host")),
-        _job(job_ids, ask),
+        age_s=_age_s(layout.status_file, layout.run_file),
+        beat_s=beat_s,
+        is_process=is_process,
+        is_retaken="pid" in facts and is_alive and is_another,
+        job=_job_of(job_ids, ask),
     )
     state, why = judge(facts, progress, signs)
-    progress = _present(progress, facts, state)
+    progress = _current_progress(progress, facts, state)
     error = _last_error(layout, state, facts, progress)
     return RunStatus(layout, state, why, facts, progress, signs, error, damage)
 
 
-def _job(job_ids: list[str], ask: Callable[[str], QueueJob | None]) -> QueueJob | None:
-    """Returns the job that will resume the run, or else that of its last start."""
-    last = None
+def _job_of(job_ids: list[str], ask: Callable[[str], QueueJob | None]) -> QueueJob | None:
+    """Returns the first job that waits or is on, or else the first that the queue knows."""
+    first_known = None
     for job_id in job_ids:
         job = ask(job_id)
         if job is not None and (job.waits or job.is_on):
             return job
-        last = last or job
-    return last
+        first_known = first_known or job
+    return first_known
 
 
 # -------------------------------------------------------------------------------- judging the state
@@ -457,7 +461,9 @@ def _is_new_start(facts: Mapping[str, Any], signs: SignsOfLife) -> bool:
     )
 
 
-def _present(progress: dict[str, Any], facts: Mapping[str, Any], state: str) -> dict[str, Any]:
+def _current_progress(
+    progress: dict[str, Any], facts: Mapping[str, Any], state: str
+) -> dict[str, Any]:
     """Returns status.json as it holds now: with the final counts, or without what is past."""
     if not progress:
         return {}

@@ -18,7 +18,7 @@ from hpcdi.config.policy import (
 )
 from hpcdi.dataclass import dataclass
 from hpcdi.errors import Problem
-from hpcdi.types import Leaf, Settings
+from hpcdi.types import Leaf, SequenceRule, Settings
 
 
 @dataclass(frozen=True)
@@ -154,6 +154,19 @@ class VDNLearnConfig(DQNLearnConfig):
 
 
 @dataclass(frozen=True)
+class VDNCollectConfig(CollectConfig):
+    """Collecting."""
+
+    stride: int | None = setting(
+        None,
+        "with a memory: steps from one sequence's start to the next's; empty: unroll_len, for "
+        "sequences that are whole episodes. Else the last nstep steps of each are never learnt "
+        "from: at most unroll_len - learn.burn_in - nstep learns from all",
+        minimum=1,
+    )
+
+
+@dataclass(frozen=True)
 class VDNConfig(DQNConfig):
     """Settings of VDN; a memory learns from sequences of `collect.unroll_len` steps of the team."""
 
@@ -163,10 +176,23 @@ class VDNConfig(DQNConfig):
     type: str = "vdn"
     players: int = setting(1, "players of the team that act by it, filled in", minimum=1)
     learn: VDNLearnConfig = section(VDNLearnConfig, "the update")
+    collect: VDNCollectConfig = section(VDNCollectConfig, "collecting")
+
+    @property
+    def sequence(self) -> SequenceRule:
+        """See `PolicyConfig.sequence`."""
+        if not self.samples_sequences:
+            return SequenceRule()
+        length = self.collect.unroll_len
+        return SequenceRule(length, self.collect.stride or length)
 
     def problems(self) -> Iterator[Problem]:
         """Rules over several settings."""
         yield from DQNConfig.problems(self)
+        if (self.collect.stride or 0) > self.collect.unroll_len:
+            yield Problem("collect.stride", "is above unroll_len: transitions would be left out")
+        if self.memory == "none" and self.collect.stride is not None:
+            yield Problem("collect.stride", "is for a memory, and model.memory is none")
         if self.memory != "none" and self.learn.burn_in >= self.collect.unroll_len:
             yield Problem("learn.burn_in", "leaves nothing of collect.unroll_len to learn from")
         if self.memory == "none" and self.learn.burn_in:

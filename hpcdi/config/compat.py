@@ -126,7 +126,7 @@ def parse(settings: type[S], mapping: object, name: str) -> S:
 
 
 def _merged(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:
-    """Settings with others over them, key by key at every depth; of another `type` these alone."""
+    """Returns settings updated by others at every depth; by those of another `type`, replaced."""
     if above.get("type", below.get("type")) != below.get("type"):
         return dict(above)
     merged = {**below, **above}
@@ -153,9 +153,9 @@ class Configurable:
     Config: ClassVar[type] = ComponentConfig
     config: ClassVar[Any] = _Defaults()
     UNUSED: ClassVar[Mapping[str, Any]] = {}
-    """Settings in the predecessor's own configurations that nothing reads: they are dropped.
+    """Settings of the predecessor that nothing reads, with its defaults (None: it has none).
 
-    With their defaults there, or None where they have none.
+    `parse_config` drops them.
     """
 
     @classmethod
@@ -181,15 +181,18 @@ class Configurable:
             return cfg
         settings: type = cls.Config
         mapping = cfg if cfg is not None else {}
-        more_settings = inspect.getattr_static(cls, "config")
-        if isinstance(more_settings, dict) and isinstance(mapping, Mapping):
-            names = {field.name for field in dataclasses.fields(settings)}
-            more = [(name, Any, None) for name in more_settings if name not in names]
+        defaults = inspect.getattr_static(cls, "config")
+        if isinstance(defaults, dict) and isinstance(mapping, Mapping):
+            declared = {field.name for field in dataclasses.fields(settings)}
+            undeclared = [name for name in defaults if name not in declared]
             settings = dataclasses.make_dataclass(
-                settings.__name__, more, bases=(settings,), frozen=True
+                settings.__name__,
+                [(name, Any, None) for name in undeclared],
+                bases=(settings,),
+                frozen=True,
             )
-            merged = _merged(more_settings, mapping)
-            mapping = merged | {name: _wrap(merged[name]) for name, _, _ in more}
+            merged = _merged(defaults, mapping)
+            mapping = merged | {name: _wrap(merged[name]) for name in undeclared}
         if cls.UNUSED and isinstance(mapping, Mapping):
             known = {field.name for field in dataclasses.fields(settings)}
             unused = cls.UNUSED.keys() - known

@@ -71,6 +71,7 @@ RETIRED_KEYS = {
 }
 """Keys of the predecessor without a meaning in an MPI program: accepted with a note."""
 _PARTS = {"registry", "section"}
+"""Metadata of settings that are parts of their own, with rules: `component` and `section`."""
 
 
 @dataclass(frozen=True)
@@ -118,8 +119,8 @@ def setting(
         maximum: largest value.
         above: value that it must be larger than.
         choices: all values that it may have.
-        merges: the file's mapping updates the default one, instead of replacing it; a value that is
-            false, null or empty there becomes 0, "" or false, by the type of the default's.
+        merges: the file's mapping updates the default one, instead of replacing it; an empty value
+            in the file (false, null, 0) becomes the empty one of the default's type: 0, "", false.
     """
     bounds = Bounds(minimum, maximum, above, tuple(choices) if choices is not None else None)
     metadata = {"about": about, "bounds": bounds, "merges": merges}
@@ -205,9 +206,11 @@ def restore(cls: type[T], mapping: Mapping[str, Any]) -> T:
             import_module(value["import_names"])
             values[spec.name] = restore(meta["registry"].settings(value["type"]), value)
         elif "components" in meta:
-            import_module([name for each in value.values() for name in each["import_names"]])
+            import_module([name for part in value.values() for name in part["import_names"]])
             settings = meta["components"].settings
-            values[spec.name] = {n: restore(settings(of["type"]), of) for n, of in value.items()}
+            values[spec.name] = {
+                name: restore(settings(part["type"]), part) for name, part in value.items()
+            }
         elif "section" in meta:
             values[spec.name] = restore(meta["section"], value)
         elif "sections" in meta:
@@ -238,7 +241,7 @@ class Parser:
         """Build the dataclass `cls`; a setting with a problem keeps its default.
 
         Returns:
-            The instance; None if a required setting is missing.
+            The instance; None if a required setting is missing, here or in a part.
         """
         if not isinstance(mapping, Mapping):
             self._add(path, f"must be a mapping of settings, not {_type_name(mapping)}")
@@ -261,7 +264,7 @@ class Parser:
         config = cls(**values)
         if hasattr(config, "problems"):
             for problem in config.problems():
-                # of a value that was wrong, the rule has judged the default
+                # where a value was wrong, and reported, the rule has judged its default
                 self._add_once(_join(path, problem.path), problem.message)
         return config
 

@@ -25,17 +25,17 @@ from hpcdi.utils.registry import POLICY_REGISTRY
 
 ALL = "all"
 """Name of the policy of all players, where an experiment names an algorithm alone."""
-_OF_THE_RUN = (
+_OF_TEAM = (
     *("cuda", "priority", "priority_IS_weight", "random_collect_size", "eval"),
     *("collect.n_sample", "collect.collector", "collect.serial_collector", "learn.learner"),
     *("learn.replay_ratio", "learn.update_per_collect"),
     *("other.replay_buffer", "other.commander"),
 )
-"""Settings of a policy that those of the whole team take the place of."""
+"""Settings of the whole team: those of its policies must be left as they are."""
 _BATCH = "learn.batch_size"
 """Of the team's steps where it learns from the replay buffer, else of each policy's rows."""
-_OF_EACH = ("discount_factor", "nstep")
-"""Settings of the team that are each policy's own."""
+_OF_POLICIES = ("discount_factor", "nstep")
+"""Settings of each policy: those of the team must be left as they are, or equal all of these."""
 
 
 @dataclass(frozen=True)
@@ -76,13 +76,13 @@ class TeamConfig(PolicyConfig):
         What concerns the run is the team's alone: there it may be changed when the run goes on.
         """
         learn, other = policy.learn, policy.other
-        usual = type(policy)()
-        own = replaced(policy, {path: attrgetter(path)(usual) for path in _OF_THE_RUN})
-        if own.collect.unroll_len > own.collect.n_sample:  # where sequences end
-            own = replaced(own, {"collect.n_sample": policy.collect.n_sample})
-        batch = usual.learn.batch_size
+        defaults = type(policy)()
+        member = replaced(policy, {path: attrgetter(path)(defaults) for path in _OF_TEAM})
+        if member.collect.unroll_len > member.collect.n_sample:  # where sequences end
+            member = replaced(member, {"collect.n_sample": policy.collect.n_sample})
+        batch = defaults.learn.batch_size
         if not policy.on_policy and batch >= learn.accumulate:  # of which a part needs a sample
-            own = replaced(own, {_BATCH: batch})
+            member = replaced(member, {_BATCH: batch})
         if policy.on_policy:
             learn = dataclasses.replace(learn, batch_size=BaseLearnConfig().batch_size)
         return cls(
@@ -97,16 +97,15 @@ class TeamConfig(PolicyConfig):
             eval=policy.eval,
             learn=_part(BaseLearnConfig, learn),
             other=_part(BaseOtherConfig, other),
-            policies={ALL: own},
+            policies={ALL: member},
         )
 
     @property
     def replay_ratio(self) -> float | None:
         """Samples of the team drawn for each of its steps: of the first policy's paper."""
         ratio = PolicyConfig.replay_ratio.fget(self)  # type: ignore[attr-defined]
-        is_free = self.learn.replay_ratio != PAPER or self.on_policy or not self.policies
-        is_free = is_free or self.learn.update_per_collect is not None
-        if ratio is not None or is_free:
+        is_set = self.learn.replay_ratio != PAPER or self.learn.update_per_collect is not None
+        if ratio is not None or is_set or self.on_policy or not self.policies:
             return ratio  # type: ignore[no-any-return]
         return next(iter(self.policies.values())).replay_ratio
 
@@ -143,60 +142,60 @@ class TeamConfig(PolicyConfig):
             return None
         if len(self.policies) == 1:
             return next(iter(self.policies))
-        named = [name for name in self.policies if player.startswith(name)]
-        return max(named, key=len, default=None)
+        beginnings = [name for name in self.policies if player.startswith(name)]
+        return max(beginnings, key=len, default=None)
 
     def problems(self) -> Iterator[Problem]:
         """Rules over several settings."""
-        yield from self._problems_of_each()
+        yield from self._problems_of_team()
         if not self.policies:
             yield Problem("policies", "must name at least one policy")
-        for pattern, named in self.players.items():
-            if named not in self.policies:
+        for pattern, name in self.players.items():
+            if name not in self.policies:
                 known = ", ".join(self.policies)
-                yield Problem(f"players.{pattern}", f"is {named}, no policy; there are {known}")
-        kinds = {policy.on_policy for policy in self.policies.values()}
-        if len(kinds) > 1:
-            said = "all learn on-policy, or all from the replay buffer: they share their data"
-            yield Problem("policies", said)
+                yield Problem(f"players.{pattern}", f"is {name}, no policy; there are {known}")
+        if len({policy.on_policy for policy in self.policies.values()}) > 1:
+            why = "all learn on-policy, or all from the replay buffer: they share their data"
+            yield Problem("policies", why)
         yield from self._problems_of_sequences()
         for name, policy in self.policies.items():
-            for problem in self._problems_of(policy):
+            for problem in self._problems_of_policy(policy):
                 yield dataclasses.replace(problem, path=f"policies.{name}.{problem.path}")
 
-    def _problems_of_each(self) -> Iterator[Problem]:
+    def _problems_of_team(self) -> Iterator[Problem]:
         for problem in PolicyConfig.problems(self):
-            is_of_each = problem.path == "collect.unroll_len"
-            yield self._of_each(problem.path) if is_of_each else problem
-        for path in (*_OF_EACH, *([_BATCH] if self.on_policy else [])):
-            at = attrgetter(path)
-            if at(self) != at(type(self)()) and {at(self)} != {*map(at, self.policies.values())}:
-                yield self._of_each(path)
+            is_of_policies = problem.path == "collect.unroll_len"
+            yield self._belongs_to_policies(problem.path) if is_of_policies else problem
+        for path in (*_OF_POLICIES, *([_BATCH] if self.on_policy else [])):
+            value_of = attrgetter(path)
+            in_policies = {*map(value_of, self.policies.values())}
+            if value_of(self) != value_of(type(self)()) and {value_of(self)} != in_policies:
+                yield self._belongs_to_policies(path)
 
-    def _of_each(self, path: str) -> Problem:
+    def _belongs_to_policies(self, path: str) -> Problem:
         name = next(iter(self.policies), "NAME")
-        usual = attrgetter(path)(type(self)())
-        said = f"is each policy's own: set policy.policies.{name}.{path}, and leave this {usual}"
-        return Problem(path, said)
+        default = attrgetter(path)(type(self)())
+        why = f"is each policy's own: set policy.policies.{name}.{path}, and leave this {default}"
+        return Problem(path, why)
 
     def _problems_of_sequences(self) -> Iterator[Problem]:
         if len({policy.sequence for policy in self.policies.values()}) > 1:
-            said = (
+            why = (
                 "all learn from single steps, or all by a memory from sequences of one "
                 "collect.unroll_len: they share their samples"
             )
-            yield Problem("policies", said)
+            yield Problem("policies", why)
         if self.sequence.length > 1 and self.random_collect_size:
             yield Problem("random_collect_size", "has no states for a memory; leave this 0")
 
-    def _problems_of(self, policy: TorchPolicyConfig) -> Iterator[Problem]:
+    def _problems_of_policy(self, policy: TorchPolicyConfig) -> Iterator[Problem]:
         if policy.LEARNS_FROM_SEQUENCES or policy.IMITATES or policy.CORRECTS_STALENESS:
-            said = (
+            why = (
                 "a team learns by ppo, vdn or qmix, which may have a model.memory, or by what has "
                 "a replay buffer of single steps, such as dqn, c51, sac or td3; not by "
                 f"{policy.type}"
             )
-            yield Problem("type", said)
+            yield Problem("type", why)
         if policy.normalize.reward:
             yield Problem("normalize.reward", "is not for the policies of a team yet")
         if getattr(policy, "hindsight", None) not in (None, HindsightConfig()):
@@ -204,20 +203,20 @@ class TeamConfig(PolicyConfig):
         if policy.exploration_bonus.type != "none":
             yield Problem("exploration_bonus.type", "is not for the policies of a team yet")
         if policy.collect.unroll_len > self.collect.n_sample:
-            said = f"is above policy.collect.n_sample ({self.collect.n_sample}), where it ends"
-            yield Problem("collect.unroll_len", said)
+            why = f"is above policy.collect.n_sample ({self.collect.n_sample}), where it ends"
+            yield Problem("collect.unroll_len", why)
         if not policy.on_policy and policy.nstep > self.collect.n_sample:
-            said = f"is above policy.collect.n_sample ({self.collect.n_sample}), where it ends"
-            yield Problem("nstep", said)
+            why = f"is above policy.collect.n_sample ({self.collect.n_sample}), where it ends"
+            yield Problem("nstep", why)
         if self.eval.sample and not policy.DRAWS_ACTIONS:
-            said = "has no distribution of actions to draw from; leave policy.eval.sample false"
-            yield Problem("type", f"{policy.type} {said}")
-        usual = type(policy)()
-        for path in (*_OF_THE_RUN, *(() if policy.on_policy else [_BATCH])):
-            at = attrgetter(path)
-            if at(policy) not in (at(usual), at(self)):
-                said = f"is one of the whole team: set policy.{path}, and leave this {at(usual)}"
-                yield Problem(path, said)
+            why = "has no distribution of actions to draw from; leave policy.eval.sample false"
+            yield Problem("type", f"{policy.type} {why}")
+        defaults = type(policy)()
+        for path in (*_OF_TEAM, *(() if policy.on_policy else [_BATCH])):
+            value, default, of_team = map(attrgetter(path), (policy, defaults, self))
+            if value not in (default, of_team):
+                why = f"is one of the whole team: set policy.{path}, and leave this {default}"
+                yield Problem(path, why)
 
 
 def _part(cls: Any, whole: Any) -> Any:

@@ -40,13 +40,13 @@ Origin = Mapping[str, Sequence[float]]
 """What is subtracted from observations, by column: one number, or one for each component."""
 COARSE_FROM = 1e5
 """Numbers from here on are in steps of 0.008 in float32."""
-_FAR = (np.dtype(np.int32), np.dtype(np.int64))
-"""Whole numbers that may have an origin; they are stored as they are, less that."""
+_WHOLE_WITH_ORIGIN = (np.dtype(np.int32), np.dtype(np.int64))
+"""Whole numbers that may have an origin; the difference is stored in the same dtype."""
 _WHOLE_COARSE_FROM = 2.0**24
 """Whole numbers from here on are not all in float32."""
 _NO_ORIGIN: Origin = {}
-_MOST_OF_ORIGIN = 4096
-"""Numbers of an observation beyond which it gets no origin by itself."""
+_LARGEST_WITH_ORIGIN = 4096
+"""Numbers of the largest observation that gets an origin by itself."""
 
 
 def children_of(space: object) -> list[tuple[Any, Any]] | None:
@@ -101,15 +101,15 @@ def _leaf(root: str, space: object, name: str) -> Leaf:
     return Leaf(name, space.shape or (), str(np.dtype(space.dtype)), tuple(counts), kept)
 
 
-def entries_of_mask(space: object) -> int:
-    """Returns the entries of a mask's space: of an array, or of a Tuple or Dict of such.
+def mask_size(space: object) -> int:
+    """Returns how many entries the masks of a space have: an array, or a Tuple or Dict of such.
 
     Raises:
-        EnvError: it has another part.
+        EnvError: the space has another part.
     """
     children = children_of(space)
     if children is not None:
-        return sum(entries_of_mask(child) for _, child in children)
+        return sum(mask_size(child) for _, child in children)
     if not isinstance(space, of_gymnasium.Box | of_gymnasium.MultiBinary):
         raise EnvError(
             f"its masks of actions are {space}: have a MultiBinary, a Box, or a Tuple or Dict of "
@@ -118,8 +118,8 @@ def entries_of_mask(space: object) -> int:
     return math.prod(space.shape)
 
 
-def entries_in_mask(space: object, mask: Any, rows: tuple[int, ...] = ()) -> Array:
-    """Returns a mask, or those of several rows, side by side: [*rows, entries].
+def flat_mask(space: object, mask: Any, rows: tuple[int, ...] = ()) -> Array:
+    """Returns the parts of a mask, or of the masks of several rows, as one array: [*rows, entries].
 
     Raises:
         EnvValueError: it is not as its space says.
@@ -127,7 +127,7 @@ def entries_in_mask(space: object, mask: Any, rows: tuple[int, ...] = ()) -> Arr
     children = children_of(space)
     try:
         if children is not None:
-            parts = [entries_in_mask(child, pick(mask, (key,)), rows) for key, child in children]
+            parts = [flat_mask(child, pick(mask, (key,)), rows) for key, child in children]
             return np.concatenate(parts, axis=-1)
         numbers = as_numbers(mask)
         return numbers.reshape(*rows, math.prod(numbers.shape[len(rows) :]))
@@ -159,18 +159,18 @@ def read_spaces(observation: object, action: object) -> Spaces:
         EnvError: one of them is of another kind, or the mask has a wrong length.
     """
     seen, acts = Space.of_observations(observation), Space.of_actions(action)
-    for name, space, found in (("observations", observation, seen), ("actions", action, acts)):
-        if not sum(math.prod(leaf.shape) for leaf in found.leaves):
-            raise EnvError(f"its {name}, {space}, hold no number: have one, if only a constant")
+    for name, given, space in (("observations", observation, seen), ("actions", action, acts)):
+        if not sum(math.prod(leaf.shape) for leaf in space.leaves):
+            raise EnvError(f"its {name}, {given}, hold no number: have one, if only a constant")
     wanted = sum(sum(leaf.counts) for leaf in acts.leaves)
-    if seen.mask not in (0, wanted):
-        stacked = wanted and seen.mask > wanted and not seen.mask % wanted
+    if seen.mask_size not in (0, wanted):
+        stacked = wanted and seen.mask_size > wanted and not seen.mask_size % wanted
         hint = "; a wrapper that stacks observations stacks masks, too: env.action_mask: info"
         raise EnvError(
-            f"its masks of actions have {seen.mask} entries, and its actions, {action}, need "
+            f"its masks of actions have {seen.mask_size} entries, and its actions, {action}, need "
             f"{wanted}: one for each value of each discrete component{hint if stacked else ''}"
         )
-    return Spaces(seen.leaves, acts.leaves, is_masked=seen.mask > 0)
+    return Spaces(seen.leaves, acts.leaves, is_masked=seen.mask_size > 0)
 
 
 def coarse_from(dtype: np.dtype[Any]) -> float:
@@ -198,17 +198,19 @@ def _is_double(dtype: np.dtype[Any]) -> bool:
 def origin_of(
     space: object, value: object, *, is_of_several: bool = False
 ) -> dict[str, tuple[float, ...]]:
-    """Returns what to subtract from observations: far numbers of float64, in whole thousands.
+    """Returns what to subtract from columns whose numbers are too large for float32.
+
+    It is the first observation, in whole thousands; of its small components 0.
 
     Args:
         space: gymnasium's, of observations.
         value: one of these, as the environment returned it.
-        is_of_several: it is that of a vector environment.
+        is_of_several: `value` is of a vector environment; the first of its rows counts.
     """
-    found: dict[str, tuple[float, ...]] = {}
+    origins: dict[str, tuple[float, ...]] = {}
     for field in Space.of_observations(space, as_is=True).fields:
         is_float = field.dtype.kind == "f"
-        if not is_float and (field.dtype not in _FAR or field.is_discrete):
+        if not is_float and (field.dtype not in _WHOLE_WITH_ORIGIN or field.is_discrete):
             continue
         numbers = as_numbers(pick(value, field.path))
         is_double = numbers.dtype.kind in "iu" and _is_double(field.dtype)
@@ -216,26 +218,25 @@ def origin_of(
             continue
         numbers = (numbers[0] if is_of_several else numbers).astype(np.float64)
         is_far = np.isfinite(numbers) & (np.abs(numbers) >= coarse_from(field.dtype))
-        if not is_far.any() or numbers.size > _MOST_OF_ORIGIN:
+        if not is_far.any() or numbers.size > _LARGEST_WITH_ORIGIN:
             continue
         origin = np.where(is_far, np.round(np.where(is_far, numbers, 0.0), -3), 0.0).ravel()
-        is_one = bool((origin == origin[0]).all())
-        found[field.name] = (float(origin[0]),) if is_one else tuple(origin.tolist())
-    return found
+        is_uniform = bool((origin == origin[0]).all())
+        origins[field.name] = (float(origin[0]),) if is_uniform else tuple(origin.tolist())
+    return origins
 
 
 def _origin_in(origin: Origin, leaf: Leaf, column: str) -> Array | None:
     """Returns the origin of a column as an array of a row's shape; None: it has none.
 
     Raises:
-        EnvError: it has other components.
+        EnvError: it has other components than the column, or the column can have none.
     """
-    given = origin.get(column)
-    if given is None:
+    if origin.get(column) is None:
         return None
-    numbers = np.asarray(given, np.float64).ravel()
+    numbers = np.asarray(origin[column], np.float64).ravel()
     dtype = np.dtype(leaf.dtype)
-    may_have_one = dtype.kind == "f" or (dtype in _FAR and not leaf.counts)
+    may_have_one = dtype.kind == "f" or (dtype in _WHOLE_WITH_ORIGIN and not leaf.counts)
     if numbers.size not in (1, math.prod(leaf.shape)) or not may_have_one:
         raise EnvError(f"env.origin.{column} has {numbers.size} numbers, and that is {leaf}")
     if not numbers.any():
@@ -254,11 +255,13 @@ class Field:
         leaf: shape and dtype of a row, and the values of a discrete one.
         start: the first of a discrete action's values in the environment; None: 0.
         limits: of whole numbers, both included; None: none but those of the dtype.
-        mask: the space of masks of legal actions, 0 and 1 of any dtype; None: it is none.
+        mask_space: of masks of legal actions, 0 and 1 of any dtype; None: it is no column of masks.
         origin: is subtracted from values, in float64; None: nothing is.
 
     Attributes:
+        name, path, start, origin: see there.
         shape, dtype: of a row.
+        is_discrete: whether its values are counted: `leaf` has their counts.
     """
 
     def __init__(
@@ -269,22 +272,20 @@ class Field:
         start: Array | None = None,
         limits: tuple[Any, Any] | None = None,
         *,
-        mask: Any = None,
+        mask_space: Any = None,
         origin: Array | None = None,
     ) -> None:
         self.origin = origin
         self.name, self.path, self.start = name, path, start
         self.shape, self.dtype = leaf.shape, np.dtype(leaf.dtype)
-        self._is_mask, self._mask = mask is not None, mask
-        self._limits = limits
-        if self.dtype.kind in "biu" and limits is None:
-            whole = (0, 1) if self.dtype.kind == "b" else _range_of(self.dtype)
-            self._limits = whole
+        self.is_discrete = bool(leaf.counts)
+        self._mask_space = mask_space
+        self._limits = _range_of(self.dtype) if limits is None else limits
         self._is_number = not self.shape and self.dtype.kind in "iu" and origin is None
         # any value of its own dtype and shape is right, and stored as it is
-        self.is_discrete = bool(leaf.counts)
         self._takes_all = origin is None and (self.dtype.kind == "f" or self._is_within(self.dtype))
-        # of the last array of one row, and of several, that needed no other look
+        # whether of one row -> dtype and shape of the last array that needed no conversion, and
+        # whether all values of that dtype are within the limits
         self._known: dict[bool, tuple[Any, tuple[int, ...], bool]] = {}
 
     def into(self, column: Array, at: At) -> Put:
@@ -311,9 +312,9 @@ class Field:
             is_one
             and self._is_number
             and isinstance(value, _WHOLE)
-            and value.__class__ is not _TIME
+            and value.__class__ is not _TIMEDELTA
         ):
-            low, high = self._limits or (value, value)
+            low, high = self._limits
             if not low <= value <= high:
                 raise self._outside(np.asarray(value), is_one=True)
             column[at] = value
@@ -322,8 +323,8 @@ class Field:
         dtype, shape, is_safe = self._known.get(is_one, (None, (), False))
         if value.__class__ is not np.ndarray or value.dtype is not dtype or value.shape != shape:
             array, is_safe = self._fitting(value, np.shape(column[at]), is_one)
-        if not is_safe:
-            self._check_limits(array, is_one)
+        if not is_safe and not self._is_allowed(array).all():
+            raise self._outside(array, is_one)
         if self.origin is not None:
             array = array - self.origin
             if self.dtype == np.int32:
@@ -343,16 +344,17 @@ class Field:
 
     def _fitting(self, value: object, shape: tuple[int, ...], is_one: bool) -> tuple[Array, bool]:
         """Returns a value as an array of a shape; and whether its dtype is within the limits."""
-        if self._is_mask:
-            value = entries_in_mask(self._mask, value, () if is_one else shape[:1])
+        is_mask = self._mask_space is not None
+        if is_mask:
+            value = flat_mask(self._mask_space, value, () if is_one else shape[:1])
         try:
             array = as_numbers(value)
         except ValueError as error:
-            raise self._other(str(error), is_one) from error
+            raise self._unlike_space(str(error), is_one) from error
         is_whole = array.dtype.kind != "f"
-        if not (is_whole or self.dtype.kind == "f" or self._is_mask):
-            how = f"; or return whole numbers as such, np.asarray(..., np.{self.dtype})"
-            raise self._other(described(value), is_one, how)
+        if not (is_whole or self.dtype.kind == "f" or is_mask):
+            hint = f"; or return whole numbers as such, np.asarray(..., np.{self.dtype})"
+            raise self._unlike_space(described(value), is_one, hint)
         is_safe = (is_whole and self._is_within(array.dtype)) or self.dtype.kind == "f"
         if array.shape == shape:
             if value is array:
@@ -362,39 +364,32 @@ class Field:
         if array.shape[:rows] != shape[:rows] or _squeezed(array.shape[rows:]) != _squeezed(
             shape[rows:]
         ):
-            raise self._other(described(value), is_one)
+            raise self._unlike_space(described(value), is_one)
         return array.reshape(shape), is_safe
 
     def _is_within(self, dtype: np.dtype[Any]) -> bool:
         """Decides whether all values of a dtype of whole numbers are within the limits."""
-        if self._limits is None:
-            return True
-        low, high = (0, 1) if dtype.kind == "b" else _range_of(dtype)
+        low, high = _range_of(dtype)
         return bool(np.max(self._limits[0]) <= low and high <= np.min(self._limits[1]))
 
-    def _check_limits(self, array: Array, is_one: bool) -> None:
-        low, high = self._limits or (0, 1)
-        is_right = (array >= low) & (array <= high)
-        if array.dtype.kind == "f":  # a mask
-            is_right &= (array == 0) | (array == 1)
-        if not is_right.all():
-            raise self._outside(array, is_one)
+    def _is_allowed(self, array: Array) -> Array:
+        """Returns which numbers are within the limits; of a mask of floats, which are 0 or 1."""
+        low, high = self._limits
+        is_allowed: Array = (array >= low) & (array <= high)
+        return is_allowed & ((array == 0) | (array == 1)) if array.dtype.kind == "f" else is_allowed
 
-    def _other(self, found: str, is_one: bool, how: str = "") -> EnvValueError:
-        """The error of a value of another dtype or shape; `how`: what else may help."""
+    def _unlike_space(self, value: str, is_one: bool, hint: str = "") -> EnvValueError:
+        """The error of a value, in words, of another dtype or shape; `hint`: what else may help."""
         row = "" if is_one else " of each environment"
         return EnvValueError(
-            f"{self.name}: {found}, the space says {self.dtype} {[*self.shape]}{row}: the "
-            f"environment, or a wrapper, must set its space to what it returns{how}"
+            f"{self.name}: {value}, the space says {self.dtype} {[*self.shape]}{row}: the "
+            f"environment, or a wrapper, must set its space to what it returns{hint}"
         )
 
     def _outside(self, array: Array, is_one: bool) -> EnvValueError:
         """The error of a value beyond the limits; names the first number."""
-        low, high = (np.broadcast_to(limit, array.shape) for limit in self._limits or (0, 1))
-        is_right = (array >= low) & (array <= high)
-        if array.dtype.kind == "f":
-            is_right &= (array == 0) | (array == 1)
-        first = tuple(np.argwhere(~is_right)[0].tolist())
+        low, high = (np.broadcast_to(limit, array.shape) for limit in self._limits)
+        first = tuple(np.argwhere(~self._is_allowed(array))[0].tolist())
         row, place = (None, first) if is_one else (first[0], first[1:])
         where = f"[{', '.join(map(str, place))}]" if place else ""
         return EnvValueError(
@@ -407,12 +402,13 @@ class Field:
 def beyond(name: str, least: Array, most: Array, bounds: tuple[Array, Array, Array]) -> str:
     """Returns which numbers are beyond the bounds of their space, for a message; "": none is.
 
+    Where bounds of components differ, the message names the component farthest beyond its own.
+
     Args:
         name: of the column.
-        least: of each component, [...] as the space.
-        most: of each component.
-        bounds: as of `Space.bounds`. Where they differ, the component that is farthest beyond its
-            own is named.
+        least: smallest number of each component, [...] as the space.
+        most: largest number of each component.
+        bounds: see `Space.bounds`.
     """
     low, high, slack = bounds
     with np.errstate(over="ignore", invalid="ignore"):  # of bounds near the largest float64
@@ -434,7 +430,7 @@ class Space:
 
     Attributes:
         leaves: the arrays.
-        mask: entries of the mask of legal actions; 0: there is none.
+        mask_size: entries of the mask of legal actions; 0: there is none.
         fields: the columns.
     """
 
@@ -442,17 +438,17 @@ class Space:
         self,
         root: str,
         space: Any,
-        mask: Any = None,
+        mask_space: Any = None,
         prefix: Path = (),
         *,
         as_is: bool = False,
         origin: Origin = _NO_ORIGIN,
     ) -> None:
-        found = list(leaves_of(root, space))
+        leaves = list(leaves_of(root, space))
         is_seen = root == "observation"
         stores = is_seen and not as_is
-        self.leaves = tuple(_as_stored(leaf) if stores else leaf for leaf, _ in found)
-        self.mask = 0 if mask is None else entries_of_mask(mask)
+        self.leaves = tuple(_as_stored(leaf) if stores else leaf for leaf, _ in leaves)
+        self.mask_size = 0 if mask_space is None else mask_size(mask_space)
         self.fields = [
             Field(
                 leaf.column(root), (*prefix, *path), stored,
@@ -460,15 +456,15 @@ class Space:
                 _limits_of(pick_space(space, path), leaf, is_seen),
                 origin=_origin_in(origin, stored, leaf.column(root)),
             )
-            for stored, (leaf, path) in zip(self.leaves, found, strict=True)
+            for stored, (leaf, path) in zip(self.leaves, leaves, strict=True)
         ]  # fmt: skip
-        if self.mask:
-            leaf = Leaf(ACTION_MASK, (self.mask,), "bool")
-            self.fields.append(Field(ACTION_MASK, (ACTION_MASK,), leaf, mask=mask))
+        if self.mask_size:
+            leaf = Leaf(ACTION_MASK, (self.mask_size,), "bool")
+            self.fields.append(Field(ACTION_MASK, (ACTION_MASK,), leaf, mask_space=mask_space))
         self._by_path = {field.path: field for field in self.fields}
         self._has_starts = any(field.start is not None for field in self.fields)
         self._space = space
-        self._only = self.fields[0] if len(found) == 1 and not self.fields[0].path else None
+        self._only = self.fields[0] if len(leaves) == 1 and not self.fields[0].path else None
         """The one column, where a value is one array."""
 
     @classmethod
@@ -483,19 +479,19 @@ class Space:
             origin: what is subtracted from values, by column; see ``env.origin``.
 
         Raises:
-            EnvError: they are no arrays; or the origin is of others.
+            EnvError: a part is no array of numbers; or the origin is of another column.
         """
         inner, mask = split_mask(space)
         is_inside = (
             isinstance(space, of_gymnasium.Dict) and space.spaces.get("observation") is inner
         )
         prefix = ("observation",) if is_inside else ()
-        made = cls("observation", inner, mask, prefix, as_is=as_is, origin=origin)
-        made._space = space
-        if unknown := origin.keys() - {field.name for field in made.fields}:
-            names = ", ".join(field.name for field in made.fields)
+        observations = cls("observation", inner, mask, prefix, as_is=as_is, origin=origin)
+        observations._space = space
+        if unknown := origin.keys() - {field.name for field in observations.fields}:
+            names = ", ".join(field.name for field in observations.fields)
             raise EnvError(f"env.origin has {', '.join(unknown)}, and its observations are {names}")
-        return made
+        return observations
 
     @classmethod
     def of_actions(cls, space: object) -> Space:
@@ -511,7 +507,7 @@ class Space:
         return {field.name: np.zeros((rows, *field.shape), field.dtype) for field in self.fields}
 
     def coarse(self) -> list[str]:
-        """Returns the columns of which networks may see, in float32, less than there was."""
+        """Returns the columns whose numbers may lose digits in float32, which networks see."""
         return [
             field.name
             for field in self.fields
@@ -535,8 +531,8 @@ class Space:
         return False
 
     def bounds(self) -> dict[str, tuple[Array, Array, Array]]:
-        """Returns the bounds of each bounded Box of numbers, by column, and what is near."""
-        found = {}
+        """Returns by column low, high and the rounding allowed beyond them, of bounded floats."""
+        bounds = {}
         for field in self.fields:
             if field.dtype.kind != "f":
                 continue
@@ -547,8 +543,8 @@ class Space:
             )
             if not (np.isinf(low).all() and np.isinf(high).all()):
                 slack = 1e-5 * np.maximum(1.0, np.nan_to_num(np.maximum(-low, high), posinf=0.0))
-                found[field.name] = low, high, slack
-        return found
+                bounds[field.name] = low, high, slack
+        return bounds
 
     # ---- into rows
 
@@ -664,7 +660,7 @@ class Results:
             EnvValueError: it is no number, or no truth; a reward that is none (NaN) is taken, and
                 the manager's business.
         """
-        if reward.__class__ is not float or not -_MOST <= reward <= _MOST:
+        if reward.__class__ is not float or not -_FLOAT32_MAX <= reward <= _FLOAT32_MAX:
             reward = number_of(reward)
         self.reward[row] = reward
         if terminated is False and truncated is False and not self._may_end[row]:
@@ -682,37 +678,37 @@ class Results:
 
 _BOOL = np.dtype(bool)
 _FLOAT32, _FLOAT64 = np.dtype(np.float32), np.dtype(np.float64)
-_MOST = float(np.finfo(np.float32).max)
+_FLOAT32_MAX = float(np.finfo(np.float32).max)
 _WHOLE = (int, np.integer)
-_TIME: Any = np.timedelta64
-"""Is one of numpy's whole numbers by its class, and no number."""
+_TIMEDELTA: Any = np.timedelta64
+"""A subclass of numpy's integers that is no number."""
 _NUMBERS = (float, int, np.floating, np.integer)
 
 
 def number_of(value: object, name: str = "reward") -> float:
-    """Returns what means one number as one: a number, an array or tensor of one element, [1.0].
+    """Converts one number, also as an array, tensor or list of one element, to a float.
 
     Beyond float32 it is infinite.
 
     Raises:
-        EnvValueError: it is none.
+        EnvValueError: it is not one number.
     """
-    if not isinstance(value, _NUMBERS) or value.__class__ is _TIME:
+    if not isinstance(value, _NUMBERS) or value.__class__ is _TIMEDELTA:
         value = _one(value, name, "one number")
     elif isinstance(value, np.floating):
         value = float(value)
-    if -_MOST <= value <= _MOST:
+    if -_FLOAT32_MAX <= value <= _FLOAT32_MAX:
         return float(value)
-    if value > _MOST:
+    if value > _FLOAT32_MAX:
         return math.inf
-    return -math.inf if value < -_MOST else math.nan
+    return -math.inf if value < -_FLOAT32_MAX else math.nan
 
 
 def truth_of(value: object, name: str) -> bool:
-    """Returns what means one truth as one: see `number_of`; of numbers, 0 and 1.
+    """Converts one truth value, True, False, 0 or 1, to a bool; forms as of `number_of`.
 
     Raises:
-        EnvValueError: it is none.
+        EnvValueError: it is something else.
     """
     if isinstance(value, (bool, np.bool_)):
         return bool(value)
@@ -733,7 +729,7 @@ def _one(value: object, name: str, wanted: str) -> float:
 
 
 def rewards_of_all(value: object, rows: int) -> Array:
-    """Returns what means a number of each environment as these: a copy, float32 [rows].
+    """Copies the rewards of all environments, in any form of numbers, to float32 [rows].
 
     Beyond float32 they are infinite.
 
@@ -742,14 +738,16 @@ def rewards_of_all(value: object, rows: int) -> Array:
     """
     numbers = _of_each("reward", value, rows)
     # of small ones the sum of squares is small; that is quicker than to ask for no warning
-    if numbers.dtype is _FLOAT32 or (numbers.dtype is _FLOAT64 and numbers.dot(numbers) < _MOST):
+    if numbers.dtype is _FLOAT32 or (
+        numbers.dtype is _FLOAT64 and numbers.dot(numbers) < _FLOAT32_MAX
+    ):
         return numbers.astype(_FLOAT32)
     with np.errstate(over="ignore"):  # infinite in float32: the manager names it
         return numbers.astype(_FLOAT32)
 
 
 def truths_of_all(value: object, rows: int, name: str) -> Array:
-    """Returns what means a truth of each environment as these: bool [rows], perhaps its own array.
+    """Converts truth values, one for each environment, to bool [rows]; may return `value` itself.
 
     Raises:
         EnvValueError: it is something else; see `truth_of`.
@@ -873,23 +871,23 @@ def _parts(result: Any) -> str:
 
 
 def numbers_in(info: object) -> dict[str, float]:
-    """Returns the numbers of an info, those of nested ones by '/'-joined names; none of no dict."""
-    found: dict[str, float] = {}
+    """Returns the numbers of an info, those of nested ones by '/'-joined names; {} if no dict."""
+    numbers: dict[str, float] = {}
     if info.__class__ is not dict and not isinstance(info, Mapping):
-        return found
+        return numbers
     for name, value in info.items():
         if isinstance(value, Mapping):
-            found.update({f"{name}/{below}": number for below, number in numbers_in(value).items()})
-        elif (number := _number(value)) is not None:
-            found[str(name)] = number
-    return found
+            numbers |= {f"{name}/{below}": number for below, number in numbers_in(value).items()}
+        elif (number := _number_or_none(value)) is not None:
+            numbers[str(name)] = number
+    return numbers
 
 
 def number_in(info: object, name: str) -> float:
     """Returns a number of an info by its name, see `numbers_in`; NaN where there is none."""
     if isinstance(info, Mapping):
         if name in info:
-            number = _number(info[name])
+            number = _number_or_none(info[name])
             return math.nan if number is None else number
         first, slash, below = name.partition("/")
         if slash and first in info:
@@ -897,7 +895,7 @@ def number_in(info: object, name: str) -> float:
     return math.nan
 
 
-def _number(value: Any) -> float | None:
+def _number_or_none(value: Any) -> float | None:
     if value.__class__ is float:
         return float(value)
     if not isinstance(value, int | float):  # numpy's, or a tensor
@@ -950,7 +948,10 @@ def _limits_of(space: Any, leaf: Leaf, is_seen: bool) -> tuple[Any, Any] | None:
     return low, high
 
 
-def _range_of(dtype: np.dtype[Any]) -> tuple[int, int]:
+def _range_of(dtype: np.dtype[Any]) -> tuple[float, float]:
+    """Returns the smallest and the largest number of a dtype; floats have no limits."""
+    if dtype.kind not in "iu":
+        return (0, 1) if dtype.kind == "b" else (-math.inf, math.inf)
     limits = np.iinfo(dtype)
     return int(limits.min), int(limits.max)
 

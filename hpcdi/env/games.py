@@ -258,10 +258,10 @@ class Pincer(_AtOnce):
     and must move left or right. It is caught when a hunter comes into its cell or changes places
     with it. Every step costs each hunter 1 and pays the prey 1. A single hunter never catches a
     prey that runs away, so the two must part and come from both sides: at best for both teams it is
-    caught after half of the ring, rounded down, from wherever they start (`chase` computes it; the
-    best moves need not be drawn). The mean return of the three is a third of the hunters' steps,
-    below 0, and above its `optimum` where the prey is weak: `gap` tells whether both teams are as
-    good as they can be.
+    caught after half of the ring, rounded down, from wherever they start, where `size` is odd (else
+    also a step sooner; `chase` computes it; the best moves need not be drawn). The mean return of
+    the three is a third of the hunters' steps, below 0, and above its `optimum` where the prey is
+    weak: `gap` tells whether both teams are as good as they can be.
 
     Args:
         size: cells of the ring, at least 3.
@@ -282,7 +282,7 @@ class Pincer(_AtOnce):
     @property
     def optimum(self) -> float:
         """Mean return of the three players where both teams play their best."""
-        return -(self._size // 2) / 3
+        return -self.chase() / 3
 
     def place(self, distances: tuple[int, int]) -> list[Any]:
         """Begin where the prey is so far to the right of each hunter; returns what each sees."""

@@ -212,17 +212,17 @@ class LocalWorker:
         self._env: Any = None
         self._rows: list[int] = []  # of its players
         self._arrays: Any = None
-        # of each of its players: into both sets of observations, and into the last ones
-        self._shows: Sequence[Sequence[Put]] = ()
-        self._keeps: Sequence[Put] = ()
+        # of each of its players: writes an observation to one of both sets, and to the final ones
+        self._put_shown: Sequence[Sequence[Put]] = ()
+        self._put_final: Sequence[Put] = ()
         self._actions: Sequence[Callable[[], Any]] = ()
         self._infos: Columns = {}
         self._result: Any = None
         self._failure: EnvFailure | None = None
-        self._scheduled: Scheduled = {}  # for episodes that begin
-        self._played_with: Scheduled = {}  # in the running one
-        self._figures: dict[str, float] = {}  # that stand for these values
-        self._arguments: Mapping[str, Any] = {}  # of the schedule, that it was made with
+        self._scheduled: Scheduled = {}  # values for episodes that begin
+        self._played_with: Scheduled = {}  # values in the running episode
+        self._figures: dict[str, float] = {}  # numbers that stand for these values in infos
+        self._arguments: Mapping[str, Any] = {}  # of the schedule, with which it was made
         self._steps = 0
 
     def do(self, command: Command) -> Any:
@@ -246,18 +246,19 @@ class LocalWorker:
             scheduled: see `schedule`.
         """
         self._scheduled, self._played_with = scheduled or {}, {}
-        return self._made(seed)
+        return self._make_anew(seed)
 
-    def _made(self, seed: int | None) -> EnvFacts:
+    def _make_anew(self, seed: int | None) -> EnvFacts:
+        """Create the environment with the schedule's arguments, in place of the one there was."""
         self.shut()
         self._seed(seed)
         arguments = self._arguments = arguments_in(self._scheduled)
         with self._signals:
-            made = self._make_env(kwargs=arguments) if arguments else self._make_env()
+            raw = self._make_env(kwargs=arguments) if arguments else self._make_env()
         for name in ("reset", "step"):
-            if not callable(getattr(made, name, None)):
-                raise EnvError(f"{made!r} is no environment: it has no {name}()")
-        env = self._env = as_battle(made) if self._is_battle else as_gymnasium(made)
+            if not callable(getattr(raw, name, None)):
+                raise EnvError(f"{raw!r} is no environment: it has no {name}()")
+        env = self._env = as_battle(raw) if self._is_battle else as_gymnasium(raw)
         if self._is_battle:
             return EnvFacts(*self._spaces(), int(env.agents), teams_of(env))
         return EnvFacts(*self._spaces())
@@ -270,7 +271,7 @@ class LocalWorker:
             seed: None: the environment's generator goes on.
             options: for its reset.
         """
-        self._keep_schedule()
+        self._apply_schedule()
         self._seed(seed)
         with self._signals:
             if self._is_battle:
@@ -278,14 +279,14 @@ class LocalWorker:
                 _check_turns(first)
             else:
                 first = [parts_of_reset(self._env.reset(seed=seed, options=options))[0]]
-        self._show(slot, first)
+        self._write_observations(slot, first)
 
     def schedule(self, values: Scheduled) -> None:
         """Play episodes that begin from now on with these values."""
         self._scheduled = values
 
-    def _keep_schedule(self) -> None:
-        """Before an episode begins: give the environment the values of the schedule.
+    def _apply_schedule(self) -> None:
+        """Give the environment the values of the schedule, before an episode begins.
 
         Raises:
             EnvValueError: with another argument it has other spaces, or it has no such attribute.
@@ -295,7 +296,7 @@ class LocalWorker:
         self._played_with, self._figures = self._scheduled, figures_of(self._scheduled)
         if arguments_in(self._scheduled) != self._arguments:
             spaces = self._spaces()
-            self._made(None)
+            self._make_anew(None)
             if self._spaces() != spaces:
                 raise EnvValueError(
                     f"env.schedule: with {self._arguments} it has other spaces, {self._spaces()}, "
@@ -310,7 +311,7 @@ class LocalWorker:
             getattr(env, "observation_space", None), getattr(env, "action_space", None)
         )  # fmt: skip
 
-    def _numbers(self, info: object) -> dict[str, float]:
+    def _numbers_at_end(self, info: object) -> dict[str, float]:
         """The numbers of an info at an episode's end, and those of the schedule."""
         numbers = numbers_in(info)
         return {**self._figures, **numbers} if self._figures else numbers
@@ -343,16 +344,16 @@ class LocalWorker:
         for name, column in self._infos.items():
             column[row] = number_in(info, name)
         if is_over:
-            self._keeps[0](observation)
+            self._put_final[0](observation)
             results.acts[row] = goes_on
-            numbers = self._numbers(info)
+            numbers = self._numbers_at_end(info)
             if goes_on:
                 self._on_reset()
-                self._keep_schedule()
+                self._apply_schedule()
                 self._seed(next_seed)
                 with self._signals:
                     observation, _ = parts_of_reset(self._env.reset(seed=next_seed))
-        self._shows[slot][0](observation)
+        self._put_shown[slot][0](observation)
         if is_over:
             return [numbers], info if keeps_info else None
         return ([], info) if keeps_info else None
@@ -368,7 +369,7 @@ class LocalWorker:
         ]
         observations, rewards, over, infos = env.step(actions)
         is_over = truth_of(over, "the end of a game")
-        numbers = [self._numbers(info) for info in infos] if is_over else []
+        numbers = [self._numbers_at_end(info) for info in infos] if is_over else []
         for seat, (reward, info) in enumerate(zip(rewards, infos, strict=True)):
             is_cut = is_over and truth_of(info.get("truncated", False), "truncated")
             has_ended = truth_of(info.get("terminated", False), "terminated") if is_cut else is_over
@@ -377,32 +378,32 @@ class LocalWorker:
             for name, column in self._infos.items():
                 column[self._rows[seat]] = number_in(info, name)
         if is_over:
-            for seat, own in enumerate(observations):
-                if own is not None:
+            for seat, observation in enumerate(observations):
+                if observation is not None:
                     with _of_player(seat):
-                        self._keeps[seat](own)
+                        self._put_final[seat](observation)
             observations = [None] * len(self._rows)
             if goes_on:
                 self._on_reset()
-                self._keep_schedule()
+                self._apply_schedule()
                 self._seed(next_seed)
                 with self._signals:
                     observations = self._env.reset(seed=next_seed)
         if goes_on or not is_over:
             _check_turns(observations)
-        self._show(slot, observations)
+        self._write_observations(slot, observations)
         if not (is_over or keeps_info):
             return None
         return numbers, infos if keeps_info else None
 
-    def _show(self, slot: int, observations: Sequence[Any]) -> None:
+    def _write_observations(self, slot: int, observations: Sequence[Any]) -> None:
         """Write what players see whose turn it is; others keep what they saw last."""
         slots, acts = self._arrays.slots, self._arrays.results.acts
-        for seat, (row, own) in enumerate(zip(self._rows, observations, strict=True)):
-            acts[row] = is_shown = own is not None or not self._is_battle
+        for seat, (row, observation) in enumerate(zip(self._rows, observations, strict=True)):
+            acts[row] = is_shown = observation is not None or not self._is_battle
             if is_shown:
                 with _of_player(seat if self._is_battle else None):
-                    self._shows[slot][seat](own)
+                    self._put_shown[slot][seat](observation)
             else:
                 for name, column in slots[slot].items():
                     column[row] = slots[1 - slot][name][row]
@@ -441,8 +442,8 @@ class LocalWorker:
         self._rows = [seat * layout.env_num + env for seat in range(layout.seats)]
         observation, action = self._spaces()
         seen = Space.of_observations(observation, origin=layout.origin)
-        self._shows = [[seen.into(slot, row) for row in self._rows] for slot in arrays.slots]
-        self._keeps = [seen.into(arrays.final, row) for row in self._rows]
+        self._put_shown = [[seen.into(slot, row) for row in self._rows] for slot in arrays.slots]
+        self._put_final = [seen.into(arrays.final, row) for row in self._rows]
         acts = Space.of_actions(action)
         self._actions = [acts.out_of(arrays.action, row) for row in self._rows]
 
@@ -457,13 +458,13 @@ class LocalWorker:
     def close(self, _patience_s: float) -> None:
         """Close the environment."""
         self.shut()
-        self._arrays, self._shows, self._keeps, self._actions = None, (), (), ()
+        self._arrays, self._put_shown, self._put_final, self._actions = None, (), (), ()
         self._infos = {}
 
 
 def _check_turns(observations: Sequence[Any]) -> None:
     """Refuses a game that goes on, and waits for nobody."""
-    if all(own is None for own in observations):
+    if all(observation is None for observation in observations):
         raise EnvValueError(
             "no player has an observation, and the game goes on: return one for each who acts next"
         )
@@ -491,7 +492,7 @@ def close_or_warn(env: object) -> None:
 
 
 def call_method(env: object, name: str, args: tuple[Any, ...]) -> tuple[bool, Any]:
-    """Call a method of an environment, looking through wrappers; it may change arrays it is given.
+    """Call a method of an environment, looking through wrappers, with copies of arrays.
 
     Returns:
         Whether the environment has the method, and what that returned.
@@ -500,8 +501,9 @@ def call_method(env: object, name: str, args: tuple[Any, ...]) -> tuple[bool, An
     if method is None:
         return False, None
     try:
-        said = method(*(each.copy() if isinstance(each, np.ndarray) else each for each in args))
-        return True, rewarded(env, said) if name == "compute_reward" else said
+        copies = [each.copy() if isinstance(each, np.ndarray) else each for each in args]
+        result = method(*copies)
+        return True, rewarded(env, result) if name == "compute_reward" else result
     except NotImplementedError:  # gymnasium.Env names methods that an environment has not
         return False, None
 
@@ -547,12 +549,12 @@ class SingleEnvs:
         self.infos: dict[int, Any] = {}
         self._is_shared = is_shared
         self._arrays: Any = None
-        self._sets: Sequence[Columns] = ()  # of observations, by turns what is acted on next
-        self._landing: Columns | None = None  # where workers write that nobody waits for
-        self._slot = 0  # number of the set that is acted on next
-        self._under_way: dict[int, None] = {}  # whose step is
+        self._sets: Sequence[Columns] = ()  # of observations; the policy acts on them by turns
+        self._landing: Columns | None = None  # where workers write, with `wait_num`
+        self._slot = 0  # number of the set that the policy acts on next
+        self._under_way: dict[int, None] = {}  # environments in a step; a set in order
         self._scheduled: Scheduled = {}
-        self._untold: set[int] = set()  # environments that do not know it yet
+        self._without_schedule: set[int] = set()  # environments that it was not sent to yet
 
     @property
     def is_taken(self) -> bool:
@@ -565,22 +567,22 @@ class SingleEnvs:
 
     def schedule(self, values: Scheduled) -> None:
         """See `Backend.schedule`; environments in a step are told after it."""
-        self._scheduled, self._untold = dict(values), set(range(self.env_num))
-        self._tell()
+        self._scheduled, self._without_schedule = dict(values), set(range(self.env_num))
+        self._send_schedule()
 
-    def _tell(self) -> None:
-        """Tell the schedule to environments that exist, and do nothing else."""
-        told = [env for env in self._untold if env not in self._under_way]
+    def _send_schedule(self) -> None:
+        """Send the schedule to environments that are in no step; new ones are made with it."""
+        idle = [env for env in self._without_schedule if env not in self._under_way]
         if self.facts is not None:
-            self._perform(dict.fromkeys(told, ("schedule", self._scheduled)))
-        self._untold.difference_update(told)
+            self._perform(dict.fromkeys(idle, ("schedule", self._scheduled)))
+        self._without_schedule.difference_update(idle)
 
     def start(self, starts: Mapping[int, EpisodeStart]) -> dict[int, EnvFailure]:
         """Create environments that do not exist, and reset all of `starts`."""
         for env in [env for env in starts if env in self._under_way]:
             self._finish(env)
-        if self._untold:
-            self._tell()
+        if self._without_schedule:
+            self._send_schedule()
         made, failed = self._perform(
             {e: ("make", s.seed, self._scheduled) for e, s in starts.items() if not s.exists}
         )
@@ -608,25 +610,25 @@ class SingleEnvs:
         arrays, seats = self._arrays, len(began) // self.env_num
         all_begin = all_of(began)
         for name, column in action.items():  # other rows may not have read theirs yet
-            mine = ... if all_begin else began
-            given = arrays.action[name]
-            given[mine] = as_dtype(column[mine], given.dtype)
-        if self._untold:
-            self._tell()
+            rows = ... if all_begin else began
+            shared = arrays.action[name]
+            shared[rows] = as_dtype(column[rows], shared.dtype)
+        if self._without_schedule:
+            self._send_schedule()
         into = 1 - self._slot if self._landing is None else 0
         verb, workers, under_way = "step" if seats == 1 else "play", self.workers, self._under_way
         for env in range(self.env_num) if all_begin else _envs_of(began, self.env_num):
             workers[env].ask((verb, into, seeds[env], goes_on[env], self.keeps_infos))
             under_way[env] = None
         answered = self._answered()
-        ends, failed = self._take(answered)
-        is_of_all = len(answered) == self.env_num and not failed
-        over = self._all if is_of_all else self._rows_of(e for e in answered if e not in failed)
-        self._show(over, is_of_all=is_of_all)
+        ends, failed = self._take_replies(answered)
+        all_stepped = len(answered) == self.env_num and not failed
+        over = self._all if all_stepped else self._rows_of(e for e in answered if e not in failed)
+        self._switch_sets(over, all_stepped=all_stepped)
         results, reward = arrays.results, arrays.results.reward.copy()
-        if not is_of_all:
+        if not all_stepped:
             reward[~over] = 0.0
-        if not (all_begin and is_of_all):
+        if not (all_begin and all_stepped):
             self.acts = np.where(over, results.acts, self.acts & ~began)
         elif ends or seats > 1:
             self.acts = results.acts.copy()
@@ -643,7 +645,7 @@ class SingleEnvs:
             successor, reward, terminated, truncated, ended, over, ends, failed, infos
         )
 
-    def _take(
+    def _take_replies(
         self, answered: Iterable[int]
     ) -> tuple[dict[int, Sequence[Mapping[str, float]]], dict[int, EnvFailure]]:
         """Returns the numbers of infos where episodes ended, and the failures; keeps the infos."""
@@ -662,11 +664,16 @@ class SingleEnvs:
                 self.infos[env] = reply[1]
         return ends, failed
 
-    def _show(self, over: Array, *, is_of_all: bool = False) -> None:
-        """Have the other set of observations acted on next, in which some rows are new, or all."""
+    def _switch_sets(self, over: Array, *, all_stepped: bool = False) -> None:
+        """Have the policy act on the other set of observations next.
+
+        Args:
+            over: rows that are new in it, bool [rows]; others are copied from the set before.
+            all_stepped: whether these are all rows.
+        """
         before, self._slot = self.observation, 1 - self._slot
         self.observation = self._sets[self._slot]
-        if self._landing is None and is_of_all:
+        if self._landing is None and all_stepped:
             return
         for name, column in self.observation.items():
             column[~over] = before[name][~over]
@@ -681,10 +688,13 @@ class SingleEnvs:
 
     def turn_over(self) -> None:
         """See `Backend.turn_over`."""
-        self._show(np.zeros(len(self.acts), dtype=bool))
+        self._switch_sets(np.zeros(len(self.acts), dtype=bool))
 
     def _answered(self) -> list[int]:
-        """Wait until enough of the steps under way are over; returns whose. All: `_take` waits."""
+        """Wait for `wait_num` of the steps under way; returns whose are over.
+
+        Without it all are returned at once: `_take_replies` waits for them.
+        """
         if self.wait_num is None:
             return list(self._under_way)
         workers: dict[int, Any] = {env: self.workers[env] for env in self._under_way}
@@ -693,10 +703,10 @@ class SingleEnvs:
             answered = [env for env, worker in workers.items() if worker.has_answer()]
             if len(answered) >= wanted:
                 return answered
-            others = [worker for env, worker in workers.items() if env not in answered]
-            left_s = min(worker.left_s for worker in others)
+            silent = [worker for env, worker in workers.items() if env not in answered]
+            left_s = min(worker.left_s for worker in silent)
             wait(
-                [worker.connection for worker in others],
+                [worker.connection for worker in silent],
                 timeout=None if left_s == math.inf else left_s,
             )
 

@@ -256,7 +256,8 @@ class EnvManager(Closing):
         self.seeds = SeedStreams(seed, self.env_num)
         self._quota: int | Sequence[int] | None = episode_num
         self._all_go_on = (self._settings.auto_reset,) * self.env_num
-        self._seeds = np.full((self.env_num, 2), (NO_SEED, 0), np.int64)
+        # of each environment the last seed, and resets since then without one; as rows of `step`
+        self._episode_seeds = np.full((self.env_num, 2), (NO_SEED, 0), np.int64)
         self._row_seeds: Array | None = None  # None: environments have no seeds of their own
         self._retired = np.zeros(self.env_num, dtype=bool)
         self._record = self._new_record()
@@ -269,7 +270,7 @@ class EnvManager(Closing):
         self._scheduled: Scheduled = {}
         self._no_end_from: int | None = _NO_END_FROM
         self._coarse: list[str] = []  # columns that lose digits, if their numbers are large
-        self._bounds: dict[str, tuple[Array, Array, Array]] | None = None  # that were never left
+        self._bounds: dict[str, tuple[Array, Array, Array]] | None = None  # not warned of yet
 
     # ---- state
 
@@ -383,7 +384,7 @@ class EnvManager(Closing):
         """
         if self._is_running:
             raise EnvError("the environments are running; close() them before launch()")
-        params = self._checked(reset_param)
+        params = self._params_of(reset_param)
         if self._backend.fails_as_one and any(params.values()):
             raise EnvError(
                 "reset_param is not supported by gymnasium's vector environments; "
@@ -408,7 +409,7 @@ class EnvManager(Closing):
             quota: episodes of each from now on, one number or one for each; None: as they are.
         """
         self._check_running()
-        params = self._checked(reset_param)
+        params = self._params_of(reset_param)
         if reset_param is None:
             starts = self._starts_of_all({}, exists=True)
         else:
@@ -490,7 +491,7 @@ class EnvManager(Closing):
         if failures:
             failed = self._failed_rows(failures)
             step = step._replace(over=step.over & ~failed, ended=step.ended & ~failed)
-        step = _with_choice(step) if ACTION_MASK in step.successor else step
+        step = _with_legal_actions(step) if ACTION_MASK in step.successor else step
         cut = self._too_long(step) if failed is None else []
         if cut:
             step = self._cut(step, cut)
@@ -512,17 +513,19 @@ class EnvManager(Closing):
 
     def _note_seeds(self, starts: Mapping[int, EpisodeStart], *, is_later: bool = False) -> None:
         """Note by which seeds episodes have begun; see `Step.seeds`, `Backend.seed_taken`."""
-        self._seeds = self._seeds.copy()  # steps have the other
+        self._episode_seeds = self._episode_seeds.copy()  # earlier steps keep their array
         for env, start in starts.items():
             seed = self._backend.seed_taken(env, start.seed, is_later=is_later)
-            if seed is None and start.exists and self._seeds[env, 0] != NO_SEED:
-                self._seeds[env, 1] += 1
+            if seed is None and start.exists and self._episode_seeds[env, 0] != NO_SEED:
+                self._episode_seeds[env, 1] += 1
             else:
-                self._seeds[env] = NO_SEED if seed is None else seed, 0
+                self._episode_seeds[env] = NO_SEED if seed is None else seed, 0
         facts = self._backend.facts
         players = 1 if facts is None else facts.players
-        self._row_seeds = np.tile(self._seeds, (players, 1)) if players > 1 else self._seeds
-        if not is_later and (self._seeds[:, 0] == NO_SEED).all():
+        self._row_seeds = (
+            np.tile(self._episode_seeds, (players, 1)) if players > 1 else self._episode_seeds
+        )
+        if not is_later and (self._episode_seeds[:, 0] == NO_SEED).all():
             self._row_seeds = None
 
     def _too_long(self, step: BackendStep) -> list[int]:
@@ -685,22 +688,22 @@ class EnvManager(Closing):
         if len(failed) == len(starts):
             return failed
         begun = self._rows_of(env for env in starts if env not in failed) & self._backend.acts
-        wrong = self._without_choice(begun)
+        wrong = self._without_legal_action(begun)
         if not _are_finite(self._backend.observation):
             for row in np.flatnonzero(_rows_not_finite(self._backend.observation) & begun).tolist():
                 failure = self._not_finite("a first observation", self._backend.observation, row)
                 wrong[row % self.env_num] = failure
-        self._warn_of_bounds(begun)
+        self._warn_of_numbers(begun)
         if wrong and self._backend.fails_as_one:
             wrong = {0: next(iter(wrong.values()))}
         return failed | wrong
 
     def _failures(self, step: BackendStep) -> Mapping[int, EnvFailure]:
-        """Returns the environments that failed in a step, or of which it is to be refused."""
+        """Returns the environments that failed in a step, or whose step is invalid."""
         after, seen = self._backend.observation, step.successor
         self._steps += 1
         if self._steps % _LOOK_EVERY == 1:
-            self._warn_of_bounds(step.over)
+            self._warn_of_numbers(step.over)
         is_finite = (
             math.isfinite(step.reward.dot(step.reward))
             and _are_finite(seen)
@@ -708,11 +711,11 @@ class EnvManager(Closing):
         )
         if is_finite and ACTION_MASK not in after:
             return step.failed
-        return {**self._refused(step, is_finite=is_finite), **step.failed}
+        return {**self._invalid_steps(step, is_finite=is_finite), **step.failed}
 
-    def _refused(self, step: BackendStep, *, is_finite: bool) -> dict[int, EnvFailure]:
-        """Returns the environments whose step is none: no numbers, or no legal action after it."""
-        backend, failed = self._backend, self._without_choice(self._backend.acts)
+    def _invalid_steps(self, step: BackendStep, *, is_finite: bool) -> dict[int, EnvFailure]:
+        """Returns the environments whose step is invalid: not finite, or no legal action next."""
+        backend, failed = self._backend, self._without_legal_action(self._backend.acts)
         if not is_finite:
             begun = backend.acts & (step.ended | ~step.over)
             for what, columns, rows in (
@@ -728,14 +731,20 @@ class EnvManager(Closing):
         return failed
 
     def _not_finite(self, what: str, columns: Columns, row: int, step: int = 0) -> EnvFailure:
-        """The failure of a row that is not finite.
+        """Returns the failure of a row that is not finite.
+
+        Args:
+            what: of `columns`, for the message: "an observation", "a reward".
+            columns: with the row.
+            row: number of it.
+            step: of its episode; 0: it began with this.
 
         Raises:
             EnvValueError: it is an infinite reward: NaN comes by accident, and this is meant.
         """
         name, value = _first_not_finite(columns, row)
-        found = "NaN" if math.isnan(value) else "infinite, or beyond float32"
-        kind = f"{what if not name else f'{what} ({name})'} that is {found}"
+        number = "NaN" if math.isnan(value) else "infinite, or beyond float32"
+        kind = f"{what}{f' ({name})' if name else ''} that is {number}"
         place = f" in step {step} of its episode" if step else ""
         message = f"{self._name(row)} returned {kind}{place}"
         if math.isnan(value):
@@ -747,23 +756,24 @@ class EnvManager(Closing):
     def _name(self, row: int) -> str:
         """What a row is: its environment, and in a battle its player."""
         name = f"environment {row % self.env_num}"
-        return (
-            name
-            if len(self._backend.acts) == self.env_num
-            else (f"player {row // self.env_num} of {name}")
-        )
+        is_alone = len(self._backend.acts) == self.env_num
+        return name if is_alone else f"player {row // self.env_num} of {name}"
 
-    def _warn_of_bounds(self, rows: Array) -> None:
-        """Warn once of numbers, in some rows (bool), that are beyond a Box's bounds, or coarse."""
+    def _warn_of_numbers(self, rows: Array) -> None:
+        """Warn of numbers, in some rows (bool), once for each column: coarse, or beyond bounds."""
         if self._bounds is None and self._backend.facts is not None:
             facts, origin = self._backend.facts, self._backend.origin
             space = Space.of_observations(facts.observation_space, origin=origin)
             self._bounds, self._coarse = space.bounds(), space.coarse()
+        self._warn_of_coarse(rows)
+        self._warn_of_bounds(rows)
+
+    def _warn_of_coarse(self, rows: Array) -> None:
         for name in self._coarse:
             column = self._backend.observation[name]
             most = float(np.abs(column[rows].astype(np.float64)).max(initial=0.0))
             if most >= coarse_from(column.dtype) and math.isfinite(most):
-                self._coarse = [other for other in self._coarse if other != name]
+                self._coarse.remove(name)
                 is_float = column.dtype.kind == "f"
                 LOGGER.warning(
                     "%s is %g, %s, and %s float32, in steps of %.2g: if smaller "
@@ -774,13 +784,18 @@ class EnvManager(Closing):
                     "have it as int64, and " if column.dtype.kind == "u" else "",
                     extra={"once": f"{name} is stored in coarse steps"},
                 )  # fmt: skip
-                break
-        for name, (low, high, slack) in (self._bounds or {}).items():
+                return
+
+    def _warn_of_bounds(self, rows: Array) -> None:
+        unwarned = self._bounds or {}
+        for name, (low, high, slack) in unwarned.items():
             column = self._backend.observation[name]
             with np.errstate(over="ignore"):  # of bounds near the largest float64
                 is_out = (column < low - slack) | (column > high + slack)
-            for row in np.flatnonzero(is_out.reshape(len(column), -1).any(axis=1) & rows)[:1]:
-                del (self._bounds or {})[name]
+            outside = np.flatnonzero(is_out.reshape(len(column), -1).any(axis=1) & rows)
+            if outside.size:
+                del unwarned[name]
+                row = int(outside[0])
                 LOGGER.warning(
                     "%s: %s; numbers are taken as they are: set the space to what the environment "
                     "returns",
@@ -790,8 +805,8 @@ class EnvManager(Closing):
                 )
                 return
 
-    def _without_choice(self, rows: Array) -> dict[int, EnvFailure]:
-        """Environments of rows (bool) whose mask leaves a part of an action no value."""
+    def _without_legal_action(self, rows: Array) -> dict[int, EnvFailure]:
+        """Returns environments of rows (bool) whose mask leaves a part of an action no value."""
         mask = self._backend.observation.get(ACTION_MASK)
         if mask is None or self._backend.facts is None:
             return {}
@@ -829,19 +844,24 @@ class EnvManager(Closing):
     def _retries(
         self, env: int, start: EpisodeStart, failure: EnvFailure
     ) -> dict[int, EpisodeStart]:
-        """Returns how to begin after a failure, in a re-created environment by its next seed.
+        """Returns how to begin after a failure: a re-created environment by its next seed.
 
-        By that it begins anyway where seeds of later episodes are said.
+        So does one that is only reset, where all its episodes begin by seeds.
         """
         if self._backend.fails_as_one:
             return self._starts_of_all({}, exists=False)
         if start.exists and not failure.is_gone and self._settings.retry_type != "renew":
-            is_said = start.seed is None and self.seeds.following()[env] is not None
-            return {env: start._replace(seed=self.seeds.one(env)) if is_said else start}
+            needs_seed = start.seed is None and self.seeds.following()[env] is not None
+            return {env: start._replace(seed=self.seeds.one(env)) if needs_seed else start}
         return {env: start._replace(exists=False, seed=self.seeds.one(env))}
 
     def _tolerates(self, env: int, failure: EnvFailure, activity: str) -> bool:
-        """Decides whether to retry a failed environment; if not, it is retired."""
+        """Counts a failure; returns whether to retry the environment. If not, retires it.
+
+        Raises:
+            EnvError: it failed too often, and may not be retired, or is the last one.
+            EnvValueError: it returned what no retry can put right.
+        """
         if failure.wrong_row is not None:
             raise EnvValueError(self._wrong_value(env, failure, activity)) from failure
         too_often = self._record.add(env, time.monotonic())
@@ -941,22 +961,19 @@ class EnvManager(Closing):
         if not self._is_running:
             raise EnvError("the environments are not running; launch() them first")
 
-    def _check_numbers(self, envs: Mapping[int, Any]) -> None:
-        unknown = envs.keys() - set(range(self.env_num))
-        if unknown:
-            raise EnvError(f"there are no environments {sorted(unknown)}, only {self.env_num}")
-
-    def _checked(self, reset_param: ResetParam | None) -> dict[int, dict[str, Any]]:
-        """Returns the parameters of the environments that a `reset_param` names; None: of all."""
+    def _params_of(self, reset_param: ResetParam | None) -> dict[int, dict[str, Any]]:
+        """Checks the parameters of a `reset_param`; returns those of each that it names, or all."""
         chosen = dict.fromkeys(range(self.env_num)) if reset_param is None else dict(reset_param)
         for env, param in chosen.items():
-            unknown = set(param or {}) - {"seed", "options"}
-            if unknown:
+            unknown_keys = set(param or {}) - {"seed", "options"}
+            if unknown_keys:
                 raise EnvError(
-                    f"reset_param of environment {env} has {sorted(unknown)}; it may have 'seed' "
-                    "and 'options'"
+                    f"reset_param of environment {env} has {sorted(unknown_keys)}; it may have "
+                    "'seed' and 'options'"
                 )
-        self._check_numbers(chosen)
+        unknown = chosen.keys() - set(range(self.env_num))
+        if unknown:
+            raise EnvError(f"there are no environments {sorted(unknown)}, only {self.env_num}")
         return {env: dict(param or {}) for env, param in chosen.items()}
 
     def _starts_of_all(
@@ -975,19 +992,19 @@ class EnvManager(Closing):
         return EpisodeStart(seed, param.get("options"), exists)
 
 
-def _with_choice(step: BackendStep) -> BackendStep:
+def _with_legal_actions(step: BackendStep) -> BackendStep:
     """Returns a step in which all is legal where an episode was cut and its last mask allows none.
 
     Nobody acts there any more, and what is bootstrapped is the best of all actions.
     """
     mask = step.successor[ACTION_MASK]
-    if not step.ends or not (of_nobody := step.truncated & ~mask.any(axis=1)).any():
+    if not step.ends or not (allow_all := step.truncated & ~mask.any(axis=1)).any():
         return step
-    return step._replace(successor={**step.successor, ACTION_MASK: mask | of_nobody[:, None]})
+    return step._replace(successor={**step.successor, ACTION_MASK: mask | allow_all[:, None]})
 
 
 def _are_finite(columns: Columns) -> bool:
-    """False if a number is NaN or infinite, or where that needs a closer look."""
+    """Returns False if a number is NaN or infinite, or so large that its square is infinite."""
     for column in columns.values():
         # a sum of squares finds any of them in half a microsecond
         if column.dtype.kind == "f":
@@ -1003,8 +1020,8 @@ def _are_finite(columns: Columns) -> bool:
 def _rows_not_finite(columns: Columns) -> Array:
     """Returns where a number is NaN or infinite, bool [rows]."""
     floats = [column for column in columns.values() if column.dtype.kind == "f"]
-    found = [~np.isfinite(column).reshape(len(column), -1).all(axis=1) for column in floats]
-    rows: Array = np.logical_or.reduce(found)
+    by_column = [~np.isfinite(column).reshape(len(column), -1).all(axis=1) for column in floats]
+    rows: Array = np.logical_or.reduce(by_column)
     return rows
 
 

@@ -169,6 +169,7 @@ class BattleEnv(abc.ABC):
         names: of the players.
         teams: numbers of each team's players; None: each plays for itself.
         observation_space, action_space: of each player, in a list.
+        last_seen: what each player saw last in this episode, by name; one that leaves, at its end.
     """
 
     def __init__(self, env: Any) -> None:
@@ -178,28 +179,33 @@ class BattleEnv(abc.ABC):
         self.teams: tuple[tuple[int, ...], ...] | None = None
         self.observation_space = [env.observation_space(name) for name in self.names]
         self.action_space = [env.action_space(name) for name in self.names]
-        self._masks_in_infos = False
+        self._entries: dict[str, int] = {}  # of the masks that infos have, by player
         self._add_masks()
         deals = getattr(getattr(env, "unwrapped", env), "deals", None)
         if deals is not None:  # see `hpcdi.env.best_response`
             self.deals = int(deals)
         self._returns = np.zeros(self.agents)
-        self._last: dict[str, Any] = {}  # observation of each player when it last had one
+        self.last_seen: dict[str, Any] = {}
         # of each player: one that has dropped out is not reported any more
         self._ends: dict[str, dict[str, bool]] = {}
 
     def _add_masks(self) -> None:
         """Say in the spaces that infos have masks of legal actions, which a reset tells."""
         masks = [split_mask(space)[1] for space in self.observation_space]
-        counts = [sum(leaf.counts) for leaf, _ in leaves_of("action", self.action_space[0])]
-        if any(mask is not None for mask in masks) or not all(counts):
+        counts = [
+            [sum(leaf.counts) for leaf, _ in leaves_of("action", space)]
+            for space in self.action_space
+        ]
+        if any(mask is not None for mask in masks) or not any(map(all, counts)):
             return
         if any(ACTION_MASK in (info or {}) for info in self._first_infos().values()):
-            self._masks_in_infos = True
-            self.observation_space = [
-                spaces.Dict({"observation": space, ACTION_MASK: spaces.MultiBinary(sum(counts))})
-                for space in self.observation_space
-            ]
+            for number, entries in enumerate(counts):
+                if all(entries):  # else its actions are not discrete
+                    self._entries[self.names[number]] = sum(entries)
+                    self.observation_space[number] = spaces.Dict({
+                        "observation": self.observation_space[number],
+                        ACTION_MASK: spaces.MultiBinary(sum(entries)),
+                    })  # fmt: skip
 
     @abc.abstractmethod
     def _first_infos(self) -> Mapping[str, Mapping[str, Any]]:
@@ -208,7 +214,7 @@ class BattleEnv(abc.ABC):
     def reset(self, seed: int | None = None) -> Joint:
         """Begin an episode; returns the observation of each player that is to act."""
         self._returns[:] = 0.0
-        self._last.clear()
+        self.last_seen.clear()
         self._ends = {name: {"terminated": False, "truncated": False} for name in self.names}
         return self._begin(seed)
 
@@ -225,7 +231,7 @@ class BattleEnv(abc.ABC):
             info.update(end)
         self._returns += rewards
         if done:
-            observations = [self._last.get(name) for name in self.names]
+            observations = [self.last_seen.get(name) for name in self.names]
             for info, total in zip(infos, self._returns, strict=True):
                 info["eval_episode_return"] = float(total)
         return observations, rewards, done, infos
@@ -264,26 +270,25 @@ class BattleEnv(abc.ABC):
                 wrong = "is to act and has no action" if action is None else "is not to act"
                 raise EnvError(f"player {self.names.index(name)} ({name}) {wrong}")
 
-    def _observed(self, value: object, info: Mapping[str, Any] | None, *, acts: bool) -> Any:
+    def _observed(
+        self, name: str, value: object, info: Mapping[str, Any] | None, *, acts: bool
+    ) -> Any:
         """A copy of an observation, with its mask of actions beside it where infos have that.
 
         The environment may write the next observation into the same arrays.
 
         Args:
+            name: of its player.
             value: the observation.
-            info: of its player.
+            info: of the player.
             acts: the player is to act next; else it needs no mask.
         """
-        if not self._masks_in_infos:
+        if name not in self._entries:
             return copy.deepcopy(value)
         mask = (info or {}).get(ACTION_MASK)
         if mask is None and acts:
             raise EnvValueError(f"an info has no {ACTION_MASK!r}; after a reset there is one")
-        if mask is None:
-            entries = self.observation_space[0][ACTION_MASK].shape
-            mask = np.ones(entries, np.int8)
-        else:
-            mask = flat_mask(mask)
+        mask = np.ones(self._entries[name], np.int8) if mask is None else flat_mask(mask)
         return {"observation": copy.deepcopy(value), ACTION_MASK: mask}
 
     def _joint(self, seen: Mapping[str, Any]) -> Joint:
@@ -330,10 +335,10 @@ class ParallelBattle(BattleEnv):
 
     def _see(self, observations: Mapping[str, Any], infos: Mapping[str, Any]) -> dict[str, Any]:
         seen = {
-            name: self._observed(value, infos.get(name), acts=name in self._playing)
+            name: self._observed(name, value, infos.get(name), acts=name in self._playing)
             for name, value in observations.items()
         }
-        self._last.update(seen)
+        self.last_seen.update(seen)
         return seen
 
 
@@ -360,18 +365,18 @@ class TurnBattle(BattleEnv):
             self._collect(rewards, infos)
             if all(env.terminations[n] or env.truncations[n] for n in env.agents):
                 for name in env.agents:
-                    self._last[name] = self._observe(name)
+                    self.last_seen[name] = self._observe(name)
                 return [], True
             name = env.agent_selection
             if not (env.terminations[name] or env.truncations[name]):
                 return self._turn(), False
-            self._last[name] = self._observe(name)
+            self.last_seen[name] = self._observe(name)
             env.step(None)  # one that has dropped out goes
 
     def _turn(self) -> Joint:
         name = self._env.agent_selection
-        self._last[name] = self._observe(name)
-        return self._joint({name: self._last[name]})
+        self.last_seen[name] = self._observe(name)
+        return self._joint({name: self.last_seen[name]})
 
     def _collect(self, rewards: Array, infos: list[dict[str, Any]]) -> None:
         env = self._env
@@ -385,7 +390,7 @@ class TurnBattle(BattleEnv):
     def _observe(self, name: str) -> Any:
         env = self._env
         acts = not (env.terminations[name] or env.truncations[name])
-        return self._observed(env.observe(name), env.infos.get(name), acts=acts)
+        return self._observed(name, env.observe(name), env.infos.get(name), acts=acts)
 
 
 class ForeignBattle:

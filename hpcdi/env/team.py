@@ -5,7 +5,7 @@ observation is a Dict::
 
     players/<name>  what each player sees; of one that is not there what it saw last, or zeros
     state           the environment's own, if it has one (`state()` and `state_space`)
-    acts            who is to act, bool [players]
+    acts            who is to act, bool [players]; at an episode's end who would, but was cut
     reward          what the step before has brought to each, float32 [players]
     ended           how that step ended for each: 0 not, 1 terminated, 2 truncated [players]
 
@@ -156,36 +156,50 @@ class Team(gymnasium.Env[dict[str, Any], dict[str, Any]]):
         seen, self._reward, over, infos = self.battle.step(actions)
         self._reward = np.asarray(self._reward, dtype=np.float32)
         self._returns += self._reward
-        self._see(seen)
+        self._see(seen, getattr(self.battle, "last_seen", None))
         goes_on = np.array([own is not None and not over for own in seen])
         ends = [_TRUNCATED if _is_cut(info) else _TERMINATED for info in infos]
         self._ended = np.where(acted & ~goes_on, ends, 0)
-        self._acts = goes_on.astype(np.int8)
         if not (over or goes_on.any()):
             raise EnvError(
                 "no player is to act, and the episode is not over: let agents have those that act "
                 "next, or end it (terminations, truncations)"
             )
         is_cut = bool(over) and _TERMINATED not in self._ended
+        # a team's value after a cut is that of the players who would go on (see `policy.mixing`)
+        self._acts = (self._ended == _TRUNCATED if over else goes_on).astype(np.int8)
         info = self._info(infos) if over else {}
         reward = float(self._reward.mean())
         return self._observation(), reward, bool(over) and not is_cut, is_cut, info
 
-    def seen_by(self, players: Mapping[str, Any]) -> dict[str, Any]:
+    def seen_by(self, players: Mapping[str, Any], masks: Any = None) -> dict[str, Any]:
         """Returns the team's observation of what its players see, of another environment like this.
 
         Its state is left blank: nobody acts by it.
 
         Args:
             players: name -> observation, as the environment returns it, of those that are to act.
+            masks: name -> mask of legal actions, of those whose observation does not have it.
 
         Raises:
-            EnvValueError: there is no such player.
+            EnvValueError: there is no such player, or its mask is missing.
         """
         if unknown := [name for name in players if name not in self.names]:
             raise EnvValueError(f"{unknown[0]!r} is no player; there are {', '.join(self.names)}")
+        if masks is not None and not any(self._is_masked):
+            raise EnvValueError("the environment has no masks of actions, and one is given")
         self._begin([None] * len(self.names))
         seen = [players.get(name) for name in self.names]
+        for number, (name, own) in enumerate(zip(self.names, seen, strict=True)):
+            if own is None or not self._is_masked[number]:
+                continue
+            if not (isinstance(own, Mapping) and ACTION_MASK in own):
+                if not isinstance(masks, Mapping) or name not in masks:
+                    raise EnvValueError(
+                        f"{name!r} has no mask of legal actions: the environment says it in infos; "
+                        f"give it beside the observations, mask={{{name!r}: ...}}"
+                    )
+                seen[number] = {"observation": own, ACTION_MASK: masks[name]}
         self._see(seen)
         self._acts = np.array([own is not None for own in seen], dtype=np.int8)
         return self._observation(is_blank=True)
@@ -198,11 +212,19 @@ class Team(gymnasium.Env[dict[str, Any], dict[str, Any]]):
         """Close the environment."""
         self.battle.close()
 
-    def _see(self, seen: list[Any]) -> None:
+    def _see(self, seen: list[Any], left: Mapping[str, Any] | None = None) -> None:
+        """Keep what players see.
+
+        Args:
+            seen: of each player; None: it is not there.
+            left: what those who are not there saw last, by name; others keep what is known.
+        """
         for number, own in enumerate(seen):
             self._masks[number] = np.ones_like(self._masks[number])
             if own is not None and self._is_masked[number]:
                 self._masks[number] = flat_mask(own[ACTION_MASK]).astype(bool)
+            if own is None and left is not None:
+                own = left.get(self.names[number])
             if own is not None and self._is_wrapped[number]:  # in a Dict, as `split_mask` takes it
                 others = {key: part for key, part in own.items() if key != ACTION_MASK}
                 own = others["observation"] if list(others) == ["observation"] else others

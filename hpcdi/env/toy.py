@@ -70,7 +70,7 @@ class MemoryLenEnv(gymnasium.Env[Array, np.int64]):
     -1; all others are 0. Who remembers nothing has a mean return of 0.
 
     Args:
-        length: steps between the first and the last one.
+        length: steps from the first to the last one.
     """
 
     def __init__(self, length: int = 30) -> None:

@@ -164,13 +164,13 @@ class BattleAgent:
         self._seating = seating
         self._team_of = {seat: n for n, team in enumerate(teams) for seat in team}
         self.learns: Array = np.zeros(env_num * len(self._team_of), dtype=bool)
-        self._columns = getattr(actor, "step_columns", None) if seating is None else None
+        self._step_columns = getattr(actor, "step_columns", None) if seating is None else None
         self._like: Columns = {}  # the learner's outputs, without rows: their dtypes and shapes
         self._learner = "main"
         self._opponents: Mapping[str, Sequence[Any]] = {}
         self._games: list[Game | None] = [None] * env_num
         self._sources: dict[str, str] = {}
-        self._played = [0] * env_num  # games since `begin`
+        self._played = [0] * env_num  # games since `forget` of all
 
     def act(self, observation: Columns, setting: Settings, rows: Array | None = None) -> Columns:
         """Have all players act whose turn it is; see `Actor.act`.
@@ -184,6 +184,7 @@ class BattleAgent:
         self._opponents = setting.pop(OPPONENTS, self._opponents)
         self._learner = setting.pop(LEARNER, self._learner)
         rows = np.arange(len(self.learns)) if rows is None else rows
+        # by player: its name, what acts for it, and the places of its rows in `rows`
         turns: dict[int, tuple[str, Actor, list[int]]] = {}
         for place, row in enumerate(rows.tolist()):
             game = self._games[row % self._env_num] or self._draw(row % self._env_num)
@@ -208,10 +209,10 @@ class BattleAgent:
 
     def follow(self, step: Step) -> Columns:
         """See `Agent.follow`: columns for the learner's transitions."""
-        if self._columns is None:
+        if self._step_columns is None:
             return {}
-        added: Columns = self._columns(step.reward, step.live & self.learns, step.over)
-        return added
+        columns: Columns = self._step_columns(step.reward, step.live & self.learns, step.over)
+        return columns
 
     def judge(self, step: Step, episodes: Episodes) -> tuple[Episodes, Games]:
         """See `Agent.judge`; an episode's info also has `TEAM` and ``_returns/<team>``.
@@ -227,20 +228,21 @@ class BattleAgent:
             game = self._games[env]
             if game is None:
                 continue
-            of_teams = [
+            team_returns = [
                 sum(returns[self._row(seat, env)] for seat in team) / len(team)
                 for team in self._teams
             ]
-            learner = game.names.index(self._learner)  # its first team, if it has several
-            first = self._row(self._teams[learner][0], env)
-            info = {f"_returns/{team}": total for team, total in enumerate(of_teams)}
-            info |= {**episodes.infos[numbers[first]], TEAM: learner}
+            team = game.names.index(self._learner)  # its first one, if it has several
+            first = self._row(self._teams[team][0], env)
+            info = {f"_returns/{n}": mean for n, mean in enumerate(team_returns)}
+            info |= {**episodes.infos[numbers[first]], TEAM: team}
             length = episodes.lengths[[numbers[first]]]
-            ended.append(Episodes(np.array([first]), np.array([of_teams[learner]]), length, [info]))
+            mean_return = np.array([team_returns[team]])
+            ended.append(Episodes(np.array([first]), mean_return, length, [info]))
             rows = np.arange(env, len(self.learns), self._env_num)
             recorded = rows[(step.live & self.learns)[rows]]
             if recorded.size:
-                games[int(recorded[0])] = _results(game.names, of_teams, learner)
+                games[int(recorded[0])] = _results(game.names, team_returns, team)
             self._played[env] += 1
         return Episodes.joined(ended), games
 
@@ -254,21 +256,21 @@ class BattleAgent:
 
     def _draw(self, env: int) -> Game:
         """Draw the players of an environment's next game, by team: the learner is one of them."""
-        drawn = {name: share for name, (share, _) in self._opponents.items() if share > 0}
+        shares = {name: share for name, (share, _) in self._opponents.items() if share > 0}
         self._sources.update({name: source for name, (_, source) in self._opponents.items()})
         names = [self._learner] * len(self._teams)
         if self._seating is not None:
-            learner = self._seating(env, self._played[env], len(names))
+            team = self._seating(env, self._played[env], len(names))
         else:
-            learner = int(self._rng.integers(len(names)))
-        if drawn:
-            shares = np.array(list(drawn.values()))
-            others = self._rng.choice(list(drawn), size=len(names), p=shares / shares.sum())
-            names = list(map(str, others))
-            names[learner] = self._learner
+            team = int(self._rng.integers(len(names)))
+        if shares:
+            weights = np.array(list(shares.values()))
+            opponents = self._rng.choice(list(shares), size=len(names), p=weights / weights.sum())
+            names = list(map(str, opponents))
+            names[team] = self._learner
         game = self._games[env] = Game(names, [self._player(name) for name in names])
-        for team, name in zip(self._teams, names, strict=True):
-            self.learns[self._rows_of(team, env)] = name == self._learner
+        for seats, name in zip(self._teams, names, strict=True):
+            self.learns[self._rows_of(seats, env)] = name == self._learner
         return game
 
     def _player(self, name: str) -> Actor:
@@ -281,13 +283,13 @@ class BattleAgent:
     def _end_game(self, env: int) -> None:
         """Forget the environment's game: its players remember nothing of it."""
         game, self._games[env] = self._games[env], None
-        for team, player in zip(self._teams, game.players, strict=True) if game else ():
-            self.learns[self._rows_of(team, env)] = False
+        for seats, player in zip(self._teams, game.players, strict=True) if game else ():
+            self.learns[self._rows_of(seats, env)] = False
             if remembers(player):
-                player.reset(self._rows_of(team, env))  # type: ignore[attr-defined]
+                player.reset(self._rows_of(seats, env))  # type: ignore[attr-defined]
 
-    def _rows_of(self, team: Sequence[int], env: int) -> list[int]:
-        return [self._row(seat, env) for seat in team]
+    def _rows_of(self, seats: Sequence[int], env: int) -> list[int]:
+        return [self._row(seat, env) for seat in seats]
 
     def _row(self, seat: int, env: int) -> int:
         return seat * self._env_num + env
@@ -309,7 +311,7 @@ def _imported(source: str) -> Play:
     return play
 
 
-def _results(names: Sequence[str], returns: Sequence[float], learner: int) -> list[GameCounts]:
+def _results(names: Sequence[str], returns: Sequence[float], team: int) -> list[GameCounts]:
     """Returns the result of a game between each two different players, by their teams' returns.
 
     Where one player is all teams, its result is that of the first team against the last; a game of
@@ -318,10 +320,10 @@ def _results(names: Sequence[str], returns: Sequence[float], learner: int) -> li
     Args:
         names: the player of each team.
         returns: mean return of each team.
-        learner: number of the learner's team.
+        team: number of the learner's team.
     """
     if len(set(names)) == 1:
-        name = names[learner]
+        name = names[team]
         return [_result(name, name, returns[0], returns[-1])] if len(names) > 1 else []
     results: dict[tuple[str, str], GameCounts] = {}
     for i, one in enumerate(names):

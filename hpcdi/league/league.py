@@ -85,6 +85,12 @@ class Payoff:
         self._recent[pair] = self._recent.get(pair, np.zeros(3)) * decay
         self._recent[pair] += counts * (weight / played if played else 0.0)
 
+    def forget(self, name: str) -> None:
+        """Let the games of a player, which begins anew, count no more but in the totals."""
+        for pair in self._recent:
+            if name in pair:
+                self._recent[pair] = np.zeros(3)
+
     def games(self, one: str, other: str) -> tuple[int, int, int]:
         """Wins, draws and losses of `one` in all games; against itself those of the first seat."""
         wins, draws, losses = self._of(self._total, one, other).astype(int).tolist()
@@ -281,13 +287,16 @@ class League:
         player, copy = self.players[name], name_of_frozen(file)
         player.frozen_at = player.steps
         self.players[copy] = Member(copy, "historical", name, file, version, player.steps)
-        if player.role != "league_exploiter":
-            return player.role == "main_exploiter"
-        drawn = np.random.default_rng([self._seed, len(self.players)]).random()
-        return bool(drawn < self.config.reset_probability)
+        begins_anew = player.role == "main_exploiter"
+        if player.role == "league_exploiter":
+            drawn = np.random.default_rng([self._seed, len(self.players)]).random()
+            begins_anew = bool(drawn < self.config.reset_probability)
+        if begins_anew:
+            self.payoff.forget(name)  # they were won by another policy
+        return begins_anew
 
     def count_steps(self, name: str, steps: int, version: int = -1) -> None:
-        """Set a player's environment steps so far, and the train iterations of its policy."""
+        """Note a player's environment steps so far, and the train iteration of its policy."""
         self.players[name].steps, self.players[name].version = steps, version
 
     # --------------------------------------------------------------------------------- matchmaking
@@ -326,8 +335,8 @@ class League:
         drawn = self._weighted(name, pool, rule)
         if player.role == "league_exploiter":
             return drawn
-        itself = self.config.self_play
-        return {name: itself, **{other: p * (1 - itself) for other, p in drawn.items()}}
+        self_play = self.config.self_play
+        return {name: self_play, **{other: p * (1 - self_play) for other, p in drawn.items()}}
 
     def _pool(self) -> list[Member]:
         """Returns the players that never change: fixed ones, and the newest frozen copies."""
@@ -336,15 +345,12 @@ class League:
         return fixed + frozen
 
     def _weighted(self, name: str, pool: Sequence[Member], rule: str) -> dict[str, float]:
-        wins = np.array([self.payoff.score(name, p.name) for p in pool])
+        """Returns with which probability a rule draws each player of a pool against a player."""
+        score, equal = np.array([self.payoff.score(name, p.name) for p in pool]), np.ones(len(pool))
         # prioritized fictitious self-play: Vinyals et al. 2019, f_hard with p = 2, and f_var
-        weights = {"pfsp": (1 - wins) ** 2, "variance": wins * (1 - wins)}.get(
-            rule, np.ones(len(pool))
-        )
-        weights = (
-            weights / weights.sum() if weights.sum() > 0 else np.full(len(pool), 1 / len(pool))
-        )
-        return {p.name: float(w) for p, w in zip(pool, weights, strict=True)}
+        weights = {"pfsp": (1 - score) ** 2, "variance": score * (1 - score)}.get(rule, equal)
+        weights = weights if weights.sum() > 0 else equal
+        return {p.name: float(w) for p, w in zip(pool, weights / weights.sum(), strict=True)}
 
     # -------------------------------------------------------------------------------------- results
 

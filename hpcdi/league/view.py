@@ -70,11 +70,11 @@ class LeagueView:
             return
         scalars = {"frozen": len(league.frozen()), "games": shown["games"]}
         for name in league.learning:
-            of = "" if name == MAIN else f"_{name}"
+            suffix = "" if name == MAIN else f"_{name}"
             if name in shown["ratings"]:
-                scalars[f"elo{of}"], scalars[f"elo{of}_std"] = shown["ratings"][name]
-            if of:
-                scalars[f"score{of}"] = league.payoff.score(name, MAIN)
+                scalars[f"elo{suffix}"], scalars[f"elo{suffix}_std"] = shown["ratings"][name]
+            if suffix:
+                scalars[f"score{suffix}"] = league.payoff.score(name, MAIN)
         for name, value in scalars.items():
             self._curves.add_scalar(f"league/{name}", value, env_steps)
         if self._pictures is not None and (now >= self._picture_due or at_once):
@@ -134,22 +134,22 @@ def scores_of(shown: Mapping[str, Any]) -> Array:
 
 
 def describe_rise(shown: Mapping[str, Any], player: str, strengths: Strengths) -> list[str]:
-    """Whether a player's frozen copies became stronger, each more than the one before: a line.
+    """Returns a line on whether a player's frozen copies became stronger; none before any game.
 
     Args:
-        shown: players.
-        player: whose copies.
-        strengths: of the players.
+        shown: see `shown_of`.
+        player: name of the player.
+        strengths: those of all players.
     """
     copies = [p["name"] for p in shown["players"] if p["parent"] == player]
     gains = strengths.gains(copies)
     if not gains:
         return []
     played = [name for name in copies if name in strengths.at]
-    (all_in_all,) = strengths.gains([played[0], played[-1]]).values()
+    (total,) = strengths.gains([played[0], played[-1]]).values()
     falls = [f"{n} ({g.elo:+.0f} ± {g.std:.0f})" for n, g in gains.items() if g.elo < -2 * g.std]
     return [
-        f"{played[-1]} is {all_in_all.elo:+.0f} ± {all_in_all.std:.0f} Elo above {played[0]}; "
+        f"{played[-1]} is {total.elo:+.0f} ± {total.std:.0f} Elo above {played[0]}; "
         f"weaker than the copy before, by more than 2 standard deviations: "
         f"{', '.join(falls) or 'none'} of {len(gains)}"
     ]

@@ -31,8 +31,12 @@ OWN, NUMBER, STATE = "own", "number", "state"
 """Parts of a player's observation, where it has more than its own one."""
 ACTS = "acts"
 """Column of policies that learn from whole teams: which players were there, bool [rows]."""
-_SEEN = "observation/"
-_ACTS, _REWARD, _ENDED = f"{_SEEN}acts", f"{_SEEN}reward", f"{_SEEN}ended"
+_OBSERVATION = "observation/"
+_TEAM_ACTS, _TEAM_REWARD, _TEAM_ENDED = (
+    f"{_OBSERVATION}acts",
+    f"{_OBSERVATION}reward",
+    f"{_OBSERVATION}ended",
+)
 _TERMINATED = 1
 _NEXT = "next"
 
@@ -46,7 +50,7 @@ class Player:
         number: in the team.
         leaves: of what it sees itself, by columns of the team.
         actions: arrays of its actions, named as within the action.
-        mask: its entries in the team's mask; None: there is none.
+        mask: its entries in the team's mask; None: it has none.
     """
 
     name: str
@@ -63,8 +67,9 @@ def players_of(spaces: Spaces) -> list[Player]:
         root, _, rest = leaf.name.partition("/")
         if root == "players":
             name, _, part = rest.partition("/")
-            own = dataclasses.replace(leaf, name=part)
-            seen.setdefault(name, {})[leaf.column("observation")] = own
+            seen.setdefault(name, {})[leaf.column("observation")] = dataclasses.replace(
+                leaf, name=part
+            )
     acts: dict[str, list[Leaf]] = {}
     masks: dict[str, tuple[int, int]] = {}
     entry = 0
@@ -91,20 +96,23 @@ class PolicyGroup:
         team: the settings of the team, filled.
 
     Attributes:
+        name, policy: see there.
+        players: in the team's order; methods here count them within the group, by `index`.
+        is_whole: whether the policy learns from whole teams.
         spaces: of a row of the policy.
     """
 
     def __init__(self, name: str, policy: TorchPolicyConfig, team: TeamConfig) -> None:
         spaces = Spaces(team.observation, team.action, is_masked=team.is_masked)
-        every = players_of(spaces)
+        all_players = players_of(spaces)
         self.name, self.policy = name, policy
-        self.players = [player for player in every if team.policy_of(player.name) == name]
+        self.players = [player for player in all_players if team.policy_of(player.name) == name]
         self._numbers = [player.number for player in self.players]
         self.is_whole = policy.WHOLE_TEAMS
         self._remembers = policy.memory != "none"
         self._is_numbered = team.numbers and len(self.players) > 1
-        self._state = _state_of(spaces, every) if policy.sees_state else {}
-        self._is_alone = not (self._is_numbered or self._state)
+        self._state = _state_of(spaces, all_players) if policy.sees_state else {}
+        self._sees_own_only = not (self._is_numbered or self._state)
         self.spaces = self._spaces_of_row()
 
     @property
@@ -117,8 +125,8 @@ class PolicyGroup:
         """Yields the players whose spaces differ from those of the first."""
         first = self.players[0]
         for player in self.players[1:]:
-            mine = [*player.leaves.values()], player.actions
-            if mine != ([*first.leaves.values()], first.actions):
+            spaces = [*player.leaves.values()], player.actions
+            if spaces != ([*first.leaves.values()], first.actions):
                 yield player.name
 
     def _spaces_of_row(self) -> Spaces:
@@ -133,55 +141,57 @@ class PolicyGroup:
 
     def _renamed(self, leaf: Leaf) -> Leaf:
         """Returns an array of a player's own observation as the policy names it."""
-        if self._is_alone:
+        if self._sees_own_only:
             return leaf
         return dataclasses.replace(leaf, name=f"{OWN}/{leaf.name}" if leaf.name else OWN)
 
     # ----------------------------------------------------------------------------------- acting
 
-    def observed(self, columns: Mapping[str, Any]) -> dict[str, Any]:
+    def observations(self, columns: Mapping[str, Any]) -> dict[str, Any]:
         """Returns what the policy sees, [rows * players, ...], of columns of the team [rows, ...].
 
         Arrays or tensors.
         """
-        own = [self._of_player(columns, number) for number in range(len(self.players))]
-        return {name: _beside([each[name] for each in own]) for name in own[0]}
+        parts = [self._of_player(columns, index) for index in range(len(self.players))]
+        return {name: _beside([part[name] for part in parts]) for name in parts[0]}
 
-    def _of_player(self, columns: Mapping[str, Any], number: int) -> dict[str, Any]:
-        player = self.players[number]
-        made = {
+    def _of_player(self, columns: Mapping[str, Any], index: int) -> dict[str, Any]:
+        """Returns what the policy sees as one of its players, of columns of the team."""
+        player = self.players[index]
+        observation = {
             self._renamed(leaf).column("observation"): columns[name]
             for name, leaf in player.leaves.items()
         }
         if self._is_numbered:
             like = columns[next(iter(player.leaves))]
-            numbers = np.full(_batch_shape(like, player), number)
-            made[f"{_SEEN}{NUMBER}"] = (
-                numbers if isinstance(like, np.ndarray) else _like(numbers, like)
+            numbers = np.full(_batch_axes(like, player), index)
+            observation[f"{_OBSERVATION}{NUMBER}"] = (
+                numbers if isinstance(like, np.ndarray) else _as_tensor_like(numbers, like)
             )
-        made |= {leaf.column("observation"): columns[name] for name, leaf in self._state.items()}
+        for name, leaf in self._state.items():
+            observation[leaf.column("observation")] = columns[name]
         if player.mask is not None:
-            made[ACTION_MASK] = columns[ACTION_MASK][..., slice(*player.mask)]
-        return made
+            observation[ACTION_MASK] = columns[ACTION_MASK][..., slice(*player.mask)]
+        return observation
 
     def rows_of(self, rows: Array) -> Array:
         """Returns the numbers of the policy's rows, [rows * players], of those of the team."""
-        seats = len(self.players)
-        numbers: Array = (rows[:, None] * seats + np.arange(seats)).reshape(-1)
+        count = len(self.players)
+        numbers: Array = (rows[:, None] * count + np.arange(count)).reshape(-1)
         return numbers
 
-    def there(self, columns: Mapping[str, Array]) -> Array:
+    def are_acting(self, columns: Mapping[str, Array]) -> Array:
         """Returns which of the policy's rows are of players that are to act, bool."""
-        acts: Array = columns[_ACTS][:, self._numbers].reshape(-1) > 0
+        acts: Array = columns[_TEAM_ACTS][:, self._numbers].reshape(-1) > 0
         return acts
 
-    def outputs(self, made: Columns) -> Columns:
-        """Returns a policy's outputs [rows * players, ...] as columns of the team [rows, ...]."""
+    def outputs(self, outputs: Columns) -> Columns:
+        """Returns the policy's outputs [rows * players, ...] as columns of the team [rows, ...]."""
         count = len(self.players)
         return {
-            _of(name, player.name): column[number::count]
-            for name, column in made.items()
-            for number, player in enumerate(self.players)
+            _team_name(name, player.name): column[index::count]
+            for name, column in outputs.items()
+            for index, player in enumerate(self.players)
         }
 
     # ---------------------------------------------------------------------------------- learning
@@ -205,98 +215,109 @@ class PolicyGroup:
         """
         ends = np.cumsum(item_len) - 1
         after = _Following(transitions, ends, last_observation)
-        reward, ended = after(_REWARD), after(_ENDED)
+        reward, ended = after(_TEAM_REWARD), after(_TEAM_ENDED)
         if self.is_whole:
-            of_team = {**transitions, "reward": reward[:, self._numbers].mean(axis=1)}
+            # bootstrapped from those of its players who were cut, whoever else has ended
+            is_cut = (ended[:, self._numbers] > _TERMINATED).any(axis=1)
+            of_team = {
+                **transitions,
+                "reward": reward[:, self._numbers].mean(axis=1),
+                "terminated": transitions["terminated"] & ~is_cut,
+            }
             made = actor.train_columns(of_team, item_len, last_observation)
             rows = np.arange(len(reward))
-            return self._added(self.name, made, rows, len(rows), self.players)
+            return self._as_team_columns(self.name, made, rows, len(rows), self.players)
         is_end = np.zeros(len(reward), dtype=bool)
         is_end[ends] = True
         columns: Columns = {}
         views: list[RowView] = []
         stacks: list[str] = []
-        acts = transitions[_ACTS].astype(bool)
-        goes_on = after(_ACTS).astype(bool)
-        for number, player in enumerate(self.players):
+        acts = transitions[_TEAM_ACTS].astype(bool)
+        goes_on = after(_TEAM_ACTS).astype(bool)
+        sources = self._sources(self.players)
+        for index, player in enumerate(self.players):
             rows = np.flatnonzero(acts[:, player.number])
             if not rows.size:
-                made = self._nothing(actor, transitions, last_observation, number)
+                made = self._empty_train_columns(actor, transitions, last_observation, index)
             else:
-                over = ended[rows, player.number]
-                last = is_end[rows] | ~goes_on[rows, player.number] | (over > 0)
-                own = self._of_player({n: c[rows] for n, c in self._read(transitions)}, number)
+                ending = ended[rows, player.number]
+                is_last = is_end[rows] | ~goes_on[rows, player.number] | (ending > 0)
+                own = self._of_player({n: transitions[n][rows] for n in sources}, index)
                 own |= {n: c[rows] for n, c in _outputs_of(player.name, transitions)}
                 own["reward"] = reward[rows, player.number]
-                own["terminated"] = over == _TERMINATED
-                own["truncated"] = over > _TERMINATED
-                seen = self._of_player(after.at(rows[last], dict(self._read(transitions))), number)
-                lengths = np.diff(np.flatnonzero(last), prepend=-1).astype(np.int32)
-                made = actor.train_columns(own, lengths, seen)
-            added = self._added(player.name, made, rows, len(reward), [player])
+                own["terminated"] = ending == _TERMINATED
+                own["truncated"] = ending > _TERMINATED
+                last = self._of_player({n: after(n)[rows[is_last]] for n in sources}, index)
+                lengths = np.diff(np.flatnonzero(is_last), prepend=-1).astype(np.int32)
+                made = actor.train_columns(own, lengths, last)
+            added = self._as_team_columns(player.name, made, rows, len(reward), [player])
             columns |= added.columns
             views += added.views
             stacks += added.stacks
         return TrainColumns(columns, tuple(views), tuple(stacks))
 
-    def _nothing(
-        self, actor: ColumnarActor, transitions: Mapping[str, Array], last: Columns, number: int
+    def _empty_train_columns(
+        self, actor: ColumnarActor, transitions: Mapping[str, Array], last: Columns, index: int
     ) -> TrainColumns:
-        """What the policy adds to no transitions: the columns' dtypes, by one that is dropped."""
-        player = self.players[number]
-        own = self._of_player({n: c[:1] for n, c in self._read(transitions)}, number)
-        own |= {n: c[:1] for n, c in _outputs_of(player.name, transitions)}
+        """Returns the policy's columns without a row: those of one transition, which is dropped."""
+        sources, name = self._sources(self.players), self.players[index].name
+        own = self._of_player({n: transitions[n][:1] for n in sources}, index)
+        own |= {n: c[:1] for n, c in _outputs_of(name, transitions)}
         own |= {n: transitions[n][:1] for n in ("reward", "terminated", "truncated")}
-        seen = self._of_player({n: last[n][:1] for n, _ in self._read(transitions)}, number)
-        made: TrainColumns = actor.train_columns(own, np.ones(1, np.int32), seen)
+        after = self._of_player({n: last[n][:1] for n in sources}, index)
+        made: TrainColumns = actor.train_columns(own, np.ones(1, np.int32), after)
         return dataclasses.replace(made, columns={n: c[:0] for n, c in made.columns.items()})
 
-    def _read(self, columns: Mapping[str, Array]) -> Iterator[tuple[str, Array]]:
-        """Yields the team's columns that its players see something of."""
-        names = dict.fromkeys([n for p in self.players for n in p.leaves] + list(self._state))
-        for name in [*names, *([ACTION_MASK] if self.spaces.is_masked else [])]:
-            yield name, columns[name]
+    def _sources(self, players: Sequence[Player]) -> list[str]:
+        """Returns the names of the team's columns that some players see something of."""
+        masks = [ACTION_MASK] if self.spaces.is_masked else []
+        return [*dict.fromkeys([*(n for p in players for n in p.leaves), *self._state, *masks])]
 
-    def _added(
+    def _as_team_columns(
         self, unit: str, made: TrainColumns, rows: Array, count: int, players: Sequence[Player]
     ) -> TrainColumns:
-        """Returns a policy's columns of some rows as the team's; `unit` is whose they are."""
+        """Returns the policy's columns of some rows as columns of the team.
+
+        Args:
+            unit: in the columns' names: the player, or of whole teams the policy.
+            made: the policy's columns.
+            rows: numbers of their rows in the team; others become 0.
+            count: rows of the team.
+            players: whose next observations are looked at.
+        """
         columns = {}
         for name, column in made.columns.items():
             # where an item is a sequence, its length is of the team, by the name of every run's
             is_of_items = self.is_whole and name == SEQUENCE_LEN
-            named = name if is_of_items else _of(name, unit)
-            whole = columns[named] = np.zeros((count, *column.shape[1:]), column.dtype)
-            whole[rows] = column
-        sources = dict.fromkeys([n for p in players for n in p.leaves] + list(self._state))
-        if self.spaces.is_masked:
-            sources[ACTION_MASK] = None
-        if self.is_whole:
-            sources[_ACTS] = None
+            team_name = name if is_of_items else _team_name(name, unit)
+            all_rows = columns[team_name] = np.zeros((count, *column.shape[1:]), column.dtype)
+            all_rows[rows] = column
+        sources = [*self._sources(players), *([_TEAM_ACTS] if self.is_whole else [])]
         views = [
-            RowView(f"{_NEXT}/{unit}/{source}", source, _of(view.offset, unit))
+            RowView(f"{_NEXT}/{unit}/{source}", source, _team_name(view.offset, unit))
             for view in made.views
             for source in sources
         ]
-        stacks = tuple(_of(name, player.name) for name in made.stacks for player in players)
+        stacks = tuple(_team_name(name, player.name) for name in made.stacks for player in players)
         return TrainColumns(columns, tuple(views), stacks)
 
-    def learnt(self, batch: Mapping[str, Any]) -> tuple[dict[str, Any], Any]:
-        """Returns the policy's columns, and which rows of it they are, of tensors of the team.
+    def learner_batch(self, batch: Mapping[str, Any]) -> tuple[dict[str, Any], Any]:
+        """Returns the policy's columns of a team's batch, and which of the policy's rows they are.
 
         Args:
-            batch: name -> [rows, ...]; of sequences of whole teams [sequences, steps, ...].
+            batch: tensors by name, [rows, ...], or of whole teams' sequences [items, steps, ...].
 
         Returns:
-            name -> [rows of the policy, ...]; and their numbers, int64, None: all, in order. Of
-            sequences a row is a player's. Where none of its players is there, there are no rows.
+            Tensors by name, [rows of the policy, ...]; and numbers of these rows, int64, or None:
+            all, in order. Of sequences a row is a player's. Where none of its players is there,
+            there are no rows.
         """
-        made = [self._learnt_by(number, batch) for number in range(len(self.players))]
-        place = _behind if self._remembers and not self.is_whole else _beside
-        columns = {name: place([own[name] for own in made]) for name in made[0]}
+        parts = [self._player_batch(index, batch) for index in range(len(self.players))]
+        join = _behind if self._remembers and not self.is_whole else _beside
+        columns = {name: join([part[name] for part in parts]) for name in parts[0]}
         if self.is_whole:
             return columns, None
-        acts = place([batch[_ACTS][:, number] for number in self._numbers]) > 0
+        acts = join([batch[_TEAM_ACTS][:, number] for number in self._numbers]) > 0
         if bool(acts.all()):
             return columns, None
         rows = acts.nonzero().squeeze(1)
@@ -304,21 +325,21 @@ class PolicyGroup:
             rows = rows.repeat(-(-len(acts) // len(rows)))[: len(acts)]
         return take_rows(columns, rows), rows
 
-    def _learnt_by(self, number: int, batch: Mapping[str, Any]) -> dict[str, Any]:
+    def _player_batch(self, index: int, batch: Mapping[str, Any]) -> dict[str, Any]:
         """Returns a player's columns of a batch, [rows, ...]."""
-        player = self.players[number]
+        player = self.players[index]
         unit = self.name if self.is_whole else player.name
-        own = self._of_player(batch, number)
+        own = self._of_player(batch, index)
         own |= dict(_outputs_of(player.name, batch))
-        own |= dict(_outputs_of(unit, batch))
+        own |= dict(_outputs_of(unit, batch))  # of whole teams, what the policy has added
         prefix = f"{_NEXT}/{unit}/"
         later = {n.removeprefix(prefix): c for n, c in batch.items() if n.startswith(prefix)}
         if later:
-            own |= {f"next_{n}": c for n, c in self._of_player(later, number).items()}
+            own |= {f"next_{n}": c for n, c in self._of_player(later, index).items()}
         if self.is_whole:
-            own[ACTS] = batch[_ACTS][..., player.number].bool()
+            own[ACTS] = batch[_TEAM_ACTS][..., player.number].bool()
         if self.is_whole and later:
-            own[f"next_{ACTS}"] = later[_ACTS][:, player.number].bool()
+            own[f"next_{ACTS}"] = later[_TEAM_ACTS][:, player.number].bool()
         if self.is_whole and self._remembers:
             own[SEQUENCE_LEN] = batch[SEQUENCE_LEN]
         if "weight" in batch:
@@ -327,7 +348,7 @@ class PolicyGroup:
 
 
 class _Following:
-    """Columns of the rows that follow those of a segment's transitions."""
+    """Returns a column's rows one step later: after the end of an item, its last observation."""
 
     def __init__(self, columns: Mapping[str, Array], ends: Array, last: Columns) -> None:
         self._columns, self._ends, self._last = columns, ends, last
@@ -337,26 +358,23 @@ class _Following:
         column[self._ends] = self._last[name]
         return column
 
-    def at(self, rows: Array, names: Mapping[str, Any]) -> Columns:
-        return {name: self(name)[rows] for name in names}
-
 
 def with_players(cfg: TeamConfig, spaces: Spaces) -> tuple[TeamConfig, list[Problem]]:
-    """Fill a team's settings from its environment; see `spaces.with_spaces`."""
+    """Fill a team's settings from its environment; see `hpcdi.policy.spaces.with_spaces`."""
     problems: list[Problem] = []
     players = players_of(spaces)
     if not players:
-        said = "a team acts in environments of type team: set env.type: team"
-        return cfg, [Problem("type", said)]
+        why = "a team acts in environments of type team: set env.type: team"
+        return cfg, [Problem("type", why)]
     filled = dataclasses.replace(
         cfg, observation=spaces.observation, action=spaces.action, is_masked=spaces.is_masked
     )
     for player in players:
         if filled.policy_of(player.name) is None:
             names = ", ".join(filled.players or filled.policies)
-            others = ", ".join(p.name for p in players)
-            said = f"{player.name!r} matches none of {names}; the players are {others}"
-            problems.append(Problem("players", said))
+            known = ", ".join(p.name for p in players)
+            why = f"{player.name!r} matches none of {names}; the players are {known}"
+            problems.append(Problem("players", why))
     policies = dict(cfg.policies)
     for name, policy in cfg.policies.items():
         group = PolicyGroup(name, policy, filled)
@@ -364,50 +382,47 @@ def with_players(cfg: TeamConfig, spaces: Spaces) -> tuple[TeamConfig, list[Prob
             problems.append(Problem(f"policies.{name}", "no player acts by it; see policy.players"))
             continue
         if differing := ", ".join(group.differing()):
-            said = (
+            why = (
                 f"{group.players[0].name} and {differing} have different spaces, and need policies "
                 "of their own: policy.type: team, with policies and players"
             )
-            problems.append(Problem(f"policies.{name}", said))
+            problems.append(Problem(f"policies.{name}", why))
             continue
-        own = policy
         if isinstance(policy, VDNConfig):
-            own = dataclasses.replace(policy, players=len(group.players))
-        policies[name], found = with_spaces(own, group.spaces)
+            policy = dataclasses.replace(policy, players=len(group.players))
+        policies[name], objections = with_spaces(policy, group.spaces)
         problems += [
-            dataclasses.replace(each, path=f"policies.{name}.{each.path}") for each in found
+            dataclasses.replace(each, path=f"policies.{name}.{each.path}") for each in objections
         ]
     return dataclasses.replace(filled, policies=policies), problems
 
 
 def _state_of(spaces: Spaces, players: Sequence[Player]) -> dict[str, Leaf]:
-    """The state's arrays by columns: the environment's, or all that players see."""
-    own = {
+    """Returns the state's arrays by columns: the environment's, or all that players see."""
+    state = {
         leaf.column("observation"): leaf
         for leaf in spaces.observation
         if leaf.name.partition("/")[0] == STATE
     }
-    if own:
-        return own
-    return {
+    return state or {
         column: dataclasses.replace(leaf, name="/".join(filter(None, (STATE, p.name, leaf.name))))
         for p in players
         for column, leaf in p.leaves.items()
     }
 
 
-def _of(name: str, player: str) -> str:
+def _team_name(name: str, player: str) -> str:
     """Returns the team's name of a policy's column: ``action/x`` is ``action/<player>/x``."""
     root, _, rest = name.partition("/")
     return f"{root}/{player}/{rest}" if rest else f"{root}/{player}"
 
 
 def _outputs_of(player: str, columns: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
-    """Yields the columns that are a player's, or a group's, by the policy's names; see `_of`."""
+    """Yields the columns of a player, or of a group, by the policy's names: undoes `_team_name`."""
     for name, column in columns.items():
         root, _, rest = name.partition("/")
-        own, _, part = rest.partition("/")
-        if own == player and root not in ("observation", _NEXT):
+        owner, _, part = rest.partition("/")
+        if owner == player and root not in ("observation", _NEXT):
             yield (f"{root}/{part}" if part else root), column
 
 
@@ -430,14 +445,13 @@ def _behind(parts: Sequence[Any]) -> Any:
     return torch.cat(list(parts))
 
 
-def _batch_shape(column: Any, player: Player) -> tuple[int, ...]:
-    """Returns what is before the rows' shape of the player's first array: [rows], [m, steps]."""
-    own = next(iter(player.leaves.values())).shape
-    shape = tuple(column.shape)
-    return shape[: len(shape) - len(own)]
+def _batch_axes(column: Any, player: Player) -> tuple[int, ...]:
+    """Returns the first axes of a column of the player's first array: [rows], [items, steps]."""
+    leaf = next(iter(player.leaves.values()))
+    return tuple(column.shape)[: len(column.shape) - len(leaf.shape)]
 
 
-def _like(numbers: Array, tensor: Any) -> Any:
+def _as_tensor_like(numbers: Array, tensor: Any) -> Any:
     import torch
 
     return torch.from_numpy(numbers).to(tensor.device)

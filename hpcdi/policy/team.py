@@ -24,8 +24,8 @@ from hpcdi.policy.players import PolicyGroup
 from hpcdi.types import Array, Columns, Settings, Spaces
 from hpcdi.utils.nested import column_rows
 
-_FORWARDED = ("collector", "env_steps")
-_POLICIES = 1000  # streams of random numbers
+_FORWARDED = ("collector", "env_steps")  # attributes that are set in all policies, too
+_FIRST_STREAM = 1000  # of the random numbers of the policies, one each
 
 
 class Member(NamedTuple):
@@ -82,7 +82,7 @@ class TeamPolicy(Policy):
         self._groups = [PolicyGroup(name, policy, cfg) for name, policy in cfg.policies.items()]
         modes = [mode for mode in self._enabled if mode != "command"]
         for number, group in enumerate(self._groups):
-            key = (*self._seed.spawn_key, _POLICIES + number)
+            key = (*self._seed.spawn_key, _FIRST_STREAM + number)
             self._policies[group.name] = create_policy(
                 dataclasses.replace(
                     group.policy,
@@ -168,7 +168,7 @@ class TeamPolicy(Policy):
         logs: dict[str, Any] = {}
         losses: list[float] = []
         priorities: list[Array] = []
-        parts = [(group, policy, *group.learnt(data)) for group, policy in self._each()]
+        parts = [(group, policy, *group.learner_batch(data)) for group, policy in self._each()]
         learning = self._learning([rows is None or len(rows) > 0 for *_, rows in parts])
         for group, policy, columns, rows in itertools.compress(parts, learning):
             log = dict(policy._forward_learn(columns))
@@ -186,32 +186,34 @@ class TeamPolicy(Policy):
             logs["priority"] = np.mean(priorities, axis=0)
         return logs
 
-    def _learning(self, is_there: list[bool]) -> list[bool]:
-        """Returns which policies have rows in the batch of a learner; collective if any may lack.
+    def _learning(self, have_rows: list[bool]) -> list[bool]:
+        """Returns which policies have rows in the batch of any learner.
+
+        Collective, unless all policies learn from whole teams, which always have rows.
 
         Args:
-            is_there: of each policy, whether it has rows in this learner's batch.
+            have_rows: of each policy, whether it has rows in this learner's batch.
         """
         if get_world_size() == 1 or all(group.is_whole for group in self._groups):
-            return is_there
+            return have_rows
         import torch  # which collectors do without
 
         device = next(iter(self._policies.values()))._device
-        learners = torch.tensor(is_there, dtype=torch.float32, device=device)
+        learners = torch.tensor(have_rows, dtype=torch.float32, device=device)
         allreduce_data(learners, "sum")
-        found: list[bool] = (learners > 0).tolist()
-        return found
+        in_any: list[bool] = (learners > 0).tolist()
+        return in_any
 
     def _state_dict_learn(self) -> dict[str, Any]:
         states = {name: policy._state_dict_learn() for name, policy in self._named()}
         keys = dict.fromkeys(key for state in states.values() for key in state if key != "model")
-        of_all = {key: {n: s[key] for n, s in states.items() if key in s} for key in keys}
-        return {"model": self._model_of(states), **of_all}
+        others = {key: {n: s[key] for n, s in states.items() if key in s} for key in keys}
+        return {"model": self._model_of(states), **others}
 
     def _load_state_dict_learn(self, state_dict: dict[str, Any]) -> None:
         for name, policy in self._named():
-            own = {k: s[name] for k, s in state_dict.items() if k != "model" and name in s}
-            policy._load_state_dict_learn({"model": _below(name, state_dict["model"]), **own})
+            others = {k: s[name] for k, s in state_dict.items() if k != "model" and name in s}
+            policy._load_state_dict_learn({"model": _below(name, state_dict["model"]), **others})
 
     def _model_of(self, states: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
         return {
@@ -249,11 +251,12 @@ class _TeamActor:
         rows = np.arange(count) if rows is None else rows
         for group, actor in self._parts:
             numbers = group.rows_of(rows)
-            own = {**setting, **setting.get(group.name, {})}
-            outputs |= group.outputs(actor.act(group.observed(observation), own, numbers))
+            its_setting = {**setting, **setting.get(group.name, {})}
+            acted = actor.act(group.observations(observation), its_setting, numbers)
+            outputs |= group.outputs(acted)
             if hasattr(actor, "reset") and not group.is_whole:
                 # who is not there remembers nothing when it comes; of whole teams memories run on
-                actor.reset(numbers[~group.there(observation)])
+                actor.reset(numbers[~group.are_acting(observation)])
         return outputs
 
     def reset(self, rows: Sequence[int] | Array | None = None) -> None:
@@ -277,6 +280,7 @@ class _TeamActor:
 
 
 def _below(name: str, model: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns a policy's parameters, by its own names, of the team's: undoes `_model_of`."""
     prefix = f"{name}."
     return {n.removeprefix(prefix): value for n, value in model.items() if n.startswith(prefix)}
 
@@ -288,12 +292,12 @@ def _of_team(priority: Array, rows: Any, players: int, count: int) -> Array:
         priority: of the policy's rows.
         rows: their numbers; None: all, in order.
         players: of each row of the team.
-        count: rows of the team.
+        count: rows of the team. One of which no player is there gets the mean of all.
     """
     if rows is None:
         mean: Array = priority.reshape(count, players).mean(axis=1)
         return mean
-    teams = rows.cpu().numpy() // players
-    times = np.bincount(teams, minlength=count)
-    total: Array = np.bincount(teams, weights=priority, minlength=count)
-    return np.where(times > 0, total / np.maximum(times, 1), priority.mean())
+    team_rows = rows.cpu().numpy() // players
+    counts = np.bincount(team_rows, minlength=count)
+    total: Array = np.bincount(team_rows, weights=priority, minlength=count)
+    return np.where(counts > 0, total / np.maximum(counts, 1), priority.mean())

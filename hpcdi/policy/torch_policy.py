@@ -131,14 +131,14 @@ class TorchPolicy(ActingPolicy):
         Returns:
             A scalar made by ``outputs.mean``, and scalars to log, by their names.
         """
-        found: extra.Found = self._extra_layers(batch, outputs)
-        return found
+        loss: extra.Found = self._extra_layers(batch, outputs)
+        return loss
 
     def prepare_learning(self) -> None:
         """Build what `update` needs beside the network and its optimizer."""
 
     def saved_parts(self) -> dict[str, Any]:
-        """What of that checkpoints keep, by name; they restore it in place.
+        """Returns what checkpoints keep of `prepare_learning`'s, by name, and restore in place.
 
         Modules, gradient steps and what else has a ``state_dict``; and generators of numpy.
         """
@@ -176,10 +176,10 @@ class TorchPolicy(ActingPolicy):
             mask = None if legal is None else torch.from_numpy(legal).to(self._device)
             action = self.greedy(output, mask)[0]
         if isinstance(action, torch.Tensor):
-            of_one = action.numpy(force=True)
-            if of_one.dtype.kind == "f":  # a Box's
-                of_one = rounded(of_one, action_leaves(self._cfg.model)[0].dtype)
-            return {"action": of_one}
+            column = action.numpy(force=True)
+            if column.dtype.kind == "f":  # a Box's
+                column = rounded(column, action_leaves(self._cfg.model)[0].dtype)
+            return {"action": column}
         return {
             leaf.column("action"): action[leaf.name].numpy(force=True).astype(leaf.dtype)
             for leaf in action_leaves(self._cfg.model)
@@ -221,17 +221,17 @@ class TorchPolicy(ActingPolicy):
         return step
 
     def replayed(self, compute: graphs.Compute) -> graphs.Compute:
-        """What computes an update's tensors; on a GPU replayed as a CUDA graph where it can be.
+        """Returns what to call in place of `compute`: on a GPU its CUDA graph, where it can be one.
 
-        All its steps must have been made before.
+        All gradient steps of the policy must have been made before.
 
         Args:
             compute: see `graphs.Replayed`.
         """
         learn, wanted = self._cfg.learn, self._cfg.learn.cuda_graphs
-        if wanted is None:  # what somebody else has written may do more than kernels
-            is_own = self._cfg.has_own_network or bool(self._extra)
-            wanted = not is_own and type(self).__module__.startswith("hpcdi.")
+        if wanted is None:  # what a user has written may do more than launch kernels
+            has_users_parts = self._cfg.has_own_network or bool(self._extra)
+            wanted = not has_users_parts and type(self).__module__.startswith("hpcdi.")
         is_of_rows = not (self._remembers or self._cfg.LEARNS_FROM_SEQUENCES)
         is_fixed = all(schedule.key == "learning_rate" for schedule in learn.schedule)
         can = is_of_rows and is_fixed and all(step.is_recordable for step in self._steps)
@@ -268,13 +268,13 @@ class TorchPolicy(ActingPolicy):
 
     def _init_learn(self) -> None:
         self._device = networks.learner_device(cuda=self._cfg.cuda)
-        self._use(gradient_step.placed(self._new_network(), self._device))
+        self._set_network(gradient_step.placed(self._new_network(), self._device))
         self._learn = self._cfg.learn
         self._steps: list[gradient_step.GradientStep] = []
         self._replayed: list[graphs.Replayed] = []
         self._prepare_step()
         self._updates = self._iterations = self._env_steps = 0
-        self._set: dict[str, Any] = {}
+        self._changed_settings: dict[str, Any] = {}  # by `set_setting`
         self._bonus: exploration_bonus.Explorer | None = None
         if self._cfg.exploration_bonus.type != "none":
             novelty: Any = self._model.novelty
@@ -283,7 +283,7 @@ class TorchPolicy(ActingPolicy):
         self._step.is_alone = len(self._steps) == 1
 
     def _prepare_step(self) -> None:
-        """The network's forward pass and gradient step, with those of an `extra_loss`."""
+        """Make the network's forward pass and gradient step, with those of an `extra_loss`."""
         network, learn, layers = self._model, self._cfg.learn, None
         has_extra = bool(learn.extra_loss) or type(self).extra_loss is not TorchPolicy.extra_loss
         self._forward = gradient_step.forward_of(network, learn, self._device)
@@ -301,13 +301,13 @@ class TorchPolicy(ActingPolicy):
 
     def _forward_learn(self, data: Mapping[str, Any], **_kwargs: Any) -> dict[str, Any]:
         statistics = () if self._normalizer is None else tuple(self._normalizer.buffers())
-        before, iterations = [each.clone() for each in statistics], self._iterations
+        copies, iterations = [each.clone() for each in statistics], self._iterations
         try:
             return self._learn_once(data)
         except GroupBrokenError:  # the batch is repeated, and counted then; see `Learner._learn`
             self._iterations = iterations
-            for now, then in zip(statistics, before, strict=True):
-                now.copy_(then)
+            for statistic, copy in zip(statistics, copies, strict=True):
+                statistic.copy_(copy)
             raise
 
     def _learn_once(self, data: Mapping[str, Any]) -> dict[str, Any]:
@@ -321,12 +321,12 @@ class TorchPolicy(ActingPolicy):
             normalizer.learn(batch)
         seen = batch if normalizer is None else normalizer.batch(batch)
         logs = self.update(seen if self._bonus is None else self._bonus.added(seen))
-        if self._extra and not self._extra.names and self._iterations == _SEEN_BY:
+        if self._extra and not self._extra.names and self._iterations == _ASKED_FOR_BY:
             raise PolicyError(f"{self._cfg.type} has no place for an extra loss in its update")
         if normalizer is not None and on_policy:
             normalizer.learn(batch)  # afterwards: an update normalizes as the acting policy did
-        told = logs if isinstance(logs, dict) else _mean_of(logs)
-        return told if self._bonus is None else {**told, **self._bonus.learn(seen)}
+        log = logs if isinstance(logs, dict) else _mean_of(logs)
+        return log if self._bonus is None else {**log, **self._bonus.learn(seen)}
 
     def set_setting(self, key: str, value: float) -> None:
         """Learn with another value of a setting from the next iteration on, whatever its schedule.
@@ -342,9 +342,9 @@ class TorchPolicy(ActingPolicy):
         if self._replayed:  # what a graph computes stays
             names = ("learning_rate",)
         if name == key or name not in names:
-            may = ", ".join(f"policy.learn.{each}" for each in names)
-            raise PolicyError(f"{key!r} cannot be changed in a run; these can: {may}")
-        self._set[name] = value
+            changeable = ", ".join(f"policy.learn.{each}" for each in names)
+            raise PolicyError(f"{key!r} cannot be changed in a run; these can: {changeable}")
+        self._changed_settings[name] = value
 
     def _follow_schedules(self) -> None:
         env_steps = self._env_steps  # set by the learner
@@ -353,7 +353,11 @@ class TorchPolicy(ActingPolicy):
             group.allreduce_data(mean, "avg")  # equal parameters need equal rates
             env_steps = int(mean.item())
         learn = self._cfg.learn.at(self._iterations, env_steps)
-        self._learn = dataclasses.replace(learn, **self._set) if self._set else learn
+        self._learn = (
+            dataclasses.replace(learn, **self._changed_settings)
+            if self._changed_settings
+            else learn
+        )
         for step in self._steps:
             step.set_rate(self._learn.learning_rate)
 
@@ -383,19 +387,20 @@ class TorchPolicy(ActingPolicy):
             replayed.forget()
 
     def _load_step(self, state_dict: dict[str, Any]) -> None:
-        layers, given = self._extra_layers, state_dict.get("extra", {})
-        own = layers.state_dict() if isinstance(layers, nn.Module) else {}
-        shapes, had = ({n: t.shape for n, t in each.items()} for each in (own, given))
-        if shapes == had:
-            if own:
-                layers.load_state_dict(given)
+        """Load the gradient step, and the layers of an extra loss, where these fit."""
+        layers, loaded = self._extra_layers, state_dict.get("extra", {})
+        present = layers.state_dict() if isinstance(layers, nn.Module) else {}
+        here, there = ({n: t.shape for n, t in each.items()} for each in (present, loaded))
+        if here == there:
+            if present:
+                layers.load_state_dict(loaded)
             self._step.load_state_dict(state_dict)
             return
         LOGGER.warning(
             "the layers of the extra loss are not those of the loaded state (%s there, %s here): "
             "they and the optimizer begin anew",
-            ", ".join(had) or "none",
-            ", ".join(shapes) or "none",
+            ", ".join(there) or "none",
+            ", ".join(here) or "none",
         )
 
     # -------------------------------------------------------------------------- collect, evaluate
@@ -403,16 +408,16 @@ class TorchPolicy(ActingPolicy):
     def _init_collect(self) -> None:
         if "learn" not in self._enabled:
             self._device = torch.device("cpu")
-            self._use(self._new_network().requires_grad_(False).eval())
+            self._set_network(self._new_network().requires_grad_(False).eval())
         self._state = {}
-        self._collecting = self._remembering(self)
+        self._collecting = self._with_memory(self)
         if self._cfg.exploration_bonus.type != "none" and self._cfg.on_policy:
             self._collecting = exploration_bonus.BonusActor(self, self._collecting)
         if self._normalizer is not None and self._normalizer.returns is not None:
             self._collecting = RewardTracker(self._cfg, self._normalizer, self._collecting)
         self.prepare_acting()
 
-    def _remembering(self, actor: ColumnarActor) -> ColumnarActor:
+    def _with_memory(self, actor: ColumnarActor) -> ColumnarActor:
         return _RememberingActor(self, actor) if self._remembers else actor
 
     def _reset_eval(self, data_id: list[int] | None = None) -> None:
@@ -442,7 +447,7 @@ class TorchPolicy(ActingPolicy):
         if cfg.has_own_optimizer:
             optimizers.make_optimizer(torch.nn.Linear(1, 1), cfg.learn)
 
-    def _use(self, network: nn.Module) -> None:
+    def _set_network(self, network: nn.Module) -> None:
         """Set the network; look up its optional attributes once, not in each step."""
         self._model, self._evaluate = network, getattr(network, "acting", network)
         self._normalizer = getattr(network, "normalizer", None)
@@ -481,9 +486,9 @@ class TorchPolicy(ActingPolicy):
         return network
 
     def actor_alone(self) -> tuple[nn.Module, Any, tuple[str, ...]]:
-        """What `hpcdi export` writes: a network, settings of what it sees, and `OUTPUTS`.
+        """Returns what `hpcdi export` writes: a network, settings of what it sees, and `OUTPUTS`.
 
-        Those of algorithms that learn by more than acting needs leave it out.
+        Algorithms whose network has parts that only learning needs return one without them.
         """
         return self._model, self._cfg.model, self.OUTPUTS
 
@@ -494,9 +499,9 @@ class TorchPolicy(ActingPolicy):
             inputs[_STATE + name] = tuple(state.shape[1:])
         parts = [leaf for leaf in getattr(model, "action_leaves", ()) if leaf.name]
         actions = [leaf.column("action") for leaf in parts]
-        made = networks.Greedy(network, self.greedy, outputs, inputs, actions, self.parameters_of)
-        made.firsts = {leaf.column("observation"): leaf.starts for leaf in obs_leaves(model)}
-        return made
+        greedy = networks.Greedy(network, self.greedy, outputs, inputs, actions, self.parameters_of)
+        greedy.firsts = {leaf.column("observation"): leaf.starts for leaf in obs_leaves(model)}
+        return greedy
 
 
 class ReplayPolicy(ReplayActing, TorchPolicy):
@@ -517,8 +522,8 @@ class ReplayPolicy(ReplayActing, TorchPolicy):
 
 
 _STATE = "state/"
-_SEEN_BY = 100
-"""Train iterations after which an extra loss must have been asked for: TD3 does not at once."""
+_ASKED_FOR_BY = 100
+"""Train iterations until an update must have asked for its extra loss: TD3's first does not."""
 
 
 class _RememberingActor:

@@ -191,9 +191,12 @@ class ReplayIndex:
             self.max_priority = max(self.max_priority, priority)
 
     def admit(self, ids: range, made_at: Array | int, priority: Array | None) -> None:
-        """Let new items be drawn; ages and priorities [m] are of all that were added before them.
+        """Let new items be drawn.
 
-        The last ones are theirs: where more came than there is room for, the first ones are gone.
+        Args:
+            ids: their unique ids. Of more items than `capacity`, added at once, the last ones.
+            made_at: see `add`: of all items that were added at once, [m], or one for all.
+            priority: of all items that were added at once, [m]; None: the largest so far.
         """
         if priority is not None:
             self.max_priority = max(self.max_priority, float(priority.max(initial=0.0)))
@@ -281,12 +284,11 @@ class ReplayIndex:
             return None
         if among is None:
             slots, weights = self._sampler.draw(size, self._alive, self.beta, self._rng)
+        elif candidates := range(self._alive)[among]:
+            slots, weights = self._choose(size, candidates), np.ones(size, dtype=np.float32)
         else:
-            chosen = self._choose(size, among)
-            if chosen is None:
-                self.blocked = f"no items in {among}"
-                return None
-            slots, weights = chosen, np.ones(size, dtype=np.float32)
+            self.blocked = f"no items in {among}"
+            return None
         newest = self.places.pushed - 1
         use, staleness, ids = self._sampler.mark_drawn(self._marks, slots, newest, train_iter)
         self._draws += draws
@@ -296,11 +298,8 @@ class ReplayIndex:
             self._monitor.draws.add(marks, train_iter)
         return Drawn(slots, ids, weights, staleness, use)
 
-    def _choose(self, size: int, among: slice) -> Array | None:
-        """Slots of `size` items in a range of those alive; None: there are none."""
-        candidates = range(self._alive)[among]
-        if not candidates:
-            return None
+    def _choose(self, size: int, candidates: range) -> Array:
+        """Slots of `size` of the items alive at some positions by age; there must be some."""
         chosen = self._rng.choice(len(candidates), size, replace=len(candidates) < size)
         ages = candidates.start + candidates.step * chosen
         if self._alive == len(self.places):
@@ -317,12 +316,12 @@ class ReplayIndex:
         unique_ids = np.asarray(unique_ids, np.int64)
         slots = self.places.slots_of(unique_ids)
         # one comparison for both ends: as an unsigned number, an id below the first one is huge
-        here = (unique_ids - self.places.first).view(np.uint64) < np.uint64(len(self.places))
+        is_here = (unique_ids - self.places.first).view(np.uint64) < np.uint64(len(self.places))
         if self._alive < len(self.places):
-            here &= self._sampler.alive(slots)
-        count = int(np.count_nonzero(here))
+            is_here &= self._sampler.alive(slots)
+        count = int(np.count_nonzero(is_here))
         if count < len(slots):
-            slots, priorities = slots[here], priorities[here]
+            slots, priorities = slots[is_here], priorities[is_here]
             largest = float(priorities.max(initial=0.0))
         if count:
             self._sampler.set(slots, priorities)
@@ -389,12 +388,13 @@ class ReplayIndex:
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Restore a `state_dict` into an empty index, whose `alpha` counts for its priorities."""
+        """Restore a `state_dict` into an empty index, which keeps its own `alpha`."""
         self.places.restore(state["ring"]["ids"])
         marks, slots = state["index"], self.places.slots()
         mass = np.zeros(self.places.capacity, dtype=np.float32)
         mass[slots] = marks["mass"]
         alpha = self.alpha
+        # a mass is a priority to the power of the saved alpha; setting ours below converts it
         self._sampler.alpha = float(marks.get("alpha", alpha))
         self._sampler.restore(mass)
         self._use[slots] = marks["use"]

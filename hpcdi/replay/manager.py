@@ -91,14 +91,15 @@ class ReplayManager:
         self.ratio, self._rule = ratio or ReplayRatio(), rule
         self.partitions: dict[int, Partition] = {}
         self.items_admitted = 0
-        self._unreadable, self._gone = set[int](), set[int]()  # ids of blocks
-        self._make_buffer, self._block_bytes, self._kind = make_buffer, block_bytes, partition
+        self._unreadable, self._unwritten = set[int](), set[int]()  # ids of blocks
+        self._make_buffer, self._block_bytes = make_buffer, block_bytes
+        self._partition_class = partition
         self._early = Backlog(EARLY_ROWS)  # published before there was a learner
         self._restored: Mapping[str, Any] = {}  # partitions of a snapshot, until learners start
         self._restored_drawn = 0  # samples that it says were drawn
-        self._counted = set[int]()  # ids of blocks that it has counted, and that are shared anew
+        self._counted = set[int]()  # ids of blocks that are read again, and were counted
         self._published: dict[str, BlockReady] = {}  # by path, oldest first, for the same learners
-        self._lost_drawn = 0  # samples that dead learners have drawn
+        self._lost_drawn = 0  # samples that dead learners have drawn, or those of an earlier start
         self._lost_skipped = 0  # blocks that dead learners have skipped, or that were left out
         self._freed: list[str] = []
         self._stored_early: list[BlockStored] = []  # of blocks that wait for the learners
@@ -108,7 +109,7 @@ class ReplayManager:
     def open(self, *learner_ranks: int) -> list[tuple[int, AdmitBlock]]:
         """Make partitions for learners; returns orders to read the blocks that waited for them."""
         for rank in learner_ranks:
-            self.partitions[rank] = self._kind(
+            self.partitions[rank] = self._partition_class(
                 self._make_buffer(f"buffer_rank{rank}"), self._block_bytes, self._rule
             )
         orders = self._restore()
@@ -129,15 +130,10 @@ class ReplayManager:
         states, self._restored = self._restored, {}
         drawn, self._restored_drawn = self._restored_drawn, 0
         self._lost_drawn = drawn  # the replay ratio counts the samples of the whole run
-        if len(self.partitions) != len(states):
-            self._note_counted(states)
-            return []
         # matched by order, not by rank: after a death the learners' ranks were others
         names = sorted(states, key=lambda name: int(name.removeprefix("rank")))
-        pairs = [
-            (rank, states[name]) for rank, name in zip(sorted(self.partitions), names, strict=True)
-        ]
-        if any(
+        pairs = list(zip(sorted(self.partitions), (states[n] for n in names), strict=False))
+        if len(self.partitions) != len(states) or any(
             state["buffer"]["capacity"] != self.partitions[rank].buffer.capacity
             for rank, state in pairs
         ):
@@ -192,9 +188,7 @@ class ReplayManager:
         if not parts:
             self._early.add(ready)
             return []
-        rank = (
-            min(parts, key=lambda rank: parts[rank].load) if len(parts) > 1 else next(iter(parts))
-        )
+        rank = min(parts, key=lambda rank: parts[rank].load)
         return [(rank, order) for order in parts[rank].offer(ready)]
 
     def take_given(self, ready: BlockReady) -> None:
@@ -219,11 +213,11 @@ class ReplayManager:
     @property
     def blocks_lost(self) -> int:
         """Blocks that a learner could not read; without those that died with their collectors."""
-        return len(self._unreadable - self._gone)
+        return len(self._unreadable - self._unwritten)
 
-    def gone(self, block_id: int) -> None:
-        """Note that a block's collector has died, and had lent and not written it."""
-        self._gone.add(block_id)
+    def lose_unwritten(self, block_id: int) -> None:
+        """Note that a block's collector has died, and had lent the block without writing it."""
+        self._unwritten.add(block_id)
 
     def stored(self, block: BlockStored) -> None:
         """Note that a block that was lent was stored in a shard."""
@@ -246,7 +240,7 @@ class ReplayManager:
             for rank, version in part.newest_version.items():
                 newest[rank] = max(version, newest.get(rank, -1))
         ready = (part.ready(collecting, newest) for part in self.partitions.values())
-        due = self.ratio.batches(env_steps, self.samples_drawn(), self._batch())
+        due = self.ratio.batches(env_steps, self.samples_drawn(), self._draw_size())
         batches = int(min(min(ready, default=0), due))
         if batches < 1:
             return []
@@ -261,7 +255,7 @@ class ReplayManager:
         self.ratio.due(env_steps, self.samples_drawn())
         return self.ratio.collectors_wait and not any(p.blocked for p in self.partitions.values())
 
-    def _batch(self) -> int:
+    def _draw_size(self) -> int:
         """Items that all learners draw at once."""
         return sum(part.batch_size for part in self.partitions.values()) or 1
 
@@ -281,12 +275,12 @@ class ReplayManager:
     @property
     def is_replay(self) -> bool:
         """True if data are learnt from repeatedly: a batch waits for no rank's rollout."""
-        return self._kind.is_replay
+        return self._partition_class.is_replay
 
     @property
     def blocked(self) -> str:
         """Reason why a learner, or its blocks, have to wait; empty where none has to."""
-        waits = self.ratio.blocked(self.samples_drawn(), self._batch())
+        waits = self.ratio.blocked(self.samples_drawn(), self._draw_size())
         return next(filter(None, (p.blocked for p in self.partitions.values())), waits)
 
     def figures(self) -> ReplayFigures:
@@ -339,7 +333,7 @@ class ReplayManager:
         self._restored = state["partitions"]
         self._restored_drawn = int(state["drawn"])
         self.items_admitted = int(state["admitted"])
-        self._published = dict(published or {}) if self._kind.is_replay else {}
+        self._published = dict(published or {}) if self._partition_class.is_replay else {}
 
 
 def blocks_of(state: Mapping[str, Any]) -> list[str]:

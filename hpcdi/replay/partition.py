@@ -100,14 +100,14 @@ class Backlog:
         dropped: number of blocks that nobody will read.
         offered: rows of all blocks that were ever added.
         rows: rows that wait.
-        rereading: ids of blocks that a learner must read before anything is drawn: those of given
+        must_read: ids of blocks that a learner must read before anything is drawn: those of given
             data, and after a restart those that it must read again.
     """
 
     def __init__(self, limit_rows: int) -> None:
         self.dropped = 0
         self.offered = self.rows = 0
-        self.rereading: set[int] = set()
+        self.must_read: set[int] = set()
         self._limit_rows = limit_rows
         self._waiting: deque[BlockReady] = deque()
         self._unread: set[int] = set()
@@ -121,7 +121,7 @@ class Backlog:
     @property
     def is_idle(self) -> bool:
         """True if nothing waits, and nothing is being read."""
-        return not (self._waiting or self._unread or self.rereading)
+        return not (self._waiting or self._unread or self.must_read)
 
     def has(self, block_id: int) -> bool:
         """Returns whether a block, or a piece of it, waits."""
@@ -134,13 +134,13 @@ class Backlog:
         self.offered += rows
         self.rows += rows
         if collector_of(ready.block_id) == GIVEN:
-            self.rereading.add(ready.block_id)
+            self.must_read.add(ready.block_id)
         while self.rows > self._limit_rows and len(self._waiting) > 1:
             oldest = self._waiting.popleft()
             self.rows -= oldest.shard.rows
             if not oldest.is_open:  # else `ReplayManager.stored` frees it
                 self._freed.append(oldest.shard.path)
-            self.rereading.discard(oldest.block_id)
+            self.must_read.discard(oldest.block_id)
             self.dropped += 1
 
     @property
@@ -167,7 +167,7 @@ class Backlog:
     def read(self, block_id: int) -> None:
         """The learner has read a block, or failed to."""
         self._unread.discard(block_id)
-        self.rereading.discard(block_id)
+        self.must_read.discard(block_id)
 
     def take_freed(self) -> list[str]:
         """Names of the blocks that were dropped since the last call."""
@@ -247,7 +247,7 @@ class Partition:
         self._placer: RowPlacer | None = None  # made when the first block shows the size of a row
         self._placed: dict[int, PlacedBlock] = {}
         self._stored: dict[int, BlockStored] = {}  # open blocks, until their last pieces have come
-        self._again: list[AdmitBlock] = []  # orders to read blocks that were lent from their shards
+        self._rereads: list[AdmitBlock] = []  # orders to read lent blocks, now from their shards
         self._demand: DataDemand | None = None
         self._train_iter = 0  # iterations that its learner had done when it last asked
         self._under_way = 0  # batches that it was sent, and had not learnt from then
@@ -265,12 +265,10 @@ class Partition:
 
         See the buffer's `push_sample_rate_limit`. Meanwhile the backlog drops what does not fit.
         """
-        if not self._again and not self.backlog.may_take:
-            return []
-        again, self._again = self._again, []
+        rereads, self._rereads = self._rereads, []
         if not self.backlog.may_take or self.buffer.why_not_push(1):
-            return again
-        return again + [self.place(ready) for ready in self.backlog.take()]
+            return rereads
+        return rereads + [self.place(ready) for ready in self.backlog.take()]
 
     def place(self, ready: BlockReady) -> AdmitBlock:
         """Assign rows to a block; items of the blocks that it overwrites leave the index."""
@@ -335,7 +333,7 @@ class Partition:
         if not lent.shard.is_shared:
             return False
         block.unread[0] = block.ready, first_row
-        self._again.append(self._order(block.ready, first_row))
+        self._rereads.append(self._order(block.ready, first_row))
         return True
 
     def _seal(self, block: PlacedBlock) -> None:
@@ -367,17 +365,16 @@ class Partition:
             return 0
         rows, versions = item_rows(ready, first_row, self.rule)
         ids = self._add(ready, versions)
-        self._rows[self._slots(ids)] = rows[len(rows) - len(ids) :]
-        block.first_id = ids.start if block.end_id < 0 else block.first_id
+        slots = self.buffer.places.slots(ids.start, ids.stop)
+        self._rows[slots] = rows[len(rows) - len(ids) :]
+        if block.end_id < 0:
+            block.first_id = ids.start
         block.end_id = ids.stop
         return len(ids)
 
     def _add(self, ready: BlockReady, versions: Array) -> range:  # noqa: ARG002
         """Add a block's items, with the policy version of each; returns their unique ids."""
         return self.buffer.add(len(versions), versions)
-
-    def _slots(self, ids: range) -> Array:
-        return self.buffer.places.slots(ids.start, ids.stop)
 
     def release_blocks(self) -> list[BlockReady]:
         """Returns the blocks that other learners should take over from a dead one, oldest first."""
@@ -429,7 +426,7 @@ class Partition:
             newest_version: rank -> newest policy version of its undrawn rollouts, in any partition.
         """
         demand = self._demand
-        if demand is None or self.backlog.rereading:
+        if demand is None or self.backlog.must_read:
             return 0
         batches = max(1, min(self.buffer.count() // demand.batch_size, demand.batches))
         if batches > 1 and self._can_draw(batches, demand):
@@ -438,10 +435,10 @@ class Partition:
 
     def _can_draw(self, batches: int, demand: DataDemand) -> bool:
         size = batches * demand.batch_size
-        return not self.buffer.why_not_sample(size, self._learnt_from_at(batches))
+        return not self.buffer.why_not_sample(size, self._train_iter_at_use(batches))
 
-    def _learnt_from_at(self, batches: int = 1) -> int:
-        """Iterations that are done when the last of so many more batches is learnt from.
+    def _train_iter_at_use(self, batches: int = 1) -> int:
+        """Returns how many iterations come before the one that learns from the last of `batches`.
 
         An item's staleness is judged by it: batches wait at the learner (`system.prefetch`). Each
         counts as one iteration.
@@ -465,7 +462,7 @@ class Partition:
         if demand is None:
             raise BufferContractError("batches were drawn that nobody has asked for")
         size = batches * demand.batch_size
-        drawn = self.buffer.draw(size, self._learnt_from_at(batches), batches, among)
+        drawn = self.buffer.draw(size, self._train_iter_at_use(batches), batches, among)
         if drawn is None:
             raise BufferContractError(f"batches were drawn too early: {self.buffer.blocked}")
         self.buffer.retire(drawn.slots)
@@ -499,8 +496,8 @@ class Partition:
     @property
     def blocked(self) -> str:
         """Reason why its learner waits for batches, or its blocks for the learner; may be empty."""
-        if self.backlog.rereading:
-            return f"{len(self.backlog.rereading)} blocks are read first"
+        if self.backlog.must_read:
+            return f"{len(self.backlog.must_read)} blocks are read first"
         if self.waits and self.buffer.blocked:
             return f"learner waits: {self.buffer.blocked}"
         reason = self.buffer.why_not_push(1) if self.backlog.rows else ""
@@ -538,7 +535,7 @@ class Partition:
         for block in state["blocks"]:
             if self.has_read(block, published):
                 read.append(block)
-            elif block["end_id"] >= 0:  # all of it is read, and admitted like a new one
+            elif block["end_id"] >= 0:  # read in part: all of it is admitted anew
                 self.buffer.evict(block["end_id"], block["first_id"])
         if state["ring"]:
             self._placer = RowPlacer(int(state["ring"]["capacity"]))
@@ -552,20 +549,22 @@ class Partition:
             self._placed[block["block_id"]] = PlacedBlock(
                 ready, block["first_row"], block["first_id"], block["end_id"]
             )
-        self.backlog.rereading.update(self._placed)
+        self.backlog.must_read.update(self._placed)
         return [self._order(block.ready, block.first_row) for block in self._placed.values()]
 
     def has_read(self, block: Mapping[str, Any], published: Mapping[str, BlockReady]) -> bool:
-        """Returns whether a block of a state was read then; of some only the first pieces were.
+        """Returns whether all of a saved block was read; of an open one only pieces may have been.
 
         Args:
             block: of a `state_dict`.
-            published: the blocks that exist, by name.
+            published: the blocks that exist, by name; one that is not among them counts as read if
+                any piece of it was.
         """
         indexed, ready = block["end_id"] - block["first_id"], published.get(block["path"])
         if ready is None or ready.shard.crc32 != block["crc32"]:
             return bool(block["end_id"] >= 0)
-        return bool(0 < indexed >= min(item_count(ready, self.rule), self.buffer.capacity))
+        whole = min(item_count(ready, self.rule), self.buffer.capacity)
+        return bool(indexed >= max(whole, 1))
 
 
 class OnPolicyPartition(Partition):
@@ -585,7 +584,7 @@ class OnPolicyPartition(Partition):
         super().__init__(buffer, block_bytes, rule)
         self._undrawn: dict[int, bool] = {}  # block id of a rollout -> whether the learner has it
         self._end_id = 0
-        # unique ids behind the last transition of each piece of a trajectory that is undrawn
+        # for each undrawn piece of a trajectory, the unique id after that of its last transition
         self._ends = np.array([buffer.places.pushed])
 
     def offer(self, ready: BlockReady) -> list[AdmitBlock]:
@@ -620,14 +619,13 @@ class OnPolicyPartition(Partition):
 
     def ready(self, collecting: Collection[int], newest_version: Mapping[int, int]) -> int:
         """One batch of everything, once all collecting ranks have delivered a rollout."""
-        demand = self._demand
-        if demand is None or not collecting:
+        if not (self.waits and collecting):
             return 0
-        oldest = self._learnt_from_at() - self.buffer.max_staleness
+        oldest = self._train_iter_at_use() - self.buffer.max_staleness
         if any(newest_version.get(rank, -1) < oldest for rank in collecting):
             return 0
         # also drops what is too old
-        return 0 if self.buffer.why_not_sample(1, self._learnt_from_at()) else 1
+        return int(not self.buffer.why_not_sample(1, self._train_iter_at_use()))
 
     def serve(self, batches: int, env_steps: int, among: slice | None = None) -> Batches:  # noqa: ARG002
         """Draw everything, as one batch; see `Partition.serve`."""
@@ -673,10 +671,7 @@ class AsynchronousPartition(OnPolicyPartition):
 
     def ready(self, collecting: Collection[int], newest_version: Mapping[int, int]) -> int:  # noqa: ARG002
         """One batch of everything, as soon as there is enough."""
-        demand = self._demand
-        if demand is None:
-            return 0
-        return 0 if self.buffer.why_not_sample(1, self._learnt_from_at()) else 1
+        return int(self.waits and not self.buffer.why_not_sample(1, self._train_iter_at_use()))
 
     @property
     def blocked(self) -> str:

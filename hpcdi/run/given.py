@@ -49,7 +49,7 @@ from hpcdi.utils.nested import under
 from hpcdi.utils.packages import missing
 from hpcdi.utils.registry import POLICY_REGISTRY
 
-_KEPT = ("reward", "terminated", "truncated", ACTION_MASK)
+_COPIED_COLUMNS = ("reward", "terminated", "truncated", ACTION_MASK)
 
 
 @dataclass(frozen=True)
@@ -74,20 +74,20 @@ class Pieces:
         counts = -(-self.length // most)
         if not (counts > 1).any():
             return self
-        of = np.repeat(np.arange(len(counts)), counts)
-        number = np.arange(len(of)) - np.repeat(np.cumsum(counts) - counts, counts)
-        length = np.minimum(most, self.length[of] - number * most).astype(np.int32)
-        is_last = number == counts[of] - 1
+        whole = np.repeat(np.arange(len(counts)), counts)  # the piece that each is a part of
+        number = np.arange(len(whole)) - np.repeat(np.cumsum(counts) - counts, counts)
+        length = np.minimum(most, self.length[whole] - number * most).astype(np.int32)
+        is_last = number == counts[whole] - 1
         following = np.minimum(np.cumsum(length), int(self.length.sum()) - 1)
         after = {name: self.columns[name][following] for name in self.after}
         for name, column in after.items():
             column[is_last] = self.after[name]
-        return Pieces(self.columns, length, after, self.env[of], self.episode[of])
+        return Pieces(self.columns, length, after, self.env[whole], self.episode[whole])
 
 
 @dataclass(frozen=True)
 class Size:
-    """What a source holds: transitions, and the rows that they take at most."""
+    """What a source holds: transitions, and at most how many rows, with one after each item."""
 
     transitions: int = 0
     rows: int = 0
@@ -134,11 +134,14 @@ def check(config: ExperimentConfig, spaces: Spaces) -> None:
     for name in config.data:
         source = source_of(name, config)
         try:
-            found = list(source.objections(config, spaces))
-            size += source.size(config.policy.collect.n_sample) if not found else Size()
+            objections = list(source.objections(config, spaces))
+            if not objections:
+                size += source.size(config.policy.collect.n_sample)
         except HpcdiError as error:
-            found = [str(error)]
-        problems += [Problem("data", why if name in why else f"{name}: {why}") for why in found]
+            objections = [str(error)]
+        problems += [
+            Problem("data", why if name in why else f"{name}: {why}") for why in objections
+        ]
     room, needed = config.policy.buffer.replay_buffer_size, _room_for(size, config, spaces)
     if needed > room:
         learners = learner_count(config)
@@ -161,17 +164,25 @@ def _room_for(size: Size, config: ExperimentConfig, spaces: Spaces) -> int:
     learners = learner_count(config)
     if learners == 1:
         return size.rows
-    share, part = -(-size.rows // learners), partition_size(config)
+    share, partition = -(-size.rows // learners), partition_size(config)
     block = config.system.storage.block_bytes // max(1, row_size(config, spaces))
-    most = _most(share, min(block, part // 4), learners)
+    most = _largest_share(share, min(block, partition // 4), learners)
     if len(config.data) == 1:  # all blocks but the last one are full
         block_now = full_block(config, row_size(config, spaces))
         most = min(most, -(-size.rows // block_now // learners) * block_now)
-    return learners * (part if most <= part else min(_most(share, block, learners), share * 2))
+    if most <= partition:
+        return learners * partition
+    return learners * min(_largest_share(share, block, learners), share * 2)
 
 
-def _most(share: int, block: int, learners: int) -> int:
-    """Items of a learner at most, if each block goes to the one with fewest (Graham 1969)."""
+def _largest_share(share: int, block: int, learners: int) -> int:
+    """Returns the most rows of a learner, if each block goes to the one with fewest (Graham 1969).
+
+    Args:
+        share: rows of each, if they could be split evenly.
+        block: rows of the largest block.
+        learners: how many there are.
+    """
     return share + block * (learners - 1) // learners + 1
 
 
@@ -192,10 +203,10 @@ def fill(config: ExperimentConfig, layout: RunLayout) -> str:
         StoreError: there are none, or they do not fit the policy.
     """
     actor = _train_columns_of(config)
-    by_size_alone = {"system.storage.seal_seconds": math.inf}  # so: twice the same blocks
-    sealing = replaced(config, by_size_alone)
+    # blocks end by their size, never by time: the same data become the same blocks
+    sealed_by_size = replaced(config, {"system.storage.seal_seconds": math.inf})
     count, damaged, episodes, copies = 0, 0, 0, 0
-    with DataPublisher(sealing, layout, GIVEN, lambda _ready: None) as publisher:
+    with DataPublisher(sealed_by_size, layout, GIVEN, lambda _ready: None) as publisher:
         for name in config.data:
             publisher.begin(f"data {name}")
             for pieces in source_of(name, config).pieces():
@@ -226,14 +237,15 @@ def _train_columns_of(config: ExperimentConfig) -> ColumnarActor:
 
 
 def _segment(pieces: Pieces, name: str, config: ExperimentConfig, actor: ColumnarActor) -> Segment:
+    """Returns pieces of the source of a name as the run's collectors would publish them."""
     pieces = pieces.cut(config.policy.collect.n_sample)
-    columns = {**under(pieces.columns, "observation")}
-    for leaf in _leaves_of(config):
+    columns = under(pieces.columns, "observation")
+    for leaf in _action_leaves_of(config):
         column = pieces.columns[leaf.column("action")]
         if leaf.counts and ((column < 0) | (column >= np.reshape(leaf.counts, leaf.shape))).any():
             raise StoreError(name, f"has actions beyond those of the environment, {leaf}")
         columns[leaf.column("action")] = column.astype(np.int64 if leaf.counts else np.float32)
-    columns |= {n: pieces.columns[n] for n in _KEPT if n in pieces.columns}
+    columns |= {n: pieces.columns[n] for n in _COPIED_COLUMNS if n in pieces.columns}
     rows = np.arange(len(columns["reward"]))
     segment = segment_of(columns, rows, pieces.length, pieces.after, actor)
     segment.items["env_id"], segment.items["episode_id"] = pieces.env, pieces.episode
@@ -241,19 +253,18 @@ def _segment(pieces: Pieces, name: str, config: ExperimentConfig, actor: Columna
     return dataclasses.replace(segment, env_steps=np.zeros(len(segment.items), np.int64))
 
 
-def _leaves_of(config: ExperimentConfig) -> Sequence[Leaf]:
+def _action_leaves_of(config: ExperimentConfig) -> Sequence[Leaf]:
     policy = config.policy
     return action_leaves(policy.model) if isinstance(policy, TorchPolicyConfig) else ()
 
 
-def _shifted(columns: Columns, by: Mapping[str, Any]) -> Columns:
-    """Returns observations less what is given for some of them, see ``env.origin``."""
-    return {
-        name: (column - np.reshape(by[name], -1 if len(by[name]) > 1 else ())).astype(column.dtype)
-        if name in by
-        else column
-        for name, column in columns.items()
-    }
+def _shifted(columns: Columns, origins: Mapping[str, Any]) -> Columns:
+    """Returns observations less their origins, where a column has one; see ``env.origin``."""
+    shifted = dict(columns)
+    for name in columns.keys() & origins.keys():
+        origin = np.reshape(origins[name], -1 if len(origins[name]) > 1 else ())
+        shifted[name] = (columns[name] - origin).astype(columns[name].dtype)
+    return shifted
 
 
 # ------------------------------------------------------------------------------------ earlier runs
@@ -282,62 +293,60 @@ class _Run:
         yield from _unlike("action", first.columns, spaces.action)
         if spaces.is_masked is not (ACTION_MASK in first.columns):
             yield f"has {'no ' * spaces.is_masked}masks of actions, unlike the environment"
-        theirs = (self._settings.get("policy") or {}).get("model") or {}
+        model = getattr(config.policy, "model", None)
+        source_model = (self._settings.get("policy") or {}).get("model") or {}
         for name in ("action_shape", "action_low", "action_high"):
-            own, other = (
-                getattr(getattr(config.policy, "model", None), name, None),
-                theirs.get(name),
-            )
-            if own and other and np.ravel(own).tolist() != np.ravel(other).tolist():
-                yield f"is of an environment with other actions: {name} {other}, here {own}"
+            here, there = getattr(model, name, None), source_model.get(name)
+            if here and there and np.ravel(here).tolist() != np.ravel(there).tolist():
+                yield f"is of an environment with other actions: {name} {there}, here {here}"
 
     def size(self, n_sample: int) -> Size:
         """See `Source`."""
         size = Size()
         for path in self._shards():
             for _, block in survey(path, path.name).blocks:
-                length = block.items["item_len"][self._taken(block.items)].astype(np.int64)
-                size += Size(int(length.sum()), int((length - (-length // n_sample)).sum()))
+                length = block.items["item_len"][self._are_taken(block.items)].astype(np.int64)
+                size += Size(int(length.sum()), int((length + -(-length // n_sample)).sum()))
         return size
 
     def pieces(self) -> Iterator[Pieces | StoreError]:
         """See `Source`."""
-        moved = self._move
+        change = self._origin_change
         for path in self._shards():
             try:
                 for block in read_blocks(path):
-                    yield block if isinstance(block, ShardError) else self._pieces(block, moved)
+                    yield block if isinstance(block, ShardError) else self._pieces(block, change)
             except ShardError as error:
                 yield error
 
-    def _pieces(self, block: Block, moved: Mapping[str, Any]) -> Pieces:
+    def _pieces(self, block: Block, origin_change: Mapping[str, Any]) -> Pieces:
         columns, items = transitions(block), block.items
         if "reward" not in columns or not block.tail_rows:
             raise StoreError(self._root, "holds samples of a policy of dicts, not transitions")
-        taken = self._taken(items)
-        rows = np.repeat(taken, items["item_len"])
-        items = items[taken]
+        are_taken = self._are_taken(items)
+        rows = np.repeat(are_taken, items["item_len"])
+        items = items[are_taken]
         columns = columns if rows.all() else {n: column[rows] for n, column in columns.items()}
         after = rows_of(block, items["item_start"].astype(np.int64) + items["item_len"])
         seen = [*under(columns, "observation"), *([ACTION_MASK] if ACTION_MASK in columns else [])]
         return Pieces(
-            _shifted(columns, moved),
+            _shifted(columns, origin_change),
             items["item_len"],
-            _shifted({name: after[name] for name in seen}, moved),
+            _shifted({name: after[name] for name in seen}, origin_change),
             items["env_id"].astype(np.int64),
             items["episode_id"],
         )
 
-    def _taken(self, items: Array) -> Array:
-        """Which items of a block are learnt from, bool [items]."""
-        is_taken: Array = self._takes_copies | (items["episode_id"] != RELABELLED)
-        return is_taken
+    def _are_taken(self, items: Array) -> Array:
+        """Returns which items of a block are learnt from, bool [items]."""
+        are_taken: Array = self._takes_copies | (items["episode_id"] != RELABELLED)
+        return are_taken
 
     def _shards(self) -> list[Path]:
         layout = RunLayout(self._root)
         if self._root.is_file():
-            said = "is a file; data are a run's folder, or a dataset of Minari as minari:NAME"
-            raise StoreError(self._root, said)
+            why = "is a file; data are a run's folder, or a dataset of Minari as minari:NAME"
+            raise StoreError(self._root, why)
         if not self._root.is_dir():
             raise StoreError(self._root, "is no folder of a run")
         numbers = layout.shard_numbers()
@@ -349,25 +358,25 @@ class _Run:
         return read_mapping(file) if file.is_file() else {}
 
     @property
-    def _move(self) -> dict[str, Any]:
+    def _origin_change(self) -> dict[str, Any]:
         """What is still to be subtracted from its observations, by column."""
-        theirs = (self._settings.get("env") or {}).get("origin") or {}
-        moved = {}
-        for name in {*theirs, *self._origin}:
-            own, other = (np.asarray(of.get(name, 0.0)) for of in (self._origin, theirs))
-            if (own != other).any():
-                moved[name] = np.ravel(own - other).tolist()
-        return moved
+        subtracted = (self._settings.get("env") or {}).get("origin") or {}
+        change = {}
+        for name in {*subtracted, *self._origin}:
+            new, old = (np.asarray(by.get(name, 0.0)) for by in (self._origin, subtracted))
+            if (new != old).any():
+                change[name] = np.ravel(new - old).tolist()
+        return change
 
 
 def _unlike(root: str, columns: Columns, leaves: Sequence[Leaf]) -> Iterator[str]:
     """Yields how columns of observations or actions differ from an environment's."""
-    found, wanted = under(columns, root), {leaf.column(root): leaf for leaf in leaves}
-    for name in sorted(found.keys() ^ wanted.keys()):
-        whose = "the environment" if name in found else "its data"
+    stored, wanted = under(columns, root), {leaf.column(root): leaf for leaf in leaves}
+    for name in sorted(stored.keys() ^ wanted.keys()):
+        whose = "the environment" if name in stored else "its data"
         yield f"is of other {root}s: {whose} has no {name}"
-    for name in found.keys() & wanted.keys():
-        leaf, shape, dtype = wanted[name], found[name].shape[1:], found[name].dtype
+    for name in stored.keys() & wanted.keys():
+        leaf, shape, dtype = wanted[name], stored[name].shape[1:], stored[name].dtype
         is_alike = root == "action" or dtype == np.dtype(leaf.dtype)
         if math.prod(shape) != math.prod(leaf.shape) or not is_alike:
             yield f"is of other {root}s: {name} is {dtype} {list(shape)}, the environment's {leaf}"
@@ -390,17 +399,17 @@ class _Minari:
     def objections(self, config: ExperimentConfig, spaces: Spaces) -> Iterator[str]:  # noqa: ARG002
         """See `Source`."""
         dataset = self._dataset
-        theirs = read_spaces(dataset.observation_space, dataset.action_space)
+        stored = read_spaces(dataset.observation_space, dataset.action_space)
         if spaces.is_masked:
             yield "datasets of Minari have no masks of actions after an episode's last step"
-        for root, own, other in (
-            ("observation", spaces.observation, theirs.observation),
-            ("action", spaces.action, theirs.action),
+        for root, here, there in (
+            ("observation", spaces.observation, stored.observation),
+            ("action", spaces.action, stored.action),
         ):
-            if own != other:
-                said = [", ".join(map(str, leaves)) for leaves in (other, own)]
-                bounds = " with other bounds" * (said[0] == said[1])
-                yield f"is of other {root}s: {said[0]}, the environment's {said[1]}{bounds}"
+            if here != there:
+                its, ours = (", ".join(map(str, leaves)) for leaves in (there, here))
+                bounds = " with other bounds" * (its == ours)
+                yield f"is of other {root}s: {its}, the environment's {ours}{bounds}"
 
     def size(self, n_sample: int) -> Size:
         """See `Source`."""

@@ -72,7 +72,7 @@ _LAST_S = 10.0
 """Seconds for mpirun to end after SIGHUP, then it is killed; and for rank 0 to end after mpirun."""
 _LOOK_S = 0.05
 """Seconds between two looks at whether rank 0 has ended."""
-_ENDS = ("done", "failed", "stopped")
+_END_STATES = ("done", "failed", "stopped")
 """States of a run in its run.json that has ended."""
 _ALLOCATION_VARIABLES = ("SLURM_JOB_ID", "PBS_JOBID", "LSB_JOBID")
 
@@ -245,8 +245,8 @@ class Job:
         self._path = path
         self._has_begun = False
         self._signals = Signals()
-        self._asked: int | None = None
-        self._is_ended = False
+        self._end_signal: int | None = None
+        self._ends_at_once = False
         self._preempt = preempt_signals()
         numbers: list[int] = [signal.SIGINT, signal.SIGTERM]
         if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:  # as nohup leaves it
@@ -307,48 +307,50 @@ class Job:
 
     def wait(self, patience: Patience | None = None) -> int:
         """Wait for the job; returns the run's exit code, which mpirun may have changed."""
-        returned = self._returned(patience or Patience())
+        mpirun_code = self._wait_for_mpirun(patience or Patience())
         self._wait_for_rank_0()
         self._close_relays()
-        returned = 128 - returned if returned < 0 else returned  # as a shell counts signals
+        mpirun_code = (
+            128 - mpirun_code if mpirun_code < 0 else mpirun_code
+        )  # as a shell counts signals
         run_lock.remove(RunLayout(self._path), _this_launcher())  # rank 0 may have been killed
         facts = self._facts()
-        if facts and returned != EXIT_DONE:
+        if facts and mpirun_code != EXIT_DONE:
             sweep_temporary(self._path)  # their writers have ended
-        if facts.get("state") in _ENDS:
-            return self._ended(int(facts["exit_code"]), returned)
-        return self._without_result(facts, returned)
+        if facts.get("state") in _END_STATES:
+            return self._with_result(int(facts["exit_code"]), mpirun_code)
+        return self._without_result(facts, mpirun_code)
 
-    def _without_result(self, facts: Mapping[str, Any], returned: int) -> int:
+    def _without_result(self, facts: Mapping[str, Any], mpirun_code: int) -> int:
         """Say why the job has ended without a result, and write it into run.json.
 
         Args:
             facts: run.json; empty: the run had not begun.
-            returned: mpirun's exit code.
+            mpirun_code: mpirun's exit code, as a shell counts it.
 
         Returns:
             The run's exit code.
         """
-        if self._asked is not None:
+        if self._end_signal is not None:
             when = "at once by a signal" if facts else "by a signal before the run began"
             sys.stderr.write(f"hpcdi: ended {when}\n")
-        if self._asked == signal.SIGTERM and not facts and not self._is_ended:
+        if self._end_signal == signal.SIGTERM and not facts and not self._ends_at_once:
             return EXIT_REQUEUE
-        if self._asked is not None:
+        if self._end_signal is not None:
             state, reason = "stopped", "ended at once by a signal"
-            exit_code = EXIT_INTERRUPTED if self._asked == signal.SIGINT else EXIT_TERMINATED
-        elif not facts and returned in (REFUSED, EXIT_USAGE, EXIT_REQUEUE):
-            return EXIT_FAILED if returned == REFUSED else returned  # a rank has said why
-        elif not facts and (ended := _ended_allocation()):
+            exit_code = EXIT_INTERRUPTED if self._end_signal == signal.SIGINT else EXIT_TERMINATED
+        elif not facts and mpirun_code in (REFUSED, EXIT_USAGE, EXIT_REQUEUE):
+            return EXIT_FAILED if mpirun_code == REFUSED else mpirun_code  # a rank has said why
+        elif not facts and (job := _ended_allocation()):
             sys.stderr.write(
-                f"hpcdi: {ended} has ended, and mpirun wants its hosts: leave this shell, or unset "
+                f"hpcdi: {job} has ended, and mpirun wants its hosts: leave this shell, or unset "
                 "its SLURM_ variables\n"
             )
             return EXIT_USAGE
         else:
             state, exit_code = state_after(EXIT_REQUEUE), EXIT_REQUEUE
-            question = "was a rank killed?" if returned else "is the disk full, or a node lost?"
-            reason = f"the job ended without a result (mpirun: {returned}); {question}"
+            question = "was a rank killed?" if mpirun_code else "is the disk full, or a node lost?"
+            reason = f"the job ended without a result (mpirun: {mpirun_code}); {question}"
             sys.stderr.write(f"hpcdi: {reason}\n")
             if facts:
                 sys.stderr.write(f"  the ranks' logs are in {self._path / 'log'}\n")
@@ -361,13 +363,13 @@ class Job:
             or_warn("end of the run", end)
         return exit_code
 
-    def _returned(self, patience: Patience) -> int:
+    def _wait_for_mpirun(self, patience: Patience) -> int:
         """Wait for mpirun, and end it if it cannot end by itself; returns its exit code.
 
         Without a network to its daemons it waits for ever, for a start or for ranks that have ended
         (seen with Open MPI 5.0.11 and a network that was cut for 3 minutes).
         """
-        last_event, since = "", time.monotonic()
+        last_event, since = "", time.monotonic()  # since when it is the same event
         while True:
             with contextlib.suppress(subprocess.TimeoutExpired):
                 return self._process.wait(_WATCH_S)
@@ -395,7 +397,7 @@ class Job:
         self._has_begun = self._has_begun or bool(facts)
         if not self._has_begun:
             return "the job was started", patience.start_s
-        if facts.get("state") in _ENDS:
+        if facts.get("state") in _END_STATES:
             return "the run ended", 0.0
         if _is_gone(facts):
             return "rank 0 ended", patience.silence_s
@@ -407,21 +409,21 @@ class Job:
         Where ranks have exited or raised, Open MPI 5.0.11 ends now and then as soon as the other
         workers leave, as if it counted one twice.
         """
-        ends = time.monotonic() + _LAST_S
-        while self._asked is None and time.monotonic() < ends:
+        deadline = time.monotonic() + _LAST_S
+        while self._end_signal is None and time.monotonic() < deadline:
             facts = self._facts()
-            if not _is_seen(facts) or facts.get("state") in _ENDS or _is_gone(facts):
+            if not _is_seen(facts) or facts.get("state") in _END_STATES or _is_gone(facts):
                 return
             wait_s(_LOOK_S)
 
-    def _ended(self, exit_code: int, returned: int) -> int:
+    def _with_result(self, exit_code: int, mpirun_code: int) -> int:
         """Returns the exit code of a run whose run.json has a result."""
-        if exit_code == EXIT_DONE and returned != EXIT_DONE:  # everything is on disk
+        if exit_code == EXIT_DONE and mpirun_code != EXIT_DONE:  # everything is on disk
             sys.stderr.write(
-                f"hpcdi: warning: the run is done, but a rank broke as it left (mpirun: {returned})"
-                "\n"
+                "hpcdi: warning: the run is done, but a rank broke as it left (mpirun: "
+                f"{mpirun_code})\n"
             )
-        if exit_code == EXIT_REQUEUE and self._asked == signal.SIGINT:
+        if exit_code == EXIT_REQUEUE and self._end_signal == signal.SIGINT:
             return EXIT_INTERRUPTED  # MPICH's mpirun has forwarded SIGTERM, at the start
         return exit_code
 
@@ -451,9 +453,9 @@ class Job:
         meaning = self._signals.receive(asked, time.monotonic())
         if meaning is Meaning.NOTHING:
             return
-        self._asked = asked
+        self._end_signal = asked
         if meaning is Meaning.NOW:
-            self._is_ended = True
+            self._ends_at_once = True
         elif is_here:
             with contextlib.suppress(OSError):  # rank 0 or our terminal may be gone
                 os.kill(int(coordinator["pid"]), asked)

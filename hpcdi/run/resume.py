@@ -72,7 +72,7 @@ SHAPES = ("policy.type", "policy.model", "policy.normalize")
 """Keys without whose values no snapshot can be loaded, even if the command line changes them."""
 
 SAME = ("exp_name", "seed")
-"""Keys with other values of which it is another experiment, although snapshots would fit."""
+"""Keys that must keep their values, too, where a new start finds a run in its folder."""
 
 _ABSENT = "nothing"
 _OTHER_MEANING = ": what was learnt and collected so far was for the other one"
@@ -97,9 +97,9 @@ def config_of(request: RunRequest) -> str:
         LaunchError: the command line names none, or the folder holds no run.
     """
     if request.resume is not None:
-        name = run_folder.short(Path(request.resume))
-        if not run_folder.read(Path(request.resume)).get("placement"):
-            layout = RunLayout(Path(request.resume))
+        folder = Path(request.resume)
+        layout, name = RunLayout(folder), run_folder.short(folder)
+        if not run_folder.read(folder).get("placement"):
             if layout.submit_file.exists():
                 raise LaunchError(
                     f"the run in {name} has not begun: `hpcdi status {name}` says how its job is; "
@@ -113,7 +113,6 @@ def config_of(request: RunRequest) -> str:
                 f"{request.resume} holds no run: --resume takes the run folder of an `hpcdi train` "
                 "or `hpcdi serial`"
             )
-        layout = RunLayout(Path(request.resume))
         change = run_folder.change_of_config(layout) if request.config is None else ""
         if change:
             raise LaunchError(
@@ -128,29 +127,27 @@ def config_of(request: RunRequest) -> str:
 
 
 def overrides_of(request: RunRequest) -> list[str]:
-    """Returns the settings of the command line, and the origin of the run that goes on.
+    """Returns the settings of the command line, and `env.origin` of the run that goes on.
 
     What was subtracted from its observations stays, whatever an environment shows first now.
     """
-    given = list(request.overrides)
+    overrides = list(request.overrides)
     folder = request.resume or request.run_dir
-    if folder is None or any(each.startswith("env.origin") for each in given):
-        return given
+    if folder is None or any(each.startswith("env.origin") for each in overrides):
+        return overrides
     if request.config is None:  # it goes on with the run's own, which has it
-        return given
+        return overrides
     file = RunLayout(Path(folder)).config_file
     if not file.is_file():
-        return given
+        return overrides
     try:
-        before, now = (
-            read_mapping(path, overrides).get("env") or {}
-            for path, overrides in ((file, ()), (request.config, given))
-        )
+        before = read_mapping(file).get("env") or {}
+        now = read_mapping(request.config, overrides).get("env") or {}
     except ConfigError:  # who loads it says so
-        return given
+        return overrides
     if before.get("origin") is None or before.get("env_id") != now.get("env_id"):
-        return given
-    return [*given, f"env.origin={json.dumps(before['origin'])}"]
+        return overrides
+    return [*overrides, f"env.origin={json.dumps(before['origin'])}"]
 
 
 def start_mode(
@@ -217,12 +214,11 @@ def _check_fits(request: RunRequest, path: str, config: ExperimentConfig) -> Non
         if not is_below(each.key, overridden)
     ]
     if differ:
-        raise LaunchError(
-            "\n  - ".join(
-                [f"{request.config} does not fit the snapshots of {path}:", *map(str, differ)]
-            )
-            + "\n  Leave the file out to resume with the run's own configuration, or change single "
-            "settings on the command line: key=value"
+        raise _refusal(
+            f"{request.config} does not fit the snapshots of {path}",
+            differ,
+            "Leave the file out to resume with the run's own configuration, or change single "
+            "settings on the command line: key=value",
         )
 
 
@@ -241,9 +237,10 @@ def _check_shapes(path: str, config: ExperimentConfig) -> None:
         return
     differ = differences(_config_in(path), to_mapping(config), SHAPES)
     if differ:
-        raise LaunchError(
-            "\n  - ".join([f"the snapshots of {path} are of other networks:", *map(str, differ)])
-            + "\n  Leave these settings as they were, or begin a new run"
+        raise _refusal(
+            f"the snapshots of {path} are of other networks",
+            differ,
+            "Leave these settings as they were, or begin a new run",
         )
 
 
@@ -257,13 +254,19 @@ def _check_players(path: str, config: ExperimentConfig) -> None:
     )
     differ = why_other_league(before, now)
     if differ:
-        raise LaunchError(
-            "\n  - ".join([f"the snapshots of {path} are of another league:", *differ])
-            + "\n  Put these settings right, or begin a new run: its "
+        raise _refusal(
+            f"the snapshots of {path} are of another league",
+            differ,
+            "Put these settings right, or begin a new run: its "
             "policy.learn.learner.hook.load_ckpt_before_run takes "
             f"{path}/policies/latest.safetensors, its league.fixed the frozen players in "
-            f"{Path(path).absolute() / 'league'}"
+            f"{Path(path).absolute() / 'league'}",
         )
+
+
+def _refusal(what: str, differ: Iterable[object], advice: str) -> LaunchError:
+    """Returns the error that lists what differs, a line each, and says what to do."""
+    return LaunchError("\n  - ".join([f"{what}:", *map(str, differ)]) + f"\n  {advice}")
 
 
 def changes(request: RunRequest, config: ExperimentConfig) -> list[str]:
@@ -291,10 +294,11 @@ def _check_same(layout: RunLayout, config: ExperimentConfig) -> None:
     differ = differences(_config_in(str(layout.root)), to_mapping(config), (*SAME, *BINDING))
     if differ:
         path = run_folder.short(layout.root)
-        raise LaunchError(
-            "\n  - ".join([f"{path} holds a run of another experiment:", *map(str, differ)])
-            + "\n  Choose another --run-dir, or resume that run, with changes if you want some: "
-            f"--resume {path} key=value"
+        raise _refusal(
+            f"{path} holds a run of another experiment",
+            differ,
+            "Choose another --run-dir, or resume that run, with changes if you want some: "
+            f"--resume {path} key=value",
         )
 
 
@@ -339,8 +343,8 @@ def take(
         return 0
     reached = {"train_iter": 0, "env_steps": 0}
     if mode is StartMode.RESUME:
-        facts = newest_snapshot(layout).facts
-        reached = {name: int(facts[name]) for name in reached}
+        snapshot = newest_snapshot(layout)
+        reached = {name: int(snapshot.facts[name]) for name in reached}
     limit = config.system.max_restarts_without_progress
     try:
         restarts = run_folder.count_restart(layout, reached, limit)

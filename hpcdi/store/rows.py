@@ -73,9 +73,9 @@ class Records:
         self.members = {name: member(k) for k, name in enumerate(names)}
         members = [(m, fields[name].dtype, fields[name].shape) for name, m in self.members.items()]
         self.array = array_for((capacity,), np.dtype(members, align=True), ready)
-        self._bytes = self.array.view(f"V{self.array.itemsize}")
-        self._rows = arrays_as_bytes(self.array.dtype)
-        self._how = [(n, m, fields[n].dtype, fields[n].shape) for n, m in self.members.items()]
+        self._bytes = self.array.view(f"V{self.array.itemsize}")  # a gather copies whole records
+        self._as_bytes = arrays_as_bytes(self.array.dtype)
+        self._columns = [(n, m, fields[n].dtype, fields[n].shape) for n, m in self.members.items()]
 
     @staticmethod
     def among(fields: Mapping[str, RowField]) -> dict[str, RowField]:
@@ -89,11 +89,11 @@ class Records:
 
     def take(self, slots: Array, only: str = "") -> Columns:
         """Returns copies of columns, or of `only` one, at slots of any shape."""
-        drawn, columns = self._bytes.take(slots).view(self._rows), {}
-        for name, member, dtype, shape in self._how:
+        records, columns = self._bytes.take(slots).view(self._as_bytes), {}
+        for name, member, dtype, shape in self._columns:
             if only and name != only:
                 continue
-            column = drawn[member].copy()  # even of one row: torch needs contiguous memory
+            column = records[member].copy()  # even of one row: torch needs contiguous memory
             columns[name] = column.view(dtype).reshape(*slots.shape, *shape) if shape else column
         return columns
 
@@ -278,10 +278,10 @@ def with_views(
     def read(view: RowView, at: Array, offsets: Array) -> Array:
         at = at.reshape(*at.shape, *(1,) * (offsets.ndim - at.ndim)) + offsets
         _check_rows(at, capacity)
-        other = by_name.get(view.column)
-        if other is None:
+        source = by_name.get(view.column)  # a view of a view, such as a stack of next frames
+        if source is None:
             return take(view.column, at)
-        return read(other, at, take(other.offset, at))
+        return read(source, at, take(source.offset, at))
 
     derived = {view.name: read(view, rows, columns[view.offset]) for view in views}
     for view in views:
@@ -302,16 +302,16 @@ def _check_rows(rows: Array, capacity: int) -> None:
         )
 
 
-def sequence_rows(starts: Array, lengths: Array, most: int) -> Array:
-    """Rows of sequences, int64 [sequences, most]; a shorter one repeats its last row.
+def sequence_rows(starts: Array, lengths: Array, length: int) -> Array:
+    """Rows of sequences, int64 [sequences, length]; a shorter one repeats its last row.
 
     Args:
         starts: first row of each, int64 [sequences].
         lengths: transitions of each, [sequences].
-        most: transitions of the longest.
+        length: transitions of a full one.
     """
     last = np.maximum(lengths.astype(np.int64), 1) - 1
-    rows: Array = starts[:, None] + np.minimum(np.arange(most), last[:, None])
+    rows: Array = starts[:, None] + np.minimum(np.arange(length), last[:, None])
     return rows
 
 

@@ -174,12 +174,10 @@ class ShardLayout:
             for spec in fields["columns"]
         )
         views = tuple(RowView(**view) for view in fields["views"])
-        numbers = (int(fields[name]) for name in ("tail_rows", "table", "slots", "slot_bytes"))
-        tail_rows, table, slots, slot_bytes = numbers
+        numbers = {n: int(fields[n]) for n in ("tail_rows", "table", "slots", "slot_bytes")}
         name = str(fields.get("name", ""))  # early ones have none
-        layout = cls(columns, views, tail_rows, table, slots, slot_bytes, name)
-        sizes = [layout.table, layout.slots, layout.slot_bytes, layout.tail_rows]
-        sizes += [number for spec in columns for number in (*spec.shape, spec.offset)]
+        layout = cls(columns, views, **numbers, name=name)
+        sizes = [*numbers.values(), *(n for spec in columns for n in (*spec.shape, spec.offset))]
         names = tuple(spec.name for spec in columns)[-len(ITEM_NAMES) :]
         if (
             min(sizes) < 0
@@ -208,17 +206,18 @@ class GrowingShard:
 
     def __init__(self, path: Path, name: str, like: Block, n_bytes: int, *, fsync: bool) -> None:
         self.path, self._name, self._fsync = path, name, fsync
-        self._next = Record(0, 0, 0, 0, 0, 0, {})  # where the next block's rows and items begin
-        self._slot = 0
+        self._slot = self._first_row = self._first_item = 0  # of the next block
         datasets = like.datasets()
         self._row_bytes = row_bytes(like.columns)
         rows = max(like.rows, n_bytes // max(1, self._row_bytes))
-        expected = -(-2 * rows * len(like.items) // max(1, like.rows))
-        self._capacity = rows, max(min(rows, expected), len(like.items))
+        # blocks may have up to twice as many items a row as the first one
+        items = -(-2 * rows * len(like.items) // max(1, like.rows))
+        self._capacity = rows, max(min(rows, items), len(like.items))
         self._slots = SLOTS if n_bytes else 1
         try:
-            facts = _sealed({**like.facts, "": [_ANY_OFFSET] * 6})
-            slot_bytes = max(_SLOT_BYTES, 1 << (2 * len(facts)).bit_length())
+            # a record has facts and six numbers; other blocks' facts may be somewhat longer
+            record = _sealed({**like.facts, "": [_ANY_OFFSET] * 6})
+            slot_bytes = max(_SLOT_BYTES, 1 << (2 * len(record)).bit_length())
             self._lay_out(like, datasets, slot_bytes)
         except (TypeError, ValueError) as error:
             raise ShardError(path, f"cannot be stored as HDF5: {error}") from error
@@ -260,7 +259,7 @@ class GrowingShard:
     @property
     def used_bytes(self) -> int:
         """Bytes of the rows that it holds."""
-        return self._next.first_row * self._row_bytes
+        return self._first_row * self._row_bytes
 
     def takes(self, block: Block) -> bool:
         """Returns whether it has the same columns as a block, and room for it."""
@@ -268,8 +267,8 @@ class GrowingShard:
         specs = [(name, a.dtype.str, a.shape[1:]) for name, a in block.datasets().items()]
         return (
             self._slot < like.slots
-            and self._next.first_row + block.rows <= room[0]
-            and self._next.first_item + len(block.items) <= room[1]
+            and self._first_row + block.rows <= room[0]
+            and self._first_item + len(block.items) <= room[1]
             and (block.views, block.tail_rows) == (like.views, like.tail_rows)
             and specs == [(s.name, s.dtype, s.shape[1:]) for s in like.columns]
         )
@@ -310,11 +309,10 @@ class GrowingShard:
 
     def _prepared(self, block: Block) -> tuple[Record, list[Piece], Piece]:
         """Returns a block's record, the pieces of its columns, and the piece with the record."""
-        row, item = self._next.first_row, self._next.first_item
         datasets = block.datasets()
-        datasets["item_start"] = datasets["item_start"] + np.int32(row)
+        datasets["item_start"] = datasets["item_start"] + np.int32(self._first_row)
         items = {name: datasets[name] for name in ITEM_DTYPE.names or ()}
-        counts = row, block.rows, item, len(block.items)
+        counts = self._first_row, block.rows, self._first_item, len(block.items)
         record = Record(*counts, checksum(datasets), checksum(items), block.facts)
         try:
             text = _sealed(dataclasses.asdict(record))
@@ -336,9 +334,9 @@ class GrowingShard:
 
     def _advance(self, record: Record) -> ShardRef:
         """Returns a reference to the block that was written; the next one goes behind it."""
-        rows, items = record.ends
         ref = self._layout.ref(block_name(self._name, self._slot), record)
-        self._next, self._slot = Record(rows, 0, items, 0, 0, 0, {}), self._slot + 1
+        self._slot += 1
+        self._first_row, self._first_item = record.ends
         return ref
 
 
@@ -385,9 +383,9 @@ class ShardReader:
         """
         # the name where it has folders: the path does not show a link that was followed
         place = Path(self.name) if "/" in self.name else self.path
-        written = Path(self.layout.name)
+        written = Path(self.layout.name)  # of no place: it was not written by a run
         is_there = place.parts[-3:] == written.parts[-3:]  # rank, hour, number
-        if self.layout.name and shard_place(place) and not is_there:
+        if shard_place(written) and shard_place(place) and not is_there:
             raise ShardError(place, f"is another shard's file: it was written as {written}")
 
     def check_structure(self) -> None:
@@ -438,12 +436,12 @@ class ShardReader:
         lengths = {}
         for name, (offset, dtype, shape) in places.items():
             dataset = dataset_of(file, name)
-            how = dataset.id.get_create_plist()
+            properties = dataset.id.get_create_plist()
             if dtype is not None and (dataset.dtype, dataset.shape[1:]) != (dtype, shape):
                 raise ValueError(f"{name!r} is of another type or shape")
-            if how.get_nfilters():
+            if properties.get_nfilters():
                 raise ValueError(f"{name!r} is filtered")
-            if how.get_layout() == h5py.h5d.CHUNKED and dataset.size:
+            if properties.get_layout() == h5py.h5d.CHUNKED and dataset.size:
                 piece = dataset.id.get_chunk_info(0)
                 if dataset.id.get_num_chunks() != 1 or piece.byte_offset != offset:
                     raise ValueError(f"{name!r} lies elsewhere")
@@ -481,10 +479,7 @@ class ShardReader:
             ShardError: its items are damaged.
         """
         ref = self.layout.ref(block_name(self.name, slot), record)
-        try:
-            items = read_ranges(self.path, ref.columns[-len(ITEM_NAMES) :])
-        except OSError as error:
-            raise ShardError(self.path, f"cannot be read: {error}") from error
+        items = self._arrays(ref.columns[-len(ITEM_NAMES) :])
         if checksum(items) != record.items_crc32:
             raise ShardError(self.path, f"checksum of the items of block {slot} is wrong")
         return ref, self._block(record, {}, items)
@@ -496,10 +491,7 @@ class ShardReader:
             ShardError: it is damaged.
         """
         ref = self.layout.ref(block_name(self.name, slot), record)
-        try:
-            datasets = read_ranges(self.path, ref.columns)
-        except OSError as error:
-            raise ShardError(self.path, f"cannot be read: {error}") from error
+        datasets = self._arrays(ref.columns)
         if checksum(datasets) != record.crc32:
             raise ShardError(self.path, f"checksum of block {slot} is wrong: the file is torn")
         return self._block(record, row_columns(datasets), datasets)
@@ -508,9 +500,9 @@ class ShardReader:
         """Returns a block with some of its row columns, which are not verified, and without views.
 
         Args:
-            slot: of the block.
-            record: of it.
-            names: of columns, or of several below one name: ``observation``.
+            slot: number of the block.
+            record: its record.
+            names: names of columns, or what several begin with: ``observation``.
 
         Raises:
             ShardError: its items are damaged, or it cannot be read.
@@ -520,8 +512,11 @@ class ShardReader:
         wanted = list(
             {n: spec for name in names for n, spec in under(specs, name).items()}.values()
         )
+        return dataclasses.replace(block, columns=self._arrays(wanted), views=())
+
+    def _arrays(self, specs: Sequence[ColumnSpec]) -> Columns:
         try:
-            return dataclasses.replace(block, columns=read_ranges(self.path, wanted), views=())
+            return read_ranges(self.path, specs)
         except OSError as error:
             raise ShardError(self.path, f"cannot be read: {error}") from error
 

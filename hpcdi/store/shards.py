@@ -120,7 +120,7 @@ def read_blocks(
 
     Args:
         path: the shard.
-        number: of a block; None: all.
+        number: number of the block; None: all blocks.
         only: names of row columns; nothing else is read, and they are not verified.
 
     Raises:
@@ -170,7 +170,7 @@ def read_block(path: str | Path) -> Block:
 
 
 def _joined(blocks: Sequence[Block]) -> Block:
-    """Blocks of one shard, one after the other; with the facts that they share."""
+    """Returns the blocks of one shard as one block, with the facts that they share."""
     first = blocks[0]
     if len(blocks) == 1:
         return first
@@ -241,15 +241,15 @@ def survey_in(
 
 
 def absent(layout: RunLayout, names: Iterable[str]) -> list[str]:
-    """Those of some blocks that are not there; rows are not looked at."""
+    """Returns which of some blocks do not exist, by name; rows are not looked at."""
     by_shard: dict[str, set[str]] = {}
     for name in names:
         by_shard.setdefault(split_name(name)[0], set()).add(name)
-    gone: set[str] = set()
+    missing: set[str] = set()
     for shard, wanted in by_shard.items():
         result = survey_in(layout, shard, lambda name, _, wanted=wanted: name in wanted)  # type: ignore[misc]
-        gone |= wanted - {ref.path for ref, _ in result.blocks}
-    return sorted(gone)
+        missing |= wanted - {ref.path for ref, _ in result.blocks}
+    return sorted(missing)
 
 
 def withdraw(layout: RunLayout, names: Iterable[str]) -> None:

@@ -29,7 +29,7 @@ def announcement(shard: ShardRef, block: Block) -> BlockReady:
     """
     facts = block.facts
     env_steps = facts.get("env_steps")
-    if env_steps is None:  # rank 0, which sees the blocks of all, adds up nothing
+    if env_steps is None:  # summed here: rank 0 gets the blocks of all
         env_steps = block.items["item_len"].sum()
     try:
         return BlockReady(

@@ -54,7 +54,9 @@ from hpcdi.utils.log import LOGGER
 TO_RUN, TO_GUEST, BEAT = "to_run", "to_guest", "beat"
 _BEAT = struct.Struct("<Q")  # a number that rises
 _BEAT_S = 1.0
+"""Seconds between two heart-beats, and between two looks at them."""
 _LOOK_S = 0.1
+"""Seconds between two looks for messages."""
 _STOP_S = 5.0
 """A guest that was ordered to end, and whose heart-beat fails for so long, is lost."""
 RUN_SILENT_S = 60.0
@@ -69,12 +71,12 @@ class _Guest:
     """One guest, as rank 0's link knows it.
 
     Attributes:
-        folder: of its messages.
-        inbox: from it.
-        outbox: to it.
+        folder: folder of its messages.
+        inbox: messages from it.
+        outbox: messages to it.
+        beat_at: when its heart-beat last changed.
+        patience_s: seconds without a change after which it is lost.
         beat: what its heart-beat said last.
-        beat_at: when that changed.
-        patience_s: after which it is lost.
         has_come: it has said that it is ready.
     """
 
@@ -86,8 +88,8 @@ class _Guest:
     beat: bytes = b""
     has_come: bool = False
 
-    def is_heard(self, message: Message) -> bool:
-        """Returns whether rank 0 takes a message: it does once the guest is ready to collect."""
+    def admits(self, message: Message) -> bool:
+        """Returns whether to hand a message to rank 0: from the guest's `WorkerReady` on."""
         self.has_come |= isinstance(message, WorkerReady) and message.role == "collector"
         return self.has_come
 
@@ -109,8 +111,8 @@ class GuestHost:
         self.rank, self.size, self.wake = link.rank, link.size, link.wake
         self._welcome = layout.welcome_file
         self._guests: dict[int, _Guest] = {}
-        self._look_at = self._list_at = float("-inf")
-        self._left: list[tuple[int, Message]] = []  # of guests that are sent away
+        self._look_at = self._beats_due_at = float("-inf")
+        self._last_messages: list[tuple[int, Message]] = []  # of guests that were sent away
         self._folder.mkdir()
 
     @property
@@ -129,7 +131,7 @@ class GuestHost:
         if guest is None:
             return
         if isinstance(message, Leave):  # it has not said goodbye: the run ends without it
-            self._left += self._lose(rank, guest)
+            self._last_messages += self._lose(rank, guest)
             return
         if isinstance(message, Stop):
             guest.patience_s = min(guest.patience_s, _STOP_S)
@@ -140,7 +142,7 @@ class GuestHost:
     def receive(self, timeout_s: float) -> list[tuple[int, Message]]:
         """See `Link.receive`."""
         arrived, now = self._link.receive(timeout_s), time.monotonic()
-        arrived, self._left = [*arrived, *self._left], []
+        arrived, self._last_messages = [*arrived, *self._last_messages], []
         return [*arrived, *self._look(now)] if now >= self._look_at else arrived
 
     def unsent(self) -> list[int]:
@@ -160,31 +162,31 @@ class GuestHost:
 
     def _look(self, now: float) -> list[tuple[int, Message]]:
         self._look_at = now + _LOOK_S
-        looks_for_beats = now >= self._list_at
-        if looks_for_beats:
-            self._list_at = now + _BEAT_S
-            self._greet(now)
+        are_beats_due = now >= self._beats_due_at
+        if are_beats_due:
+            self._beats_due_at = now + _BEAT_S
+            self._find_new_guests(now)
         arrived: list[tuple[int, Message]] = []
         for rank, guest in list(self._guests.items()):
-            arrived += self._hear(rank, guest)
-            if rank in self._guests and looks_for_beats:
-                arrived += self._feel(rank, guest, now)
+            arrived += self._read(rank, guest)
+            if rank in self._guests and are_beats_due:
+                arrived += self._check_beat(rank, guest, now)
         return arrived
 
-    def _greet(self, now: float) -> None:
-        """Note the guests that have come."""
+    def _find_new_guests(self, now: float) -> None:
+        """Note the guests whose folders are new."""
         for folder in self._folder.glob("rank*"):
             number = folder.name.removeprefix("rank")
             if number.isdigit() and is_guest(int(number)) and int(number) not in self._guests:
                 inbox, outbox = Inbox(folder, TO_RUN), Outbox(folder, TO_GUEST)
                 self._guests[int(number)] = _Guest(folder, inbox, outbox, now, self._timeout_s)
 
-    def _hear(self, rank: int, guest: _Guest) -> list[tuple[int, Message]]:
+    def _read(self, rank: int, guest: _Guest) -> list[tuple[int, Message]]:
         """Returns what a guest has sent; after its last message it is forgotten."""
         arrived: list[tuple[int, Message]] = []
         try:
             for message in guest.inbox.take():
-                if guest.is_heard(message):
+                if guest.admits(message):
                     arrived.append((rank, message))
                 if isinstance(message, Goodbye | WorkerFailed):
                     self._forget(rank, guest)
@@ -195,7 +197,7 @@ class GuestHost:
             arrived += self._lose(rank, guest, reads=False)
         return arrived
 
-    def _feel(self, rank: int, guest: _Guest, now: float) -> list[tuple[int, Message]]:
+    def _check_beat(self, rank: int, guest: _Guest, now: float) -> list[tuple[int, Message]]:
         """Look at a guest's heart-beat; returns its last messages where it is lost."""
         try:
             with open_file(guest.folder / BEAT) as file:
@@ -207,7 +209,7 @@ class GuestHost:
         return [] if now - guest.beat_at < guest.patience_s else self._lose(rank, guest)
 
     def _lose(self, rank: int, guest: _Guest, *, reads: bool = True) -> list[tuple[int, Message]]:
-        """Take a guest's folder away, so that it writes no more; then read what it has sent."""
+        """Move a guest's folder away, so that it writes no more; then read what it has sent."""
         aside = guest.folder.with_name(f".{guest.folder.name}{TEMPORARY_MARK}lost")
         with contextlib.suppress(OSError):
             guest.folder.rename(aside)
@@ -216,7 +218,7 @@ class GuestHost:
         if reads:
             with contextlib.suppress(CommError):
                 taken = guest.inbox.take()
-                arrived = [(rank, message) for message in taken if guest.is_heard(message)]
+                arrived = [(rank, message) for message in taken if guest.admits(message)]
         guest.folder = aside
         self._forget(rank, guest)
         if not guest.has_come or any(isinstance(m, Goodbye | WorkerFailed) for _, m in arrived):
@@ -236,13 +238,13 @@ class GuestLink:
 
     Args:
         layout: the run folder.
-        rank: of the guest.
+        rank: the guest's rank.
         size: number of the run's ranks.
         answer: answers its requests for policies.
 
     Attributes:
-        exit_code: of the guest's process, where it ends by itself; None: the run ends it.
-        failure: that it has reported.
+        exit_code: exit code of the guest's process, where it ends by itself; None: the run ends it.
+        failure: the failure that it has reported.
     """
 
     ranks_may_die = False
@@ -303,7 +305,7 @@ class GuestLink:
         if self._has_left:
             return
         try:
-            os.close(open_descriptor(self._folder / BEAT))  # by it NFS asks the server
+            os.close(open_descriptor(self._folder / BEAT))  # to open it, NFS asks the server
         except OSError as error:
             if error.errno in (errno.ENOENT, errno.ESTALE):
                 self._leave_at_once()

@@ -96,7 +96,7 @@ class Inbox:
 
     def __init__(self, folder: Path, name: str) -> None:
         self._folder, self._name = folder, name
-        self._number, self._at = 1, 0
+        self._number, self._offset = 1, 0  # the file, and how far it was read
 
     def move(self, folder: Path) -> None:
         """The folder has another name from now on."""
@@ -113,23 +113,23 @@ class Inbox:
             path = _file(self._folder, self._name, self._number)
             try:
                 with open_file(path, 2 * _LARGEST_BYTES) as file:
-                    file.seek(self._at)
-                    new = file.read()
+                    file.seek(self._offset)
+                    unread = file.read()
             except OSError:  # nothing was written yet, or the file system is away
                 return messages
-            taken, is_over = self._read(new, path, messages)
-            self._at += taken
+            n_bytes, is_over = self._read(unread, path, messages)
+            self._offset += n_bytes
             if not is_over:
                 return messages
             path.unlink(missing_ok=True)
-            self._number, self._at = self._number + 1, 0
+            self._number, self._offset = self._number + 1, 0
 
-    def _read(self, new: bytes, path: Path, messages: list[Message]) -> tuple[int, bool]:
+    def _read(self, unread: bytes, path: Path, messages: list[Message]) -> tuple[int, bool]:
         """Read whole messages; returns how many bytes these are, and whether the file is over."""
         at = 0
-        while len(new) - at >= _HEAD.size:
-            size, crc32 = _HEAD.unpack_from(new, at)
-            body = new[at + _HEAD.size : at + _HEAD.size + size]
+        while len(unread) - at >= _HEAD.size:
+            size, crc32 = _HEAD.unpack_from(unread, at)
+            body = unread[at + _HEAD.size : at + _HEAD.size + size]
             if size == 0:
                 return at, True
             if size > _LARGEST_BYTES:

@@ -89,12 +89,13 @@ def drop_points_after(file: Path, step: int) -> None:
     """
     if not file.is_file():
         return
-    rows, at_the_limit = [COLUMNS], set[str]()  # and curves whose point at the limit is before it
+    rows = [COLUMNS]
+    kept_at_step = set[str]()  # curves of which a point at `step` itself is kept
     for name, point in _points(file):
-        if point.step > step or (point.step == step and name in at_the_limit):
+        if point.step > step or (point.step == step and name in kept_at_step):
             continue
         if point.step == step:
-            at_the_limit.add(name)
+            kept_at_step.add(name)
         rows.append(row_of(name, point))
     rewrite(file, _encoded(rows))
 

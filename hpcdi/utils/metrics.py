@@ -58,7 +58,7 @@ class ScalarMonitor:
         self._sums: dict[str, float] = {}
         self._counts: dict[str, int] = {}
         self._arrays: dict[str, Any] = {}
-        self._named: set[str] = set()  # what the log has said is no scalar
+        self._warned: set[str] = set()  # names of arrays that were warned of
 
     def add(self, scalars: Mapping[str, Any]) -> None:
         """Add one iteration's log, also of tensors and arrays without an axis.
@@ -77,9 +77,9 @@ class ScalarMonitor:
 
     def _warn(self, name: str, array: Any) -> None:
         """Say once that an array has no curve; priorities want none."""
-        if name == "priority" or name in self._named:
+        if name == "priority" or name in self._warned:
             return
-        self._named.add(name)
+        self._warned.add(name)
         _LOGGER.warning(
             "%r is an array of shape %s: it has no curve; log a number, its mean perhaps, or %r "
             "for all values", name, tuple(array.shape), f"{HISTOGRAM}{name}"

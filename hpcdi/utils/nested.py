@@ -169,7 +169,7 @@ def to_tensors(tree: object, *, as_floats: bool = True, path: str = "") -> Any:
         return _tensor(tree, as_floats, path)
     if tree is None or isinstance(tree, str):
         return tree
-    if not as_floats and (type(tree) in _NO_ARRAYS or is_tensor(tree)):  # at once: most values are
+    if not as_floats and (type(tree) in _NO_ARRAYS or is_tensor(tree)):  # most values
         return tree
     if isinstance(tree, Mapping):
         return {
@@ -251,8 +251,8 @@ def narrowed(integers: Array) -> Array:
     """Copies integers to the smallest dtype that holds all of them."""
     if not integers.size:
         return integers.copy()
-    ends = np.min_scalar_type(integers.min()), np.min_scalar_type(integers.max())
-    smallest = np.result_type(*ends)
+    limits = np.min_scalar_type(integers.min()), np.min_scalar_type(integers.max())
+    smallest = np.result_type(*limits)  # of -1 and 2 ** 63 a float: no integer holds both
     return integers.astype(smallest if smallest.kind != "f" else integers.dtype)
 
 
@@ -262,11 +262,11 @@ def column_objection(columns: Columns, like: Columns) -> str | None:
     if odd:
         return f"only one of them has {odd}"
     for name, column in columns.items():
-        first = like[name]
-        if column.dtype != first.dtype or column.shape[1:] != first.shape[1:]:
+        wanted = like[name]
+        if column.dtype != wanted.dtype or column.shape[1:] != wanted.shape[1:]:
             return (
                 f"column {name!r} is {column.dtype}{column.shape[1:]}, "
-                f"not {first.dtype}{first.shape[1:]}"
+                f"not {wanted.dtype}{wanted.shape[1:]}"
             )
     return None
 
@@ -283,13 +283,13 @@ def parse_json(text: str | bytes, *, is_file: bool = False) -> Any:
     """
     try:
         if is_file:
-            return json.loads(text, parse_constant=_finite, parse_float=_finite)
+            return json.loads(text, parse_constant=_finite_number, parse_float=_finite_number)
         return json.loads(text)
     except RecursionError:
         raise ValueError("its JSON is nested too deeply") from None
 
 
-def _finite(text: str) -> float:
+def _finite_number(text: str) -> float:
     number = float(text)
     if not math.isfinite(number):
         raise ValueError(f"holds the number {text}")

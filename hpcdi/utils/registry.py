@@ -60,15 +60,16 @@ class Registry:
         """
 
         def add(cls: T) -> T:
-            path = f"{cls.__module__}:{cls.__qualname__}"
+            path = _path_of(cls)
             for name in names:
-                registered = self._classes.get(name)
-                taken = self._built_in[name].component if name in self._built_in else path
-                if registered is not None:
-                    taken = f"{registered.__module__}:{registered.__qualname__}"
-                if taken != path:
+                owner = path
+                if name in self._classes:
+                    owner = _path_of(self._classes[name])
+                elif name in self._built_in:
+                    owner = self._built_in[name].component
+                if owner != path:
                     raise ValueError(
-                        f"{self.kind} type {name!r} is already {taken.replace(':', '.')}"
+                        f"{self.kind} type {name!r} is already {owner.replace(':', '.')}"
                     )
                 self._classes[name] = cls
             return cls
@@ -126,14 +127,12 @@ class Registry:
         """Returns the message for an unknown `name`, with the nearest known one."""
         known = list(self)
         near = [
-            each for text in (str(name), str(name).lower())
-            for each in difflib.get_close_matches(text, known, n=1)
+            match for text in (str(name), str(name).lower())
+            for match in difflib.get_close_matches(text, known, n=1)
         ]  # fmt: skip
         guess = f"; did you mean {near[0]!r}?" if near else ""
-        shown = sorted(
-            one for one in known if not one.endswith("_command")
-        )  # these are DI-engine's
-        names = ", ".join(shown) or "none"
+        # without those in DI-engine's spelling
+        names = ", ".join(sorted(n for n in known if not n.endswith("_command"))) or "none"
         return (
             f"no {self.kind} of type {name!r} is registered{guess} (known: {names}; "
             "a type of your own needs its module in import_names)"
@@ -144,6 +143,10 @@ class Registry:
 
     def __iter__(self) -> Iterator[str]:
         return iter(dict.fromkeys([*self._built_in, *self._classes]))
+
+
+def _path_of(cls: type) -> str:
+    return f"{cls.__module__}:{cls.__qualname__}"
 
 
 def load_object(path: str) -> Any:
@@ -368,28 +371,28 @@ def named_in_module(name: str, path: str) -> Any:
         ConfigError: there is no such module, it raises an error, or there is nothing of that name
             in it: says what there is.
     """
-    module, _, attribute = name.rpartition(":")
-    if not all(part.isidentifier() for part in module.split(".")):
-        stem = module.removesuffix(".py").strip("./").replace("/", ".")
+    module_name, _, attribute = name.rpartition(":")
+    if not all(part.isidentifier() for part in module_name.split(".")):
+        stem = module_name.removesuffix(".py").strip("./").replace("/", ".")
         message = f"{name!r} begins with no name of a module; did you mean '{stem}:{attribute}'?"
         raise ConfigError([Problem(path, f"{message} Put the module's folder on PYTHONPATH")])
     try:
-        found = importlib.import_module(module)
+        module = importlib.import_module(module_name)
     except ModuleNotFoundError as error:
-        raise ConfigError([Problem(path, missing_module(module, error))]) from error
+        raise ConfigError([Problem(path, missing_module(module_name, error))]) from error
     except Exception as error:  # whatever a module of the user's raises
-        raise ConfigError([Problem(path, f"importing {module!r} {raised(error)}")]) from error
-    if hasattr(found, attribute):
-        return getattr(found, attribute)
-    own = [
+        raise ConfigError([Problem(path, f"importing {module_name!r} {raised(error)}")]) from error
+    if hasattr(module, attribute):
+        return getattr(module, attribute)
+    defined = [
         key
-        for key, value in vars(found).items()
-        if str(getattr(value, "__module__", "")).startswith(module) and not key.startswith("_")
+        for key, value in vars(module).items()
+        if str(getattr(value, "__module__", "")).startswith(module_name) and key[0] != "_"
     ]
-    near = difflib.get_close_matches(attribute, own, n=1)
-    guess = f"; did you mean '{module}:{near[0]}'?" if near else "."
-    there = f" It has {', '.join(own)}" if own else " It defines nothing"
-    raise ConfigError([Problem(path, f"module {module!r} has no {attribute!r}{guess}{there}")])
+    near = difflib.get_close_matches(attribute, defined, n=1)
+    guess = f"; did you mean '{module_name}:{near[0]}'?" if near else "."
+    names = f" It has {', '.join(defined)}" if defined else " It defines nothing"
+    raise ConfigError([Problem(path, f"module {module_name!r} has no {attribute!r}{guess}{names}")])
 
 
 def raised(error: Exception) -> str:

@@ -252,7 +252,7 @@ def test_beginnings_are_experiments(algorithm: str, memory: str, tmp_path: Path)
     file.write_text(f"env: {{env_id: X-v0}}\npolicy: {{type: {algorithm}}}\n")
     settings = settings_of(algorithm, remembers=memory != "none")
     settings |= {} if memory == "none" else {"policy.model.memory": memory}
-    overrides = [f"{path}={api._text(value)}" for path, value in settings.items()]
+    overrides = [f"{path}={api._as_yaml(value)}" for path, value in settings.items()]
     policy = load(file, overrides).config.policy
     assert isinstance(policy, TorchPolicyConfig)
     assert policy.type == algorithm

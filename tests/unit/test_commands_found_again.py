@@ -179,7 +179,7 @@ def test_values_of_mappings_are_settings_infinite_ones_too(tmp_path: Path) -> No
     }
     with ExitStack() as stack:
         read = read_mapping(api._written(given, stack))
-        overrides = [f"{path}={api._text(value)}" for path, value in given.items()]
+        overrides = [f"{path}={api._as_yaml(value)}" for path, value in given.items()]
         again = read_mapping(api._written({"exp_name": "x"}, stack), overrides)
     for found in (read, again):
         assert found["env"]["stop_value"] == -INFINITE
@@ -187,9 +187,9 @@ def test_values_of_mappings_are_settings_infinite_ones_too(tmp_path: Path) -> No
         assert found["policy"]["kind"] == "mean"
         assert found["policy"]["path"] == str(tmp_path)
         assert found["exp_name"] == given["exp_name"]
-    assert api._text(float("nan")) == ".nan"
+    assert api._as_yaml(float("nan")) == ".nan"
     with pytest.raises(ConfigError, match="a object is no number"):
-        api._text({"a": [object()]})
+        api._as_yaml({"a": [object()]})
 
 
 def test_a_name_that_is_no_folders_is_refused_by_what_checks_it(
@@ -211,7 +211,7 @@ def test_a_command_has_a_folders_name_quoted_and_python_has_not(
         config_of(RunRequest(None, resume="a b"))
     make_run(tmp_path / "c d")
     with pytest.raises(RunError, match=r"go on by hpcdi.train\(resume='c d'\), .* 'c d/log'"):
-        api._ended(Ended(tmp_path / "c d", 1))
+        api._run_of(Ended(tmp_path / "c d", 1))
 
 
 @pytest.mark.parametrize("episodes", [0, -1])

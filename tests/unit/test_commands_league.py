@@ -285,6 +285,19 @@ def test_two_players_are_filmed(run_dir: Path, capsys: pytest.CaptureFixture[str
     assert "fakes.battles:blank cannot be filmed (" in capsys.readouterr().err
 
 
+def test_a_policy_is_evaluated_as_its_run_does(
+    run_dir: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """It always sat first, and its opponent drew its moves, whatever evaluate_against said."""
+    told = []
+    script = "policy.other.commander.evaluate_against=fakes.battles:first_legal"
+    for how in (["--policy", "latest", script], ["--against", "script"]):
+        assert main(["eval", str(run_dir), *how, "--episodes", "8", "--json"]) == 0
+        told.append(json.loads(capsys.readouterr().out))
+    assert sorted(told[0]["returns"]) == sorted(told[1]["returns"])
+    assert len(set(told[0]["lengths"])) == 2, "who begins has other games"
+
+
 def test_two_players_play(run_dir: Path, capsys: pytest.CaptureFixture[str]) -> None:
     arguments = ["eval", str(run_dir), "--player", "main_000001", "--games", "12", "--json"]
     for against in ("main", "random", "script", "module=fakes.battles:first_legal"):

@@ -408,13 +408,13 @@ def test_blocks_of_a_player_that_came_after_the_snapshot_and_has_gone_are_left_o
 def test_an_evaluation_that_was_due_in_a_snapshot_is_due_when_the_run_goes_on(is_due: bool) -> None:
     clock = EvaluationClock(Interval.of("10000 env_steps"))
     assert not clock.state_dict(), "learning has not begun"
-    clock.start(0, 0, 0.0)
+    clock.begin_learning(0, 0, 0.0)
     clock.begin(10_000, 50, 5.0)
     if is_due:
         clock.make_due()
     again = EvaluationClock(Interval.of("10000 env_steps"))
     again.load_state_dict(clock.state_dict())
-    again.start(12_000, 60, 100.0)
+    again.begin_learning(12_000, 60, 100.0)
     assert again.is_due(12_000, 60, 100.0) is is_due
     assert again.is_due(20_000, 90, 100.0)
 
@@ -425,15 +425,15 @@ def test_an_evaluation_is_drawn_where_it_began_and_is_due_where_a_snapshot_is_ta
     """Its result came a thousand steps later; killed within it, a run did without it."""
     before, again = make_group(), make_group()
     before.env_steps, before.train_iter = 100, 10
-    before.evaluation.start(0, 0, 0.0)
+    before.evaluation.begin_learning(0, 0, 0.0)
     before.begin_evaluation(5.0)
     before.env_steps = 1200
     again.load_state_dict(before.state_dict())
-    again.evaluation.start(1200, 10, 0.0)
+    again.evaluation.begin_learning(1200, 10, 0.0)
     assert again.evaluation_is_due(0.0)
     before.end_evaluation(CollectResult("task", True, 10, 9, 1.0, np.ones(2), np.ones(2, np.int64)))
     assert [evaluation.env_steps for evaluation in before.evaluations] == [100]
     again.load_state_dict(before.state_dict())
-    again.evaluation.start(1200, 10, 0.0)
+    again.evaluation.begin_learning(1200, 10, 0.0)
     assert not again.evaluation_is_due(0.0)
     assert before.best_evaluation == again.best_evaluation

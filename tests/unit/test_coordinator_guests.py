@@ -96,7 +96,7 @@ def test_a_guest_takes_no_place_of_a_rank() -> None:
     run.scheduler.want_collectors(1)
     run.tick(1.0)
     workers = run.scheduler.workers
-    [working] = [w.rank for w in workers if w.is_collecting and w.closing is None]
+    [working] = [w.rank for w in workers if w.is_collecting and w.closing_since is None]
     for rank in {2, 3, 4} - {working}:
         run.result(rank, 1.0)
     run.hear(GUEST, READY, 1.0)
@@ -105,7 +105,7 @@ def test_a_guest_takes_no_place_of_a_rank() -> None:
     assert run.tick(2.0) == []
     run.hear(GUEST, RankLost(), 3.0)
     assert run.tick(4.0) == []
-    assert workers[working].closing is None
+    assert workers[working].closing_since is None
 
 
 def test_the_end_of_the_run_is_a_guests_end(run: Run) -> None:

@@ -133,6 +133,22 @@ def test_a_player_that_beats_all_is_frozen_sooner() -> None:
     assert not league.may_freeze("main")
 
 
+def test_one_that_begins_anew_has_won_nothing_yet() -> None:
+    """A copy of the new policy was frozen by the games that the old one had won."""
+    league = league_with(0, {"main": "main", "exploiter": "main_exploiter"}, freeze_steps=100)
+    league.count_games([("exploiter", "main", 500, 0, 0), ("main", "main", 4, 0, 1)])
+    league.count_steps("exploiter", 30)
+    assert league.may_freeze("exploiter")
+    assert league.freeze("exploiter", league.next_copy("exploiter"), 5)
+    league.count_games([("exploiter", "main", 0, 0, 20)])
+    league.count_steps("exploiter", 60)
+    assert not league.may_freeze("exploiter")
+    assert league.payoff.score("main", "exploiter") == pytest.approx(20.5 / 21, abs=1e-3)
+    assert league.payoff.games("exploiter", "main") == (500, 0, 20)
+    assert league.payoff.score("main", "main") > 0.5
+    assert league.ratings()["exploiter"].elo < 1400
+
+
 # ----------------------------------------------------------------------------------- state, ratings
 
 

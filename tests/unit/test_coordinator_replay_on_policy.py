@@ -531,7 +531,7 @@ def test_the_wait_for_a_policy_does_not_cut_the_next_piece_short(
         port = Port(versions=[0, *wait, 1, *wait, 2])
         with collector("test_columnar", port, collector_episode_num=30) as made:
             made._gate = gate()
-            made._gate._rollouts = 1
+            made._gate._max_rollouts = 1
             monkeypatch.setattr(parallel, "LOST_ROLLOUT_S", math.inf)
             port.after_segment = lambda: made.stop() if len(port.segments) == 3 else None
             do(made, port, "task")
@@ -547,7 +547,7 @@ def test_one_policy_one_piece(monkeypatch: pytest.MonkeyPatch) -> None:
     with registered_probes():
         port = Port(versions=[0, None, None, 1, None, 2, *[None] * 60, 3])
         with collector("test_columnar", port, collector_episode_num=100) as made:
-            made._gate._rollouts = 1
+            made._gate._max_rollouts = 1
             port.after_segment = lambda: made.stop() if len(port.segments) == 5 else None
             do(made, port, "task")
     versions = [int(segment.items["policy_version"][0]) for segment in port.segments]

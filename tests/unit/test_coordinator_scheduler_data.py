@@ -26,7 +26,7 @@ from hpcdi.comm.messages import (
 )
 from hpcdi.errors import CommError
 from hpcdi.roles.coordinator.scheduler import Outcome
-from hpcdi.roles.coordinator.workers import Order, told_of
+from hpcdi.roles.coordinator.workers import Order, instructions_of
 
 END = Outcome("stopped", "over", 0)
 
@@ -48,8 +48,10 @@ def test_settings_are_sent_where_they_are_news() -> None:
     assert run.progress(2, 250) != []
     assert run.progress(2, 0) == []
     assert run.progress(3, 0) == [Order(3, CollectSetting(run.tasks[3].task_id, {"eps": 0.75}))]
-    told, worker = told_of({"mask": np.zeros(3)}, {}), run.scheduler.workers[2]
-    assert [worker.is_news(told), worker.is_news(told)] == [True, True], "nobody compares arrays"
+    worker = run.scheduler.workers[2]
+    array = instructions_of({"mask": np.zeros(3)}, {})
+    news = [worker.take_instructions(array), worker.take_instructions(array)]
+    assert news == [True, True], "nobody compares arrays"
 
 
 def test_progress_of_a_task_that_has_ended_is_counted_all_the_same() -> None:

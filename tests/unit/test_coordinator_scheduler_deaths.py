@@ -63,7 +63,7 @@ def test_the_run_goes_on_without_a_collector() -> None:
     assert run.hear(3, RankLost()) == []
     assert run.scheduler.phase is Phase.RUNNING
     assert run.scheduler.workers.policy_versions == {}
-    assert run.scheduler.workers.silent == [1, 2, 4]
+    assert run.scheduler.workers.not_ended == [1, 2, 4]
     assert run.scheduler.workers.lost == {3: "collector"}
     run.result(2)
     assert run.tasks[2] is not None  # the others get tasks as before

@@ -326,7 +326,7 @@ def test_silent_workers_at_the_deadline() -> None:
     assert run.tick(100.0 + TIMEOUTS.stop_s) == []
     assert run.tick(100.1 + TIMEOUTS.stop_s) == leaves(130)
     assert run.scheduler.finished
-    assert run.scheduler.workers.silent == [2, 3]
+    assert run.scheduler.workers.not_ended == [2, 3]
     assert run.tick(1e9) == []
 
 

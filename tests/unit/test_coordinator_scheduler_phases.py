@@ -58,7 +58,7 @@ class Life:
 
     @property
     def silent(self) -> list[int]:
-        return self.scheduler.workers.silent
+        return self.scheduler.workers.not_ended
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.scheduler, name)

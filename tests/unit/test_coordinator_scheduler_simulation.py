@@ -109,7 +109,7 @@ def check_counts(workers: Workers, groups: Groups) -> None:
     assert workers.collectors_here == sum(worker.is_available for worker in collectors)
     assert workers.all_reported is not any(worker.state is State.EXPECTED for worker in workers)
     for group in groups:
-        collecting = [w.rank for w in collectors if w.is_collecting and w.closing is None]
+        collecting = [w.rank for w in collectors if w.is_collecting and w.closing_since is None]
         assert sorted(workers.collecting(group)) == collecting
 
 

@@ -135,7 +135,7 @@ def test_the_end_is_written_however_soon_it_comes() -> None:
     run.look(1000.2)
     assert run.curves.points == []
     run.scheduler.stop(Outcome("done", "enough", 0), 1000.3)
-    for rank in run.scheduler.workers.silent:
+    for rank in run.scheduler.workers.not_ended:
         run.hear(rank, Goodbye())
     run.look(1000.4)
     assert run.curves.of("perf/buffer_items") == [(0.0, 60)]

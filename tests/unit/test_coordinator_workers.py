@@ -70,7 +70,7 @@ def quiet(workers: Workers, now: float, *waiting: int) -> list[tuple[int, Notice
 def test_who_is_who() -> None:
     groups = make_groups()
     workers = Workers([2, 3, 9], groups)
-    assert workers.silent == [2, 3, 9]
+    assert workers.not_ended == [2, 3, 9]
     assert workers.why_not_without(9) == "it had not reported yet", "it may be the learner"
     workers.report(2, WorkerReady("learner", "a", 1))
     workers.report(3, WorkerReady("collector", "b", 1))
@@ -156,7 +156,7 @@ def test_the_oldest_makes_room_and_one_at_a_time() -> None:
     for name, started in [("a", 2.0), ("b", 1.0), ("c", 3.0)]:
         workers.start_collector(collect(name), started)
     assert closed(workers, 10.0) == ["b"]
-    assert workers[2].closing == 10.0
+    assert workers[2].closing_since == 10.0
     assert closed(workers, 10.0 + COLLECT_S - 0.1) == []
     workers.finish(2, "b")
     assert closed(workers, 11.0) == ["a"]

@@ -223,9 +223,9 @@ def test_tasks_of_an_array_search_together(tmp_path: Path, monkeypatch: pytest.M
         assert Trials(made.root, worker, searcher).more([])
     trial_file(made.root, 3).touch()  # its task was killed before it had settings
     hand_out(made.root, 2)  # of a new job: all are somebody's
-    assert Trials(made.root, "0", searcher)._mine == [0, 1]
+    assert Trials(made.root, "0", searcher)._unfinished == [0, 1]
     again = Trials(made.root, "1", searcher)
-    assert again._mine == [2, 3]
+    assert again._unfinished == [2, 3]
     assert again.more([]) == [2]
     assert again.more([2]) == [3]
     assert read_trial(made.root, 3)["settings"] == searcher.ask(3)

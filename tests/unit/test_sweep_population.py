@@ -194,7 +194,7 @@ def test_a_decision_survives_a_kill_at_any_moment(
         run(root, index)
     assert [element.state for element in look(read(root))[0].elements] == [PAUSED] * 4
     before = [weights(root, index) for index in range(4)]
-    real, copied = population_module._copy, []
+    real, copied = population_module._copy_policy, []
 
     def fails_at_the_second(sweep: Sweep, copy: Copy) -> bool:
         copied.append(copy.index)
@@ -202,14 +202,14 @@ def test_a_decision_survives_a_kill_at_any_moment(
             raise OSError(28, "No space left on device")
         return real(sweep, copy)
 
-    monkeypatch.setattr(population_module, "_copy", fails_at_the_second)
+    monkeypatch.setattr(population_module, "_copy_policy", fails_at_the_second)
     with pytest.raises(LaunchError, match="No space left"):
         next(rounds)
     (decision,) = History.read(read(root)).decisions
     assert [copy.index for copy in decision.copies] == [0, 1]
     assert History.read(read(root)).generation == 0
 
-    monkeypatch.setattr(population_module, "_copy", real)
+    monkeypatch.setattr(population_module, "_copy_policy", real)
     own = newest_snapshot(RunLayout(root / "001"))
     rounds = Generations(root, made.population).rounds()
     assert next(rounds) == [0, 1, 2, 3]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import pytest
@@ -16,12 +16,14 @@ from hpcdi.config.load import dump
 from hpcdi.config.team import TeamConfig
 from hpcdi.env.contract import read_spaces
 from hpcdi.env.games import Meet, Pincer, Recall, SpeakerListener, TwoStep
+from hpcdi.env.pettingzoo import as_battle
 from hpcdi.env.team import Team
-from hpcdi.errors import ConfigError
+from hpcdi.errors import ConfigError, EnvValueError
 from hpcdi.policy import memories, networks
 from hpcdi.policy.create import create_policy
 from hpcdi.policy.players import PolicyGroup, with_players
 from hpcdi.policy.returns import gae, n_step
+from hpcdi.policy.sequences import Sequences
 from hpcdi.run.experiment import load_experiment
 from hpcdi.store.rows import sequence_rows
 from hpcdi.types import Columns, SequenceRule
@@ -106,11 +108,75 @@ def test_a_team_says_who_acts_and_what_each_step_brought() -> None:
         acts.append(seen["acts"].tolist())
         ended.append(seen["ended"].tolist())
         rewards.append(seen["reward"].tolist())
-    assert acts == [[1, 1, 1], [1, 0, 1], [1, 0, 1], [0, 0, 0]]
+    assert acts == [[1, 1, 1], [1, 0, 1], [1, 0, 1], [1, 0, 1]]  # it is cut: they would go on
     assert ended == [[0, 0, 0], [0, 1, 0], [0, 0, 0], [2, 0, 2]]
     assert rewards == [[0, 10, 1], [-2, 20, 2], [-3, 0, 3], [-4, 0, 4]]
     assert (terminated, truncated) == (False, True)
     assert info == {"return/hare_0": 30, "return/hare_1": 10, "return/fox": -9}
+
+
+class Leaving:
+    """A `ParallelEnv`: b is cut after its first step, a after its third; masks are in infos."""
+
+    possible_agents = ("a", "b")
+    metadata: ClassVar[dict[str, Any]] = {}
+
+    def observation_space(self, _name: str) -> Any:
+        return Box(0, 9, (1,), np.float32)
+
+    def action_space(self, name: str) -> Any:
+        return Discrete({"a": 2, "b": 4}[name])
+
+    def reset(self, seed: int | None = None, options: Any = None) -> Any:
+        del seed, options
+        self.agents, self._steps = ["a", "b"], 0
+        return self._seen(self.agents), {n: self._info(n) for n in self.agents}
+
+    def _seen(self, names: Any) -> dict[str, Any]:
+        return {name: np.full(1, self._steps, np.float32) for name in names}
+
+    def _info(self, name: str) -> dict[str, Any]:
+        return {"action_mask": np.arange(self.action_space(name).n) > 0}
+
+    def step(self, actions: dict[str, int]) -> Any:
+        self._steps += 1
+        cut = {name: self._steps == {"a": 3, "b": 1}[name] for name in actions}
+        self.agents = [name for name in actions if not cut[name]]
+        infos = {name: self._info(name) for name in self.agents}  # none at the end
+        none = dict.fromkeys(actions, False)
+        return self._seen(actions), dict.fromkeys(actions, 1.0), none, cut, infos
+
+    def close(self) -> None:
+        pass
+
+
+def test_one_that_leaves_has_seen_its_last_observation_and_masks_are_of_each_player() -> None:
+    """The last observation was missing: what it bootstraps from was the one before."""
+    team = Team(as_battle(Leaving()))
+    seen, _ = team.reset(seed=0)
+    assert seen["action_mask"].tolist() == [False, True, False, True, True, True]
+    seen_by, masks = [], []
+    for _ in range(3):
+        seen, *_ = team.step({"a": 1, "b": 1})
+        seen_by.append([float(seen["observation"]["players"][n][0]) for n in "ab"])
+        masks.append(seen["action_mask"].tolist())
+    assert seen_by == [[1, 1], [2, 1], [3, 1]]
+    assert masks == [[False, *[True] * 5], [False, *[True] * 5], [True] * 6]
+    assert seen["observation"]["ended"].tolist() == [2, 0]
+
+
+def test_who_acts_for_players_whose_masks_are_in_infos_gives_them_beside_what_they_see() -> None:
+    """It was an IndexError."""
+    team, own = Team(as_battle(Leaving())), np.ones(1, np.float32)
+    seen = team.seen_by({"b": own}, {"b": np.array([0, 1, 0, 1])})
+    assert seen["observation"]["acts"].tolist() == [0, 1]
+    assert seen["action_mask"].tolist() == [True, True, False, True, False, True]
+    assert team.seen_by({"b": {"observation": own, "action_mask": np.array([0, 1, 0, 1])}})
+    for masks in (None, {"a": np.ones(2)}, np.ones(6)):
+        with pytest.raises(EnvValueError, match="'b' has no mask of legal actions"):
+            team.seen_by({"b": own}, masks)
+    with pytest.raises(EnvValueError, match="has no masks of actions, and one is given"):
+        Team(Relay()).seen_by({"fox": 1}, {"fox": np.ones(3)})
 
 
 def test_masks_of_all_players_lie_side_by_side() -> None:
@@ -172,6 +238,7 @@ def test_a_prey_is_caught_from_both_sides_alone() -> None:
         return {**best(seen), "hunter_0": 2}
 
     assert game.chase() == -3 * game.optimum == 4
+    assert Pincer(size=6).optimum == pytest.approx(-2.6 / 3)  # 2 or 3 steps, by where they start
     assert (game.gap(best), game.gap(together)) == (0, 16)
     for play, caught_after in ((best, 4), (together, 20)):
         total, over, _ = np.zeros(3), False, game.reset(seed=0)
@@ -194,7 +261,7 @@ def test_a_group_sees_its_players_beside_each_other_with_their_numbers() -> None
         "observation/players/hare_0": np.array([[1, 2], [3, 4]], np.float32),
         "observation/players/hare_1": np.array([[5, 6], [7, 8]], np.float32),
     }
-    seen = hares.observed(columns)
+    seen = hares.observations(columns)
     assert seen["observation/own"].tolist() == [[1, 2], [5, 6], [3, 4], [7, 8]]
     assert seen["observation/number"].tolist() == [0, 1, 0, 1]
     outputs = hares.outputs({"action": np.arange(4), "action/x": np.arange(4) * 2})
@@ -256,7 +323,7 @@ def test_advantages_are_of_each_player_from_its_birth_to_its_death() -> None:
         assert returns[own] == pytest.approx(expected.returns, rel=1e-5)
         assert not advantage[first + 2 : first + 4].any()
     # the fox comes in step 1, and is cut: its last observation is valued
-    own = PolicyGroup("fox", cfg.policies["fox"], cfg).observed(last)
+    own = PolicyGroup("fox", cfg.policies["fox"], cfg).observations(last)
     end = actor._parts[1][1].infer(own)[-1]
     expected = gae(
         np.array([-2.0, -3.0, -4.0], np.float32),
@@ -276,7 +343,7 @@ def test_policies_learn_from_the_rows_in_which_their_players_were_there() -> Non
     actor, transitions, lengths, last = played(cfg, Relay())
     columns = {**transitions, **actor.train_columns(transitions, lengths, last).columns}
     batch = {name: torch.from_numpy(column) for name, column in columns.items()}
-    hares, rows = PolicyGroup("hare", cfg.policies["hare"], cfg).learnt(batch)
+    hares, rows = PolicyGroup("hare", cfg.policies["hare"], cfg).learner_batch(batch)
     assert rows.tolist() == [0, 1, 2, 3, 5, 7, 8, 9, 10, 11, 13, 15]
     assert hares["observation/own"][:, 1].tolist() == [0, 1, 0, 1, 1, 1] * 2
     assert hares["advantage"][0] == batch["advantage/hare_0"][0]
@@ -316,7 +383,7 @@ def test_what_a_player_remembers_begins_when_it_comes_and_is_learnt_in_its_order
     assert cfg.names == ("fox", "hare_0", "hare_1")
     batch = {n: torch.from_numpy(c) for n, c in {**transitions, **made.columns}.items()}
     for group, built in policy(cfg, "learn", "collect")._each():
-        columns, _ = group.learnt(batch)  # of one player after the other
+        columns, _ = group.learner_batch(batch)  # of one player after the other
         sequences = {**columns, **memories.of_sequences(columns)}
         seen, before = networks.observation_of(sequences), memories.state_of(sequences)
         *_, value = built._model(seen, before)[0]
@@ -342,7 +409,7 @@ def test_collectors_without_torch_act_as_those_with_it(memory: str) -> None:
     dense.collect_mode.load_state_dict({"model": given})
     values = dense.collect_mode.get_attribute("columnar").act(observation, {})["value/hare_1"]
     hares = PolicyGroup("hare", cfg.policies["hare"], cfg)
-    seen = {n: torch.from_numpy(c) for n, c in hares.observed(observation).items()}
+    seen = {n: torch.from_numpy(c) for n, c in hares.observations(observation).items()}
     network = learner._policies["hare"]._model
     of_network = network({n.split("/")[1]: c for n, c in seen.items()}, {})[0][-1]
     assert values == pytest.approx(of_network[1::2].detach().numpy(), abs=1e-5)
@@ -362,7 +429,7 @@ def test_a_replay_batch_is_of_one_size_whoever_was_there() -> None:
     for view in made.views:  # of the rows here the next observation is the next row's
         columns[view.name] = np.roll(columns[view.column], -1, axis=0)
     batch = {name: torch.from_numpy(column) for name, column in columns.items()}
-    hares, rows = PolicyGroup("hare", cfg.policies["hare"], cfg).learnt(batch)
+    hares, rows = PolicyGroup("hare", cfg.policies["hare"], cfg).learner_batch(batch)
     assert len(rows) == 16
     assert set(rows.tolist()) == {0, 1, 2, 3, 5, 7, 8, 9, 10, 11, 13, 15}
     first = {n: c[0].tolist() for n, c in hares.items() if n.startswith("next_observation")}
@@ -373,7 +440,7 @@ def test_a_replay_batch_is_of_one_size_whoever_was_there() -> None:
 
 @pytest.mark.parametrize("kind", ["dqn", "ppo"])
 def test_a_policy_whose_players_are_not_there_learns_nothing(kind: str) -> None:
-    """It learnt from a row of zeros: that its value is what follows from 0."""
+    """It learner_batch from a row of zeros: that its value is what follows from 0."""
     own = {"type": kind, "model": {"encoder_hidden_size_list": [8]}}
     cfg = config(Relay(), policies={"hare": own, "fox": own})
     actor, transitions, lengths, last = played(cfg, Relay())
@@ -397,7 +464,7 @@ def test_a_policy_whose_players_are_not_there_learns_nothing(kind: str) -> None:
 def test_a_learner_without_rows_learns_what_others_have(
     has_other_rows: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It learnt from a batch of one row that nobody had played."""
+    """It learner_batch from a batch of one row that nobody had played."""
     own = {"type": "dqn", "model": {"encoder_hidden_size_list": [8]}}
     own |= {"learn": {"accumulate": 2}}
     policies = {"hare": {**own, "normalize": {"observation": True}}, "fox": own}
@@ -501,7 +568,7 @@ def mixing(kind: str, **model: Any) -> tuple[Any, dict[str, torch.Tensor], TeamC
 
 def test_vdn_learns_the_sum_of_its_players_values() -> None:
     built, batch, cfg = mixing("vdn")
-    rows, _ = PolicyGroup("all", cfg.policies["all"], cfg).learnt(batch)
+    rows, _ = PolicyGroup("all", cfg.policies["all"], cfg).learner_batch(batch)
     losses, value, priority = built.losses(rows)
     seen = {
         n.removeprefix("observation/"): c for n, c in rows.items() if "next" not in n and "/" in n
@@ -543,13 +610,55 @@ def test_qmix_mixes_as_the_paper_says_and_grows_with_each_value(hidden: int) -> 
     assert (slopes >= 0).all()
 
 
+@pytest.mark.parametrize("kind", ["vdn", "qmix"])
+def test_a_team_that_is_cut_is_bootstrapped_from_those_who_would_go_on(kind: str) -> None:
+    """Nobody was said to act there: a time limit was taken for an end, with a value of 0."""
+    own = {"type": kind, "model": {"encoder_hidden_size_list": [8]}, "discount_factor": GAMMA}
+    cfg = config(Relay(), policies={"hare": own, "fox": own})
+    actor, transitions, lengths, last = played(cfg, Relay(), episodes=1)
+    made = actor.train_columns(transitions, lengths, last)
+    columns = {**transitions, **made.columns}
+    for view in made.views:
+        columns[view.name] = np.concatenate([columns[view.column][1:], last[view.column]])
+    batch = {name: torch.from_numpy(column) for name, column in columns.items()}
+    rows, _ = PolicyGroup("hare", cfg.policies["hare"], cfg).learner_batch(batch)
+    assert rows["next_acts"][-2:].tolist() == [False, True]  # the first has ended before
+    built = policy(cfg, "learn")._policies["hare"]
+    with torch.no_grad():
+        output, _ = built._model(networks.observation_of(rows, "next_observation"), {})
+        mixed = built.mixed(built._model, output.amax(dim=1), rows, "next_")
+    expected = 2.0 + GAMMA * mixed[-1].item()  # they were paid 0 and 4
+    assert built.td_target(rows)[-2:].tolist() == pytest.approx([expected] * 2, abs=1e-5)
+    if kind == "vdn":
+        assert mixed[-1].item() == pytest.approx(output[-1].max().item(), abs=1e-5)
+
+
 def test_an_absent_player_adds_nothing_to_the_value_of_its_team() -> None:
     built, batch, cfg = mixing("vdn")
     batch["observation/acts"] = batch["observation/acts"].clone()
     batch["observation/acts"][:, 1] = 0
-    rows, _ = PolicyGroup("all", cfg.policies["all"], cfg).learnt(batch)
+    rows, _ = PolicyGroup("all", cfg.policies["all"], cfg).learner_batch(batch)
     values = torch.arange(2.0 * len(batch["reward"]))
     assert torch.equal(built.mixed(built._model, values, rows), values[::2])
+
+
+def test_those_who_are_cut_when_others_end_are_bootstrapped() -> None:
+    """The group's last step was taken for its end, since another policy's player had ended."""
+
+    class Ending(Relay):
+        def step(self, actions: Any) -> Any:
+            seen, rewards, over, infos = super().step(actions)
+            if over:
+                infos[2] = {"terminated": True, "truncated": False}
+            return seen, rewards, over, infos
+
+    cfg = config(Ending(), policies={"hare": {"type": "vdn"}, "fox": {"type": "vdn"}})
+    actor, transitions, lengths, last = played(cfg, Ending(), episodes=1)
+    made = actor.train_columns(transitions, lengths, last).columns
+    assert transitions["terminated"].tolist() == [False] * 3 + [True]
+    assert last["observation/acts"].tolist() == [[0, 0, 1]]  # fox, hare_0, hare_1
+    assert made["bootstrap_discount/hare"].all()
+    assert made["bootstrap_discount/fox"].astype(bool).tolist() == [True] * 3 + [False]
 
 
 @pytest.mark.parametrize("remembers", [False, True])
@@ -566,7 +675,7 @@ def test_statistics_are_of_the_players_who_are_there(remembers: bool) -> None:
         columns = {**transitions, **actor.train_columns(transitions, lengths, last).columns}
         batch = {name: torch.from_numpy(column) for name, column in columns.items()}
     built = policy(cfg, "learn")._policies["hare"]
-    rows, _ = PolicyGroup("hare", cfg.policies["hare"], cfg).learnt(batch)
+    rows, _ = PolicyGroup("hare", cfg.policies["hare"], cfg).learner_batch(batch)
     acts = rows["acts"].clone()
     built._normalizer.learn(rows)
     assert torch.equal(rows["acts"], acts)
@@ -579,7 +688,7 @@ def test_statistics_are_of_the_players_who_are_there(remembers: bool) -> None:
 def test_an_update_of_qmix_moves_its_mixing_network() -> None:
     built, batch, cfg = mixing("qmix")
     before = [p.clone() for p in built._model.mixer.parameters()]
-    rows, _ = PolicyGroup("all", cfg.policies["all"], cfg).learnt(batch)
+    rows, _ = PolicyGroup("all", cfg.policies["all"], cfg).learner_batch(batch)
     log = built._forward_learn(rows)
     assert np.isfinite(log["total_loss"])
     after = built._model.mixer.parameters()
@@ -617,7 +726,7 @@ def test_a_memory_learns_the_value_of_the_team_from_its_sequences(kind: str) -> 
     batch = sequences_of(cfg, Relay())
     assert batch["sequence_len"][:, 0].tolist() == [3, 1] * 6
     built = policy(cfg, "learn")._policies["hare"]
-    rows, numbers = PolicyGroup("hare", cfg.policies["hare"], cfg).learnt(batch)
+    rows, numbers = PolicyGroup("hare", cfg.policies["hare"], cfg).learner_batch(batch)
     assert (len(rows["action"]), numbers) == (24, None)
     losses, value, priority = built.losses(rows)
     for team in range(12):
@@ -649,6 +758,28 @@ def test_a_memory_learns_the_value_of_the_team_from_its_sequences(kind: str) -> 
     assert np.isfinite(log["hare/total_loss"])
 
 
+def test_sequences_that_overlap_teach_every_step() -> None:
+    """Without, the last step of each but the episode's was learnt from in none."""
+    for stride, missing in ((None, [2]), (2, [])):
+        collect = {"unroll_len": 3, "stride": stride}
+        own = remembering("vdn", collect=collect)
+        cfg = config(Recall(6), policies={"all": own})
+        assert cfg.sequence == SequenceRule(3, stride or 3)
+        rows, _ = PolicyGroup("all", cfg.policies["all"], cfg).learner_batch(
+            sequences_of(cfg, Recall(6))
+        )
+        counts = Sequences(rows, 0).counts[::2]  # of one player
+        starts = [*range(0, 6, stride or 3)] * 6
+        taught = {s + i for s, each in zip(starts, counts, strict=True) for i in each.nonzero()}
+        assert sorted({*range(6)} - {int(step) for step in taught}) == missing
+    said = problems_of(
+        Recall(), policies={"all": remembering("qmix", collect={"unroll_len": 3, "stride": 4})}
+    )
+    assert "policies.all.collect.stride: is above unroll_len" in said
+    said = problems_of(Recall(), policies={"all": {"type": "vdn", "collect": {"stride": 1}}})
+    assert "policies.all.collect.stride: is for a memory" in said
+
+
 def test_a_memory_of_attention_keeps_its_stacks_for_each_player() -> None:
     model = {"encoder_hidden_size_list": [8], "memory": "gtrxl", "memory_size": 8}
     cfg = config(Recall(3), policies={"all": remembering("qmix", model=model)})
@@ -656,7 +787,9 @@ def test_a_memory_of_attention_keeps_its_stacks_for_each_player() -> None:
     stacks = actor.train_columns(transitions, lengths, last).stacks
     assert stacks
     assert {name.split("/")[1] for name in stacks} == {"player_0", "player_1"}
-    rows, _ = PolicyGroup("all", cfg.policies["all"], cfg).learnt(sequences_of(cfg, Recall(3)))
+    rows, _ = PolicyGroup("all", cfg.policies["all"], cfg).learner_batch(
+        sequences_of(cfg, Recall(3))
+    )
     log = policy(cfg, "learn")._policies["all"]._forward_learn(rows)
     assert log["total_loss"] > 0
 

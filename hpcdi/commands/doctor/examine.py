@@ -63,7 +63,7 @@ def examine(
         cuda: whether learners must have GPUs.
         end: ends the job with an exit code; called where a probe does not end.
     """
-    hosts: list[str] = []
+    hosts: list[str] = []  # of all ranks, once they have met
     folder = next(path for path in (target, *target.parents) if path.is_dir()).resolve()
     scratch = temporary_beside(folder / "doctor")
     is_first = world.rank == 0
@@ -94,8 +94,8 @@ def examine(
         )
 
     def meet(of_ranks: list[Facts]) -> tuple[list[str], list[int], Path | None]:
-        """Returns hosts, ranks of the NCCL test, and where the others look for rank 0's files."""
-        hosts[:] = [one.host for one in of_ranks]
+        """Judge the launch on rank 0; returns what `Probes.run_all` needs, to all ranks."""
+        hosts[:] = [of_rank.host for of_rank in of_ranks]
         report.add("launcher", together(checks.check_launcher(of_ranks, launched)))
         return (
             hosts,
@@ -135,7 +135,7 @@ class Probes:
     def __init__(
         self, world: World, rank_facts: Facts, variables: Mapping[str, str], watch: Watch
     ) -> None:
-        self._world, self._own, self._variables, self._watch = world, rank_facts, variables, watch
+        self._world, self._facts, self._variables, self._watch = world, rank_facts, variables, watch
 
     def run(
         self,
@@ -148,9 +148,9 @@ class Probes:
         self._watch.begin(name, limit_s, waits_for)
         measured, error = checks.attempt(make)
         if error:
-            self._own.errors[name] = error
+            self._facts.errors[name] = error
         for field, value in (measured or {}).items():
-            setattr(self._own, field, value)
+            setattr(self._facts, field, value)
 
     def run_all(self, hosts: Sequence[str], nccl: Sequence[int], scratch: Path | None) -> None:
         """Run the probes that need the hosts of all ranks, and all others.
@@ -226,7 +226,8 @@ class Watch:
         self._say, self._end, self._notice_s, self._at_least_s = say, end, notice_s, at_least_s
         self._waits_for = ""
         self._closed = threading.Event()
-        self._step = "", math.inf, math.inf, 0.0  # name, when to print, when to end it, its begin
+        # name, when to print, when to end it, when it began; one tuple: two threads have it
+        self._step = "", math.inf, math.inf, 0.0
         self._thread = BackgroundThread(self._run, "watch")
 
     def begin(

@@ -13,23 +13,28 @@ from hpcdi.config.env import ChildConfig, ManagerConfig, OverlappingConfig
 from hpcdi.config.policy import TorchPolicyConfig
 from hpcdi.config.schema import ExperimentConfig
 from hpcdi.dataclass import dataclass
+from hpcdi.env.contract import COARSE_FROM
 from hpcdi.run.placement import learner_count, working_collectors
 from hpcdi.run.sizes import memory_of, row_size
 from hpcdi.types import Spaces
 from hpcdi.utils.metrics import brief, counted, human_bytes, human_count
 
-_MANY_STEPS = 2_000
-"""Without an end: fewer say nothing."""
-_SLOW_RESET_S, _MOST_OF_TIME = 0.05, 0.5
+_ENDLESS_STEPS = 2_000
+"""Steps of an episode that does not end from which that is a fault."""
+_SLOW_RESET_S, _LARGE_SHARE = 0.05, 0.5
+"""Resets that take at least so long each, and more than this share of the time, are a fault."""
 _LONG_EVALUATION_S = 900.0
-_FEW_LINES, _MANY_BYTES = 20, 2_000
+_MANY_LINES, _MANY_BYTES = 20, 2_000
+"""Printed, from which it is too much."""
 _LARGE, _LARGE_RETURN, _SMALL = 1e3, 1e5, 1e-4
-_APART = 1e4
-"""Largest deviation of a component by the smallest: what networks no longer see."""
-_COARSE = 1e5
-_AS_FLOAT32 = ("stored as float32", "networks see it as float32")
-_FULL = 0.9
-"""Of a host's memory: what data may take."""
+"""Sizes from which observations and rewards, and returns, are large; up to which rewards are tiny.
+"""
+_UNEVEN = 1e4
+"""Ratio of components' deviations beyond which networks do not see the smallest one."""
+_FLOAT32_WARNINGS = ("stored as float32", "networks see it as float32")
+"""Parts of the warning of `EnvManager` about numbers that are coarse in float32."""
+_SHARE_OF_MEMORY = 0.9
+"""Share of a host's memory that data may take."""
 _NORMALIZE = "policy.normalize.{}=true"
 _NUMBER = re.compile(r"-?\d+(\.\d+)?(e[-+]\d+)?")
 
@@ -78,8 +83,8 @@ def findings(facts: Facts) -> Iterator[tuple[str, Finding]]:
         ("data", check_data(facts)),
     ]
     for name, parts in rows:
-        if found := list(parts):  # nothing, where the environment did not come so far
-            yield name, together(found)
+        if of_row := list(parts):  # none, where the environment did not come so far
+            yield name, together(of_row)
 
 
 # ------------------------------------------------------------------------------------------- values
@@ -96,8 +101,8 @@ def check_spaces(
     policy = config.policy
     takes_masks = isinstance(policy, TorchPolicyConfig) and policy.TAKES_MASKS
     if takes_masks and not spaces.is_masked and alone is not None and alone.habits.tells_masks:
-        found = "its infos have masks of legal actions, which the policy does not get"
-        yield Finding(WARN, found, "env.action_mask=info")
+        text = "its infos have masks of legal actions, which the policy does not get"
+        yield Finding(WARN, text, "env.action_mask=info")
 
 
 def check_values(alone: Alone) -> Iterator[Finding]:
@@ -106,17 +111,17 @@ def check_values(alone: Alone) -> Iterator[Finding]:
         yield Finding(FAIL, alone.trouble, _advice_on(alone.trouble))
     if alone.failures:
         yield _failed(alone.failures, alone.steps, alone.warnings)
-    for found in alone.outside:
-        yield Finding(WARN, found, "set the space to what the environment returns")
+    for text in alone.outside:
+        yield Finding(WARN, text, "set the space to what the environment returns")
     if not (alone.trouble or alone.failures or alone.outside):
         yield Finding(OK, f"as the spaces say, in {alone.steps:,} steps")
 
 
 def _failed(failures: int, steps: int, warnings: list[str]) -> Finding:
-    said = next((text for text in warnings if " failed (" in text), "it failed")
+    warning = next((text for text in warnings if " failed (" in text), "it failed")
     return Finding(
         FAIL,
-        f"{counted(failures, 'time')} in {steps:,} steps: {said}",
+        f"{counted(failures, 'time')} in {steps:,} steps: {warning}",
         "each time a run drops the episode: repair it",
     )
 
@@ -152,14 +157,14 @@ def check_speed(alone: Alone, config: ExperimentConfig) -> Iterator[Finding]:
     habits = alone.habits
     if not alone.steps:
         return
-    each = [("made", habits.made), ("reset", habits.resets), ("stepped", habits.steps)]
-    texts = [f"{name} in {brief(times.mean_s)}{_most(times)}" for name, times in each]
+    acts = [("made", habits.made), ("reset", habits.resets), ("stepped", habits.steps)]
+    texts = [f"{name} in {brief(times.mean_s)}{_longest(times)}" for name, times in acts]
     per_s = 1 / habits.steps.mean_s if habits.steps.total_s else 0.0
     yield Finding(OK, f"{', '.join(texts)}: {human_count(per_s)} steps/s of one")
     share = habits.resets.total_s / max(1e-9, habits.resets.total_s + habits.steps.total_s)
-    if habits.resets.mean_s >= _SLOW_RESET_S and share > _MOST_OF_TIME:
-        found = f"resets take {100 * share:.0f}% of the time"
-        yield Finding(WARN, found, f"{_meanwhile(config.env.manager)}make episodes longer")
+    if habits.resets.mean_s >= _SLOW_RESET_S and share > _LARGE_SHARE:
+        text = f"resets take {100 * share:.0f}% of the time"
+        yield Finding(WARN, text, f"{_overlap_advice(config.env.manager)}make episodes longer")
     manager, survival = config.env.manager, config.system.survival
     for name, times, limit_s in (
         ("env.manager.reset_timeout", habits.resets, manager.reset_timeout),
@@ -168,18 +173,19 @@ def check_speed(alone: Alone, config: ExperimentConfig) -> Iterator[Finding]:
         ("system.survival.worker_timeout_s", habits.steps, survival.worker_timeout_s),
     ):
         if limit_s is not None and times.most_s >= limit_s:
-            found = f"{times.most_s:.1f} s in one call, and {name} is {limit_s:g}"
-            yield Finding(FAIL, found, f"raise {name}")
+            text = f"{times.most_s:.1f} s in one call, and {name} is {limit_s:g}"
+            yield Finding(FAIL, text, f"raise {name}")
 
 
-def _meanwhile(manager: ManagerConfig) -> str:
-    """What lets a policy act for other environments while one is in its reset."""
+def _overlap_advice(manager: ManagerConfig) -> str:
+    """Returns how to have other environments go on while one is reset; "": they do already."""
     if not isinstance(manager, OverlappingConfig):
         return "others wait meanwhile: env.manager: {type: subprocess, wait_num: ...}, or "
     return "" if manager.wait_num else "others wait meanwhile: set env.manager.wait_num, or "
 
 
-def _most(times: Times) -> str:
+def _longest(times: Times) -> str:
+    """Returns the longest time, for a message, where it is far above the mean; else ""."""
     is_uneven = times.most_s > 10 * times.mean_s and times.most_s > _SLOW_RESET_S
     return f" (up to {brief(times.most_s)})" * is_uneven
 
@@ -198,13 +204,13 @@ def check_episodes(alone: Alone, config: ExperimentConfig) -> Iterator[Finding]:
     if not alone.steps:
         return
     limit = f", and it is cut at {alone.limit:,}" if alone.limit else ""
-    found = f"none has ended in {alone.running:,} steps{limit}"
-    is_late = alone.running >= _MANY_STEPS and not (alone.limit or 0) > alone.running
+    text = f"none has ended in {alone.running:,} steps{limit}"
+    is_late = alone.running >= _ENDLESS_STEPS and not (alone.limit or 0) > alone.running
     advice = (
         "set env.kwargs: {max_episode_steps: ...}; evaluations cut episodes at "
         f"{config.policy.eval.max_steps:,} (policy.eval.max_steps)"
     )
-    yield Finding(FAIL, found, advice) if is_late else Finding(OK, found)
+    yield Finding(FAIL, text, advice) if is_late else Finding(OK, text)
 
 
 def check_evaluation(
@@ -222,14 +228,14 @@ def check_evaluation(
     per_s = run.evaluated_steps / max(1e-9, run.evaluated_s)
     by_length = length * run.wanted / max(1e-9, per_s)
     in_all_s = run.evaluated_s * run.wanted / run.played if run.played else by_length
-    found = f"{run.played} of {run.wanted} episodes of the fresh policy in "
-    found += brief(run.evaluated_s) + mean
+    text = f"{run.played} of {run.wanted} episodes of the fresh policy in "
+    text += brief(run.evaluated_s) + mean
     if in_all_s < _LONG_EVALUATION_S:
-        yield Finding(OK, f"{found}: all would take about {brief(in_all_s)}")
+        yield Finding(OK, f"{text}: all would take about {brief(in_all_s)}")
         return
     yield Finding(
         WARN,
-        f"{found}: all would take {'too long to say' if np.isinf(in_all_s) else brief(in_all_s)}",
+        f"{text}: all would take {'too long to say' if np.isinf(in_all_s) else brief(in_all_s)}",
         "fewer episodes (env.evaluator_episode_num), a limit (policy.eval.max_steps: "
         f"{config.policy.eval.max_steps:,}), or evaluate seldom (policy.eval.every)",
     )
@@ -245,19 +251,19 @@ def check_run(run: AsARun, alone: Alone | None) -> Iterator[Finding]:
             f"{counted(run.env_num, 'environment')} made in {brief(run.launch_s)}, "
             f"{human_count(run.steps / max(1e-9, run.step_s))} steps/s by the fresh policy",
         )
-    said = [] if alone is None else alone.warnings
-    others = [text for text in run.warnings if not any(_is_like(text, one) for one in said)]
+    known = [] if alone is None else [_without_numbers(text) for text in alone.warnings]
+    warnings = [text for text in run.warnings if _without_numbers(text) not in known]
     if run.failures and not (alone and alone.failures):
         yield _failed(run.failures, run.steps, run.warnings)
-    known = ("no episode has ended", "is beyond its space", "takes SIG", "cut after", " failed (")
-    for text in others:
-        if not any(each in text for each in known) or alone is None:
+    other_rows = ("no episode has ended", "is beyond its space", "takes SIG", "cut after")
+    in_other_rows = (*other_rows, " failed (")
+    for text in warnings:
+        if alone is None or not any(part in text for part in in_other_rows):
             yield Finding(WARN, text)
 
 
-def _is_like(text: str, other: str) -> bool:
-    """True if they are the same but for their numbers."""
-    return _NUMBER.sub("", text) == _NUMBER.sub("", other)
+def _without_numbers(text: str) -> str:
+    return _NUMBER.sub("", text)
 
 
 # -------------------------------------------------------------------------------------------- scale
@@ -276,27 +282,27 @@ def check_observations(alone: Alone, config: ExperimentConfig, spaces: Spaces) -
         if not seen.count:
             continue
         deviation = seen.deviation
-        found = f"{name} from {seen.low.min():.4g} to {seen.high.max():.4g}"
+        text = f"{name} from {seen.low.min():.4g} to {seen.high.max():.4g}"
         if name not in floats or is_normalised:
-            yield Finding(OK, found)
+            yield Finding(OK, text)
             continue
         moving = deviation[deviation > 0]
         if not moving.size:
-            yield Finding(WARN, f"{found}: it never changes", "is it what the policy should see?")
-        elif seen.most >= _LARGE or moving.max() / moving.min() > _APART:
+            yield Finding(WARN, f"{text}: it never changes", "is it what the policy should see?")
+        elif seen.most >= _LARGE or moving.max() / moving.min() > _UNEVEN:
             spread = f", deviations from {moving.min():.2g} to {moving.max():.2g}"
             yield Finding(
                 WARN,
-                found + spread,
+                text + spread,
                 f"{_NORMALIZE.format('observation')}, or scale it by a wrapper",
             )
         else:
-            yield Finding(OK, found)
-        said = [how for how in _AS_FLOAT32 if any(how in text for text in alone.warnings)]
-        if seen.most >= _COARSE and said:
+            yield Finding(OK, text)
+        parts = [part for part in _FLOAT32_WARNINGS if any(part in w for w in alone.warnings)]
+        if seen.most >= COARSE_FROM and parts:
             yield Finding(
                 WARN,
-                f"{name} is large, and {said[0]}, in steps of "
+                f"{name} is large, and {parts[0]}, in steps of "
                 f"{np.spacing(np.float32(seen.most)):.2g}",
                 "set env.origin to what lies near, by column",
             )
@@ -307,7 +313,7 @@ def check_rewards(alone: Alone, config: ExperimentConfig) -> Iterator[Finding]:
     seen, policy = alone.reward, config.policy
     if not seen.count:
         return
-    found = f"from {seen.low[0]:.4g} to {seen.high[0]:.4g}"
+    text = f"from {seen.low[0]:.4g} to {seen.high[0]:.4g}"
     most = max((abs(value) for value in alone.returns), default=0.0)
     is_normalised = isinstance(policy, TorchPolicyConfig) and policy.normalize.reward
     if not seen.most:
@@ -315,11 +321,11 @@ def check_rewards(alone: Alone, config: ExperimentConfig) -> Iterator[Finding]:
     elif not is_normalised and (seen.most >= _LARGE or most >= _LARGE_RETURN):
         scale = f"env.wrappers: [{{type: ScaleReward, scale: {1 / seen.most:.1g}}}]"
         ways = f"{_NORMALIZE.format('reward')}, or {scale}"
-        yield Finding(WARN, f"{found}, returns up to {most:.4g}", ways)
+        yield Finding(WARN, f"{text}, returns up to {most:.4g}", ways)
     elif not is_normalised and seen.most <= _SMALL:
-        yield Finding(WARN, f"{found}: tiny", _NORMALIZE.format("reward"))
+        yield Finding(WARN, f"{text}: tiny", _NORMALIZE.format("reward"))
     else:
-        yield Finding(OK, found)
+        yield Finding(OK, text)
 
 
 # ------------------------------------------------------------------------------- its process
@@ -373,10 +379,10 @@ def check_output(alone: Alone) -> Iterator[Finding]:
         yield Finding(OK, f"{counted(made.lines, 'line')} when made: {made.first!r}")
     if played.lines:
         size = f" ({human_bytes(played.n_bytes)})" * (played.n_bytes >= _MANY_BYTES)
-        found = f"{counted(played.lines, 'line')}{size} in {alone.steps:,} steps: {played.first!r}"
-        is_much = played.lines >= _FEW_LINES or played.n_bytes >= _MANY_BYTES
+        text = f"{counted(played.lines, 'line')}{size} in {alone.steps:,} steps: {played.first!r}"
+        is_much = played.lines >= _MANY_LINES or played.n_bytes >= _MANY_BYTES
         advice = "every rank prints so: have it be quiet"
-        yield Finding(WARN, found, advice) if is_much else Finding(OK, found)
+        yield Finding(WARN, text, advice) if is_much else Finding(OK, text)
     if alone.steps and not made.lines and not played.lines:
         yield Finding(OK, "prints nothing")
 
@@ -406,8 +412,8 @@ def check_another(alone: Alone, config: ExperimentConfig) -> Iterator[Finding]:
     elif isinstance(config.env.manager, ChildConfig):
         yield Finding(OK, f"has room for one ({alone.another}), and each has its own")
     else:
-        found = f"has no room for a second environment: {alone.another}"
-        yield Finding(FAIL, found, "env.manager.type=subprocess")
+        text = f"has no room for a second environment: {alone.another}"
+        yield Finding(FAIL, text, "env.manager.type=subprocess")
 
 
 def check_data(facts: Facts) -> Iterator[Finding]:
@@ -417,15 +423,15 @@ def check_data(facts: Facts) -> Iterator[Finding]:
     others = working_collectors(facts.ranks, facts.config) * (
         memory_of("collector", facts.config, row_bytes) + facts.run.memory_bytes
     )
-    found = (
+    text = (
         f"{human_bytes(learner)} in each learner, {human_bytes(others)} in "
         f"{working_collectors(facts.ranks, facts.config)} collectors, "
         f"{human_bytes(facts.memory_bytes)} are free here"
     )
     needed = learner * learner_count(facts.config) + others
-    if facts.memory_bytes and needed > _FULL * facts.memory_bytes:
+    if facts.memory_bytes and needed > _SHARE_OF_MEMORY * facts.memory_bytes:
         advice = "a smaller policy.other.replay_buffer.replay_buffer_size, fewer ranks, more hosts"
-        is_learners = learner > _FULL * facts.memory_bytes
-        yield Finding(FAIL if is_learners else WARN, found, advice)
+        is_learners = learner > _SHARE_OF_MEMORY * facts.memory_bytes
+        yield Finding(FAIL if is_learners else WARN, text, advice)
     else:
-        yield Finding(OK, found)
+        yield Finding(OK, text)

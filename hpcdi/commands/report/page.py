@@ -11,7 +11,7 @@ from typing import Any
 
 from hpcdi import __version__
 from hpcdi.commands.report.charts import COLOURS, line_chart
-from hpcdi.commands.report.runs import SCORE, Group, Run, differing, said
+from hpcdi.commands.report.runs import SCORE, Group, Run, differing, setting_text
 from hpcdi.commands.report.statistics import Estimate, band_of, improvement, iqm_of, mean_of
 from hpcdi.utils.metrics import counted, human_bytes, human_count, human_return, human_time
 
@@ -150,7 +150,7 @@ def _settings(groups: Sequence[Group]) -> str:
     rows = [
         [
             _of_colour(groups, group),
-            *(escape(said(group.runs[0].settings.get(n, ""))) for n in names),
+            *(escape(setting_text(group.runs[0].settings.get(n, ""))) for n in names),
         ]
         for group in groups
     ]

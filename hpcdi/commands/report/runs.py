@@ -18,7 +18,7 @@ from hpcdi.utils.metrics import counted
 
 SCORE = "curves/evaluation_return"
 """The curve whose last point is a run's score."""
-_NAMES = frozenset({"exp_name", "seed"})
+_IGNORED = frozenset({"exp_name", "seed"})
 """Settings in which runs of one group may differ."""
 _UNREAD = "whose config.yaml is missing or damaged"
 
@@ -117,15 +117,15 @@ def grouped(runs: Sequence[Run]) -> list[Group]:
     """
     groups: dict[str, list[Run]] = {}
     for run in runs:
-        same = {n: v for n, v in run.settings.items() if n not in _NAMES}
+        same = {n: v for n, v in run.settings.items() if n not in _IGNORED}
         key = repr(sorted(same.items())) if run.settings else f"{_UNREAD} {run.folder}"
         groups.setdefault(key, []).append(run)
     firsts = [members[0] for members in groups.values()]
     names = [_name(run, differing(firsts)) for run in firsts]
-    for apart in ("name", "folder"):
+    for attribute in ("name", "folder"):  # until no two groups have the same name
         count = Counter(names)
         names = [
-            f"{name} ({getattr(run, apart)})" if count[name] > 1 else name
+            f"{name} ({getattr(run, attribute)})" if count[name] > 1 else name
             for name, run in zip(names, firsts, strict=True)
         ]
     return [Group(name, members) for name, members in zip(names, groups.values(), strict=True)]
@@ -147,17 +147,21 @@ def differing(runs: Sequence[Run]) -> list[str]:
     return [
         name
         for name in names
-        if name not in _NAMES and len({repr(run.settings.get(name)) for run in runs}) > 1
+        if name not in _IGNORED and len({repr(run.settings.get(name)) for run in runs}) > 1
     ]
 
 
-def said(setting: object) -> str:
+def setting_text(setting: object) -> str:
     """A setting as a person writes it."""
     return f"{setting:.10g}" if isinstance(setting, float) else str(setting)
 
 
 def _name(run: Run, names: Sequence[str]) -> str:
-    shown = [f"{n.rpartition('.')[2]}={said(run.settings[n])}" for n in names if n in run.settings]
+    shown = [
+        f"{n.rpartition('.')[2]}={setting_text(run.settings[n])}"
+        for n in names
+        if n in run.settings
+    ]
     experiment = str(run.facts.get("exp_name") or run.folder.parent.name)
     if not run.settings:
         return f"{experiment}, {_UNREAD}"

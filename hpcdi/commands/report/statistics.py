@@ -15,8 +15,8 @@ from hpcdi.utils.curves import CurvePoint
 
 GRID = 120
 """Points at which the curves of a group are averaged, where together they have more."""
-_ALONE = 10 * GRID
-"""Points up to which a curve of its own is drawn as it is."""
+_GRID_OF_ONE = 10 * GRID
+"""Points up to which a single curve is drawn as it is."""
 _RESAMPLES = 2000
 _PERCENTILES = (2.5, 97.5)
 
@@ -52,17 +52,19 @@ def band_of(curves: Sequence[Sequence[CurvePoint]]) -> Band:
     """
     if not curves:
         return Band(*[np.empty(0)] * 4)
-    most = len(curves) // 2
-    start = sorted(points[0].step for points in curves)[most]
-    end = sorted(points[-1].step for points in curves)[len(curves) - 1 - most]
-    there = sum(points[0].step <= start <= points[-1].step for points in curves)
-    is_apart = end <= start and there <= most
-    if is_apart:
+    half = len(curves) // 2
+    start = sorted(points[0].step for points in curves)[half]
+    end = sorted(points[-1].step for points in curves)[len(curves) - 1 - half]
+    present = sum(points[0].step <= start <= points[-1].step for points in curves)
+    share_no_step = end <= start and present <= half
+    if share_no_step:
         start = min(points[0].step for points in curves)
         end = max(points[-1].step for points in curves)
-    own = np.unique([p.step for points in curves for p in points if start <= p.step <= end])
-    is_drawn_as_it_is = not is_apart and len(own) <= (GRID if len(curves) > 1 else _ALONE)
-    steps = own.astype(np.float64) if is_drawn_as_it_is else np.linspace(start, end, GRID)
+    own_steps = np.unique([p.step for points in curves for p in points if start <= p.step <= end])
+    keeps_steps = not share_no_step and len(own_steps) <= (
+        GRID if len(curves) > 1 else _GRID_OF_ONE
+    )
+    steps = own_steps.astype(np.float64) if keeps_steps else np.linspace(start, end, GRID)
     rows = np.full((len(curves), len(steps)), np.nan)
     for row, points in zip(rows, curves, strict=True):
         at, values = np.array([(p.step, p.value) for p in points], dtype=np.float64).T
@@ -70,7 +72,7 @@ def band_of(curves: Sequence[Sequence[CurvePoint]]) -> Band:
         for step, value in ((at[-1], values[-1]), (at[0], values[0])):  # between points of the grid
             if start <= step <= end:
                 row[np.abs(steps - step).argmin()] = value
-        if is_apart and len(points) == 1:
+        if share_no_step and len(points) == 1:
             row[:] = values[0]
     chosen = _resampled(len(curves))
     with np.errstate(invalid="ignore"):

@@ -29,10 +29,10 @@ from hpcdi.utils.metrics import human_time
 from hpcdi.utils.python import python_command
 
 _LOOK_S = 0.1
-_STARTS = 4
-"""Of a run, while each ends with exit code 85."""
-_LEAST_S = 120.0
-"""Before the job's time limit; with less left nothing is started."""
+_MAX_STARTS = 4
+"""Starts of a run in a row that end with exit code 85."""
+_LEAST_TIME_LEFT_S = 120.0
+"""With less time until the job's limit no run is started."""
 
 
 def command_of(sweep: Sweep, index: int) -> list[str]:
@@ -151,8 +151,8 @@ class LocalRuns:
         self._running: dict[int, _Started] = {}
         self._starts = Counter[int]()
         self._exit_codes = ENDING | dict.fromkeys(preempt_signals(), EXIT_REQUEUE)
-        self._last_start = end_of(None, os.environ, time.time()) - _LEAST_S
-        self._asked: int | None = None
+        self._last_start = end_of(None, os.environ, time.time()) - _LEAST_TIME_LEFT_S
+        self._end_signal: int | None = None  # number of the last one that came
 
     def run(self) -> int:
         """Run them; returns the exit code: 0 if all runs of the sweep are done."""
@@ -179,8 +179,8 @@ class LocalRuns:
                 f"hpcdi sweep: runs {names} are not done; start these again by\n"
                 f"  hpcdi sweep resume {short(sweep.root)}\n"
             )
-        if self._asked is not None:
-            return self._exit_codes[signal.Signals(self._asked)]
+        if self._end_signal is not None:
+            return self._exit_codes[signal.Signals(self._end_signal)]
         if waiting:
             return EXIT_FAILED if self._may_start else EXIT_REQUEUE
         return EXIT_DONE
@@ -196,7 +196,7 @@ class LocalRuns:
 
     @property
     def _may_start(self) -> bool:
-        return self._asked is None and time.time() < self._last_start
+        return self._end_signal is None and time.time() < self._last_start
 
     def _start(self, index: int, place: Share | None) -> None:
         living = self._living(index)
@@ -246,11 +246,11 @@ class LocalRuns:
             self._sweep = sweep
             why = f": {status.why}" if status is not None and status.why else ""
             state = sweep.elements[index].state if status is not None else "it has not begun"
-            is_again = code == EXIT_REQUEUE and self._starts[index] < _STARTS and self._may_start
-            is_again = is_again and not is_over
-            if is_again:
+            may_start = self._starts[index] < _MAX_STARTS and self._may_start
+            starts_again = code == EXIT_REQUEUE and may_start and not is_over
+            if starts_again:
                 self._waiting.appendleft(index)
-            again = "; it is started again" * is_again
+            again = "; it is started again" * starts_again
             self._say(index, f"{state} after {lasted} (exit code {code}){why}{again}")
 
     def _say(self, index: int, text: str) -> None:
@@ -260,7 +260,7 @@ class LocalRuns:
 
     def _on_signal(self, number: int, _frame: FrameType | None) -> None:
         """Passes the signal on to the runs; a second one ends them at once."""
-        self._asked = number
+        self._end_signal = number
         for started in self._running.values():
             is_step = started.place is not None and started.place.host
             # srun does not pass the first Ctrl-C on

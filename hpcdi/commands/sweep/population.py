@@ -86,7 +86,7 @@ def population_of(
     if len(limits) > 1 or math.isinf(limit) or limit <= every:
         raise LaunchError(
             f"--pbt {every} needs one {_LIMIT}, the end of all runs, larger than {every}; it is "
-            f"{', '.join(f'{limit:g}' for limit in sorted(limits))}"
+            f"{', '.join(f'{each:g}' for each in sorted(limits))}"
         )
     spaces = tuple(Space(key, tuple(listed)) for key, listed in values.items() if key != "seed")
     return Population(every, int(limit), share, int(experiments[0]["seed"]), spaces)
@@ -191,22 +191,22 @@ class Generations:
         while True:
             with or_refuse(f"the population in {short(self._root)}"):
                 self._carry_out()
-            waiting = self._left()
+            waiting = self._behind_mark()
             if waiting:
                 self._tried.update(waiting)
                 yield waiting
             elif not self._decide():
                 return
 
-    def _left(self) -> list[int]:
-        """Returns the runs that are still to be run to the present mark."""
+    def _behind_mark(self) -> list[int]:
+        """Returns the runs that have not reached the present mark, and were not tried yet."""
         sweep, statuses = look(read(self._root))
         mark = self._population.mark(History.read(sweep).generation)
         waiting = []
         for element, status in zip(sweep.elements, statuses, strict=True):
-            is_there = status is not None and status.progress.get("env_steps", 0) >= mark
-            is_over = element.state == "done" or (element.state == PAUSED and is_there)
-            if not is_over and element.index not in self._tried:
+            is_at_mark = status is not None and status.progress.get("env_steps", 0) >= mark
+            has_ended = element.state == "done" or (element.state == PAUSED and is_at_mark)
+            if not has_ended and element.index not in self._tried:
                 waiting.append(element.index)
         return waiting
 
@@ -219,7 +219,7 @@ class Generations:
             Member(
                 element.index,
                 score_of(element.state, status),
-                _settings(element.overrides, population.spaces),
+                _settings_in(element.overrides, population.spaces),
                 element.state == "done",
             )
             for element, status in zip(sweep.elements, statuses, strict=True)
@@ -234,20 +234,25 @@ class Generations:
         return True
 
     def _carry_out(self) -> None:
-        """Carry out the last decision, where that has not been done, and set all runs' mark."""
+        """Carry out the last decision, where that has not been done; then set all runs' mark.
+
+        The next generation is recorded at the very end: a kill before repeats all of it.
+        """
         sweep = read(self._root)
         history, population = History.read(sweep), self._population
         is_due = len(history.decisions) > history.generation
         if is_due:
             decision = history.decisions[-1]
             copies, scores = decision.copies, {m.index: m.score for m in decision.members}
-            texts = [_line_of(copy, scores, is_whole=_copy(sweep, copy)) for copy in copies]
+            lines = [
+                _copy_line(copy, scores, has_policy=_copy_policy(sweep, copy)) for copy in copies
+            ]
             sweep = _with_settings(sweep, copies)
             sweep.save()
             history = replace(history, generation=history.generation + 1)
             at = f"at {human_count(decision.env_steps)} environment steps"
-            lines = [f"{at} {line}" for line in texts or ["every run continues as it is"]]
-            sys.stdout.write("".join(f"{line}\n" for line in lines))
+            lines = lines or ["every run continues as it is"]
+            sys.stdout.write("".join(f"{at} {line}\n" for line in lines))
             sys.stdout.flush()
         _write_experiments(sweep, population.mark(history.generation))
         if is_due:
@@ -255,12 +260,13 @@ class Generations:
             self._tried.clear()
 
 
-def _line_of(copy: Copy, scores: Mapping[int, float | None], *, is_whole: bool) -> str:
-    """Returns what is said of a copy."""
-    to = "".join(f" {key}={value}" for key, value in copy.settings.items())
-    what = "copies" if is_whole else "has no snapshot, and takes only the settings of"
+def _copy_line(copy: Copy, scores: Mapping[int, float | None], *, has_policy: bool) -> str:
+    """Returns a line about a copy; `has_policy`: the donor's policy was copied, too."""
+    settings = "".join(f" {key}={value}" for key, value in copy.settings.items())
+    copies = "copies" if has_policy else "has no snapshot, and takes only the settings of"
     score, best = (_score_text(scores[index]) for index in (copy.index, copy.donor))
-    return f"run {copy.index} ({score}) {what} run {copy.donor} ({best}){',' * bool(to)}{to}"
+    comma = "," * bool(settings)
+    return f"run {copy.index} ({score}) {copies} run {copy.donor} ({best}){comma}{settings}"
 
 
 def _score_text(score: float | None) -> str:
@@ -276,17 +282,23 @@ def score_of(state: str, status: RunStatus | None) -> float | None:
     return float(mean) if mean is not None else None
 
 
-def _settings(overrides: Sequence[str], spaces: Sequence[Space]) -> dict[str, str]:
-    values = dict(text.split("=", 1) for text in overrides)
+def _settings_in(overrides: Sequence[str], spaces: Sequence[Space]) -> dict[str, str]:
+    """Returns a run's values of the keys that are searched."""
+    values = _by_key(overrides)
     return {space.key: values[space.key] for space in spaces}
+
+
+def _by_key(overrides: Sequence[str]) -> dict[str, str]:
+    """Returns the values of settings ``key=value`` by their keys."""
+    return dict(text.split("=", 1) for text in overrides)
 
 
 def _with_settings(sweep: Sweep, copies: Sequence[Copy]) -> Sweep:
     """Returns the sweep with the settings of those that copy."""
     changed = list(sweep.elements)
     for copy in copies:
-        values = dict(text.split("=", 1) for text in changed[copy.index].overrides)
-        overrides = tuple(f"{k}={v}" for k, v in (values | dict(copy.settings)).items())
+        values = _by_key(changed[copy.index].overrides) | dict(copy.settings)
+        overrides = tuple(f"{key}={value}" for key, value in values.items())
         changed[copy.index] = replace(changed[copy.index], overrides=overrides)
     return replace(sweep, elements=tuple(changed))
 
@@ -301,8 +313,8 @@ def _write_experiments(sweep: Sweep, mark: int) -> None:
             write_text(path, text)
 
 
-def _copy(sweep: Sweep, copy: Copy) -> bool:
-    """Give a run the donor's policy, in a new snapshot; returns False where it has none of its own.
+def _copy_policy(sweep: Sweep, copy: Copy) -> bool:
+    """Give a run the donor's policy, in a new snapshot; returns False if it has no snapshot itself.
 
     Raises:
         LaunchError: the run is in use. OSError, StoreError: the file system refuses it.

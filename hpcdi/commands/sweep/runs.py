@@ -88,7 +88,7 @@ class Population:
         return min((generation + 1) * self.every, self.limit)
 
     def pauses(self, progress: Mapping[str, Any]) -> bool:
-        """Returns whether a run that is done has but reached its mark.
+        """Returns whether a run that is done has only reached its mark, and is to go on later.
 
         Args:
             progress: its status.json.
@@ -411,18 +411,7 @@ def look(sweep: Sweep) -> tuple[Sweep, list[RunStatus | None]]:
     States that have changed are written into the manifest.
     """
     statuses: list[RunStatus | None] = []
-    elements = []
-    arrays = [element for element in sweep.elements if element.job]
-    own, after = {element.job for element in arrays}, set[str]()
-    for element in arrays:
-        after.update(jobs_of(RunLayout(sweep.run_dir(element.index)), {}, {}))
-    found = slurm_queue.ask_all(own.union(after, *(_jobs_of(sweep, e) for e in arrays)))
-    # one that is on, and is no next job, may be an allocation whose shell has started the run
-    jobs = {
-        key: job
-        for key, job in found.items()
-        if key in own or job.waits or (job.is_on and key in after)
-    }
+    elements, jobs = [], _queued_jobs(sweep)
     for element in sweep.elements:
         run_dir = sweep.run_dir(element.index)
         has_begun = bool(run_folder.read(run_dir))
@@ -441,6 +430,21 @@ def look(sweep: Sweep) -> tuple[Sweep, list[RunStatus | None]]:
     if changed != sweep and sweep.search is None:
         _save_states(changed)
     return changed, statuses
+
+
+def _queued_jobs(sweep: Sweep) -> dict[str, slurm_queue.QueueJob]:
+    """Returns the jobs in the queue, by id, that are or will be on with runs of a sweep."""
+    submitted = [element for element in sweep.elements if element.job]
+    array_jobs, next_jobs = {element.job for element in submitted}, set[str]()
+    for element in submitted:
+        next_jobs.update(jobs_of(RunLayout(sweep.run_dir(element.index)), {}, {}))
+    ids = array_jobs.union(next_jobs, *(_jobs_of(sweep, element) for element in submitted))
+    # one that is on, and is no next job, may be an allocation whose shell has started the run
+    return {
+        job_id: job
+        for job_id, job in slurm_queue.ask_all(ids).items()
+        if job_id in array_jobs or job.waits or (job.is_on and job_id in next_jobs)
+    }
 
 
 def _jobs_of(sweep: Sweep, element: Element) -> list[str]:

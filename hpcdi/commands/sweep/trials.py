@@ -66,20 +66,22 @@ def dimensions_of(texts: Sequence[str]) -> tuple[Dimension, ...]:
     Raises:
         LaunchError: a text is malformed, or a key is there twice.
     """
-    found = [_dimension(part) for text in texts for part in re.split(r"\s+(?=[\w.]+=)", text)]
-    keys = [dimension.key for dimension in found]
+    dimensions = tuple(
+        _dimension(part) for text in texts for part in re.split(r"\s+(?=[\w.]+=)", text)
+    )
+    keys = [dimension.key for dimension in dimensions]
     if len(set(keys)) < len(keys):
         raise LaunchError(f"a setting is searched twice: {', '.join(keys)}")
-    return tuple(found)
+    return dimensions
 
 
 def _dimension(text: str) -> Dimension:
-    key, sign, said = text.strip().partition("=")
+    key, sign, values = text.strip().partition("=")
     if not sign or not key:
         raise LaunchError(f"{text!r} is not of the form key=log(1e-5,1e-2), or key=a,b,c")
-    match = _RANGE.fullmatch(said.strip())
+    match = _RANGE.fullmatch(values.strip())
     if match is None:
-        if (choices := values_of(said)) and len(choices) > 1 and "(" not in said:
+        if (choices := values_of(values)) and len(choices) > 1 and "(" not in values:
             return Dimension(key, choices=tuple(choices))
         raise LaunchError(
             f"{text!r} says no values: write log(low,high), float(low,high), int(low,high), "
@@ -138,11 +140,11 @@ def make_search(
             f"search it: --space {several[0]!r}"
         )
     corners = {dimension.key: dimension.corners() for dimension in search.dimensions}
-    ends = [  # each value at an end, and each choice, once
+    extremes = [  # settings in which each dimension has each of its ends, or choices, once
         overrides_of({key: values[min(n, len(values) - 1)] for key, values in corners.items()})
         for n in range(max(map(len, corners.values())))
     ]
-    sweep, _ = make(config, settings, ranks, 0, serial=serial, several=ends)
+    sweep, _ = make(config, settings, ranks, 0, serial=serial, several=extremes)
     base = load(config, ["system.auto_resume=true", *settings])
     is_offline = axis_of(dict(dotted(base.to_mapping()))) == "train iteration"
     commander = base.config.policy.other.commander
@@ -157,8 +159,8 @@ def make_search(
             "(policy.other.commander.max_env_step), and there is no --prune-every\n"
         )
     step = "policy_version" if is_offline else "env_steps"
-    known = replace(search, limit=limit, every=every if search.prunes else None, step=step)
-    return replace(sweep, elements=(), search=known), base.to_mapping()
+    search = replace(search, limit=limit, every=every if search.prunes else None, step=step)
+    return replace(sweep, elements=(), search=search), base.to_mapping()
 
 
 def keep_search(sweep: Sweep, experiment: Mapping[str, Any]) -> None:
@@ -195,10 +197,10 @@ def searcher_class(name: str) -> type[Searcher]:
     if ":" not in name:
         raise LaunchError(f"--search {name}: write random, optuna, or module:Class")
     sys.path.insert(0, str(Path.cwd()))
-    found = named_in_module(name, "--search")
-    if not (isinstance(found, type) and issubclass(found, Searcher)):
+    cls = named_in_module(name, "--search")
+    if not (isinstance(cls, type) and issubclass(cls, Searcher)):
         raise LaunchError(f"--search {name}: it is no class below hpcdi.search.Searcher")
-    return found
+    return cls
 
 
 def hand_out(root: Path, tasks: int) -> None:
@@ -225,29 +227,29 @@ class Trials:
             raise LaunchError(f"{root} holds no search")
         self._root, self._worker, self._searcher = root, worker, searcher
         self._search: Search = sweep.search
-        self._points: dict[int, list[Point]] = {}
-        self._rungs: dict[int, int] = {}
+        self._points: dict[int, list[Point]] = {}  # evaluations, by trial
+        self._rungs: dict[int, int] = {}  # trial -> intervals of `every` steps reported so far
         self._pruned: set[int] = set()
-        self._due = float("-inf")
-        self._is_vain = False
-        self._mine: list[int] = []
+        self._due = float("-inf")  # when to look next, on a monotonic clock
+        self._all_failed = False  # all trials so far: more would be in vain
+        self._unfinished: list[int] = []  # trials that this worker has begun before
         for element in sweep.elements:
             record = read_trial(root, element.index)
             if record.get("state", RUNNING) != RUNNING:
                 self._tell(element.index, record)
             elif record.get("worker", "") == worker or not worker:
-                self._mine.append(element.index)
+                self._unfinished.append(element.index)
 
     # ------------------------------------------------------------------------------- their start
 
     def more(self, running: Sequence[int]) -> Sequence[int]:
         """Returns the next trial to run; none, if all have been taken."""
         del running
-        while self._mine:
-            number = self._mine.pop(0)
+        while self._unfinished:
+            number = self._unfinished.pop(0)
             if self._prepare(number):
                 return [number]
-        while not self._is_vain and (taken := self._take()) is not None:
+        while not self._all_failed and (taken := self._take()) is not None:
             if self._prepare(taken):
                 return [taken]
         return []
@@ -293,7 +295,7 @@ class Trials:
         if now < self._due or self._search.every is None:
             return []
         self._due = now + _LOOK_S
-        ending = [n for n in running if n not in self._pruned and self._is_worse(n)]
+        ending = [n for n in running if n not in self._pruned and self._ends_early(n)]
         self._pruned.update(ending)
         for number in ending:
             step = self._rungs[number] * self._search.every
@@ -302,7 +304,7 @@ class Trials:
             sys.stdout.flush()
         return ending
 
-    def _is_worse(self, number: int) -> bool:
+    def _ends_early(self, number: int) -> bool:
         """Reports the intervals that a run has passed; returns whether the searcher ends it."""
         run_dir = read(self._root).run_dir(number)
         if not run_folder.read(run_dir):
@@ -337,8 +339,9 @@ class Trials:
             if not points:
                 self._end(number, record, FAILED, None, "it was never evaluated")
                 return True
-            ends = self._search.limit if math.isfinite(self._search.limit) else points[-1][0]
-            self._report(number, ends)  # what has ended early stays as good as it was
+            limit = self._search.limit
+            # a run that was solved before the limit stays as good as it was until there
+            self._report(number, limit if math.isfinite(limit) else points[-1][0])
             score = self._search.score_of(points)
             self._end(number, record, "done", score, status.why)
             return True
@@ -361,9 +364,9 @@ class Trials:
         if state == FAILED:
             elements = read(self._root).elements
             states = [e.state for e in elements if e.state not in (RUNNING, "")]
-            self._is_vain = len(states) >= _VAIN and set(states) == {FAILED}
+            self._all_failed = len(states) >= _VAIN and set(states) == {FAILED}
             sys.stderr.write(f"hpcdi sweep: trial {number} failed: {why}\n")
-            if self._is_vain:
+            if self._all_failed:
                 sys.stderr.write(f"hpcdi sweep: all {len(states)} trials have failed: no more\n")
 
     def _tell(self, number: int, record: Mapping[str, Any]) -> None:

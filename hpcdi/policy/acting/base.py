@@ -124,9 +124,9 @@ class ActingPolicy(Policy):
     def _init_eval(self) -> None:
         if "collect" not in self._enabled:
             self._init_collect()
-        self._evaluating = self._remembering(EvaluationActor(self))
+        self._evaluating = self._with_memory(EvaluationActor(self))
 
-    def _remembering(self, actor: ColumnarActor) -> ColumnarActor:
+    def _with_memory(self, actor: ColumnarActor) -> ColumnarActor:
         """Returns an actor that keeps what the network's memory needs; without one itself."""
         return actor
 

@@ -46,9 +46,9 @@ from hpcdi.utils.registry import PARALLEL_COLLECTOR_REGISTRY
 from hpcdi.utils.timer import RoleMeter
 
 PROGRESS_S = 0.25
-"""Seconds between two progress reports to the coordinator, of up to `_OFTEN` collectors."""
-_OFTEN = 1024
-"""More collectors report less often, so that all of them send rank 0 no more reports."""
+"""Seconds between two progress reports to the coordinator, of up to `_MANY` collectors."""
+_MANY = 1024
+"""More collectors report less often: together they send rank 0 no more reports than these do."""
 _SAMPLE_S = 5.0
 """Seconds between two looks at the memory of environments."""
 ROLLOUT_S = 10.0
@@ -60,7 +60,9 @@ LOST_ROLLOUT_S = 10.0
 """On-policy: seconds without a newer policy after which the last rollout counts as lost; more where
 learning takes longer, see `StalenessGate`."""
 _POLICY_PATIENCE_S = 300.0
+"""Seconds without a policy that is new enough, after which a collector fails."""
 _TIMES_LAST_WAIT = 3.0
+"""A rollout counts as lost only after as many times the last wait for a newer policy."""
 _NAP_S = 0.002
 """Seconds between two checks whether a step may be made."""
 
@@ -192,7 +194,7 @@ class BaseParallelCollector(Configurable, Closing, ABC):
     def __init__(self, cfg: Mapping[str, Any], port: CollectorPort | None = None) -> None:
         self._task_cfg = {key: cfg[key] for key in self.TASK_KEYS if key in cfg}
         _, collectors = self._task_cfg.get("number", (0, 1))
-        self._seldom = max(1.0, collectors / _OFTEN)
+        self._report_every_s = PROGRESS_S * max(1.0, collectors / _MANY)
         self._cfg = self.parse_config({k: v for k, v in cfg.items() if k not in self.TASK_KEYS})
         self.task = CollectorTask(setting=self._task_cfg.get("collect_setting", {}))
         self.port = port
@@ -318,7 +320,7 @@ class BaseParallelCollector(Configurable, Closing, ABC):
         """Have episodes that begin from now on be played with the values of a schedule."""
 
     def _iter_after_hook(self) -> None:
-        """Called after each step."""
+        """Called at the end of each turn, also of one that made no step."""
 
     def cut(self) -> None:
         """Send the transitions recorded since the last cut."""
@@ -395,7 +397,8 @@ class ZerglingParallelCollector(BaseParallelCollector):
         self._version = -1
         self._acted: tuple[Columns, Columns] = ({}, {})  # observation and outputs of a step
         self._reported_at = self._asked_at = time.monotonic()
-        self._made_steps, self._memory, self._sampled_at = 0, Memory(), -math.inf
+        self._transitions = 0  # of all tasks: the environments' memory may grow with them
+        self._memory, self._sampled_at = Memory(), -math.inf
         self._is_current = False  # whether the policy is new enough for the next step
         self._gate = StalenessGate(settings, time.monotonic())
 
@@ -447,14 +450,16 @@ class ZerglingParallelCollector(BaseParallelCollector):
 
     def _battle_agent(self, actor: ColumnarActor, seed: np.random.SeedSequence) -> BattleAgent:
         manager = self._env_manager
-        draws, random, scripts, acts = seed.spawn(4)
+        draw_seed, random_seed, script_seed, policy_seed = seed.spawn(4)
         explores = self._cfg.opponents_explore and not self.evaluates
         mode = "collect" if explores else "eval"
-        # of each: a policy's mode, its actor, the policy's version
+        # by name, other players that learn: their policy's mode, its actor, its version here
         self._opponents: dict[str, tuple[Any, Actor, int]] = {}
 
         def make(image: PolicyImage) -> Actor:
-            policy = self._make_policy(self._task_cfg["policy"], [mode], seed=acts.spawn(1)[0])
+            policy = self._make_policy(
+                self._task_cfg["policy"], [mode], seed=policy_seed.spawn(1)[0]
+            )
             frozen = getattr(policy, f"{mode}_mode")
             frozen.load_state_dict({"model": image.state_dict(as_arrays=takes_arrays(frozen))})
             return actor_of(frozen)
@@ -462,17 +467,17 @@ class ZerglingParallelCollector(BaseParallelCollector):
         players = Players(
             self._task_cfg.get("policy_update_path", "."),
             make,
-            random=RandomActor(with_bounds(manager.spaces), random),
-            seed=scripts,
+            random=RandomActor(with_bounds(manager.spaces), random_seed),
+            seed=script_seed,
             limit_bytes=self._cfg.opponent_bytes,
-            live=partial(self._live, mode, acts),
+            live=partial(self._live, mode, policy_seed),
         )
         return BattleAgent(
             manager.env_num,
             manager.facts.teams,
             actor,
             players,
-            np.random.default_rng(draws),
+            np.random.default_rng(draw_seed),
             in_turn if self.evaluates else None,
         )
 
@@ -557,7 +562,7 @@ class ZerglingParallelCollector(BaseParallelCollector):
     def _process_timestep(self, timestep: Step) -> None:
         transitions = self._loop.record(*self._acted, timestep)
         self.task.env_steps += transitions
-        self._made_steps += transitions
+        self._transitions += transitions
         FAULTS.advance(transitions, "collector")
         if FAULTS.requests("env_hang"):
             hang_environment(self._env_manager.child_pids)
@@ -569,7 +574,7 @@ class ZerglingParallelCollector(BaseParallelCollector):
 
     def _iter_after_hook(self) -> None:
         now = time.monotonic()
-        if now - self._reported_at >= PROGRESS_S * self._seldom:
+        if now - self._reported_at >= self._report_every_s:
             self._report(now)
         if not self.is_waiting and self.task.lockstep is None and self._gate.rollout_is_old(now):
             self.cut()
@@ -598,8 +603,9 @@ class ZerglingParallelCollector(BaseParallelCollector):
         elif self.port is not None:
             shares = self.port.meter.shares()
             if now - self._sampled_at >= _SAMPLE_S:
-                own = bool(self._task_cfg.get("own_process"))
-                self._memory.add(self._made_steps, self._env_manager.held_bytes(own=own))
+                has_own_process = bool(self._task_cfg.get("own_process"))
+                held_bytes = self._env_manager.held_bytes(own=has_own_process)
+                self._memory.add(self._transitions, held_bytes)
                 self._sampled_at = now
             task = self.task
             self.port.send_metadata(
@@ -629,27 +635,27 @@ class ZerglingParallelCollector(BaseParallelCollector):
         Raises:
             CommError: none that is new enough has come for too long.
         """
-        now, lockstep = time.monotonic(), self.task.lockstep
-        self._is_current = self.port is None
-        if self.port is not None:
-            newest = self.evaluates or lockstep is not None
-            info = newer_policy(
-                self.port, self._policy, self.task.player, self._version, newest=newest
-            )
-            if info is not None:
-                self._version = int(info["iter"])
-                self._policy.load_state_dict({"model": info["model"]})
-            is_answered = not (newest and self.port.awaits_policy(self.task.player))
-            may_act = self._version >= 0 and is_answered and self._gate.may_act(self._version, now)
-            self._is_current = may_act and (
-                lockstep is None or self._version == lockstep.policy_version
-            )
+        now = time.monotonic()
+        self._is_current = self.port is None or self._has_current_policy(self.port, now)
         if self._is_current:
             self._gate.began_at = now
         elif now - self._asked_at > _POLICY_PATIENCE_S:
             raise CommError(
                 f"no policy has come from the learner within {_POLICY_PATIENCE_S:.0f} s"
             )
+
+    def _has_current_policy(self, port: CollectorPort, now: float) -> bool:
+        """Load a newer policy if one has come; returns whether the next step may be made by it."""
+        player, lockstep = self.task.player, self.task.lockstep
+        newest = self.evaluates or lockstep is not None
+        info = newer_policy(port, self._policy, player, self._version, newest=newest)
+        if info is not None:
+            self._version = int(info["iter"])
+            self._policy.load_state_dict({"model": info["model"]})
+        if self._version < 0 or (newest and port.awaits_policy(player)):
+            return False
+        is_wanted = lockstep is None or self._version == lockstep.policy_version
+        return self._gate.may_act(self._version, now) and is_wanted
 
     def _mark(self, activity: str) -> None:
         if self.port is not None:
@@ -674,21 +680,21 @@ class StalenessGate:
         """When the last rollout was cut."""
         self.began_at = now
         """When the present one began: later than `cut_at` if it waited for a newer policy."""
-        self._rollouts = math.inf
+        self._max_rollouts = math.inf  # by one policy
         if policy.on_policy and not policy.CORRECTS_STALENESS:
-            self._rollouts = 1 + policy.buffer.staleness_bound
+            self._max_rollouts = 1 + policy.buffer.staleness_bound
         self._sent = (-1, 0)  # version of the last policy, and how many rollouts it has made
         self._waits_since = now  # when it had made as many as it may
         self._waited_s = 0.0  # for the newest policy
 
     def rollout_is_old(self, now: float) -> bool:
         """Returns whether to send a rollout that is not full; on-policy never."""
-        return math.isinf(self._rollouts) and now - self.began_at >= ROLLOUT_S
+        return math.isinf(self._max_rollouts) and now - self.began_at >= ROLLOUT_S
 
     def sent_rollout(self, version: int) -> None:
         """Count a rollout of a policy."""
         self._sent = (version, self._sent[1] + 1 if version == self._sent[0] else 1)
-        if self._sent[1] == self._rollouts:
+        if self._sent[1] == self._max_rollouts:
             self._waits_since = self.cut_at
 
     def forget(self) -> None:
@@ -698,10 +704,10 @@ class StalenessGate:
     def may_act(self, version: int, now: float) -> bool:
         """Returns whether the policy of a version may act now."""
         last, count = self._sent
-        if version == last and count >= self._rollouts:
+        if version == last and count >= self._max_rollouts:
             longer_s = min(_TIMES_LAST_WAIT * self._waited_s, _POLICY_PATIENCE_S / 2)
             return now - self.cut_at >= max(LOST_ROLLOUT_S, longer_s)
-        if count >= self._rollouts:
+        if count >= self._max_rollouts:  # the newer policy that it waited for has come
             self._waited_s = now - self._waits_since
         return True
 
@@ -714,7 +720,10 @@ def takes_arrays(mode: object) -> bool:
 def newer_policy(
     port: CollectorPort, mode: object, player: str, version: int, *, newest: bool
 ) -> dict[str, Any] | None:
-    """Returns what a port has that is newer, see there, in the form that the policy wants."""
+    """Returns a player's policy newer than `version`, in the form that its mode takes.
+
+    See `CollectorPort.get_policy_update_info`.
+    """
     form = {"as_arrays": True} if takes_arrays(mode) else {}
     return port.get_policy_update_info(player, version, newest=newest, **form)
 

@@ -50,6 +50,7 @@ from hpcdi.utils.log import LOGGER
 from hpcdi.utils.registry import COMM_COLLECTOR_REGISTRY
 
 _MAX_CLOSED = 64
+"""Ids of tasks to end that are remembered, since an order may come before its task."""
 _WAIT_S = 0.2
 """Seconds between two looks for a task."""
 _LOOK_S = 0.002
@@ -80,7 +81,7 @@ class MPIFileSystemCollector(MessageSide, CollectorPort):
         self._collectors: dict[bool, BaseParallelCollector] = {}  # by whether they evaluate
         self._health = Counter[str]()  # failures counted by collectors that were closed
         self._is_paused = self._is_stopping = False
-        self._closed: dict[str, None] = {}  # tasks to end; they may not have come yet
+        self._closed: dict[str, None] = {}  # ids of tasks to end, in order; the values say nothing
         self._task = CollectTask("", eval_flag=False, setting={})
         self._collecting: BaseParallelCollector | None = None  # while the task is under way
         self._arrived: list[CollectTask] = []
@@ -147,8 +148,10 @@ class MPIFileSystemCollector(MessageSide, CollectorPort):
         self.is_waiting = True
         if self._is_leaving:
             return not self._may_leave(now)
-        if self._collecting is not None or self._take_task():
-            self._go_on()
+        if self._collecting is None:
+            self._take_task()
+        if self._collecting is not None:
+            self._go_on(self._collecting)
         elif self._is_stopping:
             self._leave()
         else:
@@ -273,17 +276,16 @@ class MPIFileSystemCollector(MessageSide, CollectorPort):
         arrived = (message for _, message in self.pump.receive(timeout_s))
         self._arrived += [message for message in arrived if isinstance(message, CollectTask)]
 
-    def _take_task(self) -> bool:
-        """Begin the next task; returns whether there is one."""
+    def _take_task(self) -> None:
+        """Begin the next task, if there is one."""
         self._receive(0.0)
         if not self._arrived or self._is_stopping:
-            return False
+            return
         task = self._arrived.pop(0)
         try:
             self._collecting = self._begin(task)
         except EnvError as error:
             self._give_back(task, error)
-        return self._collecting is not None
 
     def _begin(self, task: CollectTask) -> BaseParallelCollector:
         """Have a collector begin a task."""
@@ -307,11 +309,8 @@ class MPIFileSystemCollector(MessageSide, CollectorPort):
             collector.stop()
         return collector
 
-    def _go_on(self) -> None:
+    def _go_on(self, collector: BaseParallelCollector) -> None:
         """Make the next step of the task under way, or end it."""
-        collector = self._collecting
-        if collector is None:
-            return
         try:
             is_on = collector.turn()
             self.is_waiting = is_on and collector.is_waiting
@@ -426,7 +425,7 @@ class MPIFileSystemCollector(MessageSide, CollectorPort):
         save_checkpoint(folder, BEST_CHECKPOINT, writers, facts, keep=None, replace=True)
 
     def _take_setting(self, message: CollectSetting) -> None:
-        collector = self._collectors.get(False)
+        collector = self._collectors.get(False)  # not the one that evaluates
         if collector is not None and collector.task.task_id == message.task_id:
             collector.task.setting = message.setting
             collector.follow_schedule(message.scheduled)

@@ -71,9 +71,9 @@ class Recorder:
         hindsight: Hindsight | None = None,
     ) -> None:
         self._env_num, rows = envs.env_num, envs.rows
-        self._most: float = math.inf
+        self._max_transitions: float = math.inf  # else it is full after `length` steps
         if envs.wait_num is not None or envs.seats > 1:
-            self._most = length * self._env_num
+            self._max_transitions = length * self._env_num
             at_once = min(envs.wait_num or self._env_num, self._env_num)
             length = math.ceil(length * self._env_num / at_once)
         self._actor, self._keeps_games, self._hindsight = actor, keeps_games, hindsight
@@ -84,15 +84,15 @@ class Recorder:
         self._running = np.zeros(rows, dtype=np.int64)  # number of the running episode
         # of episodes that ended: rows, observations after them, and their seeds
         self._finals: list[tuple[Array, Columns, Array]] = []
-        self._seeds = np.full((rows, 2), (NO_SEED, 0), np.int64)  # of the last step
+        self._seeds = np.full((rows, 2), (NO_SEED, 0), np.int64)  # last `Step.seeds`
         self._games: dict[tuple[int, int], Sequence[GameCounts]] = {}  # by row and episode
         self._steps = 0
 
     @property
     def is_full(self) -> bool:
         """True if it must be cut before the next step."""
-        if self._most < math.inf:
-            return int(np.count_nonzero(self._live[: self._steps])) >= self._most
+        if self._max_transitions < math.inf:
+            return int(np.count_nonzero(self._live[: self._steps])) >= self._max_transitions
         return self._steps == len(self._live)
 
     @property
@@ -121,7 +121,7 @@ class Recorder:
         if step.seeds is not None:
             self._seeds = step.seeds
         is_some = any_of(live)
-        if self._most < math.inf and step.failed is None and not is_some:
+        if self._max_transitions < math.inf and step.failed is None and not is_some:
             return
         if is_some and self._columns.keys() != columns.keys():
             self._declare(columns)
@@ -193,11 +193,12 @@ class Recorder:
         after, seeds = self._at_ends(row[last], ended[last], next_observation)
         recorded = {n: c.reshape(self._live.size, *c.shape[2:]) for n, c in self._columns.items()}
         items = Items(recorded, at, item_len, after, np.arange(len(item_len)))
+        collected = slice(len(item_len))  # items of hindsight follow: no steps, no ends, no games
         env_steps = None
         if self._hindsight is not None:
             items = self._hindsight.extended(recorded, at, item_len, after)
             env_steps = np.zeros(len(items.length), np.int64)
-            env_steps[: len(item_len)] = item_len
+            env_steps[collected] = item_len
         segment = segment_of(items.columns, items.rows, items.length, items.after, self._actor)
         episode, table = self._episode.ravel()[at[last]], segment.items
         table["policy_version"] = policy_version
@@ -205,7 +206,7 @@ class Recorder:
         table["env_id"] = env[items.source]
         table["episode_id"] = RELABELLED
         numbers = (episode * self._env_num + env) * (rows // self._env_num) + seat
-        table["episode_id"][: len(item_len)] = numbers
+        table["episode_id"][collected] = numbers
         table["episode_seed"], table["episode_resets"] = seeds[items.source].T
         games = None
         if self._keeps_games:
@@ -213,29 +214,31 @@ class Recorder:
             games = [self._games.pop(end, ()) for end in ends]
         self._clear()
         has_ended = np.zeros(len(items.length), dtype=bool)
-        has_ended[: len(item_len)] = ended[last]
+        has_ended[collected] = ended[last]
         return dataclasses.replace(segment, ended=has_ended, env_steps=env_steps, games=games)
 
     def _at_ends(
         self, row: Array, ended: Array, next_observation: Columns
     ) -> tuple[Columns, Array]:
-        """Returns the observation after the last transition of each item, columns [items, ...].
-
-        And the seeds of each item's episode, int64 [items, 2]; see `Step.seeds`.
+        """Returns what follows from each item's end.
 
         Args:
             row: row of each item, int64 [items].
             ended: whether its episode ended with it, bool [items].
             next_observation: see `cut`.
+
+        Returns:
+            The observation after its last transition, columns [items, ...], and the seeds of its
+            episode, int64 [items, 2], see `Step.seeds`.
         """
         observations = {name: column[row] for name, column in next_observation.items()}
         seeds = self._seeds[row]
         if self._finals:
-            each, finals, with_seeds = zip(*self._finals, strict=True)
-            order = np.argsort(np.concatenate(each), kind="stable")  # they are in order of steps
+            rows, finals, final_seeds = zip(*self._finals, strict=True)
+            order = np.argsort(np.concatenate(rows), kind="stable")  # from order of steps to rows
             for name, column in observations.items():
                 column[ended] = np.concatenate([final[name] for final in finals])[order]
-            seeds[ended] = np.concatenate(with_seeds)[order]
+            seeds[ended] = np.concatenate(final_seeds)[order]
         return observations, seeds
 
     def _clear(self) -> None:
@@ -244,14 +247,14 @@ class Recorder:
 
     def _make_room(self) -> None:
         """Close the gaps in each row's steps; double the number of steps if little room is won."""
-        rows, most = np.arange(self._live.shape[1]), int(self.counts.max())
-        order = np.argsort(~self._live, axis=0, kind="stable")
-        self._steps = most
-        more = (len(order) if 2 * most > len(order) else 0, len(rows))
+        rows, length = np.arange(self._live.shape[1]), len(self._live)
+        live_first = np.argsort(~self._live, axis=0, kind="stable")
+        self._steps = int(self.counts.max())
+        new_steps = length if 2 * self._steps > length else 0
 
         def moved(column: Array) -> Array:
-            room = np.zeros((*more, *column.shape[2:]), dtype=column.dtype)
-            return np.concatenate([column[order, rows], room])
+            room = np.zeros((new_steps, *column.shape[1:]), dtype=column.dtype)
+            return np.concatenate([column[live_first, rows], room])
 
         self._columns = {name: moved(column) for name, column in self._columns.items()}
         self._live, self._ended = moved(self._live), moved(self._ended)

@@ -92,7 +92,7 @@ class Commander:
         """Makes a task for the learners of the next group without one; None: all have one."""
         for group in self.groups:
             if group.learners.size and not group.is_learning:
-                group.evaluation.start(group.env_steps, group.train_iter, now)
+                group.evaluation.begin_learning(group.env_steps, group.train_iter, now)
                 return LearnTask(f"learner_task_{get_task_uid()}", player=group.name)
         return None
 

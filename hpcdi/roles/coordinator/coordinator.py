@@ -191,7 +191,7 @@ class Coordinator(Closing):
         if now - self._heartbeat_at >= HEARTBEAT_S:  # shows workers that rank 0 lives
             self._heartbeat_at = now
             workers = scheduler.workers
-            self._orders += [Order(rank, Heartbeat()) for rank in workers.silent]
+            self._orders += [Order(rank, Heartbeat()) for rank in workers.not_ended]
         self._send_orders()
         meter.mark("schedule")
         self._tend_files()
@@ -238,7 +238,7 @@ class Coordinator(Closing):
     def silent(self) -> dict[int, str]:
         """Role of each rank that has not said goodbye."""
         workers = self._scheduler.workers
-        return {rank: workers[rank].role for rank in workers.silent if not is_guest(rank)}
+        return {rank: workers[rank].role for rank in workers.not_ended if not is_guest(rank)}
 
     @property
     def groups(self) -> Groups:

@@ -68,12 +68,12 @@ class EvaluationClock:
         self.every, self.took_s = every, 0.0
         self._last: tuple[int, int, float] | None = None
         """Environment steps, train iterations and seconds when one began; None: one is due."""
-        self._is_started = False
+        self._is_started = False  # `begin_learning` was called, also before a restart
 
-    def start(self, env_steps: int, train_iter: int, now: float) -> None:
-        """Learning begins: the next one is due an interval after it, or after a restored one.
+    def begin_learning(self, env_steps: int, train_iter: int, now: float) -> None:
+        """Count the interval from here: learning begins, and with it evaluations.
 
-        One that was due stays so.
+        After a restart the interval counts from the last evaluation, and one that was due stays so.
         """
         if self._last is not None:
             env_steps, train_iter, _ = self._last
@@ -118,7 +118,7 @@ class EvaluationClock:
         return list(self._last[:2])
 
     def load_state_dict(self, state: Iterable[int]) -> None:
-        """Restore a `state_dict`; seconds count from `start`."""
+        """Restore a `state_dict`; seconds count from `begin_learning`."""
         counts = [int(count) for count in state]
         self._is_started = bool(counts)
         self._last = (counts[0], counts[1], 0.0) if counts and counts[0] >= 0 else None
@@ -196,8 +196,8 @@ class Learners:
             for name, value in one.scalars.items():
                 values.setdefault(name, []).append(value)
         means = {name: float(sum(v) / len(v)) for name, v in values.items()}
-        done = min(one.train_iter for one in infos) if len(infos) == self.size else 0
-        return dataclasses.replace(info, train_iter=done, scalars=means, player=learner.group)
+        slowest = min(one.train_iter for one in infos) if len(infos) == self.size else 0
+        return dataclasses.replace(info, train_iter=slowest, scalars=means, player=learner.group)
 
     def group_result(self) -> LearnResult | None:
         """Returns the result of the task, and ends it, if all learners have finished; else None."""
@@ -353,15 +353,15 @@ class Group:
         return evaluation.mean
 
     def recall(self, best: float, evaluation: Evaluation | None = None) -> None:
-        """Take an evaluation that is made now, or what the run folder says of an earlier one.
+        """Take an evaluation as the best if it is: a new one, or one that the run folder names.
 
         Args:
             best: its mean return, which the next has to exceed.
-            evaluation: all of it; None: no more is known.
+            evaluation: all of it; None: the folder says no more than its mean.
         """
         self.best = max(self.best, best)  # NaN never becomes the best
-        known = [one for one in (self.best_evaluation, evaluation) if one is not None]
-        self.best_evaluation = best_of(known)
+        candidates = [one for one in (self.best_evaluation, evaluation) if one is not None]
+        self.best_evaluation = best_of(candidates)
 
     def begin_anew(self) -> None:
         """Let it learn on from the parameters of its start, and explore as at its start."""
@@ -447,7 +447,7 @@ class Groups:
     @property
     def may_begin(self) -> bool:
         """True if there are groups without a task, and all learners of these groups are free."""
-        idle = [p.learners for p in self if p.learners.size and not p.is_learning]
+        idle = [g.learners for g in self if g.learners.size and not g.is_learning]
         return bool(idle) and all(learners.are_free for learners in idle)
 
     @property
@@ -497,7 +497,7 @@ class Groups:
         """Why learning, or collecting, has to wait; empty if neither has to."""
         if len(self) == 1:
             return self.main.replay.blocked
-        return "; ".join(f"{p.name}: {p.replay.blocked}" for p in self if p.replay.blocked)
+        return "; ".join(f"{g.name}: {g.replay.blocked}" for g in self if g.replay.blocked)
 
     # -------------------------------------------------------------------------------------- state
 
@@ -538,15 +538,8 @@ def create_groups(
     """
     sizes = learners_of(config)
     collectors = workers - sum(sizes.values())
-    every = Interval.of(config.policy.eval.every)
     in_turns |= config.system.deterministic
-    if every is None and in_turns:
-        every = Interval("iterations", config.policy.eval.evaluator.eval_freq)
-    if every is None:
-        commander = config.policy.other.commander
-        every = Interval("seconds", math.inf)
-        if isinstance(commander, SoloCommanderConfig):
-            every = Interval("seconds", commander.eval_interval)
+    every = _evaluation_interval(config, in_turns=in_turns)
     return Groups(
         Group(
             name,
@@ -556,6 +549,19 @@ def create_groups(
         )
         for number, (name, size) in enumerate(sizes.items())
     )
+
+
+def _evaluation_interval(config: ExperimentConfig, *, in_turns: bool) -> Interval:
+    """Returns the configured interval; by default in iterations where roles take turns."""
+    every = Interval.of(config.policy.eval.every)
+    if every is not None:
+        return every
+    if in_turns:
+        return Interval("iterations", config.policy.eval.evaluator.eval_freq)
+    commander = config.policy.other.commander
+    if isinstance(commander, SoloCommanderConfig):
+        return Interval("seconds", commander.eval_interval)
+    return Interval("seconds", math.inf)
 
 
 def means_of(figures: Columns) -> dict[str, float]:

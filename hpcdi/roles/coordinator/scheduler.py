@@ -63,13 +63,13 @@ from hpcdi.roles.coordinator.workers import (
     ComesBack,
     DiesAlone,
     GuestRules,
+    Instructions,
     Notice,
     Order,
     State,
-    Told,
     Worker,
     Workers,
-    told_of,
+    instructions_of,
 )
 from hpcdi.types import Settings, collector_of, is_guest, number_of
 from hpcdi.utils.log import LOGGER
@@ -137,7 +137,7 @@ class Scheduler:
         announced: collector rank -> number of the last block that it has announced; also of ranks
             from before a resume.
         guest_steps: environment steps of guests, since this start.
-        unwritten: blocks that were lent, and whose collectors died before they were stored.
+        unwritten: number of blocks that were lent and never stored: their collectors died.
     """
 
     patience_s = 0.05
@@ -164,10 +164,10 @@ class Scheduler:
         self._asking: list[Worker] = []  # collectors that have reported since `_tell_settings`
         self._has_published = False  # since the plan was told so
         self._unstored: dict[int, BlockReady] = {}  # lent blocks, which count when they are stored
-        self.phase = Phase.STARTING if workers.silent else Phase.RUNNING
+        self.phase = Phase.STARTING if workers.not_ended else Phase.RUNNING
         self._plan: Plan = plan if plan is not None else FreePlan()
         self._observe = observe
-        self._deadline = float("inf")
+        self._deadline = float("inf")  # for workers to report; when stopping, to say goodbye
         self._ending: Outcome | None = None  # the outcome, while the last evaluation is under way
         self._last_task = ""  # id of that evaluation
 
@@ -311,10 +311,10 @@ class Scheduler:
         return [*(self._write_policies() if is_first else []), *self._assign(now)]
 
     def _write_policies(self) -> list[Order]:
-        """Learners write policies to disk as often as guests want them, or nobody does."""
+        """Have learners write policy files as often as guests need them, if there are any."""
         rules = self.guest_rules
-        every = PolicyFiles(rules.policy_s if self.workers.guests else rules.without_s)
-        return [Order(rank, every) for group in self.groups for rank in group.learners.ranks]
+        files = PolicyFiles(rules.policy_s if self.workers.guests else rules.without_s)
+        return [Order(rank, files) for group in self.groups for rank in group.learners.ranks]
 
     def _begin_if_all_reported(self) -> None:
         if self.workers.all_reported:
@@ -362,7 +362,7 @@ class Scheduler:
         self.phase, self.outcome = Phase.STOPPING, outcome
         grace_s = FAILURE_GRACE_S if outcome.failure else self.workers.timeouts.stop_s
         self._deadline = now + grace_s
-        stops = [Order(rank, Stop(outcome.reason)) for rank in self.workers.silent]
+        stops = [Order(rank, Stop(outcome.reason)) for rank in self.workers.not_ended]
         return stops + self._finish_if_empty()
 
     def _on_goodbye(self, message: Goodbye, worker: Worker, now: float) -> list[Order]:
@@ -385,7 +385,7 @@ class Scheduler:
         return [*([] if self.workers.guests else self._write_policies()), *self._assign(now)]
 
     def _finish_if_empty(self) -> list[Order]:
-        if self.phase is not Phase.STOPPING or self.workers.silent:
+        if self.phase is not Phase.STOPPING or self.workers.not_ended:
             return []
         return self._finish()
 
@@ -410,7 +410,7 @@ class Scheduler:
             return [Order(rank, Leave(EXIT_FAILED, alone=True))]
         worker.has_ended = True
         code, dead = message.exit_code, self._dead_of_group(worker)
-        if dead and message.error.startswith(_GROUP_ERRORS):  # what its group was told, not why
+        if dead and message.error.startswith(_GROUP_ERRORS):  # the group broke by this death
             error = f"{dead} has died, and the others could not go on without it: {message.error}"
             message = dataclasses.replace(message, error=error)
         outcome = Outcome(state_after(code), message.error, code, (rank, message))
@@ -421,8 +421,8 @@ class Scheduler:
 
     def _dead_of_group(self, worker: Worker) -> str:
         """Names the dead learners of a learner's group; "": there are none."""
-        gone = [one for one in self.workers if one.state is State.LOST and one.role == "learner"]
-        return ", ".join(str(one) for one in gone if one.group == worker.group)
+        dead = [one for one in self.workers if one.state is State.LOST and one.role == "learner"]
+        return ", ".join(str(one) for one in dead if one.group == worker.group)
 
     def _on_rank_lost(self, worker: Worker, now: float) -> list[Order]:
         """Give a dead worker's task and data to others, or end the run."""
@@ -476,9 +476,9 @@ class Scheduler:
         count = workers.collectors_left
         if count >= workers.collectors_needed:
             return self._assign(now) if self.is_on else []
-        some = "1 collector has" if count == 1 else f"{count} collectors have"
-        few = f"only {some}" if count else "no collector has"
-        reason = f"{few} environments left; rank {worker.rank}: {message.reason}"
+        few = {0: "no collector has", 1: "only 1 collector has"}
+        who = few.get(count, f"only {count} collectors have")
+        reason = f"{who} environments left; rank {worker.rank}: {message.reason}"
         return self.stop(Outcome("failed", reason, EXIT_FAILED), now)
 
     # ------------------------------------------------------------------------------------- tasks
@@ -525,16 +525,16 @@ class Scheduler:
         if not asking or not self.is_on:
             return []
         scheduled, orders = self.commander.scheduled(), list[Order]()
-        of_groups: dict[str, tuple[Settings, Told]] = {}
+        of_players: dict[str, tuple[Settings, Instructions]] = {}
         for worker in asking:
             task = worker.task
             if not isinstance(task, CollectTask):  # it has ended meanwhile
                 continue
-            if task.player not in of_groups or self.league is not None:  # which draws for each
+            if task.player not in of_players or self.league is not None:  # drawn for each collector
                 setting = self.commander.get_setting_collect(self.groups.of(task))
-                of_groups[task.player] = setting, told_of(setting, scheduled)
-            setting, told = of_groups[task.player]
-            if worker.is_news(told):
+                of_players[task.player] = setting, instructions_of(setting, scheduled)
+            setting, instructions = of_players[task.player]
+            if worker.take_instructions(instructions):
                 order = CollectSetting(task.task_id, dict(setting), scheduled)
                 orders.append(Order(worker.rank, order))
         return orders
@@ -636,10 +636,10 @@ class Scheduler:
 
     def _forget_unwritten(self, rank: int) -> None:
         """A collector has died: what it had lent and not stored is gone."""
-        gone = [block_id for block_id in self._unstored if collector_of(block_id) == rank]
-        for block_id in gone:
-            self.groups.of(self._unstored.pop(block_id)).replay.gone(block_id)
-        self.unwritten += len(gone)
+        unwritten = [block_id for block_id in self._unstored if collector_of(block_id) == rank]
+        for block_id in unwritten:
+            self.groups.of(self._unstored.pop(block_id)).replay.lose_unwritten(block_id)
+        self.unwritten += len(unwritten)
 
     def admit(self, ready: BlockReady) -> list[Order]:
         """Assign a block to a learner of its group; returns orders to read it, if it may now.
@@ -722,7 +722,7 @@ class Scheduler:
     def take_snapshot(self, now: float) -> list[Order]:
         """Begin a snapshot, if there is anything to keep; its orders must be a turn's last."""
         learners = self.groups.partitions
-        if not learners or not any(p.env_steps or p.replay.items_admitted for p in self.groups):
+        if not learners or not any(g.env_steps or g.replay.items_admitted for g in self.groups):
             return []
         order = self.snapshots.take(learners, now)
         return [Order(rank, order) for rank in learners] if order is not None else []

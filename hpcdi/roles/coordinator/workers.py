@@ -40,9 +40,9 @@ if TYPE_CHECKING:
     from hpcdi.roles.coordinator.groups import Group, Groups
 
 Task: TypeAlias = CollectTask | LearnTask
-Told: TypeAlias = tuple[Settings, Mapping[str, Any]] | None
-"""Settings of the policy, and values of schedules, by which collectors act; None: nobody can say
-whether others are the same."""
+Instructions: TypeAlias = tuple[Settings, Mapping[str, Any]] | None
+"""What a collector acts by: settings of the policy, and values of schedules. None: they cannot be
+compared with others."""
 
 QUIET_S = 60.0
 """Seconds without a message of a rank, after which the log asks whether it hangs."""
@@ -114,8 +114,8 @@ class Worker:
         task: the task that it works on.
         started: when the task was ordered.
         has_begun: it has sent something about the task.
-        told: by what a collector was told to act.
-        closing: when it was ordered to end the task; None: it was not.
+        instructions: what a collector was last told to act by.
+        closing_since: when it was ordered to end the task; None: it was not.
         heard_at: when its last message came.
         heard: type of that message.
         notified_late: the log has said that it does not end its task.
@@ -149,8 +149,8 @@ class Worker:
     task: Task | None = None
     started: float = 0.0
     has_begun: bool = False
-    told: Told = None
-    closing: float | None = None
+    instructions: Instructions = None
+    closing_since: float | None = None
     heard_at: float = 0.0
     heard: str = "nothing"
     notified_late: bool = False
@@ -202,10 +202,10 @@ class Worker:
     def start(self, task: Task, now: float) -> None:
         """Take a task."""
         self.state, self.task, self.started = State.WORKING, task, now
-        self.has_begun, self.closing, self.notified_late = False, None, False
-        self.told = None
+        self.has_begun, self.closing_since, self.notified_late = False, None, False
+        self.instructions = None
         if isinstance(task, CollectTask):
-            self.told = told_of(task.setting, task.scheduled)
+            self.instructions = instructions_of(task.setting, task.scheduled)
 
     def hear(self, kind: str, now: float) -> None:
         """Note that a message has come."""
@@ -225,25 +225,25 @@ class Worker:
         self.env_memory = progress.env_bytes, progress.env_growth
         self.slowest_env = progress.slowest_env
 
-    def is_news(self, told: Told) -> bool:
-        """Returns whether it collects by something else than this, which it gets now."""
-        is_news = told is None or told != self.told
-        self.told = told
-        return is_news
+    def take_instructions(self, instructions: Instructions) -> bool:
+        """Note what it is told to act by; returns whether that may be new to it."""
+        is_new = instructions is None or instructions != self.instructions
+        self.instructions = instructions
+        return is_new
 
     def silence_s(self, now: float) -> float:
         """Seconds since its last message, or since its task was ordered."""
         return now - (self.heard_at if self.heard_at > self.started else self.started)
 
-    def may_be_closed(self, now: float, patience_s: float) -> bool:
-        """Returns whether this task does not forbid to close another: it is open, or overdue."""
-        return self.closing is None or now - self.closing >= patience_s
+    def is_overdue(self, now: float, patience_s: float) -> bool:
+        """Returns whether it was ordered to end its task, and has not done so in time."""
+        return self.closing_since is not None and now - self.closing_since >= patience_s
 
 
-def told_of(setting: Settings, scheduled: Mapping[str, Any]) -> Told:
-    """Returns what a collector is told; None where a value is no number and no text.
+def instructions_of(setting: Settings, scheduled: Mapping[str, Any]) -> Instructions:
+    """Returns a collector's instructions; None if a value is neither a number nor a text.
 
-    Nobody compares an array of a policy's own.
+    Such a value, an array of a user's policy, may have no plain comparison.
     """
     is_plain = all(isinstance(value, int | float | str) for value in setting.values())
     return (dict(setting), scheduled) if is_plain else None
@@ -398,8 +398,8 @@ class Workers:
             self._workers.setdefault(rank, Worker(rank))
         worker = self[rank]
         if not worker.role and ready.role == "collector":
-            here = self._guests if worker.is_guest else self._collectors
-            bisect.insort(here, worker, key=lambda one: one.rank)
+            collectors = self._guests if worker.is_guest else self._collectors
+            bisect.insort(collectors, worker, key=lambda collector: collector.rank)
         self._expected.discard(rank)
         self._watch.add(rank, -math.inf)
         worker.enter(ready)
@@ -428,7 +428,7 @@ class Workers:
 
     def _close(self, worker: Worker, now: float) -> None:
         """Note that a worker was ordered to end its collect task or evaluation."""
-        worker.closing = now
+        worker.closing_since = now
         self._closing[worker.rank] = worker
         if isinstance(worker.task, CollectTask):
             self._collecting.get(worker.task.player, {}).pop(worker.rank, None)
@@ -447,7 +447,7 @@ class Workers:
         return not self._expected
 
     @property
-    def silent(self) -> list[int]:
+    def not_ended(self) -> list[int]:
         """Ranks that have not ended yet."""
         return [worker.rank for worker in self if not worker.has_ended]
 
@@ -480,8 +480,8 @@ class Workers:
     @property
     def collectors_left(self) -> int:
         """Number of collectors that are free or work, or have not reported yet."""
-        learners = max(self._groups.size - len(self._groups.learners), 0)  # expected ones
-        return self.collectors_here + max(len(self._expected) - learners, 0)
+        expected_learners = max(self._groups.size - len(self._groups.learners), 0)
+        return self.collectors_here + max(len(self._expected) - expected_learners, 0)
 
     def _role_of(self, worker: Worker) -> str:
         """Returns a worker's role: until it reports, "collector" if all learners have reported."""
@@ -600,8 +600,8 @@ class Workers:
 
     def end_pauses(self, now: float) -> list[int]:
         """Free the collectors that have paused for long enough; returns their ranks."""
-        looked_at = self._to_look_at(now)
-        rested = [w for w in looked_at if w.state is State.PAUSED and w.paused_until <= now]
+        due = self._due(now)
+        rested = [w for w in due if w.state is State.PAUSED and w.paused_until <= now]
         for worker in rested:
             self._free(worker)
         return [worker.rank for worker in rested]
@@ -625,10 +625,10 @@ class Workers:
         }
 
     def close_oldest(self, now: float) -> list[Worker]:
-        """Mark a rank's oldest collect task for closing; none while one is being closed."""
+        """Mark the oldest collect task for closing; none while another is, unless it is overdue."""
         closing = [w for w in self._closing.values() if w.is_collecting and not w.is_guest]
         patience_s = self.timeouts.collector_task_s
-        if not all(worker.may_be_closed(now, patience_s) for worker in closing):
+        if not all(worker.is_overdue(now, patience_s) for worker in closing):
             return []
         oldest = min(self._staying, key=lambda w: (w.started, w.rank), default=None)
         if oldest is None:
@@ -648,7 +648,7 @@ class Workers:
         Evaluations count, and are not closed; guests do not count.
         """
         staying = len(self._busy) - len(self._closing)
-        staying -= sum(one.task is not None and one.closing is None for one in self._guests)
+        staying -= sum(one.task is not None and one.closing_since is None for one in self._guests)
         if staying <= space:
             return []
         newest_first = sorted(self._staying, key=lambda worker: (-worker.started, worker.rank))
@@ -688,34 +688,35 @@ class Workers:
 
     # ------------------------------------------------------------------------------- clocks
 
-    def _to_look_at(self, now: float) -> list[Worker]:
+    def _due(self, now: float) -> list[Worker]:
         """Returns the workers that are late, quiet, frozen or rested, by rank.
 
-        All others are not even looked at.
+        It looks at no worker whose time in the watch has not come.
         """
         workers = []
         for rank in self._watch.due(now):
             worker = self._workers.get(rank)
             if worker is None or worker.state is State.LOST:
                 self._watch.remove(rank)
-            elif (at := self._look_at(worker, now)) > now:
-                self._watch.put_off(rank, at)
+            elif (due_at := self._due_at(worker, now)) > now:
+                self._watch.put_off(rank, due_at)
             else:
                 workers.append(worker)
         return workers
 
-    def _look_at(self, worker: Worker, now: float) -> float:
-        """Returns when a worker that says nothing more is late, quiet, frozen or rested."""
-        at, heard = now + QUIET_S, max(worker.heard_at, worker.started)
+    def _due_at(self, worker: Worker, now: float) -> float:
+        """Returns when a worker is late, quiet, frozen or rested, if it sends nothing more."""
+        due_at, heard_at = now + QUIET_S, max(worker.heard_at, worker.started)
         if worker.is_available or worker.state is State.PAUSED:
-            at = min(at, heard + self.timeouts.silence_s)
+            due_at = min(due_at, heard_at + self.timeouts.silence_s)
         if worker.state is State.PAUSED:
-            at = min(at, worker.paused_until)
+            due_at = min(due_at, worker.paused_until)
         if worker.task is not None and not worker.notified_quiet:
-            at = min(at, heard + QUIET_S)
-        if worker.task is not None and worker.closing is not None and not worker.notified_late:
-            at = min(at, worker.closing + self.timeouts.collector_task_s)
-        return at
+            due_at = min(due_at, heard_at + QUIET_S)
+        since = worker.closing_since
+        if worker.task is not None and since is not None and not worker.notified_late:
+            due_at = min(due_at, since + self.timeouts.collector_task_s)
+        return due_at
 
     def notices(self, now: float, waiting: Container[int]) -> list[tuple[int, Notice]]:
         """Returns the ranks that are late or quiet, each once for a task or a silence.
@@ -726,13 +727,14 @@ class Workers:
         """
         notices: list[tuple[int, Notice]] = []
         patience_s = self.timeouts.collector_task_s
-        for worker in self._to_look_at(now):
+        for worker in self._due(now):
             if worker.task is None:
                 continue
-            task_id, closing, silence_s = worker.task.task_id, worker.closing, worker.silence_s(now)
-            if closing is not None and not worker.notified_late and now - closing >= patience_s:
+            task_id, silence_s = worker.task.task_id, worker.silence_s(now)
+            since = worker.closing_since
+            if since is not None and not worker.notified_late and now - since >= patience_s:
                 worker.notified_late = True
-                notices.append((worker.rank, TaskLate(task_id, now - closing)))
+                notices.append((worker.rank, TaskLate(task_id, now - since)))
             if silence_s >= QUIET_S and worker.rank not in waiting and not worker.notified_quiet:
                 worker.notified_quiet = True
                 notices.append((worker.rank, RankQuiet(task_id, silence_s)))
@@ -747,7 +749,7 @@ class Workers:
         Raises:
             WorkerSilentError: it cannot, or a learner has not begun in time.
         """
-        frozen = [worker for worker in self._to_look_at(now) if self._is_frozen(worker, now)]
+        frozen = [worker for worker in self._due(now) if self._is_frozen(worker, now)]
         orders = [self._kill(worker, now, frozen) for worker in frozen if worker.killed_at is None]
         for worker in frozen:
             is_killed = worker.killed_at is not None and now - worker.killed_at > OWN_END_S
@@ -774,14 +776,14 @@ class Workers:
         if worker.is_guest:  # it hangs, but its messages are heard
             worker.killed_at = now
             return Order(worker.rank, KillFrozen(worker.rank, worker.pid))
-        beside = [w.rank for w in self if w.host == worker.host and w.state is not State.LOST]
-        beside = [rank for rank in beside if not is_guest(rank)]
-        alive = [rank for rank in beside if rank not in [w.rank for w in frozen]]
-        alive = [COORDINATOR_RANK] if worker.host == self._host else alive
-        if not (alive and self.faults.is_possible) or self.why_not_without(worker.rank):
+        frozen_ranks = {one.rank for one in frozen}
+        alive = (w for w in self if w.state is not State.LOST and w.rank not in frozen_ranks)
+        on_host = [w.rank for w in alive if w.host == worker.host and not w.is_guest]
+        killers = [COORDINATOR_RANK] if worker.host == self._host else on_host
+        if not (killers and self.faults.is_possible) or self.why_not_without(worker.rank):
             raise self._silent(worker, now)
         worker.killed_at = now
-        return Order(alive[0], KillFrozen(worker.rank, worker.pid))
+        return Order(killers[0], KillFrozen(worker.rank, worker.pid))
 
     def _silent(self, worker: Worker, now: float) -> WorkerSilentError:
         heard = worker.heard if worker.heard_at > worker.started else "nothing"

@@ -112,16 +112,16 @@ class CudaStage(HostStage):
         size = weights.shape[1]
         # the current device is a thread's: this one may not have set it
         with torch.cuda.device(self._device), torch.cuda.stream(self._stream):
-            weighed = {**columns, "weight": weights.reshape(-1)}
-            pinned = share_tensors(weighed, pin_memory=True)  # copies what is not page-locked yet
-            there = {n: t.to(self._device, non_blocking=True) for n, t in pinned.items()}
+            weighted = {**columns, "weight": weights.reshape(-1)}
+            pinned = share_tensors(weighted, pin_memory=True)  # copies what is not page-locked yet
+            on_device = {n: t.to(self._device, non_blocking=True) for n, t in pinned.items()}
             copied = torch.cuda.Event()  # type: ignore[no-untyped-call]
             copied.record(self._stream)
         while self._under_way and self._under_way[0][0].query():
             self._under_way.popleft()
         self._under_way.append((copied, pinned))
         for k in range(len(weights)):
-            yield {n: t[k * size : (k + 1) * size] for n, t in there.items()}, copied
+            yield {n: t[k * size : (k + 1) * size] for n, t in on_device.items()}, copied
 
     def take(self, staged: Any) -> dict[str, torch.Tensor]:
         """See `HostStage.take`; what is computed next waits for the copy, this thread does not."""
@@ -256,7 +256,7 @@ class Feed:
         self._admissions = deque[_Admission]()  # in the order of rank 0
         self._prefetch = Prefetch(prefetch)
         self._feedback = [_NO_FEEDBACK]  # ids and priorities for the next request
-        self._told = 0  # batches that were under way at the last one
+        self._reported_under_way = 0  # batches that were under way after the last request
 
     # ------------------------------------------------------------------ on the communication thread
 
@@ -345,16 +345,16 @@ class Feed:
         """Request more batches as soon as a quarter of those that may be under way was taken.
 
         Args:
-            train_iter: iterations that are done.
+            train_iter: iterations that are done, which the request reports.
             now: seconds of any clock.
-            is_idle: there is no batch to learn from: rank 0 is told so in any case, once, and how
-                far this learner is.
+            is_idle: there is no batch to learn from: if batches were taken since the last request,
+                send one even if it asks for none, so that rank 0 knows they are learnt from.
         """
         missing = self._prefetch.missing(now)
-        if not missing and not (is_idle and self._prefetch.under_way < self._told):
+        if not missing and not (is_idle and self._prefetch.under_way < self._reported_under_way):
             return
         self._prefetch.under_way += missing
-        self._told = self._prefetch.under_way
+        self._reported_under_way = self._prefetch.under_way
         ids, priorities = map(np.concatenate, zip(*self._feedback, strict=True))
         self._feedback = [_NO_FEEDBACK]
         demand = DataDemand(

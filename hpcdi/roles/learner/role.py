@@ -118,7 +118,8 @@ class Learner(MessageSide):
         self._orders: queue.SimpleQueue[_Order] = queue.SimpleQueue()
         self._next: _Order | None = None  # taken from the queue by `wait`
         self._feed = self._make_feed(context)
-        self._is_stopping = self._is_over = False
+        self._is_stopping = False  # rank 0's Stop has arrived
+        self._is_over = False  # and was carried out, after the batches that came before it
         self._at_start: dict[str, Any] = {}  # the policy's state before its first batch
         self._publisher = PolicyPublisher(
             lambda rank, update: self.pump.send(rank, update), self._policy_file(), context.group
@@ -310,28 +311,28 @@ class Learner(MessageSide):
             LOGGER.warning("%s begins anew: %s is without it", self._place.group, snapshot.name)
 
     def _learn(self, training: Training, batch: Batch) -> None:
-        """Learn from a batch; after a death in the group again, unless the others finished it.
+        """Learn from a batch; repeat it if a learner died within it and no other has finished it.
 
-        On-policy the steps that were made until then are taken back: there may be many, and a copy
-        of the state costs a thousandth of them. With a replay buffer there are one or two, of which
-        it would cost a tenth.
+        On-policy an update has many gradient steps: those made before the death are undone first,
+        from a copy of the policy's state that costs a thousandth of the update. With a replay
+        buffer there are one or two steps: the copy would cost a tenth of them, so they stay.
         """
         self.meter.mark("wait")
         self._group.begun += 1
         policy, link = self._place.config.policy, self._place.link
         may_repeat = self._group.size > 1 and link.ranks_may_die and not policy.cuda
-        before = copied(training.policy.state_dict()) if may_repeat and policy.on_policy else None
+        backup = copied(training.policy.state_dict()) if may_repeat and policy.on_policy else None
         while True:
             try:
                 training.update(batch)
             except GroupBrokenError as broken:
-                if before is not None:
-                    training.policy.load_state_dict(copied(before))
+                if backup is not None:
+                    training.policy.load_state_dict(copied(backup))
                 if self._regroup(training, broken):
                     continue
             break
         self.meter.mark("train")
-        if training.train_iter >= self._place.config.policy.learn.learner.train_iterations:
+        if training.train_iter >= policy.learn.learner.train_iterations:
             self._end_task()
             result = LearnResult(self._feed.task_id, training.train_iter)
             self.pump.send(COORDINATOR_RANK, result)

@@ -95,7 +95,7 @@ class Training:
         callbacks: called around updates, by their priority.
         group: rank in the group of learners, and its size.
         ckpt_dir: folder of checkpoints.
-        name: begins the tags of curves.
+        name: prefix of the curves' tags.
         curves: where curves are drawn; None: nowhere.
 
     Attributes:
@@ -108,7 +108,7 @@ class Training:
     """
 
     MEAN_SUFFIX: ClassVar[str] = ""
-    """Ends the tags of curves of scalars."""
+    """Suffix of the tags of scalars' curves."""
 
     def __init__(
         self,
@@ -127,7 +127,7 @@ class Training:
         self.monitor: ScalarMonitor | None = None
         self._cfg = cfg
         self._callbacks: list[TrainingCallback] = []
-        self._before_updates: list[TrainingCallback] = []
+        self._before_updates: list[TrainingCallback] = []  # those that override `on_batch`
         self.take_place(*group)
         for callback in callbacks:
             self.add(callback)
@@ -304,7 +304,7 @@ def check_loss(log: Log, train_iter: int, task: str = "") -> None:
     Args:
         log: what a policy returned.
         train_iter: the iteration, counted from 1.
-        task: of several, the one that it is of.
+        task: name of the task whose loss it is, if a policy learns several; else empty.
 
     Raises:
         NoLogError: it is no mapping. PolicyError: the loss is not finite.
