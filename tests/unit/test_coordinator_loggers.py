@@ -127,30 +127,21 @@ def test_a_resumed_run_is_the_same_one_of_mlflow(
     assert [(point.step, point.value) for point in points] == [(n, n / 10) for n in range(5)]
 
 
-IN_PROCESSES = """
-import os, sys
-from pathlib import Path
-from test_coordinator_loggers import play
-
-for steps, state in ((range(3), "stopped"), (range(3, 5), "done")):
-    child = os.fork()
-    if not child:
-        play(Path(sys.argv[1]), "wandb", steps, state)
-        sys.exit()
-    assert os.waitpid(child, 0) == (child, 0)
-"""
-
-
 @needs("wandb")
 def test_a_resumed_run_is_the_same_one_of_wandb(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Each part in a process of its own, as wandb's service outlives what has used it."""
     monkeypatch.delenv("WANDB_MODE", raising=False)
-    command = [sys.executable, "-c", IN_PROCESSES, str(tmp_path)]
-    paths = os.pathsep.join(map(str, (Path(__file__).parent, Path(__file__).parents[1])))
-    environment = {**os.environ, "PYTHONPATH": paths}
-    subprocess.run(command, check=True, capture_output=True, env=environment)
+    for steps, state in (("range(3)", "stopped"), ("range(3, 5)", "done")):
+        code = (
+            "import sys; from pathlib import Path; from test_coordinator_loggers import play; "
+            f"play(Path(sys.argv[1]), 'wandb', {steps}, {state!r})"
+        )
+        command = [sys.executable, "-c", code, str(tmp_path)]
+        paths = os.pathsep.join(map(str, (Path(__file__).parent, Path(__file__).parents[1])))
+        environment = {**os.environ, "PYTHONPATH": paths}
+        subprocess.run(command, check=True, capture_output=True, env=environment)
     files = sorted(tmp_path.glob("loggers/wandb/offline-run-*/*.wandb"))
     made = [record for file in files for record in records(file)]
     runs = {r.run.run_id for r in made if r.WhichOneof("record_type") == "run"}
