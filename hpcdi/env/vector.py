@@ -357,33 +357,27 @@ def _final_info(info: Mapping[str, Any], ended: Array) -> Any:
 
 
 def _infos(info: Any, envs: Array) -> dict[int, dict[str, Any]]:
-    """Returns a vector environment's info as one dict for each environment of the mask `envs`."""
-    numbers: list[int] = envs.nonzero()[0].tolist()
-    return {env: _info_of(info, env, len(envs)) for env in numbers}
-
-
-def _info_of(info: Any, env: int, env_num: int) -> dict[str, Any]:
-    """Returns one environment's part of a vector environment's info, or of a mapping in it.
+    """Returns a vector environment's info as one dict for each environment of the mask `envs`.
 
     Where a mask ``_name`` is missing, numbers are of all environments; what else there is, of none.
     """
+    numbers: list[int] = envs.nonzero()[0].tolist()
     if not isinstance(info, Mapping):
-        return dict(info[env] or {})
-    found: dict[str, Any] = {}
+        return {env: dict(info[env] or {}) for env in numbers}
+    infos: dict[int, dict[str, Any]] = {env: {} for env in numbers}
     for name, value in info.items():
         text = str(name)
         if text.startswith("final_") or (text.startswith("_") and text[1:] in info):
             continue
-        mask = info.get(f"_{name}")
-        if mask is not None and not mask[env]:
-            continue
+        mask, parts = info.get(f"_{name}"), value
         if isinstance(value, Mapping):
-            found[name] = _info_of(value, env, env_num)
-        elif mask is not None:
-            found[name] = value[env]
-        elif (numbers := _numbers_of_each(value, env_num)) is not None:
-            found[name] = numbers[env]
-    return found
+            parts = _infos(value, envs)
+        elif mask is None:
+            parts = _numbers_of_each(value, len(envs))
+        for env in numbers if parts is not None else ():
+            if mask is None or mask[env]:
+                infos[env][name] = parts[env]
+    return infos
 
 
 def _numbers_of_each(value: object, env_num: int) -> Array | None:
