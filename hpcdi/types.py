@@ -88,12 +88,20 @@ class ColumnSpec:
 class SequenceRule:
     """What is drawn from a replay buffer: so many transitions in a row, of one episode.
 
-    They begin every `stride` transitions of a block's item, and end with it; the column
-    ``sequence_len`` has their lengths where they begin.
+    They begin every `stride` transitions of a block's item, and end with it. Up to `ahead` rows
+    behind a sequence are drawn with it, which its last transitions bootstrap from. Where one
+    begins, the column ``sequence_len`` has how many rows follow in its item, from this one to that
+    of the observation after the last transition.
     """
 
     length: int = 1
     stride: int = 1
+    ahead: int = 0
+
+    @property
+    def rows(self) -> int:
+        """Rows that are drawn, at most."""
+        return self.length + self.ahead
 
 
 @dataclass(frozen=True)

@@ -159,9 +159,8 @@ class VDNCollectConfig(CollectConfig):
 
     stride: int | None = setting(
         None,
-        "with a memory: steps from one sequence's start to the next's; empty: unroll_len, for "
-        "sequences that are whole episodes. Else the last nstep steps of each are never learnt "
-        "from: at most unroll_len - learn.burn_in - nstep learns from all",
+        "with a memory: steps from one sequence's start to the next's; empty: unroll_len - "
+        "learn.burn_in, so that each step is learnt from once",
         minimum=1,
     )
 
@@ -184,7 +183,8 @@ class VDNConfig(DQNConfig):
         if not self.samples_sequences:
             return SequenceRule()
         length = self.collect.unroll_len
-        return SequenceRule(length, self.collect.stride or length)
+        stride = self.collect.stride or length - self.learn.burn_in
+        return SequenceRule(length, stride, self.nstep)
 
     def problems(self) -> Iterator[Problem]:
         """Rules over several settings."""

@@ -489,7 +489,7 @@ class PolicyConfig(ComponentConfig):
         if not self.samples_sequences:
             return SequenceRule()
         length = self.collect.unroll_len
-        return SequenceRule(length, getattr(self.collect, "stride", length))
+        return SequenceRule(length, getattr(self.collect, "stride", length), self.nstep)
 
     @property
     def memory(self) -> str:

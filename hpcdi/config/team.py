@@ -117,8 +117,10 @@ class TeamConfig(PolicyConfig):
 
     @property
     def sequence(self) -> SequenceRule:
-        """See `PolicyConfig.sequence`: that of all policies."""
-        return next((policy.sequence for policy in self.policies.values()), SequenceRule())
+        """See `PolicyConfig.sequence`: what each of the policies finds its sequences in."""
+        rules = [policy.sequence for policy in self.policies.values()] or [SequenceRule()]
+        stride, ahead = min(rule.stride for rule in rules), max(rule.ahead for rule in rules)
+        return SequenceRule(rules[0].length, stride, ahead)
 
     @property
     def stack_len(self) -> int:
@@ -179,7 +181,7 @@ class TeamConfig(PolicyConfig):
         return Problem(path, why)
 
     def _problems_of_sequences(self) -> Iterator[Problem]:
-        if len({policy.sequence for policy in self.policies.values()}) > 1:
+        if len({policy.sequence.length for policy in self.policies.values()}) > 1:
             why = (
                 "all learn from single steps, or all by a memory from sequences of one "
                 "collect.unroll_len: they share their samples"

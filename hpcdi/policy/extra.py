@@ -36,7 +36,7 @@ class Outputs:
         log_prob: of the actions taken, or by SAC drawn, [rows].
         entropy: of the distributions of actions, [rows].
         value: of the observation (PPO, IMPALA) or of the action taken, [rows].
-        is_learnt: R2D2, whose rows are [sequences, steps]: those that count, bool.
+        is_learnt: R2D2, whose rows are [sequences, steps]: those learnt from, bool.
         count: rows of the whole batch of this learner; on-policy: the mean of all learners'.
     """
 

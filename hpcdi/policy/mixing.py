@@ -53,7 +53,7 @@ class VDNPolicy(DQNPolicy):
         return self.td_losses(value, target), value, (target - value).abs()
 
     def _losses_of_sequences(self, batch: Mapping[str, Tensor]) -> tuple[Tensor, Tensor, Tensor]:
-        sequences = Sequences(batch, self._cfg.learn.burn_in)
+        sequences = Sequences(batch, self._cfg.learn.burn_in, self._cfg.sequence)
         values = sequences.unrolled(self._forward)
         with torch.no_grad():
             following = self.following_each(sequences, values, batch)

@@ -94,6 +94,7 @@ class Normalizer(nn.Module):
         settings = cfg.normalize
         self._clip, self._on_policy = settings.clip, cfg.on_policy
         self._is_one_step = cfg.nstep == 1
+        self._sequence = cfg.sequence.length
         leaves = obs_leaves(cfg.model) if settings.observation else ()
         seen = [leaf for leaf in leaves if is_normalised(leaf)]
         self._columns = [leaf.column("observation") for leaf in seen]
@@ -141,7 +142,8 @@ class Normalizer(nn.Module):
         held = None
         if memories.LENGTH in columns and (lengths := columns[memories.LENGTH]).ndim == 2:
             steps = torch.arange(lengths.shape[1], device=lengths.device)
-            held = (steps < lengths[:, :1].long()).flatten()  # what is behind is filler
+            held = (steps < self._sequence) & (steps < lengths[:, :1].long())  # behind is filler
+            held = (held & (columns["bootstrap_offset"].long() > 0)).flatten()  # or no transition
         there = held
         if self._is_of_teams:  # with rows of players who are not there
             acts = columns[ACTS].flatten()

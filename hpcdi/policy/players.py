@@ -390,6 +390,9 @@ def with_players(cfg: TeamConfig, spaces: Spaces) -> tuple[TeamConfig, list[Prob
             continue
         if isinstance(policy, VDNConfig):
             policy = dataclasses.replace(policy, players=len(group.players))
+        if isinstance(policy, VDNConfig) and policy.samples_sequences:  # that are the team's
+            collect = dataclasses.replace(policy.collect, stride=cfg.sequence.stride)
+            policy = dataclasses.replace(policy, collect=collect)
         policies[name], objections = with_spaces(policy, group.spaces)
         problems += [
             dataclasses.replace(each, path=f"policies.{name}.{each.path}") for each in objections

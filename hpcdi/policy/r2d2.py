@@ -2,8 +2,8 @@
 
 Samples are sequences of `collect.unroll_len` transitions; one begins every `collect.stride`
 transitions, and the first `learn.burn_in` steps are for the memory alone (`sequences`).
-Targets are n-step ones of double Q-learning, rescaled; steps whose bootstrap lies behind the
-sequence are left out.
+Targets are n-step ones of double Q-learning, rescaled; `nstep` rows more are drawn for the
+bootstrap values of the last steps.
 
 Read `dqn` and `torch_policy` for what is not here.
 """
@@ -32,11 +32,11 @@ class R2D2Policy(DQNPolicy):
         """Loss, value and priority of sequences: means over their steps; each [sequences].
 
         Args:
-            batch: that of `Sequences`, of `unroll_len` steps, with ``action`` and
+            batch: that of `Sequences`, of `unroll_len` + `nstep` rows, with ``action`` and
                 ``n_step_return``, and ``action_mask`` where not all actions are legal.
         """
         learn = self._cfg.learn
-        sequences = Sequences(batch, learn.burn_in)
+        sequences = Sequences(batch, learn.burn_in, self._cfg.sequence)
         values = sequences.unrolled(self._forward)
         with torch.no_grad():
             following = self.following_each(sequences, values, batch)
@@ -46,7 +46,7 @@ class R2D2Policy(DQNPolicy):
         value = values.gather(2, batch["action"].long().unsqueeze(2)).squeeze(2)
         if self._extra:
             self._seen = sequences.outputs_for(values, value, self._extra.features)
-        error = torch.where(sequences.counts, target - value, 0.0)
+        error = torch.where(sequences.learnt, target - value, 0.0)
         size = error.detach().abs()
         # eq. of sec. 2.3
         priority = learn.eta * size.amax(dim=1) + (1 - learn.eta) * sequences.means(size)

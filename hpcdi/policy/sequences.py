@@ -10,6 +10,7 @@ from torch import Tensor
 
 from hpcdi.policy import networks
 from hpcdi.policy.memories import LENGTH, State, state_of
+from hpcdi.types import SequenceRule
 
 
 class Sequences:
@@ -19,31 +20,35 @@ class Sequences:
     so that its state where learning begins is that of the present network (Kapturowski et al. 2019,
     2.3). At the start of an episode the state is exact, and no burn-in is needed.
 
+    Behind a sequence are rows that its last steps bootstrap from; nothing is learnt from these.
+
     Args:
         batch: ``observation, bootstrap_offset, bootstrap_discount, sequence_len`` and
-            ``state/<name>``: [sequences, steps, ...], of which steps from ``sequence_len[:, 0]`` on
-            are filler.
+            ``state/<name>``: [sequences, rows of a sequence, ...], of which rows from
+            ``sequence_len[:, 0]`` on are filler.
         burn_in: steps that only the memory reads.
+        rule: what a sequence is.
 
     Attributes:
-        learnt: steps that are neither burn-in nor filler, bool [sequences, steps].
-        counts: of these, those whose bootstrap is in the sequence, or that need none.
+        learnt: steps that are learnt from, bool [sequences, steps].
     """
 
-    def __init__(self, batch: Mapping[str, Tensor], burn_in: int) -> None:
+    def __init__(self, batch: Mapping[str, Tensor], burn_in: int, rule: SequenceRule) -> None:
         most = batch["bootstrap_offset"].shape[1]
         self._batch = batch
         self._states = {name: column[:, 0] for name, column in state_of(batch).items()}
-        lengths = self._states.pop(LENGTH).long()
+        lengths = self._states.pop(LENGTH).long().clamp(max=most)
         self._steps = torch.arange(most, device=lengths.device)
         states = self._states.values()
         is_first = torch.stack([(state == 0).flatten(1).all(dim=1) for state in states])
         self._burnt = torch.where(is_first.all(dim=0), 0, burn_in).minimum(lengths)
         self._in_burn_in = self._steps < self._burnt.unsqueeze(1)
-        self.learnt = (self._steps < lengths.unsqueeze(1)) & ~self._in_burn_in
-        self._ahead = self._steps + batch["bootstrap_offset"].long()
-        is_inside = self._ahead < lengths.unsqueeze(1)
-        self.counts = self.learnt & (is_inside | (batch["bootstrap_discount"] == 0))
+        self._unrolled = (self._steps < lengths.unsqueeze(1)) & ~self._in_burn_in
+        offset = batch["bootstrap_offset"].long()
+        self._ahead = self._steps + offset
+        has_target = (self._ahead < lengths.unsqueeze(1)) | (batch["bootstrap_discount"] == 0)
+        # the row behind an item is no step, and has the offset 0
+        self.learnt = self._unrolled & (self._steps < rule.length) & (offset > 0) & has_target
 
     def unrolled(self, forward: Callable[..., tuple[Tensor, State]]) -> Tensor:
         """Returns outputs [sequences, steps, n], 0 in burn-in and filler.
@@ -61,10 +66,10 @@ class Sequences:
             states = {name: state.clone() for name, state in states.items()}
             for name, state in states.items():
                 state[chosen] = after[name].to(state.dtype)
-        chosen = self.learnt.any(dim=1)
+        chosen = self._unrolled.any(dim=1)
         before = {name: state[chosen] for name, state in states.items()}
-        lengths = self.learnt.sum(dim=1)[chosen]
-        outputs, _ = forward(self._seen(self.learnt), {**before, LENGTH: lengths})
+        lengths = self._unrolled.sum(dim=1)[chosen]
+        outputs, _ = forward(self._seen(self._unrolled), {**before, LENGTH: lengths})
         return self._padded(outputs)
 
     def outputs_for(self, values: Tensor, value: Tensor, features: Tensor | None) -> dict[str, Any]:
@@ -73,29 +78,28 @@ class Sequences:
         Args:
             values: of all actions, [sequences, steps, actions].
             value: of those taken, [sequences, steps].
-            features: that `unrolled` has led to, [learnt steps, n]; None: the network tells none.
+            features: that `unrolled` has led to, [rows, n]; None: the network tells none.
         """
         padded = None if features is None else self._padded(features)
-        learnt = self.learnt
-        return {"output": values, "value": value, "is_learnt": learnt, "features": padded}
+        return {"output": values, "value": value, "is_learnt": self.learnt, "features": padded}
 
     def _padded(self, rows: Tensor) -> Tensor:
-        """Returns rows [learnt steps, n] as [sequences, steps, n], 0 elsewhere."""
-        padded = rows.new_zeros(*self.learnt.shape, rows.shape[1])
-        return padded.index_put((self.learnt,), rows)
+        """Returns rows that were unrolled [rows, n] as [sequences, steps, n], 0 elsewhere."""
+        padded = rows.new_zeros(*self._unrolled.shape, rows.shape[1])
+        return padded.index_put((self._unrolled,), rows)
 
     def ahead(self, values: Tensor) -> Tensor:
         """Returns for each step the value of that which it bootstraps from, [sequences, steps].
 
         Args:
-            values: of each step, [sequences, steps]; where `counts` is false, any is returned.
+            values: of each step, [sequences, steps]; where `learnt` is false, any is returned.
         """
         return values.gather(1, self._ahead.clamp(max=len(self._steps) - 1))
 
     def means(self, values: Tensor) -> Tensor:
-        """Returns means over the steps that count, [sequences], of values [sequences, steps]."""
-        number = self.counts.sum(dim=1).clamp(min=1)
-        return torch.where(self.counts, values, 0.0).sum(dim=1) / number
+        """Returns means over the steps learnt from, [sequences], of values [sequences, steps]."""
+        number = self.learnt.sum(dim=1).clamp(min=1)
+        return torch.where(self.learnt, values, 0.0).sum(dim=1) / number
 
     def _seen(self, steps: Tensor) -> Any:
         return networks.rows_of(networks.observation_of(self._batch), steps)

@@ -44,6 +44,7 @@ BINDING = (
     "policy.on_policy",
     "policy.nstep",  # how an item of the replay buffer was made
     "policy.collect.unroll_len",
+    "policy.collect.stride",
     "policy.discount_factor",  # the meaning of the learnt values
     "policy.priority",  # the content of the buffer's index
     "policy.other.replay_buffer.type",

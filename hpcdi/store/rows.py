@@ -23,7 +23,7 @@ from hpcdi.utils.nested import column_objection, column_rows
 RECORDS = "/"
 """Key that stands for all small columns; no column has this name."""
 SEQUENCE_LEN = "sequence_len"
-"""Column: transitions of the sequence that begins in a row; 0 where none begins."""
+"""Column: rows of an item from one in which a sequence begins; 0 where none begins."""
 LARGE_ROW_BYTES = 256
 """A column whose rows are larger is an array of its own."""
 
@@ -165,7 +165,7 @@ class RowStore:
 
         Args:
             rows: rows of transitions; with a `length` above 1, first rows of sequences.
-            length: transitions of a sequence; above 1 columns are [m, length, ...].
+            length: rows of a sequence; above 1 columns are [m, length, ...].
 
         Raises:
             BufferContractError: a row, or one that a view refers to, is not in the ring.
@@ -307,8 +307,8 @@ def sequence_rows(starts: Array, lengths: Array, length: int) -> Array:
 
     Args:
         starts: first row of each, int64 [sequences].
-        lengths: transitions of each, [sequences].
-        length: transitions of a full one.
+        lengths: rows that each may have, [sequences].
+        length: rows of a full one.
     """
     last = np.maximum(lengths.astype(np.int64), 1) - 1
     rows: Array = starts[:, None] + np.minimum(np.arange(length), last[:, None])

@@ -12,6 +12,7 @@ from hpcdi.run.resume import BINDING, FREE, SAME, Difference, differences, is_be
 
 CONFIG = Path(__file__).parent.parent.parent / "configs" / "cartpole_dqn.yaml"
 TEAM = CONFIG.with_name("speaker_listener_ppo.yaml")
+R2D2 = CONFIG.with_name("memory_len_r2d2.yaml")
 
 
 def mapping(*overrides: str) -> dict[str, Any]:
@@ -72,7 +73,7 @@ def test_every_key_of_the_list_is_one() -> None:
             tree = tree[name]
         return True
 
-    whole = mapping(), load(TEAM).to_mapping()
+    whole = mapping(), load(TEAM).to_mapping(), load(R2D2).to_mapping()
     listed = (*BINDING, *FREE, *SAME)
     assert [key for key in listed if not any(has(each, key) for each in whole)] == []
 

@@ -154,12 +154,17 @@ def test_arrays_of_a_dict_have_statistics_each_and_pictures_none() -> None:
 
 
 def test_filler_behind_sequences_counts_nothing() -> None:
-    normalizer = statistics(policy("dqn", obs_shape=1)._model)
-    rows = torch.tensor([[1.0, 3.0, 9e9], [5.0, 9e9, 9e9]])
+    """Nor do rows behind a sequence, which are there for bootstrap values."""
+    built = policy(
+        "r2d2", obs_shape=1, collect={"unroll_len": 2, "stride": 2}, learn={"burn_in": 0}
+    )
+    normalizer = statistics(built._model)
+    rows = torch.tensor([[1.0, 3.0, 8e9], [5.0, 8e9, 9e9]])
     normalizer.learn(
         {
             "observation": rows.unsqueeze(2), DISCOUNTED: rows,
-            "sequence_len": torch.tensor([[2, 0, 0], [1, 0, 0]]),
+            "sequence_len": torch.tensor([[9, 0, 0], [2, 0, 0]]),
+            "bootstrap_offset": torch.tensor([[1, 1, 1], [1, 0, 0]]),
         }
     )  # fmt: skip
     assert (normalizer.observation[0].count, normalizer.observation[0].mean.item()) == (3, 3)

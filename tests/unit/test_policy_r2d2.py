@@ -18,18 +18,19 @@ from hpcdi.policy.memories import LENGTH
 from hpcdi.policy.r2d2 import scaled, unscaled
 from hpcdi.policy.sequences import Sequences
 from hpcdi.replay.partition import item_count, item_rows
+from hpcdi.roles.collector.recorder import segment_of
 from hpcdi.store.rows import RowStore, sequence_rows
 from hpcdi.types import Columns, SequenceRule
 
 pytestmark = pytest.mark.usefixtures("one_torch_thread")
 
-STEPS, STRIDE = 6, 3
+STEPS, STRIDE, NSTEP = 6, 3, 2
 ITEMS = [8, 2, 5]
 
 
 def policy(*modes: str, collect: Any = None, normalize: Any = None, **learn: Any) -> Any:
     cfg = {
-        "type": "r2d2", "nstep": 2, "discount_factor": 0.9,
+        "type": "r2d2", "nstep": NSTEP, "discount_factor": 0.9,
         "model": {
             "obs_shape": 3, "action_shape": 2, "memory_size": 5, "encoder_hidden_size_list": [8],
         },
@@ -41,7 +42,7 @@ def policy(*modes: str, collect: Any = None, normalize: Any = None, **learn: Any
 
 
 def columns_of(built: Any, seed: int = 0) -> dict[str, np.ndarray]:
-    """Transitions of `ITEMS` as a collector makes them; the second item terminates."""
+    """Rows of `ITEMS` as a collector makes them; the second item terminates."""
     rng, rows = np.random.default_rng(seed), sum(ITEMS)
     actor = built.collect_mode.get_attribute("columnar")
     observation = rng.standard_normal((rows, 1, 3)).astype(np.float32)
@@ -55,40 +56,38 @@ def columns_of(built: Any, seed: int = 0) -> dict[str, np.ndarray]:
     columns = {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
     columns["reward"] = rng.standard_normal(rows).astype(np.float32)
     columns["terminated"] = np.arange(rows) == ends[1]
-    last = {"observation": observation[0]}
-    added = built.train_columns(columns, np.array(ITEMS, np.int32), last)
-    assert not added.views, "what follows a step is read in its own sequence"
-    return columns | added.columns
+    last = {"observation": observation[[0, 1, 2], 0]}
+    lengths = np.array(ITEMS, np.int32)
+    segment = segment_of(columns, np.arange(rows), lengths, last, actor)
+    assert not segment.views, "what follows a step is read in its own sequence"
+    return dict(segment.columns)
 
 
 def sequences(columns: Columns) -> Columns:
-    """The sequences among transitions, item after item, as columns [sequences, STEPS, ...]."""
+    """The sequences among rows of items, as columns [sequences, rows of a sequence, ...]."""
     starts = columns[LENGTH].nonzero()[0]
-    rows = sequence_rows(starts, columns[LENGTH][starts], STEPS)
+    rows = sequence_rows(starts, columns[LENGTH][starts], STEPS + NSTEP)
     return {name: column[rows] for name, column in columns.items()}
 
 
 def test_a_ring_gathers_the_sequences_that_rank_0_counts() -> None:
-    """Each item has one row more, which no sequence reads."""
-    built, rule = policy("collect"), SequenceRule(STEPS, STRIDE)
+    """Each item has one row more, which its last transitions bootstrap from."""
+    built, rule = policy("collect"), SequenceRule(STEPS, STRIDE, NSTEP)
+    assert built._cfg.sequence == rule
     columns = columns_of(built)
     ready = block(7, ITEMS)
     rows, _ = item_rows(ready, 0, rule)
     assert rows.tolist() == [0, 3, 6, 9, 12, 15]
     assert item_count(ready, rule) == len(rows)
     assert item_rows(ready, 0)[0].tolist() == [*range(8), 9, 10, *range(12, 17)]
-    place = np.concatenate([np.arange(8), [9, 10], np.arange(12, 17)])
-    stored = {n: np.full((18, *c.shape[1:]), 99, c.dtype) for n, c in columns.items()}
-    for name, column in columns.items():
-        stored[name][place] = column
     ring = RowStore(40)
-    ring.write(20, stored)
-    drawn, plain = ring.gather(20 + rows, STEPS), sequences(columns)
+    ring.write(20, columns)
+    drawn, plain = ring.gather(20 + rows, rule.rows), sequences(columns)
     assert drawn.keys() == plain.keys()
     for name, column in plain.items():
-        assert column.shape[:2] == (6, STEPS)
+        assert column.shape[:2] == (6, STEPS + NSTEP)
         np.testing.assert_array_equal(drawn[name], column)
-    assert plain[LENGTH][:, 0].tolist() == [6, 5, 2, 2, 5, 2]
+    assert plain[LENGTH][:, 0].tolist() == [9, 6, 3, 3, 6, 3]  # with the row behind each item
 
 
 def test_values_are_rescaled_there_and_back() -> None:
@@ -102,7 +101,7 @@ def by_hand(built: Any, batch: dict[str, torch.Tensor]) -> Any:
     """Losses and priorities, sequence by sequence and step by step."""
     learn, found = built._cfg.learn, []
     for number in range(len(batch["action"])):
-        length = int(batch[LENGTH][number, 0])
+        length = min(int(batch[LENGTH][number, 0]), STEPS + NSTEP)
         unrolled = []
         for network in (built._model, built._target):
             state = {n[6:]: c[[number], 0] for n, c in batch.items() if n.startswith("state/")}
@@ -114,11 +113,10 @@ def by_hand(built: Any, batch: dict[str, torch.Tensor]) -> Any:
         online, target = unrolled
         is_begin = all((c[number, 0] == 0).all() for n, c in batch.items() if n[:6] == "state/")
         errors = []
-        for step in range(0 if is_begin else min(learn.burn_in, length), length):
+        held = min(STEPS, length - 1)  # behind the transitions is at least one row
+        for step in range(0 if is_begin else min(learn.burn_in, held), held):
             ahead = step + int(batch["bootstrap_offset"][number, step])
             discount = batch["bootstrap_discount"][number, step].item()
-            if ahead >= length and discount:
-                continue
             goal = batch["n_step_return"][number, step].item()
             if discount:
                 best = int(np.argmax(online[ahead]))
@@ -153,13 +151,14 @@ def test_a_target_is_not_of_an_action_that_is_not_legal() -> None:
     built, batches = policy(burn_in=0), []
     flat = {name: torch.from_numpy(c) for name, c in sequences(columns_of(built)).items()}
     for legal in ([True, False], [False, True]):
-        mask = torch.tensor(legal).expand(6, STEPS, 2)
+        mask = torch.tensor(legal).expand(6, STEPS + NSTEP, 2)
         batches.append({**flat, "action_mask": mask})
     one, other = (built.losses(batch)[0] for batch in batches)
     assert not torch.isclose(one[:2], other[:2]).any()  # those with steps that bootstrap
     with torch.no_grad():
-        values = Sequences(batches[0], 0).unrolled(built._forward)
-        found = built.following_each(Sequences(batches[0], 0), values, batches[0])
+        each = Sequences(batches[0], 0, built._cfg.sequence)
+        values = each.unrolled(built._forward)
+        found = built.following_each(each, values, batches[0])
     torch.testing.assert_close(found, values[:, :, 0])  # the target network is still the same
 
 
@@ -169,7 +168,7 @@ def test_observations_are_normalised_by_those_that_are_no_filler() -> None:
     batch = {name: torch.from_numpy(column) for name, column in flat.items()}
     log = built.learn_mode.forward({**batch, "weight": torch.ones(6)})
     assert log["total_loss"] > 0
-    held = np.arange(STEPS) < flat[LENGTH][:, :1]
+    held = np.arange(STEPS + NSTEP) < np.array([[6], [5], [2], [2], [5], [2]])
     (moments,) = built._model.normalizer.observation
     assert moments.count == held.sum()
     np.testing.assert_allclose(moments.mean, flat["observation"][held].mean(axis=0), rtol=1e-6)

@@ -24,6 +24,7 @@ from hpcdi.policy.create import create_policy
 from hpcdi.policy.players import PolicyGroup, with_players
 from hpcdi.policy.returns import gae, n_step
 from hpcdi.policy.sequences import Sequences
+from hpcdi.roles.collector.recorder import segment_of
 from hpcdi.run.experiment import load_experiment
 from hpcdi.store.rows import sequence_rows
 from hpcdi.types import Columns, SequenceRule
@@ -709,11 +710,11 @@ def remembering(kind: str, **settings: Any) -> dict[str, Any]:
 def sequences_of(cfg: TeamConfig, game: Any) -> dict[str, torch.Tensor]:
     """Sequences of the team, as a learner's ring gathers them, of six episodes."""
     actor, transitions, lengths, last = played(cfg, game, episodes=6)
-    made = actor.train_columns(transitions, lengths, last)
-    assert not made.views
-    columns = {**transitions, **made.columns}
+    segment = segment_of(transitions, np.arange(lengths.sum()), lengths, last, actor)
+    assert not segment.views
+    columns = segment.columns
     starts = columns["sequence_len"].nonzero()[0]
-    rows = sequence_rows(starts, columns["sequence_len"][starts], cfg.sequence.length)
+    rows = sequence_rows(starts, columns["sequence_len"][starts], cfg.sequence.rows)
     return {name: torch.from_numpy(column[rows]) for name, column in columns.items()}
 
 
@@ -722,15 +723,16 @@ def test_a_memory_learns_the_value_of_the_team_from_its_sequences(kind: str) -> 
     """Relay's hares: the first leaves after two of four steps, and its memory runs on."""
     own = remembering(kind, learn={"burn_in": 1, "loss": "mse"})
     cfg = config(Relay(), policies={"hare": own, "fox": remembering("vdn")})
-    assert cfg.sequence == SequenceRule(3, 3)
+    assert cfg.sequence == SequenceRule(3, 2, 1)
     batch = sequences_of(cfg, Relay())
-    assert batch["sequence_len"][:, 0].tolist() == [3, 1] * 6
+    assert batch["sequence_len"][:, 0].tolist() == [5, 3] * 6  # with the row behind the item
     built = policy(cfg, "learn")._policies["hare"]
     rows, numbers = PolicyGroup("hare", cfg.policies["hare"], cfg).learner_batch(batch)
     assert (len(rows["action"]), numbers) == (24, None)
     losses, value, priority = built.losses(rows)
     for team in range(12):
-        length, two = [3, 1][team % 2], slice(2 * team, 2 * team + 2)
+        length, two = [4, 3][team % 2], slice(2 * team, 2 * team + 2)
+        learnt = [[0, 1, 2], [1]][team % 2]  # steps 0 to 2 of an episode, and 3 after a burn-in
         state = {"hidden": rows["state/hidden"][two, 0]}
         values, mixed, best = [], [], []
         for step in range(length):
@@ -743,35 +745,31 @@ def test_a_memory_learns_the_value_of_the_team_from_its_sequences(kind: str) -> 
             mixed.append(built.mixed(built._model, output.gather(1, action)[:, 0], now).item())
             best.append(built.mixed(built._model, output.amax(dim=1), now).item())
         paid = rows["n_step_return"][two][0]
-        # the last step bootstraps from behind the sequence, or the whole of it is burn-in
-        errors = [
-            paid[step].item() + GAMMA * best[step + 1] - mixed[step] for step in range(length - 1)
-        ]
-        assert value[two].tolist() == pytest.approx([np.mean(mixed[:-1] or [0])] * 2, abs=1e-4)
-        assert losses[two].tolist() == pytest.approx(
-            [np.mean(np.square(errors or [0]))] * 2, abs=1e-3
-        )
-        assert priority[two].tolist() == pytest.approx(
-            [np.mean(np.abs(errors or [0]))] * 2, abs=1e-3
-        )
+        errors = [paid[step].item() + GAMMA * best[step + 1] - mixed[step] for step in learnt]
+        seen = np.mean([mixed[step] for step in learnt])
+        assert value[two].tolist() == pytest.approx([seen] * 2, abs=1e-4)
+        assert losses[two].tolist() == pytest.approx([np.mean(np.square(errors))] * 2, abs=1e-3)
+        assert priority[two].tolist() == pytest.approx([np.mean(np.abs(errors))] * 2, abs=1e-3)
     log = policy(cfg, "learn").learn_mode.forward({**batch, "weight": torch.ones(12)})
     assert np.isfinite(log["hare/total_loss"])
 
 
-def test_sequences_that_overlap_teach_every_step() -> None:
-    """Without, the last step of each but the episode's was learnt from in none."""
-    for stride, missing in ((None, [2]), (2, [])):
-        collect = {"unroll_len": 3, "stride": stride}
-        own = remembering("vdn", collect=collect)
-        cfg = config(Recall(6), policies={"all": own})
-        assert cfg.sequence == SequenceRule(3, stride or 3)
-        rows, _ = PolicyGroup("all", cfg.policies["all"], cfg).learner_batch(
-            sequences_of(cfg, Recall(6))
-        )
-        counts = Sequences(rows, 0).counts[::2]  # of one player
-        starts = [*range(0, 6, stride or 3)] * 6
-        taught = {s + i for s, each in zip(starts, counts, strict=True) for i in each.nonzero()}
-        assert sorted({*range(6)} - {int(step) for step in taught}) == missing
+@pytest.mark.parametrize(("nstep", "burn_in", "stride"), [(1, 0, None), (2, 1, None), (3, 0, 2)])
+def test_sequences_teach_every_step(nstep: int, burn_in: int, stride: int | None) -> None:
+    """The last `nstep` steps of each but the episode's were learnt from in none."""
+    collect = {"unroll_len": 3, "stride": stride}
+    own = remembering("vdn", collect=collect, learn={"burn_in": burn_in}, nstep=nstep)
+    cfg = config(Recall(7), policies={"all": own})
+    every = stride or 3 - burn_in
+    assert cfg.sequence == SequenceRule(3, every, nstep)
+    rows, _ = PolicyGroup("all", cfg.policies["all"], cfg).learner_batch(
+        sequences_of(cfg, Recall(7))
+    )
+    learnt = Sequences(rows, burn_in, cfg.sequence).learnt[::2]  # of one player
+    starts = [*range(0, 7, every)] * 6
+    taught = [s + int(i) for s, each in zip(starts, learnt, strict=True) for i in each.nonzero()]
+    assert {*taught} == {*range(7)}
+    assert stride or len(taught) == 7 * 6, "each once"
     said = problems_of(
         Recall(), policies={"all": remembering("qmix", collect={"unroll_len": 3, "stride": 4})}
     )

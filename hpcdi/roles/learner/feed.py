@@ -232,7 +232,7 @@ class Feed:
         ready: called with each batch that is gathered.
         batch_size: items of a batch; 0: all items that there are.
         prefetch: batches that may be under way.
-        sequence: transitions of an item; above 1, rank 0 sends the first rows of sequences.
+        sequence: rows of an item; above 1, rank 0 sends the first rows of sequences.
 
     Attributes:
         task_id: the task; empty before the first one.

@@ -244,7 +244,7 @@ class Learner(MessageSide):
             self._orders.put,
             batch_size=size,
             prefetch=1 if is_in_turns else ahead,
-            sequence=config.policy.sequence.length,
+            sequence=config.policy.sequence.rows,
         )
 
     def _take_order(self) -> _Order | None:
