@@ -37,7 +37,7 @@ from hpcdi.types import (
     RESTART_NUMBERS,
     Array,
     Columns,
-    number_of,
+    block_number,
 )
 from hpcdi.utils.nested import take_rows, under
 
@@ -165,7 +165,7 @@ def _episodes_of(
                 continue
             if "block_id" not in block.facts:
                 raise StoreError(path, "has a block that is of no collector")
-            gaps.at_block(number_of(block.facts["block_id"]), block.facts.get("player", MAIN))
+            gaps.at_block(block_number(block.facts["block_id"]), block.facts.get("player", MAIN))
             for part in _parts_of(block, path, gaps, is_partial=only is not None):
                 parts = open_episodes.add(part)
                 if not part.has_ended:
@@ -189,7 +189,7 @@ def _numbers_in(paths: Sequence[Path]) -> set[int]:
     numbers = set[int]()
     for path in paths:
         with contextlib.suppress(ShardError):
-            numbers.update(number_of(facts["block_id"]) for facts in facts_of(path))
+            numbers.update(block_number(facts["block_id"]) for facts in facts_of(path))
     return numbers
 
 

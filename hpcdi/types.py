@@ -442,7 +442,7 @@ def collector_of(block_id: int) -> int:
     return block_id >> BLOCK_ID_BITS
 
 
-def number_of(block_id: int) -> int:
+def block_number(block_id: int) -> int:
     """Returns the number of a block, which counts up per collector."""
     return block_id & ((1 << BLOCK_ID_BITS) - 1)
 

@@ -22,7 +22,7 @@ from hpcdi.run.slurm_queue import NO_ANSWER, QueueJob
 from hpcdi.store.atomic import clock_of, of_types, read_json
 from hpcdi.store.files import check_file
 from hpcdi.store.layout import RunLayout
-from hpcdi.utils.host import number_of
+from hpcdi.utils.host import count_in
 from hpcdi.utils.nested import dotted
 
 QUIET_S = 30.0
@@ -454,7 +454,7 @@ def _is_new_start(facts: Mapping[str, Any], signs: SignsOfLife) -> bool:
     job, recorded = signs.job, texts_of(facts.get("slurm"))
     if job is None or not recorded:
         return False
-    restarts = number_of(recorded, "SLURM_RESTART_COUNT")
+    restarts = count_in(recorded, "SLURM_RESTART_COUNT")
     return (
         job.job_id not in (_job_id(recorded), recorded.get("SLURM_JOB_ID"))
         or job.restarts > restarts

@@ -14,7 +14,7 @@ from typing import Any
 from hpcdi.dataclass import dataclass
 from hpcdi.errors import LaunchError
 from hpcdi.run.hostlist import compress, expand
-from hpcdi.utils.host import number_of
+from hpcdi.utils.host import count_in
 
 LAUNCHER_VARIABLE = "HPCDI_LAUNCHER"
 """Set by `hpcdi train` for the ranks that it starts: its id. It returns the exit code itself."""
@@ -70,14 +70,14 @@ class LaunchEnvironment:
 
 def detect(variables: Mapping[str, str]) -> LaunchEnvironment:
     """Detect the launcher from its variables."""
-    tasks = number_of(variables, "SLURM_NTASKS", 1)
+    tasks = count_in(variables, "SLURM_NTASKS", 1)
     if _is_slurm_step(variables):
         if tasks > 1:
             return LaunchEnvironment("srun", tasks)
         # a shell (srun --pty bash), for which the site's default plugin may set a rank
         return LaunchEnvironment("none", 1)
     if any(name in variables for name in _RANK_VARIABLES):
-        sizes = (number_of(variables, name, 1) for name in _SIZE_VARIABLES if name in variables)
+        sizes = (count_in(variables, name, 1) for name in _SIZE_VARIABLES if name in variables)
         return LaunchEnvironment("mpirun", next(sizes, 1))
     return LaunchEnvironment("none", 1)
 
@@ -108,7 +108,7 @@ def rank_of(variables: Mapping[str, str]) -> str:
 def local_rank_of(variables: Mapping[str, str]) -> int:
     """Returns this process's number among the ranks of its host; 0 where no launcher says."""
     names = ("OMPI_COMM_WORLD_LOCAL_RANK", "MPI_LOCALRANKID", "SLURM_LOCALID")
-    return next((number_of(variables, name) for name in names if name in variables), 0)
+    return next((count_in(variables, name) for name in names if name in variables), 0)
 
 
 def step_of(variables: Mapping[str, str]) -> str:
@@ -235,7 +235,7 @@ def allocation(variables: Mapping[str, str]) -> Allocation | None:
 def job_component(variables: Mapping[str, str]) -> int:
     """Returns this process's component of a heterogeneous Slurm job, from 0."""
     host = variables.get("SLURMD_NODENAME", "")
-    for number in range(number_of(variables, "SLURM_HET_SIZE")):
+    for number in range(count_in(variables, "SLURM_HET_SIZE")):
         if host in expand(variables.get(f"SLURM_JOB_NODELIST_HET_GROUP_{number}", "")):
             return number
     return 0
@@ -263,7 +263,7 @@ def visible_gpus(variables: Mapping[str, str], devices: Path = Path("/dev")) -> 
 
 
 def _slurm(variables: Mapping[str, str]) -> Allocation:
-    parts = range(number_of(variables, "SLURM_HET_SIZE"))
+    parts = range(count_in(variables, "SLURM_HET_SIZE"))
     names = [f"SLURM_JOB_NODELIST_HET_GROUP_{number}" for number in parts]
     lists = [variables[name] for name in names if name in variables]
     lists = lists or [variables.get("SLURM_JOB_NODELIST", "")]
@@ -271,7 +271,7 @@ def _slurm(variables: Mapping[str, str]) -> Allocation:
     job = variables["SLURM_JOB_ID"]
     if "SLURM_ARRAY_JOB_ID" in variables:
         job = f"{variables['SLURM_ARRAY_JOB_ID']}_{variables.get('SLURM_ARRAY_TASK_ID', '?')}"
-    restarts = number_of(variables, "SLURM_RESTART_COUNT")
+    restarts = count_in(variables, "SLURM_RESTART_COUNT")
     return Allocation("slurm", job, _once(hosts), restarts)
 
 

@@ -29,7 +29,7 @@ from hpcdi.run.environment import LAUNCHER_VARIABLE
 from hpcdi.store.atomic import TEMPORARY_MARK, clock_of, is_gone, load_json
 from hpcdi.store.disk_full import or_refuse
 from hpcdi.store.layout import RunLayout
-from hpcdi.utils.host import number_of
+from hpcdi.utils.host import count_in
 from hpcdi.utils.lifetime import Closing
 from hpcdi.utils.processes import born_of
 from hpcdi.utils.threads import BackgroundThread
@@ -81,7 +81,7 @@ def this_process(variables: Mapping[str, str] | None = None) -> LockHolder:
         os.getpid(),
         born_of(os.getpid()),
         environment.get("SLURM_JOB_ID", ""),
-        number_of(environment, "SLURM_RESTART_COUNT"),
+        count_in(environment, "SLURM_RESTART_COUNT"),
         environment.get(LAUNCHER_VARIABLE, ""),
         time.strftime("%Y-%m-%d %H:%M:%S"),
     )

@@ -14,7 +14,7 @@ from collections.abc import Iterable, Mapping
 
 from hpcdi.dataclass import dataclass
 from hpcdi.utils.answers import answer_of
-from hpcdi.utils.host import number_of
+from hpcdi.utils.host import count_in
 
 GONE = "UNKNOWN"
 """State of a job that Slurm does not know, or no longer."""
@@ -194,7 +194,7 @@ def ask_all(job_ids: Iterable[str]) -> dict[str, QueueJob]:
     for row in _rows(listed, *names, free="Reason") if answers else ():
         job_id = f"{row['ArrayJobID']}_{row['ArrayTaskID']}".removesuffix("_N/A")
         if job_id in jobs:
-            restarts = number_of(row, "RestartCnt")
+            restarts = count_in(row, "RestartCnt")
             jobs[job_id] = QueueJob(
                 job_id, row["State"], row["Reason"], row["NodeList"], restarts=restarts
             )
@@ -242,7 +242,7 @@ def _job_of(job_id: str, line: str) -> QueueJob:
         _known(facts.get("Reason", "")),
         _known(facts.get("NodeList", "")),
         _seconds(facts.get("EndTime", "")),
-        number_of(facts, "Restarts"),
+        count_in(facts, "Restarts"),
         facts.get("StdOut", ""),
         facts.get("WorkDir", ""),
         facts.get("BatchFlag", "1") != "0",

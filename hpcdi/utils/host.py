@@ -68,7 +68,7 @@ def _bytes_of(*kinds: str) -> int:
     return 1024 * sum(int(line.split()[1]) for line in lines if line.startswith(kinds))
 
 
-def number_of(texts: Mapping[str, str], name: str, default: int = 0) -> int:
+def count_in(texts: Mapping[str, str], name: str, default: int = 0) -> int:
     """Returns the count that a text says; `default` where there is none, or it says something else.
 
     Args:
@@ -83,7 +83,7 @@ def number_of(texts: Mapping[str, str], name: str, default: int = 0) -> int:
 def local_ranks(variables: Mapping[str, str]) -> int:
     """Returns how many ranks mpirun has started on this host; 0: unknown, or another launcher."""
     names = ("OMPI_COMM_WORLD_LOCAL_SIZE", "MPI_LOCALNRANKS")
-    return next((number_of(variables, name) for name in names if name in variables), 0)
+    return next((count_in(variables, name) for name in names if name in variables), 0)
 
 
 def is_crowded() -> bool:

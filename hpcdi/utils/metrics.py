@@ -34,7 +34,7 @@ CHART = "[scalars]"
 HISTOGRAM = "[histogram]"
 
 
-def number_of(value: object) -> float | None:
+def as_scalar(value: object) -> float | None:
     """The number that a value of a log is, a tensor or an array without an axis, too; else None."""
     if isinstance(value, int | float | np.integer | np.floating):
         return float(value)
@@ -68,7 +68,7 @@ class ScalarMonitor:
         for name, value in scalars.items():
             if name.startswith(HISTOGRAM):
                 self._arrays[name.removeprefix(HISTOGRAM)] = value
-            elif (number := number_of(value)) is not None:
+            elif (number := as_scalar(value)) is not None:
                 self.put(name, number, 1)
             elif name.startswith(CHART) and isinstance(value, Mapping):
                 self.add({f"{name}/{curve}": number for curve, number in value.items()})

@@ -18,7 +18,7 @@ from hpcdi.commands.options import make_parser, print_lines
 from hpcdi.errors import EXIT_DONE, EXIT_FAILED, LaunchError
 from hpcdi.run.environment import LaunchEnvironment, detect, if_inherited, is_first, limit_threads
 from hpcdi.run.local import is_outside_allocation, mpi_folders, mpirun_command, rank_environment
-from hpcdi.utils.host import number_of
+from hpcdi.utils.host import count_in
 from hpcdi.utils.python import python_command
 
 DEFAULT_RANKS = 3
@@ -74,7 +74,7 @@ def main(arguments: Sequence[str]) -> int:
     ranks = DEFAULT_RANKS if options.ranks is None else options.ranks
     if ranks < 1:
         raise LaunchError(f"-n must be at least 1, not {ranks}")
-    if number_of(os.environ, "SLURM_JOB_NUM_NODES") > 1:
+    if count_in(os.environ, "SLURM_JOB_NUM_NODES") > 1:
         sys.stderr.write(
             f"hpcdi doctor: {ranks} ranks, which may not be on all hosts of this allocation; "
             "on all:\n  srun --mpi=pmix python -m hpcdi doctor\n"

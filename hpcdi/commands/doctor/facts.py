@@ -23,7 +23,7 @@ from hpcdi.run.environment import thread_variables
 from hpcdi.run.run_folder import git_commit, versions
 from hpcdi.run.slurm_queue import set_for_slurm
 from hpcdi.store import probe
-from hpcdi.utils.host import cgroup_folders, memory_of_host, number_of, read_kernel_file
+from hpcdi.utils.host import cgroup_folders, count_in, memory_of_host, read_kernel_file
 
 OPTIONAL_PACKAGES = (
     "numba",
@@ -164,7 +164,7 @@ def cores(variables: Mapping[str, str]) -> dict[str, Any]:
         variables: the environment as it was before hpcdi set thread variables.
     """
     all_cores = os.cpu_count() or 1
-    counts = [all_cores, number_of(variables, "SLURM_CPUS_ON_NODE", all_cores)]
+    counts = [all_cores, count_in(variables, "SLURM_CPUS_ON_NODE", all_cores)]
     for folder in cgroup_folders("cpuset"):
         for name in ("cpuset.cpus.effective", "cpuset.effective_cpus"):
             if (text := read_kernel_file(folder / name)) != "":
@@ -173,7 +173,7 @@ def cores(variables: Mapping[str, str]) -> dict[str, Any]:
         "cores": tuple(sorted(os.sched_getaffinity(0))),
         "usable_cores": min(counts),
         "threads": {name: variables[name] for name in thread_variables(1) if name in variables},
-        "asked_cores": number_of(variables, "SLURM_CPUS_PER_TASK"),
+        "asked_cores": count_in(variables, "SLURM_CPUS_PER_TASK"),
     }
 
 

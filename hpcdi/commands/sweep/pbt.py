@@ -95,8 +95,8 @@ def explored(value: str, space: Space, rng: np.random.Generator) -> str:
     Numbers are multiplied by one of `FACTORS` and stay between the lowest and the highest listed
     one; whole numbers stay whole, and change by 1 at least. Other values are kept or drawn anew.
     """
-    numbers = [number_of(text) for text in space.values]
-    number = number_of(value)
+    numbers = [parsed_number(text) for text in space.values]
+    number = parsed_number(value)
     finite = [listed for listed in numbers if listed is not None]
     if rng.random() < RESAMPLE:
         return space.values[int(rng.integers(len(space.values)))]
@@ -113,7 +113,7 @@ def explored(value: str, space: Space, rng: np.random.Generator) -> str:
     return str(moved) if is_whole else f"{moved:.6g}"
 
 
-def number_of(text: str) -> int | float | None:
+def parsed_number(text: str) -> int | float | None:
     """Returns the number that a text stands for; None: it is none."""
     try:
         number = float(text)

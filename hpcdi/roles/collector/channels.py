@@ -19,7 +19,7 @@ from hpcdi.store.layout import RunLayout
 from hpcdi.store.policies import PolicyImage
 from hpcdi.transport import open_transport
 from hpcdi.transport.base import Transport, announcement, announcement_of_piece
-from hpcdi.types import BLOCK_ID_BITS, MAIN, RESTART_NUMBERS, ShardRef, number_of
+from hpcdi.types import BLOCK_ID_BITS, MAIN, RESTART_NUMBERS, ShardRef, block_number
 from hpcdi.utils.lifetime import Closing
 
 _NEWEST_PATIENCE_S = 60.0
@@ -177,7 +177,7 @@ class DataPublisher(Closing):
         if not self._are_stored and block.facts["block_id"] in self._lent:
             self._lent.discard(block.facts["block_id"])
             return
-        number = number_of(block.facts["block_id"])
+        number = block_number(block.facts["block_id"])
         self._writer.submit(self._layout.shard_path(block.facts["collector_rank"], number), block)
 
     def _facts(self) -> dict[str, Any]:

@@ -71,7 +71,7 @@ from hpcdi.roles.coordinator.workers import (
     Workers,
     instructions_of,
 )
-from hpcdi.types import Settings, collector_of, is_guest, number_of
+from hpcdi.types import Settings, block_number, collector_of, is_guest
 from hpcdi.utils.log import LOGGER
 
 _GROUP_ERRORS = (GroupBrokenError.__name__, GroupNotFormedError.__name__)
@@ -732,7 +732,7 @@ class Scheduler:
     def count_block(self, ready: BlockReady) -> None:
         """Count a published block's steps: only what is published still exists after a restart."""
         group = self.groups.of(ready)
-        rank, number = collector_of(ready.block_id), number_of(ready.block_id)
+        rank, number = collector_of(ready.block_id), block_number(ready.block_id)
         self.announced[rank] = max(number, self.announced.get(rank, 0))
         self.guest_steps += ready.env_steps if is_guest(rank) else 0
         group.count(ready)
@@ -793,7 +793,7 @@ class Scheduler:
             if any(group.has(ready) for group in self.groups):
                 self.count_block(ready)
                 continue
-            rank, number = collector_of(ready.block_id), number_of(ready.block_id)
+            rank, number = collector_of(ready.block_id), block_number(ready.block_id)
             self.announced[rank] = max(number, self.announced.get(rank, 0))
             self.groups.main.replay.leave_out(ready)
             left_out[ready.player] += ready.env_steps

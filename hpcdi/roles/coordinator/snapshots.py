@@ -56,7 +56,7 @@ from hpcdi.store.retention import Retention
 from hpcdi.store.shards import survey_in, withdraw
 from hpcdi.store.state_file import load_state, save_state
 from hpcdi.transport.base import announcement
-from hpcdi.types import MAIN, number_of
+from hpcdi.types import MAIN, block_number
 from hpcdi.utils.lifetime import Closing
 from hpcdi.utils.log import LOGGER
 from hpcdi.utils.metrics import human_bytes, human_count
@@ -608,7 +608,7 @@ def _published(
     for path in sorted(files.keys() & {*shards, *last.values()}):
 
         def is_wanted(name: str, facts: Mapping[str, Any], rank: int = files[path][0]) -> bool:
-            number = number_of(int(facts.get("block_id", 0)))
+            number = block_number(int(facts.get("block_id", 0)))
             return name in named or number > announced.get(rank, 0)
 
         survey_of = survey_in(layout, path, is_wanted)

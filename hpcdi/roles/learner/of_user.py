@@ -11,7 +11,7 @@ from hpcdi.policy.base import owner_of
 from hpcdi.roles.callbacks import LEARNER, Callbacks, Context
 from hpcdi.roles.context import WorkerContext
 from hpcdi.roles.learner.training import Log, Training, TrainingCallback
-from hpcdi.utils.metrics import number_of
+from hpcdi.utils.metrics import as_scalar
 
 
 class OfUser(TrainingCallback):
@@ -58,7 +58,7 @@ class OfUser(TrainingCallback):
 
     def on_update(self, training: Training, log: Log) -> None:
         """After an update."""
-        numbers = {name: number_of(value) for name, value in log.items()}
+        numbers = {name: as_scalar(value) for name, value in log.items()}
         scalars = {name: number for name, number in numbers.items() if number is not None}
         self._call(training, "on_update", scalars)
 
