@@ -161,6 +161,7 @@ def said_if_it_exits() -> Iterator[None]:
             where = f"{caller.f_code.co_filename}, line {caller.f_lineno}"
             sys.stderr.write(message.format(f"os._exit({status}) ({where})"))
             sys.stderr.flush()
+            status = status or EXIT_FAILED
         _EXIT(status)
 
     os._exit = say_and_exit

@@ -180,6 +180,8 @@ class BackendStep(NamedTuple):
         ends: the numbers of each player's info, by environment, of the episodes that ended.
         failed: environments that failed.
         infos: see `Step`.
+        not_begun: environments whose step is over, and which failed to begin the next episode;
+            `acts` and the observation of their rows mean nothing until `start`.
     """
 
     successor: Columns
@@ -191,6 +193,21 @@ class BackendStep(NamedTuple):
     ends: Mapping[int, Sequence[Mapping[str, float]]]
     failed: Mapping[int, EnvFailure]
     infos: Columns = {}  # noqa: RUF012 (of a tuple: nobody writes to it)
+    not_begun: Mapping[int, EnvFailure] = {}
+
+
+class StepReply(NamedTuple):
+    """What a worker answers to a step beside the arrays.
+
+    Attributes:
+        numbers: of each player's info at an episode's end; else empty.
+        info: of the step, if it is kept.
+        failure: the step is over, and the next episode has not begun.
+    """
+
+    numbers: list[dict[str, float]]
+    info: Any
+    failure: EnvFailure | None = None
 
 
 class Backend(Protocol):

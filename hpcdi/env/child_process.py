@@ -24,7 +24,7 @@ from multiprocessing.connection import Connection
 from types import FrameType
 from typing import Any
 
-from hpcdi.env.base import EnvFailure, EnvFn
+from hpcdi.env.base import EnvFailure, EnvFn, StepReply
 from hpcdi.env.in_process import Command, LocalWorker, SharedArrays
 from hpcdi.env.process_state import SENT_TO_ALL
 from hpcdi.errors import EnvError
@@ -33,7 +33,6 @@ from hpcdi.utils.python import SAFE_PATH_VARIABLE
 _LAUNCHER = ("OMPI_", "PMI_", "PMIX_", "PRTE_")
 _DUMPS = reduction.ForkingPickler.dumps
 _OK = bytes(_DUMPS(("ok", None)))
-_RESETTING = bytes(_DUMPS(("resetting", None)))
 _PRELOAD = ["__main__", "hpcdi.env.child_process", "hpcdi.env.gymnasium"]
 _START_S = 60.0  # beside the time of a reset, for a process to start and import its modules
 _OURS = "hpcdi"
@@ -64,9 +63,11 @@ def child_main(connection: Connection, make: EnvFn, is_battle: bool) -> None:
         del os.environ[name]
     if os.environ.get(SAFE_PATH_VARIABLE) == _OURS:  # not for what an environment starts
         del os.environ[SAFE_PATH_VARIABLE]
-    worker = LocalWorker(
-        make, is_battle=is_battle, is_alone=True, on_reset=lambda: connection.send_bytes(_RESETTING)
-    )
+
+    def tell(reply: StepReply) -> None:
+        connection.send_bytes(bytes(_DUMPS(("resetting", tuple(reply)))))
+
+    worker = LocalWorker(make, is_battle=is_battle, is_alone=True, on_reset=tell)
     with contextlib.suppress(EOFError, BrokenPipeError, ConnectionResetError):  # no parent
         while _serve_one(connection, worker):
             pass
@@ -161,6 +162,7 @@ class ChildWorker:
         self._connection: Connection | None = None
         self._asked: tuple[str, float] = ("", 0.0)
         self._arrived: tuple[str, Any] | None = None  # an answer that `has_answer` has found
+        self._ended: StepReply | None = None  # of a step that is over, and whose reset is not
 
     @property
     def pid(self) -> int | None:
@@ -169,7 +171,7 @@ class ChildWorker:
 
     def ask(self, command: Command) -> None:
         """Send a command; ``make`` starts a new process in place of the one there was."""
-        self._asked, self._arrived = (command[0], time.monotonic()), None
+        self._asked, self._arrived, self._ended = (command[0], time.monotonic()), None, None
         if command[0] == "make":
             self._kill()
             self._start()
@@ -199,6 +201,14 @@ class ChildWorker:
 
     def answer(self) -> Any:
         """Wait for the command's result; see `EnvWorker.answer`."""
+        try:
+            return self._answer()
+        except EnvFailure as failure:
+            if self._ended is None:
+                raise
+            return self._ended._replace(failure=failure)
+
+    def _answer(self) -> Any:
         while self._arrived is None:
             if self._connection is None:
                 raise EnvFailure("its process was killed", is_gone=True)
@@ -222,7 +232,7 @@ class ChildWorker:
             self._arrived = ("failed", (self._exit_reason(), "", True))
             return
         if received[0] == "resetting":
-            self._asked = ("reset", time.monotonic())
+            self._asked, self._ended = ("reset", time.monotonic()), StepReply(*received[1])
         else:
             self._arrived = received
 

@@ -42,6 +42,8 @@ COARSE_FROM = 1e5
 """Numbers from here on are in steps of 0.008 in float32."""
 _WHOLE_WITH_ORIGIN = (np.dtype(np.int32), np.dtype(np.int64))
 """Whole numbers that may have an origin; the difference is stored in the same dtype."""
+_ORIGIN_BELOW = 2.0**62
+"""Origins of whole numbers are smaller."""
 _WHOLE_COARSE_FROM = 2.0**24
 """Whole numbers from here on are not all in float32."""
 _NO_ORIGIN: Origin = {}
@@ -200,7 +202,8 @@ def origin_of(
 ) -> dict[str, tuple[float, ...]]:
     """Returns what to subtract from columns whose numbers are too large for float32.
 
-    It is the first observation, in whole thousands; of its small components 0.
+    It is the first observation, in whole thousands; of its small components 0. Whole numbers have
+    none where the bounds allow differences that their dtype has not.
 
     Args:
         space: gymnasium's, of observations.
@@ -221,9 +224,38 @@ def origin_of(
         if not is_far.any() or numbers.size > _LARGEST_WITH_ORIGIN:
             continue
         origin = np.where(is_far, np.round(np.where(is_far, numbers, 0.0), -3), 0.0).ravel()
+        if not is_float and not _holds_differences(pick_space(space, field.path), origin):
+            continue
         is_uniform = bool((origin == origin[0]).all())
         origins[field.name] = (float(origin[0]),) if is_uniform else tuple(origin.tolist())
     return origins
+
+
+def _whole_differences(
+    numbers: Array, origin: Array | None, dtype: np.dtype[Any]
+) -> tuple[Array, Array]:
+    """Returns int64 numbers minus an origin, and which of these differences are of a dtype."""
+    with np.errstate(over="ignore"):  # of numbers without axes; arrays wrap around
+        difference = numbers - np.asarray(origin, np.int64)
+    wraps = ((numbers ^ np.asarray(origin, np.int64)) & (numbers ^ difference)) < 0
+    low, high = _range_of(dtype)
+    return difference, ~wraps & (difference >= low) & (difference <= high)
+
+
+def _holds_differences(space: Any, origin: Array) -> bool:
+    """Decides whether a dtype of whole numbers has all of a space minus an origin.
+
+    Where bounds are but those of the dtype, they say nothing.
+    """
+    dtype = np.dtype(space.dtype)
+    if (np.abs(origin) >= _ORIGIN_BELOW).any():
+        return False
+    whole = np.rint(origin).astype(np.int64).reshape(space.shape)
+    for limit, of_dtype in zip((space.low, space.high), _range_of(dtype), strict=True):
+        _, fits = _whole_differences(limit.astype(np.int64), whole, dtype)
+        if not (fits | (limit == of_dtype)).all():
+            return False
+    return True
 
 
 def _origin_in(origin: Origin, leaf: Leaf, column: str) -> Array | None:
@@ -242,6 +274,9 @@ def _origin_in(origin: Origin, leaf: Leaf, column: str) -> Array | None:
     if not numbers.any():
         return None
     if dtype.kind == "i":
+        if (np.abs(numbers) >= _ORIGIN_BELOW).any():
+            most = np.abs(numbers).max()
+            raise EnvError(f"env.origin.{column} is {most:g}, and must be below 2**62")
         numbers = np.rint(numbers).astype(np.int64)
     return np.broadcast_to(numbers.reshape(() if numbers.size == 1 else leaf.shape), leaf.shape)
 
@@ -325,15 +360,33 @@ class Field:
             array, is_safe = self._fitting(value, np.shape(column[at]), is_one)
         if not is_safe and not self._is_allowed(array).all():
             raise self._outside(array, is_one)
-        if self.origin is not None:
-            array = array - self.origin
-            if self.dtype == np.int32:
-                array = array.clip(*_range_of(self.dtype))
-        if array.dtype is column.dtype:
+        if self.origin is None and array.dtype is column.dtype:
             column[at] = array
-        else:
-            with np.errstate(over="ignore"):  # infinite in float32: the manager names it
-                column[at] = array
+            return
+        with np.errstate(all="ignore"):  # infinite in float32: the manager names it
+            column[at] = array if self.origin is None else self._from_origin(array, is_one)
+
+    def _from_origin(self, array: Array, is_one: bool) -> Array:
+        """Returns numbers minus the origin.
+
+        Raises:
+            EnvValueError: a difference of whole numbers is none of the dtype.
+        """
+        if self.dtype.kind == "f":
+            return array - self.origin
+        numbers = array.astype(np.int64, copy=False)
+        difference, fits = _whole_differences(numbers, self.origin, self.dtype)
+        if fits.all():
+            return difference
+        first = tuple(np.argwhere(~fits)[0].tolist())
+        row, place = (None, first) if is_one else (first[0], first[1:])
+        where = f"[{', '.join(map(str, place))}]" if place else ""
+        origin = np.broadcast_to(np.asarray(self.origin), numbers.shape)[first]
+        raise EnvValueError(
+            f"{self.name}{where}: {numbers[first]} minus env.origin, {origin}, is no {self.dtype}: "
+            f"set env.origin.{self.name} to what lies nearer, or to 0 for none",
+            row,
+        )
 
     def value(self, column: Array, at: At, from_zero: bool = False) -> Any:
         """Returns a copy of its part of a row, or of all; see `Space.value`."""
@@ -677,7 +730,7 @@ class Results:
 
 
 _BOOL = np.dtype(bool)
-_FLOAT32, _FLOAT64 = np.dtype(np.float32), np.dtype(np.float64)
+_FLOAT32 = np.dtype(np.float32)
 _FLOAT32_MAX = float(np.finfo(np.float32).max)
 _WHOLE = (int, np.integer)
 _TIMEDELTA: Any = np.timedelta64
@@ -737,12 +790,9 @@ def rewards_of_all(value: object, rows: int) -> Array:
         EnvValueError: it is something else; a number that is none (NaN) is taken.
     """
     numbers = _of_each("reward", value, rows)
-    # of small ones the sum of squares is small; that is quicker than to ask for no warning
-    if numbers.dtype is _FLOAT32 or (
-        numbers.dtype is _FLOAT64 and numbers.dot(numbers) < _FLOAT32_MAX
-    ):
-        return numbers.astype(_FLOAT32)
-    with np.errstate(over="ignore"):  # infinite in float32: the manager names it
+    if numbers.dtype is _FLOAT32:
+        return numbers.copy()
+    with np.errstate(all="ignore"):  # infinite in float32: the manager names it
         return numbers.astype(_FLOAT32)
 
 
@@ -835,6 +885,24 @@ def described(value: Any) -> str:
     return f"{array.dtype} {[*array.shape]}"
 
 
+OF_DM_ENV = (
+    "is of dm_env's API, and hpcdi takes gymnasium's: wrap it, e.g. by shimmy's "
+    "DmControlCompatibilityV0"
+)
+
+
+def refuse_dm_env(result: object) -> None:
+    """Refuses what dm_env's environments return: a TimeStep, whose parts are in another order.
+
+    Raises:
+        EnvValueError: it is one.
+    """
+    if hasattr(result, "step_type") and hasattr(result, "discount"):
+        raise EnvValueError(
+            f"what the environment returned, a {type(result).__name__}, {OF_DM_ENV}"
+        )
+
+
 def parts_of_step(result: object) -> tuple[Any, Any, Any, Any, Any]:
     """Returns what a step of gymnasium's API returned: observation, reward, two ends, info.
 
@@ -843,6 +911,7 @@ def parts_of_step(result: object) -> tuple[Any, Any, Any, Any, Any]:
     """
     if result.__class__ is tuple and len(result) == 5:
         return result
+    refuse_dm_env(result)
     if isinstance(result, (tuple, list)) and len(result) == 5:
         observation, reward, terminated, truncated, info = result
         return observation, reward, terminated, truncated, info
@@ -860,6 +929,7 @@ def parts_of_reset(result: object) -> tuple[Any, Any]:
     """
     if result.__class__ is tuple and len(result) == 2:
         return result
+    refuse_dm_env(result)
     if isinstance(result, (tuple, list)) and len(result) == 2:
         return result[0], result[1]
     raise EnvValueError(f"reset() returned {_parts(result)}, and must return observation and info")
@@ -871,13 +941,24 @@ def _parts(result: Any) -> str:
 
 
 def numbers_in(info: object) -> dict[str, float]:
-    """Returns the numbers of an info, those of nested ones by '/'-joined names; {} if no dict."""
+    """Returns the numbers of an info, those of nested ones by '/'-joined names; {} if no dict.
+
+    What holds itself has no more numbers within.
+    """
+    return _numbers_in(info, ())
+
+
+def _numbers_in(info: object, above: tuple[object, ...]) -> dict[str, float]:
+    """See `numbers_in`; `above` are the mappings that hold this one."""
     numbers: dict[str, float] = {}
     if info.__class__ is not dict and not isinstance(info, Mapping):
         return numbers
     for name, value in info.items():
         if isinstance(value, Mapping):
-            numbers |= {f"{name}/{below}": number for below, number in numbers_in(value).items()}
+            inner = (*above, info)
+            if not any(value is each for each in inner):
+                within = _numbers_in(value, inner)
+                numbers |= {f"{name}/{below}": number for below, number in within.items()}
         elif (number := _number_or_none(value)) is not None:
             numbers[str(name)] = number
     return numbers
@@ -898,7 +979,11 @@ def number_in(info: object, name: str) -> float:
 def _number_or_none(value: Any) -> float | None:
     if value.__class__ is float:
         return float(value)
-    if not isinstance(value, int | float):  # numpy's, or a tensor
+    if hasattr(value, "detach"):  # torch's, perhaps with a gradient or on a device
+        if value.numel() != 1 or value.is_complex():
+            return None
+        value = value.item()
+    elif not isinstance(value, int | float):  # numpy's
         kind = getattr(getattr(value, "dtype", None), "kind", "")
         if not kind or kind not in "biuf" or getattr(value, "size", 0) != 1:
             return None

@@ -27,7 +27,7 @@ import numpy as np
 
 from hpcdi.config.schedule import Scheduled
 from hpcdi.dataclass import dataclass
-from hpcdi.env.base import BackendStep, EnvFacts, EnvFailure, EnvFn, EpisodeStart
+from hpcdi.env.base import BackendStep, EnvFacts, EnvFailure, EnvFn, EpisodeStart, StepReply
 from hpcdi.env.contract import (
     Origin,
     Put,
@@ -42,7 +42,13 @@ from hpcdi.env.contract import (
 )
 from hpcdi.env.old_gym import as_gymnasium
 from hpcdi.env.pettingzoo import as_battle, space_of_players, teams_of
-from hpcdi.env.process_state import SignalGuard, seed_libraries
+from hpcdi.env.process_state import (
+    SignalGuard,
+    TakesTooLongError,
+    at_most,
+    exits_are_failures,
+    seed_libraries,
+)
 from hpcdi.env.scheduled import arguments_in, figures_of, set_attributes
 from hpcdi.env.wrappers import rewarded
 from hpcdi.errors import ConfigError, EnvError, EnvValueError
@@ -56,6 +62,9 @@ Command = tuple[Any, ...]
 
 CLOSE_S = 1.0
 """How long environments may take to close, all together, before their processes are killed."""
+LOCAL_CLOSE_S = 10.0
+"""How long one of this process may take to close, before it is given up; later ones of its kind may
+take `CLOSE_S`."""
 _ALIGNMENT = 64
 _STEPS = ("step", "play")
 TIMED_EVERY = 17
@@ -185,7 +194,7 @@ class EnvWorker(Protocol):
         ...
 
     def close(self, patience_s: float) -> None:
-        """Close it within `patience_s`."""
+        """Close it, within `patience_s` where it has a process of its own."""
         ...
 
 
@@ -196,7 +205,7 @@ class LocalWorker:
         make: makes the environment.
         is_battle: whether several players play in it.
         is_alone: nothing else is in this process.
-        on_reset: called when a step is over and the reset at an episode's end begins.
+        on_reset: called with the reply when a step is over and the next episode's reset begins.
     """
 
     def __init__(
@@ -205,7 +214,7 @@ class LocalWorker:
         *,
         is_battle: bool = False,
         is_alone: bool = False,
-        on_reset: Callable[[], None] = lambda: None,
+        on_reset: Callable[[StepReply], None] = lambda _reply: None,
     ) -> None:
         self._make_env, self._is_battle, self._on_reset = make, is_battle, on_reset
         self._is_alone, self._signals = is_alone, SignalGuard()
@@ -219,6 +228,7 @@ class LocalWorker:
         self._infos: Columns = {}
         self._result: Any = None
         self._failure: EnvFailure | None = None
+        self._ended: StepReply | None = None  # of the step whose reset is under way
         self._scheduled: Scheduled = {}  # values for episodes that begin
         self._played_with: Scheduled = {}  # values in the running episode
         self._figures: dict[str, float] = {}  # numbers that stand for these values in infos
@@ -228,6 +238,7 @@ class LocalWorker:
     def do(self, command: Command) -> Any:
         """Do a command, and return its result; some steps are timed."""
         verb, *arguments = command
+        self._ended = None
         self._steps += verb in _STEPS
         if verb not in _STEPS or self._steps % TIMED_EVERY:
             return getattr(self, verb)(*arguments)
@@ -322,7 +333,7 @@ class LocalWorker:
 
     def step(
         self, slot: int, next_seed: int | None, goes_on: bool, keeps_info: bool
-    ) -> tuple[list[dict[str, float]], Any] | None:
+    ) -> StepReply | None:
         """Act as the arrays say, and begin the next episode where one ended.
 
         Args:
@@ -332,8 +343,7 @@ class LocalWorker:
             keeps_info: return the info.
 
         Returns:
-            At an episode's end the numbers of each player's info, else an empty list; and the info,
-            if it is kept. None: neither.
+            None: no episode has ended, and no info is kept.
         """
         row, results = self._rows[0], self._arrays.results
         result = self._env.step(self._actions[0]())
@@ -346,21 +356,26 @@ class LocalWorker:
         if is_over:
             self._put_final[0](observation)
             results.acts[row] = goes_on
-            numbers = self._numbers_at_end(info)
+            reply = StepReply([self._numbers_at_end(info)], info if keeps_info else None)
             if goes_on:
-                self._on_reset()
-                self._apply_schedule()
-                self._seed(next_seed)
-                with self._signals:
-                    observation, _ = parts_of_reset(self._env.reset(seed=next_seed))
+                observation, _ = parts_of_reset(self._begin_next(reply, next_seed))
         self._put_shown[slot][0](observation)
         if is_over:
-            return [numbers], info if keeps_info else None
-        return ([], info) if keeps_info else None
+            return reply
+        return StepReply([], info) if keeps_info else None
+
+    def _begin_next(self, reply: StepReply, seed: int | None) -> Any:
+        """Reset the environment after a step that has been written; returns what that returned."""
+        self._ended = reply
+        self._on_reset(reply)
+        self._apply_schedule()
+        self._seed(seed)
+        with self._signals:
+            return self._env.reset(seed=seed)
 
     def play(
         self, slot: int, next_seed: int | None, goes_on: bool, keeps_info: bool
-    ) -> tuple[list[dict[str, float]], Any] | None:
+    ) -> StepReply | None:
         """`step` of a battle: the players act whose turn it is."""
         env, results = self._env, self._arrays.results
         actions = [
@@ -383,18 +398,13 @@ class LocalWorker:
                     with _of_player(seat):
                         self._put_final[seat](observation)
             observations = [None] * len(self._rows)
-            if goes_on:
-                self._on_reset()
-                self._apply_schedule()
-                self._seed(next_seed)
-                with self._signals:
-                    observations = self._env.reset(seed=next_seed)
+        reply = StepReply(numbers, infos if keeps_info else None)
+        if is_over and goes_on:
+            observations = self._begin_next(reply, next_seed)
         if goes_on or not is_over:
             _check_turns(observations)
         self._write_observations(slot, observations)
-        if not (is_over or keeps_info):
-            return None
-        return numbers, infos if keeps_info else None
+        return reply if is_over or keeps_info else None
 
     def _write_observations(self, slot: int, observations: Sequence[Any]) -> None:
         """Write what players see whose turn it is; others keep what they saw last."""
@@ -415,7 +425,7 @@ class LocalWorker:
     def shut(self) -> None:
         """Close the environment. Idempotent."""
         env, self._env = self._env, None
-        close_or_warn(env)
+        close_or_warn(env, is_alone=self._is_alone)
 
     # the contract of workers
 
@@ -426,8 +436,12 @@ class LocalWorker:
         except ConfigError:  # no retry would help
             raise
         except BaseException as error:  # whatever an environment raises is its failure
-            self._failure = EnvFailure.of(error)
-            self._failure.__cause__ = error
+            failure = EnvFailure.of(error)
+            failure.__cause__ = error
+            if self._ended is None:
+                self._failure = failure
+            else:
+                self._result = self._ended._replace(failure=failure)
 
     def answer(self) -> Any:
         """Returns the command's result, or raises its failure."""
@@ -479,14 +493,39 @@ def _of_player(seat: int | None) -> Iterator[None]:
         raise error if seat is None else EnvValueError(f"player {seat}: {error}") from error
 
 
-def close_or_warn(env: object) -> None:
-    """Close an environment, if it has a ``close``; whatever that raises is a warning."""
+_GIVEN_UP: set[type] = set()
+"""Kinds of environments of which one has taken too long to close."""
+
+
+def close_or_warn(env: Any, *, is_alone: bool = False) -> None:
+    """Close an environment, if it has a ``close``; whatever that raises is a warning.
+
+    So is that it ends the process, or takes longer than `LOCAL_CLOSE_S`.
+
+    Args:
+        env: it; None: there is none.
+        is_alone: nothing else is in its process, which may end by that; others watch over it.
+    """
+    kind = type(env)
     try:
-        getattr(env, "close", lambda: None)()
+        close = getattr(env, "close", None)
+        if close is None:
+            return
+        with contextlib.suppress(Exception):  # a wrapper may refuse to say
+            kind = type(env.unwrapped)
+        with contextlib.ExitStack() as stack:
+            if not is_alone:
+                stack.enter_context(exits_are_failures())
+                stack.enter_context(at_most(CLOSE_S if kind in _GIVEN_UP else LOCAL_CLOSE_S))
+            close()
     except BaseException as error:
         failure = EnvFailure.of(error)
+        if isinstance(error, TakesTooLongError):
+            _GIVEN_UP.add(kind)
         LOGGER.warning(
-            "close() of an environment failed (%s)", failure.cause,
+            "close() of an environment %s (%s)",
+            f"is given up: {kind.__module__}.{kind.__qualname__}"
+            if isinstance(error, TakesTooLongError) else "failed", failure.cause,
             extra={"detail": failure.detail, "once": f"close() failed ({failure.cause})"},
         )  # fmt: skip
 
@@ -621,7 +660,7 @@ class SingleEnvs:
             workers[env].ask((verb, into, seeds[env], goes_on[env], self.keeps_infos))
             under_way[env] = None
         answered = self._answered()
-        ends, failed = self._take_replies(answered)
+        ends, failed, not_begun = self._take_replies(answered)
         all_stepped = len(answered) == self.env_num and not failed
         over = self._all if all_stepped else self._rows_of(e for e in answered if e not in failed)
         self._switch_sets(over, all_stepped=all_stepped)
@@ -642,14 +681,16 @@ class SingleEnvs:
                 column[ended] = arrays.final[name][ended]
         infos = {f"{INFO}/{name}": column.copy() for name, column in arrays.infos.items()}
         return BackendStep(
-            successor, reward, terminated, truncated, ended, over, ends, failed, infos
+            successor, reward, terminated, truncated, ended, over, ends, failed, infos, not_begun
         )
 
     def _take_replies(
         self, answered: Iterable[int]
-    ) -> tuple[dict[int, Sequence[Mapping[str, float]]], dict[int, EnvFailure]]:
-        """Returns the numbers of infos where episodes ended, and the failures; keeps the infos."""
-        ends, failed, self.infos = {}, {}, {}
+    ) -> tuple[
+        dict[int, Sequence[Mapping[str, float]]], dict[int, EnvFailure], dict[int, EnvFailure]
+    ]:
+        """Returns `ends`, `failed` and `not_begun` of a `BackendStep`; keeps the infos."""
+        ends, failed, not_begun, self.infos = {}, {}, {}, {}
         workers, under_way = self.workers, self._under_way
         for env in answered:
             del under_way[env]
@@ -659,10 +700,12 @@ class SingleEnvs:
                 failed[env] = failure
                 continue
             if reply is not None:
-                if reply[0]:
-                    ends[env] = reply[0]
-                self.infos[env] = reply[1]
-        return ends, failed
+                numbers, self.infos[env], failure_to_begin = reply
+                if numbers:
+                    ends[env] = numbers
+                if failure_to_begin is not None:
+                    not_begun[env] = failure_to_begin
+        return ends, failed, not_begun
 
     def _switch_sets(self, over: Array, *, all_stepped: bool = False) -> None:
         """Have the policy act on the other set of observations next.
@@ -755,7 +798,7 @@ class SingleEnvs:
         self.workers[env].retire()
 
     def close(self) -> None:
-        """Close all environments within `CLOSE_S`. Idempotent."""
+        """Close all environments, in other processes within `CLOSE_S`. Idempotent."""
         self.facts = None
         self._under_way.clear()
         for worker in self.workers:

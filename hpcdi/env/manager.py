@@ -38,7 +38,7 @@ from hpcdi.env.base import (
     EpisodeStart,
 )
 from hpcdi.env.contract import Space, beyond, coarse_from, read_spaces
-from hpcdi.env.process_state import TorchOfEnvironments
+from hpcdi.env.process_state import in_their_modes
 from hpcdi.env.renewal import Renewal
 from hpcdi.env.seeds import SeedStreams
 from hpcdi.errors import EnvError, EnvValueError
@@ -51,6 +51,7 @@ from hpcdi.utils.truths import all_of, any_of
 
 ResetParam = Mapping[int, Mapping[str, Any] | None]
 """Environments to reset; each with None, or with its ``seed`` and ``options``."""
+_BEGINNING = "beginning an episode"
 _NO_LIMIT = np.iinfo(np.int64).max
 _NO_END_FROM = 10_000  # steps of an environment, after which that is said
 _LOOK_EVERY = 1_000  # steps from one look at the bounds of observations to the next
@@ -479,17 +480,18 @@ class EnvManager(Closing):
         backend, turns, episodes, began = self._backend, self._turns, self._episodes, self.ready
         turns.begin(began)
         goes_on, seeds, following = self._goes_on(), self._row_seeds, self.seeds.following()
-        with TorchOfEnvironments():
-            step = backend.step(action, began, following, goes_on)
+        step = in_their_modes(backend.step, action, began, following, goes_on)
         if step.ends:
             follow = [env for env in step.ends if goes_on[env]]
             if self._row_seeds is not None:
                 begun = {env: EpisodeStart(following[env], exists=True) for env in follow}
                 self._note_seeds(begun, is_later=True)
             self.seeds.took(follow)
-        failures, failed = self._failures(step), None
-        if failures:
+        (failures, not_begun), failed = self._failures(step), None
+        if failures or (not_begun and backend.fails_as_one):
             failed = self._failed_rows(failures)
+            if not failures:  # what has ended is complete
+                failed &= ~step.ended
             step = step._replace(over=step.over & ~failed, ended=step.ended & ~failed)
         step = _with_legal_actions(step) if ACTION_MASK in step.successor else step
         cut = self._too_long(step) if failed is None else []
@@ -500,8 +502,8 @@ class EnvManager(Closing):
         self._over = step.over
         if self._record.failures:
             self._record.good(np.flatnonzero(step.over) % self.env_num)
-        if failed is not None:
-            self._recover(failures, failed)
+        if failures or not_begun:
+            self._recover(failures, not_begun, failed)
         if cut or any_of(self._waiting):
             self._begin_after(cut)
         if self._renewal.is_on and step.ends:
@@ -631,8 +633,7 @@ class EnvManager(Closing):
         """
         self._check_running()
         try:
-            with TorchOfEnvironments():
-                drawn = self._backend.render()
+            drawn = in_their_modes(self._backend.render)
         except EnvFailure as failure:
             raise EnvError(
                 f"render() of an environment failed: {_with_detail(failure)}"
@@ -654,8 +655,7 @@ class EnvManager(Closing):
         """
         self._check_running()
         try:
-            with TorchOfEnvironments():
-                return self._backend.call(env, name, args)
+            return in_their_modes(self._backend.call, env, name, args)
         except EnvFailure as failure:
             message = f"{name}() of environment {env} failed: {_with_detail(failure)}"
             raise EnvError(message) from failure
@@ -671,8 +671,8 @@ class EnvManager(Closing):
         while starts:
             retries: dict[int, EpisodeStart] = {}
             for env, failure in self._failures_at_start(starts).items():
-                if self._tolerates(env, failure, "beginning an episode"):
-                    self._warn(env, failure, "tried again")
+                if self._tolerates(env, failure, _BEGINNING):
+                    self._warn(env, failure, "tried again", _BEGINNING)
                     start = starts.get(env, EpisodeStart(exists=True))
                     retries |= self._retries(env, start, failure)
             if retries:
@@ -681,9 +681,8 @@ class EnvManager(Closing):
 
     def _failures_at_start(self, starts: Mapping[int, EpisodeStart]) -> dict[int, EnvFailure]:
         """Have environments begin an episode; returns those that failed."""
-        with TorchOfEnvironments():
-            failed = self._backend.start(starts)
-        self._note_seeds({env: start for env, start in starts.items() if env not in failed})
+        failed = in_their_modes(self._backend.start, starts)
+        self._note_seeds(starts)  # those that failed were reset, too
         self._renewal.made(env for env, start in starts.items() if not start.exists)
         if len(failed) == len(starts):
             return failed
@@ -698,8 +697,13 @@ class EnvManager(Closing):
             wrong = {0: next(iter(wrong.values()))}
         return failed | wrong
 
-    def _failures(self, step: BackendStep) -> Mapping[int, EnvFailure]:
-        """Returns the environments that failed in a step, or whose step is invalid."""
+    def _failures(
+        self, step: BackendStep
+    ) -> tuple[Mapping[int, EnvFailure], Mapping[int, EnvFailure]]:
+        """Returns the environments that failed in a step, and those that failed to begin after it.
+
+        So does a step that is invalid, and a first observation.
+        """
         after, seen = self._backend.observation, step.successor
         self._steps += 1
         if self._steps % _LOOK_EVERY == 1:
@@ -710,25 +714,41 @@ class EnvManager(Closing):
             and (after is seen or _are_finite(after))
         )
         if is_finite and ACTION_MASK not in after:
-            return step.failed
-        return {**self._invalid_steps(step, is_finite=is_finite), **step.failed}
+            return step.failed, step.not_begun
+        invalid, not_begun = self._invalid_steps(step, is_finite=is_finite)
+        failed = {**invalid, **step.failed}
+        if failed and self._backend.fails_as_one:
+            return {0: next(iter({**step.failed, **invalid}.values()))}, {}
+        not_begun |= step.not_begun
+        return failed, {env: each for env, each in not_begun.items() if env not in failed}
 
-    def _invalid_steps(self, step: BackendStep, *, is_finite: bool) -> dict[int, EnvFailure]:
-        """Returns the environments whose step is invalid: not finite, or no legal action next."""
-        backend, failed = self._backend, self._without_legal_action(self._backend.acts)
+    def _invalid_steps(
+        self, step: BackendStep, *, is_finite: bool
+    ) -> tuple[dict[int, EnvFailure], dict[int, EnvFailure]]:
+        """Returns environments whose step is invalid, and those whose episode begins so.
+
+        That is, something is not finite, or no action is legal next.
+        """
+        backend, acts = self._backend, self._backend.acts
+        failed: dict[int, EnvFailure] = {}
+        not_begun: dict[int, EnvFailure] = {}
+        if step.not_begun:
+            acts = acts & ~self._failed_rows(step.not_begun)
+        begun = acts & (step.ended | ~step.over)
+        for env, failure in self._without_legal_action(acts).items():
+            (not_begun if begun[env :: self.env_num].any() else failed)[env] = failure
         if not is_finite:
-            begun = backend.acts & (step.ended | ~step.over)
-            for what, columns, rows in (
-                ("a first observation", backend.observation, begun),
-                ("an observation", step.successor, step.over),
-                ("a reward", {"": step.reward}, step.over),
+            for what, columns, rows, of in (
+                ("a first observation", backend.observation, begun, not_begun),
+                ("an observation", step.successor, step.over, failed),
+                ("a reward", {"": step.reward}, step.over, failed),
             ):
                 for row in np.flatnonzero(_rows_not_finite(columns) & rows).tolist():
                     at = 0 if rows is begun else self._episodes.length(row) + 1
-                    failed[row % self.env_num] = self._not_finite(what, columns, row, at)
-        if failed and backend.fails_as_one:
-            return {0: next(iter(failed.values()))}
-        return failed
+                    of[row % self.env_num] = self._not_finite(what, columns, row, at)
+        if backend.fails_as_one and not_begun:
+            not_begun = {0: next(iter(not_begun.values()))}
+        return failed, not_begun
 
     def _not_finite(self, what: str, columns: Columns, row: int, step: int = 0) -> EnvFailure:
         """Returns the failure of a row that is not finite.
@@ -822,23 +842,33 @@ class EnvManager(Closing):
         everything = range(self.env_num)
         return self._rows_of(everything if self._backend.fails_as_one else failures)
 
-    def _recover(self, failures: Mapping[int, EnvFailure], failed: Array) -> None:
-        """Have environments that failed in a step begin a new episode; raises as `_begin`.
+    def _recover(
+        self,
+        failures: Mapping[int, EnvFailure],
+        not_begun: Mapping[int, EnvFailure],
+        failed: Array | None,
+    ) -> None:
+        """Have environments that failed begin a new episode; raises as `_begin`.
 
         Args:
-            failures: by environment.
-            failed: bool [rows]; their rows.
+            failures: in a step, by environment.
+            not_begun: after it.
+            failed: bool [rows]; whose episodes are dropped.
         """
-        unfinished = np.flatnonzero(self._turns.pending & failed) % self.env_num
-        self._record.dropped += len(np.unique(unfinished))
+        if failed is not None:
+            unfinished = np.flatnonzero(self._turns.pending & failed) % self.env_num
+            self._record.dropped += len(np.unique(unfinished))
         starts: dict[int, EpisodeStart] = {}
-        for env, failure in failures.items():
-            if self._tolerates(env, failure, "stepping"):
-                retries = self._retries(env, EpisodeStart(exists=True), failure)
-                self._warn(env, failure, "reset" if retries[env].exists else "re-created")
-                starts |= retries
-        self._episodes.drop(failed)
-        self._turns.drop(failed)
+        for activity, of in (("stepping", failures), (_BEGINNING, not_begun)):
+            for env, failure in of.items():
+                if self._tolerates(env, failure, activity):
+                    retries = self._retries(env, EpisodeStart(exists=True), failure)
+                    done = "reset" if retries[env].exists else "re-created"
+                    self._warn(env, failure, done, activity)
+                    starts |= retries
+        if failed is not None:
+            self._episodes.drop(failed)
+            self._turns.drop(failed)
         self._begin(starts)
 
     def _retries(
@@ -916,7 +946,7 @@ class EnvManager(Closing):
             when = f"step {self._episodes.length(named) + 1} of its episode"
         return f"{name}, {when}: {failure.cause}"
 
-    def _warn(self, env: int, failure: EnvFailure, done: str) -> None:
+    def _warn(self, env: int, failure: EnvFailure, done: str, activity: str) -> None:
         once = f"an environment failed ({failure.kind})"
         if self._backend.fails_as_one:
             LOGGER.warning(
@@ -926,8 +956,9 @@ class EnvManager(Closing):
             )  # fmt: skip
             return
         LOGGER.warning(
-            "environment %d failed (%s) and is %s; its unfinished episode is dropped",
-            env, failure.cause, done,
+            "environment %d failed%s (%s) and is %s%s", env,
+            f" {activity}" if activity == _BEGINNING else "", failure.cause, done,
+            "" if activity == _BEGINNING else "; its unfinished episode is dropped",
             extra={"env_id": env, "detail": failure.detail, "once": once},
         )  # fmt: skip
 

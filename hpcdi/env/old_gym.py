@@ -13,7 +13,7 @@ from typing import Any
 import gymnasium
 import numpy as np
 
-from hpcdi.env.contract import number_of, parts_of_step, truth_of
+from hpcdi.env.contract import number_of, parts_of_step, refuse_dm_env, truth_of
 from hpcdi.errors import EnvValueError
 
 
@@ -114,6 +114,7 @@ class OldEnv(gymnasium.Env[Any, Any]):
         else:
             self._seed(seed)
             result = self._env.reset(**given)
+        refuse_dm_env(result)
         if _is_pair(result) and (not self._sees_pairs or _is_pair(result[0])):
             return result[0], dict(result[1])
         return result, {}
@@ -129,6 +130,7 @@ class OldEnv(gymnasium.Env[Any, Any]):
     def step(self, action: Any) -> tuple[Any, Any, Any, Any, Any]:
         """Returns observation, reward, whether it terminated, was truncated, and the info."""
         result = self._env.step(action)
+        refuse_dm_env(result)
         if isinstance(result, tuple | list) and len(result) == 5:
             return parts_of_step(result)  # gymnasium's API but for the seed of a reset
         if not isinstance(result, tuple | list) or len(result) != 4:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import abc
 import copy
 import importlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -45,6 +45,7 @@ Joint = list[Any]
 """One element for each player."""
 BattleStep = tuple[Joint, Array, bool, list[dict[str, Any]]]
 """Observations, rewards float32 [players], whether the episode is over, infos."""
+_NO_END = {"terminated": False, "truncated": False}
 _MAKERS = {"parallel": "parallel_env", "aec": "env"}
 
 
@@ -215,7 +216,7 @@ class BattleEnv(abc.ABC):
         """Begin an episode; returns the observation of each player that is to act."""
         self._returns[:] = 0.0
         self.last_seen.clear()
-        self._ends = {name: {"terminated": False, "truncated": False} for name in self.names}
+        self._go_on(self.names)
         return self._begin(seed)
 
     def step(self, actions: Sequence[Any]) -> BattleStep:
@@ -255,12 +256,16 @@ class BattleEnv(abc.ABC):
         """One step; fills in rewards and infos; returns observations, and whether it is over."""
 
     def _note_end(self, name: str, terminated: object, truncated: object) -> bool:
-        """Keep how a player ends; returns whether it does."""
+        """Keep how a player ends, until it goes on; returns whether it does."""
         of_player = f"of player {self.names.index(name)} ({name})"
         given = {"terminated": terminated, "truncated": truncated}
         said = {key: truth_of(value, f"{key} {of_player}") for key, value in given.items()}
         self._ends[name] |= {key: True for key, is_so in said.items() if is_so}
         return any(said.values())
+
+    def _go_on(self, names: Iterable[str]) -> None:
+        """Forget how players have ended before: they are there, or have come back."""
+        self._ends |= {name: dict(_NO_END) for name in names}
 
     def _check(self, actions: Sequence[Any], actors: set[str]) -> None:
         if len(actions) != self.agents:
@@ -327,6 +332,7 @@ class ParallelBattle(BattleEnv):
         ended = {name for name, end in self._ends.items() if any(end.values())}
         gone = over | (ended - {*observations})
         self._playing = [name for name in self._env.agents if name not in gone]
+        self._go_on(self._playing)
         seen = self._see(observations, given_infos)
         if missing := [name for name in self._playing if name not in seen]:
             raise EnvValueError(f"players {missing} are to act, and have no observation")
@@ -384,7 +390,8 @@ class TurnBattle(BattleEnv):
             if name in env.agents:
                 reward = env.rewards.get(name, 0.0)
                 rewards[i] += number_of(reward, f"reward of player {i} ({name})")
-                self._note_end(name, env.terminations[name], env.truncations[name])
+                if not self._note_end(name, env.terminations[name], env.truncations[name]):
+                    self._go_on([name])
                 infos[i].update(env.infos.get(name) or {})
 
     def _observe(self, name: str) -> Any:
@@ -465,7 +472,11 @@ def space_of_players(env: object) -> tuple[Any, Any]:
         given = getattr(env, name)
         first, *others = list(given) if isinstance(given, list | tuple) else [given]
         if any(other != first for other in others):
-            raise EnvError(f"its players have different spaces: {name} is {given}")
+            raise EnvError(
+                f"its players have different spaces: {name} is {given}; in a league they are to "
+                "be equal: pad them, or let players learn by policies of their own "
+                "(env.type: team and policy.type: team)"
+            )
         found.append(first)
     return found[0], found[1]
 

@@ -16,13 +16,18 @@ from typing import Any
 from hpcdi.config.env import ChildConfig, EnvConfig
 from hpcdi.config.schedule import KWARGS
 from hpcdi.dataclass import dataclass
-from hpcdi.env.contract import Space, origin_of, parts_of_reset, read_spaces
+from hpcdi.env.contract import OF_DM_ENV, Space, origin_of, parts_of_reset, read_spaces
 from hpcdi.env.create import get_env_cls, single_env_fns
 from hpcdi.env.gymnasium import failed_in_making, place_within, refuse_spaces
 from hpcdi.env.in_process import close_or_warn
 from hpcdi.env.old_gym import as_gymnasium
 from hpcdi.env.pettingzoo import space_of_players, teams_of
-from hpcdi.env.process_state import SignalGuard, TorchOfEnvironments, same_folder
+from hpcdi.env.process_state import (
+    SignalGuard,
+    exits_are_failures,
+    in_their_modes,
+    same_folder,
+)
 from hpcdi.env.scheduled import owner_of
 from hpcdi.errors import ConfigError, EnvError, EnvValueError, HpcdiError, Problem
 from hpcdi.types import Spaces
@@ -70,8 +75,16 @@ def look_at(cfg: EnvConfig, *, trains: bool = False, seed: int | None = None) ->
         ConfigError: it cannot be made here, or its observations are no arrays; or a setting does
             not go with it.
     """
+    from hpcdi.comm.failure import said_if_it_exits
+
+    # the outer one puts back what a rank, or a serial run, has for `os._exit`
+    with SignalGuard(), exits_are_failures(), said_if_it_exits():
+        return in_their_modes(_look_at, cfg, trains, seed)
+
+
+def _look_at(cfg: EnvConfig, trains: bool, seed: int | None) -> Seen:
     env_cls = get_env_cls(cfg)
-    with SignalGuard(), TorchOfEnvironments(), contextlib.ExitStack() as first:
+    with contextlib.ExitStack() as first:
         env = first.enter_context(_opened(partial(env_cls.probe, cfg), cfg.title))
         seen = _seen(env, cfg, seed)
         if trains:
@@ -111,7 +124,7 @@ def _opened(make: Callable[[], Any], title: str, setting: str = "") -> Iterator[
         title: of it.
         setting: that whose arguments stand in the place of `env.kwargs`.
     """
-    with same_folder():
+    with same_folder(), exits_are_failures():
         try:
             env = make()
         except ConfigError as error:
@@ -143,6 +156,7 @@ def _seen(env: Any, cfg: EnvConfig, seed: int | None) -> Seen:
             observation, action = env.single_observation_space, env.single_action_space
         else:
             env = as_gymnasium(env) if hasattr(env, "reset") else env
+            _check_has_spaces(env)
             observation, action = env.observation_space, env.action_space
             if callable(observation):  # with a player's name
                 raise ConfigError([Problem("env.type", _SEVERAL.format(cfg.title))])
@@ -165,6 +179,21 @@ def _seen(env: Any, cfg: EnvConfig, seed: int | None) -> Seen:
     players = int(env.agents) if is_battle else 1
     teams = len(teams_of(env)) if is_battle else 1
     return Seen(spaces, players, teams, origin, observation, action)
+
+
+def _check_has_spaces(env: Any) -> None:
+    """Refuses what has no spaces, and says what it is where that is known.
+
+    Raises:
+        EnvError: it has none.
+    """
+    for name in ("observation_space", "action_space"):
+        try:
+            getattr(env, name)
+        except AttributeError as error:
+            if hasattr(env, "observation_spec") or hasattr(env.unwrapped, "observation_spec"):
+                raise EnvError(OF_DM_ENV) from error
+            raise EnvError(f"has no {name}, of gymnasium's API: {error}") from error
 
 
 def _check_attributes(env: object, cfg: EnvConfig) -> None:

@@ -1,4 +1,4 @@
-"""What environments share with their process: signal handlers, torch's modes, folder, generators.
+"""What environments share with their process: signals, torch's and numpy's modes, folder, its end.
 
 Simulators take signals when they are made or reset (rospy, Java, CoppeliaSim), by Python or in C,
 after which a run would not hear a batch system's. SIGALRM and timers are theirs: nothing here needs
@@ -8,6 +8,7 @@ them.
 from __future__ import annotations
 
 import contextlib
+import contextvars
 import ctypes
 import os
 import random
@@ -15,13 +16,17 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Iterator, Mapping
-from types import TracebackType
-from typing import Any
+from collections.abc import Callable, Iterator, Mapping
+from types import FrameType, TracebackType
+from typing import Any, NoReturn, TypeVar, TypeVarTuple
 
 import numpy as np
 
 from hpcdi.utils.log import LOGGER
+from hpcdi.utils.threads import BackgroundThread
+
+T = TypeVar("T")
+Ts = TypeVarTuple("Ts")
 
 _GUARDED = (
     signal.SIGHUP, signal.SIGINT, signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2, signal.SIGTERM,
@@ -85,7 +90,7 @@ def _action_of(number: int) -> bytes:
     return action.raw
 
 
-def _put_back(number: signal.Signals, handler: Any, action: bytes) -> bool:
+def _put_back(number: int, handler: Any, action: bytes) -> bool:
     """Put a handler back, Python's and C's; returns whether it was another one."""
     is_same_in_python = signal.getsignal(number) is handler or handler is None
     if not is_same_in_python and threading.current_thread() is threading.main_thread():
@@ -107,40 +112,129 @@ def same_folder() -> Iterator[None]:
         os.close(folder)
 
 
+@contextlib.contextmanager
+def exits_are_failures() -> Iterator[None]:
+    """In it `os._exit`, called by an environment on this thread, raises SystemExit.
+
+    Else that would end a run as if all were done. A process that the environment forks ends by it.
+    """
+    end, pid, thread, is_over = os._exit, os.getpid(), threading.get_ident(), False
+
+    def fail(status: int) -> NoReturn:
+        if is_over or os.getpid() != pid or threading.get_ident() != thread:
+            end(status)
+        raise SystemExit(f"os._exit({status}) was called")
+
+    os._exit = fail
+    try:
+        yield
+    finally:
+        is_over = True  # another thread may have kept it, to put it back
+        os._exit = end
+
+
+class TakesTooLongError(BaseException):
+    """Is raised in the midst of what an environment does, whatever that suppresses."""
+
+
+_INTERRUPT = signal.SIGRTMAX - 1
+"""Sent to the main thread alone, to which a library may be bound: it ends what waits in Python."""
+_AGAIN_S = 1.0
+_HANGS_AFTER = 2  # interrupts
+_ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+
+
+@contextlib.contextmanager
+def at_most(limit_s: float) -> Iterator[None]:
+    """After so many seconds raise `TakesTooLongError` in it, each second until it is over.
+
+    What hangs in C does not end by that: from then on signals that end a process, unless they are
+    ignored, end this one at once, as nothing else could. On other threads than the main one, and
+    where no thread begins any more, there is no limit.
+    """
+    main, over = threading.main_thread(), threading.Event()
+    replaced: list[tuple[int, bytes]] = []
+    watching: BackgroundThread | None = None
+
+    def interrupt(_number: int, _frame: FrameType | None) -> None:
+        if not over.is_set():
+            raise TakesTooLongError(f"it took longer than {limit_s:g} s")
+
+    def watch() -> None:
+        tries, wait_s = 0, limit_s
+        while not over.wait(wait_s):
+            if tries == _HANGS_AFTER:
+                heard = [each for each in _ENDING if signal.getsignal(each) is not signal.SIG_IGN]
+                replaced.extend((each, _action_of(each)) for each in heard)
+                for number in heard:
+                    _LIBC.signal(int(number), None)  # SIG_DFL; Python's handlers run no more
+            signal.pthread_kill(main.ident or 0, _INTERRUPT)
+            tries, wait_s = tries + 1, _AGAIN_S
+
+    if threading.current_thread() is not main:
+        yield
+        return
+    before = signal.getsignal(_INTERRUPT), _action_of(_INTERRUPT)
+    signal.signal(_INTERRUPT, interrupt)
+    try:
+        try:
+            with contextlib.suppress(RuntimeError):  # Python ends, and begins none
+                watching = BackgroundThread(watch, "close-watch")
+            yield
+        finally:
+            over.set()
+    finally:
+        over.set()  # also where the first one was interrupted
+        if watching is not None:
+            watching.join()
+        _put_back(_INTERRUPT, *before)
+        for number, action in replaced:
+            _LIBC.sigaction(number, action, None)
+
+
 _TORCH_OF_ENVS: dict[str, Any] = {}
 """Modes of torch that environments of this process have set otherwise than the run has them."""
-_MODES = ("grad_enabled", "default_dtype", "num_threads")
+_MODES = ("grad_enabled", "default_dtype", "num_threads", "default_device")
+_CONTEXT_OF_ENVS: list[contextvars.Context] = []
+"""It has what they set by `np.seterr`; made by the first call, with what the program has set."""
+_IN_USE = threading.Lock()
 
 
-class TorchOfEnvironments:
-    """``with``: in it torch's modes are as environments have set them, afterwards as before.
+def in_their_modes(function: Callable[[*Ts], T], *args: *Ts) -> T:
+    """Call what calls environments: in it modes are as they have set them, afterwards as before.
 
-    Gradients, the dtype of new tensors and threads: a process has one of each, as has a library
-    that sets one when it is imported, and an environment may need it in every step. Within another
-    one, of an environment that steps environments itself, it does nothing.
+    Numpy's errors; and torch's gradients, dtype and device of new tensors, and threads: a process
+    has one of each, as has a library that sets one when it is imported, and an environment may need
+    it in every step. Within another such call, of an environment that steps environments itself,
+    and while another thread is in one, it is just called.
     """
-
-    _is_within = False
-
-    def __enter__(self) -> None:
-        self._is_inner, TorchOfEnvironments._is_within = TorchOfEnvironments._is_within, True
-        self._before = _modes_of_torch()
-        if _TORCH_OF_ENVS and not self._is_inner:
+    if not _IN_USE.acquire(False):
+        return function(*args)
+    try:
+        before = _modes_of_torch()
+        if _TORCH_OF_ENVS:
             _set_modes_of_torch(_TORCH_OF_ENVS)
+        if not _CONTEXT_OF_ENVS:
+            _CONTEXT_OF_ENVS.append(contextvars.copy_context())
+        try:
+            return _CONTEXT_OF_ENVS[0].run(function, *args)
+        finally:
+            theirs = _modes_of_torch()
+            if _TORCH_OF_ENVS or theirs != before:
+                _keep_modes_of_torch(theirs, before)
+    finally:
+        _IN_USE.release()
 
-    def __exit__(self, *_error: object) -> None:
-        if self._is_inner:
-            return
-        TorchOfEnvironments._is_within = False
-        theirs, before = _modes_of_torch(), self._before
-        if theirs and not before:  # imported within; how many threads there were is not known
-            before = (True, sys.modules["torch"].float32, theirs[-1])
-        _TORCH_OF_ENVS.clear()
-        if theirs != before:
-            both = zip(_MODES, theirs, before, strict=True)
-            changed = {name: modes for name, *modes in both if modes[0] != modes[1]}
-            _TORCH_OF_ENVS.update({name: own for name, (own, _) in changed.items()})
-            _set_modes_of_torch({name: ours for name, (_, ours) in changed.items()})
+
+def _keep_modes_of_torch(theirs: tuple[Any, ...], before: tuple[Any, ...]) -> None:
+    """Keep those that environments have set otherwise, and put those back that were before."""
+    if theirs and not before:  # imported within; how many threads there were is not known
+        before = (True, sys.modules["torch"].float32, theirs[2], None)
+    both = zip(_MODES, theirs, before, strict=True)
+    changed = {name: modes for name, *modes in both if modes[0] != modes[1]}
+    _TORCH_OF_ENVS.clear()
+    _TORCH_OF_ENVS.update({name: own for name, (own, _) in changed.items()})
+    _set_modes_of_torch({name: ours for name, (_, ours) in changed.items()})
 
 
 def _modes_of_torch() -> tuple[Any, ...]:
@@ -148,7 +242,14 @@ def _modes_of_torch() -> tuple[Any, ...]:
     torch = sys.modules.get("torch")
     if torch is None:
         return ()
-    return torch.is_grad_enabled(), torch.get_default_dtype(), torch.get_num_threads()
+    device = _device_of_torch() if torch._C._len_torch_function_stack() else None
+    return torch.is_grad_enabled(), torch.get_default_dtype(), torch.get_num_threads(), device
+
+
+def _device_of_torch() -> Any:
+    """The device of new tensors; None: torch's own, the CPU, without a look at each call."""
+    device = sys.modules["torch"].get_default_device()
+    return None if device.type == "cpu" else device
 
 
 def _set_modes_of_torch(modes: Mapping[str, Any]) -> None:

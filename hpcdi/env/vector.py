@@ -129,7 +129,7 @@ class VectorEnvs:
 
         What it returned may be its own arrays, and what it is given it may change.
         """
-        env, mode, rows = self._env, self._mode, self.env_num
+        mode, rows = self._mode, self.env_num
         given = self._acts.value(action or self._nothing, ...)
         observation, reward, terminated, truncated, info = parts_of_step(self._step_env(given))
         reward = rewards_of_all(reward, rows)
@@ -151,7 +151,7 @@ class VectorEnvs:
         terminated, truncated = (
             (terminated & began, truncated & began) if is_cut else (ended, self._none)
         )
-        is_same = mode is AutoresetMode.SAME_STEP
+        is_same, not_begun = mode is AutoresetMode.SAME_STEP, dict[int, EnvFailure]()
         ends: dict[int, list[dict[str, float]]]
         if info or self.keeps_infos:
             infos = _ends(info, ended, is_same)
@@ -169,10 +169,21 @@ class VectorEnvs:
             if is_same:
                 self._put_last(successor, is_over, info)
             else:
-                mask = is_over.copy()  # that may be the environment's own array
-                first, _ = parts_of_reset(env.reset(options={"reset_mask": is_over.copy()}))
-                self._put_rows(mask, first)
-        return BackendStep(successor, reward, terminated, truncated, ended, began, ends, {}, kept)
+                not_begun = self._begin_next(is_over.copy())  # that may be the environment's own
+        return BackendStep(
+            successor, reward, terminated, truncated, ended, began, ends, {}, kept, not_begun
+        )
+
+    def _begin_next(self, mask: Array) -> dict[int, EnvFailure]:
+        """Reset some environments, bool [rows], whose step is over; returns the failure of all."""
+        try:
+            first, _ = parts_of_reset(self._env.reset(options={"reset_mask": mask.copy()}))
+            self._put_rows(mask, first)
+        except ConfigError:
+            raise
+        except BaseException as error:  # whatever an environment raises is its failure
+            return {0: EnvFailure.of(error)}
+        return {}
 
     def _step_env(self, action: object) -> Any:
         """Step the vector environment; some steps of a `SyncVectorEnv` are timed one by one."""

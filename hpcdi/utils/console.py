@@ -108,6 +108,9 @@ def prepare(*, is_run: bool) -> None:
         stream.reconfigure(errors=_ERRORS)
         if is_run:
             stream = Unfailing.of(stream)
+        # else an environment that closes it would take it from the run, and give its descriptor
+        # to the next file that is opened
+        stream.close = stream.flush
         for alias in (name, f"__{name}__"):
             setattr(sys, alias, stream)
 

@@ -20,7 +20,7 @@ from hpcdi.env.contract import Space, as_dtype, numbers_in, origin_of, read_spac
 from hpcdi.env.gymnasium import GymnasiumEnv
 from hpcdi.env.seeds import ScenarioSeeds
 from hpcdi.env.wrappers import ActionMasks
-from hpcdi.errors import EnvError
+from hpcdi.errors import EnvError, EnvValueError
 from hpcdi.policy.acting.boxes import DenseSAC
 from hpcdi.policy.acting.network import Normalizer as NumpyNormalizer
 from hpcdi.policy.acting.sampling import ActionSampler
@@ -70,6 +70,21 @@ def test_so_does_one_number_without_axes(dtype: Any) -> None:
     for row, kind in enumerate((dtype, np.array, int)):
         space.put(columns, row, kind(FAR + 20))
     assert columns["observation"].tolist() == [20, 20, 20]
+
+
+@pytest.mark.parametrize(("dtype", "far"), [(np.int32, 2**31 - 10_000), (np.int64, 2**61)])
+def test_differences_that_their_dtype_has_not_are_refused(dtype: Any, far: int) -> None:
+    limits = np.iinfo(dtype)
+    box, value = spaces.Box(limits.min, limits.max, (2,), dtype), np.array([far, 7], dtype)
+    space = Space.of_observations(box, origin=origin_of(box, value))
+    columns = space.zeros(2)
+    space.put(columns, 0, value)
+    assert abs(columns["observation"][0]).max() < 1000
+    with pytest.raises(EnvValueError, match=rf"observation\[0\]: {limits.min} minus env.origin"):
+        space.put(columns, ..., np.array([value, [limits.min, 7]], dtype))
+    assert origin_of(spaces.Box(-far - 1, far + 1, (2,), dtype), value) == (
+        {} if dtype is np.int32 else {"observation": (2.0**61, 0.0)}
+    )
 
 
 def test_codes_have_no_origin() -> None:
@@ -139,10 +154,18 @@ def test_longdouble_is_stored_as_float32_and_an_empty_key_is_refused() -> None:
 @pytest.mark.parametrize(
     ("value", "number"),
     [(np.timedelta64(3, "s"), None), (10**400, math.inf), (-(10**400), -math.inf), (True, 1.0),
-     (np.float16(0.5), 0.5), (np.array([2]), 2.0), (np.datetime64("2020-01-01"), None)],
+     (np.float16(0.5), 0.5), (np.array([2]), 2.0), (np.datetime64("2020-01-01"), None),
+     (torch.tensor(2.5, requires_grad=True), 2.5), (torch.tensor([2], dtype=torch.bfloat16), 2.0),
+     (torch.ones(2), None), (torch.tensor(1j), None)],
 )  # fmt: skip
 def test_numbers_in_infos(value: Any, number: float | None) -> None:
     assert numbers_in({"it": value}) == ({} if number is None else {"it": number})
+
+
+def test_numbers_in_an_info_that_holds_itself() -> None:
+    info: dict[str, Any] = {"it": 1, "within": {"it": 2}}
+    info["within"]["above"] = info["self"] = info
+    assert numbers_in(info) == {"it": 1.0, "within/it": 2.0}
 
 
 # ------------------------------------------------------------------------------------------- masks

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import logging
 import os
 import signal
@@ -444,8 +445,43 @@ def test_a_reset_at_an_episodes_end_has_the_time_of_resets() -> None:
         begun = time.monotonic()
         (_, step), *_ = steps_of(manager, 1)
         assert time.monotonic() - begun < 20.0  # not the time of steps
-        assert step.failed is not None
-        assert not step.live.any()
+        assert manager.failures == 1
+        assert step.failed is None  # it is complete
+        assert step.live.all()
+        assert step.ended.all()
+
+
+class BadStart(CountEnv):
+    """Its second reset raises, or returns NaN."""
+
+    def __init__(self, how: str) -> None:
+        super().__init__(LENGTH)
+        self._how, self._resets = how, 0
+
+    def reset(self, **given: Any) -> Any:
+        observation, info = super().reset(**given)
+        self._resets += 1
+        if self._resets == 2 and self._how == "raises":
+            raise RuntimeError("not connected")
+        return observation * (np.nan if self._resets == 2 else 1), info
+
+
+@pytest.mark.parametrize(
+    ("form", "how"),
+    [
+        *itertools.product(["pool", "forkserver", "disabled"], ["raises", "nan"]),
+        ("same_step", "nan"), ("next_step", "nan"),
+    ],
+)  # fmt: skip
+def test_an_episode_is_complete_whatever_the_next_one_begins_with(form: str, how: str) -> None:
+    with running(form, [partial(BadStart, how)]) as manager:
+        taken = steps_of(manager, 2 * LENGTH + (form == "next_step"))
+        assert manager.failures >= 1
+        assert manager.take_episodes().lengths.tolist() == [LENGTH, LENGTH]
+        assert manager.health["episodes_dropped"] == 0
+        assert sum(step.ended[0] for _, step in taken if step.live[0]) == 2
+        if form in ("pool", "forkserver"):  # each reset counts
+            assert [step.seeds[0, 1] for _, step in taken] == [0] * LENGTH + [2] * LENGTH
 
 
 @pytest.mark.parametrize("form", ["pool", "forkserver"])

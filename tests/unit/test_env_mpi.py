@@ -344,6 +344,15 @@ def test_numbers_of_a_program_are_checked_as_every_environment_s(
     assert columns["observation"].tolist() == [4]
 
 
+def test_whole_numbers_that_float64_rounds_are_refused() -> None:
+    space = Space.of_observations(spaces.Box(-(2**62), 2**62, (2,), np.int64))
+    columns = space.zeros(1)
+    put_vector(space, columns, 0, np.array([2.0**53 - 1, -5.0]))
+    assert columns["observation"].tolist() == [[2**53 - 1, -5]]
+    with pytest.raises(EnvValueError, match=r"observation: 9007199254740992: .*float64"):
+        put_vector(space, columns, 0, np.array([0.0, -float(2**53 + 1)]))
+
+
 def test_a_message_is_the_same_when_it_arrives() -> None:
     sent = SolverMessage(Kind.OBSERVATION, 7, 3, np.arange(4.0), -1.5, False, True, {"a": "1"})
     came = unpack(np.frombuffer(pack(sent), np.uint8))
@@ -533,6 +542,36 @@ def test_a_failure_says_why_a_rank_has_ended_itself(tmp_path: Path) -> None:
         dying.answer()
     with pytest.raises(EnvFailure, match=rf"its ranks are lost \({why}\), and there are no spare"):
         dying.begin()
+
+
+def test_a_wrong_value_that_ends_a_rank_ends_the_run_at_once(tmp_path: Path) -> None:
+    (tmp_path / "rank00001.log").write_text(f"{LAST_LINE}EnvValueError: reward: None\n")
+    dying = solver(FakeGroup(), FakeGroup(), folder=tmp_path)
+    with manager(dying) as envs:
+        dying.group.is_dead, dying.group.dead = True, (1,)
+        with pytest.raises(EnvValueError, match=r"step 1 of its episode: reward: None$"):
+            envs.step({"action": ACTION[:1]})
+
+
+class DyingAtReset(FakeGroup):
+    """It dies when its second episode is to begin."""
+
+    def order(self, message: SolverMessage, deadline: float) -> None:
+        super().order(message, deadline)
+        self.is_dead = self.steps == 0 and message.seed != 0 and self.was_stepped
+        self.was_stepped = message.kind is Kind.STEP
+
+    was_stepped = False
+
+
+def test_an_episode_is_complete_though_ranks_die_when_the_next_one_is_to_begin() -> None:
+    with manager(solver(DyingAtReset(), FakeGroup())) as envs:
+        for _ in range(4):
+            step = envs.step({"action": ACTION[:1]})
+            assert step.failed is None
+            assert step.live.all()
+        assert envs.take_episodes().lengths.tolist() == [3]
+        assert envs.health == {"env_failures": 1, "episodes_dropped": 0, "envs_retired": 0}
 
 
 def test_a_resumed_run_does_not_explain_a_death_by_what_a_rank_said_before(tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ from hpcdi.env.create import create_env_manager, get_env_cls, make_env_manager
 from hpcdi.env.old_gym import OldEnv, as_gymnasium, space_of
 from hpcdi.env.probe import get_spaces
 from hpcdi.env.toy import CountEnv
-from hpcdi.errors import EnvError
+from hpcdi.errors import ConfigError, EnvError, EnvValueError
 from hpcdi.worker.dict_envs import DictManager
 
 
@@ -106,6 +106,41 @@ def test_an_old_environment_is_stepped_like_a_new_one(kind: type, cut: bool) -> 
                 assert timestep.info["truncated"] is cut
                 assert timestep.info["terminated"] is not cut
     manager.close()
+
+
+class TimeStep(NamedTuple):
+    """What dm_env's environments return."""
+
+    step_type: int = 0
+    reward: float = 0.0
+    discount: bool = True
+    observation: Any = 1
+
+
+class DmEnv:
+    """One of dm_env; its TimeStep has as many parts as a step of old gym."""
+
+    def reset(self) -> Any:
+        return TimeStep()
+
+    def step(self, action: Any) -> Any:
+        return TimeStep()
+
+    def observation_spec(self) -> None: ...
+
+
+class DmEnvWithSpaces(DmEnv):
+    observation_space, action_space = gymnasium.spaces.Discrete(9), gymnasium.spaces.Discrete(2)
+
+
+def test_an_environment_of_dm_env_is_named() -> None:
+    cfg = {"type": "gymnasium", "env_id": f"{__name__}:DmEnv"}
+    with pytest.raises(ConfigError, match=r"is of dm_env's API.*shimmy"):
+        get_spaces(get_env_cls(cfg).parse_config(cfg))
+    env = as_gymnasium(DmEnvWithSpaces())
+    for call in (env.reset, partial(env.step, 0)):
+        with pytest.raises(EnvValueError, match=r"a TimeStep, is of dm_env's API"):
+            call()
 
 
 def test_it_is_seeded_by_its_own_method() -> None:

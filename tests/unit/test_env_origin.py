@@ -11,8 +11,8 @@ import pytest
 import torch
 from gymnasium import spaces
 
+from fakes.compiled_source import check
 from fakes.far_map import BOX, FAR, Map
-from hpcdi.commands.export_source import check
 from hpcdi.env.create import create_env_manager, get_env_cls
 from hpcdi.env.manager import EnvManager
 from hpcdi.env.probe import look_at

@@ -175,6 +175,32 @@ def test_one_that_is_cut_before_the_game_ends_is_not_terminated(env: Any) -> Non
             assert step.truncated.tolist() == [True, False]
 
 
+class ComesBack(InTurns):
+    """In turns: a ends in its first turn, comes back after b's, and both are cut in its second."""
+
+    def step(self, action: Any) -> Any:
+        name, other = self.agent_selection, "b" if self.agent_selection == "a" else "a"
+        self._steps += 1
+        if action is None:
+            self.agents.remove(name)
+        elif name == "a":
+            self.terminations["a"] = self._steps == 1
+            self.truncations = dict.fromkeys("ab", self._steps > 1)
+        else:
+            self.agents, self.terminations["a"] = ["a", "b"], False
+        self.agent_selection = name if self.terminations[name] and action is not None else other
+
+
+def test_one_that_has_come_back_in_turns_ends_as_it_ends_then() -> None:
+    env = as_battle(ComesBack())
+    env.reset(seed=0)
+    env.step([1, None])
+    env.step([None, 1])
+    _, _, done, infos = env.step([1, None])
+    assert done
+    assert infos[0] == {"terminated": False, "truncated": True, "eval_episode_return": 0.0}
+
+
 class NeverEmpty(ThreeEnv):
     """Its players stay in `agents`, also when they have ended."""
 

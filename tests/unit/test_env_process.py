@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import ctypes
 import itertools
 import logging
 import os
 import random
 import signal
+import subprocess
 import sys
+import threading
+import time
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
@@ -24,10 +28,10 @@ from gymnasium import spaces
 
 from fakes.env_managers import SYNC, made, running, seen, steps_of
 from hpcdi.config.env import ChildConfig, GymnasiumConfig
-from hpcdi.env import process_state
+from hpcdi.env import in_process, process_state
 from hpcdi.env.create import create_env_manager, get_env_cls
 from hpcdi.env.probe import get_spaces, look_at
-from hpcdi.env.process_state import SignalGuard, TorchOfEnvironments, seed_libraries
+from hpcdi.env.process_state import SignalGuard, in_their_modes, seed_libraries
 from hpcdi.env.toy import CountEnv
 from hpcdi.errors import ConfigError, EnvError
 
@@ -324,6 +328,7 @@ class OfDoubles(gymnasium.Env[Any, Any]):
             torch.set_default_dtype(torch.float64)
             torch.set_grad_enabled(False)
             torch.set_num_threads(self._threads)
+            torch.set_default_device("meta")
 
     def reset(self, **_given: Any) -> Any:
         self._set("reset")
@@ -331,15 +336,16 @@ class OfDoubles(gymnasium.Env[Any, Any]):
 
     def step(self, action: Any) -> Any:
         self._set("step")
-        assert modes() == (torch.float64, False, self._threads)
+        assert modes() == (torch.float64, False, self._threads, "meta")
         return np.zeros(1, np.float32), 0.0, False, False, {}
 
     def render(self) -> Any:
-        assert modes() == (torch.float64, False, self._threads)
+        assert modes() == (torch.float64, False, self._threads, "meta")
 
 
 def modes() -> tuple[Any, ...]:
-    return torch.get_default_dtype(), torch.is_grad_enabled(), torch.get_num_threads()
+    device = torch.get_default_device().type
+    return torch.get_default_dtype(), torch.is_grad_enabled(), torch.get_num_threads(), device
 
 
 @pytest.mark.parametrize("where", ["make", "reset", "step"])
@@ -349,7 +355,7 @@ def test_modes_of_torch_are_an_environment_s_own(
 ) -> None:
     monkeypatch.setattr(process_state, "_TORCH_OF_ENVS", {})
     before = modes()
-    with running(form, [partial(OfDoubles, where, before[-1] + 1)], max_retry=0) as manager:
+    with running(form, [partial(OfDoubles, where, before[2] + 1)], max_retry=0) as manager:
         for _ in range(3):
             steps_of(manager, 1)
             assert modes() == before
@@ -376,7 +382,7 @@ def test_modes_of_torch_are_kept_for_environments_in_environments(
 ) -> None:
     monkeypatch.setattr(process_state, "_TORCH_OF_ENVS", {})
     before = modes()
-    with running("pool", [partial(OfOthers, before[-1] + 1)], max_retry=0) as manager:
+    with running("pool", [partial(OfOthers, before[2] + 1)], max_retry=0) as manager:
         for _ in range(3):
             steps_of(manager, 1)
             assert modes() == before
@@ -388,9 +394,12 @@ def test_modes_of_a_torch_that_an_environment_imports_are_torch_s_own(
     monkeypatch.setattr(process_state, "_TORCH_OF_ENVS", {})
     monkeypatch.delitem(sys.modules, "torch")
     before = modes()
-    with TorchOfEnvironments():
+
+    def import_it() -> None:
         monkeypatch.setitem(sys.modules, "torch", torch)
         torch.set_default_dtype(torch.float64)
+
+    in_their_modes(import_it)
     assert modes() == before
 
 
@@ -427,3 +436,161 @@ def test_one_that_fails_to_close_is_a_warning(form: str, caplog: pytest.LogCaptu
     with caplog.at_level(logging.WARNING, "hpcdi"), running(form, [partial(Env, 9)]) as envs:
         steps_of(envs, 1)
     assert "close() of an environment failed (SystemExit: licence lost)" in caplog.text
+
+
+class Quitting(CountEnv):
+    """Ends its process by `os._exit`, or waits for ever, when it is made or closed."""
+
+    def __init__(self, how: str, where: str) -> None:
+        super().__init__(9)
+        self._how, self._where = how, where
+        self._quit("make")
+
+    def _quit(self, where: str) -> None:
+        while where == self._where:
+            if self._how == "exit":
+                os._exit(0)
+            with contextlib.suppress(Exception):
+                threading.Event().wait()
+
+    def close(self) -> None:
+        self._quit("close")
+
+
+def quitting(how: str, where: str) -> Any:
+    kwargs = {"how": how, "where": where}
+    cfg = {"type": "gymnasium", "env_id": f"{__name__}:Quitting", "kwargs": kwargs}
+    return get_env_cls(cfg).parse_config(cfg)
+
+
+def test_one_that_ends_its_process_cannot_be_made() -> None:
+    before = os._exit
+    with pytest.raises(EnvError, match=r"SystemExit: os._exit\(0\) was called"):
+        look_at(quitting("exit", "make"))
+    assert os._exit is before
+
+
+@pytest.mark.parametrize(
+    ("how", "said"),
+    [
+        ("exit", "failed (SystemExit: os._exit(0) was called)"),
+        ("wait", f"is given up: {__name__}.Quitting (TakesTooLongError: it took longer than 0.1 s"),
+    ],
+)
+def test_one_that_quits_or_hangs_when_it_is_closed_is_a_warning(
+    how: str, said: str, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(in_process, "LOCAL_CLOSE_S", 0.1)
+    monkeypatch.setattr(in_process, "CLOSE_S", 0.1)
+    handlers = process_state.handlers_of_signals()
+    with caplog.at_level(logging.WARNING, "hpcdi"):
+        look_at(quitting(how, "close"))
+        with running("pool", [partial(Quitting, how, "close")]) as envs:
+            steps_of(envs, 1)
+    assert caplog.text.count(f"close() of an environment {said}") == 2
+    assert process_state.handlers_of_signals() == handlers
+
+
+class Strict(OfDoubles):
+    """Has numpy raise errors, and returns numbers that are none in float32."""
+
+    observation_space = spaces.Box(-9, 9, (1,), np.float64)
+
+    def _set(self, where: str) -> None:
+        if where == "make":
+            np.seterr(all="raise")
+
+    def reset(self, **_given: Any) -> Any:
+        return np.full(1, 1e-50), {}
+
+    def step(self, action: Any) -> Any:
+        assert set(np.geterr().values()) == {"raise"}
+        return np.full(1, 1e-50), np.float64(1e-50), False, False, {}
+
+
+@pytest.mark.parametrize("form", ["pool", "forkserver", *SYNC])
+def test_numpy_s_errors_are_an_environment_s_own(form: str) -> None:
+    before = np.geterr()
+    with running(form, [partial(Strict, "", 1)], max_retry=0) as manager:
+        steps_of(manager, 2)
+        assert np.geterr() == before
+
+
+def test_numpy_s_errors_begin_as_the_program_has_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(process_state, "_CONTEXT_OF_ENVS", [])
+    with np.errstate(all="raise"):
+        assert set(in_their_modes(np.geterr).values()) == {"raise"}
+
+
+def handlers_in_a_hang() -> dict[str, Any]:
+    """Hang in C, which does not end by an interrupt; returns how signals are handled meanwhile."""
+    interrupt = {process_state._INTERRUPT}
+    with contextlib.suppress(process_state.TakesTooLongError), process_state.at_most(0.05):
+        signal.pthread_sigmask(signal.SIG_BLOCK, interrupt)
+        time.sleep(0.4)
+        within = process_state.handlers_of_signals()
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, interrupt)
+    return within
+
+
+def test_a_hang_in_c_has_signals_end_the_process_unless_they_are_ignored(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(process_state, "_AGAIN_S", 0.05)
+    hangup = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    before = process_state.handlers_of_signals()
+    within = handlers_in_a_hang()
+    after = process_state.handlers_of_signals()
+    signal.signal(signal.SIGHUP, hangup)
+    assert after == before
+    assert within["SIGHUP"] == before["SIGHUP"]
+    assert within["SIGTERM"][1] == bytes(8)  # SIG_DFL
+
+
+def test_closing_leaves_handlers_in_c_as_they_are() -> None:
+    number, handler = process_state._INTERRUPT, process_state._HANDLER
+    ctypes.CDLL(None).signal(int(number), ctypes.c_void_p(1))  # SIG_IGN
+    action = process_state._action_of(number)[handler]
+    with process_state.at_most(9.0):
+        assert process_state._action_of(number)[handler] != action
+    assert process_state._action_of(number)[handler] == action
+    ctypes.CDLL(None).signal(int(number), None)
+
+
+def test_a_wrapper_that_does_not_say_what_it_wraps_is_closed(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    class Closed:
+        is_closed = False
+
+        @property
+        def unwrapped(self) -> Any:
+            raise RuntimeError("private")
+
+        def close(self) -> None:
+            self.is_closed = True
+
+    env = Closed()
+    in_process.close_or_warn(env)
+    assert env.is_closed
+    assert not caplog.text
+
+
+@pytest.mark.parametrize(
+    ("within", "code"),
+    [
+        ("one, two = failures(), failures()\none.__enter__()\ntwo.__enter__()\n"
+         "one.__exit__(None, None, None)\ntwo.__exit__(None, None, None)\nos._exit(7)", 7),
+        ("early.take_signals(['serial'])\nwith failures():\n"
+         "    os.kill(os.getpid(), signal.SIGTERM)", 85),
+        ("with failures():\n    pid = os.fork()\n    if pid == 0:\n        os._exit(7)\n"
+         "    sys.exit(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))", 7),
+    ],
+)  # fmt: skip
+def test_exits_that_are_no_failures(within: str, code: int) -> None:
+    program = (
+        "import os, signal, sys\nfrom hpcdi.utils import early\n"
+        f"from hpcdi.env.process_state import exits_are_failures as failures\n{within}"
+    )
+    words = [sys.executable, "-c", program]
+    assert subprocess.run(words, timeout=60, check=False).returncode == code

@@ -51,6 +51,18 @@ def test_output_that_nobody_reads_ends_nothing(tmp_path: Path, shell: str) -> No
     assert "Exception ignored" not in said
 
 
+@pytest.mark.parametrize("is_run", [True, False])
+def test_a_stream_that_others_close_stays_open(is_run: bool) -> None:
+    program = (
+        "import sys\nfrom hpcdi.utils import console\n"
+        f"console.prepare(is_run={is_run})\n"
+        "sys.stdout.close()\nsys.__stderr__.close()\nprint('here')\nprint('too', file=sys.stderr)"
+    )
+    words = [sys.executable, "-c", program]
+    done = subprocess.run(words, capture_output=True, text=True, timeout=60, check=False)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "here\n", "too\n")
+
+
 @pytest.mark.parametrize(
     "variables", [{"PYTHONIOENCODING": "ascii"}, {"PYTHONIOENCODING": "ascii:strict"},
                   {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}],

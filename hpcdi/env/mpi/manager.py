@@ -10,7 +10,7 @@ import numpy as np
 
 from hpcdi.config.env import ManagerConfig
 from hpcdi.config.mpi_env import SolverManagerConfig
-from hpcdi.env.base import EnvFacts, EnvFailure
+from hpcdi.env.base import EnvFacts, EnvFailure, StepReply
 from hpcdi.env.contract import Space, numbers_in
 from hpcdi.env.create import BaseEnvManager, Source
 from hpcdi.env.in_process import TIMED_EVERY, Command, SharedArrays, SingleEnvs
@@ -133,7 +133,7 @@ class SolverWorker:
 
     def _stepped(
         self, slot: int, _next_seed: int | None, goes_on: bool, keeps_info: bool
-    ) -> tuple[list[dict[str, float]], Any] | None:
+    ) -> StepReply | None:
         """Write what a step has led to; returns what `LocalWorker.step` does."""
         answer, arrays, row = self.solver.answer(), self._arrays, self._row
         self._steps += 1
@@ -150,7 +150,8 @@ class SolverWorker:
         put_vector(self._seen, arrays.slots[slot], row, observation)
         if not (is_over or keeps_info):
             return None
-        return [numbers_in(answer.numbers)] if is_over else [], answer.numbers
+        numbers = [numbers_in(answer.numbers)] if is_over else []
+        return StepReply(numbers, answer.numbers, answer.failure)
 
     def _next_seed(self) -> int:
         return int(self._seeds.integers(2**31))

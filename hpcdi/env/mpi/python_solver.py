@@ -31,7 +31,14 @@ from gymnasium import spaces
 
 from hpcdi.comm.importing import without_starting_mpi
 from hpcdi.comm.solver_protocol import Kind, Sizes, SolverMessage, SolverPlace
-from hpcdi.env.contract import Space, number_of, numbers_in, truth_of
+from hpcdi.env.contract import (
+    Space,
+    number_of,
+    numbers_in,
+    parts_of_reset,
+    parts_of_step,
+    truth_of,
+)
 from hpcdi.env.mpi.vectors import checksum, put_vector, size_of, unrounded, vector_of
 from hpcdi.errors import EXIT_DONE, ConfigError, EnvError, Problem
 from hpcdi.types import Array
@@ -116,17 +123,17 @@ class _Answering:
         if order.kind is Kind.RESET:
             state = order.lines.get("state")
             given = {} if state is None else {"state": state}
-            made: tuple[Any, ...] = self._solver.reset(order.seed, comm, **given)
+            made: Any = self._solver.reset(order.seed, comm, **given)
         else:
             put_vector(self._acts, self._action, 0, order.values)
             made = self._solver.step(self._acts.value(self._action, 0), comm)
         if not (self._is_first or self._is_assembled):
             return  # whatever it is
         if order.kind is Kind.RESET:
-            observation, info = made
+            observation, info = parts_of_reset(made)
             self._answer(observation, 0.0, False, False, info)
         else:
-            self._answer(*made)
+            self._answer(*parts_of_step(made))
 
     def _answer(
         self, observation: Any, reward: Any, terminated: Any, truncated: Any, info: Any

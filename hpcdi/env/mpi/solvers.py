@@ -16,7 +16,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import field
+from dataclasses import field, replace
 from enum import Enum
 from pathlib import Path
 from typing import Protocol
@@ -28,7 +28,7 @@ from hpcdi.comm.solver_protocol import Kind, SolverLost, SolverMessage
 from hpcdi.dataclass import dataclass
 from hpcdi.env.base import EnvFailure
 from hpcdi.env.mpi.launch import last_words, log_path, why_ended
-from hpcdi.errors import CommError, EnvError
+from hpcdi.errors import CommError, EnvError, EnvValueError
 from hpcdi.types import Array
 from hpcdi.utils.backoff import probed
 from hpcdi.utils.log import LOGGER
@@ -116,6 +116,7 @@ class Answer:
         terminated: the task has ended.
         truncated: the episode was cut.
         numbers: of its info.
+        failure: the next episode has not begun.
     """
 
     observation: Array
@@ -124,6 +125,11 @@ class Answer:
     terminated: bool = False
     truncated: bool = False
     numbers: dict[str, float] = field(default_factory=dict)
+    failure: EnvFailure | None = None
+
+
+_WRONG = f"{EnvValueError.__name__}: "
+"""How a rank's last words begin that ends since it was given what no retry can put right."""
 
 
 class _Phase(Enum):
@@ -257,6 +263,8 @@ class Solver:
             failure, self._failure = self._failure, None
             if not self._may_die:
                 raise CommError(f"{failure.cause}\n{failure.detail}".rstrip()) from failure
+            if self._ended is not None:  # the step is over
+                return replace(self._ended, failure=failure)
             raise failure
         if self._found is None:
             raise EnvError(
@@ -341,7 +349,11 @@ class Solver:
         self.is_lost, words = True, self._last_words()
         why = why_ended(self._last_words(self.group.dead))
         self._lost_by = f"{reason}; a log ends with {why}" if why else reason
-        self._failure = EnvFailure(self._lost_by, words, is_gone=True)
+        wrong = _WRONG if why.startswith(_WRONG) else ""
+        self._failure = (
+            EnvFailure(why.removeprefix(wrong), words, wrong_row=-1) if wrong
+            else EnvFailure(self._lost_by, words, is_gone=True)
+        )  # fmt: skip
 
     def _last_words(self, numbers: Sequence[int] = ()) -> str:
         """Returns the ends of the logs of these ranks, or of all where there are none."""

@@ -12,6 +12,9 @@ from hpcdi.env.contract import Space, leaves_of
 from hpcdi.errors import EnvValueError
 from hpcdi.types import Array, Columns
 
+_WHOLE_BELOW = 2.0**53
+"""float64 has all whole numbers below it."""
+
 
 def size_of(space: Space) -> int:
     """Returns the numbers in a vector."""
@@ -56,6 +59,11 @@ def put_vector(space: Space, columns: Columns, row: int, vector: Array) -> None:
         end = at + math.prod(field.shape)
         part = vector[at:end].reshape(field.shape)
         if field.dtype.kind in "biu" and (part == np.rint(part)).all() and np.isfinite(part).all():
+            if (most := np.abs(part).max(initial=0.0)) >= _WHOLE_BELOW:
+                raise EnvValueError(
+                    f"{field.name}: {most:.0f}: numbers travel as float64, which has not all whole "
+                    "ones from 2**53 on: return smaller ones, differences say"
+                )
             part = part.astype(np.int64)  # whole numbers, which travel as float64
         field.put(columns[field.name], row, part)
         at = end
