@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import signal
 import sys
 import traceback
 from collections.abc import Sequence
@@ -11,7 +12,7 @@ from importlib import import_module
 from hpcdi import __version__
 from hpcdi.commands.options import EXIT_CODES
 from hpcdi.errors import EXIT_FAILED, EXIT_INTERRUPTED, EXIT_USAGE, HpcdiError
-from hpcdi.utils import console
+from hpcdi.utils import console, early
 from hpcdi.utils.backoff import idle_threads_sleep
 
 COMMANDS = (
@@ -83,7 +84,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     console.prepare(is_run=command in _RUNS)
     try:
         with idle_threads_sleep():
-            return int(import_module(f"hpcdi.commands.{command}").main(arguments[1:]))
+            module = import_module(f"hpcdi.commands.{command}")
+            early.give_back(signal.SIGINT)
+            return int(module.main(arguments[1:]))
     except HpcdiError as error:
         lines = map(console.escaped, str(error).split("\n"))
         sys.stderr.write(f"hpcdi {command}: " + "\n".join(lines) + "\n")

@@ -5,17 +5,34 @@ The scripts in ``slurm/`` have the same body, `SLURM_BODY`, below their own opti
 
 from __future__ import annotations
 
+import re
 import shlex
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from hpcdi.config.schema import SlurmConfig
 from hpcdi.dataclass import dataclass
+from hpcdi.errors import LaunchError
 from hpcdi.run.environment import REFUSED, REFUSED_VARIABLE
 from hpcdi.store.layout import RunLayout
 from hpcdi.utils.metrics import counted
 
 EXPERIMENT_FILE = "experiment.yaml"
 _INDEX = '$(printf %03d "$SLURM_ARRAY_TASK_ID")'
+_RANKS = ("nodes", "ntasks-per-node")
+_NUMBERS = ("cpus-per-task", "gpus-per-node")
+_TEXTS = ("partition", "account", "qos", "constraint", "time", "mem")
+_LONG = {"tasks-per-node": "ntasks-per-node"}
+_SHORT = {
+    "A": "account", "a": "array", "B": "extra-node-info", "b": "begin", "C": "constraint",
+    "c": "cpus-per-task", "D": "chdir", "d": "dependency", "e": "error", "F": "nodefile",
+    "G": "gpus", "H": "hold", "i": "input", "J": "job-name", "k": "no-kill", "L": "licenses",
+    "M": "clusters", "m": "distribution", "N": "nodes", "n": "ntasks", "O": "overcommit",
+    "o": "output", "p": "partition", "q": "qos", "S": "core-spec", "s": "oversubscribe",
+    "t": "time", "w": "nodelist", "x": "exclude",
+}  # fmt: skip
+"""Options of sbatch by their letters."""
 
 
 @dataclass(frozen=True)
@@ -34,6 +51,8 @@ class BatchJob:
         packed: more arguments of `hpcdi sweep resume --pack`; None: it is no packed sweep. With
             `array`, each task does so: they search together.
         guests: indices of an array job of guests of the run in `folder`; empty: it is none.
+        is_anew: with `arguments`: each submission of the script is another run, whose folder is
+            `folder` with the job's number at its end.
     """
 
     name: str
@@ -45,6 +64,7 @@ class BatchJob:
     arguments: tuple[str, ...] = ()
     packed: tuple[str, ...] | None = None
     guests: str = ""
+    is_anew: bool = False
 
     @property
     def submit_dir(self) -> Path:
@@ -66,7 +86,8 @@ _BESIDE_SHELL = """\
 # This shell gets the signal before the time limit, and passes it on.
 {command} &
 pid=$!
-trap 'kill -USR2 "$pid" 2>/dev/null || true' USR2 TERM  # it may have ended
+trap 'kill -USR2 "$pid" 2>/dev/null || true' USR2  # it may have ended
+trap 'is_ending=1; kill -USR2 "$pid" 2>/dev/null || true' TERM
 while
     code=0  # a signal ends `wait`, too
     wait "$pid" || code=$?
@@ -80,11 +101,11 @@ _START = {
 if [ "${SLURM_NTASKS:-}${SLURM_HET_SIZE:-}" = 1 ]; then HPCDI_REFUSED=1; fi  # no rank, alone
 code=0
 srun --mpi={mpi} --export=ALL --kill-on-bad-exit=1 \\
-    "${PYTHON[@]}" -m hpcdi train "$@" --run-dir "$RUN" || code=$?
+    "${PYTHON[@]}" -m hpcdi train "$@" "${WHERE[@]}" || code=$?
 """,
     "mpirun": f"{REFUSED_VARIABLE}=1\n"
     + _BESIDE_SHELL.replace(
-        "{command}", '"${PYTHON[@]}" -m hpcdi train "$@" -n "$SLURM_NTASKS" --run-dir "$RUN"'
+        "{command}", '"${PYTHON[@]}" -m hpcdi train "$@" -n "$SLURM_NTASKS" "${WHERE[@]}"'
     ),
 }
 
@@ -114,46 +135,8 @@ fi
 export SRUN_CPUS_PER_TASK=${SLURM_CPUS_PER_TASK:-1}
 end=$(slurm squeue --noheader --jobs="$JOB" --format=%e 2>/dev/null | sed -n 1p || true)
 if end=$(date -d "${end:-unknown}" +%s 2>/dev/null); then export SLURM_JOB_END_TIME=$end; fi
-
-"""
-_VERDICT = """\
-# How the run ended stands in its run.json. The exit codes of srun and mpirun are unreliable: a rank
-# that has left may look like one that was killed, and mpirun returns 0 after it has lost a node.
-mkdir -p "$RUN"
-before=$(cat "$RUN/run.json" 2>/dev/null || true)
-vain=$RUN/submit/starts-in-vain
-trap : USR2 TERM  # to all processes of the job: the ranks take them, and this shell goes on
-{start}\
-said=$(sed -n 's/^  "exit_code": \\([0-9]*\\),\\{0,1\\}$/\\1/p' "$RUN/run.json" 2>/dev/null || true)
-if [ "$(cat "$RUN/run.json" 2>/dev/null || true)" = "$before" ]; then
-    if [ "$said,$code" = 0,0 ]; then exit 0; fi  # it was done before
-    echo "hpcdi: the run has not begun (exit code $code)" >&2
-    case $code in  # the user's error: it has been named above
-        2) exit 2 ;;
-        "$HPCDI_REFUSED") exit 1 ;;
-    esac
-    # on a full disk nothing is counted: the job is requeued until there is room
-    { mkdir -p "$RUN/submit" && echo "job $JOB: exit code $code" >> "$vain"; } || true
-    if [ "$({ wc -l < "$vain"; } 2>/dev/null || echo 0)" -gt 3 ]; then
-        echo "hpcdi: it did not begin four times in a row, and is not started again" >&2
-        rm "$vain"
-        exit 1
-    fi
-    said=vain
-else
-    rm -f "$vain"
-fi
-case $said in
-    vain) echo "hpcdi: a rank or node was lost; job $JOB will start the run again" ;;
-    85) echo "hpcdi: the run was stopped; job $JOB will resume it" ;;
-    "") echo "hpcdi: the run ended without a verdict (exit code $code): a rank or node was lost" ;;
-    *) exit "$said" ;;
-esac
-
-"""
-_REQUEUE = """\
-# Requeue, unless Slurm itself is ending this job (scancel, time limit) or requeues it. Slurm's
-# controller may be away for minutes: until it answers, nothing is known.
+# The job's state, and whether it may be requeued. Slurm's controller may be away for minutes: until
+# it answers, nothing is known.
 job() {
     local says=
     for _ in {1..30}; do
@@ -164,15 +147,64 @@ job() {
     done
     echo "$says"
 }
+
+"""
+_VERDICT = """\
+# How the run ended stands in its run.json. The exit codes of srun and mpirun are unreliable: a rank
+# that has left may look like one that was killed, and mpirun returns 0 after it has lost a node.
+mkdir -p "$RUN"
+before=$(cat "$RUN/run.json" 2>/dev/null || true)
+vain=$RUN/submit/starts-in-vain
+# To all processes of the job: the ranks take them, and this shell goes on.
+is_ending=
+trap : USR2
+trap is_ending=1 TERM
+{start}\
+said=$(sed -n 's/^  "exit_code": \\([0-9]*\\),\\{0,1\\}$/\\1/p' "$RUN/run.json" 2>/dev/null || true)
+if [ "$(cat "$RUN/run.json" 2>/dev/null || true)" = "$before" ]; then
+    if [ "$said,$code" = 0,0 ]; then exit 0; fi  # it was done before
+    echo "hpcdi: the run has not begun (exit code $code)" >&2
+    case $code in  # the user's error: it has been named above
+        2) exit 2 ;;
+        "$HPCDI_REFUSED") exit 1 ;;
+    esac
+    said=ended  # by a preemption, or `scontrol requeue`: it was not in vain
+    if [ -z "$is_ending" ] && [[ "$(job)" == RUNNING* ]]; then
+        # on a full disk nothing is counted: the job is requeued until there is room
+        { mkdir -p "$RUN/submit" && echo "job $JOB: exit code $code" >> "$vain"; } || true
+        if [ "$({ wc -l < "$vain"; } 2>/dev/null || echo 0)" -gt 3 ]; then
+            echo "hpcdi: it did not begin four times in a row, and is not started again" >&2
+            rm "$vain"
+            exit 1
+        fi
+        said=vain
+    fi
+else
+    rm -f "$vain"
+fi
+will="resume it"
+case $said in
+    ended) why="the start was ended" will="start the run again" ;;
+    vain) why="a rank or node was lost" will="start the run again" ;;
+    85) why="the run was stopped" ;;
+    "") why="the run ended without a verdict (exit code $code): a rank or node was lost" ;;
+    *) exit "$said" ;;
+esac
+
+"""
+_REQUEUE = """\
+# Requeue, unless Slurm itself is ending this job (scancel, time limit) or requeues it.
 for _ in {1..5}; do
     state=$(job)
     if [ "$state" != "RUNNING 1" ]; then break; fi
     if slurm scontrol requeue "$JOB"; then
+        echo "hpcdi: $why; job $JOB will $will"
         { sleep 60 || true; } 2>/dev/null  # until Slurm ends this script, of which bash would tell
         exit 85
     fi
     sleep 5 || true
 done
+echo "hpcdi: $why"
 if [ -z "$state" ]; then
     echo "hpcdi: Slurm says nothing of job $JOB: it is not requeued, submit it again yourself" >&2
 fi
@@ -208,13 +240,14 @@ _PACKED = f"""\
 {_LIMITS}\
 {_BESIDE_SHELL.replace("{command}", '"${PYTHON[@]}" -m hpcdi sweep resume "$RUN" --pack "$@"')}\
 if [ "$code" != 85 ]; then exit "$code"; fi
-echo "hpcdi: the sweep was stopped; job $JOB will resume it"
+why="the sweep was stopped" will="resume it"
 
 {_AGAIN}"""
 _GUEST = f"""\
 {_LIMITS}\
 {_BESIDE_SHELL.replace("{command}", '"${PYTHON[@]}" -m hpcdi join "$RUN" "$@"')}\
 if [ "$code" != 85 ]; then exit "$code"; fi
+why="the guest was stopped" will="join the run again"
 
 {_REQUEUE}\
 exit 85
@@ -222,7 +255,9 @@ exit 85
 
 
 def slurm_body(launcher: str, mpi: str = "pmix") -> str:
-    """Returns what a script does once ``PYTHON``, ``RUN`` and the arguments are set.
+    """Returns what a script does once ``PYTHON``, ``RUN``, ``WHERE`` and the arguments are set.
+
+    ``WHERE`` is the option that names the run folder, if the arguments do not.
 
     Args:
         launcher: "srun" or "mpirun".
@@ -243,6 +278,8 @@ def slurm_options(job: BatchJob) -> dict[str, str]:
         output = f"{_literal(job.folder)}/output/slurm-%A_%a.out"
     elif job.arguments:
         output = "slurm-%j.out"  # where it is submitted: that folder exists
+    if "\\" in output:  # then sbatch fills in no number; its default is a file where it is typed
+        output = ""
     options = {
         "job-name": job.name,
         "array": job.guests or job.array,
@@ -266,8 +303,48 @@ def slurm_options(job: BatchJob) -> dict[str, str]:
 
 def _own_options(slurm: SlurmConfig) -> dict[str, str]:
     """Returns the user's own options of sbatch, which beat the section's keys."""
-    parts = (text.removeprefix("--").partition("=") for text in slurm.options)
-    return {name: value for name, _, value in parts}
+    return dict(map(_option, slurm.options))
+
+
+def _option(text: str) -> tuple[str, str]:
+    """Returns an option's long name, without dashes, and its value: ``--nodes=2``, ``-N 2``."""
+    text = text.strip()
+    short = re.fullmatch(r"-(\w)\s*(.*)", text)
+    if short is not None and short[1] in _SHORT:
+        return _SHORT[short[1]], short[2]
+    name, *values = re.split(r"=|\s+", text.removeprefix("--"), maxsplit=1)
+    return _LONG.get(name, name), "".join(values)
+
+
+def with_options(slurm: SlurmConfig) -> SlurmConfig:
+    """Returns resources in which options that have a key of the section stand as that key.
+
+    So what is checked, said and written is what Slurm gives.
+
+    Raises:
+        LaunchError: an option says the number of ranks as no key can.
+    """
+    keys: dict[str, Any] = {}
+    others = []
+    for text in slurm.options:
+        name, value = _option(text)
+        key = name.replace("-", "_")
+        is_whole = value.isdecimal() and int(value) > 0
+        if name in _RANKS and is_whole:
+            keys[key] = int(value)
+        elif name in _RANKS or name.startswith("ntasks"):
+            raise LaunchError(
+                f"slurm.options: {text} leaves open how many ranks there are, or on how many "
+                "nodes: say it by slurm.nodes and slurm.ntasks_per_node (--nodes N "
+                "--ntasks-per-node N)"
+            )
+        elif name in _NUMBERS and is_whole:
+            keys[key] = int(value)
+        elif name in _TEXTS and value:
+            keys[key] = value
+        else:
+            others.append(text)
+    return replace(slurm, options=tuple(others), **keys)
 
 
 def time_limit_of(slurm: SlurmConfig) -> str:
@@ -278,6 +355,11 @@ def time_limit_of(slurm: SlurmConfig) -> str:
 def _literal(folder: Path) -> str:
     """Returns a folder for sbatch's --output, in which a % begins a variable."""
     return str(folder).replace("%", "%%")
+
+
+def _quoted(value: str) -> str:
+    """Returns an option's value for sbatch, where a backslash escapes even within quotes."""
+    return shlex.quote(value).replace("\\", "\\\\")
 
 
 def _about(job: BatchJob) -> list[str]:
@@ -302,7 +384,7 @@ def script_text(job: BatchJob) -> str:
         "#!/bin/bash",
         *_about(job),
         *[
-            f"#SBATCH --{name}{f'={shlex.quote(value)}' if value else ''}"
+            f"#SBATCH --{name}{f'={_quoted(value)}' if value else ''}"
             for name, value in slurm_options(job).items()
         ],
         "set -eo pipefail",
@@ -322,10 +404,10 @@ def script_text(job: BatchJob) -> str:
     elif job.guests:
         return "\n".join([*lines, f"RUN={folder}", "", _GUEST])
     elif job.arguments:
-        lines += [f"RUN={folder}", shlex.join(["set", "--", *job.arguments])]
+        run = f"${{HPCDI_RUN:-{folder}-$SLURM_JOB_ID}}" if job.is_anew else folder
+        lines += [f"RUN={run}", shlex.join(["set", "--", *job.arguments])]
     else:
         lines += [f"RUN={folder}", f'set -- "$RUN/{submit}/{EXPERIMENT_FILE}"']
     body = _PACKED if job.packed is not None else slurm_body(slurm.launcher, slurm.mpi)
-    if job.is_resumed:
-        body = body.replace('--run-dir "$RUN"', '--resume "$RUN"')
-    return "\n".join([*lines, "", body])
+    where = '--resume "$RUN"' if job.is_resumed else '--run-dir "$RUN"'
+    return "\n".join([*lines, "", body.replace('"${WHERE[@]}"', where)])

@@ -113,8 +113,9 @@ def _nothing(options: argparse.Namespace) -> str:
     known = sorted({name for run in options.runs for name in chosen(run, ["*"])})
     if not known:
         return f"there are no curves in {', '.join(map(str, options.runs))}"
-    asked = ", ".join(options.names)
-    return f"no curve is named {asked}; there are {', '.join(known)}"
+    asked = f"named {', '.join(options.names)}" if options.names else "one of the first ones"
+    advice = "" if options.names else " (--name shows others)"
+    return f"no curve is {asked}{advice}; there are {', '.join(known)}"
 
 
 def _write(curves: _OfRuns, form: str, output: Path) -> None:

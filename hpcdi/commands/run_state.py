@@ -45,9 +45,10 @@ class SignsOfLife:
     Attributes:
         age_s: seconds since it last wrote its status, by the file system's clock; None: never.
         beat_s: seconds since its process touched the lock; None: there is no lock.
-        is_process: whether that process exists; None: it is on another host.
+        is_process: whether that process exists, and holds this folder; None: it is on another host.
         is_retaken: whether a living process that run.json does not name has the lock.
         job: its job in the queue; None: it has none, or there is no queue here.
+        original: the folder of the run of which this one is a copy with its lock; empty: of none.
     """
 
     age_s: float | None = None
@@ -55,6 +56,7 @@ class SignsOfLife:
     is_process: bool | None = None
     is_retaken: bool = False
     job: QueueJob | None = None
+    original: str = ""
 
 
 @dataclass(frozen=True)
@@ -162,17 +164,23 @@ def find_run(name: str) -> Path:
     job = slurm_queue.ask(name)
     places = [Path.cwd()] + ([Path(job.folder)] if job is not None and job.folder else [])
     places = list(dict.fromkeys(places))
+    tasks: list[str] = []
     for run in [
         *_folders_near_output(job),
         *(run for place in places for run in _runs_below(place)),
     ]:
         layout = RunLayout(run)
-        if name in jobs_of(layout, run_folder.read(run), read_progress(layout)):
+        jobs = jobs_of(layout, run_folder.read(run), read_progress(layout))
+        if name in jobs:
             return layout.root.resolve()
+        tasks += [job_id for job_id in jobs if job_id.startswith(f"{name}_")]
+    if tasks:
+        raise LaunchError(f"job {name} is an array: name one, such as {min(tasks)}, or its folder")
     in_queue = "no queue knows it"
     if job is not None:
         is_silent = job.state == NO_ANSWER
-        in_queue = "Slurm does not answer" if is_silent else f"Slurm says {job.state} {job.reason}"
+        said = f"Slurm says {' '.join(filter(None, (job.state, job.reason)))}"
+        in_queue = "Slurm does not answer" if is_silent else said
     searched = " and ".join(str(place / "runs") for place in places)
     raise LaunchError(
         f"no run in {searched} belongs to job {name}; {in_queue}. Name the run folder"
@@ -226,13 +234,7 @@ def _runs_below(place: Path) -> list[Path]:
 def read_progress(layout: RunLayout) -> dict[str, Any]:
     """Returns ``status.json``, without what is damaged in it; empty where there is none."""
     progress = of_types(read_json(layout.status_file), _PROGRESS_TYPES)
-    return {**progress, "job": texts_of(progress.get("job"))} if progress else {}
-
-
-def texts_of(value: object) -> dict[str, str]:
-    """Returns Slurm's variables as a file has them; none where it is damaged."""
-    items = value.items() if isinstance(value, dict) else ()
-    return {name: text for name, text in items if isinstance(text, str)}
+    return {**progress, "job": slurm_queue.texts_of(progress.get("job"))} if progress else {}
 
 
 def jobs_of(layout: RunLayout, facts: Mapping[str, Any], progress: Mapping[str, Any]) -> list[str]:
@@ -245,11 +247,11 @@ def jobs_of(layout: RunLayout, facts: Mapping[str, Any], progress: Mapping[str, 
     """
     submitted = read_json(layout.submit_file), read_json(layout.next_job_file)
     variables = (
-        texts_of(facts.get("slurm")),
-        texts_of(progress.get("job")),
-        *(texts_of(s.get("job")) for s in submitted),
+        slurm_queue.texts_of(facts.get("slurm")),
+        slurm_queue.texts_of(progress.get("job")),
+        *(slurm_queue.texts_of(s.get("job")) for s in submitted),
     )
-    return list(dict.fromkeys(filter(None, map(_job_id, variables))))
+    return list(dict.fromkeys(filter(None, map(slurm_queue.job_id_of, variables))))
 
 
 def job_to_come(layout: RunLayout) -> QueueJob | None:
@@ -258,8 +260,11 @@ def job_to_come(layout: RunLayout) -> QueueJob | None:
     It waits; or it is on and has not come to the folder yet, or has a script that requeues it.
     """
     facts, submitted = run_folder.read(layout.root), jobs_of(layout, {}, {})
+    beat_s = _age_s(layout.lock_file) or 0.0
+    if run_lock.original_of(layout, run_lock.holder_of(layout), beat_s):
+        return None  # they are its original's
     is_over = facts.get("state", "running") != "running" and not _is_to_resume(facts)
-    last = _job_id(texts_of(facts.get("slurm")))
+    last = slurm_queue.job_id_of(slurm_queue.texts_of(facts.get("slurm")))
     for job_id in jobs_of(layout, facts, {}):
         job = slurm_queue.ask(job_id)
         starts_again = job_id in submitted and not (job_id == last and is_over)
@@ -271,12 +276,6 @@ def job_to_come(layout: RunLayout) -> QueueJob | None:
 def _is_to_resume(facts: Mapping[str, Any]) -> bool:
     """Returns whether a run has stopped so that its job's script requeues it."""
     return facts.get("state") == "stopped" and facts.get("exit_code") == EXIT_REQUEUE
-
-
-def _job_id(variables: Mapping[str, str]) -> str:
-    """Returns the job that Slurm's variables name; empty: none."""
-    array, index = variables.get("SLURM_ARRAY_JOB_ID"), variables.get("SLURM_ARRAY_TASK_ID")
-    return f"{array}_{index}" if array and index else str(variables.get("SLURM_JOB_ID", ""))
 
 
 def status_of(
@@ -315,7 +314,8 @@ def _status(
             else f"{layout.root} holds no run: there is no {layout.run_file.name} in it"
         )
     beat_s = _age_s(layout.lock_file)
-    is_process = holder.is_there() if holder is not None else None
+    original = run_lock.original_of(layout, holder, beat_s or 0.0)
+    is_process = False if original else holder.is_there() if holder is not None else None
     is_alive = is_process or (is_process is None and (beat_s or 0.0) < run_lock.SILENT_S)
     is_another = holder is not None and (holder.pid, holder.host) != (
         facts.get("pid"),
@@ -326,7 +326,8 @@ def _status(
         beat_s=beat_s,
         is_process=is_process,
         is_retaken="pid" in facts and is_alive and is_another,
-        job=_job_of(job_ids, ask),
+        job=None if original else _job_of(job_ids, ask),
+        original=original,
     )
     state, why = judge(facts, progress, signs)
     progress = _current_progress(progress, facts, state)
@@ -415,6 +416,8 @@ def _by_signs_of_life(
     age_s, beat_s, job = signs.age_s, signs.beat_s, signs.job
     last = "it never wrote its status" if age_s is None else f"its last status is {age_s:.0f} s old"
     where = f"process {facts.get('pid')} on {facts.get('host')}"
+    if signs.original:
+        return "dead", f"it is a copy of {signs.original}, made before that run had ended; {last}"
     if signs.is_process is False or beat_s is None:  # who ends in order says so, then unlocks
         return "dead", f"{where} is gone; {last}"
     is_seen = signs.is_process or (job is not None and job.is_on and job.state != NO_ANSWER)
@@ -451,12 +454,12 @@ def _by_queue(
 
 def _is_new_start(facts: Mapping[str, Any], signs: SignsOfLife) -> bool:
     """Returns whether the job has been started, or is to be, since run.json was written."""
-    job, recorded = signs.job, texts_of(facts.get("slurm"))
+    job, recorded = signs.job, slurm_queue.texts_of(facts.get("slurm"))
     if job is None or not recorded:
         return False
     restarts = count_in(recorded, "SLURM_RESTART_COUNT")
     return (
-        job.job_id not in (_job_id(recorded), recorded.get("SLURM_JOB_ID"))
+        job.job_id not in (slurm_queue.job_id_of(recorded), recorded.get("SLURM_JOB_ID"))
         or job.restarts > restarts
     )
 

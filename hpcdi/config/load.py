@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -124,6 +125,16 @@ def _overrides(overrides: Sequence[str]) -> tuple[Any, list[str]]:
             problems.append(Problem("", f"override {text!r} is not of the form key=value"))
             continue
         try:
+            comment = _comment_in(value)
+            if comment:
+                escaped = value.replace("'", "''")
+                quoted = f"{key}='{escaped}'"
+                message = (
+                    f"override {text!r} ends with a comment, {comment!r}: leave it out, or, where "
+                    f"it is text, quote the value for YAML and the shell: {shlex.quote(quoted)}"
+                )
+                problems.append(Problem("", message))
+                continue
             read = words.read(value)
             OmegaConf.update(tree, key, read)
             emptied += [key] if read == {} else []
@@ -133,6 +144,21 @@ def _overrides(overrides: Sequence[str]) -> tuple[Any, list[str]]:
     if problems:
         raise ConfigError(problems, "the command line")
     return tree, emptied
+
+
+def _comment_in(value: str) -> str:
+    """Returns what YAML would pass over as a comment in an override's value; empty: nothing.
+
+    Raises:
+        yaml.YAMLError: it is no YAML.
+    """
+    end = 0
+    for token in yaml.scan(value, Loader=words.Loader):
+        between = value[end : token.start_mark.index]
+        if "#" in between:
+            return between[between.index("#") :].strip()
+        end = max(end, token.end_mark.index)
+    return ""
 
 
 def _neighbours(path: Path) -> str:

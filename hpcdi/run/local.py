@@ -55,9 +55,10 @@ from hpcdi.run.start_guard import START_TIMEOUT_S
 from hpcdi.store.atomic import sweep_temporary
 from hpcdi.store.disk_full import or_warn
 from hpcdi.store.layout import RunLayout
+from hpcdi.utils import early
 from hpcdi.utils.backoff import wait_s
 from hpcdi.utils.console import Relay
-from hpcdi.utils.processes import stat_of
+from hpcdi.utils.processes import stat_of, variables_of
 from hpcdi.utils.python import python_command
 
 _PR_SET_PDEATHSIG = 1
@@ -225,7 +226,8 @@ class Job:
     """A running mpirun, in a process group of its own so that Ctrl-C reaches only this process.
 
     It blocks SIGINT, SIGTERM and SIGXCPU, which a batch system sends to all processes of a job: at
-    one of them it would kill the ranks. SIGHUP ends it.
+    one of them it would kill the ranks. SIGHUP ends it. SIGUSR1 has the ranks of this host print
+    their stacks, unless it is the batch system's signal.
 
     Args:
         command: mpirun's command line.
@@ -246,14 +248,18 @@ class Job:
         self._has_begun = False
         self._signals = Signals()
         self._end_signal: int | None = None
-        self._ends_at_once = False
+        self._ends_at_once = self._ended_early = False
         self._preempt = preempt_signals()
         numbers: list[int] = [signal.SIGINT, signal.SIGTERM]
         if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:  # as nohup leaves it
             numbers.append(signal.SIGHUP)
-        numbers += [number for number in self._preempt if number not in numbers]
+        others = [*self._preempt, signal.SIGUSR1]
+        numbers += [number for number in others if number not in numbers]
         self._held: list[int] | None = []  # signals that came while mpirun could not take them
-        self._old = {number: signal.signal(number, self._on_signal) for number in numbers}
+        self._old = {
+            number: early.replaced(number, signal.signal(number, self._on_signal))
+            for number in numbers
+        }
         private = {name: folders[name] for name in folders if name == TEMPORARY_VARIABLE}
         try:
             self._begin(
@@ -332,13 +338,14 @@ class Job:
             The run's exit code.
         """
         if self._end_signal is not None:
-            when = "at once by a signal" if facts else "by a signal before the run began"
-            sys.stderr.write(f"hpcdi: ended {when}\n")
-        if self._end_signal == signal.SIGTERM and not facts and not self._ends_at_once:
-            return EXIT_REQUEUE
-        if self._end_signal is not None:
-            state, reason = "stopped", "ended at once by a signal"
-            exit_code = EXIT_INTERRUPTED if self._end_signal == signal.SIGINT else EXIT_TERMINATED
+            is_early = self._ended_early or not facts  # rank 0 may have begun meanwhile
+            when = "by a signal before the run began" if is_early else "at once by a signal"
+            state, reason = "stopped", f"ended {when}"
+            sys.stderr.write(f"hpcdi: {reason}\n")
+            again = is_early and not self._ends_at_once
+            exit_code = EXIT_REQUEUE if again else EXIT_TERMINATED
+            if self._end_signal == signal.SIGINT:
+                exit_code = EXIT_INTERRUPTED
         elif not facts and mpirun_code in (REFUSED, EXIT_USAGE, EXIT_REQUEUE):
             return EXIT_FAILED if mpirun_code == REFUSED else mpirun_code  # a rank has said why
         elif not facts and (job := _ended_allocation()):
@@ -435,22 +442,27 @@ class Job:
     def _on_signal(self, number: int, _frame: FrameType | None) -> None:
         """Ask rank 0 to shut down, or end mpirun, see `Signals`.
 
-        A preemption signal is forwarded every time. Until mpirun is there, all wait: Python would
-        ignore what a handler raises at a fork (of `logging`), and look for mpirun's end while it
-        is traced (`loopback`), which takes its stops away.
+        A preemption signal is forwarded every time; before the run has begun it ends mpirun, whose
+        ranks would die of it, or not, as far as they have come. Until mpirun is there, all wait:
+        Python would ignore what a handler raises at a fork (of `logging`), and look for mpirun's
+        end while it is traced (`loopback`), which takes its stops away.
         """
         if self._held is not None:
             self._held.append(number)
             return
         coordinator = self._facts()
         is_here = coordinator.get("host") == platform.node()
-        if number in self._preempt:
+        if number == signal.SIGUSR1 and number not in self._preempt:
+            self._show_stacks(coordinator)
+            return
+        if number in self._preempt and coordinator:
             forwarded = signal.SIGUSR2 if number == signal.SIGXCPU else number  # by mpirun, too
             with contextlib.suppress(OSError):  # rank 0 may have ended
                 os.kill(int(coordinator["pid"]) if is_here else self._process.pid, forwarded)
             return
-        asked = signal.SIGTERM if number == signal.SIGHUP else number
-        meaning = self._signals.receive(asked, time.monotonic())
+        is_preemption = number in self._preempt
+        asked = signal.SIGTERM if is_preemption or number == signal.SIGHUP else number
+        meaning = self._signals.receive(number if is_preemption else asked, time.monotonic())
         if meaning is Meaning.NOTHING:
             return
         self._end_signal = asked
@@ -464,7 +476,21 @@ class Job:
         elif asked == signal.SIGTERM and coordinator:
             self._process.send_signal(signal.SIGUSR2)  # means the same, and mpirun forwards it
             return
+        else:
+            self._ended_early = not coordinator
         self._process.send_signal(signal.SIGHUP)
+
+    def _show_stacks(self, facts: Mapping[str, Any]) -> None:
+        """Have the ranks of this host print what they do: they handle SIGUSR1, see `SignalFlag`.
+
+        Args:
+            facts: run.json; empty: the run has not begun.
+        """
+        for place in facts.get("placement", []):
+            with contextlib.suppress(OSError):  # it has ended; a number may have come again
+                pid = int(place.get("pid", 0)) if place.get("host") == platform.node() else 0
+                if pid and variables_of(pid).get(LAUNCHER_VARIABLE) == _this_launcher():
+                    os.kill(pid, signal.SIGUSR1)
 
 
 def _ended_allocation() -> str:

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import hpcdi
 from hpcdi.config import words
 from hpcdi.errors import LaunchError, NoProgressError
-from hpcdi.run import latest, run_lock
+from hpcdi.run import latest, run_lock, slurm_queue
 from hpcdi.run.environment import LAUNCHER_VARIABLE
 from hpcdi.store.atomic import (
     load_json,
@@ -94,7 +94,8 @@ def check_free(path: Path) -> None:
     """Check that nothing would be overwritten.
 
     Raises:
-        LaunchError: the folder is in use, holds a run, or other files, or is none.
+        LaunchError: the folder is in use, holds a run, or other files, or is none; or another job
+            is to fill it.
     """
     try:
         entries = {entry.name for entry in path.iterdir()}
@@ -119,12 +120,35 @@ def check_free(path: Path) -> None:
             f"the run folder {path} holds another run (state {read_state(path)!r}); nothing was "
             "changed. Choose another --run-dir, or leave it out to get a new one"
         )
+    _check_not_awaited(layout)
     # of a job that is to fill it, of its solvers, which begin before it, and of who starts it
     if entries - {layout.submit_dir.name, layout.solvers_dir.name, layout.code_dir.name}:
         raise LaunchError(
             f"the run folder {path} is not empty and holds no run; nothing was changed. Choose "
             "another --run-dir"
         )
+
+
+def _check_not_awaited(layout: RunLayout) -> None:
+    """Check that no job that waits, or has just begun, is to fill the folder, but this one.
+
+    Raises:
+        LaunchError: one is.
+    """
+    own = {slurm_queue.job_id_of(os.environ), os.environ.get("SLURM_JOB_ID", "")}
+    for file in (layout.submit_file, layout.next_job_file):
+        job_id = slurm_queue.job_id_of(slurm_queue.texts_of(read_json(file).get("job")))
+        job = slurm_queue.ask(job_id) if job_id and job_id not in own else None
+        if job is not None and (job.waits or job.is_on):
+            raise LaunchError(awaited(job, layout.root, ", or name another --run-dir"))
+
+
+def awaited(job: slurm_queue.QueueJob, folder: Path, otherwise: str = "") -> str:
+    """Returns why a folder is not taken: a job is to start its run."""
+    return (
+        f"{job.said} for the run folder {short(folder)}, whose experiment it reads; nothing was "
+        f"changed. scancel {job.job_id} first{otherwise}"
+    )
 
 
 def claim(

@@ -5,6 +5,7 @@ A process that was killed leaves its lock behind. It is recognised as stale wher
 - it was of this host, and the process is gone;
 - it was of an earlier start of this same Slurm job, which has been requeued since;
 - it was of a Slurm job that has ended, or waits in the queue again;
+- it was copied together with the folder of a run: its process holds, or held, the other one;
 - no process has touched it for `SILENT_S`, by the file system's clock: those of hosts may differ.
 """
 
@@ -18,7 +19,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, fields
+from dataclasses import asdict, fields, replace
 from pathlib import Path
 
 from hpcdi.comm.failure import abort_job
@@ -55,6 +56,10 @@ class LockHolder:
     job_restarts: int = 0
     launcher: str = ""
     since: str = ""
+    folder: str = ""
+    """The run folder, as its host names it."""
+    inode: int = 0
+    """The folder's number in its file system, which is the same on all hosts of most of them."""
 
     def is_there(self) -> bool | None:
         """Returns whether the process runs; None: this machine cannot see it."""
@@ -107,6 +112,8 @@ class RunLock(Closing):
         self._closed = threading.Event()
         with or_refuse(f"the run folder {layout.root}"):
             layout.root.mkdir(parents=True, exist_ok=True)
+            folder, inode = _identity(layout.root)
+            self._me = replace(self._me, folder=folder, inode=inode)
             _take(layout.lock_file, self._me)
         self._thread = BackgroundThread(self._beat, "run lock")
 
@@ -119,7 +126,7 @@ class RunLock(Closing):
     def _beat(self) -> None:
         looks_gone = 0
         while not self._closed.wait(BEAT_S):
-            looks_gone = looks_gone + 1 if is_gone(self._layout.root) else 0
+            looks_gone = looks_gone + 1 if self._is_moved() else 0
             if looks_gone > 1:  # a mount may have been away for a moment
                 self._on_lost(None)
                 return
@@ -129,6 +136,14 @@ class RunLock(Closing):
                     self._on_lost(holder)
                     return
                 os.utime(self._layout.lock_file)
+
+    def _is_moved(self) -> bool:
+        """Returns whether the folder is elsewhere or gone, or a link to a copy has its place."""
+        if is_gone(self._layout.root):
+            return True
+        with contextlib.suppress(OSError):  # its file system is away for a while
+            return bool(original_of(self._layout, self._me, 0.0))
+        return False
 
 
 def remove(layout: RunLayout, launcher: str = "") -> None:
@@ -149,6 +164,30 @@ def holder_of(layout: RunLayout) -> LockHolder | None:
         return None
 
 
+def original_of(layout: RunLayout, holder: LockHolder | None, age_s: float) -> str:
+    """Returns the folder that a run holds, or held, where this is a copy with its lock; else empty.
+
+    The host that can see the process decides at once; any other one, on which the same folder may
+    have both another path and another number, not before the lock is silent.
+
+    Args:
+        layout: the folder in which the lock lies.
+        holder: the process that the lock names; None: it is unreadable.
+        age_s: seconds since the lock was touched.
+    """
+    if holder is None or not holder.folder:
+        return ""
+    folder, inode = _identity(layout.root)
+    is_another = folder != holder.folder and inode != holder.inode
+    is_sure = holder.is_there() is not None or age_s > SILENT_S
+    return holder.folder if is_another and is_sure else ""
+
+
+def _identity(root: Path) -> tuple[str, int]:
+    """Returns a folder's path and number; not its device's, which differs from host to host."""
+    return str(root.resolve()), root.stat().st_ino
+
+
 def check(layout: RunLayout) -> None:
     """Check that no process uses the run folder.
 
@@ -164,7 +203,9 @@ def _check(lock: Path) -> None:
     except OSError:  # there is none
         return
     age_s = _age_s(lock)
-    if age_s is not None and not _is_stale(holder, this_process(), age_s):
+    if age_s is None or original_of(RunLayout(lock.parent), holder, age_s):
+        return
+    if not _is_stale(holder, this_process(), age_s):
         raise LaunchError(_said(lock.parent, holder, age_s))
 
 
@@ -219,7 +260,8 @@ def _read(path: Path) -> LockHolder | None:
     """
     try:
         facts = load_json(path)
-        return LockHolder(**{field.name: facts[field.name] for field in fields(LockHolder)})
+        known = (field.name for field in fields(LockHolder))  # an older version wrote fewer
+        return LockHolder(**{name: facts[name] for name in known if name in facts})
     except (ValueError, KeyError, TypeError):
         return None
 
@@ -238,7 +280,7 @@ def _age_s(path: Path) -> float | None:
 
 
 def _is_stale(holder: LockHolder | None, me: LockHolder, age_s: float) -> bool:
-    """Decides whether a lock is stale; see the module's docstring."""
+    """Decides whether a lock of this folder is stale; see the module's docstring."""
     if holder is None:
         return age_s > SILENT_S
     is_there = holder.is_there()

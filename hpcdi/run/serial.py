@@ -81,16 +81,18 @@ def serial(config: ExperimentConfig, spaces: Spaces, mode: resume.StartMode, pat
         LaunchError: the run folder cannot be used.
         PolicyError: there is no GPU, and policy.cuda is true.
     """
+    flag = SignalFlag("shutting down; press Ctrl-C again to end at once")
     set_threads(config.policy, spaces)
     learner_device(cuda=config.policy.cuda)  # raises without a GPU, before a folder is made
     layout = RunLayout(path)
-    with own_temporary_folder(), RunLock(layout), ExitStack() as stack:
+    with ExitStack() as stack:
+        stack.callback(flag.remove)
+        flag.install()
+        stack.enter_context(own_temporary_folder())
+        stack.enter_context(RunLock(layout))
         stay_in(layout.root)
         placement = [RankPlace(platform.node(), pid=os.getpid(), role="serial")]
         restarts = resume.take(layout, mode, config, placement, mpi="none")
-        flag = SignalFlag("shutting down; press Ctrl-C again to end at once")
-        stack.callback(flag.remove)
-        flag.install()
         open_log(layout.log_file(0), 0, "serial", restarts)
         try:
             again = f", restart {restarts}" if restarts else ""
@@ -204,7 +206,7 @@ class LocalRun(Closing):
             layout,
             make_commander=make_commander,
             in_turns=True,
-            store=lambda: self.collector.store(),
+            store=self._store,
             is_terminal=os.isatty(1) and sys.stdout.isatty(),
         )
         try:
@@ -231,7 +233,20 @@ class LocalRun(Closing):
         outcome = self.coordinator.run(ask, self._turn)
         while self._playing:
             self._turn()
+        self._take_back()
         return outcome
+
+    def _store(self) -> None:
+        """Write all that was announced to disk, before a snapshot."""
+        self.collector.store()
+        self._take_back()
+
+    def _take_back(self) -> None:
+        """Count what was announced, and then found no room on the disk, no longer."""
+        for lost in self.collector.take_lost():
+            group = self.coordinator.groups.of(lost)
+            group.env_steps -= lost.env_steps
+            group.episodes -= lost.episodes
 
     def _turn(self) -> None:
         """Give each role but rank 0 turns while it has something to do, for a moment."""

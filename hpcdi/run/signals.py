@@ -21,20 +21,15 @@ from hpcdi.errors import EXIT_INTERRUPTED, EXIT_REQUEUE, EXIT_TERMINATED, Launch
 from hpcdi.run.job_end import job_end
 from hpcdi.store.atomic import read_json
 from hpcdi.store.layout import RunLayout
+from hpcdi.utils import early
+from hpcdi.utils.early import PREEMPT_VARIABLE
 from hpcdi.utils.log import LOGGER
 
 Request = StopRequest | ScaleCollectors
 
-PREEMPT_VARIABLE = "HPCDI_PREEMPT_SIGNAL"
-"""Environment variable that names the batch system's preemption signal, besides USR2."""
 _EXIT = os._exit  # a rank replaces it: `failure.die_if_it_exits`
 ENDING = {signal.SIGINT: EXIT_INTERRUPTED, signal.SIGTERM: EXIT_TERMINATED}
 """Signals that end the process at once when they come twice, and the exit code."""
-_OTHERS = frozenset(
-    {signal.SIGKILL, signal.SIGSTOP, signal.SIGCONT, signal.SIGCHLD, signal.SIGPIPE}
-    | {signal.SIGABRT, signal.SIGBUS, signal.SIGFPE, signal.SIGILL, signal.SIGSEGV, signal.SIGTRAP}
-)
-"""Signals that no handler gets, or that say something else: of a child, a pipe, a fault."""
 _PREEMPTING = frozenset({signal.SIGUSR2, signal.SIGXCPU})
 """Slurm and LSF send the first near a limit of time, SGE and LSF the other near one of CPU time."""
 SECOND_S = 1.0
@@ -56,8 +51,8 @@ def preempt_signals() -> list[signal.Signals]:
     name = os.environ.get(PREEMPT_VARIABLE, "").strip().upper().removeprefix("SIG")
     if name in ("", "TERM"):  # SIGTERM asks for the same; a second one ends at once
         return sorted(_PREEMPTING)
-    number = getattr(signal, f"SIG{name}", None)
-    if not isinstance(number, signal.Signals) or number in {*ENDING, *_OTHERS}:
+    number = early.preempt_signal()
+    if number is None or number in ENDING:
         raise LaunchError(
             f"{PREEMPT_VARIABLE}={os.environ[PREEMPT_VARIABLE]} is not a usable signal; name one "
             "such as USR1 or HUP"
@@ -141,7 +136,7 @@ class SignalFlag:
         """
         hangup = [signal.SIGHUP] * (signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN)
         self._taken = [*ENDING, *preempt_signals(), *hangup]
-        self._before = {number: signal.getsignal(number) for number in self._taken}
+        self._before = {n: early.replaced(n, signal.getsignal(n)) for n in self._taken}
         self._keep()
         os.register_at_fork(after_in_child=self._forget)
         if not faulthandler.is_enabled():  # a simulator that crashes is named by its lines

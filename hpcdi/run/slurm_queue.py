@@ -122,6 +122,18 @@ def slurm_variables(variables: Mapping[str, str]) -> dict[str, str]:
     return {name: value for name, value in variables.items() if not is_foreign(name)}
 
 
+def texts_of(value: object) -> dict[str, str]:
+    """Returns Slurm's variables as a file has them; none where it is damaged."""
+    items = value.items() if isinstance(value, dict) else ()
+    return {name: text for name, text in items if isinstance(text, str)}
+
+
+def job_id_of(variables: Mapping[str, str]) -> str:
+    """Returns the job that Slurm's variables name, of an array the task ``12_3``; empty: none."""
+    array, index = variables.get("SLURM_ARRAY_JOB_ID"), variables.get("SLURM_ARRAY_TASK_ID")
+    return f"{array}_{index}" if array and index else variables.get("SLURM_JOB_ID", "")
+
+
 def is_job_id(text: str) -> bool:
     """Returns whether a text is a job id."""
     return _JOB_ID.fullmatch(text) is not None
@@ -226,21 +238,28 @@ def _rows(table: str, *names: str, free: str) -> list[dict[str, str]]:
 def parse_scontrol(job_id: str, text: str) -> QueueJob | None:
     """Returns the job that ``scontrol --oneliner show job`` shows; None: there is none.
 
-    Of an array, which has a line for each task, a task that is on, or else one that waits.
+    Of an array, which has a line for each task, a task that is on, or else one that waits; so of a
+    heterogeneous job, which has one for each component, and the nodes of all of them.
     """
-    jobs = [_job_of(job_id, line) for line in text.splitlines() if " JobState=" in line]
+    shown = [_fields_of(line) for line in text.splitlines() if " JobState=" in line]
+    components = [_known(fields.get("NodeList", "")) for fields in shown if "HetJobId" in fields]
+    jobs = [_job_of(job_id, fields, ",".join(filter(None, components))) for fields in shown]
     return max(jobs, key=lambda job: (job.is_on, job.waits), default=None)
 
 
-def _job_of(job_id: str, line: str) -> QueueJob:
-    """Returns the job of one line of scontrol."""
+def _fields_of(line: str) -> dict[str, str]:
+    """Returns the fields of one line of scontrol."""
     words = re.split(r"(?:^|\s+)([A-Za-z][\w:/]*)=", line)
-    facts = dict(zip(words[1::2], words[2::2], strict=True))
+    return dict(zip(words[1::2], words[2::2], strict=True))
+
+
+def _job_of(job_id: str, facts: Mapping[str, str], nodes: str) -> QueueJob:
+    """Returns the job of one line of scontrol; of a heterogeneous one, `nodes` are all its own."""
     return QueueJob(
         job_id,
         facts["JobState"],
         _known(facts.get("Reason", "")),
-        _known(facts.get("NodeList", "")),
+        nodes or _known(facts.get("NodeList", "")),
         _seconds(facts.get("EndTime", "")),
         count_in(facts, "Restarts"),
         facts.get("StdOut", ""),

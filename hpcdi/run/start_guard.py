@@ -44,6 +44,11 @@ _ORDERLY_S = 0.5
 """A launcher that kills ranks kills their guards, too: so long may that take."""
 _LAST_S = 10.0
 """For the launcher to end the job; then the ranks of this host are killed."""
+_FATAL = frozenset(
+    {signal.SIGKILL, signal.SIGSTOP, signal.SIGCHLD, signal.SIGABRT, signal.SIGBUS, signal.SIGFPE}
+    | {signal.SIGILL, signal.SIGSEGV, signal.SIGTRAP}
+)
+"""Signals that no guard can ignore, or should not."""
 _STATES = {
     "T": "is stopped (SIGSTOP)",
     "t": "is stopped by a debugger",
@@ -123,7 +128,10 @@ class _Guard:
 
     def watch(self) -> None:
         """Wait for the end of the start, and end the job where it does not come."""
-        signal.signal(signal.SIGINT, signal.SIG_DFL)
+        for number in signal.valid_signals() - _FATAL:  # what mpirun forwards to a rank comes here
+            signal.signal(number, signal.SIG_IGN)
+        for number in (signal.SIGINT, signal.SIGTERM):
+            signal.signal(number, signal.SIG_DFL)
         began, limit_s = time.monotonic(), START_TIMEOUT_S
         missing = 0
         while True:

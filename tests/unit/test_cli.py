@@ -6,6 +6,7 @@ import importlib.util
 import os
 import re
 import shlex
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -227,6 +228,113 @@ def test_without_mpi_it_says_what_to_install(
 
 
 # --------------------------------------------------------------------------------------------- plan
+
+
+SIGNALLED = """
+import os, signal, sys
+class Import:
+    def find_spec(self, name, *rest):
+        if name == "hpcdi.commands.options":
+            os.kill(os.getpid(), int(sys.argv[2]))
+sys.meta_path.insert(0, Import())
+from hpcdi.__main__ import main
+sys.exit(main())
+"""
+
+
+@pytest.mark.parametrize(
+    ("command", "number", "code", "said"),
+    [
+        ("status", signal.SIGINT, 130, "hpcdi: interrupted\n"),
+        ("serial", signal.SIGINT, 130, "hpcdi: interrupted\n"),
+        ("serial", signal.SIGTERM, 85, "hpcdi: ended by a signal before the run began\n"),
+        ("train", signal.SIGUSR2, 85, "hpcdi: ended by a signal before the run began\n"),
+        ("train", signal.SIGALRM, 85, "hpcdi: ended by a signal before the run began\n"),
+        ("join", signal.SIGTERM, 85, "hpcdi: ended by a signal before the run began\n"),
+        ("sweep", signal.SIGUSR2, 85, "hpcdi: ended by a signal before the run began\n"),
+        ("sweep", signal.SIGTERM, -signal.SIGTERM, ""),
+        ("status", signal.SIGTERM, -signal.SIGTERM, ""),
+    ],
+)
+def test_a_signal_while_a_command_imports(
+    monkeypatch: pytest.MonkeyPatch, command: str, number: int, code: int, said: str
+) -> None:
+    monkeypatch.setenv("HPCDI_PREEMPT_SIGNAL", "ALRM")
+    words = [sys.executable, "-c", SIGNALLED, command, str(number)]
+    done = subprocess.run(words, capture_output=True, text=True, timeout=60, check=False)
+    assert (done.returncode, done.stdout, done.stderr) == (code, "", said)
+
+
+def test_usr1_while_a_command_imports_ends_nothing() -> None:
+    words = [sys.executable, "-c", SIGNALLED, "train", str(int(signal.SIGUSR1))]
+    done = subprocess.run(words, capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 2
+    assert "most recent call first" in done.stderr
+
+
+@pytest.mark.parametrize("name", ["KILL", "CHLD", "HANGUP"])
+def test_a_preemption_signal_that_cannot_be_one_is_refused(
+    monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    monkeypatch.setenv("HPCDI_PREEMPT_SIGNAL", name)
+    words = [sys.executable, "-m", "hpcdi", "train", CONFIG]
+    done = subprocess.run(words, capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 2
+    assert f"HPCDI_PREEMPT_SIGNAL={name} is not a usable signal" in done.stderr
+
+
+def test_a_run_s_handlers_take_the_place_of_early_ones_at_once() -> None:
+    program = (
+        "import signal\nfrom hpcdi.utils import early\nearly.take_signals(['train'])\n"
+        "from hpcdi.run.signals import SignalFlag\nset_to, real = [], signal.signal\n"
+        "signal.signal = lambda n, handler: set_to.append(handler) or real(n, handler)\n"
+        "flag = SignalFlag()\nflag.install()\nprint(signal.SIG_DFL in set_to)\nflag.remove()\n"
+        "print(signal.getsignal(signal.SIGTERM) is signal.SIG_DFL)"
+    )
+    words = [sys.executable, "-c", program]
+    done = subprocess.run(words, capture_output=True, text=True, timeout=60, check=False)
+    assert done.stdout == "False\nTrue\n"
+
+
+def test_a_command_that_has_begun_has_pythons_handler_again() -> None:
+    program = (
+        "import signal\nfrom hpcdi.__main__ import main\nprint(main(['status', '/none']))\n"
+        "print(signal.getsignal(signal.SIGINT) is signal.default_int_handler)"
+    )
+    words = [sys.executable, "-c", program, "status"]
+    done = subprocess.run(words, capture_output=True, text=True, timeout=60, check=False)
+    assert done.stdout == "2\nTrue\n"
+
+
+def test_it_ends_though_a_thread_that_stays_holds_a_stream_of_c() -> None:
+    program = (
+        "import ctypes, sys, threading, time\nfrom hpcdi import cli\n"
+        "from hpcdi.utils import leftover\nfrom hpcdi.__main__ import main\n"
+        "leftover._PATIENCE_S = 0.5\nlibc = ctypes.CDLL(None)\ndef stay():\n"
+        "    libc.flockfile(ctypes.c_void_p.in_dll(libc, 'stdin'))\n    time.sleep(99)\n"
+        "threading.Thread(target=stay).start()\ncli.main = lambda argv: 85\nsys.exit(main())"
+    )
+    words = [sys.executable, "-c", program]
+    assert subprocess.run(words, timeout=20, check=False).returncode == 85
+
+
+@pytest.mark.parametrize(
+    ("stays", "said"), [(True, "have not ended: simulator; they"), (False, "")]
+)
+def test_it_ends_though_a_thread_of_an_environment_stays(stays: bool, said: str) -> None:
+    program = (
+        "import atexit, sys, threading, time\nfrom hpcdi import cli\n"
+        "from hpcdi.utils import leftover\n"
+        "from hpcdi.__main__ import main\n"
+        "leftover._PATIENCE_S = 0.5\natexit.register(print, 'closed')\n"
+        f"wait = lambda: time.sleep({99 if stays else 0.1})\n"
+        "threading.Thread(target=wait, name='simulator').start()\ncli.main = lambda argv: 85\n"
+        "sys.exit(main())"
+    )
+    words = [sys.executable, "-c", program]
+    done = subprocess.run(words, capture_output=True, text=True, timeout=60, check=False)
+    assert (done.returncode, done.stdout) == (85, "closed\n")
+    assert said in done.stderr if said else not done.stderr
 
 
 @pytest.mark.parametrize(

@@ -9,12 +9,20 @@ import os
 import re
 import shutil
 import subprocess
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from hpcdi.commands.batch_script import BatchJob, script_text, slurm_body, slurm_options
+from hpcdi.commands.batch_script import (
+    BatchJob,
+    script_text,
+    slurm_body,
+    slurm_options,
+    with_options,
+)
 from hpcdi.config.schema import SlurmConfig
+from hpcdi.errors import LaunchError
 
 ROOT = Path(__file__).parent.parent.parent
 GOLDEN = ROOT / "tests" / "golden" / "submit"
@@ -119,6 +127,7 @@ def test_scripts_are_sound(script: Path) -> None:
 STAND_INS = {  # of Slurm's commands: what they are asked goes to $ASKED
     "scontrol": """\
         case " $AWAY " in *" $(grep -c ^scontrol "$ASKED") "*) exit 1 ;; esac
+        case "$1$AS" in show?*) echo "JobId=90 JobState=$AS Reason=x Requeue=1 x=0"; exit ;; esac
         case $1 in show)
             case $4 in 96) echo "JobId=96 HetJobId=96 HetJobOffset=0 JobState=RUNNING Reason=x" \
                 "Requeue=$MAY Partition=cpu NumNodes=1"; exit ;; esac
@@ -133,6 +142,7 @@ STAND_INS = {  # of Slurm's commands: what they are asked goes to $ASKED
         env | grep -E '^(SLURM|SBATCH|HPCDI)_' | sort >> $ASKED; echo Welcome!; echo 99""",
     "squeue": "[ -z $SLURM_TIME_FORMAT ] && date -d '2 hours' +%FT%T || echo 12:00",
     "srun": """\
+        eval "${STARTS:-}"
         env | grep -E '^SLURM_(ARRAY|JOB_END)' >> $ASKED
         [ -z "$CODE" ] || exit "$CODE"
         while [ $# -gt 0 ]; do [ "$1" != --run-dir ] || run=$2; shift; done
@@ -153,7 +163,9 @@ def asked_by(script: Path, folder: Path, **variables: str) -> list[str]:
     return (folder / "asked").read_text().splitlines()
 
 
-def ended(script: Path, folder: Path, **variables: str) -> subprocess.CompletedProcess[str]:
+def ended(
+    script: Path, folder: Path, *words: str, **variables: str
+) -> subprocess.CompletedProcess[str]:
     """Runs a script to its end, with stand-ins for Slurm's commands."""
     for name, body in STAND_INS.items():
         (folder / name).write_text(f'#!/bin/bash\necho "{name} $*" >> "$ASKED"\n{body}\n')
@@ -166,8 +178,8 @@ def ended(script: Path, folder: Path, **variables: str) -> subprocess.CompletedP
         "SLURM_MEM_PER_CPU": "100", "SBATCH_ACCOUNT": "ab12", **variables,
     }  # fmt: skip
     return subprocess.run(
-        ["bash", folder / "job.sbatch", "x.yaml"], env=environment, cwd=folder, check=False,
-        capture_output=True, text=True,
+        ["bash", folder / "job.sbatch", *(words or ["x.yaml"])], env=environment, cwd=folder,
+        check=False, capture_output=True, text=True,
     )  # fmt: skip
 
 
@@ -255,3 +267,124 @@ def test_a_folder_with_a_percent_sign_is_none_of_sbatchs_variables() -> None:
     for array, name in (("", "submit/slurm-%j.out"), ("0-3", "output/slurm-%A_%a.out")):
         job = BatchJob("x", Path("/scratch/lr 50%u"), SMALL, "python", array=array)
         assert slurm_options(job)["output"] == f"/scratch/lr 50%%u/{name}"
+
+
+@pytest.mark.parametrize("script", _BODIES, ids=lambda path: path.name)
+def test_a_job_is_promised_only_once_slurm_has_requeued_it(script: Path, tmp_path: Path) -> None:
+    """Slurm may be ending it (scancel), or another job may go on."""
+    promise = "the run was stopped; job 90_2 will resume it"
+    for variables, is_promised in (({"MAY": "1"}, 1), ({"MAY": "0"}, 0), ({"AS": "CANCELLED"}, 0)):
+        said = ended(script, tmp_path, **TASK, **variables).stdout
+        assert (promise in said) == is_promised
+        assert "hpcdi: the run was stopped" in said
+        (tmp_path / "run/run.json").unlink()
+
+
+def test_a_packed_sweep_is_promised_only_once_slurm_has_requeued_it() -> None:
+    text = script_text(replace(job_of(SMALL), packed=()))
+    assert text.index("requeue") < text.index("job $JOB will $will")
+    assert text.count("will resume it") == 1  # that of the job that follows
+
+
+@pytest.mark.parametrize("script", ["small", "mpirun"])
+@pytest.mark.parametrize(
+    ("variables", "is_counted"),
+    [
+        ({"MAY": "1"}, True),
+        ({"AS": "PENDING"}, False),  # `scontrol requeue`, or a preemption that requeues
+        ({"MAY": "1", "STARTS": "kill -TERM $PPID"}, False),  # one that gives some time
+    ],
+    ids=["running", "requeued", "signalled"],
+)
+def test_a_start_that_slurm_ends_is_not_in_vain(
+    script: str, variables: dict[str, str], tmp_path: Path, *, is_counted: bool
+) -> None:
+    done = ended(GOLDEN / f"{script}.sbatch", tmp_path, **TASK, CODE="143", **variables)
+    assert done.returncode == 85
+    assert (tmp_path / "run/submit/starts-in-vain").exists() == is_counted
+    assert ("the start was ended" in done.stdout) != is_counted
+
+
+def test_an_index_without_settings_is_refused(tmp_path: Path) -> None:
+    script = ROOT / "slurm" / "sweep_array.sbatch"
+    done = ended(script, tmp_path, **{**TASK, "SLURM_ARRAY_TASK_ID": "4"}, MAY="1")
+    assert done.returncode == 2
+    assert "SETTINGS has no line 4 of --array: its 4 lines are numbered from 0" in done.stderr
+    assert not (tmp_path / "asked").exists()
+
+
+@pytest.mark.parametrize(
+    "script", [s for s in SCRIPTS if s.name.startswith("train")], ids=lambda path: path.name
+)
+def test_a_run_is_resumed_by_its_folder(script: Path, tmp_path: Path) -> None:
+    (tmp_path / "a run").mkdir()
+    words = ("--resume", "a run", "seed=1")
+    done = ended(script, tmp_path, *words, **TASK, MAY="1", SLURM_JOB_NUM_NODES="2", CODE="2")
+    assert done.returncode == 2
+    asked = (tmp_path / "asked").read_text()
+    (line,) = [line for line in asked.splitlines() if line.startswith("srun ")]
+    gpus = "policy.cuda=true policy.learn.learner.learner_num=2 "
+    own = gpus if script.name == "train_gpu.sbatch" else ""
+    assert f"-m hpcdi train --resume a run {own}seed=1" in line
+    assert "--run-dir" not in line
+
+
+@pytest.mark.parametrize(
+    "script", [s for s in SCRIPTS if s.name.startswith("train")], ids=lambda path: path.name
+)
+def test_a_script_without_arguments_leaves_it_to_hpcdi_to_say_so(
+    script: Path, tmp_path: Path
+) -> None:
+    """Also where a site's line above has left `set -u`."""
+    variables = {**TASK, "SLURM_JOB_NUM_NODES": "2", "MAY": "1", "CODE": "2"}
+    ended(script, tmp_path, **variables)
+    variables |= {"PATH": f"{tmp_path}:{os.environ['PATH']}", "ASKED": str(tmp_path / "asked")}
+    words = ["bash", "-u", tmp_path / "job.sbatch"]
+    done = subprocess.run(
+        words, env=variables, cwd=tmp_path, check=False, capture_output=True, text=True
+    )
+    assert (done.returncode, done.stderr) == (2, "hpcdi: the run has not begun (exit code 2)\n")
+
+
+@pytest.mark.parametrize(
+    ("option", "name", "value"),
+    [
+        ("--nodes=3", "nodes", 3), ("-N3", "nodes", 3), ("-N 3", "nodes", 3),
+        ("--nodes 3", "nodes", 3), ("nodes=3", "nodes", 3),
+        ("--ntasks-per-node=6", "ntasks_per_node", 6), ("--tasks-per-node=6", "ntasks_per_node", 6),
+        ("-c 2", "cpus_per_task", 2), ("--gpus-per-node=2", "gpus_per_node", 2),
+        ("-t5", "time", "5"), ("-p a,b", "partition", "a,b"), ("--mem=1G", "mem", "1G"),
+    ],
+)  # fmt: skip
+def test_an_option_that_has_a_key_is_that_key(option: str, name: str, value: object) -> None:
+    slurm = with_options(replace(SMALL, options=("--hold", option)))
+    assert getattr(slurm, name) == value
+    assert slurm.options == ("--hold",)
+    job = job_of(slurm)
+    assert job.ranks == slurm.nodes * slurm.ntasks_per_node
+    assert slurm_options(job)[name.replace("_", "-")] == str(value)
+
+
+@pytest.mark.parametrize(
+    "option",
+    ["--ntasks=6", "-n 6", "-n6", "--ntasks 6", "--nodes=1-2", "-N1-2", "--nodes=two", "--nodes",
+     "--ntasks-per-node=0", "--ntasks-per-core=1", "--ntasks-per-n=3"],
+)  # fmt: skip
+def test_an_option_that_leaves_the_ranks_open_is_refused(option: str) -> None:
+    with pytest.raises(LaunchError, match=r"slurm.nodes and slurm.ntasks_per_node") as caught:
+        with_options(replace(SMALL, options=(option,)))
+    assert option in str(caught.value)
+
+
+def test_a_short_option_is_written_in_full() -> None:
+    text = script_text(job_of(replace(SMALL, options=("-x node[1-3]",))))
+    assert "#SBATCH --exclude='node[1-3]'\n" in text
+
+
+def test_a_backslash_is_written_as_sbatch_reads_it(tmp_path: Path) -> None:
+    """A backslash in --output would keep sbatch from filling in the job's number."""
+    slurm = replace(SMALL, options=("--comment=a\\b",))
+    text = script_text(BatchJob("x", tmp_path / "a\\b", slurm, "python"))
+    assert "#SBATCH --comment='a\\\\b'\n" in text
+    assert "--output" not in text
+    assert f"RUN='{tmp_path}/a\\b'\n" in text

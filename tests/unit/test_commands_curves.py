@@ -67,6 +67,11 @@ def test_parquet_has_the_same_rows_of_all_runs_in_a_folder(run: Path) -> None:
 def test_what_is_not_there_is_told(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["curves", str(run), "--name", "los"]) == 2
     assert "there are curves/collect_return, detail/perf/lag" in capsys.readouterr().err
+    record = (run / "curves.csv").read_text()
+    (run / "curves.csv").write_text(record.replace("curves/", "detail/"))
+    assert cli.main(["curves", str(run)]) == 2
+    said = capsys.readouterr().err
+    assert "no curve is one of the first ones (--name shows others); there are detail/" in said
     (run / "curves.csv").rename(run / "elsewhere")
     (run / "run.json").write_text('{"exp_name": "x", "state": "done"}')
     assert cli.main(["curves", str(run)]) == 2

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +23,7 @@ from hpcdi.commands.status import lines_of
 from hpcdi.config.schema import ExperimentConfig, SystemConfig
 from hpcdi.errors import NoProgressError
 from hpcdi.run import resume, run_folder, slurm_queue
-from hpcdi.run.run_lock import SILENT_S, this_process
+from hpcdi.run.run_lock import SILENT_S, RunLock, this_process
 from hpcdi.run.slurm_queue import GONE, NO_ANSWER, QueueJob
 from hpcdi.store.layout import RunLayout
 
@@ -237,6 +239,27 @@ def test_a_resumed_run_belongs_to_its_new_job(
     assert status_of(layout.root, ask_of(QueueJob("14_2", "RUNNING"))).state == "starting"
     layout.status_file.write_text(json.dumps({"phase": "running"}))
     assert status_of(layout.root, ask_of(QueueJob("14_2", "RUNNING"))).state == "running"
+
+
+def test_a_copy_of_a_run_that_is_on_is_dead_and_has_no_job(
+    layout: RunLayout, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    layout.submit_file.parent.mkdir(exist_ok=True)
+    layout.submit_file.write_text(json.dumps({"job": {"SLURM_JOB_ID": "12"}}))
+    layout.run_file.write_text(json.dumps({**RUNNING, "pid": os.getpid()}))
+    ask = ask_of(QueueJob("12", "RUNNING"))
+    monkeypatch.setattr(slurm_queue, "ask", ask)
+    with RunLock(layout):
+        copy = RunLayout(layout.root.with_name("copy"))
+        shutil.copytree(layout.root, copy.root)
+        found = status_of(copy.root, ask)
+        assert (found.state, found.signs.job) == ("dead", None)
+        assert found.why.startswith(
+            f"it is a copy of {layout.root}, made before that run had ended; "
+        )
+        assert job_to_come(copy) is None
+        assert status_of(layout.root, ask).state in ("starting", "running")
+        assert job_to_come(layout) is not None
 
 
 def test_a_run_that_never_began_names_its_output(layout: RunLayout) -> None:

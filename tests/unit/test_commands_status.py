@@ -18,7 +18,7 @@ from hpcdi.commands import status
 from hpcdi.commands.run_state import find_run, status_of
 from hpcdi.commands.status import lines_of
 from hpcdi.errors import LaunchError
-from hpcdi.run import run_folder, run_lock
+from hpcdi.run import run_folder, run_lock, slurm_queue
 from hpcdi.run.run_lock import this_process
 from hpcdi.run.slurm_queue import QueueJob
 from hpcdi.store.layout import RunLayout
@@ -230,7 +230,9 @@ def test_watching_ends_with_the_run(tmp_path: Path, capsys: pytest.CaptureFixtur
     assert not [line for line in others if "▁" in line]
 
 
-def test_a_run_is_found_by_its_job(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_run_is_found_by_its_job(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     for number, name in ((12, "a"), (13, "b")):
         make_run(tmp_path / "runs" / "pong" / name, slurm={"SLURM_JOB_ID": str(number)})
     array = {"SLURM_JOB_ID": "16", "SLURM_ARRAY_JOB_ID": "14", "SLURM_ARRAY_TASK_ID": "2"}
@@ -241,11 +243,23 @@ def test_a_run_is_found_by_its_job(tmp_path: Path, capsys: pytest.CaptureFixture
         LaunchError, match=r"no run in .*/runs belongs to job 99; no queue knows it"
     ):
         find_run("99")
+    with pytest.raises(LaunchError, match=r"job 14 is an array: name one, such as 14_2, or its"):
+        find_run("14")
+    monkeypatch.setattr(slurm_queue, "ask", lambda job: QueueJob(job, "COMPLETED"))
+    with pytest.raises(LaunchError, match=r"Slurm says COMPLETED\. Name the run folder"):
+        find_run("99")
     assert cli.main(["status", "nowhere"]) == 2
     assert "there is no nowhere; name a run folder" in capsys.readouterr().err
     assert cli.main(["status", str(tmp_path)]) == 2
     assert "holds no run: there is no run.json" in capsys.readouterr().err
     assert cli.main(["tail", "nowhere"]) == 2
+
+
+@pytest.mark.parametrize(("restarts", "said"), [(1, "requeued 1 time by"), (2, "2 times by")])
+def test_it_is_said_how_often_a_job_was_requeued(tmp_path: Path, restarts: int, said: str) -> None:
+    make_run(tmp_path, slurm={"SLURM_JOB_ID": "7"})
+    status = status_of(tmp_path, lambda job: QueueJob(job, "RUNNING", restarts=restarts))
+    assert f"{said} Slurm" in "\n".join(lines_of(status))
 
 
 def test_help_says_after_what_silence_a_run_is_dead() -> None:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 from pathlib import Path
 
 import pytest
 
 from hpcdi import cli
-from hpcdi.commands.batch_script import slurm_options
+from hpcdi.commands.batch_script import BatchJob, slurm_options
 from hpcdi.commands.submit import (
     ask_slurm,
     check_job,
@@ -18,6 +19,7 @@ from hpcdi.commands.submit import (
     main,
     prepare,
     resolved,
+    run_locally,
     sbatch,
     time_problem,
     with_delay,
@@ -228,6 +230,7 @@ def test_print_shows_the_script_and_writes_nothing(
     assert "module load cuda\nmodule load gcc/12\nexport A='b, c'\n" in text
     assert "srun --mpi=pmi2 --export=ALL --kill-on-bad-exit=1" in text
     assert f"{tmp_path}/runs/cartpole_dqn/2" in text
+    assert re.search(r"^RUN=\$\{HPCDI_RUN:-/\S+-\$SLURM_JOB_ID\}$", text, re.MULTILINE)
     # it runs as it is: what it names is there
     assert "#SBATCH --output=slurm-%j.out\n" in text
     assert f"\nset -- {SMALL} system.auto_resume=true\n" in text
@@ -434,3 +437,32 @@ def test_a_site_that_does_not_say_the_number(
     job, _ = prepare(asked(tmp_path / "run"))
     with pytest.raises(LaunchError, match=r"your job is in good hands.*squeue --me"):
         sbatch(job)
+
+
+def test_a_printed_script_goes_into_the_folder_that_is_named(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert cli.main(["submit", SMALL, "--print", "--run-dir", "mine"]) == 0
+    assert f"\nRUN={tmp_path}/mine\n" in capsys.readouterr().out
+
+
+def test_a_local_job_whose_start_comes_to_nothing_has_no_older_exit_code(tmp_path: Path) -> None:
+    """It is resumed, and there is no experiment: its start leaves run.json as it was."""
+    (tmp_path / "run.json").write_text('{"state": "done", "exit_code": 0}')
+    job = BatchJob("x", tmp_path, SlurmConfig(ntasks_per_node=1), "python", is_resumed=True)
+    assert run_locally(job, waits=True) == 2
+
+
+def test_the_answer_is_of_the_options(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    plant_slurm(tmp_path, monkeypatch, "4712")
+    plant_job(tmp_path, "PENDING")
+    run = tmp_path / "run"
+    options = ("-N 2", "--ntasks-per-node=3", "--gpus-per-node=1", "--time=0:20:00")
+    words = [f"--option={option}" for option in options]
+    assert main([SMALL, "--nodes", "1", "--run-dir", str(run), *words]) == 0
+    said = capsys.readouterr().out
+    assert "job 4712: 6 ranks on 2 nodes, 1 GPU each, 0:20:00 at a time" in said
+    assert "# hpcdi-cartpole_dqn: 6 ranks on 2 nodes" in (run / "submit/job.sbatch").read_text()

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from hpcdi.commands import submitted
-from hpcdi.commands.submitted import JobFailedError, run_here
+from hpcdi.commands.submitted import JobFailedError, exit_code_in, run_here
 
 TRAIN = """#!/bin/bash
 # $0 CODES, and words of hpcdi train: ends with the next of the codes; - before it: has not begun
@@ -79,3 +79,16 @@ def test_a_run_that_fails_fails_its_job(
     with pytest.raises(JobFailedError, match=f"exit code {abs(codes[-1])}$"):
         run(tmp_path, monkeypatch, *codes, 0)
     assert starts(tmp_path) == len(codes)
+
+
+@pytest.mark.parametrize(
+    ("said", "code"),
+    [
+        ("failed:\n  raise\nhpcdi.x.JobFailedError: train a.yaml: exit code 2\nYou can", 2),
+        ("x.JobFailedError: train: exit code 85", 1),  # starts in vain
+        ("x.JobFailedError: train: exit code -9", 1),
+        ("Job has not produced any output", 1),
+    ],
+)
+def test_the_exit_code_is_that_of_the_last_start(said: str, code: int) -> None:
+    assert exit_code_in(said) == code

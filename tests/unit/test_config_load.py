@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import os
+import shlex
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -429,3 +430,28 @@ def test_what_other_libraries_call_a_setting_is_told_by_our_name() -> None:
     said = str(caught.value)
     assert "policy.learn.lr: unknown key; did you mean 'learning_rate'?" in said
     assert "policy.learn.ent_coef: unknown key; did you mean 'entropy_weight'?" in said
+
+
+@pytest.mark.parametrize("value", ["run #7", "#7", "[1, 2] # x", "[a #b, c]", "'a' # '"])
+def test_an_override_that_a_comment_cuts_is_refused(load_text: Load, value: str) -> None:
+    with pytest.raises(ConfigError, match=r"ends with a comment, ['\"]#") as caught:
+        load_text(ENV, f"exp_name={value}")
+    assert "quote the value" in str(caught.value)
+
+
+@pytest.mark.parametrize("value", ["a\\b #7", "it's #7"])
+def test_the_advice_for_a_value_with_a_comment_gives_that_value(
+    load_text: Load, tmp_path: Path, value: str
+) -> None:
+    with pytest.raises(ConfigError) as caught:
+        load_text(ENV, f"exp_name={value}")
+    (advice,) = shlex.split(str(caught.value).partition("the shell: ")[2])
+    (tmp_path / "a.yaml").write_text(ENV)
+    assert read_mapping(tmp_path / "a.yaml", [advice])["exp_name"] == value
+
+
+@pytest.mark.parametrize("value", ["run#7", "'run #7'", '"run #7"', "'#'"])
+def test_a_hash_that_begins_no_comment_is_text(tmp_path: Path, value: str) -> None:
+    (tmp_path / "a.yaml").write_text(ENV)
+    read = read_mapping(tmp_path / "a.yaml", [f"exp_name={value}"])
+    assert read["exp_name"] == value.strip("'\"")

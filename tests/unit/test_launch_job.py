@@ -302,13 +302,43 @@ def test_the_same_wish_said_twice_is_one(
     assert running._process.returncode == 0
 
 
+@pytest.mark.parametrize("begins", [False, True])
+@pytest.mark.parametrize("number", ["SIGTERM", "SIGHUP", "SIGUSR2", "SIGXCPU"])
 def test_a_stop_before_there_is_a_run_is_no_error_of_its(
-    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+    tmp_path: Path, capfd: pytest.CaptureFixture[str], number: str, *, begins: bool
 ) -> None:
-    with Job(["sleep", "1000"], tmp_path / "run", {}) as running:
-        signal.raise_signal(signal.SIGTERM)
+    """Also where rank 0 begins just then."""
+    path = tmp_path / "run"
+    with Job(["sleep", "1000"], path, {}) as running:
+        signal.raise_signal(signal.Signals[number])
+        time.sleep(0.01)
+        signal.raise_signal(signal.SIGUSR2)  # again: it is the same wish
+        if begins:
+            write_run(path, state="running")
         assert running.wait() == 85
     assert capfd.readouterr().err == "hpcdi: ended by a signal before the run began\n"
+    if begins:
+        facts = json.loads(RunLayout(path).run_file.read_text())
+        assert (facts["state"], facts["exit_code"]) == ("stopped", 85)
+
+
+def test_usr1_shows_what_ranks_of_this_host_do_and_ends_nothing(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str], coordinator: subprocess.Popen[str]
+) -> None:
+    rank = "import faulthandler, signal, time\nfaulthandler.register(signal.SIGUSR1, file=2)\n"
+    begun = f"{rank}print('ready', flush=True)\ntime.sleep(600)"
+    path, here = tmp_path / "run", {"rank": 0, "host": platform.node()}
+    with Job([sys.executable, "-c", begun], path, {}) as job:
+        while "ready" not in capfd.readouterr().out:
+            time.sleep(0.01)
+        signal.raise_signal(signal.SIGUSR1)  # the run has not begun
+        others = [{**here, "pid": coordinator.pid}, {**here, "host": "node9", "pid": 1}]
+        write_run(path, state="running", placement=[{**here, "pid": job._process.pid}, *others])
+        signal.raise_signal(signal.SIGUSR1)
+        while "most recent call first" not in capfd.readouterr().err:
+            time.sleep(0.01)
+        assert job._process.poll() is None
+    assert coordinator.poll() is None, "its number came again: it is none of this job's"
 
 
 def test_nohup_is_obeyed(

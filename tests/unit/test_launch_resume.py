@@ -12,18 +12,23 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from fakes.small_disk import mounted
 from hpcdi.config.load import load, read_mapping
 from hpcdi.config.schema import ExperimentConfig
 from hpcdi.errors import CheckpointError, LaunchError, NoProgressError
+from hpcdi.roles.coordinator.snapshots import STATE_FILE, STATE_KIND, STATE_VERSION
 from hpcdi.run import resume, run_folder
 from hpcdi.run.placement import RankPlace
 from hpcdi.run.request import RunRequest
-from hpcdi.run.resume import NewSettings, StartMode, config_of, folder_of, start_mode
+from hpcdi.run.resume import NewSettings, StartMode, config_of, folder_of, read_newest, start_mode
 from hpcdi.run.run_lock import RunLock
 from hpcdi.store.checkpoints import save_checkpoint
 from hpcdi.store.layout import RunLayout
+from hpcdi.store.state_file import save_state
+from hpcdi.utils.curves import CurveFile, read_curves
+from hpcdi.utils.event_file import TensorBoardWriter
 
 CONFIG = str(Path(__file__).parent.parent.parent / "configs" / "cartpole_dqn.yaml")
 SLURM = {"SLURM_JOB_ID": "7"}
@@ -155,6 +160,19 @@ def test_another_experiment_is_not_gone_on_with(run: Path) -> None:
         line.mode(SLURM)
     assert "\n  - seed: 0 in the run, 1 now" in str(caught.value)
     assert "\n  - policy.nstep: 5 in the run, 2 now" in str(caught.value)
+
+
+def test_a_run_that_is_done_by_other_settings_is_not_called_done(run: Path) -> None:
+    """A job whose folder was taken would else end well, with nothing of its experiment trained."""
+    set_state(run, "done")
+    free = ("system.auto_resume=true", "system.import_path=[/else]", "slurm.nodes=7")
+    assert Line(overrides=free, run_dir=str(run)).mode() is StartMode.DONE
+    line = Line(overrides=("policy.learn.learning_rate=0.5",), run_dir=str(run))
+    with pytest.raises(
+        LaunchError, match="holds a run that is done, with other settings"
+    ) as caught:
+        line.mode(SLURM)
+    assert "\n  - policy.learn.learning_rate: 0.001 in the run, 0.5 now" in str(caught.value)
 
 
 @pytest.mark.parametrize(("name", "quoted"), [("a b", "'a b'"), ("ü", "'ü'"), ("(it's)", None)])
@@ -356,6 +374,32 @@ def test_a_league_goes_on_with_all_of_its_players_or_is_refused_by_name(
         with pytest.raises(LaunchError, match="are of another league") as caught:
             line.mode(SLURM)
         assert why in str(caught.value)
+
+
+def test_curves_of_each_player_go_on_from_its_own_steps(tmp_path: Path) -> None:
+    """They were cut at the steps of all players together: what came later stood there twice."""
+    layout = RunLayout(tmp_path)
+    replay = {"waiting": [], "partitions": {}}
+    steps = {"main": 100, "exploiter": 40}
+    groups = {name: {"env_steps": count, "replay": replay} for name, count in steps.items()}
+    state = {"groups": groups, "announced": {}}
+    facts = {"train_iter": 10, "env_steps": 140, "saved_at": 0.0, "learners": [1]}
+    writers = {STATE_FILE: lambda file: save_state(file, STATE_KIND, STATE_VERSION, state)}
+    save_checkpoint(layout.snapshots_dir, "snapshot_000001", writers, facts, keep=1)
+    limits = {
+        "curves/loss": 100, "curves/loss/exploiter": 40, "detail/collector/exploiter/x": 40,
+        "info/x": 100, "curves/steps_per_s": 140, "league/elo_exploiter": 140,
+    }  # fmt: skip
+    with CurveFile(layout.curves_file) as record, TensorBoardWriter(layout.tensorboard_dir) as page:
+        for name in limits:
+            for step in (30, 40, 41, 100, 101, 140, 141):
+                record.add_scalar(name, 1.0, step)
+                page.add_scalar(name, 1.0, step)
+    assert read_newest(layout) is not None
+    points = read_curves([layout.curves_file])
+    assert {name: points[name][-1].step for name in limits} == limits
+    drawn = EventAccumulator(str(layout.tensorboard_dir)).Reload()
+    assert {name: drawn.Scalars(name)[-1].step for name in limits} == limits
 
 
 def test_what_changes_at_a_resume_is_listed(run: Path) -> None:

@@ -13,6 +13,7 @@ from hpcdi.run.resume import BINDING, FREE, SAME, Difference, differences, is_be
 CONFIG = Path(__file__).parent.parent.parent / "configs" / "cartpole_dqn.yaml"
 TEAM = CONFIG.with_name("speaker_listener_ppo.yaml")
 R2D2 = CONFIG.with_name("memory_len_r2d2.yaml")
+TD3 = CONFIG.with_name("pendulum_td3.yaml")
 
 
 def mapping(*overrides: str) -> dict[str, Any]:
@@ -42,6 +43,8 @@ def test_harmless_settings_may_differ(override: str) -> None:
         ("env.kwargs.x=3", ("env.kwargs.x", "nothing", 3)),
         ("policy.nstep=3", ("policy.nstep", 5, 3)),
         ("policy.priority=true", ("policy.priority", False, True)),
+        ("policy.exploration_bonus.type=rnd", ("policy.exploration_bonus.type", "none", "rnd")),
+        ("policy.exploration_bonus.features=9", ("policy.exploration_bonus.features", 64, 9)),
         (
             "policy.model.encoder_hidden_size_list=[64]",
             ("policy.model.encoder_hidden_size_list", [128, 128], [64]),
@@ -73,7 +76,7 @@ def test_every_key_of_the_list_is_one() -> None:
             tree = tree[name]
         return True
 
-    whole = mapping(), load(TEAM).to_mapping(), load(R2D2).to_mapping()
+    whole = mapping(), *(load(each).to_mapping() for each in (TEAM, R2D2, TD3))
     listed = (*BINDING, *FREE, *SAME)
     assert [key for key in listed if not any(has(each, key) for each in whole)] == []
 

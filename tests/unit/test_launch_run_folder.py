@@ -376,3 +376,31 @@ def test_a_restart_that_was_forgotten_overwrites_no_shard(tmp_path: Path) -> Non
     shard.touch()
     reached = {"train_iter": 1, "env_steps": 1}
     assert run_folder.count_restart(layout, reached, 9)["restarts"] == 4
+
+
+def test_a_folder_that_a_job_is_to_fill_is_that_job_s_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    answer = 'echo "JobId=71 JobState=$STATE Reason=None"'
+    (tmp_path / "scontrol").write_text(f"#!/bin/bash\n{answer}\n")
+    (tmp_path / "scontrol").chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
+    layout = RunLayout(tmp_path / "run")
+    layout.submit_dir.mkdir(parents=True)
+    layout.submit_file.write_text('{"job": {"SLURM_JOB_ID": "71"}}')
+    for state in ("PENDING", "RUNNING"):
+        monkeypatch.setenv("STATE", state)
+        for own in ("", "70"):
+            monkeypatch.setenv("SLURM_JOB_ID", own)
+            with pytest.raises(LaunchError, match=f"job 71 is {state} for the run folder"):
+                run_folder.check_free(layout.root)
+    monkeypatch.setenv("SLURM_JOB_ID", "71")
+    run_folder.check_free(layout.root)
+    monkeypatch.setenv("SLURM_JOB_ID", "70")
+    monkeypatch.setenv("STATE", "CANCELLED")
+    run_folder.check_free(layout.root)
+    layout.next_job_file.write_text('{"job": {"SLURM_JOB_ID": "72"}}')
+    monkeypatch.setenv("STATE", "PENDING")
+    monkeypatch.setenv("SLURM_JOB_ID", "71")  # that may not be requeued, and has submitted another
+    with pytest.raises(LaunchError, match="job 72 is PENDING"):
+        run_folder.check_free(layout.root)

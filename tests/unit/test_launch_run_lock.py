@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import os
+import shutil
 import subprocess
 import sys
 import threading
@@ -41,6 +42,15 @@ def plant(layout: RunLayout, holder: LockHolder | str, age_s: float = 0.0) -> No
 
 def files(layout: RunLayout) -> list[str]:
     return sorted(path.name for path in layout.root.iterdir())
+
+
+def test_the_lock_of_an_older_version_names_its_process(layout: RunLayout) -> None:
+    held = dataclasses.asdict(ME)
+    plant(
+        layout, json.dumps({name: held[name] for name in held if name not in ("folder", "inode")})
+    )
+    with pytest.raises(LaunchError, match=f"in use: by process {os.getpid()} on host"):
+        check(layout)
 
 
 def test_a_run_holds_its_folder_until_its_end(layout: RunLayout) -> None:
@@ -181,6 +191,26 @@ def test_a_folder_that_cannot_be_written_is_said(tmp_path: Path) -> None:
         RunLock(RunLayout(tmp_path / "file" / "run"))
 
 
+def test_a_copy_of_a_folder_in_use_is_free(layout: RunLayout) -> None:
+    """Its process holds the other one; who does not see it must be told so by its silence."""
+    with RunLock(layout):
+        held = json.loads(layout.lock_file.read_text())
+        copy = RunLayout(layout.root.with_name("copy"))
+        shutil.copytree(layout.root, copy.root)
+        check(copy)
+        for same in ({"folder": str(copy.root)}, {"inode": copy.root.stat().st_ino}):
+            plant(copy, LockHolder(**{**held, **same}))  # on a host that names it otherwise
+            with pytest.raises(LaunchError, match="in use"):
+                check(copy)
+        plant(copy, LockHolder(**{**held, "host": "node9"}))
+        with pytest.raises(LaunchError, match="in use"):
+            check(copy)
+        plant(copy, LockHolder(**held))
+        RunLock(copy).close()
+        with pytest.raises(LaunchError, match="in use"):
+            check(layout)
+
+
 RACER = """
 import sys
 from pathlib import Path
@@ -244,9 +274,11 @@ def test_of_several_that_want_a_folder_one_gets_it(
     assert not list(tmp_path.glob("*/*"))
 
 
+@pytest.mark.parametrize("has_link", [False, True])
 def test_a_holder_whose_folder_was_moved_ends(
-    layout: RunLayout, monkeypatch: pytest.MonkeyPatch
+    layout: RunLayout, monkeypatch: pytest.MonkeyPatch, *, has_link: bool
 ) -> None:
+    """Also to another file system, with a link in its place: it is another folder there."""
     monkeypatch.setattr(run_lock, "BEAT_S", 0.01)
     seen: list[object] = []
     told = threading.Event()
@@ -256,7 +288,13 @@ def test_a_holder_whose_folder_was_moved_ends(
         told.set()
 
     with RunLock(layout, on_lost):
-        layout.root.rename(layout.root.with_name("moved"))
+        moved = layout.root.with_name("moved")
+        if has_link:
+            shutil.copytree(layout.root, moved)
+            shutil.rmtree(layout.root)
+            layout.root.symlink_to(moved)
+        else:
+            layout.root.rename(moved)
         assert told.wait(30)
     assert seen == [None]
-    assert not layout.root.exists(), "nothing made it anew"
+    assert layout.root.exists() is has_link, "nothing made it anew"

@@ -65,6 +65,16 @@ def test_an_array_is_on_while_one_of_its_tasks_is(states: list[str], found: str)
     assert job == QueueJob("9", found)
 
 
+def test_a_heterogeneous_job_has_the_nodes_of_all_its_components() -> None:
+    lines = [
+        "JobId=9 HetJobId=9 HetJobOffset=0 JobState=RUNNING NodeList=cpu[1-2] StdOut=/a",
+        "JobId=10 HetJobId=9 HetJobOffset=1 JobState=RUNNING NodeList=gpu1 StdOut=/b",
+        "JobId=11 HetJobId=9 HetJobOffset=2 JobState=PENDING NodeList=(null)",
+    ]
+    job = parse_scontrol("9", "\n".join(lines))
+    assert job == QueueJob("9", "RUNNING", nodes="cpu[1-2],gpu1", output="/a")
+
+
 def test_what_is_no_job_is_none() -> None:
     assert parse_scontrol("8", "") is None
     assert parse_scontrol("8", "No jobs in the system") is None

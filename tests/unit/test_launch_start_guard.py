@@ -69,6 +69,20 @@ def test_the_death_of_a_rank_ends_mpirun_and_is_named(tmp_path: Path, death: str
     assert ended.stderr.count("hpcdi: ") == 1, "one guard speaks for all"
 
 
+def test_what_is_sent_to_all_processes_of_a_job_ends_no_guard(tmp_path: Path) -> None:
+    """Without a guard the others waited for ever for a rank that such a signal had killed."""
+    signalled = f"""{BEGIN}
+from hpcdi.utils.processes import children_of
+time.sleep(0.2)
+for number in (signal.SIGUSR1, signal.SIGUSR2, signal.SIGXCPU, signal.SIGUSR2):
+    os.kill(children_of(os.getpid())[0], number)
+os.kill(os.getpid(), signal.SIGUSR2)
+"""
+    ended = run(BEGIN + WAIT_FOR_EVER, signalled, folder=tmp_path)
+    assert ended.returncode == 15, "mpirun was asked to end"
+    assert "hpcdi: rank 1 (host " in ended.stderr
+
+
 @pytest.mark.slow
 def test_a_rank_that_dies_before_it_has_a_guard_is_missed(tmp_path: Path) -> None:
     ended = run(BEGIN + WAIT_FOR_EVER, "import no_hpcdi_here", folder=tmp_path)

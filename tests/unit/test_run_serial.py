@@ -8,6 +8,7 @@ import platform
 import shutil
 import subprocess
 import sys
+import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -30,6 +31,7 @@ from fakes.serial_runs import (
     serial_run,
     train,
 )
+from fakes.small_disk import mounted
 from hpcdi.cli import main
 from hpcdi.comm.messages import StopRequest
 from hpcdi.config.load import load
@@ -702,6 +704,29 @@ def test_a_full_disk_is_told_and_does_not_end_the_run(
     assert facts_of(run_dir)["state"] == "done"
     assert list((run_dir / "snapshots").iterdir()) == []
     assert (run_dir / "policies" / "best.safetensors").exists()
+
+
+def test_a_run_on_a_full_disk_ends_and_counts_what_is_in_shards(tmp_path: Path) -> None:
+    """Its collector cannot hand over more blocks: rank 0, which waits with it, hears nothing."""
+    settings = (*PPO, "system.storage.disk_patience_s=0.3", f"{LIMIT}.max_train_iter=40")
+    with mounted(tmp_path / "disk", "4m") as disk:
+        no_end = threading.Timer(20.0, disk.free)
+
+        def fill() -> None:
+            if run_of(run).train_iter >= 3 and no_end.ident is None:
+                disk.fill()
+                no_end.start()
+
+        with serial_run(disk.root, "cartpole_ppo", *settings) as run:
+            outcome = run.play(fill)
+            no_end.cancel()
+            group = run_of(run)
+            blocks = [b for file in disk.root.rglob("0*.h5") for _, b in survey(file, "x").blocks]
+            assert (outcome.state, outcome.exit_code) == ("stopped", 85)
+            assert "the disk has been full for " in outcome.reason
+            assert any("found no room on the disk" in line for line in run.coordinator.summary())
+            assert group.env_steps == sum(int(b.items["item_len"].sum()) for b in blocks)
+            assert group.episodes == sum(int(b.facts["episodes"]) for b in blocks)
 
 
 def test_wrong_settings_are_told_before_a_folder_is_made(tmp_path: Path) -> None:

@@ -65,7 +65,8 @@ class DataPublisher(Closing):
         partition_size = policy.other.replay_buffer.replay_buffer_size // learners
         transport = transport or open_transport(config.system, layout, lends=False)
         self._layout, self._announce, self._lend = layout, announce, transport.lend
-        self._lends_open, self._lent = transport.lends_open, set[int]()
+        self._lends_open = transport.lends_open
+        self._lent = dict[int, list[BlockReady]]()  # announced, but not stored yet; by block
         self._are_stored = blocks_are_stored(config)
         # on-policy a rollout is one block, sent at once: the learner waits for it
         self._seal_s = 0.0 if policy.on_policy else storage.seal_seconds
@@ -173,9 +174,19 @@ class DataPublisher(Closing):
             "waited_for_disk_s": self.waited_s,
         }
 
+    def take_lost(self) -> list[BlockReady]:
+        """Returns, once, what was announced of blocks that found no room and are in no shard.
+
+        They are known after `store` or `close`, where the run had to end on a full disk.
+        """
+        if not self._writer.lost:
+            return []
+        lost, self._lent = self._lent, {}
+        return [ready for pieces in lost.values() for ready in pieces]
+
     def _submit(self, block: Block) -> None:
         if not self._are_stored and block.facts["block_id"] in self._lent:
-            self._lent.discard(block.facts["block_id"])
+            del self._lent[block.facts["block_id"]]
             return
         number = block_number(block.facts["block_id"])
         self._writer.submit(self._layout.shard_path(block.facts["collector_rank"], number), block)
@@ -188,8 +199,7 @@ class DataPublisher(Closing):
 
     def _published(self, shard: ShardRef, block: Block) -> None:
         ready = announcement(shard, block)
-        is_known = ready.block_id in self._lent
-        self._lent.discard(ready.block_id)
+        is_known = self._lent.pop(ready.block_id, None) is not None
         self._announce(BlockStored(ready.block_id, shard, ready.player) if is_known else ready)
 
     def _announce_piece(self, piece: Block, first_row: int, capacity: int) -> None:
@@ -199,8 +209,8 @@ class DataPublisher(Closing):
         name = self._lend(f"block {block_id} from row {first_row}", piece.columns)
         if name is None:
             return
-        self._lent.add(block_id)
         ready = announcement_of_piece(name, piece, first_row, capacity)
+        self._lent.setdefault(block_id, []).append(ready)
         self._announce(dataclasses.replace(ready, sealed_at=time.time()))
 
 

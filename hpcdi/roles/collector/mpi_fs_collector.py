@@ -187,6 +187,10 @@ class MPIFileSystemCollector(MessageSide, CollectorPort):
             self._collecting.cut()
         self._data.store()
 
+    def take_lost(self) -> list[BlockReady]:
+        """See `DataPublisher.take_lost`."""
+        return self._data.take_lost()
+
     def release(self) -> None:
         """Publish open data and close the environments, without telling rank 0. Idempotent."""
         super().close()
@@ -452,6 +456,8 @@ class MPIFileSystemCollector(MessageSide, CollectorPort):
         """Ask rank 0 to end the run: the disk has been full for too long."""
         request = StopRequest(f"rank {self._place.link.rank}: {reason}", EXIT_REQUEUE)
         self.pump.send(COORDINATOR_RANK, request)
+        if self._place.in_turns:  # rank 0 hears of it when this role no longer waits for the disk
+            self._patience.hurry()
 
     def _stop(self) -> None:
         self._is_stopping = True

@@ -1,0 +1,92 @@
+"""Signals that come while a command imports: nothing has begun, so that the process just ends.
+
+Python's KeyboardInterrupt within an import comes out as a traceback, as another error, or is lost.
+`take_signals` is called before anything else is imported; SIGINT is Python's again (`give_back`)
+when the command begins, the others are its run's as soon as that handles them (`replaced`).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import faulthandler
+import os
+import signal
+import sys
+from collections.abc import Callable
+from types import FrameType
+
+PREEMPT_VARIABLE = "HPCDI_PREEMPT_SIGNAL"
+"""Environment variable that names the batch system's preemption signal, besides USR2."""
+_OTHERS = frozenset(
+    {signal.SIGKILL, signal.SIGSTOP, signal.SIGCONT, signal.SIGCHLD, signal.SIGPIPE}
+    | {signal.SIGABRT, signal.SIGBUS, signal.SIGFPE, signal.SIGILL, signal.SIGSEGV, signal.SIGTRAP}
+)
+"""Signals that no handler gets, or that say something else: of a child, a pipe, a fault."""
+_REQUEUE, _INTERRUPTED = 85, 130
+"""Those of `hpcdi.errors`, which takes its time to import."""
+_NEAR_A_LIMIT = (signal.SIGUSR2, signal.SIGXCPU)
+_OF_RUNS = (signal.SIGTERM, signal.SIGHUP, *_NEAR_A_LIMIT)
+_TAKEN = {"train": _OF_RUNS, "serial": _OF_RUNS, "join": _OF_RUNS, "sweep": _NEAR_A_LIMIT}
+"""Signals of batch systems, by the commands that end with 85 at them."""
+_EXIT = os._exit  # an environment's is replaced while it is made: `exits_are_failures`
+Handler = Callable[[int, FrameType | None], object] | int | None
+_before: dict[int, Handler] = {}
+
+
+def take_signals(words: list[str]) -> None:
+    """End this process at SIGINT with 130; that of a run at a batch system's signal with 85.
+
+    SIGUSR1 prints the stacks of a run or sweep, and ends nothing, unless it is one of those.
+    What is ignored stays so: SIGINT in the background of a script, SIGHUP below nohup. In a child
+    that is spawned, which imports its parent's program again, nothing changes.
+
+    Args:
+        words: of the command line, the command first.
+    """
+    processes = sys.modules.get("multiprocessing.process")
+    if processes is not None and getattr(processes.current_process(), "_inheriting", False):
+        return
+    pid = os.getpid()
+
+    def end(number: int, _frame: FrameType | None) -> None:
+        if os.getpid() != pid:  # a child that was forked meanwhile
+            signal.signal(number, signal.SIG_DFL)
+            os.kill(os.getpid(), number)
+            return
+        is_ctrl_c = number == signal.SIGINT
+        said = "interrupted" if is_ctrl_c else "ended by a signal before the run began"
+        with contextlib.suppress(OSError):  # nobody reads it
+            os.write(2, f"hpcdi: {said}\n".encode())
+        _EXIT(_INTERRUPTED if is_ctrl_c else _REQUEUE)
+
+    others = list(_TAKEN.get(words[0], ())) if words else []
+    if others:
+        faulthandler.register(signal.SIGUSR1, file=2, all_threads=True)
+        others += [number for number in [preempt_signal()] if number is not None]
+    for number in (signal.SIGINT, *others):
+        before = signal.getsignal(number)
+        if before in (signal.SIG_DFL, signal.default_int_handler):
+            _before[number] = before
+            signal.signal(number, end)
+
+
+def preempt_signal() -> signal.Signals | None:
+    """Returns the signal that `PREEMPT_VARIABLE` names; None: it names none that can be one."""
+    name = os.environ.get(PREEMPT_VARIABLE, "").strip().upper().removeprefix("SIG")
+    number = getattr(signal, f"SIG{name}", None)
+    return number if isinstance(number, signal.Signals) and number not in _OTHERS else None
+
+
+def give_back(number: int) -> None:
+    """Put the handler of a signal back that there was before `take_signals`. Idempotent."""
+    if number in _before:
+        signal.signal(number, _before.pop(number))
+
+
+def replaced(number: int, handler: Handler) -> Handler:
+    """Returns the handler to be put back by one that has replaced, or will replace, `handler`.
+
+    That is the one before `take_signals`, which no longer has the signal. Until it is replaced the
+    signal ends the process in order: for no moment it has its default action.
+    """
+    return _before.pop(number, handler)
