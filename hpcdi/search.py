@@ -68,8 +68,12 @@ class Dimension:
             number = math.exp(rng.uniform(math.log(low), math.log(high)))
         else:
             number = float(rng.uniform(low, high))
-        number = min(max(number, self.low), self.high)
-        return round(number) if self.is_whole else number
+        if self.is_whole:
+            return round(min(max(number, self.low), self.high))
+        # six digits are enough to read, and to find; of a narrow range, six of its width
+        size = min(abs(number), self.high - self.low) or self.high - self.low
+        number = round(number, 5 - math.floor(math.log10(size)))
+        return min(max(number, self.low), self.high)
 
     def corners(self) -> tuple[Value, ...]:
         """Returns the values at its ends, or all choices."""
@@ -136,8 +140,8 @@ class OptunaSearcher(Searcher):
 
     The study "hpcdi" in ``optuna.journal`` of the sweep's folder: several processes and hosts
     may search in it at a time, and Optuna's own tools read it. Its lock is a symbolic link, which
-    is safe on NFS. A trial is pruned if its value is below the median of the others at that step,
-    five of which must have ended.
+    is safe on NFS. A trial is pruned if its best value so far is below the median of the others'
+    values at that step, five of which must have ended: one that was good once is not pruned.
 
     Raises:
         LaunchError: Optuna is not installed.

@@ -380,7 +380,9 @@ class SACLearnConfig(LearnConfig):
     tau: float = setting(
         0.005, "share by which target critics follow in an update", above=0, maximum=1
     )
-    alpha: float = setting(0.2, "temperature, the weight of the entropy, at first", above=0)
+    alpha: float = setting(
+        0.2, "temperature, the weight of the entropy; of one that is learnt, at first", above=0
+    )
     auto_alpha: bool = setting(True, "learn the temperature")
     target_entropy: float | None = setting(
         None, "entropy that the temperature is learnt for; empty: -1 for each component"

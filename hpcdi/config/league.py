@@ -17,7 +17,9 @@ LEARNING = ("main", "main_exploiter", "league_exploiter")
 MATCHMAKING = ("self_play", "fictitious", "pfsp", "variance")
 _PLAYER = re.compile(r"(?!.*_\d{6}$)[A-Za-z]\w{0,15}")
 _FROZEN = re.compile(r"_\d{6}$")
-_TAKEN = ("latest", "best", "random")
+AGAINST = "against"
+"""Stands for `evaluate_against` where a player is evaluated."""
+_TAKEN = ("latest", "best", "random", AGAINST)
 """Names that stand for other policies."""
 _LEAGUE = "policy.other.commander.league"
 
@@ -75,6 +77,9 @@ class LeagueConfig:
         for name, source in self.fixed.items():
             if not name.replace("_", "").isalnum() or len(name) > 20 or name.startswith(MAIN):
                 message = f"must be up to 20 letters and digits, and not begin with {MAIN}"
+                yield Problem(f"fixed.{name}", message)
+            if name in _TAKEN and not name == source == "random":
+                message = f"must not be {' or '.join(_TAKEN)}: these stand for other policies"
                 yield Problem(f"fixed.{name}", message)
             if name in self.players:
                 yield Problem(f"fixed.{name}", "is the name of a player that learns")

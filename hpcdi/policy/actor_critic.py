@@ -87,10 +87,9 @@ class ActorCriticPolicy(ActorCriticActing, TorchPolicy):
             names: of columns, or of what is above them, ``action`` and ``raw_action`` among them:
                 of Boxes alone the latter is learnt from.
         """
-        if self._extra:  # whose author may want any of them
-            every = {name.partition("/")[0] for name in batch}
-            names = sorted(every - {memories.LENGTH, "state"})
         wanted = set(names) if self.distribution.counts else set(names) - {"action"}
+        if self._extra:  # whose author may want any of them
+            wanted = {name.partition("/")[0] for name in batch} - {memories.LENGTH, "state"}
         columns = {name: c for name, c in batch.items() if name.partition("/")[0] in wanted}
         if self._remembers or self._cfg.LEARNS_FROM_SEQUENCES:
             columns |= memories.of_sequences(batch)

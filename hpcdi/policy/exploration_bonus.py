@@ -7,8 +7,10 @@ predict the features of the next observation from those of this one and the acti
 learnt by telling from both which action was taken, and so leave out what actions do not change.
 
 The bonus of a transition is the error at the observation after it, which for random networks is
-divided by the running deviation of errors, and is added to the reward, `weight` times: there is one
-value and one discount, not two as Burda et al. have.
+divided by the running root mean square of errors, so that it is about 1 at first, and is added to
+the reward, `weight` times. Burda et al. have two values with two discounts, not one; they divide by
+the running deviation of the discounted sums of errors; and they always normalise observations,
+which is `normalize` here, by what a random policy sees first.
 
 The learner has what learns to predict (`Explorer`). What the bonus is by now, a `Novelty`, is part
 of the network, as running normalisation is, and so of each policy version: on-policy a collector
@@ -39,6 +41,8 @@ from hpcdi.policy.spaces import action_leaves
 from hpcdi.types import Array, Columns
 
 _NEXT = "next_observation"
+_TINY = 1e-12
+"""What errors are divided by at least: all may be 0."""
 _HIDDEN = 256
 """Units of curiosity's models (Pathak et al. 2017, section 3)."""
 
@@ -55,7 +59,7 @@ def bonus_network(cfg: TorchPolicyConfig) -> nn.Module:
 
 
 class Novelty(nn.Module):
-    """How new transitions are: the predictor, and the deviation of its errors, all as buffers.
+    """How new transitions are: the predictor, and the size of its errors, all as buffers.
 
     Args:
         cfg: a policy's settings, filled with the environment's spaces.
@@ -64,7 +68,7 @@ class Novelty(nn.Module):
     READS_NEXT: ClassVar[bool] = True
     """True if `learnt` reads the next observation."""
     SCALES: ClassVar[bool] = False
-    """True if errors are divided by their running deviation: they are of no known size."""
+    """True if errors are divided by their running root mean square: they are of no known size."""
 
     def __init__(self, cfg: TorchPolicyConfig) -> None:
         super().__init__()
@@ -79,8 +83,15 @@ class Novelty(nn.Module):
             columns: ``observation``, ``action`` and ``next_observation`` or what is below them.
         """
         with torch.no_grad():
-            error = self.error(self.predictor, columns)
-            return error if self.errors is None else error / self.errors.deviation.float()
+            return self.scaled(self.error(self.predictor, columns))
+
+    def scaled(self, error: Tensor) -> Tensor:
+        """Bonuses [batch] of errors [batch]; before any are counted these are their own measure."""
+        if (moments := self.errors) is None:
+            return error
+        squared = moments.mean.square() + moments.m2 / moments.count.clamp(min=1)
+        squared = torch.where(moments.count > 0, squared, error.double().square().mean())
+        return (error / squared.sqrt().clamp(min=_TINY)).float()
 
     def prepare(self, cfg: TorchPolicyConfig) -> None:
         """Make what stays."""
@@ -258,24 +269,30 @@ class Explorer:
         self._cfg, self._novelty = cfg.exploration_bonus, novelty
         self._is_added = not cfg.on_policy
         self._predictor, self._step = predictor, step
+        self._is_counted = False  # the present batch's errors, because they were the first
         predictor.load_state_dict(novelty.predictor.state_dict())
 
     def added(self, batch: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
         """A batch of a replay buffer with the bonus in its returns; on-policy it is there."""
         if not self._is_added:
             return batch
+        moments = self._novelty.errors
+        self._is_counted = moments is not None and moments.count.item() == 0
+        if self._is_counted:  # of all learners, before one of them uses it
+            self._count(self._errors(self._novelty.learnt(batch)))
         bonus = self._novelty(batch)
         returns = batch["n_step_return"] + self._cfg.weight * bonus
         return {**batch, "n_step_return": returns}
 
     def learn(self, batch: Mapping[str, Tensor]) -> dict[str, float]:
-        """Learn from a batch; collective over the learners.
+        """Learn from a batch, which was `added`; collective over the learners.
 
         Returns:
-            ``bonus``, its mean before, and ``bonus_loss``.
+            ``bonus``, its mean before, and ``bonus_loss``: of all learners' rows.
         """
         columns = self._novelty.learnt(batch)
-        bonus = self._novelty(columns)
+        errors = self._errors(columns)
+        bonus = self._novelty.scaled(errors)
         count = gradient_step.rows_per_learner(len(bonus))
 
         def loss_of(part: Mapping[str, Tensor]) -> Tensor:
@@ -285,18 +302,31 @@ class Explorer:
             self._step.set_rate(self._cfg.learning_rate)
             loss = self._step.gradients(columns, loss_of)
             self._step.apply()
+        if not self._is_counted:
+            self._count(errors)
+        self._novelty.predictor.load_state_dict(self._predictor.state_dict())
+        row = torch.stack([gradient_step.mean_share(bonus, count), loss])
+        group.allreduce_data(row, "avg")
+        return dict(zip(("bonus", "bonus_loss"), row.tolist(), strict=True))
+
+    @torch.no_grad()
+    def _errors(self, columns: Mapping[str, Tensor]) -> Tensor:
+        """Those of the predictor that acts, [batch]."""
+        return self._novelty.error(self._novelty.predictor, columns)
+
+    def _count(self, errors: Tensor) -> None:
+        """Have a batch's errors among the statistics; collective over the learners."""
         if (moments := self._novelty.errors) is not None:
-            errors = bonus * moments.deviation.float()
             packed = packed_moments(errors.unsqueeze(1))
             gathered = [torch.empty_like(packed) for _ in range(group.get_world_size())]
             group.allgather(gathered, packed)
             for of_learner in gathered:
                 moments.merge(of_learner)
-        self._renew()
-        return {"bonus": bonus.mean().item(), "bonus_loss": loss.item()}
 
-    def _renew(self) -> None:
-        self._novelty.predictor.load_state_dict(self._predictor.state_dict())
+    def statistics(self) -> list[Tensor]:
+        """Returns what the first batch is counted in before it is learnt from."""
+        errors = self._novelty.errors
+        return [] if errors is None else [*errors.buffers()]
 
     def state_dict(self) -> dict[str, Any]:
         """Of the optimizer; weights are the network's."""

@@ -25,6 +25,9 @@ from hpcdi.policy.acting.boxes import IQL_LOG_STD, IQLActing
 from hpcdi.policy.boxes import BoxPolicy
 from hpcdi.policy.distributions import log_prob_entropy
 
+_SCALED, _VALUE = "scaled_action", "value_of_action"
+"""Columns of parts of a batch beside what is stored: actions between -1 and 1, the targets' Q."""
+
 
 class IQLPolicy(IQLActing, BoxPolicy):
     """IQL, for continuous actions within bounds."""
@@ -69,15 +72,14 @@ class IQLPolicy(IQLActing, BoxPolicy):
     def _learn_from(self, batch: Mapping[str, Tensor]) -> tuple[Tensor, Tensor]:
         """The gradient steps; returns `SCALARS`, and absolute errors [batch]."""
         cfg, learn, count = self._cfg, self._cfg.learn, len(batch["n_step_return"])
-        batch = {**batch, "action": self.taken_actions(batch)}
+        scaled = self.taken_actions(batch)
         with torch.no_grad():
-            observation = networks.observation_of(batch)
-            value = self._target_values(observation, batch["action"]).amin(dim=0)
-        batch["q"] = value
+            value = self._target_values(networks.observation_of(batch), scaled).amin(dim=0)
+        batch = {**batch, _SCALED: scaled, _VALUE: value}
         advantages, errors = list[Tensor](), list[Tensor]()
 
         def value_loss(part: Mapping[str, Tensor]) -> Tensor:
-            lack = part["q"] - self._value_in(part)
+            lack = part[_VALUE] - self._value_in(part)
             share = (learn.expectile - (lack < 0).float()).abs()
             return gradient_step.mean_share(share * lack.square(), count)  # eq. 5
 
@@ -85,9 +87,9 @@ class IQLPolicy(IQLActing, BoxPolicy):
             output, _ = self._forward(networks.observation_of(part), {})
             mean, log_std = output.chunk(2, dim=1)
             policy = [mean.tanh(), log_std.clamp(*IQL_LOG_STD)]
-            log_prob, _ = log_prob_entropy(policy, part["action"])
+            log_prob, _ = log_prob_entropy(policy, part[_SCALED])
             with torch.no_grad():
-                advantage = part["q"] - self._value_in(part)
+                advantage = part[_VALUE] - self._value_in(part)
             advantages.append(advantage)
             weight = (learn.beta * advantage).exp().clamp(max=learn.most_weight)
             loss = gradient_step.mean_share(-weight * log_prob, count)  # eq. 7
@@ -97,7 +99,7 @@ class IQLPolicy(IQLActing, BoxPolicy):
             with torch.no_grad():
                 following = self._value_in(part, "next_observation")
                 target = part["n_step_return"] + part["bootstrap_discount"] * following
-            values = self._values(networks.observation_of(part), part["action"])
+            values = self._values(networks.observation_of(part), part[_SCALED])
             losses = (values - target).square().sum(dim=0)  # eq. 6, of both critics
             if cfg.priority_IS_weight:
                 losses = losses * part["weight"]

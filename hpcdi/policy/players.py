@@ -50,7 +50,7 @@ class Player:
         number: in the team.
         leaves: of what it sees itself, by columns of the team.
         actions: arrays of its actions, named as within the action.
-        mask: its entries in the team's mask; None: it has none.
+        mask: its entries in the team's mask; None: it has none, nor has it discrete actions.
     """
 
     name: str
@@ -79,10 +79,10 @@ def players_of(spaces: Spaces) -> list[Player]:
         first, _ = masks.setdefault(name, (entry, entry))
         entry += sum(leaf.counts)
         masks[name] = (first, entry)
+    # the team has a mask if any player has one; without discrete actions there is nothing in it
+    own = {n: mask for n, mask in masks.items() if spaces.is_masked and mask[0] < mask[1]}
     return [
-        Player(
-            name, number, seen[name], tuple(acts[name]), masks[name] if spaces.is_masked else None
-        )
+        Player(name, number, seen[name], tuple(acts[name]), own.get(name))
         for number, name in enumerate(seen)
     ]
 
@@ -205,7 +205,8 @@ class PolicyGroup:
     ) -> TrainColumns:
         """Returns the columns that the policy adds, of each player; of whole teams, of the group.
 
-        A player's transitions make items of its own: they end where it is not there any more.
+        A player's transitions make items of its own: they end where it is not there any more. What
+        it is paid then, until it comes back or the item ends, is of its last transition.
 
         Args:
             actor: the policy's.
@@ -244,7 +245,7 @@ class PolicyGroup:
                 is_last = is_end[rows] | ~goes_on[rows, player.number] | (ending > 0)
                 own = self._of_player({n: transitions[n][rows] for n in sources}, index)
                 own |= {n: c[rows] for n, c in _outputs_of(player.name, transitions)}
-                own["reward"] = reward[rows, player.number]
+                own["reward"] = _paid(reward[:, player.number], rows, ends)
                 own["terminated"] = ending == _TERMINATED
                 own["truncated"] = ending > _TERMINATED
                 last = self._of_player({n: after(n)[rows[is_last]] for n in sources}, index)
@@ -359,6 +360,21 @@ class _Following:
         return column
 
 
+def _paid(reward: Array, rows: Array, ends: Array) -> Array:
+    """Returns a player's rewards of the rows in which it acts, with those until it acts again.
+
+    Args:
+        reward: of each row of the team, float32 [rows of the team].
+        rows: numbers of those in which it acts, at least one.
+        ends: numbers of the last rows of items: what comes in a later one is of none before it.
+    """
+    since = np.searchsorted(rows, np.arange(len(reward)), side="right") - 1
+    items = np.searchsorted(ends, np.arange(len(reward)))
+    reward = np.where(items == items[rows[since]], reward, 0)
+    paid: Array = np.add.reduceat(reward, rows)  # from row to row: what is before the first is out
+    return paid
+
+
 def with_players(cfg: TeamConfig, spaces: Spaces) -> tuple[TeamConfig, list[Problem]]:
     """Fill a team's settings from its environment; see `hpcdi.policy.spaces.with_spaces`."""
     problems: list[Problem] = []
@@ -390,9 +406,6 @@ def with_players(cfg: TeamConfig, spaces: Spaces) -> tuple[TeamConfig, list[Prob
             continue
         if isinstance(policy, VDNConfig):
             policy = dataclasses.replace(policy, players=len(group.players))
-        if isinstance(policy, VDNConfig) and policy.samples_sequences:  # that are the team's
-            collect = dataclasses.replace(policy.collect, stride=cfg.sequence.stride)
-            policy = dataclasses.replace(policy, collect=collect)
         policies[name], objections = with_spaces(policy, group.spaces)
         problems += [
             dataclasses.replace(each, path=f"policies.{name}.{each.path}") for each in objections

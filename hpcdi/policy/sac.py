@@ -175,13 +175,15 @@ class SoftActorCritic(ReplayPolicy):
 
     def saved_parts(self) -> dict[str, Any]:
         """See `TorchPolicy.saved_parts`."""
-        return {
+        parts = {
             "critics": self._critics,
             "target_critics": self._targets,
             "critic_step": self._critic_step,
-            "temperature": self._temperature,
-            "temperature_step": self._temperature_step,
         }
+        if self._cfg.learn.auto_alpha:  # else it is what is configured
+            parts["temperature"] = self._temperature
+            parts["temperature_step"] = self._temperature_step
+        return parts
 
 
 class SACPolicy(SACActing, BoxPolicy, SoftActorCritic):

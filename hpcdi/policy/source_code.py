@@ -41,8 +41,14 @@ _EACH: dict[str, tuple[str, str]] = {
     "sub": ("{0} - {1}", "{0} - {1}"),
     "mul": ("{0} * {1}", "{0} * {1}"),
     "div": ("{0} / {1}", "{0} / {1}"),
-    "minimum": ("fmin({0}, {1})", "min({0}, {1})"),
-    "maximum": ("fmax({0}, {1})", "max({0}, {1})"),
+    "minimum": (
+        "isnan({0}) || {0} < {1} ? {0} : {1}",
+        "merge({0}, {1}, {0} /= {0} .or. {0} < {1})",
+    ),
+    "maximum": (
+        "isnan({0}) || {0} > {1} ? {0} : {1}",
+        "merge({0}, {1}, {0} /= {0} .or. {0} > {1})",
+    ),
     "neg": ("-{0}", "-{0}"),
     "abs": ("fabs({0})", "abs({0})"),
     "exp": ("exp({0})", "exp({0})"),
@@ -53,15 +59,18 @@ _EACH: dict[str, tuple[str, str]] = {
         "rint({0})",
         "merge(2 * anint({0} / 2), anint({0}), &\n            abs({0} - aint({0})) == 0.5_dp)",
     ),
-    "relu": ("fmax({0}, 0.0)", "max({0}, 0.0_dp)"),
+    "relu": ("{0} < 0.0 ? 0.0 : {0}", "merge(0.0_dp, {0}, {0} < 0)"),
     "sigmoid": ("1.0 / (1.0 + exp(-{0}))", "1.0_dp / (1.0_dp + exp(-{0}))"),
-    "elu": ("{0} > 0.0 ? {0} : expm1({0})", "merge({0}, exp(min({0}, 0.0_dp)) - 1.0_dp, {0} > 0)"),
+    "elu": (
+        "{0} > 0.0 ? {0} : expm1({0})",
+        "merge({0}, exp(merge(0.0_dp, {0}, {0} > 0)) - 1.0_dp, {0} > 0)",
+    ),
     "gelu": (
         "0.5 * {0} * (1.0 + erf({0} * 0.7071067811865476))",
         "0.5_dp * {0} * (1.0_dp + erf({0} * 0.7071067811865476_dp))",
     ),
 }
-"""Of numbers one by one: name -> in C, in Fortran."""
+"""Of numbers one by one: name -> in C, in Fortran; of NaN, which `fmin` and `min` drop, NaN."""
 _C_NUMBERS = ("", "INFINITY", "-INFINITY", "NAN")
 _FORTRAN_NUMBERS = ("_dp", "infinity", "minus_infinity", "nan")
 """End of a number; names of the infinite ones, and of none."""
@@ -72,7 +81,7 @@ _FORTRAN_BITS = {
 }
 _FORTRAN_WORDS = (
     *("dp", "observation", "action", "kind", "int", "transfer", "selected_int_kind"),
-    *("matmul", "reshape", "sum", "maxval", "maxloc", *_FORTRAN_BITS),
+    *("matmul", "reshape", "sum", "maxval", "maxloc", "any", "real", *_FORTRAN_BITS),
     *{word for _, text in _EACH.values() for word in re.findall(r"[a-z]\w+", text)},
 )
 
@@ -126,7 +135,7 @@ class Language(Protocol):
         ...
 
     def reduce(self, out: str, given: str, how: str, size: tuple[int, int]) -> None:
-        """``mean``, ``sum``, ``amax`` or ``argmax`` of each row of [rows, columns]."""
+        """``mean``, ``sum``, ``amax`` or ``argmax`` of each row of [rows, columns]; NaN of NaN."""
         ...
 
     def text(self, title: str, name: str, sizes: tuple[int, int], result: str) -> dict[str, str]:
@@ -507,8 +516,8 @@ class C:
 
 enum {{ {upper}_OBSERVATIONS = {sizes[0]}, {upper}_ACTIONS = {sizes[1]} }};
 
-/* Write the best action for an observation; discrete ones are numbers from 0. Calls at the same
- * time do no harm. Link with -lm. */
+/* Write the best action for an observation; discrete ones are numbers from 0. Of an observation
+ * with a NaN the action is NaN. Calls at the same time do no harm. Link with -lm. */
 #ifdef __cplusplus
 extern "C"
 #endif
@@ -565,7 +574,9 @@ static double amax(const double *x, int size)
 {
     double best = x[0];
     for (int i = 1; i < size; i++) {
-        best = fmax(best, x[i]);
+        if (isnan(x[i]) || x[i] > best) {
+            best = x[i];
+        }
     }
     return best;
 }
@@ -574,7 +585,10 @@ static double amax(const double *x, int size)
 static double argmax(const double *x, int size)
 {
     int best = 0;
-    for (int i = 1; i < size; i++) {
+    for (int i = 0; i < size; i++) {
+        if (isnan(x[i])) {
+            return x[i];
+        }
         if (x[i] > x[best]) {
             best = i;
         }
@@ -635,11 +649,12 @@ class Fortran:
         """See `Language.reduce`."""
         rows, columns = size
         table = f"reshape({given}, [{columns}, {rows}])"
+        has_nan = f"any({table} /= {table}, 1)"
         reduced = {
             "sum": f"sum({table}, 1)",
             "mean": f"sum({table}, 1) / {columns}",
-            "amax": f"maxval({table}, 1)",
-            "argmax": f"maxloc({table}, 1) - 1",
+            "amax": f"merge(nan, maxval({table}, 1), &\n            {has_nan})",
+            "argmax": f"merge(nan, real(maxloc({table}, 1) - 1, dp), &\n            {has_nan})",
         }
         self._body.append(f"        {out} = {reduced[how]}")
 
@@ -667,7 +682,8 @@ module {name}
 {constants}
 contains
 
-    ! Write the best action for an observation; discrete ones are numbers from 0.
+    ! Write the best action for an observation; discrete ones are numbers from 0. Of an observation
+    ! with a NaN the action is NaN.
     subroutine {name}_act(observation, action)
         real(dp), intent(in) :: observation({sizes[0]})
         real(dp), intent(out) :: action({sizes[1]})

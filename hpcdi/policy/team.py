@@ -106,6 +106,9 @@ class TeamPolicy(Policy):
         if name in _FORWARDED:
             for policy in self._policies.values():
                 policy.set_attribute(name, value)
+        if name == "collector_rows" and isinstance(value, int):  # of a policy: its players
+            for group, policy in self._each():
+                policy.set_attribute(name, value * len(group.players))
 
     # ------------------------------------------------------------------------------------ acting
 

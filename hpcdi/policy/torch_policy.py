@@ -300,7 +300,8 @@ class TorchPolicy(ActingPolicy):
         self._step = self.make_step(network)
 
     def _forward_learn(self, data: Mapping[str, Any], **_kwargs: Any) -> dict[str, Any]:
-        statistics = () if self._normalizer is None else tuple(self._normalizer.buffers())
+        statistics = [] if self._normalizer is None else [*self._normalizer.buffers()]
+        statistics += [] if self._bonus is None else self._bonus.statistics()
         copies, iterations = [each.clone() for each in statistics], self._iterations
         try:
             return self._learn_once(data)
@@ -345,6 +346,12 @@ class TorchPolicy(ActingPolicy):
             changeable = ", ".join(f"policy.learn.{each}" for each in names)
             raise PolicyError(f"{key!r} cannot be changed in a run; these can: {changeable}")
         self._changed_settings[name] = value
+
+    def configured(self, key: str) -> dict[str, Any]:
+        """Returns value and schedule that are configured for what `set_setting` may change."""
+        learn, name = self._cfg.learn, key.removeprefix("policy.learn.")
+        schedule = [dataclasses.asdict(each) for each in learn.schedule if each.key == name]
+        return {"value": getattr(learn, name), "schedule": schedule}
 
     def _follow_schedules(self) -> None:
         env_steps = self._env_steps  # set by the learner

@@ -9,7 +9,7 @@ draws row numbers; or beside the index, in the buffers of `hpcdi.worker.replay_b
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -121,6 +121,7 @@ class ReplayIndex:
         places: see above.
         max_priority: the largest so far, which new items have.
         blocked: reason why the last draw returned None; empty where it did not.
+        heaviest: of the last draw, see `samplers.Draw`.
     """
 
     def __init__(
@@ -135,6 +136,7 @@ class ReplayIndex:
     ) -> None:
         self._cfg, self._monitor, self._rng, self._on_drop = cfg, monitor, rng, on_drop
         self.places, self._alive, self.max_priority, self.blocked = places, 0, 1.0, ""
+        self.heaviest = 1.0
         alpha, self._beta_start, self._anneal_steps = cfg.exponents()
         self._draws = 0
         kind = PrioritizedSampler if prioritized else UniformSampler
@@ -283,9 +285,12 @@ class ReplayIndex:
         if self.why_not_sample(size, train_iter):
             return None
         if among is None:
-            slots, weights = self._sampler.draw(size, self._alive, self.beta, self._rng)
+            slots, weights, self.heaviest = self._sampler.draw(
+                size, self._alive, self.beta, self._rng
+            )
         elif candidates := range(self._alive)[among]:
             slots, weights = self._choose(size, candidates), np.ones(size, dtype=np.float32)
+            self.heaviest = 1.0
         else:
             self.blocked = f"no items in {among}"
             return None
@@ -358,6 +363,20 @@ class ReplayIndex:
         self.alpha = other.alpha
         self._beta_start, self._draws, self._limits = other._beta_start, other._draws, other._limits
 
+    def count_on_from(self, states: Collection[Mapping[str, Any]]) -> None:
+        """Anneal on, and have the largest priority, of indices of whose items this one gets some.
+
+        Args:
+            states: their `state_dict`, or `counted`; as many batches were drawn from each.
+        """
+        for state in states:
+            self._draws = max(self._draws, int(state["annealing"]["draws"]))
+            self.max_priority = max(self.max_priority, float(state["index"]["max_priority"]))
+
+    def counted(self) -> dict[str, Any]:
+        """Returns the part of `state_dict` that `count_on_from` reads."""
+        return {"annealing": {"draws": self._draws}, "index": {"max_priority": self.max_priority}}
+
     def note(self, pushed: int = 0, drawn: int = 0) -> None:
         """Count pushed and drawn items; report if it is time."""
         self._limits.note(pushed, drawn)
@@ -379,6 +398,7 @@ class ReplayIndex:
                 "made_at": narrowed(places.ordered(self._made_at)),
                 "max_priority": self.max_priority,
                 "alpha": self.alpha,
+                "beta": self._cfg.exponents()[1],
             },
             "annealing": {
                 "start": self._beta_start,
@@ -388,7 +408,10 @@ class ReplayIndex:
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Restore a `state_dict` into an empty index, which keeps its own `alpha`."""
+        """Restore a `state_dict` into an empty index, which keeps its own `alpha`.
+
+        A `beta` that was set is kept, unless another one is configured now.
+        """
         self.places.restore(state["ring"]["ids"])
         marks, slots = state["index"], self.places.slots()
         mass = np.zeros(self.places.capacity, dtype=np.float32)
@@ -401,7 +424,9 @@ class ReplayIndex:
         self._made_at[slots] = marks["made_at"]
         self._alive = int(np.count_nonzero(marks["mass"]))
         self.max_priority = float(marks["max_priority"])
-        self._beta_start = float(state["annealing"]["start"])
+        start = float(state["annealing"]["start"])
+        if marks.get("beta", start) == self._cfg.exponents()[1]:
+            self._beta_start = start
         self._draws = int(state["annealing"]["draws"])
         self._rng.bit_generator.state = state["rng"]["state"]
         self.alpha = alpha

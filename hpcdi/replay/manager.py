@@ -98,6 +98,7 @@ class ReplayManager:
         self._restored: Mapping[str, Any] = {}  # partitions of a snapshot, until learners start
         self._restored_drawn = 0  # samples that it says were drawn
         self._counted = set[int]()  # ids of blocks that are read again, and were counted
+        self._counted_before: list[dict[str, Any]] = []  # by the index of the last dead learner
         self._published: dict[str, BlockReady] = {}  # by path, oldest first, for the same learners
         self._lost_drawn = 0  # samples that dead learners have drawn, or those of an earlier start
         self._lost_skipped = 0  # blocks that dead learners have skipped, or that were left out
@@ -125,7 +126,9 @@ class ReplayManager:
         """Restore a snapshot's partitions, if there are as many learners with as large buffers.
 
         Otherwise its blocks are distributed like new ones: their items have the largest priority
-        again. Returns orders to read blocks, by learner rank.
+        again, and importance weights are annealed on.
+
+        Returns orders to read blocks, by learner rank.
         """
         states, self._restored = self._restored, {}
         drawn, self._restored_drawn = self._restored_drawn, 0
@@ -138,6 +141,9 @@ class ReplayManager:
             for rank, state in pairs
         ):
             self._note_counted(states)
+            buffers = [state["buffer"] for state in states.values()]
+            for partition in self.partitions.values():
+                partition.buffer.count_on_from([*self._counted_before, *buffers])
             return []
         orders = []
         for rank, state in pairs:
@@ -163,6 +169,7 @@ class ReplayManager:
         part = self.partitions.pop(rank, None)
         if part is None:
             return []
+        self._counted_before = [] if self.partitions else [part.buffer.counted()]
         self._lost_drawn += part.samples_drawn
         self._lost_skipped += part.backlog.dropped
         self._freed += part.take_freed()
@@ -245,7 +252,15 @@ class ReplayManager:
         if batches < 1:
             return []
         self.ratio.take(batches)
-        return [(rank, part.serve(batches, env_steps)) for rank, part in self.partitions.items()]
+        parts = self.partitions
+        served = [(rank, part.serve(batches, env_steps)) for rank, part in parts.items()]
+        if len(served) > 1:  # as many items of each, for one update: weights are at most 1 in it
+            heaviest = max([part.buffer.heaviest for part in parts.values()])
+            for rank, drawn in served:
+                if (own := parts[rank].buffer.heaviest) < heaviest:
+                    weights = drawn.weights
+                    weights *= own / heaviest
+        return served
 
     def collectors_wait(self, env_steps: int) -> bool:
         """Returns whether collectors must wait for the learners (`ReplayRatio.collectors_wait`).
@@ -314,6 +329,7 @@ class ReplayManager:
         """State of all partitions, by learner rank, and the blocks that wait for a learner."""
         return {
             "partitions": {f"rank{rank}": p.state_dict() for rank, p in self.partitions.items()},
+            "counted_before": self._counted_before,
             "waiting": self._early.paths,
             "drawn": self._restored_drawn + self.samples_drawn(),
             "admitted": self.items_admitted,
@@ -331,6 +347,7 @@ class ReplayManager:
                 the past are of no use.
         """
         self._restored = state["partitions"]
+        self._counted_before = list(state.get("counted_before", []))
         self._restored_drawn = int(state["drawn"])
         self.items_admitted = int(state["admitted"])
         self._published = dict(published or {}) if self._partition_class.is_replay else {}

@@ -50,6 +50,8 @@ class Draw(NamedTuple):
 
     slots: Array
     weights: Array
+    heaviest: float
+    """``P(k)^-beta`` of the least likely slot k, whose weight is 1; 1 where all weigh 1."""
 
 
 class PrioritizedSampler:
@@ -102,13 +104,13 @@ class PrioritizedSampler:
 
     def draw(self, size: int, count: int, beta: float, rng: np.random.Generator) -> Draw:  # noqa: ARG002
         """Draw `size` slots, with replacement, in the order of their strata."""
-        slots, masses, _, smallest = self._tree.draw(rng.random(size))
+        slots, masses, total, smallest = self._tree.draw(rng.random(size))
         if beta == 0.0:
-            return Draw(slots, np.ones(size, dtype=np.float32))
+            return Draw(slots, np.ones(size, dtype=np.float32), 1.0)
         # (N P)^-beta over its maximum: N and the total mass cancel out; all of it in float32
         weights = smallest / masses
         weights **= beta
-        return Draw(slots, weights)
+        return Draw(slots, weights, (total / smallest) ** beta)
 
     def restore(self, mass: Array) -> None:
         """Restore what `mass` returned."""
@@ -167,7 +169,7 @@ class UniformSampler:
             slots = positions(rng, capacity, size)
             while (missed := np.flatnonzero(~self._alive[slots])).size:
                 slots[missed] = positions(rng, capacity, missed.size)
-        return Draw(slots, np.ones(size, dtype=np.float32))
+        return Draw(slots, np.ones(size, dtype=np.float32), 1.0)
 
     def restore(self, mass: Array) -> None:
         """Restore what `mass` returned."""

@@ -121,6 +121,8 @@ class Context:
         """Reasons of `stop` that nobody has taken."""
         self.set_values: dict[str, Any] = {}
         """What `set` has changed, for snapshots."""
+        self.configured: dict[str, Any] = {}
+        """What is configured in the place of each of `set_values`."""
         self._scalars: Callable[[str, float], None] = lambda _name, _value: None
         self._curves: CurveFile | None = None
         self._pictures: Any = None
@@ -176,7 +178,7 @@ class Context:
 
         Args:
             key: ``policy.learn.learning_rate``, or another one that may have a schedule.
-            value: its new value, in snapshots too.
+            value: its new value, in snapshots too, until the setting is configured differently.
 
         Raises:
             CallbackError: it cannot be changed, or not here.
@@ -185,7 +187,7 @@ class Context:
         if not hasattr(owner, "set_setting"):
             raise CallbackError(f"set({key!r}): settings are changed on learners of a TorchPolicy")
         owner.set_setting(key, value)
-        self.set_values[key] = value
+        self.set_values[key], self.configured[key] = value, _configured(owner, key)
 
     def set_env(self, **values: Any) -> None:
         """Have episodes that begin from now on played with these values; on rank 0.
@@ -208,6 +210,11 @@ class Context:
                     f"set_env({name}={value!r}): env.schedule.{path} must name it, as in "
                     f"{{values: [..., {value!r}], when: callback}}"
                 ) from None
+
+
+def _configured(policy: Any, key: str) -> dict[str, Any] | None:
+    """Returns what is configured for a setting; None: the policy does not say."""
+    return policy.configured(key) if hasattr(policy, "configured") else None
 
 
 class Callbacks(Closing):
@@ -253,10 +260,15 @@ class Callbacks(Closing):
         for name, callback in self._callbacks:
             with self._named(name, "state_dict"):
                 states.append({"name": name, "state": callback.state_dict()})
-        return {"states": states, "set": dict(self.context.set_values)}
+        context = self.context
+        of_set = {"set": dict(context.set_values), "configured": dict(context.configured)}
+        return {"states": states, **of_set}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Restore a `state_dict`; callbacks that are new since then begin anew."""
+        """Restore a `state_dict`; callbacks that are new since then begin anew.
+
+        A setting that is configured differently by now is as it is configured, whatever was set.
+        """
         left = list(state.get("states", ()))
         for name, callback in self._callbacks:
             of_it = next((one for one in left if one["name"] == name), None)
@@ -265,7 +277,17 @@ class Callbacks(Closing):
                 with self._named(name, "load_state_dict"):
                     callback.load_state_dict(of_it["state"])
         for key, value in state.get("set", {}).items():
-            self.context.set(key, value)
+            before = state.get("configured", {}).get(key)
+            now = _configured(owner_of(self.context.policy), key)
+            if before is None or now is None or before == now:
+                self.context.set(key, value)
+            else:
+                LOGGER.warning(
+                    "%s, which a callback had set to %s, is %s as configured now",
+                    key,
+                    value,
+                    now["value"],
+                )
 
     def take_stop(self) -> str:
         """Returns why one of them wants the run to end; empty: none does."""

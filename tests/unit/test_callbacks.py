@@ -18,7 +18,8 @@ from fakes.callbacks import Climbs, Counts, Elsewhere, Halves, Misspelt, Raises,
 from fakes.interrupting_env import SMALL, Walk
 from hpcdi.config.compiled import compile_config
 from hpcdi.errors import CallbackError, ConfigError, LaunchError
-from hpcdi.roles.callbacks import Context, EarlyStop
+from hpcdi.policy.create import create_policy
+from hpcdi.roles.callbacks import Callbacks, Context, EarlyStop
 from hpcdi.roles.collector.of_user import OfUser
 from hpcdi.roles.learner.of_user import OfUser as OfUserOnLearner
 from hpcdi.store.atomic import read_json
@@ -75,6 +76,31 @@ def test_they_are_called_stop_the_run_and_are_resumed(tmp_path: Path) -> None:
     assert {str(run.folder / "code"), *paths} <= {*run.config["system"]["import_path"]}
     assert last().calls[0] == f"start {run.figures['env_steps'] - 3 * 32}"
     assert last().episodes > counts.episodes
+
+
+def test_what_one_has_set_gives_way_to_what_is_configured_later(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    config = compile_config({"env": {"env_id": "CartPole-v1"}}).config
+    model = {"obs_shape": 3, "action_shape": 2, "encoder_hidden_size_list": [8]}
+
+    def learning(rate: float, **learn: Any) -> Callbacks:
+        cfg = {"type": "dqn", "model": model, "learn": {"learning_rate": rate, **learn}}
+        context = Context(config, 1, "learner", None)
+        context.policy = create_policy(cfg, ["learn"]).learn_mode
+        return Callbacks(context, lambda _name, _value: None)
+
+    first = learning(0.25)
+    first.context.set("policy.learn.learning_rate", 0.125)
+    state = first.state_dict()
+    schedule = [{"key": "learning_rate", "env_steps": 900}]
+    for rate, learn, kept in ((0.25, {}, True), (0.5, {}, False), (0.25, schedule, False)):
+        again = learning(rate, **({"schedule": learn} if learn else {}))
+        again.load_state_dict(state)
+        assert again.state_dict()["set"] == (state["set"] if kept else {})
+    assert caplog.messages[0] == (
+        "policy.learn.learning_rate, which a callback had set to 0.125, is 0.5 as configured now"
+    )
 
 
 def test_collectors_call_theirs_and_keep_their_state(tmp_path: Path) -> None:

@@ -180,6 +180,24 @@ def test_batches_of_a_group_span_all_strata() -> None:
         assert np.abs(tenths - np.arange(10)).max() <= 1
 
 
+def test_weights_of_several_learners_are_those_of_one_with_all_items() -> None:
+    """Each learner draws as many: an item of a likelier part weighs less, and 1 is the most."""
+    replay = make_replay(alpha=1.0, beta=0.5, anneal_step=0)
+    replay.open(1, 2)
+    for number, part in enumerate(replay.partitions.values()):
+        give(part, block(number, [10]))
+        priorities = np.full(10, 2.0)
+        if number:
+            priorities[0] = 0.02
+        part.buffer.update_priorities(np.arange(10), priorities)
+        part.demand(demand(50, 10))
+    first, second = (batches for _, batches in replay.serve(0, []))
+    rarest = 0.02 / 18.02
+    np.testing.assert_allclose(first.weights, (rarest / 0.1) ** 0.5, rtol=1e-6)
+    chances = np.where(second.unique_ids == 0, rarest, 2 / 18.02)
+    np.testing.assert_allclose(second.weights, (rarest / chances) ** 0.5, rtol=1e-6)
+
+
 def test_each_batch_anneals_beta() -> None:
     partition = make_partition(beta=0.0, anneal_step=10)
     give(partition, block(1, [19]))

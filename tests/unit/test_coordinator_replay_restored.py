@@ -157,6 +157,45 @@ def test_another_number_of_learners_shares_the_data(
     assert counts == {60 // len(learners)}
 
 
+@pytest.mark.parametrize("learners", [(1, 2), (1,), (1, 2, 3)])
+def test_weights_are_annealed_on_whatever_learners_there_are(
+    learners: tuple[int, ...], tmp_path: Path
+) -> None:
+    """By the exponent that is configured now; and new items have the largest priority so far."""
+    data = Data(1, 2, beta=0.5, anneal_step=10)
+    for number in range(6):
+        data.give(number, [5, 5])
+    for part in data.replay.partitions.values():
+        part.buffer.update_priorities(np.arange(1), np.array([7.0]))
+        part.demand(demand(4, 2))
+        assert serve(part) is not None
+    again = make_replay(beta=0.0, anneal_step=10)
+    again.load_state_dict(through_file(tmp_path, data.replay), data.published)
+    again.open(*learners)
+    for part in again.partitions.values():
+        assert part.buffer.beta == pytest.approx(0.4)
+        assert part.buffer.max_priority == 7
+
+
+def test_weights_are_annealed_on_after_the_death_of_all_learners(tmp_path: Path) -> None:
+    """In the run they learn no more; where it is resumed they do."""
+    data = Data(1, 2, beta=0.0, anneal_step=10)
+    for number in range(6):
+        data.give(number, [5, 5])
+    for part in data.replay.partitions.values():
+        part.buffer.update_priorities(np.arange(1), np.array([7.0]))
+        part.demand(demand(4, 2))
+        assert serve(part) is not None
+    for rank in (1, 2):
+        data.replay.lose(rank)
+    again = make_replay(beta=0.0, anneal_step=10)
+    again.load_state_dict(through_file(tmp_path, data.replay), data.published)
+    again.open(1, 2)
+    for part in again.partitions.values():
+        assert part.buffer.beta == pytest.approx(0.4)
+        assert part.buffer.max_priority == 7
+
+
 def test_a_buffer_of_another_size_takes_what_fits(tmp_path: Path) -> None:
     data = Data(1)
     for number in range(6):

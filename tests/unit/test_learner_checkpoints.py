@@ -270,6 +270,17 @@ def test_a_policy_of_another_kind_is_refused(tmp_path: Path, other: str) -> None
         again.call_hook("before_run")
 
 
+def test_a_snapshot_says_of_which_policy_it_is(tmp_path: Path) -> None:
+    """Though its facts are those of a run: it has a learner's files, and no type."""
+    first = learner_of(tmp_path)
+    files = learner_files(first)
+    folder = save_checkpoint(tmp_path, "snapshot", files, {"train_iter": 0}, keep=None)
+    again = learner_of(tmp_path, policy_of("ppo"))
+    said = r"of type 'dqn' that does not fit the present one, of type 'ppo': Error[^\n\t]*$"
+    with pytest.raises(CheckpointError, match=said):
+        again.load_checkpoint(folder)
+
+
 def nothing(path: Path) -> None:
     shutil.rmtree(path)
 

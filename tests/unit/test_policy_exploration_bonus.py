@@ -12,7 +12,7 @@ from torch import Tensor
 
 import hpcdi.worker  # noqa: F401 (it gives policies their methods by dicts)
 from hpcdi.errors import ConfigError, PolicyError
-from hpcdi.policy import exploration_bonus
+from hpcdi.policy import exploration_bonus, gradient_step
 from hpcdi.policy.base import actor_of
 from hpcdi.policy.create import create_policy
 from hpcdi.policy.returns import gae
@@ -70,10 +70,12 @@ def test_the_bonus_falls_where_it_is_learnt(kind: str) -> None:
     novelty = built._model.novelty
     others = torch.full((32, 4), 9.0)
     target = copy.deepcopy(novelty.target.state_dict())
+    first = error(novelty, batch["observation"])
     begun = [error(novelty, x).mean().item() for x in (batch["observation"], others)]
     told = [built.learn_mode.forward(batch) for _ in range(60)]
     now = [error(novelty, x).mean().item() for x in (batch["observation"], others)]
-    assert told[0]["bonus"] == pytest.approx(begun[0], rel=1e-4), "nothing to divide it by yet"
+    measure = first.square().mean().sqrt().item()
+    assert told[0]["bonus"] == pytest.approx(begun[0] / measure, rel=1e-4), "its own measure"
     assert told[0]["bonus_loss"] == pytest.approx(begun[0], rel=1e-4)
     assert now[0] < 0.1 * begun[0]
     assert now[1] > 5 * now[0], "what is far from it stays newer"
@@ -83,17 +85,47 @@ def test_the_bonus_falls_where_it_is_learnt(kind: str) -> None:
     assert not learnt & {id(b) for b in novelty.buffers()}, "it is no part of the policy's step"
 
 
-def test_errors_are_divided_by_their_deviation() -> None:
+def test_errors_are_divided_by_their_root_mean_square() -> None:
     built = policy("dqn", "learn")
     errors = []
     for seed in range(4):
         errors.append(error(built._model.novelty, batch_of(seed)["observation"]))
         built.learn_mode.forward(batch_of(seed))
-    deviation = torch.cat(errors).std(correction=0).item()
+    measure = torch.cat(errors).square().mean().sqrt().item()
     observation = batch_of(9)["observation"]
-    expected = error(built._model.novelty, observation) / deviation
+    expected = error(built._model.novelty, observation) / measure
     found = built._model.novelty({"next_observation": observation})
     torch.testing.assert_close(found.double(), expected, rtol=1e-3, atol=1e-5)
+
+
+@TYPES
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_bonus_is_about_one_at_first_where_observations_look_alike(
+    kind: str, bonus_type: str
+) -> None:
+    """As pictures with a small moving part do: errors hardly differ."""
+    built = policy(kind, "learn", type=bonus_type, learning_rate=1e-5)
+    batch = batch_of()
+    for name in ("observation", "next_observation"):
+        batch[name] = 1 + 0.01 * batch[name]
+    first = built._model.novelty(batch).mean().item()
+    told = [built.learn_mode.forward(batch)["bonus"] for _ in range(3)]
+    assert [first, *told] == pytest.approx([1] * 4, abs=0.35)
+
+
+def test_the_curve_of_the_bonus_is_the_mean_over_all_learners_rows(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Learners' rows on-policy differ, and one may have none."""
+    monkeypatch.setattr(gradient_step, "allreduce_data", lambda _count, _op: 16.0)  # with 32 and 0
+    told = {}
+    for count in (32, 0):
+        built = policy("ppo", "learn")
+        bonus, batch = built._bonus, batch_of(count=count)
+        told[count] = bonus.learn(batch)["bonus"]
+    alone = policy("ppo", "learn")._model.novelty
+    expected = alone.scaled(error(alone, batch_of()["observation"])).mean().item()
+    assert sum(told.values()) / 2 == pytest.approx(expected, rel=1e-4)
 
 
 @TYPES

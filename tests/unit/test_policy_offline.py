@@ -133,3 +133,17 @@ def test_what_is_learnt_is_acted_by_and_kept(kind: str) -> None:
         learner._model.state_dict().items(), again._model.state_dict().values(), strict=True
     ):
         assert torch.equal(first, second), name
+
+
+def test_an_extra_loss_of_iql_sees_the_actions_that_are_stored(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    iql, batch, seen = policy("iql", extra_loss={"type": "torch.nn:Identity"}), batch_of("iql"), {}
+
+    def extra_loss(part: Any, outputs: Any) -> Any:
+        seen.update(part)
+        return outputs.mean(0 * outputs.log_prob), {}
+
+    iql._extra._compute = extra_loss
+    iql.learn_mode.forward(batch)
+    assert all(torch.equal(seen[name], column) for name, column in batch.items())

@@ -13,6 +13,7 @@ from hpcdi.policy import networks
 from hpcdi.policy.create import create_policy
 from hpcdi.policy.exploration import ladder
 from hpcdi.policy.qrdqn import quantile_huber
+from hpcdi.worker.collector import create_parallel_collector
 
 pytestmark = pytest.mark.usefixtures("one_torch_thread")
 ACTIONS, QUANTILES = 3, 5
@@ -151,3 +152,25 @@ def test_each_environment_of_all_collectors_has_its_rung() -> None:
     rates = [0.4 ** (1 + 7 * middle) * (1 - 1 / ACTIONS) for middle in (1 / 8, 3 / 8)]
     assert shares[:2] == pytest.approx(rates, abs=0.05)
     assert shares[0] > shares[1] > shares[2] >= shares[3]
+
+
+def test_rungs_are_of_all_environments_though_few_are_ready_at_first() -> None:
+    env = {
+        "type": "gymnasium", "import_names": ["hpcdi.env.toy"], "env_id": "hpcdi/Count-v0",
+        "collector_env_num": 4,
+    }  # fmt: skip
+    other = {"eps": {"start": 1.0, "end": 1.0, "ladder": 7}}
+    model = {"obs_shape": 2, "action_shape": ACTIONS}
+    made = []
+
+    def make_policy(_cfg: Any, modes: list[str], seed: np.random.SeedSequence) -> Any:
+        made.append(
+            create_policy({"type": "dqn", "model": model, "other": other}, modes, seed=seed)
+        )
+        return made[-1]
+
+    cfg = {"env": env, "policy": {}, "number": (1, 2), "make_policy": make_policy}
+    with create_parallel_collector({"type": "zergling", **cfg}):
+        (acting,) = made
+        assert acting.get_attribute("collector") == (1, 2)
+        assert acting.get_attribute("collector_rows") == 4

@@ -65,7 +65,7 @@ def columns_of(built: Any, seed: int = 0) -> dict[str, np.ndarray]:
 
 def sequences(columns: Columns) -> Columns:
     """The sequences among rows of items, as columns [sequences, rows of a sequence, ...]."""
-    starts = columns[LENGTH].nonzero()[0]
+    starts, _ = item_rows(block(7, ITEMS), 0, SequenceRule(STEPS, STRIDE, NSTEP))
     rows = sequence_rows(starts, columns[LENGTH][starts], STEPS + NSTEP)
     return {name: column[rows] for name, column in columns.items()}
 
@@ -88,6 +88,12 @@ def test_a_ring_gathers_the_sequences_that_rank_0_counts() -> None:
         assert column.shape[:2] == (6, STEPS + NSTEP)
         np.testing.assert_array_equal(drawn[name], column)
     assert plain[LENGTH][:, 0].tolist() == [9, 6, 3, 3, 6, 3]  # with the row behind each item
+
+
+def test_sequences_may_begin_anywhere() -> None:
+    """A run that is resumed with another stride learns from what it has."""
+    lengths = columns_of(policy("collect"))[LENGTH].tolist()
+    assert lengths == [9, 8, 7, 6, 5, 4, 3, 2, 0, 3, 2, 0, 6, 5, 4, 3, 2, 0]
 
 
 def test_values_are_rescaled_there_and_back() -> None:

@@ -296,6 +296,18 @@ def test_a_learner_goes_on_as_if_it_had_not_been_stopped() -> None:
         assert all(torch.equal(*pair) for pair in pairs)
 
 
+@pytest.mark.parametrize(("auto_alpha", "expected"), [(False, 0.1), (True, 0.3)])
+def test_a_temperature_that_is_not_learnt_is_the_configured_one(
+    auto_alpha: bool, expected: float
+) -> None:
+    """A resumed run may have another one; one that is learnt goes on from where it was."""
+    first, again = (
+        policy("learn", learn={"auto_alpha": auto_alpha, "alpha": alpha}) for alpha in (0.3, 0.1)
+    )
+    again.learn_mode.load_state_dict(first.learn_mode.state_dict())
+    assert again.alpha.item() == pytest.approx(expected)
+
+
 def test_weights_alone_are_the_actors() -> None:
     giver, taker = policy("learn", seed=1).learn_mode, policy("learn").learn_mode
     taker.load_state_dict({"model": giver.state_dict()["model"]})

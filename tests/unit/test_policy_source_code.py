@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import ctypes
 import shutil
+import subprocess
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -10,7 +12,8 @@ import numpy as np
 import pytest
 import torch
 
-from hpcdi.commands.export_source import check, name_of
+from fakes.compiled_source import check
+from hpcdi.commands.export_source import name_of
 from hpcdi.errors import LaunchError, PolicyError, PolicyFileError
 from hpcdi.policy.create import create_policy
 from hpcdi.policy.source_code import as_source
@@ -177,3 +180,38 @@ def test_what_has_no_form_is_refused(tmp_path: Path) -> None:
     assert name_of(str(tmp_path / "jets.f90"), "run", "fortran") == (tmp_path, "jets")
     with pytest.raises(LaunchError, match=r"must end in \.c"):
         name_of("policy.f90", "run", "c")
+
+
+class _Least(_Odd):
+    """All that drops a NaN in C's or Fortran's own functions."""
+
+    def forward(self, observation: torch.Tensor) -> tuple[torch.Tensor]:
+        least = observation.clamp(-1.0, 1.0)
+        kinds = [least, least.relu(), torch.nn.functional.elu(least), least.round()]
+        kinds += [torch.minimum(least, observation), torch.maximum(observation, least)]
+        numbers = torch.cat(kinds, 1)
+        figures = [numbers.amax(), numbers.mean(), numbers.argmax().float()]
+        return (torch.cat([numbers, torch.stack(figures)[None]], 1),)
+
+
+@pytest.mark.parametrize("language", ["c", "fortran"])
+def test_of_no_number_nothing_is_made(tmp_path: Path, language: str) -> None:
+    if HAS[language] is None:
+        pytest.skip(f"NO COMPILER FOR {language}: its source code is not tested here")
+    for name, text in as_source(_Least(), language, "least").items():
+        (tmp_path / name).write_text(text)
+    (source,) = (path for path in tmp_path.iterdir() if path.suffix != ".h")
+    built = [str(HAS[language]), "-O2", "-shared", "-fPIC", source.name, "-o", "least.so", "-lm"]
+    subprocess.run(built, cwd=tmp_path, check=True)
+    symbol = "least_act" if language == "c" else "__least_MOD_least_act"
+    act, action = getattr(ctypes.CDLL(str(tmp_path / "least.so")), symbol), np.zeros(21)
+    seen = np.array([0.25, -2.0, 3.0])
+    act(seen.ctypes, action.ctypes)
+    (own,) = _Least()(torch.tensor(seen[None], dtype=torch.float32))
+    np.testing.assert_allclose(action, own[0].numpy(), rtol=1e-6)
+    for place in range(3):
+        spoilt = seen.copy()
+        spoilt[place] = np.nan
+        act(spoilt.ctypes, action.ctypes)
+        expected = [*[number == place for _ in range(6) for number in range(3)], *[True] * 3]
+        assert np.isnan(action).tolist() == expected

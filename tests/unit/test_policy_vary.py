@@ -100,6 +100,22 @@ def test_its_layers_are_in_checkpoints_and_nowhere_else(caplog: pytest.LogCaptur
     bare.learn_mode.forward(batch_of("discrete"))
 
 
+@pytest.mark.parametrize("kind", KINDS)
+def test_it_sees_the_actions_that_are_stored(kind: str) -> None:
+    """Of Boxes, too, of which what was sampled is learnt from, not what was clipped."""
+    policy, batch, seen = policy_of(kind, batch_size=24, extra_loss=REWARD), batch_of(kind), {}
+
+    def extra_loss(part: Any, outputs: Any) -> Any:
+        seen.update(part)
+        return outputs.mean(0 * outputs.value), {}
+
+    policy._extra._compute = extra_loss
+    policy.learn_mode.forward(batch)
+    order = seen["reward"].argsort()  # minibatches are shuffled
+    expected = batch["action"][batch["reward"].argsort()]
+    torch.testing.assert_close(seen["action"][order], expected)
+
+
 def test_what_is_no_scalar_is_refused() -> None:
     policy = policy_of("dqn", extra_loss={"type": "fakes.extra_losses:unreduced"})
     with pytest.raises(PolicyError, match=r"returned a tensor \[24\].*outputs.mean"):

@@ -69,7 +69,23 @@ def test_random_values_are_within_their_bounds() -> None:
     assert rates.min() >= -5
     assert rates.max() <= -2
     assert abs(rates.mean() + 3.5) < 0.15
-    assert overrides_of({"x": 1.23456789e-5, "n": 3}) == ("x=1.23457e-05", "n=3")
+    assert all(one["x"] == float(f"{one['x']:.6g}") for one in drawn), "six digits"
+    assert overrides_of({"x": 1.23456789e-5, "n": 3}) == ("x=1.23456789e-05", "n=3")
+
+
+@pytest.mark.parametrize(
+    "space",
+    ["float(0.9999998,0.9999999)", "log(0.9999998,0.9999999)", "int(10000000,10000009)"],
+)
+def test_a_trial_runs_with_the_number_that_was_drawn(space: str) -> None:
+    """However many digits its range needs."""
+    (dimension,) = dimensions_of([f"x={space}"])
+    searcher = RandomSearcher([dimension], 0, Path())
+    values = [searcher.ask(number)["x"] for number in range(50)]
+    assert len(set(values)) >= 8
+    for value in values:
+        assert dimension.low <= float(value) <= dimension.high
+        assert overrides_of({"x": value}) == (f"x={value!r}",)
 
 
 def test_scores_of_a_curve() -> None:

@@ -166,6 +166,27 @@ def test_one_that_leaves_has_seen_its_last_observation_and_masks_are_of_each_pla
     assert seen["observation"]["ended"].tolist() == [2, 0]
 
 
+class Back(Leaving):
+    """a ends in its first step, is back in the second, and is cut with b in the third."""
+
+    def step(self, actions: dict[str, int]) -> Any:
+        self._steps += 1
+        over, cut = self._steps == 1, self._steps == 3
+        self.agents = [["b"], ["a", "b"], []][self._steps - 1]
+        seen, infos = self._seen({*actions, *self.agents}), {n: self._info(n) for n in self.agents}
+        ends = {"a": over, "b": False}, dict.fromkeys("ab", cut)
+        return seen, dict.fromkeys(actions, 1.0), *ends, infos
+
+
+def test_one_that_has_come_back_ends_as_it_ends_then() -> None:
+    """It was terminated for good: nothing was bootstrapped where it was cut."""
+    team = Team(as_battle(Back()))
+    team.reset(seed=0)
+    steps = [team.step({"a": 1, "b": 1}) for _ in range(3)]
+    assert [step[0]["observation"]["ended"].tolist() for step in steps] == [[1, 0], [0, 0], [2, 2]]
+    assert steps[-1][2:4] == (False, True)
+
+
 def test_who_acts_for_players_whose_masks_are_in_infos_gives_them_beside_what_they_see() -> None:
     """It was an IndexError."""
     team, own = Team(as_battle(Leaving())), np.ones(1, np.float32)
@@ -337,6 +358,37 @@ def test_advantages_are_of_each_player_from_its_birth_to_its_death() -> None:
     )
     assert made["advantage/fox"][0] == 0
     assert made["advantage/fox"][1:4] == pytest.approx(expected.advantage, rel=1e-5)
+
+
+class Posthumous(Relay):
+    """Who has left is paid, too: 100 in the last step; so is who has not come yet, in the first."""
+
+    def step(self, actions: Any) -> Any:
+        seen, rewards, over, infos = super().step(actions)
+        paid = np.array([100.0 * over, 0.0, 7.0 * (self.step_number == 1)])
+        return seen, rewards + paid, over, infos
+
+
+@pytest.mark.parametrize("kind", ["ppo", "dqn"])
+def test_what_a_player_is_paid_after_it_has_left_is_of_its_last_step(kind: str) -> None:
+    """It was learnt by nobody."""
+    own = {"type": kind, "model": {"encoder_hidden_size_list": [8]}, "discount_factor": GAMMA}
+    cfg = config(Posthumous(), policies={"hare": own, "fox": own})
+    actor, transitions, lengths, last = played(cfg, Posthumous())
+
+    def learnt(lengths: list[int], last: Columns) -> list[float]:
+        """In the hare's last steps, in which it is terminated."""
+        made = actor.train_columns(transitions, np.array(lengths, np.int32), last).columns
+        if kind == "dqn":
+            assert made["n_step_return/fox"][[1, 2, 5, 6]].tolist() == [-2, -3, -2, -3]
+            return made["n_step_return/hare_0"][[1, 5]].tolist()  # type: ignore[no-any-return]
+        advantage, value = made["advantage/hare_0"], transitions["value/hare_0"]
+        return (advantage + value)[[1, 5]].tolist()  # type: ignore[no-any-return]
+
+    assert learnt(lengths.tolist(), last) == pytest.approx([120, 120], rel=1e-5)
+    # cut in between, an item does not have the last step
+    cut = {name: np.concatenate([transitions[name][3:4], column]) for name, column in last.items()}
+    assert learnt([3, 1, 4], cut) == pytest.approx([20, 120], rel=1e-5)
 
 
 def test_policies_learn_from_the_rows_in_which_their_players_were_there() -> None:
@@ -712,8 +764,9 @@ def sequences_of(cfg: TeamConfig, game: Any) -> dict[str, torch.Tensor]:
     actor, transitions, lengths, last = played(cfg, game, episodes=6)
     segment = segment_of(transitions, np.arange(lengths.sum()), lengths, last, actor)
     assert not segment.views
-    columns = segment.columns
-    starts = columns["sequence_len"].nonzero()[0]
+    columns, stride = segment.columns, cfg.sequence.stride
+    items = zip(segment.items["item_start"], segment.items["item_len"], strict=True)
+    starts = np.concatenate([np.arange(start, start + count, stride) for start, count in items])
     rows = sequence_rows(starts, columns["sequence_len"][starts], cfg.sequence.rows)
     return {name: torch.from_numpy(column[rows]) for name, column in columns.items()}
 
@@ -817,6 +870,28 @@ def problems_of(game: Any, **settings: Any) -> str:
     with pytest.raises(ConfigError) as caught:
         config(game, **settings)
     return "\n".join(map(str, caught.value.problems))
+
+
+def test_a_player_without_discrete_actions_has_no_mask_though_others_have() -> None:
+    """A policy that knows no masks was refused for it."""
+
+    class Steering(Leaving):
+        def action_space(self, name: str) -> Any:
+            return Discrete(2) if name == "a" else Box(-1, 1, (1,), np.float32)
+
+        def _info(self, name: str) -> dict[str, Any]:
+            return {"action_mask": np.ones(2, np.int8)} if name == "a" else {}
+
+    small = {"model": {"encoder_hidden_size_list": [8]}}
+    policies = {"a": {"type": "dqn", **small}, "b": {"type": "sac", **small}}
+    cfg = config(as_battle(Steering()), policies=policies)
+    groups = [PolicyGroup(name, cfg.policies[name], cfg) for name in "ab"]
+    assert [group.spaces.is_masked for group in groups] == [True, False]
+    actor = policy(cfg, "collect").collect_mode.get_attribute("columnar")
+    seen, _ = Team(as_battle(Steering())).reset(seed=0)
+    own = {f"observation/{n}": np.asarray(c)[None] for n, c in flat(seen["observation"])}
+    made = actor.act({**own, "action_mask": seen["action_mask"][None]}, {"a": {"eps": 1.0}})
+    assert made["action/b"].shape == (1, 1)
 
 
 def test_settings_that_do_not_fit_are_named() -> None:

@@ -98,12 +98,13 @@ every run (some seconds): STEPS should take minutes.
 With --optuna SPACE the runs are trials of a search (hpcdi[optuna]): log(1e-5,1e-2), float(0,1),
 int(1,8), logint(16,512), or values a,b,c; several settings by blanks or by saying it again. What is
 maximised is --score: `area`, the mean return over the training (its curve's area), `best` or `last`
-evaluation. Each tenth of the limit of environment steps (--prune-every) a trial whose return is
-below the others' median ends, in order. --jobs N: side by side here, or, where Slurm is, as N array
-tasks, each an allocation that does one trial after another. The same command, or `resume`, goes on
-where the search was, also after kill -9; with more --trials it continues. optuna.journal in its
-folder is Optuna's own file. --search random needs no library; --search my_module:Class with --space
-is a searcher of yours: `ask` and `tell`, see hpcdi/search.py.
+evaluation. Each tenth of the limit of environment steps (--prune-every) a trial ends, in order,
+whose best return so far is below the median of the others' there, once five are over. --jobs N:
+side by side here, or, where Slurm is, as N array tasks, each an allocation that does one trial
+after another. The same command, or `resume`, goes on where the search was, also after kill -9; with
+more --trials it continues. optuna.journal in its folder is Optuna's own file. --search random needs
+no library; --search my_module:Class with --space is a searcher of yours: `ask` and `tell`, see
+hpcdi/search.py.
 
 Key=a,b,c and key=0..4 (0 to 4) have several values; a list is one value: [64,64]. The last key
 changes fastest. sweep.json in the sweep's folder says for each index its settings, run folder, job

@@ -109,8 +109,10 @@ def explored(value: str, space: Space, rng: np.random.Generator) -> str:
         moved = 1 if factor > 1 else -1
     elif is_whole:
         moved = math.ceil(moved) if moved > number else math.floor(moved)
+    else:
+        moved = float(f"{moved:.6g}")
     moved = min(max(moved, min(finite)), max(finite))
-    return str(moved) if is_whole else f"{moved:.6g}"
+    return str(moved).removesuffix(".0")
 
 
 def parsed_number(text: str) -> int | float | None:

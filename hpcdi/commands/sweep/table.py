@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import math
+import re
 from collections import Counter
 from collections.abc import Sequence
 from typing import Any
@@ -164,4 +165,7 @@ def _cell(name: str, value: Any) -> str:
         return human_count(value)
     if name in ("best", "last", "area", "score"):
         return human_return(value)
-    return human_time(value) if name == "elapsed_s" else str(value)
+    if name == "elapsed_s":
+        return human_time(value)
+    is_long = re.fullmatch(r"[+-]?\d*\.\d{7,}(e[+-]?\d+)?", text := str(value))
+    return f"{float(text):.6g}" if is_long else text

@@ -103,9 +103,9 @@ def _dimension(text: str) -> Dimension:
 
 
 def overrides_of(settings: Mapping[str, Value]) -> tuple[str, ...]:
-    """Returns settings as ``key=value``."""
+    """Returns settings as ``key=value``, which read as the very same numbers."""
     return tuple(
-        f"{key}={f'{value:.6g}' if isinstance(value, float) else value}"
+        f"{key}={repr(float(value)).removesuffix('.0') if isinstance(value, float) else value}"
         for key, value in settings.items()
     )
 

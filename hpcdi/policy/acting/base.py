@@ -16,8 +16,8 @@ from hpcdi.types import ACTION_MASK, Array, Columns, Settings
 from hpcdi.utils.nested import under
 
 SEQUENCE_LEN = "sequence_len"
-"""Stored column: transitions of the sequence that begins in a row, 0 within one; of those of a
-replay buffer see `SequenceRule`."""
+"""Stored column: transitions of the sequence that begins in a row, 0 within one; for a replay
+buffer, whose sequences may begin anywhere, see `SequenceRule`."""
 _MOST = np.iinfo(np.uint16).max
 DISCOUNTED = "discounted_return"
 """Stored: each environment's running discounted return, float32."""
@@ -91,20 +91,20 @@ class ActingPolicy(Policy):
 
         ``sequence_len`` uint16 [transitions] is the length of the sequence that begins there, else
         0. Each item is cut into sequences of `collect.unroll_len`; the last one may be shorter.
-        Those of a replay buffer may overlap, and the column has more of them, see `SequenceRule`.
+        For a replay buffer it is what `SequenceRule` says, whatever its stride is by then.
         Without a memory there is no such column, unless the algorithm's `Config` wants it
         (`LEARNS_FROM_SEQUENCES`).
         """
         if not self.has_sequences():
             return {}
-        length, rule = self._cfg.collect.unroll_len, self._cfg.sequence
-        is_replayed = rule.length > 1
-        stride = rule.stride if is_replayed else length
+        length = self._cfg.collect.unroll_len
         ends = item_len.cumsum(dtype=np.int64).repeat(item_len)
         remaining = ends - np.arange(int(item_len.sum()))  # in its item, this transition included
-        is_start = (item_len.repeat(item_len) - remaining) % stride == 0
-        most = np.minimum(remaining + 1, _MOST) if is_replayed else np.minimum(remaining, length)
-        lengths = np.where(is_start, most, 0)
+        if self._cfg.samples_sequences:
+            lengths = np.minimum(remaining + 1, _MOST)
+        else:
+            is_start = (item_len.repeat(item_len) - remaining) % length == 0
+            lengths = np.where(is_start, np.minimum(remaining, length), 0)
         return {SEQUENCE_LEN: lengths.astype(np.uint16)}
 
     def random(self, stream: int) -> np.random.Generator:

@@ -28,8 +28,8 @@ class DQNActing(ReplayActing):
         self._exploring: Any = contextlib.nullcontext()
         duration = self._cfg.other.eps.duration
         self._lasting = LastingActions(duration, self._rng) if duration else None
-        self._env_num = 1
-        self._collector = (0, 1)  # its number, and how many there are: a collector sets it
+        # a collector sets its number, how many there are, and the rows that it acts for
+        self._collector, self._collector_rows = (0, 1), 1
 
     def act(self, observation: Columns, setting: Settings, rows: Array | None = None) -> Columns:
         """Actions int64 [rows]: the best, or with probability ``setting["eps"]`` random ones."""
@@ -40,7 +40,7 @@ class DQNActing(ReplayActing):
         rows = np.arange(len(best)) if rows is None else rows
         if self._cfg.other.eps.ladder:
             number, collectors = self._collector
-            in_each = self._env_num = max(self._env_num, int(rows.max()) + 1)
+            in_each = self._collector_rows = max(self._collector_rows, int(rows.max()) + 1)
             rung = number * in_each + rows
             eps = ladder(eps, self._cfg.other.eps.ladder, rung, collectors * in_each)
         if self._lasting is not None:

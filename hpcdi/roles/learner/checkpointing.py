@@ -53,6 +53,7 @@ BY_ITERATION = "iteration_"
 _LEARNER = "learner.pt"
 _OF_RANK = "learner_{}.pt"
 _RANDOM = "rng"
+_TYPE = "policy_type"
 _ITERATIONS = "iterations"  # of a policy, by which its schedules go
 SUFFIXES = (".tar", ".pth", ".pt")
 """Endings of DI-engine's names of checkpoints, which are dropped."""
@@ -138,7 +139,7 @@ def save_learner(learner: Trained, name: str, keep: int) -> Path | None:
     facts = {
         "train_iter": learner.train_iter,
         "collector_envstep": learner.env_steps,
-        "policy_type": _type_of(learner.policy),
+        _TYPE: _type_of(learner.policy),
         "hpcdi_version": __version__,
         "saved_at": time.time(),
     }
@@ -186,6 +187,7 @@ def learner_files(
         "policy": copied(state),
         "train_iter": learner.train_iter,
         "collector_envstep": learner.env_steps,
+        _TYPE: _type_of(learner.policy),
         **own,
     }
     return {
@@ -220,8 +222,10 @@ def with_policy_of(snapshot: Checkpoint, donor: Checkpoint) -> dict[str, Callabl
         }
         if snapshot.file(path.name).exists():
             state = load_tensors(snapshot.file(path.name))
-        donated = load_tensors(path)["policy"]
-        own, taken = random_part(state["policy"]), shared_part(donated)
+        donated = load_tensors(path)
+        own, taken = random_part(state["policy"]), shared_part(donated["policy"])
+        if _TYPE in donated:
+            state[_TYPE] = donated[_TYPE]
         taken.pop(_ITERATIONS, None)
         if _ITERATIONS in state["policy"]:
             own[_ITERATIONS] = state["policy"][_ITERATIONS]
@@ -281,9 +285,9 @@ def load_learner(
         state = {}
         if load_last_iter is not False:
             state = _state_beside_weights(checkpoint, learner.rank, agent)
-        of_type = checkpoint.facts.get("policy_type", "?")
+        of_type = checkpoint.facts.get(_TYPE) or state.get(_TYPE, "")
     else:
-        image, of_type = read_policy(path), "?"
+        image, of_type = read_policy(path), ""
         state = {"train_iter": image.version} if load_last_iter else {}
     set_policy(learner, {"model": image.state_dict(), **state.get("policy", {})}, path, of_type)
     learner.train_iter = state.get("train_iter", 0)
@@ -293,14 +297,14 @@ def load_learner(
     _restore_random_state(state.get("random", {}))
 
 
-def set_policy(learner: Trained, state: dict[str, Any], path: Path, of_type: str = "?") -> None:
+def set_policy(learner: Trained, state: dict[str, Any], path: Path, of_type: str = "") -> None:
     """Load a policy's state that was read from a file.
 
     Args:
         learner: with its policy.
         state: what the policy's learn mode loads.
         path: path of the file, for the error.
-        of_type: type of the policy in the file.
+        of_type: type of the policy in the file; empty: it does not say.
 
     Raises:
         CheckpointError: it does not fit the present policy.
@@ -308,10 +312,12 @@ def set_policy(learner: Trained, state: dict[str, Any], path: Path, of_type: str
     try:
         learner.policy.load_state_dict(state)
     except (RuntimeError, KeyError, ValueError) as error:
+        what = f" of type {of_type!r}" if of_type else ""
+        said = " ".join(str(error.args[0] if error.args else error).split())
         raise CheckpointError(
             path,
-            f"it holds a policy of type {of_type!r} that does not fit the present one, of type "
-            f"{_type_of(learner.policy)!r}: {error}",
+            f"it holds a policy{what} that does not fit the present one, of type "
+            f"{_type_of(learner.policy)!r}: {said}",
         ) from error
 
 
