@@ -37,6 +37,7 @@ from hpcdi.errors import (
     EXIT_DONE,
     EXIT_INTERRUPTED,
     ConfigError,
+    EnvValueError,
     HpcdiError,
     LaunchError,
     PolicyError,
@@ -76,6 +77,7 @@ _KEYWORDS = {
 }
 _ENDS = (".stop_value", ".max_env_step", ".max_train_iter")
 """Ends of the paths of settings that say when a run ends."""
+_GOES_ONLINE = "policy.other.commander.offline_iterations"
 _FILES = (".yaml", ".yml", ".py")
 
 
@@ -243,7 +245,8 @@ class Policy:
                 is a dict of players, one, too.
 
         Raises:
-            EnvValueError: the observation is not as the space says.
+            EnvValueError: the observation is not as the space says, or a number of it is none
+                (NaN), or infinite, also in float32.
             PolicyError: there is a mask, and the run's environment has none.
         """
         actor, (seen, acts) = self._actor, self._spaces
@@ -266,6 +269,10 @@ class Policy:
             observation = {**inner, "action_mask": mask}
         columns = seen.zeros(1)
         seen.put(columns, 0, observation)
+        for name, column in columns.items():
+            if not np.isfinite(column).all():
+                number = column[~np.isfinite(column)][0]
+                raise EnvValueError(f"{name}: {number}, and a policy acts on finite numbers alone")
         return acts.value(actor.act(columns, {}), 0)
 
     def reset(self) -> None:
@@ -418,7 +425,8 @@ class Run:
         """
         points = self._points()
         if name not in points:
-            raise KeyError(f"no curve is named {name!r}; there are {', '.join(sorted(points))}")
+            there = f"there are {', '.join(sorted(points))}" if points else "the run has none yet"
+            raise KeyError(f"no curve is named {name!r}; {there}")
         steps = np.array([point.step for point in points[name]], np.int64)
         return steps, np.array([point.value for point in points[name]], np.float64)
 
@@ -450,9 +458,9 @@ class Run:
     def _points(self) -> Curves:
         return read_curves(self._layout.curve_files())
 
-    def episodes(self, *, unfinished: bool = False) -> Iterator[Episode]:
+    def episodes(self, *, unfinished: bool = False, player: str | None = None) -> Iterator[Episode]:
         """Yields the episodes that it has collected, see `hpcdi.data.read_episodes`."""
-        return read_episodes(self.folder, unfinished=unfinished)
+        return read_episodes(self.folder, unfinished=unfinished, player=player)
 
     def report(self, path: str | Path = "report.html") -> Path:
         """Write one HTML file of it, as ``hpcdi report``; returns its path.
@@ -506,9 +514,12 @@ def _experiment(
         settings |= {} if threshold is None else {"env.stop_value": threshold}
     with_chosen = settings | dict(dotted(chosen))
     remembers = with_chosen.get("policy.model.memory", "none") != "none"
+    goes_online = with_chosen.get(_GOES_ONLINE, math.inf) != math.inf
+    is_offline = bool(with_chosen.get("data")) and not goes_online
+    begins = settings_of(policy_type, remembers=remembers, is_offline=is_offline)
     if not any(path == "callbacks" or path.endswith(_ENDS) for path in with_chosen):
-        settings["callbacks"] = [early_stop_of(policy_type)]
-    return {"exp_name": name, **settings_of(policy_type, remembers=remembers), **settings}
+        settings["callbacks"] = [early_stop_of(begins)]
+    return {"exp_name": name, **begins, **settings}
 
 
 class _CodeFolder:

@@ -14,6 +14,7 @@ shards; each item is followed by a row that has the observation after it, and no
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from itertools import groupby
 from operator import itemgetter
@@ -22,8 +23,9 @@ from typing import Any
 
 import numpy as np
 
+from hpcdi.config.load import read_mapping
 from hpcdi.dataclass import dataclass
-from hpcdi.errors import ShardError, StoreError
+from hpcdi.errors import LaunchError, ShardError, StoreError
 from hpcdi.store.block import Block
 from hpcdi.store.layout import RunLayout, name_of
 from hpcdi.store.rows import rows_of, transitions
@@ -43,6 +45,8 @@ from hpcdi.utils.nested import take_rows, under
 
 _OBSERVATION = "observation"
 _COLUMNS_OF_FACTS = ("reward", "terminated", "truncated")
+_OF_ITEMS, _PERHAPS_NONE = "policy_version", INFO
+"""What each item has, and of what a run may keep nothing: asked for, neither is a mistake."""
 
 
 @dataclass(frozen=True)
@@ -51,7 +55,8 @@ class Episode:
 
     Attributes:
         observations: ``observation``, or ``observation/<leaf>``: [steps + 1, ...], the one after
-            the last step too.
+            the last step too. They are the environment's, in float32's precision; where the run
+            has subtracted an ``env.origin`` it is added again: float64, whole ones int64.
         columns: everything else that was stored of its steps, [steps, ...]: ``action`` (or
             ``action/<leaf>``), ``reward``, ``terminated``, ``truncated``, ``action_mask``, what the
             policy added, ``policy_version``, and ``info/<name>`` of ``env.keep_infos``.
@@ -63,6 +68,7 @@ class Episode:
             begins as after ``env.reset(seed=seed)`` and so many ``env.reset()``, where beginnings
             depend on nothing else.
         is_whole: it has ended, and nothing of it is missing.
+        player: who learns from it; in a league it may be another than the main one.
     """
 
     observations: Columns
@@ -72,6 +78,7 @@ class Episode:
     seed: int | None
     resets: int
     is_whole: bool
+    player: str = MAIN
 
     def __len__(self) -> int:
         """Returns the number of steps."""
@@ -100,7 +107,7 @@ class Episode:
 
     @property
     def total(self) -> float:
-        """Sum of the rewards."""
+        """Sum of the rewards, which are float32, in float64."""
         return float(self.reward.sum(dtype=np.float64))
 
     @property
@@ -110,6 +117,7 @@ class Episode:
         return {
             "collector": self.collector,
             "env": self.env,
+            "player": self.player,
             "steps": len(self),
             "return": self.total,
             "terminated": bool(self.columns["terminated"][-1]),
@@ -121,7 +129,11 @@ class Episode:
 
 
 def read_episodes(
-    run: str | Path, *, unfinished: bool = False, columns: Collection[str] | None = None
+    run: str | Path,
+    *,
+    unfinished: bool = False,
+    columns: Collection[str] | None = None,
+    player: str | None = None,
 ) -> Iterator[Episode]:
     """Yields the episodes of a run, collector after collector, in the order in which they ended.
 
@@ -139,22 +151,37 @@ def read_episodes(
             ``truncated``, ``observation`` or ``info`` with all its parts, or ``observation/arm``:
             nothing else is read, and checksums are not verified. Without
             observations there is none after the last step either. None: everything.
+        player: name of a player of a league: only those that it learns from; None: of all.
 
     Raises:
-        StoreError: there are no data, or these are no transitions.
+        LaunchError: nothing is of the player.
+        StoreError: there are no data, these are no transitions, or a column is in none of them.
     """
     layout = RunLayout(Path(run))
     shards = [(rank, path) for path, (rank, _) in layout.shard_numbers().items() if rank != GIVEN]
     if not shards:
         raise StoreError(run, "holds no data that it has collected (data/*/*/*.h5)")
+    every = [layout.root / path for _, path in shards]
+    if player is not None and player not in (there := _players_in(every)):
+        names = ", ".join(sorted(there)) or "nobody"
+        raise LaunchError(f"{run} has 0 whole episodes of {player}: its data are those of {names}")
+    _check_columns(run, every, columns or ())
+    origins = _origins_of(layout)
     for rank, of_rank in groupby(shards, itemgetter(0)):
         paths = [layout.root / path for _, path in of_rank]
         only = None if columns is None else {*_COLUMNS_OF_FACTS, *columns}
-        yield from _episodes_of(paths, name_of(rank), only, unfinished=unfinished)
+        collector = name_of(rank)
+        for each in _episodes_of(paths, collector, only, unfinished=unfinished, player=player):
+            yield _from_afar(each, origins)
 
 
 def _episodes_of(
-    paths: Sequence[Path], collector: str, only: Collection[str] | None, *, unfinished: bool
+    paths: Sequence[Path],
+    collector: str,
+    only: Collection[str] | None,
+    *,
+    unfinished: bool,
+    player: str | None = None,
 ) -> Iterator[Episode]:
     """Yields the episodes of a collector, of all its starts; `paths` in the order of blocks."""
     open_episodes, gaps = _OpenEpisodes(), _Gaps(lambda: _numbers_in(paths))
@@ -165,8 +192,8 @@ def _episodes_of(
                 continue
             if "block_id" not in block.facts:
                 raise StoreError(path, "has a block that is of no collector")
-            gaps.at_block(block_number(block.facts["block_id"]), block.facts.get("player", MAIN))
-            for part in _parts_of(block, path, gaps, is_partial=only is not None):
+            gaps.at_block(block_number(block.facts["block_id"]), _player_of(block.facts))
+            for part in _parts_of(block, path, gaps, is_partial=only is not None, player=player):
                 parts = open_episodes.add(part)
                 if not part.has_ended:
                     continue
@@ -178,6 +205,61 @@ def _episodes_of(
             yield _joined(parts, collector, is_whole=False)
 
 
+def _player_of(facts: Mapping[str, Any]) -> str:
+    """Returns who learns from a block."""
+    name: str = facts.get("player", MAIN)
+    return name
+
+
+def _players_in(paths: Sequence[Path]) -> set[str]:
+    """Returns who learns from blocks in shards, those that are not torn."""
+    return set(map(_player_of, _facts_in(paths)))
+
+
+def _check_columns(run: str | Path, paths: Sequence[Path], columns: Collection[str]) -> None:
+    """Check that each column, or parts of it, are in some block; reads on until all were seen.
+
+    Raises:
+        StoreError: it is in none.
+    """
+    unseen = {*columns} - {_OF_ITEMS, _PERHAPS_NONE}
+    there: Block | None = None
+    for path in paths if unseen else ():
+        for block in _blocks(path, None if there is None else unseen):
+            if isinstance(block, ShardError):
+                continue
+            there = there or block
+            held = {**block.columns, **{view.name: view for view in block.views}}
+            unseen -= {name for name in unseen if under(held, name)}
+            if not unseen:
+                return
+    if there is not None and unseen:
+        names = ", ".join(sorted({*there.columns, _OF_ITEMS}))
+        raise StoreError(run, f"has no column {', '.join(sorted(unseen))}; there are {names}")
+
+
+def _origins_of(layout: RunLayout) -> dict[str, Array]:
+    """Returns what a run has subtracted from its observations, by column: float64 [numbers]."""
+    if not layout.config_file.is_file():
+        return {}
+    origins = (read_mapping(layout.config_file).get("env") or {}).get("origin") or {}
+    return {name: np.ravel(np.asarray(origin, np.float64)) for name, origin in origins.items()}
+
+
+def _from_afar(episode: Episode, origins: Mapping[str, Array]) -> Episode:
+    """Returns an episode with the observations that its environment has returned."""
+    if not origins.keys() & episode.observations.keys():
+        return episode
+    observations = dict(episode.observations)
+    for name in origins.keys() & observations.keys():
+        column, origin = observations[name], origins[name]
+        if column.dtype.kind in "iu":
+            origin = np.rint(origin).astype(np.int64)
+        shape = column.shape[1:] if origin.size > 1 else ()
+        observations[name] = column.astype(origin.dtype) + origin.reshape(shape)
+    return dataclasses.replace(episode, observations=observations)
+
+
 def _blocks(path: Path, only: Collection[str] | None) -> Iterator[Block | ShardError]:
     """Yields the blocks of a shard, or what is wrong with them; nothing where the shard is torn."""
     with contextlib.suppress(ShardError):
@@ -186,11 +268,14 @@ def _blocks(path: Path, only: Collection[str] | None) -> Iterator[Block | ShardE
 
 def _numbers_in(paths: Sequence[Path]) -> set[int]:
     """Returns the numbers of all blocks of some shards, also of those whose rows are damaged."""
-    numbers = set[int]()
+    return {block_number(facts["block_id"]) for facts in _facts_in(paths)}
+
+
+def _facts_in(paths: Sequence[Path]) -> Iterator[Mapping[str, Any]]:
+    """Yields the facts of all blocks in shards, those that are not torn."""
     for path in paths:
         with contextlib.suppress(ShardError):
-            numbers.update(block_number(facts["block_id"]) for facts in facts_of(path))
-    return numbers
+            yield from facts_of(path)
 
 
 class _Gaps:
@@ -309,7 +394,7 @@ class _Part:
     """An item: consecutive steps of an episode, and the observation after them.
 
     `gaps` is how many there were before it; `begins` whether it may be its episode's first; `start`
-    which start of the run it is of.
+    which start of the run it is of; `player` who learns from it.
     """
 
     start: int
@@ -322,6 +407,7 @@ class _Part:
     resets: int
     gaps: int
     begins: bool
+    player: str
 
     @property
     def has_ended(self) -> bool:
@@ -329,13 +415,22 @@ class _Part:
 
 
 def _parts_of(
-    block: Block, path: Path, gaps: _Gaps, *, is_partial: bool = False
+    block: Block,
+    path: Path,
+    gaps: _Gaps,
+    *,
+    is_partial: bool = False,
+    player: str | None = None,
 ) -> Iterator[_Part]:
     """Yields the items of a block, of which not all columns may have been read.
+
+    There are none where another than `player` learns from it; None: of all.
 
     Raises:
         StoreError: they are no transitions.
     """
+    if player not in (None, _player_of(block.facts)):
+        return
     items, columns = block.items, transitions(block)
     seen = under(columns, _OBSERVATION)
     if "reward" not in columns or not (seen or is_partial) or not block.tail_rows:
@@ -361,6 +456,7 @@ def _parts_of(
             int(items["episode_resets"][number]),
             gaps.count,
             gaps.begins(env),
+            _player_of(block.facts),
         )
         if part.has_ended:
             gaps.ended(env)
@@ -380,6 +476,7 @@ def _joined(parts: list[_Part], collector: str, *, is_whole: bool) -> Episode:
         None if first.seed == NO_SEED else first.seed,
         first.resets,
         is_whole,
+        first.player,
     )
 
 

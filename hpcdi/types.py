@@ -51,7 +51,8 @@ GameCounts: TypeAlias = tuple[str, str, int, int, int]
 """Names of two players, and how many games the first one won, drew and lost."""
 
 Games: TypeAlias = Mapping[int, Sequence[GameCounts]]
-"""Results of games that ended in a step, by the row in whose item they are stored."""
+"""Results of games that ended in a step, by the row in whose item they are stored; where that row
+has none, with the next item."""
 
 ITEM_DTYPE = np.dtype(
     [
@@ -89,9 +90,9 @@ class SequenceRule:
     """What is drawn from a replay buffer: so many transitions in a row, of one episode.
 
     They begin every `stride` transitions of a block's item, and end with it. Up to `ahead` rows
-    behind a sequence are drawn with it, which its last transitions bootstrap from. Where one
-    begins, the column ``sequence_len`` has how many rows follow in its item, from this one to that
-    of the observation after the last transition.
+    behind a sequence are drawn with it, which its last transitions bootstrap from. The column
+    ``sequence_len`` has how many rows follow in the item, from each transition's to that of the
+    observation after the last one.
     """
 
     length: int = 1

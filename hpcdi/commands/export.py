@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import itertools
 from argparse import Namespace
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from hpcdi.commands.export_data import DATASETS, add_filters, export_dataset
+from hpcdi.commands.export_data import DATASETS, FILTERS, add_filters, export_dataset
 from hpcdi.commands.export_played import ProgramActor, mask_of, returns_of, starts_of
 from hpcdi.commands.options import add_policy, at_least, make_parser
 from hpcdi.commands.output_file import output_file
@@ -30,16 +30,17 @@ from hpcdi.utils.nested import under
 from hpcdi.utils.packages import missing
 
 HELP = """\
-Write a policy as a file that acts without hpcdi: observations float32 [batch, ...] in, greedy
-actions out, with the values that the policy computes. Observations of several arrays are inputs
-observation/NAME; a memory has inputs state/NAME, zeros at the start of an episode, and outputs
-next_state/NAME, which are those of the next step. Where environments have masks of legal actions,
-action_mask [batch, n] (true: legal) is an input, n values of all discrete components one after the
-other. Actions are what the environment's step takes. PPO and IMPALA return the distribution's
-parameters, too: logits (illegal ones are -1e8), mean and log_std in the environment's units (what
-is drawn is clipped to the bounds); SAC mean and log_std before tanh and scaling. The file is read
-back and must act as the policy does; with --play N it plays N episodes, and their returns must be
-those of hpcdi eval (within 0.1 % where actions are continuous, whose rounding episodes magnify).
+Write a policy as a file that acts without hpcdi: observations float32 [batch, ...] in (float64
+where env.origin is subtracted first), greedy actions out, with the values that the policy computes.
+Observations of several arrays are inputs observation/NAME; a memory has inputs state/NAME, zeros at
+the start of an episode, and outputs next_state/NAME, which are those of the next step. Where
+environments have masks of legal actions, action_mask [batch, n] (true: legal) is an input, n values
+of all discrete components one after the other. Actions are what the environment's step takes. PPO
+and IMPALA return the distribution's parameters, too: logits (illegal ones are -1e8), mean and
+log_std in the environment's units (what is drawn is clipped to the bounds); SAC mean and log_std
+before tanh and scaling. The file is read back and must act as the policy does; with --play N it
+plays N episodes, and their returns must be those of hpcdi eval (within 0.1 % where actions are
+continuous, whose rounding episodes magnify).
 
 Of a team (env.type: team) each policy is a file, FILE_POLICY where there are several, by which one
 player acts alone: its inputs are what it sees, observation/own, and its number among those that
@@ -53,10 +54,10 @@ of it, what mixes values.
   hpcdi export runs/kuramoto_sac/latest --to fortran -o jets.f90
 
 Source code in C or Fortran computes in double precision what a policy of layers of numbers does,
-normalisation included, one observation a call; it knows no masks, discrete actions count from 0,
-those of several parts lie one behind the other, and discrete observations, convolutions and
-memories have no such form. Where a compiler is there, it is compiled and must act as the policy
-does.
+normalisation included, one observation a call, and NaN of NaN; it knows no masks, discrete actions
+count from 0, those of several parts lie one behind the other, and discrete observations,
+convolutions and memories have no such form. Where a compiler is there, it is compiled and must act
+as the policy does.
 
 ONNX needs the packages onnx and onnxscript: pip install 'hpcdi[onnx]'
 
@@ -66,11 +67,14 @@ Or write the run's whole episodes as a dataset, all or some of them:
   hpcdi export runs/cartpole_dqn/latest --to minari cartpole/good-v0 --returns 150:
   hpcdi export runs/cartpole_dqn/latest --to parquet -o steps.parquet   a row a step
 
-Minari's (pip install 'hpcdi[minari]') have the environment's own spaces and values; masks of legal
-actions and policy versions are in the infos, collector and environment in an episode's metadata,
-the run's seed in the description. Of infos a run keeps the numbers that env.keep_infos names (of
-others their means, as curves). A seed is the one with which an environment was last reset, `resets`
-how many resets ago; there is none where environments share a generator. Minari's datasets lie in
+Minari's (pip install 'hpcdi[minari]') have the environment's own spaces, and its values in the
+precision of float32: what rounding puts beyond a bound is clipped to it. In both kinds env.origin
+is added to observations again, rewards are float32, and a return is their sum in float64. In
+Minari's, masks of legal actions and policy versions are in the infos, collector, environment and
+the player that learns from it (main, but in leagues with several) in an episode's metadata, the
+run's seed in the description. Of infos a run keeps the numbers that env.keep_infos names (of others
+their means, as curves). A seed is the one with which an environment was last reset, `resets` how
+many resets ago; there is none where environments share a generator. Minari's datasets lie in
 MINARI_DATASETS_PATH, else in ~/.minari/datasets. In Parquet (pip install 'hpcdi[parquet]') actions
 count from 0, and values of several numbers are lists. In Python: hpcdi.data.read_episodes(RUN).
 """
@@ -107,16 +111,18 @@ def main(arguments: Sequence[str]) -> int:
         help="default: by FILE's suffix, else torch (torch.export)",
     )
     parser.add_argument(
-        "--batch", type=_batch, default="dynamic", metavar="N",
-        help="observations per call; dynamic (default): any number",
+        "--batch", type=_batch, default=None, metavar="N",
+        help="of torch and onnx: observations per call; dynamic (default): any number",
     )  # fmt: skip
     parser.add_argument(
         "--play", type=at_least(1), default=0, metavar="N",
-        help="let the file play N episodes, too: its returns must be those of hpcdi eval",
+        help="let the file (in C or Fortran compiled) play N episodes, too: its returns must be "
+        "those of hpcdi eval",
     )  # fmt: skip
     add_filters(parser)
     given = parser.parse_intermixed_args(arguments)
     kind = _format_of(given.output, given.format)
+    _check_options(given, kind)
     if needed := missing(kind):
         raise LaunchError(f"--to {kind} {needed}")
     if kind in DATASETS:
@@ -130,14 +136,37 @@ def main(arguments: Sequence[str]) -> int:
     say(str(saved))
     parts = _parts_of(loaded)
     if kind in SOURCES:
-        for part in parts:
-            title = f"{loaded.config.exp_name}{part.suffix}"
-            output = part.named(given.output)
-            _write_source(_prepared(part.loaded, kind), part.loaded, kind, output, title)
-            part.say_players()
+        _write_sources(parts, loaded, kind, given)
         return EXIT_DONE
     _write_programs(parts, loaded, kind, given)
     return EXIT_DONE
+
+
+def _write_sources(
+    parts: Sequence[_Part], loaded: LoadedPolicy, kind: str, given: Namespace
+) -> None:
+    """Write the source files of all policies, or none."""
+    with ExitStack() as libraries:
+        sources = [_source_of(part, kind, given.output, libraries) for part in parts]
+        apart = 0.0
+        if given.play:
+            if any(source.is_masked for source in sources):
+                raise LaunchError("--play: source code knows no action masks")
+            actors = [source.actor for source in sources if source.actor is not None]
+            if len(actors) < len(sources):
+                raise LaunchError(f"--play: there is no compiler for {kind} here")
+            file = sources[0].folder / [*sources[0].files][-1]
+            apart = _play(_together(loaded, actors), loaded, given, file)
+    for part, source in zip(parts, sources, strict=True):
+        source.write()
+        part.say_players()
+    if given.play:
+        _say_played(given.play, apart)
+
+
+def _say_played(episodes: int, apart: float) -> None:
+    same = f"differ by {100 * apart:.1g} % at most from" if apart else "are equal to"
+    say(f"  played       {episodes} episodes: returns {same} the policy's")
 
 
 def _write_programs(
@@ -173,8 +202,7 @@ def _write_programs(
         if part.loaded.spaces.is_masked and not getattr(module, "logits", 0):
             say("  note         it knows no action masks: take the legal one of the highest value")
     if given.play:
-        same = f"differ by {100 * apart:.1g} % at most from" if apart else "are equal to"
-        say(f"  played       {given.play} episodes: returns {same} the policy's")
+        _say_played(given.play, apart)
 
 
 @dataclass(frozen=True)
@@ -263,37 +291,96 @@ def _inputs(module: object, loaded: LoadedPolicy, given: Columns) -> Columns:
     return {**inputs, **mask_of(given)} if getattr(module, "logits", 0) else inputs
 
 
-def _write_source(
-    module: Any, loaded: LoadedPolicy, language: str, output: str | None, title: str
-) -> None:
-    """Write source files, when what they compile to acts as the policy does.
+@dataclass(frozen=True)
+class _Source:
+    """A policy as source files, which act as it does.
+
+    Attributes:
+        folder: where they go.
+        files: name -> text.
+        difference: the largest of an action; None: there is no compiler to check it.
+        is_masked: its environment has masks.
+        actor: acts by what they compile to; None as `difference`.
+    """
+
+    folder: Path
+    files: Mapping[str, str]
+    difference: float | None
+    is_masked: bool
+    actor: ProgramActor | None
+
+    def write(self) -> None:
+        """Write them, and say so."""
+        for file, text in self.files.items():
+            with output_file(self.folder / file) as out:
+                out.write(text.encode())
+            say(f"  written      {short(self.folder / file)}, {human_bytes(len(text))}")
+        if self.difference is None:
+            say("  NOT CHECKED  there is no compiler here")
+        else:
+            say(f"  checked      {_TRIALS} observations, largest difference {self.difference:.3g}")
+        if self.is_masked:
+            say("  note         it knows no action masks")
+
+
+def _source_of(part: _Part, language: str, output: str | None, libraries: ExitStack) -> _Source:
+    """Returns a policy as source files, none of which is written.
 
     Args:
-        module: the policy, see `hpcdi.policy.networks.Greedy`.
-        loaded: it.
+        part: the policy.
         language: of the files.
         output: what -o names.
-        title: names the files where -o names none.
+        libraries: removes what they compile to.
+
+    Raises:
+        LaunchError: the name is wrong.
+        PolicyError: it has no such form.
+        PolicyFileError: what they compile to does not act as the policy does.
     """
-    from hpcdi.commands.export_source import check, name_of
+    from hpcdi.commands.export_source import as_program, compiled, difference_of, name_of
     from hpcdi.policy.source_code import as_source
 
-    folder, name = name_of(output, title, language)
+    loaded = part.loaded
+    module = _prepared(loaded, language)
+    title = f"{loaded.config.exp_name}{part.suffix}"
+    folder, name = name_of(part.named(output), title, language)
     files = as_source(module, language, name, f"The policy of {loaded.config.exp_name}")
     drawn = _observations(loaded.spaces, _TRIALS, 0)
     inputs = _from_afar(drawn, loaded)
     flat = [inputs[given].reshape(_TRIALS, -1) for given in module.inputs]
-    difference = check(files, name, language, module, np.concatenate(flat, axis=1))
-    for file, text in files.items():
-        with output_file(folder / file) as out:
-            out.write(text.encode())
-        say(f"  written      {short(folder / file)}, {human_bytes(len(text))}")
-    if difference is None:
-        say("  NOT CHECKED  there is no compiler here")
-    else:
-        say(f"  checked      {_TRIALS} observations, largest difference {difference:.3g}")
-    if loaded.spaces.is_masked:
-        say("  note         it knows no action masks")
+    act = libraries.enter_context(compiled(files, name, language, module))
+    difference, actor = None, None
+    if act is not None:
+        source = f"{name}{SOURCES[language]}"
+        difference = difference_of(act, source, module, np.concatenate(flat, axis=1))
+        program = as_program(act, module, loaded.spaces)
+        first, inputs_of = partial(_first_state, module), partial(_inputs, module, loaded)
+        actor = ProgramActor(program, first, inputs_of, loaded.spaces, None)
+    return _Source(folder, files, difference, loaded.spaces.is_masked, actor)
+
+
+def _check_options(given: Namespace, kind: str) -> None:
+    """Check that each option that is set means something for a kind of file.
+
+    Raises:
+        LaunchError: one does not; names the kinds for which it does.
+    """
+    of_datasets = {
+        f"--{name}": getattr(given, name) != default
+        for name, default in {**FILTERS, "player": None}.items()
+    }
+    programs, policies = tuple(FORMATS), (*FORMATS, *SOURCES)
+    of_policies = {"--policy": given.which is not None, "--play": given.play > 0}
+    for kinds, options in (
+        (programs, {"--batch": given.batch is not None}),
+        (policies, of_policies),
+        (tuple(DATASETS), of_datasets),
+    ):
+        unheard = ", ".join(option for option, is_set in options.items() if is_set)
+        if unheard and kind not in kinds:
+            raise LaunchError(
+                f"{unheard}: only for --to {' or '.join(kinds)}, and this is --to {kind}"
+            )
 
 
 def _batch(text: str) -> int | None:

@@ -22,6 +22,7 @@ import numpy as np
 from hpcdi.commands.output_file import output_file
 from hpcdi.commands.run_state import find_run
 from hpcdi.commands.saved_policy import check_trusted
+from hpcdi.config.env import EnvConfig
 from hpcdi.config.load import load
 from hpcdi.config.schema import ExperimentConfig
 from hpcdi.data import Episode, read_episodes
@@ -34,7 +35,7 @@ from hpcdi.store.atomic import temporary_beside
 from hpcdi.store.disk_full import or_refuse
 from hpcdi.store.layout import RunLayout
 from hpcdi.store.minari_file import write_episodes
-from hpcdi.types import ACTION_MASK
+from hpcdi.types import ACTION_MASK, Columns
 from hpcdi.utils.lifetime import Closing
 from hpcdi.utils.log import say
 from hpcdi.utils.metrics import human_bytes
@@ -56,8 +57,12 @@ class Range:
         return self.low <= number <= self.high
 
 
+FILTERS = dict.fromkeys(("returns", "steps", "versions"), Range())
+"""Options that choose episodes by a number -> what they are where they are not given."""
+
+
 def add_filters(parser: ArgumentParser) -> None:
-    """Add which episodes are wanted: ``returns``, ``steps``, ``versions``."""
+    """Add which episodes are wanted: ``returns``, ``steps``, ``versions``, ``player``."""
     for name, what in (
         ("returns", "sum of rewards"),
         ("steps", "number of steps"),
@@ -66,10 +71,15 @@ def add_filters(parser: ArgumentParser) -> None:
         parser.add_argument(
             f"--{name}",
             type=_range,
-            default=Range(),
+            default=FILTERS[name],
             metavar="LOW:HIGH",
             help=f"of a dataset: only episodes with this {what} (--{name}=LOW: or :HIGH, too)",
         )
+    parser.add_argument(
+        "--player",
+        metavar="NAME",
+        help="of a league's dataset: only episodes that this player learns from (default: of all)",
+    )
 
 
 def export_dataset(kind: str, options: Namespace) -> int:
@@ -128,7 +138,7 @@ class _Chosen(Iterable[Episode]):
     total: float = field(default=0.0, init=False)
 
     def __iter__(self) -> Iterator[Episode]:
-        for episode in read_episodes(self.run):
+        for episode in read_episodes(self.run, player=self.options.player):
             self.seen += 1
             wanted = (
                 episode.total in self.options.returns
@@ -141,10 +151,9 @@ class _Chosen(Iterable[Episode]):
                 self.total += episode.total
                 yield episode
         if not self.count:
-            raise LaunchError(
-                f"{short(self.run)} has {self.seen} whole episodes, and none is wanted by "
-                "--returns, --steps and --versions"
-            )
+            of_player = f" of {self.options.player}" if self.options.player else ""
+            why = ", and none is wanted by --returns, --steps and --versions" * bool(self.seen)
+            raise LaunchError(f"{short(self.run)} has {self.seen} whole episodes{of_player}{why}")
 
 
 def _range(text: str) -> Range:
@@ -186,7 +195,7 @@ def _write_minari(
     folder = Path(get_dataset_path(name))
     if folder.exists():
         raise LaunchError(f"{folder} exists; name another version, such as {_next_version(name)}")
-    values = EpisodeValues(config.env)
+    values = _Rounded(config.env)
     with or_refuse(short(folder)), _removed_if_it_fails(folder), warnings.catch_warnings():
         warnings.simplefilter("ignore")  # that nobody has said who the author is
         dataset = minari.create_dataset_from_buffers(
@@ -210,10 +219,37 @@ def _write_minari(
     return size
 
 
-def _as_minari_has_it(episode: Episode, values: EpisodeValues) -> dict[str, Any]:
+class _Rounded(EpisodeValues):
+    """Values of which none is beyond the bounds of its space because it was stored in float32."""
+
+    def __init__(self, cfg: EnvConfig) -> None:
+        super().__init__(dataclasses.replace(cfg, origin={}))  # episodes have it added already
+        self._bounds = {**self._seen.bounds(), **self._acts.bounds()}
+
+    def observations(self, columns: Columns) -> Any:
+        """See `EpisodeValues.observations`."""
+        return super().observations(self._within(columns))
+
+    def actions(self, columns: Columns) -> Any:
+        """See `EpisodeValues.actions`."""
+        return super().actions(self._within(columns))
+
+    def _within(self, columns: Columns) -> Columns:
+        """Returns columns, those that are rounded to within their bounds in float64."""
+        within = dict(columns)
+        for name in columns.keys() & self._bounds.keys():
+            low, high, slack = self._bounds[name]
+            column = columns[name].astype(np.float64).reshape(-1, *low.shape)
+            clipped = column.clip(low, high)
+            with np.errstate(invalid="ignore"):  # of NaN, and of bounds that are infinite
+                within[name] = np.where(np.abs(column - clipped) <= slack, clipped, column)
+        return within
+
+
+def _as_minari_has_it(episode: Episode, values: _Rounded) -> dict[str, Any]:
     own = ("policy_version", ACTION_MASK)
     infos = {name: episode.columns[name] for name in own if name in episode.columns}
-    metadata = {"collector": episode.collector, "env": episode.env}
+    metadata = {"collector": episode.collector, "env": episode.env, "player": episode.player}
     if episode.seed is not None:
         metadata |= {"generator_seed": episode.seed, "generator_resets": episode.resets}
         metadata |= {"seed": episode.seed} if not episode.resets else {}
@@ -327,6 +363,7 @@ def _table(number: int, episode: Episode) -> Any:
     columns: dict[str, Any] = {
         "collector": pa.array([episode.collector] * steps, pa.string()),
         "env": np.full(steps, episode.env, np.int32),
+        "player": pa.array([episode.player] * steps, pa.string()),
         "episode": np.full(steps, number, np.int64),
         "step": np.arange(steps, dtype=np.int32),
     }

@@ -185,7 +185,7 @@ def _table(shown: Mapping[str, Any], of: str) -> list[str]:
             (
                 name,
                 _training(shown, name) if learns else player["role"],
-                human_count(player["steps"]) if frozen else "-",
+                human_count(player["steps"]) if frozen and player["steps"] > 0 else "-",
                 f"{elo:.0f} ± {std:.0f}" if name in ratings else "-",
                 human_count(games) if games else "-",
                 *((f"{n / games:.0%}" for n in (wins, draws, losses)) if games else "---"),

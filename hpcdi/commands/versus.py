@@ -278,13 +278,12 @@ class Arena(Closing):
         Raises:
             LaunchError: there is no such player.
         """
-        file = self._file_of(name)
+        commander = self._loaded.config.policy.other.commander
+        fixed = commander.league.fixed if isinstance(commander, OneVsOneCommanderConfig) else {}
+        file = None if name in fixed else self._file_of(name)
         if file is not None:
             return str(file.relative_to(self._layout.root))
-        commander = self._loaded.config.policy.other.commander
-        source = name
-        if isinstance(commander, OneVsOneCommanderConfig):
-            source = commander.league.fixed.get(name, name)
+        source = fixed.get(name, name)
         if source == "random" or ":" in source or (self._layout.root / source).is_file():
             return source
         raise LaunchError(

@@ -217,8 +217,9 @@ class BattleAgent:
     def judge(self, step: Step, episodes: Episodes) -> tuple[Episodes, Games]:
         """See `Agent.judge`; an episode's info also has `TEAM` and ``_returns/<team>``.
 
-        A game is one episode, of the learner. Its result goes with the first of the learner's items
-        that end with it.
+        A game is one episode, of the learner's team: its return and the numbers of its info are
+        means over the team's players. The game's result goes with the first of the learner's items
+        that end with it, or by its first row where none does: it had no turn in this game.
         """
         ended: list[Episodes] = []
         games: dict[int, Sequence[GameCounts]] = {}
@@ -233,16 +234,17 @@ class BattleAgent:
                 for team in self._teams
             ]
             team = game.names.index(self._learner)  # its first one, if it has several
-            first = self._row(self._teams[team][0], env)
+            mates = [numbers[row] for row in self._rows_of(self._teams[team], env)]
+            first = int(episodes.rows[mates[0]])
             info = {f"_returns/{n}": mean for n, mean in enumerate(team_returns)}
-            info |= {**episodes.infos[numbers[first]], TEAM: team}
-            length = episodes.lengths[[numbers[first]]]
+            info |= {**_mean_info([episodes.infos[mate] for mate in mates]), TEAM: team}
+            length = episodes.lengths[mates[:1]]
             mean_return = np.array([team_returns[team]])
             ended.append(Episodes(np.array([first]), mean_return, length, [info]))
             rows = np.arange(env, len(self.learns), self._env_num)
             recorded = rows[(step.live & self.learns)[rows]]
-            if recorded.size:
-                games[int(recorded[0])] = _results(game.names, team_returns, team)
+            carrier = int(recorded[0]) if recorded.size else first
+            games[carrier] = _results(game.names, team_returns, team)
             self._played[env] += 1
         return Episodes.joined(ended), games
 
@@ -309,6 +311,17 @@ def _imported(source: str) -> Play:
     """Imports the function of a script, ``module:function``."""
     play: Play = named_in_module(source, "policy.other.commander.league.fixed")
     return play
+
+
+def _mean_info(infos: Sequence[Mapping[str, float]]) -> dict[str, float]:
+    """Returns the means of the numbers in the infos of a team's players.
+
+    Each is over the players that state it. Returns are left out: they are the episode's own.
+    """
+    names = dict.fromkeys(name for info in infos for name in info)
+    names.pop("eval_episode_return", None)
+    stated = {name: [info[name] for info in infos if name in info] for name in names}
+    return {name: sum(numbers) / len(numbers) for name, numbers in stated.items()}
 
 
 def _results(names: Sequence[str], returns: Sequence[float], team: int) -> list[GameCounts]:

@@ -11,13 +11,13 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import PurePath
 from typing import Any
 
 import numpy as np
 
-from hpcdi.config.league import LEARNING, LeagueConfig
+from hpcdi.config.league import AGAINST, LEARNING, LeagueConfig
 from hpcdi.dataclass import dataclass
 from hpcdi.types import MAIN, Array, GameCounts
 
@@ -41,7 +41,8 @@ class Member:
         source: what acts for it: a policy file in the run folder, "random", or
             ``module:function``; empty: the newest policy of its learner.
         version: train iteration of its policy; -1: unknown.
-        steps: environment steps collected for it; of a frozen copy, until it was frozen.
+        steps: environment steps collected for it; of a frozen copy, until it was frozen, -1:
+            unknown.
         frozen_at: `steps` when a copy of it was frozen last.
     """
 
@@ -269,7 +270,7 @@ class League:
 
     def next_copy(self, name: str) -> str:
         """Returns the file of a player's next frozen copy."""
-        last = max((int(p.name.rpartition("_")[2]) for p in self.frozen(name)), default=0)
+        last = max((int(number_in(p.name)) for p in self.frozen(name)), default=0)
         return frozen_file(f"{name}_{last + 1:06d}")
 
     def freeze(self, name: str, file: str, version: int) -> bool:
@@ -314,7 +315,7 @@ class League:
         """Returns the settings of a player's evaluation; a main exploiter's is against main."""
         if self.players[name].role == "main_exploiter":
             return {"learner": name, "opponents": {MAIN: [1.0, ""]}}
-        return {"learner": name, "opponents": {"against": [1.0, self._evaluate_against]}}
+        return {"learner": name, "opponents": {AGAINST: [1.0, self._evaluate_against]}}
 
     def opponents(self, name: str) -> dict[str, float]:
         """Returns with which probability each player is the opponent of one that learns.
@@ -357,15 +358,35 @@ class League:
     def count_games(self, games: Iterable[GameCounts]) -> None:
         """Add the results of a block; a frozen copy that is unknown joins the league by them.
 
-        After a resume, copies that were frozen after the snapshot are unknown.
+        After a resume, copies that were frozen after the snapshot are; see `learn_versions`.
         """
         for one, other, wins, draws, losses in games:
             for name in (one, other):
                 if name not in self.players:
-                    parent = name.rpartition("_")[0]
-                    source = frozen_file(name) if parent in self.players else ""
-                    self.players[name] = Member(name, "historical", parent, source)
+                    self._join(name)
             self.payoff.add(one, other, wins, draws, losses)
+
+    def _join(self, name: str) -> None:
+        """Add a frozen copy of which only games are known; its parent's later ones stay behind it.
+
+        Games may name a later one first.
+        """
+        parent = name.rpartition("_")[0]
+        source = frozen_file(name) if parent in self.players else ""
+        self.players[name] = Member(name, "historical", parent, source, steps=-1)
+        for later in self.frozen(parent):
+            if number_in(later.name) > number_in(name):
+                self.players[later.name] = self.players.pop(later.name)
+
+    def learn_versions(self, version_of: Callable[[str], int]) -> None:
+        """Note the versions of frozen copies that have joined by their games.
+
+        Args:
+            version_of: returns the train iteration of a policy file, -1: it cannot be read.
+        """
+        for copy in self.frozen():
+            if copy.version < 0 and copy.source:
+                copy.version = version_of(copy.source)
 
     def ratings(self) -> dict[str, Rating]:
         """Elo of all players that have played, from all their games; older ones decayed.
@@ -399,6 +420,11 @@ class League:
 def frozen_file(name: str) -> str:
     """Returns the policy file of a frozen copy, relative to the run folder."""
     return f"league/{name}.safetensors"
+
+
+def number_in(name: str) -> str:
+    """Returns the digits in the name of a frozen copy; a newer one of a player has later ones."""
+    return name.rpartition("_")[2]
 
 
 def name_of_frozen(file: str) -> str:

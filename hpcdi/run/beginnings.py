@@ -94,6 +94,10 @@ _OF: Mapping[str, Mapping[str, Any]] = {
     "tqc": {**_BOX, "policy.learn.critics": 2},
 }
 _MOST = "policy.other.commander.max_env_step"
+_EVERY = "policy.eval.every"
+_EVERY_OFFLINE = "500 iterations"
+_WHILE_COLLECTING = ("policy.random_collect_size", "policy.other.replay_buffer.min_fill", _MOST)
+"""What makes no sense where nothing is collected."""
 _OF_ALL = {"env.evaluator_env_num": 20, "env.evaluator_episode_num": 1}
 
 
@@ -109,24 +113,33 @@ _WITH_MEMORY: Mapping[str, Mapping[str, Any]] = {
 """Of those that begin otherwise with ``model.memory``: they learn from sequences."""
 
 
-def settings_of(algorithm: str, *, remembers: bool = False) -> dict[str, Any]:
+def settings_of(
+    algorithm: str, *, remembers: bool = False, is_offline: bool = False
+) -> dict[str, Any]:
     """Returns settings by their paths; of an algorithm that is not known here those of all.
 
     Args:
         algorithm: ``policy.type``.
         remembers: whether ``policy.model.memory`` is set to one.
+        is_offline: whether it learns from given data alone, and makes no steps.
     """
     own = _OF.get(algorithm, {})
-    return {**_OF_ALL, **(_WITH_MEMORY.get(algorithm, own) if remembers else own)}
+    settings = {**_OF_ALL, **(_WITH_MEMORY.get(algorithm, own) if remembers else own)}
+    if is_offline:
+        kept = {path: value for path, value in settings.items() if path not in _WHILE_COLLECTING}
+        settings = {**kept, **({_EVERY: _EVERY_OFFLINE} if _EVERY in kept else {})}
+    return settings
 
 
-def early_stop_of(algorithm: str) -> dict[str, Any]:
+def early_stop_of(settings: Mapping[str, Any]) -> dict[str, Any]:
     """Returns the callback that ends a run for which nobody has said when it ends.
 
     It waits for a quarter of the evaluations that fit into ``max_env_step``, `USUAL_PATIENCE`
     without one; and for ever where no evaluation was better than the first episodes.
+
+    Args:
+        settings: of `settings_of`.
     """
-    settings = settings_of(algorithm)
-    most, every = settings.get(_MOST), str(settings.get("policy.eval.every", "")).partition(" ")[0]
+    most, every = settings.get(_MOST), str(settings.get(_EVERY, "")).partition(" ")[0]
     patience = USUAL_PATIENCE if most is None else max(most // (4 * int(every)), 3)
     return {"type": "early_stop", "evaluations": patience, "after_rise": True}

@@ -15,6 +15,7 @@ They are no environment steps of this run: its counters do not count them.
 from __future__ import annotations
 
 import dataclasses
+import heapq
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property
@@ -26,13 +27,13 @@ import numpy as np
 from hpcdi.config.fields import replaced
 from hpcdi.config.load import read_mapping
 from hpcdi.config.policy import HindsightConfig, TorchPolicyConfig
-from hpcdi.config.schema import MINARI, ExperimentConfig
+from hpcdi.config.schema import MINARI, ExperimentConfig, offline_iterations
 from hpcdi.dataclass import dataclass
 from hpcdi.env.contract import Space, pick, read_spaces
 from hpcdi.errors import ConfigError, HpcdiError, Problem, ShardError, StoreError
 from hpcdi.policy.base import ColumnarActor
 from hpcdi.policy.create import get_policy_cls
-from hpcdi.policy.spaces import action_leaves
+from hpcdi.policy.spaces import action_leaves, as_shape
 from hpcdi.roles.collector.channels import DataPublisher
 from hpcdi.roles.collector.recorder import segment_of
 from hpcdi.run.placement import learner_count
@@ -50,6 +51,8 @@ from hpcdi.utils.packages import missing
 from hpcdi.utils.registry import POLICY_REGISTRY
 
 _COPIED_COLUMNS = ("reward", "terminated", "truncated", ACTION_MASK)
+_ROUNDING = 1e-5
+"""Share of a bound by which an action may be beyond it."""
 
 
 @dataclass(frozen=True)
@@ -128,20 +131,22 @@ def check(config: ExperimentConfig, spaces: Spaces) -> None:
     """Check that a new run can learn from the data that it is given.
 
     Raises:
-        ConfigError: some are missing, belong to other spaces, or are too many; names each.
+        ConfigError: some are missing, belong to other spaces, or are too many or too few; names
+            each.
     """
-    problems, size = [], Size()
+    problems, sizes = list[Problem](), list[Size]()
     for name in config.data:
         source = source_of(name, config)
         try:
             objections = list(source.objections(config, spaces))
             if not objections:
-                size += source.size(config.policy.collect.n_sample)
+                sizes.append(source.size(config.policy.collect.n_sample))
         except HpcdiError as error:
             objections = [str(error)]
         problems += [
             Problem("data", why if name in why else f"{name}: {why}") for why in objections
         ]
+    size = sum(sizes, Size())
     room, needed = config.policy.buffer.replay_buffer_size, _room_for(size, config, spaces)
     if needed > room:
         learners = learner_count(config)
@@ -151,8 +156,45 @@ def check(config: ExperimentConfig, spaces: Spaces) -> None:
             f"{shared}; set it to {needed:,}, or to more if the run goes on to collect"
         )
         problems.append(Problem("policy.other.replay_buffer.replay_buffer_size", why))
+    elif not problems and offline_iterations(config) > 0:
+        problems += _too_few(sizes, config, spaces)
     if problems:
         raise ConfigError(problems)
+
+
+def _too_few(sizes: Sequence[Size], config: ExperimentConfig, spaces: Spaces) -> Iterator[Problem]:
+    """Yields the settings by which a learner would wait for ever for more than it is given."""
+    learners, buffer = learner_count(config), config.policy.buffer
+    batch, ratio = config.policy.learn.batch_size, buffer.thruput_controller.sample_min_limit_ratio
+    share = _smallest_share(sizes, config, spaces)
+    each = f", of which one of {learners} learners gets {share:,}" * (learners > 1)
+    given = f"`data` are {sum(sizes, Size()).transitions:,} transitions{each}"
+    nothing = "without more of them nothing is ever learnt"
+    if share < batch * ratio:
+        per_item = f" x {ratio:g} (sample_min_limit_ratio)" * (ratio != 1)
+        most = math.floor(share / ratio)
+        hint = f"set it to {most:,} or less" if most else "have more data, or fewer learners"
+        why = f"is {batch:,}{per_item}, and {given}: {nothing}; {hint}"
+        yield Problem("policy.learn.batch_size", why)
+    if share < buffer.min_fill // learners:
+        why = f"is {buffer.min_fill:,}, and {given}: {nothing}"
+        yield Problem("policy.other.replay_buffer.min_fill", why)
+
+
+def _smallest_share(sizes: Sequence[Size], config: ExperimentConfig, spaces: Spaces) -> int:
+    """Returns the fewest transitions of a learner: each block goes to the one with fewest rows."""
+    learners = learner_count(config)
+    if learners == 1:
+        return sum(sizes, Size()).transitions
+    block = full_block(config, row_size(config, spaces))
+    shares = [(0, 0)] * learners  # rows and transitions
+    for size in sizes:
+        for start in range(0, size.rows, block):
+            rows = min(block, size.rows - start)
+            held, transitions = shares[0]
+            more = rows * size.transitions // size.rows
+            heapq.heapreplace(shares, (held + rows, transitions + more))
+    return min(transitions for _, transitions in shares)
 
 
 def _room_for(size: Size, config: ExperimentConfig, spaces: Spaces) -> int:
@@ -200,15 +242,17 @@ def fill(config: ExperimentConfig, layout: RunLayout) -> str:
     """Write the given data into the folder of a new run; returns a line about them.
 
     Raises:
-        StoreError: there are none, or they do not fit the policy.
+        StoreError: there are none, they do not fit the policy or the replay buffer, or one is no
+            number or none of the environment's discrete values; names source, episode and step.
     """
-    actor = _train_columns_of(config)
+    actor, leaves = _train_columns_of(config), _leaves_of(config)
     # blocks end by their size, never by time: the same data become the same blocks
     sealed_by_size = replaced(config, {"system.storage.seal_seconds": math.inf})
-    count, damaged, episodes, copies = 0, 0, 0, 0
+    count, rows, damaged, episodes, copies, clipped = 0, 0, 0, 0, 0, 0
     with DataPublisher(sealed_by_size, layout, GIVEN, lambda _ready: None) as publisher:
         for name in config.data:
             publisher.begin(f"data {name}")
+            form: dict[str, str] = {}  # of the source's first block
             for pieces in source_of(name, config).pieces():
                 if isinstance(pieces, StoreError):
                     LOGGER.warning("%s; it is left out", pieces)
@@ -216,15 +260,31 @@ def fill(config: ExperimentConfig, layout: RunLayout) -> str:
                     continue
                 if not len(pieces.length):
                     continue
-                publisher.put(_segment(pieces, name, config, actor))
+                form = form or _form_of(pieces.columns)
+                if (other := _form_of(pieces.columns)) != form:
+                    raise StoreError(name, f"has data of two kinds: {form}, and later {other}")
+                _check_values(pieces, name, leaves)
+                pieces, beyond = _within_bounds(pieces, leaves)
+                clipped += beyond
+                segment = _segment(pieces, config, actor)
+                rows += segment.rows
+                publisher.put(segment)
                 is_copy = np.repeat(pieces.episode == RELABELLED, pieces.length)
                 has_ended = pieces.columns["terminated"] | pieces.columns["truncated"]
                 count, copies = count + int((~is_copy).sum()), copies + int(is_copy.sum())
                 episodes += int((has_ended & ~is_copy).sum())
     if not count:
         raise StoreError(", ".join(config.data), "hold no transition that can be read")
+    if rows > config.policy.buffer.replay_buffer_size:  # which `check` cannot know of Minari's
+        why = (
+            f"are {count:,} transitions in {rows:,} rows, since episodes go on after terminations; "
+            f"set policy.other.replay_buffer.replay_buffer_size to {rows:,}, or to more"
+        )
+        raise StoreError(", ".join(config.data), why)
     line = f"{count:,} transitions, {counted(episodes, 'episode')} of {', '.join(config.data)}"
     line += f"; {copies:,} more with other goals" * bool(copies)
+    if clipped:
+        line += f"; {clipped:,} actions beyond the environment's bounds, which are clipped to them"
     return line + f"; {counted(damaged, 'damaged block')} left out" * bool(damaged)
 
 
@@ -236,14 +296,85 @@ def _train_columns_of(config: ExperimentConfig) -> ColumnarActor:
     return actor
 
 
-def _segment(pieces: Pieces, name: str, config: ExperimentConfig, actor: ColumnarActor) -> Segment:
-    """Returns pieces of the source of a name as the run's collectors would publish them."""
+def _form_of(columns: Columns) -> dict[str, str]:
+    """Returns dtype and shape of what a policy learns from, by column."""
+    seen = {**under(columns, "observation"), **under(columns, "action")}
+    return {
+        name: f"{column.dtype} {[*column.shape[1:]]}"
+        for name, column in sorted({**seen, **_mask_in(columns)}.items())
+    }
+
+
+def _mask_in(columns: Columns) -> Columns:
+    return {ACTION_MASK: columns[ACTION_MASK]} if ACTION_MASK in columns else {}
+
+
+def _check_values(pieces: Pieces, name: str, leaves: Mapping[str, Leaf]) -> None:
+    """Check that numbers are finite, and discrete values those of the environment.
+
+    Args:
+        pieces: of the source.
+        name: of the source.
+        leaves: column -> what it is of.
+
+    Raises:
+        StoreError: one is not; names the first, its episode and its step.
+    """
+    ends = np.cumsum(pieces.length)
+    for column in ("reward", *under(pieces.columns, "observation"), *leaves):
+        leaf = leaves.get(column)
+        for values, is_after in ((pieces.columns[column], False), (pieces.after.get(column), True)):
+            if values is None or (are_right := _are_right(values, leaf)).all():
+                continue
+            row = int(are_right.argmin())
+            piece = row if is_after else int(np.searchsorted(ends, row, side="right"))
+            length = int(pieces.length[piece])
+            step = length if is_after else row - int(ends[piece]) + length
+            of = f", and the environment's are {_told(leaf)}" if leaf and leaf.counts else ""
+            raise StoreError(
+                name,
+                f"has the {column} {values[row]} in episode {pieces.episode[piece]} of environment "
+                f"{pieces.env[piece]}, step {step} of {length} there{of}",
+            )
+
+
+def _are_right(values: Array, leaf: Leaf | None) -> Array:
+    """Returns of which rows all values are finite, or discrete ones of an environment's."""
+    flat = values.reshape(len(values), -1)
+    if leaf is None or not leaf.counts:
+        are_finite: Array = np.logical_and.reduce(np.isfinite(flat), axis=1)
+        return are_finite
+    starts = np.array(leaf.starts or [0] * len(leaf.counts))
+    is_within = (flat >= starts) & (flat < starts + np.array(leaf.counts))
+    are_within: Array = np.logical_and.reduce(is_within, axis=1)
+    return are_within
+
+
+def _within_bounds(pieces: Pieces, leaves: Mapping[str, Leaf]) -> tuple[Pieces, int]:
+    """Returns pieces whose actions are within their bounds, and how many were not.
+
+    Those of a run are clipped before the environment gets them, and so they are stored.
+    """
+    columns, are_beyond = dict(pieces.columns), np.zeros(len(pieces.columns["reward"]), bool)
+    for name in under(columns, "action"):
+        leaf = leaves.get(name)
+        if leaf is None or leaf.counts or not leaf.low:
+            continue
+        flat = columns[name].reshape(len(are_beyond), -1)
+        low, high = (np.array(limit) for limit in (leaf.low, leaf.high))
+        excess = np.maximum(low - flat, flat - high)
+        slack = _ROUNDING * np.maximum(1.0, np.where(flat < low, np.abs(low), np.abs(high)))
+        are_beyond |= (excess > slack).any(axis=1)
+        columns[name] = flat.clip(low, high).reshape(columns[name].shape)
+    return dataclasses.replace(pieces, columns=columns), int(are_beyond.sum())
+
+
+def _segment(pieces: Pieces, config: ExperimentConfig, actor: ColumnarActor) -> Segment:
+    """Returns pieces of a source as the run's collectors would publish them."""
     pieces = pieces.cut(config.policy.collect.n_sample)
     columns = under(pieces.columns, "observation")
     for leaf in _action_leaves_of(config):
         column = pieces.columns[leaf.column("action")]
-        if leaf.counts and ((column < 0) | (column >= np.reshape(leaf.counts, leaf.shape))).any():
-            raise StoreError(name, f"has actions beyond those of the environment, {leaf}")
         columns[leaf.column("action")] = column.astype(np.int64 if leaf.counts else np.float32)
     columns |= {n: pieces.columns[n] for n in _COPIED_COLUMNS if n in pieces.columns}
     rows = np.arange(len(columns["reward"]))
@@ -256,6 +387,17 @@ def _segment(pieces: Pieces, name: str, config: ExperimentConfig, actor: Columna
 def _action_leaves_of(config: ExperimentConfig) -> Sequence[Leaf]:
     policy = config.policy
     return action_leaves(policy.model) if isinstance(policy, TorchPolicyConfig) else ()
+
+
+def _leaves_of(config: ExperimentConfig) -> dict[str, Leaf]:
+    """Returns by column what is known of discrete observations, and of actions from 0 on."""
+    policy = config.policy
+    seen = policy.model.obs_leaves if isinstance(policy, TorchPolicyConfig) else ()
+    acts = [dataclasses.replace(leaf, starts=()) for leaf in _action_leaves_of(config)]
+    return {
+        **{leaf.column("observation"): leaf for leaf in seen if leaf.counts},
+        **{leaf.column("action"): leaf for leaf in acts},
+    }
 
 
 def _shifted(columns: Columns, origins: Mapping[str, Any]) -> Columns:
@@ -290,6 +432,13 @@ class _Run:
         if first is None:
             raise StoreError(self._root, "holds no transitions that it has collected")
         yield from _unlike("observation", first.columns, spaces.observation)
+        for leaf in spaces.observation:
+            stored = self._seen.get(leaf.name)
+            if stored is not None and _kind_of(stored) != _kind_of(leaf):
+                yield (
+                    f"is of other observations: {leaf.column('observation')} is {_told(stored)}, "
+                    f"the environment's {_told(leaf)}"
+                )
         yield from _unlike("action", first.columns, spaces.action)
         if spaces.is_masked is not (ACTION_MASK in first.columns):
             yield f"has {'no ' * spaces.is_masked}masks of actions, unlike the environment"
@@ -358,6 +507,15 @@ class _Run:
         return read_mapping(file) if file.is_file() else {}
 
     @property
+    def _seen(self) -> dict[str, Leaf]:
+        """Arrays of its observations by their names; none, where its settings do not say them."""
+        model = (self._settings.get("policy") or {}).get("model") or {}
+        if leaves := model.get("obs_leaves"):
+            return {leaf.name: leaf for leaf in map(_leaf_of, leaves)}
+        shape = model.get("obs_shape")
+        return {} if shape is None else {"": Leaf("", as_shape(shape))}
+
+    @property
     def _origin_change(self) -> dict[str, Any]:
         """What is still to be subtracted from its observations, by column."""
         subtracted = (self._settings.get("env") or {}).get("origin") or {}
@@ -367,6 +525,25 @@ class _Run:
             if (new != old).any():
                 change[name] = np.ravel(new - old).tolist()
         return change
+
+
+def _leaf_of(told: Mapping[str, Any]) -> Leaf:
+    """Returns what a configuration file says of an array."""
+    given: dict[str, Any] = {n: tuple(v) if isinstance(v, list) else v for n, v in told.items()}
+    return Leaf(**given)
+
+
+def _kind_of(leaf: Leaf) -> tuple[object, ...]:
+    """Returns what two arrays of observations must have alike.
+
+    Not the dtype: where bytes are normalised, a configuration calls them numbers.
+    """
+    return leaf.shape, leaf.counts, leaf.starts
+
+
+def _told(leaf: Leaf) -> str:
+    starts = f" from {', '.join(map(str, leaf.starts))}" if leaf.starts else ""
+    return f"{leaf}{starts}"
 
 
 def _unlike(root: str, columns: Columns, leaves: Sequence[Leaf]) -> Iterator[str]:
@@ -436,12 +613,20 @@ class _Minari:
             columns["reward"] = np.asarray(episode.rewards, np.float32)
             columns["terminated"] = np.asarray(episode.terminations, bool)
             columns["truncated"] = np.asarray(episode.truncations, bool)
-            yield Pieces(
+            is_cut = columns["truncated"][:-1] & ~columns["terminated"][:-1]
+            if is_cut.any():
+                raise StoreError(
+                    MINARI + self._name,
+                    f"is truncated at step {int(is_cut.argmax())} of {steps} of episode "
+                    f"{episode.id}, and goes on: the observation after that step is missing",
+                )
+            ends = np.union1d(np.flatnonzero(columns["terminated"]), steps - 1) + 1
+            yield Pieces(  # several, where it goes on after a termination
                 columns,
-                np.array([steps], np.int32),
-                {name: column[-1:] for name, column in observations.items()},
-                np.zeros(1, np.int64),
-                np.array([int(episode.id)]),
+                np.diff(ends, prepend=0).astype(np.int32),
+                {name: column[ends] for name, column in observations.items()},
+                np.zeros(len(ends), np.int64),
+                np.full(len(ends), int(episode.id)),
             )
 
     @cached_property

@@ -41,6 +41,9 @@ BINDING = (
     "policy.players",  # of a team: who acts by which policy
     "policy.numbers",
     "policy.normalize",  # its statistics are among them
+    "policy.learn.critics",
+    "policy.exploration_bonus.type",
+    "policy.exploration_bonus.features",
     "policy.on_policy",
     "policy.nstep",  # how an item of the replay buffer was made
     "policy.collect.unroll_len",
@@ -69,7 +72,14 @@ FREE = (
 )
 """Exceptions: keys below `BINDING` that may change."""
 
-SHAPES = ("policy.type", "policy.model", "policy.normalize")
+SHAPES = (
+    "policy.type",
+    "policy.model",
+    "policy.normalize",
+    "policy.learn.critics",
+    "policy.exploration_bonus.type",
+    "policy.exploration_bonus.features",
+)
 """Keys without whose values no snapshot can be loaded, even if the command line changes them."""
 
 SAME = ("exp_name", "seed")
@@ -188,6 +198,7 @@ def start_mode(
         return StartMode.RESTART
     _check_same(layout, config)
     if facts.get("state") == "done":
+        _check_done(layout, config)
         return StartMode.DONE
     _check_players(str(layout.root), config)
     return StartMode.RESUME if has_snapshot(layout) else StartMode.RESTART
@@ -280,13 +291,12 @@ def changes(request: RunRequest, config: ExperimentConfig) -> list[str]:
     if request.resume is None:
         return []
     old, new = _config_in(request.resume), to_mapping(config)
-    keys = {*old, *new} - {"slurm", "fault"}
     binding = {each.key for each in differences(old, new)}
     run_file = RunLayout(Path(request.resume)).run_file
     damage = run_folder.damage_of(RunLayout(Path(request.resume)))
     return [f"{run_file} is damaged: {damage}; it is written anew"] * bool(damage) + [
         f"resumed with {each}" + _OTHER_MEANING * (each.key in binding)
-        for each in differences(old, new, keys, free=("system.auto_resume", "system.import_path"))
+        for each in _changed(old, new)
     ]
 
 
@@ -301,6 +311,24 @@ def _check_same(layout: RunLayout, config: ExperimentConfig) -> None:
             "Choose another --run-dir, or resume that run, with changes if you want some: "
             f"--resume {path} key=value",
         )
+
+
+def _check_done(layout: RunLayout, config: ExperimentConfig) -> None:
+    """Check that a run that is done is what is asked for, in each setting: nothing is started."""
+    differ = _changed(_config_in(str(layout.root)), to_mapping(config))
+    if differ:
+        path = run_folder.short(layout.root)
+        raise _refusal(
+            f"{path} holds a run that is done, with other settings",
+            differ,
+            f"Choose another --run-dir, or train that run on: --resume {path} key=value",
+        )
+
+
+def _changed(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[Difference]:
+    """Returns the settings that differ, but for those that say how and from where it is started."""
+    keys = {*old, *new} - {"slurm", "fault"}
+    return differences(old, new, keys, free=("system.auto_resume", "system.import_path"))
 
 
 def done_line(path: Path) -> str:
@@ -428,6 +456,7 @@ def read_newest(
     Raises:
         StoreError: no snapshot is whole, or it cannot be read.
     """
+    from hpcdi.roles.coordinator.run_curves import player_of
     from hpcdi.roles.coordinator.snapshots import resume_from
     from hpcdi.utils.event_file import drop_events_after
 
@@ -437,7 +466,14 @@ def read_newest(
     facts = snapshot.facts
     repeats = bool(same) and facts.get("repeats_as") == same
     resumed = resume_from(layout, snapshot, repeats=repeats)
-    step, train_iter = facts["train_iter" if over_iterations else "env_steps"], facts["train_iter"]
+    train_iter = facts["train_iter"]
+    env_steps = {name: int(group["env_steps"]) for name, group in resumed.state["groups"].items()}
+    of_players = resumed.iterations if over_iterations else env_steps
+    of_run = train_iter if over_iterations else facts["env_steps"]
+
+    def step(curve: str) -> int:
+        player = player_of(curve, of_players)
+        return int(of_run if player is None else of_players.get(player, of_run))
 
     def shorten_curves() -> None:
         drop_events_after(layout.tensorboard_dir, step, train_iter, resumed.iterations)

@@ -85,7 +85,8 @@ class Segment:
         ended: bool [items]; which items end with their episode; None: none does.
         env_steps: int64 [items]; environment steps that each was made of, where its rows are no
             transitions but samples of a policy of dicts; None: as many as it has transitions.
-        games: of each item the results of the game that ended with it; None: there are no games.
+        games: of each item the results of the game that ended with it, and of games without an
+            item; None: there are no games.
         stacks: columns that are stacks, of which each part is to be stored once, as `share_frames`
             does.
     """

@@ -23,7 +23,7 @@ from hpcdi.utils.nested import column_objection, column_rows
 RECORDS = "/"
 """Key that stands for all small columns; no column has this name."""
 SEQUENCE_LEN = "sequence_len"
-"""Column: rows of an item from one in which a sequence begins; 0 where none begins."""
+"""Column: rows of an item from one in which a sequence may begin; 0 where none does."""
 LARGE_ROW_BYTES = 256
 """A column whose rows are larger is an array of its own."""
 

@@ -497,22 +497,27 @@ class ShardReader:
         return self._block(record, row_columns(datasets), datasets)
 
     def read_columns(self, slot: int, record: Record, names: Collection[str]) -> Block:
-        """Returns a block with some of its row columns, which are not verified, and without views.
+        """Returns a block with some of its row columns, which are not verified, and some views.
 
         Args:
             slot: number of the block.
             record: its record.
-            names: names of columns, or what several begin with: ``observation``.
+            names: names of columns and views, or what several begin with: ``observation``.
 
         Raises:
             ShardError: its items are damaged, or it cannot be read.
         """
         ref, block = self.survey(slot, record)
         specs = {spec.name: spec for spec in ref.columns[: -len(ITEM_NAMES)]}
-        wanted = list(
-            {n: spec for name in names for n, spec in under(specs, name).items()}.values()
-        )
-        return dataclasses.replace(block, columns=self._arrays(wanted), views=())
+        views = {view.name: view for view in self.layout.views}
+        seen = {n: view for name in names for n, view in under(views, name).items()}
+        for view in [*seen.values()]:  # one may be of another
+            if view.column in views:
+                seen[view.column] = views[view.column]
+        sources = [name for view in seen.values() for name in (view.column, view.offset)]
+        wanted = {n: spec for name in (*names, *sources) for n, spec in under(specs, name).items()}
+        columns = self._arrays([*wanted.values()])
+        return dataclasses.replace(block, columns=columns, views=tuple(seen.values()))
 
     def _arrays(self, specs: Sequence[ColumnSpec]) -> Columns:
         try:

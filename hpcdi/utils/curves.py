@@ -11,7 +11,7 @@ import contextlib
 import csv
 import io
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple, TypeAlias
 
@@ -47,6 +47,7 @@ class CurveFile(Closing):
             _cut_torn_row(path)
         if not path.exists() or not path.stat().st_size:
             self._file.add(COLUMNS)
+            self._file.submit()  # it is there from the start
 
     def add_scalar(self, name: str, value: float, step: int, /) -> None:
         """Add a point to a curve."""
@@ -77,7 +78,7 @@ def read_curves(files: Iterable[Path]) -> dict[str, list[CurvePoint]]:
     return curves
 
 
-def drop_points_after(file: Path, step: int) -> None:
+def drop_points_after(file: Path, step: int | Callable[[str], int]) -> None:
     """Remove points after a checkpoint: the resumed run adds them again.
 
     Points are compared by steps, not by times, since clocks of hosts differ; of those at the
@@ -85,16 +86,17 @@ def drop_points_after(file: Path, step: int) -> None:
 
     Args:
         file: a run's curves; nothing happens if it is not there.
-        step: of the checkpoint.
+        step: of the checkpoint; or what returns it, of a curve's name.
     """
     if not file.is_file():
         return
     rows = [COLUMNS]
-    kept_at_step = set[str]()  # curves of which a point at `step` itself is kept
+    kept_at_step = set[str]()  # curves of which a point at the checkpoint's is kept
     for name, point in _points(file):
-        if point.step > step or (point.step == step and name in kept_at_step):
+        limit = step(name) if callable(step) else step
+        if point.step > limit or (point.step == limit and name in kept_at_step):
             continue
-        if point.step == step:
+        if point.step == limit:
             kept_at_step.add(name)
         rows.append(row_of(name, point))
     rewrite(file, _encoded(rows))

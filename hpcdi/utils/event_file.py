@@ -8,7 +8,7 @@ import os
 import platform
 import re
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -165,7 +165,10 @@ def _encoded(events: Sequence[Event]) -> bytes:
 
 
 def drop_events_after(
-    folder: str | Path, env_steps: int, train_iter: int, iterations: Mapping[str, int] | None = None
+    folder: str | Path,
+    env_steps: int | Callable[[str], int],
+    train_iter: int,
+    iterations: Mapping[str, int] | None = None,
 ) -> None:
     """Remove points of curves after a checkpoint: the resumed run adds them again.
 
@@ -175,7 +178,7 @@ def drop_events_after(
 
     Args:
         folder: folder of the event files.
-        env_steps: environment steps at the checkpoint.
+        env_steps: environment steps at the checkpoint; or what returns them, of a tag.
         train_iter: train iterations at the checkpoint, of the main player.
         iterations: player -> the same, for curves whose tags begin with its name.
     """
@@ -184,8 +187,9 @@ def drop_events_after(
     def is_before(event: Event) -> bool:
         for value in event.summary.value:
             of_player = _OF_ITERATIONS.match(value.tag)
-            limit = env_steps
-            if of_player is not None:
+            if of_player is None:
+                limit = env_steps(value.tag) if callable(env_steps) else env_steps
+            else:
                 limit = (iterations or {}).get(of_player["player"] or "", train_iter)
             if event.step > limit or (event.step == limit and value.tag in at_the_limit):
                 return False

@@ -16,7 +16,7 @@ SUCCESS = ("is_success", "success")
 USUAL_PATIENCE = 10
 """Evaluations in a row that are no better, after which the callback early_stop ends a run."""
 _INFINITE = float("inf")
-_LARGE = 10.0
+_FAR_APART = 10.0
 
 
 @dataclass(frozen=True)
@@ -39,9 +39,13 @@ class Evaluation:
     def __str__(self) -> str:
         scale = max(abs(self.lowest), abs(self.highest))
         mean, std = (human_return(value, scale) for value in (self.mean, self.std))
+        are_apart = self.highest - self.lowest >= _FAR_APART
+        lowest, highest = (
+            _bound(value, scale, is_whole=are_apart) for value in (self.lowest, self.highest)
+        )
         return (
-            f"mean return {mean} ± {std} ({_bound(self.lowest, scale)} to "
-            f"{_bound(self.highest, scale)}, {self.episodes} episodes){self._success()}, policy of "
+            f"mean return {mean} ± {std} ({lowest} to {highest}, "
+            f"{self.episodes} episodes){self._success()}, policy of "
             f"iteration {self.policy_version}, env step {human_count(self.env_steps)}"
         )
 
@@ -141,9 +145,15 @@ class StatusLine:
             say(text)
 
 
-def _bound(value: float, scale: float) -> str:
-    """The lowest or highest of returns of this size: whole, unless they are small fractions."""
-    text = f"{value:.0f}" if scale >= _LARGE or value % 1 == 0 else human_return(value, scale)
+def _bound(value: float, scale: float, *, is_whole: bool) -> str:
+    """The lowest or highest of returns of this size: with the mean's decimals, or whole.
+
+    Args:
+        value: it.
+        scale: of the returns.
+        is_whole: they lie so far apart that decimals say nothing.
+    """
+    text = f"{value:.0f}" if is_whole or value % 1 == 0 else human_return(value, scale)
     return "0" if text == "-0" else text
 
 

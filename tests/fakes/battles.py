@@ -130,6 +130,32 @@ class Counting(ColumnarProbe):
         }  # fmt: skip
 
 
+class AtOnce:
+    """Over when the first player has acted, who wins; the second never has a turn.
+
+    Each says in the info that it has ``success``, and what it has won.
+
+    Args:
+        teams: whether two more, who have no turn and neither win nor lose, play with them.
+    """
+
+    def __init__(self, *, teams: bool = False) -> None:
+        self.agents = 4 if teams else 2
+        self.teams = ((0, 2), (1, 3)) if teams else None
+        self.observation_space = (Discrete(1),) * self.agents
+        self.action_space = (Discrete(10),) * self.agents
+
+    def reset(self, seed: int | None = None) -> list[Any]:
+        return [0] + [None] * (self.agents - 1)
+
+    def step(self, _: Sequence[Any]) -> tuple[list[Any], Array, bool, list[dict[str, Any]]]:
+        won = np.array([1.0, -1.0, 0.0, 0.0])[: self.agents]
+        infos = [{"eval_episode_return": own, "success": own > 0} for own in won]
+        return [0] * self.agents, won, True, infos
+
+    def close(self) -> None: ...
+
+
 class Relay:
     """Four players, one or two of whom act in a step; each is to act by how often it has acted.
 

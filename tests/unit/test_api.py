@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import subprocess
@@ -24,6 +25,7 @@ from hpcdi.policy.spaces import with_spaces
 from hpcdi.run import beginnings
 from hpcdi.run.beginnings import settings_of
 from hpcdi.run.own_code import named
+from hpcdi.store.layout import RunLayout
 from hpcdi.types import Leaf, Spaces
 
 pytestmark = pytest.mark.usefixtures("same_process_state")
@@ -57,6 +59,9 @@ def test_a_class_is_trained_and_acts(
     assert run.policy.act(HERE) in (3, 4)
     with pytest.raises(EnvValueError, match=r"observation: .* the space says float32 \[1\]"):
         run.policy.act(np.zeros(3))
+    for number in (np.nan, np.inf):
+        with pytest.raises(EnvValueError, match=f"observation: {number}, and a policy acts on"):
+            run.policy.act(np.array([number], np.float32))
     capsys.readouterr()
     assert main(["eval", str(run.folder), "--episodes", "4", "--json"]) == 0
     assert f'"return_mean": {run.policy.evaluate(episodes=4).mean}' in capsys.readouterr().out
@@ -267,3 +272,28 @@ def test_beginnings_are_experiments(algorithm: str, memory: str, tmp_path: Path)
         for act in acts:
             if ("discrete" if act.counts else "continuous") in policy.ACTIONS:
                 assert with_spaces(policy, Spaces(seen, (act,)))[1] == []
+
+
+def test_beginnings_with_given_data_count_iterations() -> None:
+    chosen: dict[str, Any] = {"data": ["runs/x"]}
+    for settings in (chosen, chosen | {"policy.other.commander.offline_iterations": float("inf")}):
+        offline = api._experiment("CartPole-v1", "dqn", settings, _NoFolder())
+        assert offline["policy.eval.every"] == "500 iterations"
+        assert "policy.other.replay_buffer.min_fill" not in offline
+    online = chosen | {"policy.other.commander.offline_iterations": 9}
+    for settings in ({}, online):
+        begun = api._experiment("CartPole-v1", "dqn", settings, _NoFolder())
+        assert begun["policy.eval.every"] == "10000 env_steps"
+
+
+class _NoFolder(api._CodeFolder):
+    def __init__(self) -> None:
+        super().__init__(None, contextlib.ExitStack(), is_there=False)
+
+
+def test_a_run_without_curves_says_so(tmp_path: Path) -> None:
+    run = small(run_dir=tmp_path / "run")
+    for file in RunLayout(run.folder).curve_files():
+        file.unlink()
+    with pytest.raises(KeyError, match="the run has none yet"):
+        run.curve("loss")

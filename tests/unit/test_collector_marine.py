@@ -306,6 +306,38 @@ def test_a_team_is_one_player(tmp_path: Path) -> None:
     assert played == [[("main", "main_000001", 0, 1, 0)]] * 40, "one result a game"
 
 
+AT_ONCE = {"policy": "test_counting", "env_id": "fakes.battles:AtOnce"}
+
+
+def test_games_count_in_which_the_learner_had_no_turn() -> None:
+    """They have no item of their own: they go with the next ones."""
+    port = Port(versions=[9, 10])
+    with marine(port, collector_episode_num=40, **AT_ONCE) as made:
+        result = do(made, port, "task", opponents={"bob": [0.5, "random"], "eve": [0.5, "random"]})
+        do(made, port, "next", opponents=SELF)
+    own = [results for s in port.segments for results in s.games or ()]
+    total = np.zeros(3)
+    for one, _, *counts in (game for results in own for game in results):
+        total += np.multiply(counts, one != "main")
+    returns = Counter(result.episode_returns.tolist())
+    assert total.tolist() == [returns[-1.0], 0, returns[1.0]], "of bob and eve against main"
+    assert returns[1.0] + returns[-1.0] == 80
+    assert returns[1.0] > 20 < returns[-1.0]
+    assert max(map(len, own)) <= 3, "a pair of players more with each item: a block takes few"
+
+
+@pytest.mark.parametrize("evaluate", [False, True])
+def test_a_teams_return_and_success_are_means(evaluate: bool) -> None:
+    port = Port(versions=[9])
+    env = {**AT_ONCE, "kwargs": {"teams": True}, "evaluator_episode_num": 8}
+    with marine(port, evaluate=evaluate, collector_episode_num=8, **env) as made:
+        result = do(made, port, "task", opponents={"bob": [1.0, "random"]})
+    figures = result.episode_figures if evaluate else port.progress[-1].episode_figures
+    assert set(result.episode_returns.tolist()) == {0.5, -0.5}
+    assert figures.keys() == {"success"}
+    assert figures["success"].tolist() == [0.5 * (own > 0) for own in result.episode_returns]
+
+
 def test_a_team_of_all_plays_alone() -> None:
     port = Port(versions=[9])
     env = {**RELAY, "teams": {"us": [0, 1, 2, 3]}, "evaluator_episode_num": 4}

@@ -273,6 +273,14 @@ def test_what_does_not_act_as_the_policy_is_not_written(
         (["-o", "policy.bin"], "-o policy.bin: the file's name must end in .pt2 or .onnx"),
         (["-o", "p.onnx", "--format", "torch"], "-o p.onnx: the file's name must end in .pt2"),
         (["-o", "p", "--format", "onnx"], "-o p: the file's name must end in .onnx"),
+        (["--to", "minari", "--play", "3"], "--play: only for --to torch or onnx or c or fortran"),
+        (["--to", "fortran", "--batch", "5"], "--batch: only for --to torch or onnx"),
+        (["--to", "c", "--returns", "5:"], "--returns: only for --to minari or parquet"),
+        (["-o", "p.pt2", "--steps", ":9", "--player", "x"], "--steps, --player: only for --to min"),
+        (
+            ["--to", "parquet", "--policy", "best"],
+            "--policy: only for --to torch or onnx or c or f",
+        ),
     ],
 )
 def test_names_that_mislead(
@@ -317,6 +325,18 @@ def test_each_policy_of_a_team_is_a_file(export: Callable[..., str], tmp_path: P
     assert "played       3 episodes: returns are equal" in said
     files = {path.name for path in tmp_path.glob("*.pt2")}
     assert files == {"talk_speaker.pt2", "talk_listener.pt2"}
+
+
+def test_source_of_a_team_is_written_of_all_its_policies_or_of_none(
+    refused: Callable[..., str], tmp_path: Path
+) -> None:
+    """The first ones were written, then the one that has no such form was refused."""
+    remembers = "policy.policies.prey.model.memory=gru", "policy.policies.prey.collect.unroll_len=4"
+    policy = policy_file(tmp_path / "run", "pincer_mappo", *remembers)
+    before = files_of(tmp_path)
+    error = refused("export", policy, *remembers, "-o", str(tmp_path / "chase.c"), code=1)
+    assert "a policy with a memory" in error
+    assert files_of(tmp_path) == before
 
 
 @pytest.mark.parametrize(

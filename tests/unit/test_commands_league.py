@@ -107,6 +107,23 @@ def test_the_table(run_dir: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert json.loads(capsys.readouterr().out)["games"] == 48
 
 
+def test_a_copy_is_not_said_to_be_frozen_at_a_step_that_is_unknown(
+    run_dir: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    shown = league()
+    shown.count_games([("main", "main_000003", 1, 0, 0)])
+    LeagueView(RunLayout(run_dir).league_file, None).refresh(shown, 60_000, 0.0)
+    assert main(["league", str(run_dir)]) == 0
+    rows = [row.split() for row in capsys.readouterr().out.splitlines()]
+    assert ["main_000003", "historical", "-"] in [row[:3] for row in rows]
+
+
+def test_a_fixed_player_is_what_the_league_says_whatever_files_there_are(run_dir: Path) -> None:
+    layout = RunLayout(run_dir)
+    (layout.league_dir / "script.safetensors").write_bytes(b"no policy of the league's")
+    assert main(["eval", str(run_dir), "--against", "script", "--games", "2"]) == 0
+
+
 def test_a_run_that_is_no_league(run_dir: Path, capsys: pytest.CaptureFixture[str]) -> None:
     RunLayout(run_dir).league_file.unlink()
     assert main(["league", str(run_dir)]) == 2

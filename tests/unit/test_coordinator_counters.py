@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import shutil
 import time
 from pathlib import Path
@@ -9,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from hypothesis import Phase as Stage
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
@@ -27,12 +29,14 @@ from hpcdi.comm.messages import (
     WorkerReady,
 )
 from hpcdi.config.compiled import compile_config
+from hpcdi.league.league import frozen_file, name_of_frozen
 from hpcdi.roles.collector.channels import DataPublisher
 from hpcdi.roles.coordinator.scheduler import Phase
 from hpcdi.roles.coordinator.snapshots import resume_from
 from hpcdi.run.resume import newest_snapshot
 from hpcdi.store.builder import Segment
 from hpcdi.store.layout import RunLayout
+from hpcdi.store.policies import PolicyImage, publish_policy
 from hpcdi.types import ITEM_DTYPE
 from hpcdi.worker.coordinator import Coordinator
 
@@ -264,6 +268,25 @@ def test_counters_are_what_was_published(
     history.kill(0, 1)
     history.close()
     shutil.rmtree(root)
+
+
+def test_a_copy_frozen_after_the_snapshot_has_its_files_version(tmp_path: Path) -> None:
+    history = History(tmp_path, "dqn")
+    history.collect(2, 3)
+    history.publish(2, 0)
+    history.snapshot(0, 0)
+    layout = history.layout
+    layout.league_dir.mkdir(exist_ok=True)
+    copy, lost = frozen_file("main_000001"), frozen_file("main_000002")
+    publish_policy(layout.root / copy, PolicyImage.of({"x": torch.zeros(1)}, 42))
+    games = [((name, "main", 0, 0, 1),) for name in map(name_of_frozen, (copy, lost))]
+    history.publishers[2].put(dataclasses.replace(segment([False, False]), games=games))
+    history.publish(2, 0)
+    history.kill(0, 0)
+    league: Any = history.coordinator._scheduler.league
+    versions = [league.players[name].version for name in ("main_000001", "main_000002")]
+    assert versions == [42, -1]
+    history.close()
 
 
 def test_the_simulation_removes_shards_and_still_counts_them(tmp_path: Path) -> None:

@@ -21,6 +21,7 @@ from hpcdi.league.league import (
     frozen_file,
     name_of_frozen,
 )
+from hpcdi.league.view import names_of, shown_of
 from hpcdi.types import Array
 
 
@@ -180,6 +181,23 @@ def test_a_copy_that_is_not_known_joins_by_its_games() -> None:
     assert league.players["main_000002"].source == frozen_file("main_000002")
     assert league.players["main_000002"].parent == "main"
     assert league.next_copy("main") == frozen_file("main_000003")
+    assert (league.players["main_000002"].version, league.players["main_000002"].steps) == (-1, -1)
+    league.learn_versions({frozen_file("main_000002"): 7}.__getitem__)
+    assert league.players["main_000002"].version == 7
+    late = league_with()
+    late.count_games([("main", f"main_{n:06d}", 1, 0, 0) for n in (10, 2, 3)])
+    assert [p.name[-2:] for p in late.frozen("main")] == ["02", "03", "10"], "oldest first"
+    assert [name[-2:] for name in names_of(shown_of(late, 0))] == ["in", "02", "03", "10"]
+
+
+def test_the_newest_copies_of_all_players_are_shown_whatever_their_numbers() -> None:
+    league = league_with(roles={"main": "main", "bot": "main_exploiter"})
+    for n in range(50):
+        league.freeze("main", league.next_copy("main"), n)
+    league.freeze("bot", league.next_copy("bot"), 50)
+    league.count_games([("main", "main_000052", 1, 0, 0), ("bot", "main_000051", 1, 0, 0)])
+    shown = ["main_000050", "bot_000001", "main_000051", "main_000052"]
+    assert list(names_of(shown_of(league, 0)))[-4:] == shown
 
 
 def test_ratings_find_true_strengths_within_their_uncertainty() -> None:

@@ -9,7 +9,7 @@ import pytest
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from fakes.scheduler import Shown
-from hpcdi.roles.coordinator.run_curves import FIRST, DingCurves, RunCurves, shown_name
+from hpcdi.roles.coordinator.run_curves import FIRST, DingCurves, RunCurves, player_of, shown_name
 from hpcdi.types import FIGURES_KEPT, Episodes
 from hpcdi.utils.event_file import TensorBoardWriter
 from hpcdi.utils.progress import Evaluation
@@ -33,6 +33,28 @@ from hpcdi.utils.progress import Evaluation
 )
 def test_a_curve_is_shown_once(tag: str, name: str | None) -> None:
     assert shown_name(tag) == name
+
+
+@pytest.mark.parametrize(
+    ("tag", "player"),
+    [
+        ("collector_step/reward_mean", "main"),
+        ("bot_2_evaluator_step/reward_mean", "bot_2"),
+        ("evaluator_step/info/goal/distance", "main"),
+        ("bot_collector_step/info/lives", "bot"),
+        ("learner_step/grad/norm", "main"),
+        ("bot_learner_step/grad_norm", "bot"),
+        ("perf/env_steps_per_s", None),
+        ("perf/idle_frac/rank3", None),
+        ("league/elo_bot", None),
+    ],
+)
+def test_a_curve_is_drawn_over_its_player_s_steps_by_either_name(
+    tag: str, player: str | None
+) -> None:
+    for name in (tag, shown_name(tag)):
+        assert name is not None
+        assert player_of(name, ("main", "bot", "bot_2")) == player
 
 
 def test_what_is_first_is_little_and_begins_with_the_return() -> None:

@@ -15,7 +15,7 @@ from fakes.store import write_shard
 from hpcdi import data
 from hpcdi.commands.inspect import episodes_of
 from hpcdi.data import read_episodes
-from hpcdi.errors import ShardError, StoreError
+from hpcdi.errors import LaunchError, ShardError, StoreError
 from hpcdi.store.block import Block
 from hpcdi.store.layout import RunLayout
 from hpcdi.types import ITEM_DTYPE, NO_SEED
@@ -43,7 +43,11 @@ def test_episodes_are_those_that_the_run_has_counted(tmp_path: Path) -> None:
         "policy_version",
         *("reward", "terminated", "truncated"),
     }
-    every = list(read_episodes(tmp_path, unfinished=True))
+    with pytest.raises(StoreError, match="has no column nonsense; there are action, "):
+        next(read_episodes(tmp_path, columns=["action", "nonsense", "info", "policy_version"]))
+    with pytest.raises(LaunchError, match=r"has 0 whole episodes of bot: its data are .* of main"):
+        next(read_episodes(tmp_path, player="bot"))
+    every = list(read_episodes(tmp_path, unfinished=True, player="main"))
     assert sum(map(len, every)) == steps
     assert len(every) - len(episodes) == sum(not e.is_whole for e in every) <= 3
     assert {e.seed for e in episodes} == {None}, "a vector's environments share a generator"
@@ -180,6 +184,25 @@ def test_of_several_players_a_block_that_was_begun_earlier_may_be_stored_later(
     assert whole(monkeypatch, *blocks[:2], *blocks[3:]) == [0, 1]
 
 
+def test_each_episode_says_which_player_learns_from_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    blocks = [
+        block_of(1, [(0, 0, True)]),
+        of("bot", 2, [(1, 1, True), (2, 2, False)]),
+        block_of(3, [(3, 3, True)]),
+        of("bot", 4, [(2, 2, True)]),
+    ]
+    monkeypatch.setattr(data, "_blocks", lambda *_: iter(blocks))
+
+    def episodes(player: str | None) -> list[tuple[str, int]]:
+        given = {"unfinished": False, "player": player}
+        read = data._episodes_of([Path("x")], "0", None, **given)  # type: ignore[arg-type]
+        return [(e.facts["player"], e.resets) for e in read]
+
+    assert episodes(None) == [("main", 0), ("bot", 1), ("main", 3), ("bot", 2)]
+    assert episodes("bot") == [("bot", 1), ("bot", 2)]
+    assert episodes("main") == [("main", 0), ("main", 3)]
+
+
 def test_behind_a_gap_an_episode_that_has_ended_says_nothing_of_another_player_s(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -214,6 +237,11 @@ def test_frames_that_are_stored_once_come_back_as_stacks(tmp_path: Path) -> None
         assert stacks.shape == (len(episode) + 1, 3, 4)
         assert np.array_equal(stacks[1:, :-1], stacks[:-1, 1:])
         assert not {name for name in episode.columns if name.startswith("observation")}
+    alone = read_episodes(tmp_path, columns=["observation"])
+    assert all(
+        np.array_equal(one.observation, other.observation)
+        for one, other in zip(alone, episodes, strict=True)
+    )
 
 
 def test_battles_have_an_episode_for_each_player_that_learns(tmp_path: Path) -> None:

@@ -105,6 +105,7 @@ def test_some_of_the_episodes(cartpole: Path) -> None:
         (["minari", "one-v0", "two-v0"], "one name"),
         (["minari", "-o", "one.hdf5"], "--to minari NAME"),
         (["minari", "far/none-v0", "--returns=1000000:"], "none is wanted"),
+        (["minari", "far/none-v0", "--player=bot"], "0 whole episodes of bot"),
         (["parquet", "steps"], "'steps' has no meaning here"),
     ],
 )
@@ -135,6 +136,7 @@ def test_parquet_has_a_row_a_step(cartpole: Path, tmp_path: Path) -> None:
         np.testing.assert_array_equal(rows["action"].to_numpy(), episode.action)
         np.testing.assert_array_equal(rows["info/episode/r"].to_numpy(), episode.infos["episode/r"])
         assert set(rows["seed"].to_pylist()) == {episode.seed}
+        assert set(rows["player"].to_pylist()) == {"main"}
 
 
 def episode_of(steps: int, **columns: Array) -> Episode:
@@ -190,6 +192,52 @@ def test_a_dataset_names_no_environment_that_is_not_made_by_its_id(
     monkeypatch.setitem(gymnasium.registry, "Own-v0", EnvSpec("Own-v0", **made_by))
     assert registered_spec(GymnasiumConfig(env_id="Own-v0")) is None
     assert registered_spec(GymnasiumConfig(env_id="CartPole-v1", wrappers=("SignReward",))) is None
+
+
+class Narrow(gymnasium.Env[Any, Any]):
+    """Returns bounds that float32 rounds to beyond them, and an origin in float64, too."""
+
+    observation_space = gymnasium.spaces.Box(-0.1, 0.1, (2,), np.float64)
+    action_space = gymnasium.spaces.Discrete(2)
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
+        super().reset(seed=seed)
+        self.left = 3
+        return np.array([0.1, -0.1]), {}
+
+    def step(self, action: object) -> Any:
+        self.left -= 1
+        return np.array([0.1, self.np_random.uniform(-0.1, 0.1)]), 1.0, not self.left, False, {}
+
+
+@pytest.mark.parametrize("origin", ["null", "{observation: 3.3}"])
+def test_rounding_puts_no_value_beyond_its_space(tmp_path: Path, origin: str) -> None:
+    narrow = (
+        *DQN,
+        "policy.other.commander.max_env_step=48",
+        f"env.env_id={__name__}:Narrow",
+        f"env.origin={origin}",
+    )
+    assert serial(CONFIG, narrow, str(tmp_path / "run")) == 0
+    assert main([str(tmp_path / "run"), "--to", "minari", "narrow/run-v0"]) == 0
+    dataset = minari.load_dataset("narrow/run-v0")
+    for read, episode in pairs(dataset, tmp_path / "run"):
+        assert all(map(dataset.observation_space.contains, read.observations))
+        np.testing.assert_allclose(read.observations, episode.observation, rtol=1e-6, atol=1e-6)
+
+
+def test_what_a_run_has_subtracted_is_added_again(tmp_path: Path) -> None:
+    far = (*DQN, "policy.other.commander.max_env_step=64", "env.origin={observation: 1024.0}")
+    assert serial(CONFIG, far, str(tmp_path / "run")) == 0
+    assert main([str(tmp_path / "run"), "--to", "minari", "far/run-v0"]) == 0
+    assert main([str(tmp_path / "run"), "-o", str(tmp_path / "far.parquet")]) == 0
+    for read, episode in pairs(minari.load_dataset("far/run-v0"), tmp_path / "run"):
+        assert episode.observation.dtype == np.float64
+        assert np.abs(episode.observation).max() < 5, "as CartPole's are"
+        np.testing.assert_array_equal(read.observations, episode.observation)
+    rows = np.stack(pq.read_table(tmp_path / "far.parquet")["observation"].to_numpy())
+    first = [episode.observation[:-1] for episode in read_episodes(tmp_path / "run")]
+    np.testing.assert_array_equal(rows, np.concatenate(first))
 
 
 def test_numbers_far_from_zero_come_back() -> None:

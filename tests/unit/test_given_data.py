@@ -22,18 +22,27 @@ from fakes.serial_runs import (
     serial_run,
     train,
 )
+from hpcdi.comm.messages import StopRequest
 from hpcdi.config.fields import replaced
 from hpcdi.data import read_episodes
-from hpcdi.errors import ConfigError, StoreError
+from hpcdi.errors import EXIT_INTERRUPTED, ConfigError, StoreError
 from hpcdi.replay.ratio import ReplayRatio
 from hpcdi.roles.fault import tear
 from hpcdi.run import given
-from hpcdi.run.given import Pieces, Size, _room_for
+from hpcdi.run.given import (
+    Pieces,
+    Size,
+    _check_values,
+    _room_for,
+    _smallest_share,
+    _within_bounds,
+)
 from hpcdi.run.serial import LocalRun
 from hpcdi.run.sizes import full_block, row_size
 from hpcdi.store.layout import RunLayout
 from hpcdi.store.rows import transitions
 from hpcdi.store.shards import read_block, survey
+from hpcdi.types import Leaf
 
 pytestmark = pytest.mark.usefixtures("one_torch_thread")
 
@@ -195,6 +204,8 @@ def test_a_copy_of_a_shard_is_no_more_data(tmp_path: Path, source: Path) -> None
         ("env.env_id=Acrobot-v1", r"observation is float32 \[4\], the environment's float32 \[6\]"),
         ("env.env_id=Acrobot-v1", "action_shape 2, here 3"),
         ("policy.other.replay_buffer.replay_buffer_size=200", r"6\d\d transitions in \d+ rows"),
+        ("policy.learn.batch_size=1500", r"batch_size: is 1,500, and `data` are 6\d\d transitions"),
+        ("policy.other.replay_buffer.min_fill=1500", r"min_fill: is 1,500, and `data` are 6"),
         (f"{LIMIT}.offline_iterations=3", "bc never learns from what it collects"),
         (f"{LIMIT}.max_train_iter=.inf", "must be set"),
         ("policy.eval.every=100 env_steps", "this run makes none"),
@@ -251,3 +262,79 @@ def test_the_replay_ratio_begins_after_the_offline_samples() -> None:
     rounds = ReplayRatio(None, updates=lambda _transitions: 0, offline=float("inf"))
     rounds.begin_round(0)
     assert rounds.batches(0, 10**9, 16) == 1
+
+
+def test_learners_that_share_few_blocks_have_a_batch_each_or_are_refused() -> None:
+    size = {"policy.learn.learner.learner_num": 2, "system.storage.block_bytes": 1 << 30}
+    config, spaces = config_of(BC, *SMALLER)
+    config = replaced(config, size)
+    block = full_block(config, row_size(config, spaces))
+    assert _smallest_share([Size(block - 9, block)], config, spaces) == 0, "one block, two learners"
+    sizes = [Size(90, 100), Size(40, 50), Size(30, 40)]
+    assert _smallest_share(sizes, config, spaces) == 70
+    (problem,) = given._too_few([Size(15, 16)], replaced(config, {}), spaces)
+    assert "of which one of 2 learners gets 0" in str(problem)
+
+
+def test_a_run_that_can_draw_nothing_hears_what_asks_for_its_end(
+    tmp_path: Path, source: Path
+) -> None:
+    config, _ = config_of(BC, f"data=[{source}]", *SMALLER, "policy.learn.batch_size=1500")
+    given.fill(config, RunLayout(tmp_path))
+    asked = iter([None] * 20)
+    stop = StopRequest("asked", EXIT_INTERRUPTED)
+    with LocalRun(config, RunLayout(tmp_path), 0, lambda: next(asked, stop)) as run:
+        assert run.play().state == "stopped"
+
+
+def test_discrete_observations_of_another_environment_are_refused(tmp_path: Path) -> None:
+    lake, folder = "env.env_id=FrozenLake-v1", tmp_path / "lake"
+    limits = (*DQN, lake, f"{LIMIT}.max_env_step=64")
+    assert serial(str(ROOT / "configs" / "cartpole_dqn.yaml"), limits, str(folder)) == 0
+    of_lake = (*OFFLINE, f"data=[{folder}]")
+    given.check(*config_of("cartpole_dqn", *of_lake, lake))
+    with pytest.raises(ConfigError, match=r"observation is Discrete\(16\), .* Discrete\(64\)"):
+        given.check(*config_of("cartpole_dqn", *of_lake, "env.env_id=FrozenLake8x8-v1"))
+
+
+@pytest.mark.parametrize(
+    ("column", "row", "number", "why"),
+    [
+        ("reward", 3, np.inf, "the reward inf in episode 8 of environment 1, step 1 of 2 there"),
+        ("observation/at", 1, np.nan, r"observation/at \[nan\] in episode 7 .* step 1 of 2"),
+        ("observation/room", 2, 7, r"room 7 in episode 8 .* step 0 .* Discrete\(3\) from 4"),
+        ("observation/room", 0, 0, r"room 0 in episode 7 .* Discrete\(3\) from 4"),
+        ("action", 0, 2, r"the action 2 in episode 7 .* Discrete\(2\)"),
+        ("after", 1, np.nan, r"observation/at \[nan\] in episode 8 .* step 2 of 2"),
+    ],
+)
+def test_numbers_that_are_none_are_named(column: str, row: int, number: float, why: str) -> None:
+    columns = {
+        "reward": np.zeros(4, np.float32),
+        "observation/at": np.zeros((4, 1), np.float32),
+        "observation/room": np.full(4, 4),
+        "action": np.zeros(4, np.int64),
+    }
+    after = {"observation/at": np.zeros((2, 1), np.float32), "observation/room": np.full(2, 6)}
+    pieces = Pieces(columns, np.array([2, 2], np.int32), after, np.array([0, 1]), np.array([7, 8]))
+    leaves = {
+        "observation/room": Leaf("room", (), "int64", (3,), (4,)),
+        "action": Leaf("", (), "int64", (2,)),
+    }
+    _check_values(pieces, "source", leaves)
+    if column == "after":
+        after["observation/at"][row] = number
+    else:
+        columns[column][row] = number
+    with pytest.raises(StoreError, match=f"source: has .*{why}"):
+        _check_values(pieces, "source", leaves)
+
+
+def test_actions_beyond_their_bounds_are_clipped_and_counted_without_rounding() -> None:
+    action = np.array([[0.5, 3.0], [-1.0000001, 0.0], [9.0, -9.0]], np.float32)
+    ones = np.ones(1, np.int64)
+    pieces = Pieces({"action": action, "reward": np.zeros(3)}, ones * 3, {}, ones, ones)
+    leaf = Leaf("", (2,), low=(-1.0, -2.0), high=(1.0, 2.0))
+    clipped, count = _within_bounds(pieces, {"action": leaf})
+    assert clipped.columns["action"].tolist() == [[0.5, 2.0], [-1.0, 0.0], [1.0, -2.0]]
+    assert count == 2

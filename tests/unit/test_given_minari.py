@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import numpy as np
@@ -10,7 +11,7 @@ import pytest
 from fakes.serial_runs import DQN, LIMIT, ROOT, config_of, serial
 from hpcdi.commands.export import main
 from hpcdi.data import read_episodes
-from hpcdi.errors import ConfigError
+from hpcdi.errors import ConfigError, StoreError
 from hpcdi.run import given
 from hpcdi.run.serial import LocalRun
 from hpcdi.store.layout import RunLayout
@@ -55,3 +56,67 @@ def test_a_run_learns_from_the_episodes_of_a_dataset(tmp_path: Path, env: str) -
     config, spaces = config_of("cartpole_dqn", *OFFLINE, *other)
     with pytest.raises(ConfigError, match=r"(?s)is of other observations: .* is of other actions"):
         given.check(config, spaces)
+
+
+ODD = ("data=['minari:tests/odd-v0']", "policy.learn.batch_size=4", f"{LIMIT}.max_train_iter=3")
+
+
+def write_odd(steps: int, changed: dict[str, tuple[int | slice, float]]) -> None:
+    """Writes a dataset of one episode of zeros, but for some columns' values at some steps."""
+    import minari
+    from gymnasium.envs.classic_control import PendulumEnv
+    from minari.data_collector.episode_buffer import EpisodeBuffer
+
+    env = PendulumEnv()
+    parts = {
+        "observations": np.zeros((steps + 1, 3), np.float32),
+        "actions": np.zeros((steps, 1), np.float32),
+        "rewards": np.zeros(steps),
+        "terminations": np.arange(steps) == steps - 1,
+        "truncations": np.zeros(steps, bool),
+    }
+    for column, (at, value) in changed.items():
+        parts[column][at] = value
+    minari.create_dataset_from_buffers(
+        "tests/odd-v0",
+        [EpisodeBuffer(id=0, **parts)],
+        observation_space=env.observation_space,
+        action_space=env.action_space,
+    )
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize(
+    ("column", "value", "said"),
+    [
+        ("observations", np.nan, r"observation \[nan nan nan\] in episode 0 .* step 2 of 6"),
+        ("rewards", np.inf, "the reward inf in episode 0 .* step 2 of 6"),
+        ("truncations", True, "is truncated at step 2 of 6 of episode 0, and goes on"),
+        ("actions", 9.0, "6 transitions, 1 episode .*; 1 actions beyond the environment's bounds"),
+        ("terminations", True, "6 transitions, 2 episodes"),
+    ],
+)
+def test_what_is_odd_in_a_dataset_is_said(
+    tmp_path: Path, column: str, value: float, said: str
+) -> None:
+    write_odd(6, {column: (2, value)})
+    config, spaces = config_of("pendulum_iql", *ODD)
+    given.check(config, spaces)
+    try:
+        line = given.fill(config, RunLayout(tmp_path / "run"))
+    except StoreError as error:
+        line = str(error)
+    assert re.search(said, line), line
+    if column == "terminations":
+        (block,) = read_blocks(next(tmp_path.glob("run/data/*/*/*.h5")))
+        assert block.items["item_len"].tolist() == [3, 3]  # type: ignore[union-attr]
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_more_rows_than_a_buffer_holds_are_refused_not_dropped(tmp_path: Path) -> None:
+    write_odd(400, {"terminations": (slice(None), True)})
+    room = "policy.other.replay_buffer.replay_buffer_size=451"  # of an episode of 400 steps
+    config, spaces = config_of("pendulum_iql", *ODD, room)
+    given.check(config, spaces)
+    with pytest.raises(StoreError, match=r"400 transitions in 800 rows, .*_size to 800"):
+        given.fill(config, RunLayout(tmp_path / "run"))

@@ -390,6 +390,8 @@ class ZerglingParallelCollector(BaseParallelCollector):
         self._env_manager.retires = True
         self._env_manager.launch()
         self._env_num = self._env_manager.env_num
+        if isinstance(policy, Policy):
+            policy.set_attribute("collector_rows", self._env_manager.rows)
         self._predefined_episodes = self._env_num * (self._env_manager._quota or math.inf)
         settings = policy.get_attribute("cfg")
         self._agent: BattleAgent | None = None

@@ -86,6 +86,8 @@ class Recorder:
         self._finals: list[tuple[Array, Columns, Array]] = []
         self._seeds = np.full((rows, 2), (NO_SEED, 0), np.int64)  # last `Step.seeds`
         self._games: dict[tuple[int, int], Sequence[GameCounts]] = {}  # by row and episode
+        # of games that ended without an item, by pair of players: they go with the next items
+        self._games_apart: dict[tuple[str, str], GameCounts] = {}
         self._steps = 0
 
     @property
@@ -114,10 +116,11 @@ class Recorder:
                 their results.
             live: bool [rows]; where a transition was completed that is to be recorded.
             step: says where episodes ended or failed, and the observations then.
-            games: see `Games`.
+            games: see `Games`; where a row has no transition then, they go with other items.
         """
         if step.failed is not None:
             live = live & ~step.failed
+        self._note_games(games or {}, live)
         if step.seeds is not None:
             self._seeds = step.seeds
         is_some = any_of(live)
@@ -132,17 +135,26 @@ class Recorder:
             self._columns[name][at] = column
         self._live[at], self._ended[at], self._episode[at] = live, step.ended, self._running
         if any_of(step.ended):
-            self._end((step.ended & live).nonzero()[0], step, games or {})
+            self._end((step.ended & live).nonzero()[0], step)
         if step.failed is not None:
             for row in step.failed.nonzero()[0].tolist():
                 self.drop(row)
 
-    def _end(self, over: Array, step: Step, games: Games) -> None:
+    def _note_games(self, games: Games, live: Array) -> None:
+        """Keep results for the items that end now in their rows, else for the next of any row."""
+        for row, results in games.items():
+            if live[row]:
+                self._games[row, int(self._running[row])] = results
+                continue
+            for one, other, wins, draws, losses in results:
+                *_, won, drawn, lost = self._games_apart.get((one, other), (one, other, 0, 0, 0))
+                sums = (one, other, won + wins, drawn + draws, lost + losses)
+                self._games_apart[one, other] = sums
+
+    def _end(self, over: Array, step: Step) -> None:
         """Note what episodes of some rows (numbers) have ended with."""
         last = {name: column.take(over, axis=0) for name, column in step.successor.items()}
         self._finals.append((over, last, self._seeds.take(over, axis=0)))
-        for row, results in games.items():
-            self._games[row, int(self._running[row])] = results
         self._running[over] += 1
 
     def _declare(self, columns: Columns) -> None:
@@ -212,6 +224,9 @@ class Recorder:
         if self._keeps_games:
             ends = zip(row[last].tolist(), episode.tolist(), strict=True)
             games = [self._games.pop(end, ()) for end in ends]
+            # a pair each: a block takes few pairs, and what an item has goes into one block
+            for number, pair in zip(range(len(games)), list(self._games_apart), strict=False):
+                games[number] = (*games[number], self._games_apart.pop(pair))
         self._clear()
         has_ended = np.zeros(len(items.length), dtype=bool)
         has_ended[collected] = ended[last]

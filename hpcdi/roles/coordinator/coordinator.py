@@ -7,6 +7,7 @@ import platform
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from typing import Any, TypeAlias
 
 from hpcdi.comm.failure import kill_frozen
@@ -23,6 +24,7 @@ from hpcdi.comm.messages import (
 )
 from hpcdi.config.compiled import repeats_as
 from hpcdi.config.schema import ExperimentConfig, blocks_are_stored
+from hpcdi.errors import StoreError
 from hpcdi.roles.context import HEARTBEAT_S
 from hpcdi.roles.coordinator.commander import Commander
 from hpcdi.roles.coordinator.groups import Groups, create_groups
@@ -47,9 +49,11 @@ from hpcdi.roles.coordinator.workers import (
 )
 from hpcdi.store.checkpoints import of_agent
 from hpcdi.store.layout import RunLayout
+from hpcdi.store.policies import read_policy
 from hpcdi.store.status import best_evaluation, best_return
 from hpcdi.types import GIVEN, is_guest
 from hpcdi.utils.lifetime import Closing
+from hpcdi.utils.log import LOGGER
 
 MakeCommander: TypeAlias = Callable[[ExperimentConfig, Groups], Commander]
 """Makes an experiment's commander, of the records of its groups."""
@@ -281,6 +285,8 @@ class Coordinator(Closing):
         self._scheduler.resume(resumed)
         if self._layout is not None:  # after the snapshot there may have been a better one
             self.groups.main.recall(best_return(self._layout), best_evaluation(self._layout))
+            if self._scheduler.league is not None:
+                self._scheduler.league.learn_versions(partial(_version_of, self._layout))
         blocks = (ready.block_id for ready in resumed.published.values())
         self._view.resumed(self._scheduler, blocks)
         if self._callbacks is not None:
@@ -367,3 +373,12 @@ class Coordinator(Closing):
             self._keeper.drop(group.replay.take_freed())
         for result in self._keeper.complete(self._scheduler.snapshots.take_complete()):
             self._view.snapshot(result, self._scheduler)
+
+
+def _version_of(layout: RunLayout, source: str) -> int:
+    """Returns the train iteration of a policy file in the run folder; -1: it cannot be read."""
+    try:
+        return read_policy(layout.inside(source)).version
+    except StoreError as error:
+        LOGGER.info("a frozen copy's version stays unknown: %s", error)
+        return -1

@@ -185,8 +185,12 @@ class LockstepPlan:
         return every is not None and self.rounds % every == 0
 
     def collect(self, run: Scheduler, now: float) -> list[Order]:
-        """Take all steps of rounds that can be taken now."""
+        """Take all steps of rounds that can be taken now; of rounds of nothing at all, one.
+
+        In such a one nobody collects, and no batch can be drawn; the next one would be the same.
+        """
         orders: list[Order] = []
+        before = -1  # orders when a round had begun
         while run.may_work:
             if (
                 self._step is RoundStep.REST
@@ -194,12 +198,16 @@ class LockstepPlan:
                 and _learners_wait(run)
             ):
                 orders += self._begin(run, now)
+                before = len(orders)
             elif self._step is RoundStep.EVALUATE and self._all_delivered(run):
                 self._step = RoundStep.REST
             elif self._step is RoundStep.COLLECT and self._all_delivered(run):
                 orders += self._hand_over(run)
             elif self._step is RoundStep.LEARN and _learners_wait(run):
+                rounds = self.rounds
                 orders += self._draw(run)
+                if self.rounds > rounds and len(orders) == before:
+                    break
             else:
                 break
         return orders

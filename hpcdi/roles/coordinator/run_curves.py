@@ -9,9 +9,9 @@ say of their episodes is in the group ``info``; everything else is below ``detai
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
-from hpcdi.types import ScalarWriter
+from hpcdi.types import MAIN, ScalarWriter
 from hpcdi.utils.progress import SUCCESS
 
 FIRST: Mapping[str, str] = {
@@ -46,6 +46,8 @@ OVERVIEW: Mapping[str, Sequence[str]] = {
 
 _PART = re.compile(r"(?:(?P<group>.+)_)?(?P<part>collector|evaluator|learner)_(?P<axis>iter|step)/")
 _OVER_ITERATIONS = re.compile(r"_iter/")
+_OF_PLAYERS = {f"curves/{name}" for tag, name in FIRST.items() if _PART.match(tag)}
+_PARTS = ("collector", "evaluator", "learner")
 
 
 class DingCurves:
@@ -110,3 +112,20 @@ def shown_name(tag: str) -> str | None:
     if kind == "info":
         return f"info/{'evaluation_' * (part['part'] == 'evaluator')}{figure}{of_group}"
     return f"detail/{part['part']}{of_group}/{name}"
+
+
+def player_of(name: str, players: Collection[str]) -> str | None:
+    """Returns the player over whose environment steps a curve is drawn; None: over all players'.
+
+    Args:
+        name: of the curve: as people are shown it, or the predecessor's tag.
+        players: that learn.
+    """
+    if part := _PART.match(name):
+        return part["group"] or MAIN
+    first, *others = name.split("/")
+    if first == "detail" and others[:1] and others[0] in _PARTS:
+        return others[1] if others[1:] and others[1] in players else MAIN
+    if first == "info" or "/".join([first, *others[:1]]) in _OF_PLAYERS:
+        return others[-1] if others and others[-1] in players else MAIN
+    return None
