@@ -232,6 +232,7 @@ def test_without_mpi_it_says_what_to_install(
 
 SIGNALLED = """
 import os, signal, sys
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a script's background ignores it
 class Import:
     def find_spec(self, name, *rest):
         if name == "hpcdi.commands.options":
@@ -298,7 +299,8 @@ def test_a_run_s_handlers_take_the_place_of_early_ones_at_once() -> None:
 
 def test_a_command_that_has_begun_has_pythons_handler_again() -> None:
     program = (
-        "import signal\nfrom hpcdi.__main__ import main\nprint(main(['status', '/none']))\n"
+        "import signal\nsignal.signal(signal.SIGINT, signal.default_int_handler)\n"
+        "from hpcdi.__main__ import main\nprint(main(['status', '/none']))\n"
         "print(signal.getsignal(signal.SIGINT) is signal.default_int_handler)"
     )
     words = [sys.executable, "-c", program, "status"]
