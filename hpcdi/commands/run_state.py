@@ -191,7 +191,8 @@ def runs_of(names: Iterable[str]) -> list[Path]:
     """Returns the runs that names stand for, each once.
 
     Args:
-        names: see `find_run`; a folder that is no run stands for the runs that lie in it.
+        names: see `find_run`; a folder that is no run stands for the runs that lie in it, or in
+            the folders in it, as in an experiment's ``sweeps``.
 
     Raises:
         LaunchError: a name stands for none.
@@ -203,12 +204,13 @@ def _runs_in(name: str) -> list[Path]:
     folder = find_run(name)
     if _is_run(folder):
         return [folder]
-    below = sorted({RunLayout(path).root for path in folder.glob("*/") if _is_run(path)})
-    if not below:
-        damage = run_folder.damage_of(RunLayout(folder))
-        why = f"'s run.json is damaged: {damage}" if damage else " is no run folder, and holds none"
-        raise LaunchError(f"{name}{why}")
-    return below
+    for pattern in ("*/", "*/*/"):
+        below = sorted({RunLayout(path).root for path in folder.glob(pattern) if _is_run(path)})
+        if below:
+            return below
+    damage = run_folder.damage_of(RunLayout(folder))
+    why = f"'s run.json is damaged: {damage}" if damage else " is no run folder, and holds none"
+    raise LaunchError(f"{name}{why}")
 
 
 def _is_run(folder: Path) -> bool:

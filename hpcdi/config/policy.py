@@ -640,7 +640,7 @@ class TorchPolicyConfig(PolicyConfig):
         yield from PolicyConfig.problems(self)
         if self.exploration_bonus.type != "none" and (not self.TAKES_BONUS or self.WHOLE_TEAMS):
             why = "has no rewards to add it to" if self.IMITATES else "does not take one"
-            said = "ppo, dqn, c51, qrdqn, sac, tqc, discrete_sac and td3 do"
+            said = "ppo, dqn, c51, qrdqn, sac, tqc, discrete_sac, td3, cql and discrete_cql do"
             yield Problem("exploration_bonus.type", f"{self.type} {why}; {said}")
         if self.exploration_bonus.type == "icm" and self.nstep > 1:
             said = (

@@ -16,6 +16,7 @@ the mean return of the last evaluation. The next value follows as soon as its me
 from __future__ import annotations
 
 import itertools
+import math
 import re
 from collections.abc import Mapping
 from typing import Any, TypeAlias
@@ -32,7 +33,8 @@ FIGURE = "schedule/"
 EVALUATION = "evaluation"
 CALLBACK = "callback"
 """Instead of a condition: a callback says which value comes, see `hpcdi.roles.callbacks`."""
-_CONDITION = re.compile(r"\s*([\w/.-]+)\s*(>=|<=)\s*([-+\d.eE_]+)\s*")
+_NUMBER = r"[-+]?(?:\d[\d_]*\.?[\d_]*|\.\d[\d_]*)(?:[eE][-+]?\d+)?"
+_CONDITION = re.compile(rf"\s*([\w/.-]+)\s*(>=|<=)\s*({_NUMBER})\s*")
 _FORMS = (
     "is {env_steps: {0: FIRST, STEPS: NEXT, ...}}, or {values: [FIRST, NEXT, ...], "
     "when: 'NUMBER >= LIMIT', episodes: 100}"
@@ -69,7 +71,7 @@ class Course:
     def at(self, env_steps: float) -> tuple[Value, float]:
         """Returns the value after so many steps, where it goes by them, and its number."""
         place = sum(step <= env_steps for step in self.steps) - 1
-        if place < 0 or place == len(self.steps) - 1 or not self._is_linear:
+        if place < 0 or place == len(self.steps) - 1 or not self.is_linear:
             return self.stage(max(0, place))
         first, last = self.values[place], self.values[place + 1]
         share = (env_steps - self.steps[place]) / (self.steps[place + 1] - self.steps[place])
@@ -86,7 +88,8 @@ class Course:
         return mean >= self.limit if self.is_least else mean <= self.limit
 
     @property
-    def _is_linear(self) -> bool:
+    def is_linear(self) -> bool:
+        """True if a value by steps goes linearly from each point to the next."""
         return all(isinstance(value, float) for value in self.values)
 
 
@@ -106,12 +109,7 @@ def _course(name: str, given: Any) -> Course:
         raise ValueError(name, "is no keyword argument's name: kwargs.NAME")
     keys = set(given) if isinstance(given, Mapping) else set()
     if keys == {"env_steps"} and isinstance(given["env_steps"], Mapping) and given["env_steps"]:
-        try:
-            points = sorted((float(str(at)), value) for at, value in given["env_steps"].items())
-        except (TypeError, ValueError):
-            raise ValueError(name, f"{_FORMS}, not {given!r}") from None
-        steps = tuple(at for at, _ in points)
-        return Course(name, _values(name, [value for _, value in points]), steps)
+        return _by_steps(name, given)
     if not ({"values", "when"} <= keys <= {"values", "when", "episodes"}):
         raise ValueError(name, f"{_FORMS}, not {given!r}")
     if given["when"] == CALLBACK:
@@ -132,8 +130,26 @@ def _course(name: str, given: Any) -> Course:
     )  # fmt: skip
 
 
+def _by_steps(name: str, given: Mapping[str, Any]) -> Course:
+    try:
+        points = sorted((float(str(at)), value) for at, value in given["env_steps"].items())
+    except (TypeError, ValueError):
+        raise ValueError(name, f"{_FORMS}, not {given!r}") from None
+    steps = tuple(at for at, _ in points)
+    if wrong := [at for at in steps if not 0 <= at < math.inf]:
+        raise ValueError(name, f"begins at environment steps from 0 on, not at {wrong[0]:g}")
+    if twice := [at for at, following in itertools.pairwise(steps) if at == following]:
+        raise ValueError(name, f"has two values from {twice[0]:g} steps on")
+    course = Course(name, _values(name, [value for _, value in points]), steps)
+    if course.is_linear and not all(math.isfinite(float(value)) for value in course.values):
+        raise ValueError(name, f"goes between values that are finite, not {[*course.values]}")
+    return course
+
+
 def _values(name: str, given: list[Any] | tuple[Any, ...]) -> tuple[Value, ...]:
     if not given or not all(isinstance(value, float | int | bool | str) for value in given):
+        raise ValueError(name, f"has values that are numbers, truths or texts, not {given!r}")
+    if any(isinstance(value, float) and math.isnan(value) for value in given):
         raise ValueError(name, f"has values that are numbers, truths or texts, not {given!r}")
     for value, following in itertools.pairwise(given):
         if value == following:

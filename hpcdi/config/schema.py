@@ -427,7 +427,7 @@ def check_faults(config: ExperimentConfig, variables: Mapping[str, str]) -> list
         return []
     message = (
         "kills or disturbs ranks on purpose, for tests; set the environment variable "
-        f"{ALLOW_FAULTS}=1 to allow it, or remove the section"
+        f"{ALLOW_FAULTS}=1 to allow it, or say fault=[]"
     )
     return [Problem("fault", message)]
 

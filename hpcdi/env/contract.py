@@ -30,6 +30,7 @@ from gymnasium import spaces as of_gymnasium
 
 from hpcdi.errors import EnvError, EnvValueError
 from hpcdi.types import ACTION_MASK, Array, Columns, Leaf, Spaces
+from hpcdi.utils.nested import is_like_tensor
 
 Path = tuple[Any, ...]
 At = int | EllipsisType
@@ -853,7 +854,7 @@ def as_numbers(value: Any) -> Array:
         raise ValueError(f"an array of which {masked} of {value.size} values are masked")
     if value.__class__ is not np.ndarray:
         try:
-            if hasattr(value, "detach"):  # torch's, perhaps with a gradient or on a device
+            if is_like_tensor(value):  # torch's, perhaps with a gradient or on a device
                 value = value.detach().cpu().numpy()
             array = np.asarray(value)
         except Exception as error:  # whatever another library's arrays raise
@@ -979,7 +980,7 @@ def number_in(info: object, name: str) -> float:
 def _number_or_none(value: Any) -> float | None:
     if value.__class__ is float:
         return float(value)
-    if hasattr(value, "detach"):  # torch's, perhaps with a gradient or on a device
+    if is_like_tensor(value):  # perhaps with a gradient or on a device
         if value.numel() != 1 or value.is_complex():
             return None
         value = value.item()

@@ -253,6 +253,8 @@ class EnvManager(Closing):
         seed: np.random.SeedSequence,
     ) -> None:
         self.env_num = backend.env_num
+        self.resets = np.zeros(self.env_num, np.int64)
+        """Of each environment, calls of `reset` so far, which drop its episode."""
         self._backend, self._settings = backend, settings or ManagerConfig()
         self.seeds = SeedStreams(seed, self.env_num)
         self._quota: int | Sequence[int] | None = episode_num
@@ -415,6 +417,7 @@ class EnvManager(Closing):
             starts = self._starts_of_all({}, exists=True)
         else:
             starts = {env: self._start(env, param) for env, param in params.items()}
+        self.resets[[*starts]] += 1
         self._backend.turn_over()  # what was handed out stays as it is
         self._begin({env: start for env, start in starts.items() if not self._retired[env]})
         if quota is not None:

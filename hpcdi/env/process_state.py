@@ -8,7 +8,6 @@ them.
 from __future__ import annotations
 
 import contextlib
-import contextvars
 import ctypes
 import os
 import random
@@ -195,8 +194,8 @@ def at_most(limit_s: float) -> Iterator[None]:
 _TORCH_OF_ENVS: dict[str, Any] = {}
 """Modes of torch that environments of this process have set otherwise than the run has them."""
 _MODES = ("grad_enabled", "default_dtype", "num_threads", "default_device")
-_CONTEXT_OF_ENVS: list[contextvars.Context] = []
-"""It has what they set by `np.seterr`; made by the first call, with what the program has set."""
+_ERRORS_OF_ENVS: dict[str, Any] = {}
+"""What they have set by `np.seterr` otherwise than the run has it."""
 _IN_USE = threading.Lock()
 
 
@@ -214,16 +213,26 @@ def in_their_modes(function: Callable[[*Ts], T], *args: *Ts) -> T:
         before = _modes_of_torch()
         if _TORCH_OF_ENVS:
             _set_modes_of_torch(_TORCH_OF_ENVS)
-        if not _CONTEXT_OF_ENVS:
-            _CONTEXT_OF_ENVS.append(contextvars.copy_context())
+        errors = np.geterr()
+        if _ERRORS_OF_ENVS:
+            np.seterr(**_ERRORS_OF_ENVS)
         try:
-            return _CONTEXT_OF_ENVS[0].run(function, *args)
+            return function(*args)
         finally:
+            if _ERRORS_OF_ENVS or np.geterr() != errors:
+                _keep_errors_of_numpy(errors)
             theirs = _modes_of_torch()
             if _TORCH_OF_ENVS or theirs != before:
                 _keep_modes_of_torch(theirs, before)
     finally:
         _IN_USE.release()
+
+
+def _keep_errors_of_numpy(before: Mapping[str, Any]) -> None:
+    """See `_keep_modes_of_torch`; no context of its own: variables of one are the program's."""
+    theirs = np.seterr(**before)
+    _ERRORS_OF_ENVS.clear()
+    _ERRORS_OF_ENVS.update({name: own for name, own in theirs.items() if own != before[name]})
 
 
 def _keep_modes_of_torch(theirs: tuple[Any, ...], before: tuple[Any, ...]) -> None:

@@ -147,7 +147,7 @@ def encoder_of(model: ModelConfig) -> Any:
     name = model.encoder
     if name == "auto":
         name = _encoder_for(obs_leaves(model), has_bounds=bool(model.obs_leaves))
-    return _find(ENCODERS, "encoder", name)(model)
+    return _with_size(_find(ENCODERS, "encoder", name)(model), "encoder", name)
 
 
 def _encoder_for(leaves: Sequence[Leaf], *, has_bounds: bool) -> str:
@@ -170,7 +170,18 @@ def _encoder_for(leaves: Sequence[Leaf], *, has_bounds: bool) -> str:
 
 def memory_of(features: int, model: ModelConfig) -> Any:
     """Make the memory that ``model.memory`` names, for a number of features."""
-    return _find(MEMORIES, "memory", model.memory)(features, model)
+    memory = _find(MEMORIES, "memory", model.memory)(features, model)
+    return _with_size(memory, "memory", model.memory)
+
+
+def _with_size(part: Any, kind: str, name: str) -> Any:
+    """Returns an encoder or a memory, which must say how many features come out of it."""
+    if not isinstance(getattr(part, "out_features", None), int):
+        raise PolicyError(
+            f"policy.model.{kind}: {name} has no attribute out_features, an int: the number of "
+            "features [batch, out_features] that it returns; a whole network is policy.model.type"
+        )
+    return part
 
 
 def _find(slot: Mapping[str, Callable[..., Any]], kind: str, name: str) -> Callable[..., Any]:

@@ -17,13 +17,14 @@ from __future__ import annotations
 import dataclasses
 import heapq
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Protocol
 
 import numpy as np
 
+from hpcdi.comm.messages import BlockReady
 from hpcdi.config.fields import replaced
 from hpcdi.config.load import read_mapping
 from hpcdi.config.policy import HindsightConfig, TorchPolicyConfig
@@ -43,7 +44,16 @@ from hpcdi.store.builder import Segment
 from hpcdi.store.layout import RunLayout
 from hpcdi.store.rows import rows_of, transitions
 from hpcdi.store.shards import read_blocks, survey
-from hpcdi.types import ACTION_MASK, GIVEN, RELABELLED, Array, Columns, Leaf, Spaces
+from hpcdi.types import (
+    ACTION_MASK,
+    GIVEN,
+    RELABELLED,
+    Array,
+    Columns,
+    Leaf,
+    Spaces,
+    collector_of,
+)
 from hpcdi.utils.log import LOGGER
 from hpcdi.utils.metrics import counted
 from hpcdi.utils.nested import under
@@ -157,18 +167,58 @@ def check(config: ExperimentConfig, spaces: Spaces) -> None:
         )
         problems.append(Problem("policy.other.replay_buffer.replay_buffer_size", why))
     elif not problems and offline_iterations(config) > 0:
-        problems += _too_few(sizes, config, spaces)
+        share = _smallest_share(sizes, config, spaces)
+        problems += _too_few(share, size.transitions, config)
     if problems:
         raise ConfigError(problems)
 
 
-def _too_few(sizes: Sequence[Size], config: ExperimentConfig, spaces: Spaces) -> Iterator[Problem]:
-    """Yields the settings by which a learner would wait for ever for more than it is given."""
+def check_resumed(
+    config: ExperimentConfig, published: Iterable[BlockReady], train_iter: int
+) -> None:
+    """Check that a run which is still offline can go on by its present settings.
+
+    Args:
+        config: the experiment.
+        published: its blocks, oldest first.
+        train_iter: its train iterations so far.
+
+    Raises:
+        StoreError: a learner would wait for ever, or be given more than it can hold.
+    """
+    if offline_iterations(config) <= train_iter:
+        return
+    learners = learner_count(config)
+    shares = [(0, 0, 0)] * learners  # rows, transitions, and those of them that were given
+    for ready in published:
+        rows, count, given = shares[0]
+        more = ready.transitions if collector_of(ready.block_id) == GIVEN else 0
+        share = rows + ready.shard.rows, count + ready.transitions, given + more
+        heapq.heapreplace(shares, share)
+    total = sum(count for _, count, _ in shares)
+    problems = list(_too_few(min(count for _, count, _ in shares), total, config))
+    most, room = max(given for _, _, given in shares), partition_size(config)
+    if most > room:
+        why = f"is {room * learners:,}, and one of {counted(learners, 'learner')} is given {most:,}"
+        least = f"{why} transitions; set it to {most * learners:,} or more"
+        problems.append(Problem("policy.other.replay_buffer.replay_buffer_size", least))
+    if problems:
+        why = "; ".join(f"{problem.path} {problem.message}" for problem in problems)
+        raise StoreError(", ".join(config.data), f"the run cannot go on: {why}")
+
+
+def _too_few(share: int, total: int, config: ExperimentConfig) -> Iterator[Problem]:
+    """Yields the settings by which a learner would wait for ever for more than it is given.
+
+    Args:
+        share: transitions of the learner that is given the fewest.
+        total: those of all.
+        config: the experiment.
+    """
     learners, buffer = learner_count(config), config.policy.buffer
     batch, ratio = config.policy.learn.batch_size, buffer.thruput_controller.sample_min_limit_ratio
-    share = _smallest_share(sizes, config, spaces)
     each = f", of which one of {learners} learners gets {share:,}" * (learners > 1)
-    given = f"`data` are {sum(sizes, Size()).transitions:,} transitions{each}"
+    given = f"`data` are {total:,} transitions{each}"
     nothing = "without more of them nothing is ever learnt"
     if share < batch * ratio:
         per_item = f" x {ratio:g} (sample_min_limit_ratio)" * (ratio != 1)

@@ -180,6 +180,7 @@ def start_mode(
             _check_fits(request, request.resume, config)
         _check_shapes(request.resume, config)
         _check_players(request.resume, config)
+        _check_given(request.resume, config)
         return StartMode.RESUME
     auto = config.system.auto_resume
     is_wanted = "SLURM_JOB_ID" in variables if auto is None else auto
@@ -201,6 +202,7 @@ def start_mode(
         _check_done(layout, config)
         return StartMode.DONE
     _check_players(str(layout.root), config)
+    _check_given(str(layout.root), config)
     return StartMode.RESUME if has_snapshot(layout) else StartMode.RESTART
 
 
@@ -274,6 +276,30 @@ def _check_players(path: str, config: ExperimentConfig) -> None:
             f"{path}/policies/latest.safetensors, its league.fixed the frozen players in "
             f"{Path(path).absolute() / 'league'}",
         )
+
+
+def _check_given(path: str, config: ExperimentConfig) -> None:
+    """Check that a run's curves keep their axis, and that it is given nothing new.
+
+    Curves are over train iterations where it has begun offline, else over environment steps.
+    """
+    if not has_snapshot(RunLayout(Path(path))):
+        return
+    before = load(RunLayout(Path(path)).config_file).config
+    if new := [name for name in config.data if name not in before.data]:
+        why = f"the run in {path} has begun: `data` are read when a run begins, so {', '.join(new)}"
+        raise LaunchError(f"{why} would not be learnt from. Begin a new run, or leave them out")
+    was_offline, is_offline = (offline_iterations(each) > 0 for each in (before, config))
+    if was_offline is is_offline:
+        return
+    key = "policy.other.commander.offline_iterations"
+    if was_offline:
+        why = "has begun offline, with curves over train iterations"
+        advice = f"keep its `data`, and say {key}=1 to collect from now on"
+    else:
+        why = "has begun by collecting, with curves over environment steps"
+        advice = f"leave {key} as it was, or begin a new run with data=[{path}]"
+    raise LaunchError(f"the run in {path} {why}, which would be lost: {advice}")
 
 
 def _refusal(what: str, differ: Iterable[object], advice: str) -> LaunchError:
@@ -426,17 +452,20 @@ def take_up(config: ExperimentConfig, layout: RunLayout) -> Resumed | None:
 
     Raises:
         StoreError: no snapshot is whole, or it cannot be read; there are no such data, or they do
-            not fit the policy.
+            not fit the policy, or the present settings of a run that is resumed.
     """
     resumed = read_newest(
         layout,
         same=repeats_as(config, len(run_folder.read(layout.root).get("placement", []))),
         over_iterations=offline_iterations(config) > 0,
     )
-    if resumed is None and config.data:
+    if config.data:
         from hpcdi.run import given  # with it gymnasium
 
-        say(f"  data         {given.fill(config, layout)}")
+        if resumed is None:
+            say(f"  data         {given.fill(config, layout)}")
+        else:
+            given.check_resumed(config, resumed.published.values(), resumed.facts["train_iter"])
     return resumed
 
 

@@ -150,6 +150,11 @@ def is_tensor(value: object) -> bool:
     return type(value).__module__ == "torch" and type(value).__name__ == "Tensor"
 
 
+def is_like_tensor(value: object) -> bool:
+    """True for tensors, also of other classes; files and sockets have a ``detach``, too."""
+    return hasattr(value, "detach") and hasattr(value, "cpu")
+
+
 def to_tensors(tree: object, *, as_floats: bool = True, path: str = "") -> Any:
     """Copies arrays, nested in mappings, lists and tuples, to torch tensors.
 
@@ -201,8 +206,8 @@ def to_ndarrays(tree: object) -> Any:
     """
     if tree is None or isinstance(tree, np.ndarray | bool | str):
         return tree
-    if hasattr(tree, "detach"):
-        return tree.detach().cpu().numpy()
+    if is_like_tensor(tree):
+        return tree.detach().cpu().numpy()  # type: ignore[attr-defined]
     if isinstance(tree, Mapping):
         return {key: to_ndarrays(value) for key, value in tree.items()}
     if not isinstance(tree, list | tuple):

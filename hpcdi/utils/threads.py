@@ -7,6 +7,7 @@ them: a `__del__` may run as late as that.
 
 from __future__ import annotations
 
+import atexit
 import ctypes
 import os
 import queue
@@ -17,6 +18,8 @@ from collections.abc import Callable
 from hpcdi.utils.lifetime import Closing
 
 _LOOK_S = 0.5
+_EXIT_S = 10.0
+"""How long a thread may take to end with the program."""
 _SYSCALLS = {"x86_64": (315, 314), "aarch64": (275, 274), "ppc64le": (356, 355)}
 """By machine, the numbers of sched_getattr and sched_setattr."""
 _SLICE_NS = 100_000
@@ -64,13 +67,21 @@ class BackgroundThread:
         target: the function.
         name: of the thread, for stack dumps.
         on_failure: called on the thread after `target` has raised.
+        at_exit: called where the program ends before `target`, which must end by it soon: a thread
+            that is within a library of C++ then, such as torch, aborts the program.
     """
 
     def __init__(
-        self, target: Callable[[], None], name: str, on_failure: Callable[[], None] | None = None
+        self,
+        target: Callable[[], None],
+        name: str,
+        on_failure: Callable[[], None] | None = None,
+        at_exit: Callable[[], None] | None = None,
     ) -> None:
-        self._target, self._on_failure = target, on_failure
+        self._target, self._on_failure, self._at_exit = target, on_failure, at_exit
         self._failure: BaseException | None = None
+        if at_exit is not None:
+            atexit.register(self._end_with_program)
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
         self._thread.start()
 
@@ -90,6 +101,11 @@ class BackgroundThread:
         """True if the function is still running, and will go on."""
         return self._thread.is_alive() and not sys.is_finalizing()
 
+    def _end_with_program(self) -> None:
+        if self._at_exit is not None:
+            self._at_exit()
+        self.join(_EXIT_S)
+
     def _run(self) -> None:
         try:
             self._target()
@@ -97,6 +113,8 @@ class BackgroundThread:
             self._failure = error
             if self._on_failure is not None:
                 self._on_failure()
+        finally:
+            atexit.unregister(self._end_with_program)
 
 
 class JobThread(Closing):

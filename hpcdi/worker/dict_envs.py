@@ -23,7 +23,7 @@ from hpcdi.errors import EnvError, PolicyError
 from hpcdi.policy.exploration import RandomActor
 from hpcdi.types import Array, Columns, Episodes, Step
 from hpcdi.utils.backoff import Backoff
-from hpcdi.utils.nested import column_rows, take_rows
+from hpcdi.utils.nested import column_rows, is_like_tensor, take_rows
 from hpcdi.worker.errors import ReturnError
 
 _ARRAYS = (np.ndarray, np.generic, int)
@@ -111,7 +111,7 @@ class ManagerView:
         self._manager = manager
         self._seen = Space.of_observations(facts.observation_space)
         self._acts = Space.of_actions(facts.action_space)
-        self._returns = np.zeros(manager.rows)
+        self._returns, self._resets = np.zeros(manager.rows), manager.resets.copy()
         manager.keeps_infos = True
 
     def seen(self, observation: Columns) -> list[Any]:
@@ -146,6 +146,10 @@ class ManagerView:
 
     def timesteps(self, step: Step) -> dict[int, BaseEnvTimestep]:
         """See `View.timesteps`."""
+        resets = self._manager.resets
+        if (resets != self._resets).any():
+            self._returns[np.tile(resets != self._resets, self._manager.seats)] = 0.0
+            self._resets = resets.copy()
         self._returns += np.where(step.live, step.reward, 0)
         timesteps = {}
         for row in np.flatnonzero(step.live).tolist():
@@ -621,7 +625,7 @@ def to_arrays(tree: Any) -> Any:
     """Torch tensors of a nested mapping, list or tuple as numpy arrays; other values stay."""
     if isinstance(tree, _ARRAYS):  # at once: it is asked for every action
         return tree
-    if hasattr(tree, "detach"):
+    if is_like_tensor(tree):
         return tree.detach().cpu().numpy()
     if isinstance(tree, Mapping):
         return {key: to_arrays(value) for key, value in tree.items()}

@@ -68,6 +68,16 @@ def test_a_folder_with_curves_is_a_run(runs: Path, tmp_path: Path, command: str)
     assert runs_of([str(runs)]) == [runs / name for name in "abc"]
 
 
+def test_the_runs_of_sweeps_are_among_those_of_an_experiment(runs: Path) -> None:
+    """After a sweep `hpcdi report runs/NAME/*`, which the guides say, was refused."""
+    sweeps = runs / "sweeps" / "20261129-121420"
+    sweeps.mkdir(parents=True)
+    (runs / "b").rename(sweeps / "000")
+    (runs / "c").rename(sweeps / "001")
+    found = [runs / "a", sweeps / "000", sweeps / "001"]
+    assert runs_of(map(str, sorted(runs.glob("*")))) == found
+
+
 def test_it_is_a_picture_in_a_file(runs: Path, tmp_path: Path) -> None:
     target = tmp_path / "pictures" / "return.svg"
     assert cli.main(["plot", str(runs / "a"), "-o", str(target)]) == 0

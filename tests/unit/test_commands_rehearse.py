@@ -183,6 +183,18 @@ def test_a_process_that_ends_or_hangs_is_named() -> None:
     assert "was not over after 2 s" in apart(ends, Stage(), None, limit_s=2.0).trouble
 
 
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [("cylinder_sac", "`hpcdi train` runs it"), ("kuramoto_sac", "HPCDI_ALONE_STEPS")],
+)
+def test_only_programs_changed_by_hpcdi_h_run_alone(
+    name: str, said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Of a class, which does not, the same was said."""
+    assert cli.main(["rehearse", str(Path(PPO).with_name(f"{name}.yaml"))]) == 2
+    assert said in capsys.readouterr().err
+
+
 @pytest.mark.slow
 @pytest.mark.usefixtures("env_helpers")
 def test_the_command_says_all_problems_at_once_and_then_the_plan(

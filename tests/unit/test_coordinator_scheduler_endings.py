@@ -17,6 +17,7 @@ from hpcdi.comm.messages import (
     Goodbye,
     LearnInfo,
     LearnResult,
+    LearnTask,
     Leave,
     RankLost,
     Stop,
@@ -105,6 +106,15 @@ def test_max_env_step() -> None:
     run = Run(max_env_step=100)
     assert len(run.progress(2, 99)) == 1
     assert run.progress(3, 1) == stops("max_env_step reached: 100 of 100")
+
+
+def test_a_run_that_is_resumed_at_its_limit_collects_no_more() -> None:
+    run = Run(max_env_step=100, ready=False)
+    run.main.env_steps = 100
+    orders = [order for rank in run.ranks for order in run.ready(rank)]
+    assert [(order.rank, type(order.message)) for order in orders] == [(1, LearnTask)]
+    assert run.tick(1.0) == []
+    assert run.ask(1) == stops("max_env_step reached: 100 of 100")
 
 
 @pytest.mark.parametrize("heard", ["info", "demand"])

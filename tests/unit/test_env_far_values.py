@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import logging
 import math
 from dataclasses import replace
@@ -156,7 +157,8 @@ def test_longdouble_is_stored_as_float32_and_an_empty_key_is_refused() -> None:
     [(np.timedelta64(3, "s"), None), (10**400, math.inf), (-(10**400), -math.inf), (True, 1.0),
      (np.float16(0.5), 0.5), (np.array([2]), 2.0), (np.datetime64("2020-01-01"), None),
      (torch.tensor(2.5, requires_grad=True), 2.5), (torch.tensor([2], dtype=torch.bfloat16), 2.0),
-     (torch.ones(2), None), (torch.tensor(1j), None)],
+     (torch.ones(2), None), (torch.tensor(1j), None), (io.TextIOWrapper(io.BytesIO()), None),
+     (torch.nn.Parameter(torch.ones(1)), 1.0)],
 )  # fmt: skip
 def test_numbers_in_infos(value: Any, number: float | None) -> None:
     assert numbers_in({"it": value}) == ({} if number is None else {"it": number})

@@ -43,7 +43,7 @@ from fakes.environments import (
 from hpcdi.env.create import create_env_manager, make_env_manager
 from hpcdi.env.gymnasium import GymnasiumEnv
 from hpcdi.env.in_process import SingleEnvs
-from hpcdi.env.manager import EnvManager, FailureRecord
+from hpcdi.env.manager import EnvManager, FailureRecord, ResetParam
 from hpcdi.env.toy import CountEnv
 from hpcdi.env.vector import VectorEnvs
 from hpcdi.errors import ConfigError, EnvError
@@ -213,6 +213,22 @@ def test_the_per_environment_form_has_the_environments_info(form: str) -> None:
         last = manager.step({0: 0, 1: 0})
         assert last[0].done
         assert last[0].info["from_step"] == 2
+
+
+@pytest.mark.parametrize("form", ["pool", "forkserver"])
+@pytest.mark.parametrize("which", [None, {0: None}])
+def test_the_per_environment_form_forgets_the_return_of_an_episode_that_a_reset_drops(
+    form: str, which: ResetParam | None
+) -> None:
+    with running(form, [COUNT] * 2) as rows:
+        manager, returns = DictManager(rows), {}
+        whole = [manager.step({0: 0, 1: 0}) for _ in range(LENGTH)][-1][0].info
+        manager.step({0: 0, 1: 0})
+        manager.reset(which)
+        for _ in range(LENGTH):
+            ended = {e: one for e, one in manager.step({0: 0, 1: 0}).items() if one.done}
+            returns |= {env: one.info["eval_episode_return"] for env, one in ended.items()}
+        assert returns == dict.fromkeys((0, 1), whole["eval_episode_return"])
 
 
 # --------------------------------------------------------------- steps that others do not wait for

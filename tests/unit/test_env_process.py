@@ -15,6 +15,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
+from contextvars import ContextVar
 from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
@@ -517,9 +518,18 @@ def test_numpy_s_errors_are_an_environment_s_own(form: str) -> None:
 
 
 def test_numpy_s_errors_begin_as_the_program_has_them(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(process_state, "_CONTEXT_OF_ENVS", [])
+    monkeypatch.setattr(process_state, "_ERRORS_OF_ENVS", {})
     with np.errstate(all="raise"):
         assert set(in_their_modes(np.geterr).values()) == {"raise"}
+
+
+def test_environments_see_variables_of_the_program_s_context() -> None:
+    level = ContextVar("level", default=0)
+    seen = [in_their_modes(level.get)]
+    for number in (1, 2):
+        level.set(number)
+        seen.append(in_their_modes(level.get))
+    assert seen == [0, 1, 2]
 
 
 def handlers_in_a_hang() -> dict[str, Any]:

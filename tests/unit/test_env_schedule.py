@@ -182,6 +182,13 @@ def test_values_by_steps(course: Any, at: dict[int, Any]) -> None:
         ("wind", {"env_steps": {}}, "is {env_steps"),
         ("wind", {"env_steps": {"soon": 1.0}}, "is {env_steps"),
         ("wind", {"env_steps": {0: [1]}}, "numbers, truths or texts"),
+        ("wind", {"env_steps": {-5: 1.0, 5: 2.0}}, "from 0 on, not at -5"),
+        ("wind", {"env_steps": {"nan": 1.0, 5: 2.0}}, "from 0 on, not at nan"),
+        ("wind", {"env_steps": {0: 1.0, "0": 2.0}}, "two values from 0 steps"),
+        ("wind", {"env_steps": {0: 1.0, 5: float("inf")}}, "between values that are finite"),
+        ("wind", {"values": [float("nan"), 2.0], "when": "return >= 1"}, "numbers, truths or"),
+        ("wind", {"values": [1, 2], "when": "return >= 1e"}, "such as"),
+        ("wind", {"values": [1, 2], "when": "return >= -"}, "such as"),
         ("wind", {"values": [1, 2]}, "is {env_steps"),
         ("wind", {"values": [], "when": "return >= 1"}, "numbers, truths or texts"),
         ("wind", {"values": [1, 2], "when": "return > 1"}, "such as"),
@@ -266,3 +273,28 @@ def test_a_resumed_run_goes_on_where_it_was_whatever_came_first() -> None:
         made.hear(progress([3.0], schedule_gap=[1.0]))
     assert gap(first) == gap(resumed) == 2
     assert first.state_dict() == resumed.state_dict()
+
+
+def test_a_resumed_run_has_its_value_and_forgets_what_was_noted_of_another_metric() -> None:
+    made = curriculum("opened <= 0.5", 3)
+    for value in (1.0, 2.0):
+        made.hear(progress([0.0] * 3, schedule_gap=[value] * 3, opened=[0.0, 0.0, value - 1.0]))
+        made.values(0)
+    assert gap(made) == 3
+    made = curriculum("opened >= 0.5", 3)
+    made.hear(progress([0.0] * 3, schedule_gap=[1.0] * 3, opened=[1.0] * 3))
+    assert gap(made) == 2
+    made.hear(progress([0.0] * 3, schedule_gap=[2.0] * 3, opened=[0.0] * 3))
+    other = curriculum("length <= 0.5", 3)
+    other.load_state_dict(made.state_dict())
+    assert gap(other) == 2, "three episodes of 5 steps, none of which opened it"
+    course = {"values": [0, 1, 2, 3], "when": "opened <= 0.5", "episodes": 3}
+    more = Curriculum(courses_of({"gap": course}))
+    more.load_state_dict(made.state_dict())
+    assert more.state_dict()["gap"]["number"] == 2, "the value goes before its place"
+
+
+@pytest.mark.parametrize("limit", ["1", "-1.5", "+.5", "1_000", "1e-3", "2.", "1_0.5E+2"])
+def test_limits_are_numbers_as_python_writes_them(limit: str) -> None:
+    (course,) = courses_of({"gap": {"values": [1, 2], "when": f"return >= {limit}"}})
+    assert course.limit == float(limit)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import errno
 import os
+import re
+import shlex
 import signal
 import subprocess
 import sys
@@ -26,6 +28,8 @@ from hpcdi.store.block import Block
 from hpcdi.store.layout import RunLayout
 from hpcdi.store.shards import Appender, read_blocks
 from hpcdi.types import ITEM_DTYPE
+
+REPOSITORY = Path(__file__).parent.parent.parent
 
 
 def compiled(fault: Any) -> Any:
@@ -103,15 +107,28 @@ def test_they_are_refused_where_nobody_has_allowed_them() -> None:
     (problem,) = check_faults(config, {})
     assert problem.path == "fault"
     assert "HPCDI_ALLOW_FAULTS=1" in problem.message
+    assert "fault=[]" in problem.message, "a run's config.yaml has it, too: --resume needs a word"
     assert check_faults(config, {"CI": "true"}) == []
     assert check_faults(config, {"HPCDI_ALLOW_FAULTS": "1"}) == []
     assert check_faults(compiled([]), {}) == []
 
 
+def test_the_guides_fault_leaves_a_collector() -> None:
+    """It killed all of them, by their role: the run ended where it was said to go on."""
+    guide = (REPOSITORY / "guides" / "FAULTS.md").read_text()
+    (command,) = re.findall(r"^HPCDI_ALLOW_FAULTS=1 hpcdi train (.*)$", guide, flags=re.MULTILINE)
+    path, *overrides = shlex.split(command)
+    config = load(REPOSITORY / path, overrides).config
+    ranks = range(2, 2 + config.policy.collect.collector.collector_num)
+    (planned,) = config.fault
+    dead = [rank for rank in ranks if rank == planned.rank or planned.role == "collector"]
+    assert 0 < len(dead) < len(ranks)
+
+
 @pytest.mark.slow
 def test_the_command_refuses_them(tmp_path: Path) -> None:
     variables = {k: v for k, v in os.environ.items() if k not in ("CI", "HPCDI_ALLOW_FAULTS")}
-    config = Path(__file__).parent.parent.parent / "configs" / "cartpole_dqn.yaml"
+    config = REPOSITORY / "configs" / "cartpole_dqn.yaml"
     told = subprocess.run(
         [
             sys.executable, "-m", "hpcdi", "serial", str(config), "fault.kind=kill",

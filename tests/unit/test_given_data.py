@@ -29,6 +29,7 @@ from hpcdi.errors import EXIT_INTERRUPTED, ConfigError, StoreError
 from hpcdi.replay.ratio import ReplayRatio
 from hpcdi.roles.fault import tear
 from hpcdi.run import given
+from hpcdi.run import resume as resume_run
 from hpcdi.run.given import (
     Pieces,
     Size,
@@ -172,6 +173,30 @@ def test_a_run_that_is_resumed_has_its_data_and_reads_no_source_again(
         assert (main.replay.count(), main.train_iter, main.env_steps) == (steps_of(source), 9, 0)
 
 
+def test_what_leaves_a_resumed_run_nothing_to_draw_is_refused(tmp_path: Path, source: Path) -> None:
+    config, _ = prepared(tmp_path, source, BC, *SMALLER)
+    with LocalRun(config, RunLayout(tmp_path)) as run:
+        train(run)
+    blocks = [*blocks_in(tmp_path)]
+    learners = len(blocks) + 1
+
+    def check(**changes: Any) -> None:
+        changed = {name.replace("__", "."): value for name, value in changes.items()}
+        now = replaced(config, {f"{LIMIT}.max_train_iter": 99, **changed})
+        resume_run.take_up(now, RunLayout(tmp_path))
+
+    check()
+    with pytest.raises(StoreError, match=f"batch_size is 9,999, and `data` are {steps_of(source)}"):
+        check(policy__learn__batch_size=9999)
+    with pytest.raises(StoreError, match=f"one of {learners} learners gets 0: without"):
+        check(policy__learn__learner__learner_num=learners)
+    with pytest.raises(StoreError, match=r"replay_buffer_size is 64, and .* is given \d+ trans"):
+        check(policy__other__replay_buffer__replay_buffer_size=64)
+    given.check_resumed(
+        replaced(config, {"policy.learn.batch_size": 9999, f"{LIMIT}.offline_iterations": 6}), [], 6
+    )  # it collects
+
+
 def test_a_torn_block_is_left_out_and_said(tmp_path: Path, source: Path) -> None:
     torn = tmp_path / "torn"
     for path in source.glob("data/*/*/*.h5"):
@@ -272,7 +297,8 @@ def test_learners_that_share_few_blocks_have_a_batch_each_or_are_refused() -> No
     assert _smallest_share([Size(block - 9, block)], config, spaces) == 0, "one block, two learners"
     sizes = [Size(90, 100), Size(40, 50), Size(30, 40)]
     assert _smallest_share(sizes, config, spaces) == 70
-    (problem,) = given._too_few([Size(15, 16)], replaced(config, {}), spaces)
+    share = _smallest_share([Size(15, 16)], config, spaces)
+    (problem,) = given._too_few(share, 15, config)
     assert "of which one of 2 learners gets 0" in str(problem)
 
 

@@ -109,6 +109,34 @@ def test_what_the_folder_holds_says_how(run: Path, tmp_path: Path) -> None:
     assert line.mode(SLURM) is StartMode.RESTART  # killed while it took the folder
 
 
+OFFLINE = "policy.other.commander.offline_iterations"
+
+
+@pytest.mark.parametrize(
+    ("began", "now", "why"),
+    [
+        (("data=[x]", f"{OFFLINE}=9"), (f"{OFFLINE}=0",), "begun offline, .* would be lost"),
+        (("data=[x]", f"{OFFLINE}=9"), (f"{OFFLINE}=inf", "data=[]"), "begun offline"),
+        (("data=[x]", f"{OFFLINE}=0"), (f"{OFFLINE}=9",), "begun by collecting"),
+        ((), ("data=[y]", f"{OFFLINE}=0"), "so y would not be learnt from"),
+        (("data=[x]", f"{OFFLINE}=9"), (f"{OFFLINE}=1",), ""),
+        (("data=[x]", f"{OFFLINE}=0"), ("data=[]", f"{OFFLINE}=inf"), ""),
+    ],
+)
+def test_a_resumed_run_keeps_the_axis_of_its_curves_and_is_given_nothing_new(
+    tmp_path: Path, began: tuple[str, ...], now: tuple[str, ...], why: str
+) -> None:
+    path = tmp_path / "run"
+    take(Line(run_dir=str(path), overrides=began), StartMode.NEW)
+    reach(path, 10, 100)
+    line = Line(config=None, resume=str(path), overrides=now)
+    if not why:
+        assert line.mode() is StartMode.RESUME
+        return
+    with pytest.raises(LaunchError, match=why):
+        line.mode()
+
+
 @pytest.mark.parametrize("is_old", [False, True])
 @pytest.mark.parametrize("key", ["train_iter", "env_steps", "saved_at", "learners", "facts"])
 def test_a_snapshot_with_a_damaged_key_is_passed_over(run: Path, key: str, *, is_old: bool) -> None:

@@ -320,6 +320,19 @@ def test_snapshots_are_taken_when_no_more_is_learnt_from(step: Callable[..., Ste
     assert [part.train_iter for part in run.all_of(SnapshotPart)] == [1]
 
 
+def test_a_resumed_learner_that_has_done_its_iterations_does_no_more(
+    step: Callable[..., Stepped],
+) -> None:
+    first = step(settings({"train_iterations": 2}))
+    first.begin()
+    first.learn(2)
+    again = step(settings({"train_iterations": 2}))
+    again.tell(LearnTask("task", resume="checkpoints/ckpt_final"), block(again.layout))
+    again.turn(3)
+    assert [result.train_iter for result in again.all_of(LearnResult)] == [2]
+    assert not again.all_of(DataDemand)
+
+
 def test_a_learner_of_another_group_has_its_own_files_and_may_begin_anew(
     step: Callable[..., Stepped],
 ) -> None:

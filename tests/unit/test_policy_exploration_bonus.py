@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import copy
+import re
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -11,6 +13,8 @@ import torch
 from torch import Tensor
 
 import hpcdi.worker  # noqa: F401 (it gives policies their methods by dicts)
+from hpcdi.config import algorithms
+from hpcdi.config.policy import TorchPolicyConfig
 from hpcdi.errors import ConfigError, PolicyError
 from hpcdi.policy import exploration_bonus, gradient_step
 from hpcdi.policy.base import actor_of
@@ -193,6 +197,21 @@ def test_a_learner_goes_on_as_if_it_had_not_been_stopped(kind: str, bonus_type: 
 def test_who_has_no_rewards_takes_no_bonus() -> None:
     with pytest.raises(ConfigError, match=r"exploration_bonus.type: bc has no rewards to add it"):
         create_policy({"type": "bc", "exploration_bonus": {"type": "rnd"}}, ["learn"])
+
+
+def test_who_takes_one_is_named() -> None:
+    """Also CQL's two, which the message left out; configs/README.md has the same list."""
+    with pytest.raises(ConfigError) as refused:
+        create_policy({"type": "impala", "exploration_bonus": {"type": "rnd"}}, ["learn"])
+    named = str(refused.value).rpartition(";")[2]
+    configs = (each for each in vars(algorithms).values() if isinstance(each, type))
+    own = [each for each in configs if issubclass(each, TorchPolicyConfig) and "type" in vars(each)]
+    takers = {each.type for each in own if each.TAKES_BONUS and not each.WHOLE_TEAMS}
+    assert {"ppo", "cql", "discrete_cql"} < takers
+    assert set(re.findall(r"\w+", named)) - {"and", "do"} == takers
+    guide = (Path(__file__).parent.parent.parent / "configs" / "README.md").read_text()
+    (said,) = re.findall(r"network\s+distillation \(Burda et al. 2018\), for (.*?)\. ", guide)
+    assert set(re.findall(r"`(\w+)`", said)) == takers
 
 
 def test_curiosity_is_of_one_step() -> None:

@@ -131,4 +131,15 @@ def test_a_network_that_does_not_fit_is_refused_when_it_is_made(
         create_policy({"type": policy, "model": {**spaces, **own}}, ["collect"])
 
 
+@pytest.mark.parametrize("slot", ["encoder", "memory"])
+def test_a_part_that_does_not_say_its_size_is_refused(slot: str) -> None:
+    """As a whole network that is named as one; it was an AttributeError."""
+    spaces = {"obs_shape": 4, "action_shape": 2, "action_space": "discrete"}
+    settings = {"type": "ppo", "model": {**spaces, slot: "torch.nn:Identity"}}
+    if slot == "memory":
+        settings["collect"] = {"unroll_len": 4}
+    with pytest.raises(PolicyError, match=rf"model.{slot}: .*Identity has no attribute out_feat"):
+        create_policy(settings, ["collect"])
+
+
 ACTIONS = {kind: {"action_space": "discrete"} for kind in ("ppo", "impala")}

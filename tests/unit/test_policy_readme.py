@@ -15,6 +15,7 @@ import yaml
 
 import hpcdi.policy
 import hpcdi.worker
+from fakes.serial_runs import SMALL, serial_run, train
 from fakes.spaces import simple_spaces
 from hpcdi.policy.create import create_policy, get_policy_cls
 from hpcdi.policy.spaces import with_spaces
@@ -44,7 +45,7 @@ def _modules(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     yield
     for name in names:
         sys.modules.pop(name, None)
-    for kind in ("a2c", "heads_dqn"):
+    for kind in ("a2c", "a2c_memory", "heads_dqn"):
         POLICY_REGISTRY._classes.pop(kind, None)
 
 
@@ -115,3 +116,39 @@ def test_an_algorithm_of_ones_own_finds_the_better_action() -> None:
         info = built.learn_mode.forward({k: torch.from_numpy(v) for k, v in columns.items()})
         assert np.isfinite(info["total_loss"])
     assert share() > max(0.75, before)
+
+
+@pytest.mark.parametrize("memory", ["gru", "none"])
+def test_the_algorithm_of_the_guide_with_the_memory_of_the_guide(
+    memory: str, tmp_path: Path
+) -> None:
+    """A run by its code and what the section Memory says to add; with its words it failed."""
+    text = " ".join(GUIDE.split())
+    (begin,) = re.findall(r"begins `update` by `(.*?)`:", text)
+    assert "`self.infer_last(transitions, item_len, last_observation)`" in text
+    (code,) = [block for block in blocks("python") if block.startswith("# my_a2c.py")]
+    for old, new in (
+        ('"a2c"', '"a2c_memory"'),
+        ("TAKES_MASKS = True", "TAKES_MASKS = True\n        TAKES_MEMORY = True"),
+        ("import gradient_step, networks", "import gradient_step, memories, networks"),
+        ("self.infer(last_obs", "self.infer_last(transitions, item_len, last_obs"),
+        ('"return": returns}', '"return": returns, **self.sequence_columns(item_len)}'),
+        ("observation_of(part), {}", "observation_of(part), memories.state_of(part)"),
+        ("def update(self, batch):", f"def update(self, batch):\n        {begin}"),
+    ):
+        assert old in code
+        code = code.replace(old, new)
+    (tmp_path / "my_a2c_memory.py").write_text(code)
+    learnt = {"memory": memory, "memory_size": 8} if memory == "gru" else {}
+    policy: dict[str, Any] = {
+        "type": "a2c_memory", "import_names": ["my_a2c_memory"], "model": learnt,
+        "learn": {"accumulate": 2}, "collect": {"n_sample": 16},
+        "other": {"commander": {"max_train_iter": 2}},
+    }  # fmt: skip
+    if memory == "gru":
+        policy["collect"]["unroll_len"] = 4
+    config = tmp_path / "a2c.yaml"
+    config.write_text(yaml.safe_dump({"env": {"env_id": "CartPole-v1"}, "policy": policy}))
+    with serial_run(tmp_path / "run", str(config), *SMALL) as run:
+        train(run)
+    sys.modules.pop("my_a2c_memory", None)

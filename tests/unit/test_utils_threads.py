@@ -45,6 +45,21 @@ def test_a_failure_is_kept_and_raised_once() -> None:
     thread.check()
 
 
+def test_a_thread_that_can_end_does_so_before_the_program() -> None:
+    script = """
+import threading
+from hpcdi.utils.threads import BackgroundThread
+ends = threading.Event()
+def run():
+    ends.wait()
+    print("ended")
+BackgroundThread(run, "ending", at_exit=ends.set)
+BackgroundThread(threading.Event().wait, "never ending")
+"""
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, timeout=60)
+    assert (done.returncode, done.stdout, done.stderr) == (0, b"ended\n", b"")
+
+
 def test_on_failure_is_called_after_the_failure_can_be_seen() -> None:
     order: list[str] = []
     thread: list[BackgroundThread] = []

@@ -71,9 +71,12 @@ def _rehearse(options: argparse.Namespace) -> int:
             compiled, spaces = load_experiment(str(path), [*options.override, *options.short])
         config = compiled.config
         if isinstance(config.env, MpiEnvConfig):
+            how = "its program runs by itself under mpirun (HPCDI_ALONE_STEPS)"
+            if config.env.is_class or config.env.coupling:  # no program changed by hpcdi.h
+                how = "`hpcdi train` runs it"
             raise LaunchError(
                 "an environment of type 'mpi' needs ranks of its own: `hpcdi plan` says which, and "
-                "its program runs by itself under mpirun (HPCDI_ALONE_STEPS)"
+                f"{how}"
             )
         ranks = default_world_size(config) if options.ranks is None else options.ranks
         check_world(ranks, config)

@@ -99,13 +99,14 @@ class Commander:
     def get_collector_task(self, now: float) -> CollectTask | None:
         """Makes an evaluation if one is due, else a collect task for the group that has fewest.
 
-        None: no more tasks may be under way, or nobody learns.
+        None: no more tasks may be under way, or nobody learns, or a limit is reached already, as
+        where a run that has ended is resumed: it ends as soon as its learners report.
         """
         if self._space is not None and len(self._tasks) >= self._space:
             return None
         evaluation = self.evaluation_task(now)
         learning = [g for g in self.groups if g.is_learning and not g.replay.is_offline]
-        if evaluation is not None or not learning:
+        if evaluation is not None or not learning or self.limit_reached():
             return evaluation
         return self.collect_task(min(learning, key=lambda group: self._under_way[group.name]))
 

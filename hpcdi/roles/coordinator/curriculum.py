@@ -75,12 +75,24 @@ class Stage:
 
     def state(self) -> dict[str, Any]:
         """Returns what `restore` takes."""
-        return {"number": self.number, "window": [*self._window, *sorted(self._new)]}
+        window = [*self._window, *sorted(self._new)]
+        of = {"metric": self._course.metric, "value": self.value[0]}
+        return {"number": self.number, "window": window, **of}
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """Go on from a `state`, as far as the values are still there."""
-        self.number = min(int(state["number"]), len(self._course.values) - 1)
-        self._window, self._new = [float(value) for value in state["window"]], []
+        """Go on from a `state`: with its value where that is still there, else with its number.
+
+        What was noted with another value, or of another metric, says nothing of these.
+        """
+        values = self._course.values
+        self.number = min(int(state["number"]), len(values) - 1)
+        value = state.get("value", values[self.number])
+        if values[self.number] != value and value in values:
+            self.number = values.index(value)
+        metric = state.get("metric", self._course.metric)
+        is_same = (metric, value) == (self._course.metric, values[self.number])
+        self._window = [float(noted) for noted in state["window"]] if is_same else []
+        self._new = []
 
 
 def _of_episodes(metric: str, progress: CollectProgress) -> Array | None:

@@ -300,7 +300,7 @@ class Learner(MessageSide):
         self._learning = training
         self.meter.mark("start")
         training.begin()
-        self._feed.ask(training.train_iter, time.monotonic())
+        self._go_on(training)
 
     def _resume(self, training: Training, snapshot: Path) -> None:
         """Load this learner's part of a snapshot; a group that had none yet begins anew."""
@@ -332,7 +332,12 @@ class Learner(MessageSide):
                     continue
             break
         self.meter.mark("train")
-        if training.train_iter >= policy.learn.learner.train_iterations:
+        self._go_on(training)
+
+    def _go_on(self, training: Training) -> None:
+        """Ask for the next batch, or end the task where all its iterations are done."""
+        learner = self._place.config.policy.learn.learner
+        if training.train_iter >= learner.train_iterations:
             self._end_task()
             result = LearnResult(self._feed.task_id, training.train_iter)
             self.pump.send(COORDINATOR_RANK, result)

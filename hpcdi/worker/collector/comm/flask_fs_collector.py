@@ -113,7 +113,7 @@ class FlaskFileSystemCollector(BaseCommCollector, Closing):
         self._metadata = queue.SimpleQueue()
         self._collector = collector = self._create_collector(task_info)
         setattr(collector, "is_full", lambda: self._metadata.qsize() >= _WAITING)  # noqa: B010
-        self._thread = BackgroundThread(collector.start, "collector")
+        self._thread = BackgroundThread(collector.start, "collector", at_exit=collector.stop)
 
     def deal_with_collector_data(self) -> dict[str, Any]:
         """Returns the oldest metadata not fetched yet; waits for some while the collector works.

@@ -125,7 +125,7 @@ class FlaskFileSystemLearner(BaseCommLearner, Closing):
             learner.register_hook(hook)
         self._demands, self._data, self._infos = (queue.SimpleQueue() for _ in range(3))
         self._learner, self._is_ending, self._info = learner, False, None
-        self._thread = BackgroundThread(learner.start, "learner")
+        self._thread = BackgroundThread(learner.start, "learner", at_exit=self._end_soon)
 
     def deal_with_get_data(self) -> dict[str, Any]:
         """Returns what the learner asks for, ``batch_size`` and ``cur_learner_iter``; waits for it.
@@ -159,10 +159,14 @@ class FlaskFileSystemLearner(BaseCommLearner, Closing):
         thread, self._thread = self._thread, None
         if thread is None:
             return
-        self._is_ending = True
+        self._end_soon()
         thread.join()
         self._learner = None
         thread.check()
+
+    def _end_soon(self) -> None:
+        """Have the learner end after its iteration."""
+        self._is_ending = True
 
     # --------------------------------------------------------------------- called by the learner
 
