@@ -9,8 +9,8 @@ one run. All evaluate 20 episodes, as often as the configuration says, by enviro
     python tools/bench_tasks.py --quick                  one task, about a minute
 
 Stable-Baselines3 is taken from this Python, or from .venv-peers, which `make bench` installs.
-LunarLander needs hpcdi[box2d], Hopper hpcdi[mujoco], in both. A peer that has not reached the
-target at the limit counts with the limit: the ratio is at least that.
+LunarLander needs gymnasium[box2d], Hopper gymnasium[mujoco], in both. A peer that has not reached
+the target at the limit counts with the limit: the ratio is at least that.
 """
 
 from __future__ import annotations

@@ -292,6 +292,7 @@ class CollectPause(Message):
     """Wait before the next step of any collect task, or go on: learners are behind, or no more."""
 
     waits: bool
+    after: int = 0  # environment steps that are made before the wait
 
 
 @dataclass(frozen=True)

@@ -270,6 +270,10 @@ class ReplayManager:
         self.ratio.due(env_steps, self.samples_drawn())
         return self.ratio.collectors_wait and not any(p.blocked for p in self.partitions.values())
 
+    def room(self, env_steps: int) -> float:
+        """Transitions until collectors must wait, if learners draw nothing; see `ReplayRatio`."""
+        return self.ratio.room(env_steps, self.samples_drawn())
+
     def _draw_size(self) -> int:
         """Items that all learners draw at once."""
         return sum(part.batch_size for part in self.partitions.values()) or 1

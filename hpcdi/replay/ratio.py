@@ -94,6 +94,18 @@ class ReplayRatio:
             self.collectors_wait = False
         return due
 
+    def room(self, env_steps: int, drawn: int) -> float:
+        """Transitions until collectors must wait, if nothing is drawn meanwhile; may be infinite.
+
+        Args:
+            env_steps: transitions of the run so far.
+            drawn: samples of the run so far.
+        """
+        if self._ratio is None or self.is_offline(drawn):
+            return math.inf
+        samples = self._slack + drawn - max(self._offline, self._from_drawn)
+        return max(self._warm_up, self._from_steps) + samples / self._ratio - env_steps
+
     def blocked(self, drawn: int, batch: int) -> str:
         """Returns who waits for whom, and why; empty where nobody waits.
 

@@ -32,6 +32,7 @@ from types import TracebackType
 from hpcdi.errors import EXIT_REQUEUE, HpcdiError
 from hpcdi.run.environment import rank_of, step_of
 from hpcdi.utils.backoff import wait_s
+from hpcdi.utils.early import NOT_FOR_HANDLERS
 from hpcdi.utils.host import local_ranks
 from hpcdi.utils.processes import children_of, end_mpirun, launcher_of, stat_of, variables_of
 
@@ -44,11 +45,6 @@ _ORDERLY_S = 0.5
 """A launcher that kills ranks kills their guards, too: so long may that take."""
 _LAST_S = 10.0
 """For the launcher to end the job; then the ranks of this host are killed."""
-_FATAL = frozenset(
-    {signal.SIGKILL, signal.SIGSTOP, signal.SIGCHLD, signal.SIGABRT, signal.SIGBUS, signal.SIGFPE}
-    | {signal.SIGILL, signal.SIGSEGV, signal.SIGTRAP}
-)
-"""Signals that no guard can ignore, or should not."""
 _STATES = {
     "T": "is stopped (SIGSTOP)",
     "t": "is stopped by a debugger",
@@ -128,7 +124,9 @@ class _Guard:
 
     def watch(self) -> None:
         """Wait for the end of the start, and end the job where it does not come."""
-        for number in signal.valid_signals() - _FATAL:  # what mpirun forwards to a rank comes here
+        for number in (
+            signal.valid_signals() - NOT_FOR_HANDLERS
+        ):  # what mpirun forwards to a rank comes here
             signal.signal(number, signal.SIG_IGN)
         for number in (signal.SIGINT, signal.SIGTERM):
             signal.signal(number, signal.SIG_DFL)

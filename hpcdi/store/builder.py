@@ -101,6 +101,11 @@ class Segment:
     stacks: tuple[str, ...] = ()
 
     @property
+    def all_env_steps(self) -> int:
+        """Environment steps of all items."""
+        return int((self.items["item_len"] if self.env_steps is None else self.env_steps).sum())
+
+    @property
     def rows(self) -> int:
         """Rows of every column."""
         columns = self.columns

@@ -17,11 +17,13 @@ from types import FrameType
 
 PREEMPT_VARIABLE = "HPCDI_PREEMPT_SIGNAL"
 """Environment variable that names the batch system's preemption signal, besides USR2."""
-_OTHERS = frozenset(
-    {signal.SIGKILL, signal.SIGSTOP, signal.SIGCONT, signal.SIGCHLD, signal.SIGPIPE}
+NOT_FOR_HANDLERS = frozenset(
+    {signal.SIGKILL, signal.SIGSTOP, signal.SIGCHLD}
     | {signal.SIGABRT, signal.SIGBUS, signal.SIGFPE, signal.SIGILL, signal.SIGSEGV, signal.SIGTRAP}
 )
-"""Signals that no handler gets, or that say something else: of a child, a pipe, a fault."""
+"""Signals that no handler gets, or none should: of a child that has ended, of a fault."""
+_OTHERS = NOT_FOR_HANDLERS | {signal.SIGCONT, signal.SIGPIPE}
+"""Signals that cannot say that a job will end soon."""
 _REQUEUE, _INTERRUPTED = 85, 130
 """Those of `hpcdi.errors`, which takes its time to import."""
 _NEAR_A_LIMIT = (signal.SIGUSR2, signal.SIGXCPU)

@@ -200,6 +200,21 @@ def test_it_waits_for_learners_as_long_as_it_is_told(script: CollectorScript) ->
             script.until(lambda waits=waits: worker.is_paused is waits, thread)  # type: ignore[misc]
 
 
+def test_it_makes_its_share_before_it_waits(script: CollectorScript) -> None:
+    worker = MPIFileSystemCollector({}, script.context)
+    with script.running(worker) as thread:
+        script.tell(CollectPause(True, after=50))
+        script.tell(collect())
+        script.until(lambda: worker.is_paused, thread)
+        time.sleep(0.05)
+        script.tell(Stop("enough"))
+        script.hear(Goodbye, thread)
+    made = sum(ready.env_steps for ready in script.all_of(BlockReady))
+    config = script.context.config
+    rollout = config.policy.collect.n_sample * config.env.collector_env_num
+    assert 50 <= made < 50 + 2 * rollout
+
+
 def test_while_it_waits_learners_have_all_that_it_has_recorded(tmp_path: Path) -> None:
     buffer = {"replay_buffer": {"replay_buffer_size": 10_000_000}}
     storage = {"seal_seconds": 3600.0, "block_bytes": 100_000_000, "fsync": False}

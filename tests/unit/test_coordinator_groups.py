@@ -248,7 +248,7 @@ def test_only_collectors_of_a_player_that_learns_too_slowly_wait() -> None:
     run.end(5)
     run.end(4)
     assert sorted(run.whose) == ["exploiter", "main", "main"]
-    paused = {w.rank for w in run.scheduler.workers if w.is_paused}
+    paused = {w.rank for w in run.scheduler.workers if w.pause == CollectPause(True)}
     assert paused == {rank for rank in COLLECTORS if run.tasks[rank].player == "exploiter"}
 
 

@@ -115,6 +115,42 @@ def test_every_collector_is_told_to_wait_and_to_go_on_once() -> None:
     assert pauses(run.scheduler.tick(1.2)) == [(2, False), (3, False)]
 
 
+def test_room_is_what_may_come_until_collectors_wait() -> None:
+    kept = ReplayRatio(2.0, warm_up=100, slack=50)
+    assert kept.room(0, 0) == kept.room(25, 50) == 125
+    assert ReplayRatio().room(0, 0) == ReplayRatio(2.0, offline=10).room(0, 9) == math.inf
+    kept.due(125, 0)
+    assert not kept.collectors_wait
+    kept.due(126, 0)
+    assert kept.collectors_wait
+
+
+def beginning(steps: int) -> Run:
+    """Two collectors may make 100 transitions before their learner draws; rank 0 knows of some."""
+    run = Run(ready=False)
+    run.main.replay.ratio = ReplayRatio(1.0, warm_up=60, slack=40)
+    orders = [order for rank in run.ranks for order in run.ready(rank)]
+    shares = [(o.rank, o.message) for o in orders if isinstance(o.message, CollectPause)]
+    assert shares == [(2, CollectPause(True, 51)), (3, CollectPause(True, 51))]
+    assert pauses(run.scheduler.tick(0.5)) == []
+    run.main.env_steps = steps
+    return run
+
+
+def test_at_first_collectors_make_their_shares_and_wait() -> None:
+    run = beginning(102)
+    assert pauses(run.scheduler.tick(0.6)) == [(2, True), (3, True)]
+    run.groups.partitions[1].samples_drawn = 30
+    assert pauses(run.scheduler.tick(0.7)) == [(2, False), (3, False)]
+
+
+def test_a_late_collector_holds_up_the_others_for_a_second() -> None:
+    run = beginning(51)
+    assert pauses(run.scheduler.tick(10.0)) == []
+    assert pauses(run.scheduler.tick(10.9)) == []
+    assert pauses(run.scheduler.tick(11.1)) == [(2, False), (3, False)]
+
+
 def config(**policy: Any) -> Any:
     return compile_config({"env": {"env_id": "CartPole-v1"}, "policy": policy}).config
 

@@ -157,18 +157,24 @@ def test_another_number_of_learners_shares_the_data(
     assert counts == {60 // len(learners)}
 
 
-@pytest.mark.parametrize("learners", [(1, 2), (1,), (1, 2, 3)])
-def test_weights_are_annealed_on_whatever_learners_there_are(
-    learners: tuple[int, ...], tmp_path: Path
-) -> None:
-    """By the exponent that is configured now; and new items have the largest priority so far."""
-    data = Data(1, 2, beta=0.5, anneal_step=10)
+def drawn_from(beta: float) -> Data:
+    """Two learners' items, a batch of each drawn; the largest priority is 7."""
+    data = Data(1, 2, beta=beta, anneal_step=10)
     for number in range(6):
         data.give(number, [5, 5])
     for part in data.replay.partitions.values():
         part.buffer.update_priorities(np.arange(1), np.array([7.0]))
         part.demand(demand(4, 2))
         assert serve(part) is not None
+    return data
+
+
+@pytest.mark.parametrize("learners", [(1, 2), (1,), (1, 2, 3)])
+def test_weights_are_annealed_on_whatever_learners_there_are(
+    learners: tuple[int, ...], tmp_path: Path
+) -> None:
+    """By the exponent that is configured now; and new items have the largest priority so far."""
+    data = drawn_from(beta=0.5)
     again = make_replay(beta=0.0, anneal_step=10)
     again.load_state_dict(through_file(tmp_path, data.replay), data.published)
     again.open(*learners)
@@ -179,13 +185,7 @@ def test_weights_are_annealed_on_whatever_learners_there_are(
 
 def test_weights_are_annealed_on_after_the_death_of_all_learners(tmp_path: Path) -> None:
     """In the run they learn no more; where it is resumed they do."""
-    data = Data(1, 2, beta=0.0, anneal_step=10)
-    for number in range(6):
-        data.give(number, [5, 5])
-    for part in data.replay.partitions.values():
-        part.buffer.update_priorities(np.arange(1), np.array([7.0]))
-        part.demand(demand(4, 2))
-        assert serve(part) is not None
+    data = drawn_from(beta=0.0)
     for rank in (1, 2):
         data.replay.lose(rank)
     again = make_replay(beta=0.0, anneal_step=10)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import time
 from collections import Counter, deque
@@ -80,7 +81,9 @@ class MPIFileSystemCollector(MessageSide, CollectorPort):
         place = self._place
         self._collectors: dict[bool, BaseParallelCollector] = {}  # by whether they evaluate
         self._health = Counter[str]()  # failures counted by collectors that were closed
-        self._is_paused = self._is_stopping = False
+        self._is_stopping = False
+        self._env_steps = 0  # handed on
+        self._waits_from = math.inf  # so many: rank 0 lets it wait for learners
         self._closed: dict[str, None] = {}  # ids of tasks to end, in order; the values say nothing
         self._task = CollectTask("", eval_flag=False, setting={})
         self._collecting: BaseParallelCollector | None = None  # while the task is under way
@@ -251,11 +254,12 @@ class MPIFileSystemCollector(MessageSide, CollectorPort):
     def is_paused(self) -> bool:
         """See `CollectorPort.is_paused`."""
         self.pump.check()
-        return self._is_paused
+        return self._env_steps >= self._waits_from
 
     def send_stepdata(self, path: str, stepdata: Segment) -> None:  # noqa: ARG002
         """Queue a segment for publishing; blocks get their own paths when sealed."""
         waited_s = self._data.waited_s
+        self._env_steps += stepdata.all_env_steps
         self._data.put(stepdata)
         if self._data.waited_s > waited_s + _SHORT_S:
             self.meter.mark("disk")
@@ -318,7 +322,7 @@ class MPIFileSystemCollector(MessageSide, CollectorPort):
         try:
             is_on = collector.turn()
             self.is_waiting = is_on and collector.is_waiting
-            if self.is_waiting and self._is_paused:
+            if self.is_waiting and self.is_paused:
                 self._data.rest()
             if is_on:
                 return
@@ -435,7 +439,7 @@ class MPIFileSystemCollector(MessageSide, CollectorPort):
             collector.follow_schedule(message.scheduled)
 
     def _pause(self, message: CollectPause) -> None:
-        self._is_paused = message.waits
+        self._waits_from = self._env_steps + message.after if message.waits else math.inf
 
     def _close_task(self, message: CloseTask) -> None:
         self._closed[message.task_id] = None

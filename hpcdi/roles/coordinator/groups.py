@@ -20,6 +20,7 @@ import numpy as np
 
 from hpcdi.comm.messages import (
     BlockReady,
+    CollectPause,
     CollectProgress,
     CollectResult,
     DataDemand,
@@ -49,6 +50,9 @@ class OfPlayer(Protocol):
 
 EPISODE_WINDOW = 100
 """Collected episodes whose returns are kept: the last ones."""
+_SHARES_S = 1.0
+"""Seconds from the first transition that rank 0 counts until collectors no longer wait for others
+to make their shares."""
 
 
 class EvaluationClock:
@@ -223,7 +227,9 @@ class Group:
         replay: its replay buffer.
         evaluation: decides when its policy is evaluated.
         learners: its members, and their task.
-        collectors_wait: its collectors were ordered to wait for its learners.
+        pause: whether its collectors were ordered to wait for its learners; None: none has begun.
+        shared_at: `env_steps` when its first collector began, see `share_out`.
+        counted_at: when more of them were seen first; inf: not yet.
         env_steps: environment steps of all its published blocks, also of those removed since.
         episodes: episodes that ended in these blocks.
         train_iter: iterations that all its learners have done.
@@ -245,7 +251,9 @@ class Group:
     replay: ReplayManager
     evaluation: EvaluationClock
     learners: Learners = field(default_factory=Learners)
-    collectors_wait: bool = False
+    pause: CollectPause | None = None
+    shared_at: int = 0
+    counted_at: float = math.inf
     env_steps: int = 0
     episodes: int = 0
     train_iter: int = 0
@@ -282,6 +290,29 @@ class Group:
         """Count a published block's steps: only what is published still exists after a restart."""
         self.env_steps += ready.env_steps
         self.episodes += ready.episodes
+
+    def share_out(self, collectors: int) -> None:
+        """Let each collector make its share of what may come before the learners draw, and wait.
+
+        Quick environments would be thousands of transitions ahead before rank 0 hears of the first.
+
+        Args:
+            collectors: ranks that share.
+        """
+        room, self.shared_at = self.replay.room(self.env_steps), self.env_steps
+        share = int(max(room, 0) // max(collectors, 1)) + 1 if room < math.inf else 0
+        self.pause = CollectPause(share > 0, share)
+
+    def has_shares(self, now: float) -> bool:
+        """Returns whether its collectors are still to wait when each has made its share.
+
+        One that is late or dies holds up the others for a second: slow environments need no shares.
+        """
+        if self.pause is None or not self.pause.after:
+            return False
+        if self.env_steps > self.shared_at:
+            self.counted_at = min(self.counted_at, now)
+        return now < self.counted_at + _SHARES_S and self.replay.room(self.env_steps) > 0
 
     def reach(self, train_iter: int) -> None:
         """Note that all its learners have done `train_iter` iterations."""

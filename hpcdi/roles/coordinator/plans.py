@@ -57,7 +57,7 @@ class Plan(Protocol):
         """Called when a block was published; a lent one is counted when it is stored."""
         ...
 
-    def published(self, run: Scheduler) -> list[Order]:
+    def published(self, run: Scheduler, now: float) -> list[Order]:
         """Called after the last of the blocks that came at once."""
         ...
 
@@ -118,9 +118,9 @@ class FreePlan:
         """Let a learner read it at once."""
         return [*run.admit(ready), *run.end_at_limit(now)]
 
-    def published(self, run: Scheduler) -> list[Order]:
+    def published(self, run: Scheduler, now: float) -> list[Order]:
         """Let collectors wait where they are ahead of the learners."""
-        return run.pause()
+        return run.pause(now)
 
     def stored(self, run: Scheduler, block: BlockStored) -> None:
         """Tell its replay buffer."""
@@ -221,7 +221,7 @@ class LockstepPlan:
         self._blocks.append(ready)
         return [] if run.is_on else self._hand_over(run)
 
-    def published(self, run: Scheduler) -> list[Order]:  # noqa: ARG002
+    def published(self, run: Scheduler, now: float) -> list[Order]:  # noqa: ARG002
         """Decide nothing before the end of the round."""
         return []
 

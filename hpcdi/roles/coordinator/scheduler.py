@@ -192,7 +192,7 @@ class Scheduler:
             orders += self._handle(message, rank, now)
         if self._has_published:
             self._has_published = False
-            orders += self._plan.published(self)
+            orders += self._plan.published(self, now)
         return orders + self._tell_settings()
 
     def _handle(self, message: Message, rank: int, now: float) -> list[Order]:
@@ -280,7 +280,7 @@ class Scheduler:
             self._fit_task_space()
         orders += self._assign(now)
         # a batch waits for the rollouts of all ranks that collect: one that evaluates now does not
-        orders += [*self._learn(now), *self.pause()]
+        orders += [*self._learn(now), *self.pause(now)]
         return orders + self._plan.snapshot(self, now)
 
     # ---------------------------------------------------------------------------- start and end
@@ -632,7 +632,7 @@ class Scheduler:
         if ready is None:  # it was counted piece by piece
             return []
         self.count_block(ready)
-        return [*self._learn(now), *self.pause(), *self.end_at_limit(now)]
+        return [*self._learn(now), *self.pause(now), *self.end_at_limit(now)]
 
     def _forget_unwritten(self, rank: int) -> None:
         """A collector has died: what it had lent and not stored is gone."""
@@ -679,19 +679,23 @@ class Scheduler:
         served = self._learn(now)
         # blocks may have waited until batches were drawn (push_sample_rate_limit)
         admits = [Order(worker.rank, admit) for admit in part.orders()]
-        return [*served, *admits, *self.pause()]
+        return [*served, *admits, *self.pause(now)]
 
     def _on_snapshot_part(self, message: SnapshotPart, rank: int) -> list[Order]:
         self.snapshots.part(rank, message)
         return []
 
-    def pause(self) -> list[Order]:
+    def pause(self, now: float) -> list[Order]:
         """Let collectors wait or go on, as `policy.learn.replay_ratio` demands of their group."""
         has_changed = False
         for group in self.groups:
-            waits = self.is_on and group.replay.collectors_wait(group.env_steps)
-            has_changed |= waits is not group.collectors_wait
-            group.collectors_wait = waits
+            if group.pause is None:
+                continue
+            pause = CollectPause(self.is_on and group.replay.collectors_wait(group.env_steps))
+            if self.is_on and not pause.waits and group.has_shares(now):
+                continue
+            has_changed |= pause != group.pause
+            group.pause = pause
         if not has_changed:
             return []
         alive = (w for w in self.workers if w.role == "collector" and not w.has_ended)
@@ -701,10 +705,12 @@ class Scheduler:
         """Let a collector wait or go on; a pause outlives its task."""
         task = worker.task
         group = self.groups.of(task) if task is not None else self.groups.main
-        if group.collectors_wait is worker.is_paused:
+        if group.pause is None:
+            group.share_out(self.workers.collectors_left)
+        if group.pause is None or group.pause == worker.pause:
             return []
-        worker.is_paused = group.collectors_wait
-        return [Order(worker.rank, CollectPause(worker.is_paused))]
+        worker.pause = group.pause
+        return [Order(worker.rank, worker.pause)]
 
     def _learn(self, now: float) -> list[Order]:
         """Send batches, unless the run is about to stop the learners."""

@@ -18,6 +18,7 @@ from enum import Enum
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 from hpcdi.comm.messages import (
+    CollectPause,
     CollectProgress,
     CollectTask,
     DataDemand,
@@ -127,7 +128,7 @@ class Worker:
         env_memory: what the environments of a collector hold, and by what they grow with each
             transition, in bytes; 0: it is not known.
         slowest_env: of a collector's environments, see `EnvManager.slowest`.
-        is_paused: a collector was ordered to wait for learners.
+        pause: whether a collector was ordered to wait for learners.
         has_environments: a collector has made environments, for an earlier task.
         pauses: how often all its environments have failed.
         paused_until: when it may make new environments.
@@ -161,7 +162,7 @@ class Worker:
     cpu: float = math.nan
     env_memory: tuple[int, float] = (0, 0.0)
     slowest_env: dict[str, float] = dataclasses.field(default_factory=dict)
-    is_paused: bool = False
+    pause: CollectPause = CollectPause(False)
     has_environments: bool = False
     pauses: int = 0
     paused_until: float = 0.0
