@@ -30,8 +30,9 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 
+from hpcdi.config.fields import key_of
 from hpcdi.config.load import read_mapping
-from hpcdi.config.words import write
+from hpcdi.config.words import literal, write
 from hpcdi.data import Episode, read_episodes
 from hpcdi.errors import (
     EXIT_DONE,
@@ -63,7 +64,7 @@ if TYPE_CHECKING:
 
     from hpcdi.commands.eval import EvalResult
     from hpcdi.commands.saved_policy import LoadedPolicy, SavedPolicy
-    from hpcdi.env.contract import Space
+    from hpcdi.env.contract import MaskLayout, Space
     from hpcdi.env.team import Team
     from hpcdi.policy.base import Actor
 
@@ -77,6 +78,7 @@ _KEYWORDS = {
 }
 _ENDS = (".stop_value", ".max_env_step", ".max_train_iter")
 """Ends of the paths of settings that say when a run ends."""
+_IMPORT_PATH = "system.import_path"
 _GOES_ONLINE = "policy.other.commander.offline_iterations"
 _FILES = (".yaml", ".yml", ".py")
 
@@ -125,8 +127,7 @@ def train(
             resumed run or `settings` have, in the place of any of the same name: a class's name.
         run_dir: the run folder.
         resume: a run, or its folder, to go on with from its newest snapshot.
-        time_limit: ``"90"`` (minutes), ``"1:30:00"``: a last snapshot is taken before. Over ranks
-            alone: one process has none.
+        time_limit: ``"90"`` (minutes), ``"1:30:00"``: a last snapshot is taken before.
 
     Returns:
         The run. Also of one that was interrupted, at a prompt or in a notebook.
@@ -145,8 +146,6 @@ def train(
     resumed = resume.folder if isinstance(resume, Run) else resume
     place = run_dir if resumed is None else resumed
     _check_arguments(env, policy, run_dir, resumed)
-    if time_limit is not None and ranks == 1:
-        raise LaunchError("time_limit is for ranks: one process has none; set ranks to 3 or more")
     experiment: dict[str, Any] = {}
     with contextlib.ExitStack() as stack:
         is_there = resumed is not None or "SLURM_JOB_ID" in os.environ
@@ -156,6 +155,8 @@ def train(
             code_folder.name = exp_name or Path(config or "").stem
         else:
             experiment = _experiment(env, policy, chosen, code_folder)
+            if _IMPORT_PATH in chosen:
+                chosen[_IMPORT_PATH] = [*experiment.get(_IMPORT_PATH, ()), *chosen[_IMPORT_PATH]]
             config = _written(experiment, stack)
         if callbacks:
             file = config or RunLayout(Path(resumed or "")).config_file
@@ -241,15 +242,15 @@ class Policy:
                 a dict or tuple of them. It is the wrapped one where the run has wrappers: see
                 `make_env`. Of a team also a dict, player -> observation, as PettingZoo's
                 ``ParallelEnv`` returns it: the answer has an action of each.
-            mask: of legal actions, [actions], where it is not in the observation itself; where that
-                is a dict of players, one, too.
+            mask: of legal actions, as the environment's info has it, where it is not in the
+                observation itself; where that is a dict of players, one, too.
 
         Raises:
             EnvValueError: the observation is not as the space says, or a number of it is none
-                (NaN), or infinite, also in float32.
+                (NaN), or infinite, also in float32; or the mask is not of the actions.
             PolicyError: there is a mask, and the run's environment has none.
         """
-        actor, (seen, acts) = self._actor, self._spaces
+        actor, (seen, acts, masks) = self._actor, self._spaces
         if (
             isinstance(observation, Mapping)
             and self._team is not None
@@ -266,7 +267,10 @@ class Policy:
             inner = observation
             if not isinstance(inner, Mapping) or seen.fields[0].path[:1] == ("observation",):
                 inner = {"observation": observation}
-            observation = {**inner, "action_mask": mask}
+            observation = {**inner, "action_mask": masks.flat(mask)}
+        elif self._mask_key and isinstance(observation, Mapping) and self._mask_key in observation:
+            others = {key: part for key, part in observation.items() if key != self._mask_key}
+            observation = {**others, "action_mask": masks.flat(observation[self._mask_key])}
         columns = seen.zeros(1)
         seen.put(columns, 0, observation)
         for name, column in columns.items():
@@ -290,9 +294,9 @@ class Policy:
         Raises:
             ConfigError: it cannot be made.
         """
-        from hpcdi.env.create import single_env_fns
+        from hpcdi.env.create import of_evaluations, single_env_fns
 
-        (make,) = single_env_fns(self._loaded.config.env.for_evaluation(), [0])
+        (make,) = single_env_fns(of_evaluations(self._loaded.config.env), [0])
         return make(kwargs=kwargs) if kwargs else make()
 
     def evaluate(
@@ -341,16 +345,23 @@ class Policy:
         team: Team = self.make_env().unwrapped
         return team
 
+    @property
+    def _mask_key(self) -> str:
+        """The key of the environment's observations under which masks are; "": there is none."""
+        source = getattr(self._loaded.config.env, "action_mask", None) or ""
+        return "" if source == "info" else source
+
     @cached_property
-    def _spaces(self) -> tuple[Space, Space]:
-        """Observations into columns, and columns into actions."""
-        from hpcdi.env.contract import Space
+    def _spaces(self) -> tuple[Space, Space, MaskLayout]:
+        """Observations into columns, and columns into actions; masks that are given beside them."""
+        from hpcdi.env.contract import MaskLayout, Space
         from hpcdi.env.probe import look_at
 
         cfg = self._loaded.config.env
         facts = look_at(cfg)
         seen = Space.of_observations(facts.observation_space, origin=cfg.origins)
-        return seen, Space.of_actions(facts.action_space)
+        acts = facts.action_space
+        return seen, Space.of_actions(acts), MaskLayout(acts, "mask")
 
 
 class Run:
@@ -518,7 +529,7 @@ def _experiment(
     is_offline = bool(with_chosen.get("data")) and not goes_online
     begins = settings_of(policy_type, remembers=remembers, is_offline=is_offline)
     if not any(path == "callbacks" or path.endswith(_ENDS) for path in with_chosen):
-        settings["callbacks"] = [early_stop_of(begins)]
+        settings["callbacks"] = [early_stop_of(begins | with_chosen)]
     return {"exp_name": name, **begins, **settings}
 
 
@@ -545,7 +556,7 @@ class _CodeFolder:
             run_folder.check_free(self.folder)
         self._is_there = True
         self._stack.callback(_drop, self.folder)
-        return RunLayout(self.folder).code_dir
+        return RunLayout(self.folder).code_dir.absolute()
 
 
 def _callback_settings(
@@ -560,7 +571,7 @@ def _callback_settings(
         code_folder: makes the folder for modules that have to be written.
         before: the settings that there are, by their paths.
     """
-    folders, entries = list(before.get("system.import_path") or ()), list[dict[str, Any]]()
+    folders, entries = list(before.get(_IMPORT_PATH) or ()), list[dict[str, Any]]()
     for each in callbacks:
         entry = dict(each) if isinstance(each, Mapping) else {"type": each}
         if callable(cls := entry.get("type")):
@@ -575,7 +586,7 @@ def _callback_settings(
         entries.append(entry)
     names = {_name_of(entry) for entry in entries}
     kept = [entry for entry in before.get("callbacks") or () if _name_of(entry) not in names]
-    return {"callbacks": entries + kept, **({"system.import_path": folders} if folders else {})}
+    return {"callbacks": entries + kept, **({_IMPORT_PATH: folders} if folders else {})}
 
 
 def _name_of(callback: object) -> str:
@@ -585,16 +596,19 @@ def _name_of(callback: object) -> str:
 
 
 def _settings_in(file: str | Path) -> dict[str, Any]:
-    """Returns the settings of a YAML file by their paths; none of one that is not there."""
+    """Returns the settings of a YAML file by their paths; none of one that is not there.
+
+    A ``${`` in them is text, and escaped, as in settings that are given.
+    """
     is_there = Path(file).suffix != ".py" and Path(file).is_file()  # whoever starts it says so
-    return dict(dotted(read_mapping(file))) if is_there else {}
+    return dict(dotted(literal(read_mapping(file)))) if is_there else {}
 
 
 def _written(experiment: Mapping[str, Any], stack: contextlib.ExitStack) -> str:
     """Returns a YAML file of settings by their paths, removed with the stack."""
     file = _temporary(stack) / "experiment.yaml"
     plain = {path: _as_plain(value) for path, value in experiment.items()}
-    file.write_text(write(unflatten(plain, ".")), encoding="utf-8")
+    file.write_text(write(unflatten(plain, "."), is_resolved=False), encoding="utf-8")
     return str(file)
 
 
@@ -603,7 +617,7 @@ def _title_of(env: Env) -> str:
     if isinstance(env, str):
         return env.rpartition(":")[2]
     if isinstance(env, Mapping):
-        return str(env.get("env_id") or env.get("type", "env")).rpartition(":")[2]
+        return _title_of(env.get("env_id") or env.get("type", "env"))
     return getattr(env, "__name__", "env")
 
 
@@ -629,7 +643,7 @@ def _env_settings(env: Env, code_folder: Callable[[], Path]) -> tuple[dict[str, 
         )
     found: Named = named(env, code_folder)
     settings = {"env.type": _type_of(env), "env.env_id": found.name}
-    return settings | ({"system.import_path": [*found.folders]} if found.folders else {}), ""
+    return settings | ({_IMPORT_PATH: [*found.folders]} if found.folders else {}), ""
 
 
 def _type_of(made_by: Callable[..., Any]) -> str:
@@ -683,7 +697,7 @@ def _plain(value: object) -> Any:
     if isinstance(value, Path):
         return str(value)
     if isinstance(value, Mapping):
-        return {str(key): _plain(one) for key, one in value.items()}
+        return {key_of(_plain(key)): _plain(one) for key, one in value.items()}
     if isinstance(value, list | tuple):
         return [_plain(one) for one in value]
     if value is None or isinstance(value, bool):

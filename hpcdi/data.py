@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import os
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from itertools import groupby
 from operator import itemgetter
@@ -41,6 +42,8 @@ from hpcdi.types import (
     Columns,
     block_number,
 )
+from hpcdi.utils.log import LOGGER
+from hpcdi.utils.metrics import counted
 from hpcdi.utils.nested import take_rows, under
 
 _OBSERVATION = "observation"
@@ -128,12 +131,22 @@ class Episode:
         }
 
 
+LeftOut = Callable[[ShardError], object]
+"""Is called with what is wrong with a shard or a block of which nothing is returned."""
+
+
+def warn_of(error: ShardError) -> None:
+    """Warn of a shard or a block that is left out."""
+    LOGGER.warning("%s; it is left out", error)
+
+
 def read_episodes(
     run: str | Path,
     *,
     unfinished: bool = False,
     columns: Collection[str] | None = None,
     player: str | None = None,
+    left_out: LeftOut | None = warn_of,
 ) -> Iterator[Episode]:
     """Yields the episodes of a run, collector after collector, in the order in which they ended.
 
@@ -152,27 +165,44 @@ def read_episodes(
             nothing else is read, and checksums are not verified. Without
             observations there is none after the last step either. None: everything.
         player: name of a player of a league: only those that it learns from; None: of all.
+        left_out: called once for each shard that cannot be read, and for each damaged block of
+            another, with what is wrong with it; no step of it is returned. `warn_of`: that is a
+            warning; None: nothing is said.
 
     Raises:
         LaunchError: nothing is of the player.
-        StoreError: there are no data, these are no transitions, or a column is in none of them.
+        StoreError: there are no data, or none that can be read, these are no transitions, or a
+            column is in none of them.
     """
     layout = RunLayout(Path(run))
     shards = [(rank, path) for path, (rank, _) in layout.shard_numbers().items() if rank != GIVEN]
     if not shards:
         raise StoreError(run, "holds no data that it has collected (data/*/*/*.h5)")
     every = [layout.root / path for _, path in shards]
-    if player is not None and player not in (there := _players_in(every)):
-        names = ", ".join(sorted(there)) or "nobody"
+    if player is not None and (there := _players_in(every)) and player not in there:
+        names = ", ".join(sorted(there))
         raise LaunchError(f"{run} has 0 whole episodes of {player}: its data are those of {names}")
     _check_columns(run, every, columns or ())
-    origins = _origins_of(layout)
+    only = None if columns is None else {*_COLUMNS_OF_FACTS, *columns}
+    origins, damaged, count = _origins_of(layout), list[ShardError](), 0
+
+    def leave_out(error: ShardError) -> None:
+        damaged.append(error)
+        if left_out is not None:
+            left_out(error)
+
     for rank, of_rank in groupby(shards, itemgetter(0)):
         paths = [layout.root / path for _, path in of_rank]
-        only = None if columns is None else {*_COLUMNS_OF_FACTS, *columns}
-        collector = name_of(rank)
-        for each in _episodes_of(paths, collector, only, unfinished=unfinished, player=player):
+        episodes = _episodes_of(
+            paths, name_of(rank), only, unfinished=unfinished, player=player, left_out=leave_out
+        )
+        for each in episodes:
+            count += 1
             yield _from_afar(each, origins)
+    if damaged and not count and not _holds_blocks(every, only):
+        raise StoreError(
+            run, f"has {counted(len(every), 'shard')}, and none can be read: {damaged[0]}"
+        )
 
 
 def _episodes_of(
@@ -182,11 +212,13 @@ def _episodes_of(
     *,
     unfinished: bool,
     player: str | None = None,
+    left_out: LeftOut | None = warn_of,
 ) -> Iterator[Episode]:
     """Yields the episodes of a collector, of all its starts; `paths` in the order of blocks."""
-    open_episodes, gaps = _OpenEpisodes(), _Gaps(lambda: _numbers_in(paths))
+    open_episodes: dict[tuple[int, ...], list[_Part]] = {}  # their parts so far
+    gaps = _Gaps(lambda: _numbers_in(paths))
     for path in paths:
-        for block in _blocks(path, only):
+        for block in _blocks(path, only, left_out):
             if isinstance(block, ShardError):
                 gaps.count += 1
                 continue
@@ -194,14 +226,16 @@ def _episodes_of(
                 raise StoreError(path, "has a block that is of no collector")
             gaps.at_block(block_number(block.facts["block_id"]), _player_of(block.facts))
             for part in _parts_of(block, path, gaps, is_partial=only is not None, player=player):
-                parts = open_episodes.add(part)
+                parts = open_episodes.setdefault(part.key, [])
+                parts.append(part)
                 if not part.has_ended:
                     continue
+                del open_episodes[part.key]
                 is_whole = parts[0].begins and parts[0].gaps == gaps.count
                 if is_whole or unfinished:
                     yield _joined(parts, collector, is_whole=is_whole)
     if unfinished:
-        for parts in open_episodes.cut():
+        for parts in open_episodes.values():
             yield _joined(parts, collector, is_whole=False)
 
 
@@ -260,10 +294,31 @@ def _from_afar(episode: Episode, origins: Mapping[str, Array]) -> Episode:
     return dataclasses.replace(episode, observations=observations)
 
 
-def _blocks(path: Path, only: Collection[str] | None) -> Iterator[Block | ShardError]:
-    """Yields the blocks of a shard, or what is wrong with them; nothing where the shard is torn."""
-    with contextlib.suppress(ShardError):
-        yield from read_blocks(path, only=only)
+def _blocks(
+    path: Path, only: Collection[str] | None, left_out: LeftOut | None = None
+) -> Iterator[Block | ShardError]:
+    """Yields the blocks of a shard, or what is wrong with them; nothing where the shard is torn.
+
+    A running run may remove a shard while it is read: nothing is wrong with that one.
+    """
+
+    def leave_out(error: ShardError) -> None:
+        if left_out is not None and os.path.lexists(path):
+            left_out(error)
+
+    try:
+        for block in read_blocks(path, only=only):
+            if isinstance(block, ShardError):
+                leave_out(block)
+            yield block
+    except ShardError as error:
+        leave_out(error)
+
+
+def _holds_blocks(paths: Sequence[Path], only: Collection[str] | None) -> bool:
+    """Returns whether a block of shards can be read."""
+    blocks = (block for path in paths for block in _blocks(path, only))
+    return any(isinstance(block, Block) for block in blocks)
 
 
 def _numbers_in(paths: Sequence[Path]) -> set[int]:
@@ -362,33 +417,6 @@ def _of_several_players(items: Array) -> set[int]:
     return several
 
 
-class _OpenEpisodes:
-    """Parts of episodes that have not ended; numbers of episodes come again in a later start."""
-
-    def __init__(self) -> None:
-        self._open: dict[tuple[int, ...], list[_Part]] = {}
-        self._newest: dict[int, tuple[int, ...]] = {}  # of environments that share a generator
-        self._cut: list[list[_Part]] = []
-
-    def add(self, part: _Part) -> list[_Part]:
-        """Returns the parts of an episode up to this one, with which it may have ended."""
-        key = (part.start, part.env, part.episode, part.seed, part.resets)
-        if part.seed == NO_SEED:  # they have one episode at a time
-            before = self._newest.get(part.env, key)
-            if before != key and before in self._open:
-                self._cut.append(self._open.pop(before))
-            self._newest[part.env] = key
-        parts = self._open.setdefault(key, [])
-        parts.append(part)
-        if part.has_ended:
-            del self._open[key]
-        return parts
-
-    def cut(self) -> list[list[_Part]]:
-        """Returns the parts of episodes that did not end."""
-        return [*self._cut, *self._open.values()]
-
-
 @dataclass
 class _Part:
     """An item: consecutive steps of an episode, and the observation after them.
@@ -408,6 +436,14 @@ class _Part:
     gaps: int
     begins: bool
     player: str
+
+    @property
+    def key(self) -> tuple[int, ...]:
+        """What parts of one episode share, and no others of the collector.
+
+        A later start counts anew; seeds tell apart what early versions gave one number to.
+        """
+        return self.start, self.episode, self.seed, self.resets
 
     @property
     def has_ended(self) -> bool:

@@ -149,6 +149,15 @@ job() {
 }
 
 """
+_COUNT = """\
+        # on a full disk nothing is counted: the job is requeued until there is room
+        { mkdir -p "$RUN/submit" && echo "job $JOB: exit code $code" >> "$vain"; } || true
+        if [ "$({ wc -l < "$vain"; } 2>/dev/null || echo 0)" -gt 3 ]; then
+            echo "hpcdi: it did not begin four times in a row, and is not started again" >&2
+            rm "$vain"
+            exit 1
+        fi
+"""
 _VERDICT = """\
 # How the run ended stands in its run.json. The exit codes of srun and mpirun are unreliable: a rank
 # that has left may look like one that was killed, and mpirun returns 0 after it has lost a node.
@@ -170,14 +179,7 @@ if [ "$(cat "$RUN/run.json" 2>/dev/null || true)" = "$before" ]; then
     esac
     said=ended  # by a preemption, or `scontrol requeue`: it was not in vain
     if [ -z "$is_ending" ] && [[ "$(job)" == RUNNING* ]]; then
-        # on a full disk nothing is counted: the job is requeued until there is room
-        { mkdir -p "$RUN/submit" && echo "job $JOB: exit code $code" >> "$vain"; } || true
-        if [ "$({ wc -l < "$vain"; } 2>/dev/null || echo 0)" -gt 3 ]; then
-            echo "hpcdi: it did not begin four times in a row, and is not started again" >&2
-            rm "$vain"
-            exit 1
-        fi
-        said=vain
+{count}        said=vain
     fi
 else
     rm -f "$vain"
@@ -235,11 +237,23 @@ fi
 exit 85
 """
 )
-SLURM_BODY = f"{_LIMITS}{_VERDICT}{_AGAIN}"
+SLURM_BODY = f"{_LIMITS}{_VERDICT.replace('{count}', _COUNT)}{_AGAIN}"
 _PACKED = f"""\
 {_LIMITS}\
+begun() {{ cat "$RUN"/*/run.json 2>/dev/null | cksum || true; }}  # each start of a run changes it
+before=$(begun)
+vain=$RUN/submit/starts-in-vain${{SLURM_ARRAY_TASK_ID:+-$SLURM_ARRAY_TASK_ID}}
+is_ending=
 {_BESIDE_SHELL.replace("{command}", '"${PYTHON[@]}" -m hpcdi sweep resume "$RUN" --pack "$@"')}\
 if [ "$code" != 85 ]; then exit "$code"; fi
+if [ "$(begun)" = "$before" ]; then
+    echo "hpcdi: no run has begun" >&2
+    if [ -z "$is_ending" ] && [[ "$(job)" == RUNNING* ]]; then
+{_COUNT}\
+    fi
+else
+    rm -f "$vain"
+fi
 why="the sweep was stopped" will="resume it"
 
 {_AGAIN}"""

@@ -25,11 +25,11 @@ from hpcdi.commands.saved_policy import check_trusted
 from hpcdi.config.env import EnvConfig
 from hpcdi.config.load import load
 from hpcdi.config.schema import ExperimentConfig
-from hpcdi.data import Episode, read_episodes
+from hpcdi.data import Episode, read_episodes, warn_of
 from hpcdi.dataclass import dataclass
 from hpcdi.env.episode_values import EpisodeValues, registered_spec
 from hpcdi.env.mpi.launch import located
-from hpcdi.errors import EXIT_DONE, LaunchError
+from hpcdi.errors import EXIT_DONE, LaunchError, ShardError
 from hpcdi.run.run_folder import short
 from hpcdi.store.atomic import temporary_beside
 from hpcdi.store.disk_full import or_refuse
@@ -38,7 +38,7 @@ from hpcdi.store.minari_file import write_episodes
 from hpcdi.types import ACTION_MASK, Columns
 from hpcdi.utils.lifetime import Closing
 from hpcdi.utils.log import say
-from hpcdi.utils.metrics import human_bytes
+from hpcdi.utils.metrics import counted, human_bytes
 from hpcdi.utils.nested import unflatten
 
 DATASETS = {"minari": "", "parquet": ".parquet"}
@@ -123,12 +123,22 @@ def export_dataset(kind: str, options: Namespace) -> int:
         f"  episodes     {episodes.count:,} of {episodes.seen:,}, {episodes.steps:,} steps, mean "
         f"return {episodes.total / episodes.count:.4g}"
     )
+    if episodes.damaged:
+        say(f"  left out     {counted(episodes.damaged, 'damaged block')}")
     return EXIT_DONE
 
 
 @dataclass
 class _Chosen(Iterable[Episode]):
-    """The whole episodes of a run that are wanted; counts them as they are read."""
+    """The whole episodes of a run that are wanted; counts them as they are read.
+
+    Attributes:
+        run: its folder.
+        options: of `hpcdi export`.
+        seen: whole episodes so far.
+        count, steps, total: of those that are wanted, and the sum of their returns.
+        damaged: blocks that are left out, and shards that cannot be read.
+    """
 
     run: Path
     options: Namespace
@@ -136,9 +146,15 @@ class _Chosen(Iterable[Episode]):
     count: int = field(default=0, init=False)
     steps: int = field(default=0, init=False)
     total: float = field(default=0.0, init=False)
+    damaged: int = field(default=0, init=False)
 
     def __iter__(self) -> Iterator[Episode]:
-        for episode in read_episodes(self.run, player=self.options.player):
+        def leave_out(error: ShardError) -> None:
+            self.damaged += 1
+            warn_of(error)
+
+        player = self.options.player
+        for episode in read_episodes(self.run, player=player, left_out=leave_out):
             self.seen += 1
             wanted = (
                 episode.total in self.options.returns
@@ -192,8 +208,10 @@ def _write_minari(
     import minari
     from minari.storage import get_dataset_path
 
-    folder = Path(get_dataset_path(name))
-    if folder.exists():
+    with or_refuse(f"{name}, a folder of Minari's"):
+        folder = Path(get_dataset_path(name))
+        is_taken = folder.exists()
+    if is_taken:
         raise LaunchError(f"{folder} exists; name another version, such as {_next_version(name)}")
     values = _Rounded(config.env)
     with or_refuse(short(folder)), _removed_if_it_fails(folder), warnings.catch_warnings():
@@ -223,7 +241,7 @@ class _Rounded(EpisodeValues):
     """Values of which none is beyond the bounds of its space because it was stored in float32."""
 
     def __init__(self, cfg: EnvConfig) -> None:
-        super().__init__(dataclasses.replace(cfg, origin={}))  # episodes have it added already
+        super().__init__(cfg)
         self._bounds = {**self._seen.bounds(), **self._acts.bounds()}
 
     def observations(self, columns: Columns) -> Any:
@@ -239,7 +257,7 @@ class _Rounded(EpisodeValues):
         within = dict(columns)
         for name in columns.keys() & self._bounds.keys():
             low, high, slack = self._bounds[name]
-            column = columns[name].astype(np.float64).reshape(-1, *low.shape)
+            column = columns[name].astype(np.float64).reshape(len(columns[name]), *low.shape)
             clipped = column.clip(low, high)
             with np.errstate(invalid="ignore"):  # of NaN, and of bounds that are infinite
                 within[name] = np.where(np.abs(column - clipped) <= slack, clipped, column)
@@ -380,5 +398,7 @@ def _arrow(column: object) -> Any:
 
     if not isinstance(column, np.ndarray) or column.ndim == 1:
         return column
-    rows = np.ascontiguousarray(column).reshape(len(column), -1)
-    return pa.FixedSizeListArray.from_arrays(pa.array(rows.ravel()), rows.shape[1])
+    numbers = pa.array(np.ascontiguousarray(column).ravel())
+    if not column.size:  # lists of no numbers, whose count `numbers` does not say
+        return pa.ListArray.from_arrays(pa.array(np.zeros(len(column) + 1, np.int32)), numbers)
+    return pa.FixedSizeListArray.from_arrays(numbers, column.size // len(column))

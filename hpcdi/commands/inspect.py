@@ -65,10 +65,13 @@ def is_there(path: Path) -> bool:
 
 
 def episodes_of(layout: RunLayout) -> Iterator[str]:
-    """Yields a line about the whole episodes of a run, if it has collected data."""
+    """Yields a line about the whole episodes of a run, if it has collected data.
+
+    Of damaged shards it says nothing: `inspect` does.
+    """
     returns, steps = array("d"), 0
     with contextlib.suppress(StoreError):  # it is no run, or its data are no transitions
-        for episode in read_episodes(layout.root, columns=()):
+        for episode in read_episodes(layout.root, columns=(), left_out=None):
             returns.append(episode.total)
             steps += len(episode)
     if returns:

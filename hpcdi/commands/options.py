@@ -122,6 +122,16 @@ def add_run_folder(parser: argparse.ArgumentParser) -> None:
     where.add_argument("--resume", metavar="RUN", help="resume a run from its run folder")
 
 
+def add_time_limit(parser: argparse.ArgumentParser) -> None:
+    """Add the time limit of a run, ``time_limit``."""
+    parser.add_argument(
+        "--time-limit",
+        metavar="TIME",
+        help="take a last snapshot and end (exit code 85) before TIME is over: 90 minutes, "
+        "1:30:00, 2-12:00:00, UNLIMITED (default: the job's, from Slurm, PBS or LSF)",
+    )
+
+
 def request_of(options: argparse.Namespace) -> RunRequest:
     """Returns what the command line of a run asks for.
 

@@ -14,7 +14,7 @@ import numpy as np
 
 from hpcdi.config.compiled import show_notes
 from hpcdi.config.load import read_mapping
-from hpcdi.config.modules import holds_modules, modules_beside, named_code, present_folder
+from hpcdi.config.modules import folders_of_modules, holds_modules, modules_beside, named_code
 from hpcdi.config.schema import ExperimentConfig
 from hpcdi.dataclass import dataclass
 from hpcdi.errors import CheckpointError, LaunchError
@@ -233,8 +233,7 @@ def _check_modules(config_file: Path, settings: Mapping[str, Any]) -> None:
     Raises:
         LaunchError: one lies in a folder in which somebody else may write.
     """
-    folders = [config_file.absolute().parent, *present_folder()]
-    for folder, modules in modules_beside(settings, folders).items():
+    for folder, modules in modules_beside(settings, folders_of_modules(config_file)).items():
         for module in modules:
             writer = _other_writer(module)
             if writer:

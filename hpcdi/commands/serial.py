@@ -4,7 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from hpcdi.commands.options import OF_A_RUN, add_experiment, add_run_folder, make_parser, request_of
+from hpcdi.commands.options import (
+    OF_A_RUN,
+    add_experiment,
+    add_run_folder,
+    add_time_limit,
+    make_parser,
+    request_of,
+)
 from hpcdi.run.start import start
 
 HELP = """\
@@ -28,5 +35,6 @@ def main(arguments: Sequence[str]) -> int:
     parser = make_parser("serial", HELP, OF_A_RUN)
     add_experiment(parser, is_optional=True)
     add_run_folder(parser)
+    add_time_limit(parser)
     request = request_of(parser.parse_intermixed_args(arguments))
     return start(request, over_ranks=False).exit_code

@@ -44,6 +44,7 @@ from hpcdi.commands.run_state import find_run, job_to_come
 from hpcdi.commands.submitted import exit_code_in, run_here
 from hpcdi.config.load import dump, load
 from hpcdi.config.schema import SlurmConfig
+from hpcdi.config.words import literal
 from hpcdi.errors import EXIT_DONE, LaunchError
 from hpcdi.run import guest, resume, run_folder, run_lock, slurm_queue
 from hpcdi.run.experiment import check_data, load_experiment
@@ -282,8 +283,8 @@ def _arguments(request: RunRequest) -> tuple[str, ...]:
 
 
 def _quoted(text: str) -> str:
-    """Returns a text in YAML's single quotes."""
-    escaped = text.replace("'", "''")
+    """Returns a text in YAML's single quotes, whose ``${`` are the shell's."""
+    escaped = literal(text).replace("'", "''")
     return f"'{escaped}'"
 
 

@@ -24,18 +24,22 @@ def write(kind: str, runs: Mapping[Path, Curves], folder: Path) -> Iterator[str]
         folder: in which the tracker makes its own.
 
     Raises:
-        LaunchError: the folder cannot be written.
+        LaunchError: the folder cannot be written, or the tracker fails. ConfigError: a run's
+            settings are damaged.
     """
     for run, curves in runs.items():
         state = run_folder.read_state(run)
+        tracked = _tracked(run, state)
         try:
-            made = TRACKERS[kind](_tracked(run, state), folder)
+            made = TRACKERS[kind](tracked, folder)
             made.log(curves)
             made.close(state)
             yield f"{short(run)}: {made.where(short)}"
         except OSError as error:
             why = error.strerror or error
             raise LaunchError(f"{short(folder)} cannot be written: {why}") from error
+        except Exception as error:  # the tracker's own, of which each has others
+            raise LaunchError(f"{short(run)}: {kind} fails: {error}") from error
 
 
 def _tracked(run: Path, state: str) -> TrackedRun:

@@ -10,6 +10,7 @@ from hpcdi.commands.options import (
     add_experiment,
     add_ranks,
     add_run_folder,
+    add_time_limit,
     make_parser,
     request_of,
 )
@@ -62,10 +63,5 @@ def _parse(arguments: Sequence[str]) -> RunRequest:
     add_experiment(parser, is_optional=True)
     add_ranks(parser)
     add_run_folder(parser)
-    parser.add_argument(
-        "--time-limit",
-        metavar="TIME",
-        help="take a last snapshot and end (exit code 85) before TIME is over: 90 minutes, "
-        "1:30:00, 2-12:00:00, UNLIMITED (default: the job's, from Slurm, PBS or LSF)",
-    )
+    add_time_limit(parser)
     return request_of(parser.parse_intermixed_args(arguments))

@@ -9,7 +9,7 @@ import zlib
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from hpcdi.config.fields import Parser, restore, to_mapping
+from hpcdi.config.fields import Parser, in_order, restore, to_mapping
 from hpcdi.config.schema import ExperimentConfig, check
 from hpcdi.dataclass import dataclass
 from hpcdi.errors import ConfigError, Problem
@@ -117,5 +117,5 @@ def repeats_as(config: ExperimentConfig, ranks: int) -> str:
         for each in sections:
             section = section.get(each, {})
         section.pop(name, None)
-    text = json.dumps({**mapping, "ranks": ranks}, sort_keys=True, default=str)
+    text = json.dumps(in_order({**mapping, "ranks": ranks}), default=str)
     return f"{zlib.crc32(text.encode()):08x}"

@@ -17,6 +17,7 @@ and collects every problem instead of stopping at the first.
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import dataclasses
 import difflib
@@ -92,12 +93,18 @@ class Bounds:
         if isinstance(value, bool) or not isinstance(value, int | float):
             return None
         if self.minimum is not None and not value >= self.minimum:
-            return f"must be at least {self.minimum:g}, not {value:g}"
+            return f"must be at least {self.minimum:g}, not {_exact(value)}"
         if self.maximum is not None and not value <= self.maximum:
-            return f"must be at most {self.maximum:g}, not {value:g}"
+            return f"must be at most {self.maximum:g}, not {_exact(value)}"
         if self.above is not None and not value > self.above:
-            return f"must be above {self.above:g}, not {value:g}"
+            return f"must be above {self.above:g}, not {_exact(value)}"
         return None
+
+
+def _exact(value: float) -> str:
+    """Returns a number in few digits if these say it, else in all."""
+    short = f"{value:g}"
+    return short if float(short) == value else repr(value)
 
 
 def setting(
@@ -178,10 +185,24 @@ def to_mapping(config: object) -> Any:
                 values[f.name] = values[f.name] or None
         return values
     if isinstance(config, dict):
-        return {str(key): to_mapping(value) for key, value in config.items()}
+        return {key_of(key): to_mapping(value) for key, value in config.items()}
     if isinstance(config, list | tuple):
         return [to_mapping(value) for value in config]
     return config
+
+
+def key_of(key: object) -> Any:
+    """Returns a key of a mapping as YAML keeps it: texts, numbers and truths as they are."""
+    return key if isinstance(key, int | float) else str(key)
+
+
+def in_order(tree: Any) -> Any:
+    """Returns nested mappings and lists with the keys of each mapping in order, as texts are."""
+    if isinstance(tree, dict):
+        return {key: in_order(tree[key]) for key in sorted(tree, key=str)}
+    if isinstance(tree, list | tuple):
+        return [in_order(value) for value in tree]
+    return tree
 
 
 def replaced(settings: S, changes: Mapping[str, Any]) -> S:
@@ -258,7 +279,7 @@ class Parser:
                 self._unknown(path, str(key), list(specs))
         for name, spec in specs.items():
             if values.get(name, MISSING) is MISSING:
-                values[name] = self._default(spec, _join(path, name))
+                values[name] = self._default(spec, hints[name], _join(path, name))
         if any(value is MISSING for value in values.values()):
             return None
         config = cls(**values)
@@ -291,7 +312,7 @@ class Parser:
             self._add(path, str(error))
             return MISSING
         if meta.get("merges"):
-            parsed = _merged(self._default(spec, path), parsed)
+            parsed = _merged(self._default(spec, hint, path), parsed)
         objection = meta["bounds"].objection(parsed) if "bounds" in meta else None
         if objection:
             self._add(path, objection)
@@ -345,8 +366,11 @@ class Parser:
         is_whole = len(parts) == len(mapping) and MISSING not in parts.values()
         return parts if is_whole else MISSING
 
-    def _default(self, spec: dataclasses.Field[Any], path: str) -> Any:
+    def _default(self, spec: dataclasses.Field[Any], hint: object, path: str) -> Any:
+        """Returns a setting's default, as it is read back where it was written; or MISSING."""
         if spec.default is not MISSING:
+            with contextlib.suppress(TypeError, ValueError):  # a default that no file may have
+                return convert(spec.default, hint)
             return spec.default
         if spec.default_factory is MISSING:
             self._add_once(path, "is required")

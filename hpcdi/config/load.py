@@ -13,7 +13,7 @@ from omegaconf.errors import OmegaConfBaseException
 
 from hpcdi.config import words
 from hpcdi.config.compiled import Compiled, compile_config
-from hpcdi.config.modules import modules_beside, present_folder
+from hpcdi.config.modules import folders_of_modules, modules_beside
 from hpcdi.errors import ConfigError, Problem
 
 _LARGEST_BYTES = 4 << 20
@@ -23,14 +23,14 @@ _MOST_NODES = 1_000_000
 def load(path: str | Path, overrides: Sequence[str] = ()) -> Compiled:
     """Read and check an experiment from a YAML file and ``key=value`` overrides.
 
-    Modules that it names are found in the file's folder and in the present one, too, which then
-    stand in the experiment's `system.import_path`.
+    Modules that it names are found in `folders_of_modules`, too, which then stand in the
+    experiment's `system.import_path`.
 
     Raises:
         ConfigError: the file is missing or not YAML, or a setting is wrong; holds all problems.
     """
     mapping = read_mapping(path, overrides)
-    folders = modules_beside(mapping, [Path(path).absolute().parent, *present_folder()])
+    folders = modules_beside(mapping, folders_of_modules(Path(path)))
     if folders:
         system = dict(mapping.get("system") or {})
         listed = system.get("import_path") or ()
@@ -64,7 +64,7 @@ def read_mapping(path: str | Path, overrides: Sequence[str] = ()) -> dict[str, A
         for key in emptied:
             if OmegaConf.is_dict(OmegaConf.select(tree, key)):
                 OmegaConf.update(tree, key, {}, merge=False)
-        tree = OmegaConf.merge(tree, changes)
+        tree = _changed(tree, changes, overrides)
         resolved: Any = OmegaConf.to_container(tree, resolve=True, throw_on_missing=True)
     except UnicodeDecodeError as error:
         raise ConfigError([Problem("", f"the file is not text: {error}")], source) from error
@@ -77,7 +77,7 @@ def read_mapping(path: str | Path, overrides: Sequence[str] = ()) -> dict[str, A
 
 def dump(mapping: Mapping[str, Any]) -> str:
     """Returns the YAML text of a nested mapping, its keys in order."""
-    return words.write(OmegaConf.to_container(OmegaConf.create(dict(mapping)), enum_to_str=True))
+    return words.write(dict(mapping))
 
 
 def _text_of(path: Path) -> str:
@@ -144,6 +144,26 @@ def _overrides(overrides: Sequence[str]) -> tuple[Any, list[str]]:
     if problems:
         raise ConfigError(problems, "the command line")
     return tree, emptied
+
+
+def _changed(tree: Any, changes: Any, overrides: Sequence[str]) -> Any:
+    """Returns a tree of settings with the changes of overrides.
+
+    Raises:
+        ConfigError: an override's path leads into what is no mapping: names it.
+    """
+    try:
+        return OmegaConf.merge(tree, changes)
+    except (OmegaConfBaseException, TypeError, ValueError):
+        for text in overrides:
+            key = text.partition("=")[0]
+            parents = [key[:at] for at, letter in enumerate(key) if letter == "."]
+            for path in parents:
+                value = OmegaConf.select(tree, path)
+                if OmegaConf.is_list(value):
+                    message = f"override {text!r}: {path} is a list; give it whole: '{path}=[...]'"
+                    raise ConfigError([Problem("", message)], "the command line") from None
+        raise
 
 
 def _comment_in(value: str) -> str:

@@ -7,6 +7,7 @@ an optional package that is not installed.
 
 from __future__ import annotations
 
+import contextlib
 import importlib.machinery
 import re
 import sys
@@ -91,12 +92,22 @@ def holds_modules(folder: Path) -> bool:
     return any(folder.glob("*.py")) or any(folder.glob("*/__init__.py"))
 
 
-def present_folder() -> list[Path]:
-    """Returns the present folder, in a list; none if it has been removed."""
-    try:
-        return [Path.cwd()]
-    except FileNotFoundError:
-        return []
+def folders_of_modules(config_file: Path) -> list[Path]:
+    """Returns the folders where modules that a configuration names may lie.
+
+    These are the file's, that of the code that a run carries beside it (see `RunLayout.code_dir`),
+    the present one, and that of the script that runs.
+    """
+    beside = config_file.absolute().parent
+    folders = [beside, beside / "code"]
+    with contextlib.suppress(FileNotFoundError):  # it has been removed
+        folders.append(Path.cwd())
+    main = sys.modules["__main__"]
+    script, spec = getattr(main, "__file__", None), getattr(main, "__spec__", None)
+    is_of_package = spec is not None and spec.name != "__main__"  # python -m: no place for others
+    if script and Path(script).suffix == ".py" and not is_of_package:
+        folders.append(Path(script).resolve().parent)
+    return folders
 
 
 def _modules_in(text: str) -> Iterator[str]:
@@ -111,6 +122,6 @@ def _is_installed(module: str, beside: Iterable[Path]) -> bool:
     """Returns whether a module can be imported without the folders of the user's modules."""
     if module in sys.builtin_module_names or module in sys.stdlib_module_names:
         return True
-    users = {"", *map(str, beside)}
-    path = [folder for folder in sys.path if folder not in users]
+    users = {folder.resolve() for folder in beside}
+    path = [folder for folder in sys.path if folder and Path(folder).resolve() not in users]
     return importlib.machinery.PathFinder.find_spec(module, path) is not None

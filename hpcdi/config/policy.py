@@ -126,8 +126,8 @@ class ModelConfig:
     layer_norm: bool = setting(False, "normalise each hidden layer before its activation")
     init: str = setting(
         "",
-        "how the weights of linear and convolutional layers are drawn, biases being 0; empty: "
-        "orthogonal for PPO and IMPALA, else PyTorch's own",
+        "how the weights of linear and convolutional layers are drawn, biases being 0, except in "
+        "an encoder or a memory of yours; empty: orthogonal for PPO and IMPALA, else PyTorch's own",
         choices=("", *INITIALIZATIONS),
     )
     init_gain: float = setting(1.0, "scale of weights drawn orthogonal or xavier", above=0)

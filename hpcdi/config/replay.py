@@ -30,7 +30,7 @@ class ThruputControllerConfig:
     push_sample_rate_limit: RateLimitConfig = section(
         RateLimitConfig, "items pushed for one that is drawn, over the window"
     )
-    window_seconds: float = setting(30, "seconds that the rate looks back", above=0)
+    window_seconds: float = setting(30.0, "seconds that the rate looks back", above=0)
     sample_min_limit_ratio: float = setting(
         1.0, "items held for one that is drawn at once", minimum=0
     )
@@ -48,7 +48,7 @@ class SampledDataConfig:
 class PeriodicThruputConfig:
     """Settings of the reports of traffic."""
 
-    seconds: float = setting(60, "seconds between two reports", above=0)
+    seconds: float = setting(60.0, "seconds between two reports", above=0)
 
 
 @dataclass(frozen=True)
@@ -136,7 +136,7 @@ class DequeBufferConfig(AdvancedBufferConfig):
     IS_weight_anneal_train_iter: int = setting(
         100_000, "draws after which it is 1; 0: it stays", minimum=0
     )
-    priority_max_limit: float = setting(1000, "larger priorities count as this one", above=0)
+    priority_max_limit: float = setting(1000.0, "larger priorities count as this one", above=0)
 
     def exponents(self) -> tuple[float, float, int]:
         """See `AdvancedBufferConfig.exponents`."""

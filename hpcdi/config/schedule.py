@@ -10,7 +10,7 @@
 
 `when` names a number of the infos at ends of episodes, ``return``, ``length``, or ``evaluation``,
 the mean return of the last evaluation. The next value follows as soon as its mean over the last
-`episodes` episodes that were played with the present value is there.
+`episodes` episodes that were played with the present value, or some more, is there.
 """
 
 from __future__ import annotations

@@ -20,10 +20,13 @@ from hpcdi.dataclass import dataclass
 from hpcdi.errors import Problem
 from hpcdi.types import Interval
 from hpcdi.utils.registry import (
+    BUFFER_REGISTRY,
     COMM_COLLECTOR_REGISTRY,
     COMM_LEARNER_REGISTRY,
     ENV_REGISTRY,
     POLICY_REGISTRY,
+    SERIAL_COLLECTOR_REGISTRY,
+    SERIAL_EVALUATOR_REGISTRY,
     load_object,
 )
 
@@ -370,6 +373,21 @@ def offline_iterations(config: ExperimentConfig) -> float:
 _COMMANDER, _BUFFER = "policy.other.commander", "policy.other.replay_buffer"
 
 
+def check_parts(policy: PolicyConfig) -> Iterator[Problem]:
+    """Refuses, in a run, parts of the user's own code in the place of which it has its own."""
+    for path, part, registry in (
+        ("other.replay_buffer", policy.other.replay_buffer, BUFFER_REGISTRY),
+        ("collect.serial_collector", policy.collect.serial_collector, SERIAL_COLLECTOR_REGISTRY),
+        ("eval.evaluator", policy.eval.evaluator, SERIAL_EVALUATOR_REGISTRY),
+    ):
+        if not registry.is_built_in(part.type):
+            yield Problem(
+                f"policy.{path}.type",
+                f"{part.type!r} would never be made: a run has its own {registry.kind}; use it in "
+                "a program of your own, with hpcdi.worker",
+            )
+
+
 def _check_data(config: ExperimentConfig) -> list[Problem]:
     """Check that an experiment can learn from the data that it is given, or needs none."""
     policy, commander = config.policy, config.policy.other.commander
@@ -551,6 +569,6 @@ def check_serial(config: ExperimentConfig) -> list[Problem]:
             message = f"`hpcdi serial` supports {supported}; {part.type!r} is for your own code"
             problems.append(Problem(f"policy.{path}.type", message))
     if isinstance(evaluator, InteractionEvaluatorConfig) and evaluator.render.render_freq > 0:
-        message = "a run films no evaluations; hpcdi film RUN films its policy"
+        message = "a run films no evaluations; hpcdi eval RUN --video films its policy"
         problems.append(Problem("policy.eval.evaluator.render.render_freq", message))
     return problems + _check_repeats(config)

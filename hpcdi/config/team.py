@@ -78,7 +78,7 @@ class TeamConfig(PolicyConfig):
         learn, other = policy.learn, policy.other
         defaults = type(policy)()
         member = replaced(policy, {path: attrgetter(path)(defaults) for path in _OF_TEAM})
-        if member.collect.unroll_len > member.collect.n_sample:  # where sequences end
+        if max(member.collect.unroll_len, member.nstep) > member.collect.n_sample:  # both end there
             member = replaced(member, {"collect.n_sample": policy.collect.n_sample})
         batch = defaults.learn.batch_size
         if not policy.on_policy and batch >= learn.accumulate:  # of which a part needs a sample

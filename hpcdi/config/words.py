@@ -8,7 +8,7 @@ a duplicate key is an error. A text that is a word of either version is written 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Hashable
+from collections.abc import Callable
 from typing import Any
 
 import yaml
@@ -34,25 +34,6 @@ class Loader(yaml.SafeLoader):
     """Reads YAML by `_WORDS`."""
 
     yaml_implicit_resolvers: dict[str, list[Any]] = {}  # noqa: RUF012 (PyYAML's own way)
-
-    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Hashable, Any]:
-        """Returns a node's mapping.
-
-        Raises:
-            yaml.constructor.ConstructorError: a key comes twice.
-        """
-        keys = set()
-        for key, _ in node.value:
-            text = (key.tag, key.value) if isinstance(key, yaml.ScalarNode) else None
-            if text in keys and key.value != "<<":
-                raise yaml.constructor.ConstructorError(
-                    context="while constructing a mapping",
-                    context_mark=node.start_mark,
-                    problem=f"found duplicate key {key.value}",
-                    problem_mark=key.start_mark,
-                )
-            keys.add(text)
-        return super().construct_mapping(node, deep)
 
 
 class Dumper(yaml.SafeDumper):
@@ -81,6 +62,27 @@ for _name, (_words, _first) in _WORDS.items():
 Loader.add_constructor("tag:yaml.org,2002:int", _integer)
 
 
+def _refuse_duplicates(node: yaml.Node, seen: set[int]) -> None:
+    """Refuse keys that come twice in a mapping, before what is merged into it counts as its own."""
+    if id(node) in seen or not isinstance(node, yaml.CollectionNode):
+        return
+    seen.add(id(node))
+    keys = set()
+    for part in node.value:
+        key, *values = part if isinstance(part, tuple) else (None, part)
+        text = (key.tag, key.value) if isinstance(key, yaml.ScalarNode) else None
+        if text in keys and text is not None and text[1] != "<<":
+            raise yaml.constructor.ConstructorError(
+                context="while constructing a mapping",
+                context_mark=node.start_mark,
+                problem=f"found duplicate key {key.value}",
+                problem_mark=key.start_mark,
+            )
+        keys.add(text)
+        for value in values:
+            _refuse_duplicates(value, seen)
+
+
 def read(text: str, check: Callable[[yaml.Node], None] = lambda _root: None) -> Any:
     """Returns what a YAML text says; `check` sees its nodes before anything is made of them.
 
@@ -92,15 +94,33 @@ def read(text: str, check: Callable[[yaml.Node], None] = lambda _root: None) -> 
         root = loader.get_single_node()
         if root is None:
             return None
+        _refuse_duplicates(root, set())
         check(root)
         return loader.construct_document(root)
     finally:
         loader.dispose()
 
 
-def write(value: object) -> str:
-    """Returns the YAML text of mappings, lists, texts, numbers, truths and None, keys in order."""
+def write(value: object, *, is_resolved: bool = True) -> str:
+    """Returns the YAML text of mappings, lists, texts, numbers, truths and None, keys in order.
+
+    Args:
+        value: what is written.
+        is_resolved: a ``${`` in it is text, which is escaped: else reading settings resolves it.
+    """
     text: str = yaml.dump(
-        value, Dumper=Dumper, default_flow_style=False, allow_unicode=True, sort_keys=False
-    )
+        literal(value) if is_resolved else value,
+        Dumper=Dumper, default_flow_style=False, allow_unicode=True, sort_keys=False,
+    )  # fmt: skip
     return text
+
+
+def literal(value: Any) -> Any:
+    """Returns settings, or a text, with each ``${`` escaped as OmegaConf reads it."""
+    if isinstance(value, dict):
+        return {key: literal(one) for key, one in value.items()}
+    if isinstance(value, list | tuple):
+        return [literal(one) for one in value]
+    if isinstance(value, str) and "${" in value:
+        return re.sub(r"(\\*)\$\{", r"\1\1\\${", value)
+    return value

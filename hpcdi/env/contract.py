@@ -129,7 +129,8 @@ def flat_mask(space: object, mask: Any, rows: tuple[int, ...] = ()) -> Array:
     """
     children = children_of(space)
     try:
-        if children is not None:
+        is_flat = isinstance(mask, np.ndarray) and mask.ndim == len(rows) + 1
+        if children is not None and not is_flat:
             parts = [flat_mask(child, pick(mask, (key,)), rows) for key, child in children]
             return np.concatenate(parts, axis=-1)
         numbers = as_numbers(mask)
@@ -139,6 +140,137 @@ def flat_mask(space: object, mask: Any, rows: tuple[int, ...] = ()) -> Array:
             f"{ACTION_MASK}: {described(mask)}, the space says {space}: the environment, or a "
             "wrapper, must set its space to what it returns"
         ) from error
+
+
+class MaskLayout:
+    """Where in a mask of legal actions the entries of an action's discrete parts lie.
+
+    Parts of a mask by name belong to the parts of the action of these names; parts in a sequence,
+    and an array, are in the order of the action's parts.
+
+    Args:
+        acts: gymnasium's space of actions.
+        where: the mask's place, for messages.
+        space: of masks, MultiBinary, Box, or a Tuple or Dict of these; None: they have none, as
+            those of infos.
+
+    Attributes:
+        entries: of a mask; 0: no part of an action is discrete.
+        space: in the action's order.
+
+    Raises:
+        EnvError: the space of masks has parts of other names than the action, or of other sizes.
+    """
+
+    def __init__(self, acts: Any, where: str = ACTION_MASK, space: Any = None) -> None:
+        children = children_of(acts)
+        self._acts, self._where = acts, where
+        self._parts: dict[Any, MaskLayout] = {}
+        self._counts: tuple[int, ...] = ()
+        if children is None:
+            self._counts = _leaf("action", acts, "").counts
+            self.entries = sum(self._counts)
+        else:
+            parts = {key: MaskLayout(child, f"{where}[{key!r}]") for key, child in children}
+            self._parts = {key: part for key, part in parts.items() if part.entries}
+            self.entries = sum(part.entries for part in self._parts.values())
+        self.space = None if space is None else self._ordered(space)
+
+    def flat(self, mask: Any) -> Array:
+        """Returns a mask as int8 [entries].
+
+        Raises:
+            EnvValueError: it is no mask, has another length, or parts of other names.
+        """
+        if children_of(self.space) is not None:
+            mask = flat_mask(self.space, mask)
+        if isinstance(mask, Mapping):
+            mask = [part for _, part in self._named(mask)]
+        if self._parts and isinstance(mask, tuple | list) and len(mask) == len(self._parts):
+            own = zip(self._parts.values(), mask, strict=True)
+            return np.concatenate([part.flat(of_part) for part, of_part in own])
+        try:
+            numbers = _flattened(mask)
+        except ValueError as error:
+            raise EnvValueError(
+                f"{self._where}: {error}, and must be 0 or 1 of each action"
+            ) from error
+        if len(numbers) != self.entries:
+            raise EnvValueError(
+                f"its mask of actions ({self._where}) has {len(numbers)} entries, and its actions, "
+                f"{self._acts}, need {self.entries}"
+            )
+        is_legal: Array = numbers == 1
+        if not (is_legal | (numbers == 0)).all():
+            raise EnvValueError(f"{self._where}: {described(mask)} has other numbers than 0 and 1")
+        return is_legal.astype(np.int8)
+
+    def _named(self, mask: Mapping[Any, Any]) -> list[tuple[Any, Any]]:
+        """Returns names and parts of a mask, or of its space, in the action's order."""
+        names, wanted = ([*map(str, keys)] for keys in (mask, self._parts))
+        if not wanted or sorted(names) != sorted(wanted):
+            raise EnvValueError(
+                f"its mask of actions ({self._where}) has parts of the names {names}, and its "
+                f"actions, {self._acts}, have {wanted or 'no names'}: name parts as the action "
+                "does, or have an array, or a sequence in the action's order"
+            )
+        of_name = {str(key): (key, part) for key, part in mask.items()}
+        return [of_name[name] for name in wanted]
+
+    def _ordered(self, space: Any) -> Any:
+        """Returns a space of masks with its parts in the action's order.
+
+        Names are free where the action has none, or numbers; then the order is the space's.
+        """
+        children = children_of(space) or []
+        is_named = isinstance(space, of_gymnasium.Dict)
+        if is_named and (
+            isinstance(self._acts, of_gymnasium.Dict)
+            or {str(key) for key, _ in children} == {*map(str, self._parts)}
+        ):
+            children = self._named(space.spaces)
+        counts = tuple(part.entries for part in self._parts.values()) or self._counts
+        if not children or len(children) != len(counts):
+            return space
+        if self._parts:
+            own = zip(self._parts.values(), children, strict=True)
+            children = [(key, part._ordered(child)) for part, (key, child) in own]
+        for (key, child), count in zip(children, counts, strict=True):
+            if child.shape is not None and math.prod(child.shape) != count:
+                raise EnvError(
+                    f"its masks of actions ({self._where}[{key!r}]) have {math.prod(child.shape)} "
+                    f"entries, and that part of its actions, {self._acts}, needs {count}"
+                )
+        if is_named:
+            return of_gymnasium.Dict(children)
+        return of_gymnasium.Tuple([child for _, child in children])
+
+
+def _flattened(mask: Any) -> Array:
+    """Returns numbers, also of nested sequences of different lengths, as one vector.
+
+    Raises:
+        ValueError: there is something else; says what.
+    """
+    try:
+        return np.ravel(as_numbers(mask))
+    except ValueError:
+        if not isinstance(mask, tuple | list):
+            raise
+        return np.concatenate([_flattened(part) for part in mask])
+
+
+def with_ordered_masks(observation: Any, acts: Any) -> Any:
+    """Returns an observation space whose masks have their named parts in the action's order.
+
+    Raises:
+        EnvError: see `MaskLayout`.
+    """
+    mask = split_mask(observation)[1]
+    if not isinstance(mask, of_gymnasium.Dict | of_gymnasium.Tuple):
+        return observation
+    children = {**observation.spaces, ACTION_MASK: MaskLayout(acts, ACTION_MASK, mask).space}
+    return of_gymnasium.Dict([*children.items()])
 
 
 def split_mask(space: object) -> tuple[Any, Any]:
@@ -161,7 +293,8 @@ def read_spaces(observation: object, action: object) -> Spaces:
     Raises:
         EnvError: one of them is of another kind, or the mask has a wrong length.
     """
-    seen, acts = Space.of_observations(observation), Space.of_actions(action)
+    acts = Space.of_actions(action)
+    seen = Space.of_observations(with_ordered_masks(observation, action))
     for name, given, space in (("observations", observation, seen), ("actions", action, acts)):
         if not sum(math.prod(leaf.shape) for leaf in space.leaves):
             raise EnvError(f"its {name}, {given}, hold no number: have one, if only a constant")

@@ -148,9 +148,7 @@ def create_env_manager(
     env_cls = get_env_cls(cfg)
     config: EnvConfig = env_cls.parse_config(cfg) if isinstance(cfg, Mapping) else cfg
     if evaluate:
-        config = config.for_evaluation()
-        if hasattr(env_cls, "for_evaluation"):
-            config = env_cls.for_evaluation(config)
+        config = of_evaluations(config)
     scenarios = config.scenarios(evaluate=evaluate)
     settings: ManagerConfig = config.manager
     is_alone = bool(scenarios or settings.folder or settings.renewal or config.schedule)
@@ -208,6 +206,13 @@ def make_env_manager(
         Source(env_fns, is_battle=battle), settings, episode_num=settings.episodes, seed=sequence
     )
     return manager
+
+
+def of_evaluations(config: EnvConfig) -> EnvConfig:
+    """Returns the settings of the environments of evaluations, where these are the collectors'."""
+    config, env_cls = config.for_evaluation(), get_env_cls(config)
+    changed: EnvConfig = getattr(env_cls, "for_evaluation", lambda same: same)(config)
+    return changed
 
 
 def single_env_fns(config: EnvConfig, numbers: Sequence[int]) -> list[EnvFn]:

@@ -27,7 +27,7 @@ def registered_spec(cfg: EnvConfig) -> Any:
 
 
 class EpisodeValues:
-    """Turns columns of many steps into nested values of the environment's spaces.
+    """Turns columns of many steps, as episodes have them, into nested values of an environment.
 
     Args:
         cfg: of the environment; one is made and closed.
@@ -44,7 +44,7 @@ class EpisodeValues:
         seen = look_at(cfg)
         self.observation_space, _ = split_mask(seen.observation_space)
         self.action_space = seen.action_space
-        self._seen = Space("observation", self.observation_space, as_is=True, origin=cfg.origins)
+        self._seen = Space("observation", self.observation_space, as_is=True)
         self._acts = Space.of_actions(self.action_space)
 
     def observations(self, columns: Columns) -> Any:
@@ -59,6 +59,8 @@ class EpisodeValues:
 def _values(space: Space, columns: Columns) -> Any:
     typed = {}
     for field in space.fields:
-        column = columns[field.name].astype(field.dtype, copy=False).reshape(-1, *field.shape)
-        typed[field.name] = column if field.origin is None else column + field.origin
+        column = columns[field.name]
+        typed[field.name] = column.astype(field.dtype, copy=False).reshape(
+            len(column), *field.shape
+        )
     return space.value(typed, ...)

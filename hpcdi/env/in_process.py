@@ -39,6 +39,7 @@ from hpcdi.env.contract import (
     parts_of_reset,
     parts_of_step,
     truth_of,
+    with_ordered_masks,
 )
 from hpcdi.env.old_gym import as_gymnasium
 from hpcdi.env.pettingzoo import as_battle, space_of_players, teams_of
@@ -318,9 +319,10 @@ class LocalWorker:
     def _spaces(self) -> tuple[Any, Any]:
         """The observation and action space of a player."""
         env = self._env
-        return space_of_players(env) if self._is_battle else (
+        observation, action = space_of_players(env) if self._is_battle else (
             getattr(env, "observation_space", None), getattr(env, "action_space", None)
         )  # fmt: skip
+        return with_ordered_masks(observation, action), action
 
     def _numbers_at_end(self, info: object) -> dict[str, float]:
         """The numbers of an info at an episode's end, and those of the schedule."""

@@ -429,16 +429,21 @@ class EnvManager(Closing):
             self._episodes.drop(rows)
             self._turns.drop(rows)
 
-    def restart_count(self) -> None:
+    def restart_count(self) -> bool:
         """Count episodes from zero; those that are running go on.
 
         Where some environments had done their number, all begin new episodes: those had gone on
         into one that was not recorded.
+
+        Returns:
+            Whether running episodes were dropped: all have begun new ones.
         """
-        if not (self._episodes.open(rows=False) | self._retired).all():
+        is_reset = not (self._episodes.open(rows=False) | self._retired).all()
+        if is_reset:
             self.reset()
         self._episodes.restart()
         self._episodes.shut(self._retired)
+        return bool(is_reset)
 
     def take_episodes(self) -> Episodes:
         """See `Envs.take_episodes`."""

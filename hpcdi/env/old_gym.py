@@ -21,7 +21,7 @@ def as_gymnasium(env: Any) -> Any:
     """Returns an environment with gymnasium's ``reset`` and ``step``; itself if it has them."""
     spaces = (getattr(env, name, None) for name in ("observation_space", "action_space"))
     are_foreign = any(space is not space_of(space) for space in spaces)
-    return OldEnv(env) if are_foreign or not _takes_seed(env.reset) else env
+    return OldEnv(env) if are_foreign or not _takes_seed(env) else env
 
 
 def made_by(entry: Any, **kwargs: Any) -> Any:
@@ -72,7 +72,7 @@ class OldEnv(gymnasium.Env[Any, Any]):
 
     def __init__(self, env: Any) -> None:
         self._env = env
-        self._has_seed = _takes_seed(env.reset)
+        self._has_seed = _takes_seed(env)
         self._later_seeds = np.random.default_rng()
 
     @property
@@ -165,9 +165,22 @@ def _is_pair(value: object) -> bool:
     return isinstance(value, tuple) and len(value) == 2 and isinstance(value[1], Mapping)
 
 
-def _takes_seed(reset: Any) -> bool:
+def _takes_seed(env: Any) -> bool:
+    """Decides whether ``reset`` takes a seed; a wrapper that takes anything, as what it wraps.
+
+    A gymnasium.Env that is no wrapper of gymnasium's is no other's either: it may hold, as `env`,
+    what knows no seed, and seed it itself.
+    """
     try:
-        parameters = inspect.signature(reset).parameters.values()
+        parameters = inspect.signature(env.reset).parameters.values()
     except (TypeError, ValueError):  # written in C
         return True
-    return any(p.name == "seed" or p.kind is p.VAR_KEYWORD for p in parameters)
+    if any(p.name == "seed" for p in parameters):
+        return True
+    if not any(p.kind is p.VAR_KEYWORD for p in parameters):
+        return False
+    if isinstance(env, gymnasium.Env) and not isinstance(env, gymnasium.Wrapper):
+        return True
+    inner = getattr(env, "env", None)
+    wraps = hasattr(inner, "action_space") and callable(getattr(inner, "reset", None))
+    return _takes_seed(inner) if wraps else True

@@ -21,6 +21,7 @@ from gymnasium import spaces
 from hpcdi.config.compat import Configurable
 from hpcdi.config.env import PettingZooConfig
 from hpcdi.env.contract import (
+    MaskLayout,
     children_of,
     leaves_of,
     number_of,
@@ -36,7 +37,6 @@ from hpcdi.env.gymnasium import (
 )
 from hpcdi.env.numbering import make_numbered, numbered
 from hpcdi.env.old_gym import space_of
-from hpcdi.env.wrappers import flat_mask
 from hpcdi.errors import ConfigError, EnvError, EnvValueError, Problem
 from hpcdi.types import ACTION_MASK, Array
 from hpcdi.utils.registry import import_module
@@ -180,7 +180,7 @@ class BattleEnv(abc.ABC):
         self.teams: tuple[tuple[int, ...], ...] | None = None
         self.observation_space = [env.observation_space(name) for name in self.names]
         self.action_space = [env.action_space(name) for name in self.names]
-        self._entries: dict[str, int] = {}  # of the masks that infos have, by player
+        self._masks: dict[str, MaskLayout] = {}  # of those in infos, by player
         self._add_masks()
         deals = getattr(getattr(env, "unwrapped", env), "deals", None)
         if deals is not None:  # see `hpcdi.env.best_response`
@@ -202,7 +202,9 @@ class BattleEnv(abc.ABC):
         if any(ACTION_MASK in (info or {}) for info in self._first_infos().values()):
             for number, entries in enumerate(counts):
                 if all(entries):  # else its actions are not discrete
-                    self._entries[self.names[number]] = sum(entries)
+                    where = f"info[{ACTION_MASK!r}]"
+                    layout = MaskLayout(self.action_space[number], where)
+                    self._masks[self.names[number]] = layout
                     self.observation_space[number] = spaces.Dict({
                         "observation": self.observation_space[number],
                         ACTION_MASK: spaces.MultiBinary(sum(entries)),
@@ -288,12 +290,13 @@ class BattleEnv(abc.ABC):
             info: of the player.
             acts: the player is to act next; else it needs no mask.
         """
-        if name not in self._entries:
+        if name not in self._masks:
             return copy.deepcopy(value)
         mask = (info or {}).get(ACTION_MASK)
         if mask is None and acts:
             raise EnvValueError(f"an info has no {ACTION_MASK!r}; after a reset there is one")
-        mask = np.ones(self._entries[name], np.int8) if mask is None else flat_mask(mask)
+        layout = self._masks[name]
+        mask = np.ones(layout.entries, np.int8) if mask is None else layout.flat(mask)
         return {"observation": copy.deepcopy(value), ACTION_MASK: mask}
 
     def _joint(self, seen: Mapping[str, Any]) -> Joint:

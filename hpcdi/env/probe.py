@@ -16,7 +16,14 @@ from typing import Any
 from hpcdi.config.env import ChildConfig, EnvConfig
 from hpcdi.config.schedule import KWARGS
 from hpcdi.dataclass import dataclass
-from hpcdi.env.contract import OF_DM_ENV, Space, origin_of, parts_of_reset, read_spaces
+from hpcdi.env.contract import (
+    OF_DM_ENV,
+    Space,
+    origin_of,
+    parts_of_reset,
+    read_spaces,
+    with_ordered_masks,
+)
 from hpcdi.env.create import get_env_cls, single_env_fns
 from hpcdi.env.gymnasium import failed_in_making, place_within, refuse_spaces
 from hpcdi.env.in_process import close_or_warn
@@ -160,6 +167,7 @@ def _seen(env: Any, cfg: EnvConfig, seed: int | None) -> Seen:
             observation, action = env.observation_space, env.action_space
             if callable(observation):  # with a player's name
                 raise ConfigError([Problem("env.type", _SEVERAL.format(cfg.title))])
+        observation = with_ordered_masks(observation, action)
         spaces = read_spaces(observation, action)
     except EnvError as error:
         raise refuse_spaces(cfg.title, error) from error

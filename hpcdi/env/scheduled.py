@@ -9,7 +9,7 @@ from typing import Any
 from hpcdi.config.schedule import FIGURE, KWARGS, Scheduled, Value
 from hpcdi.errors import EnvValueError
 
-_INSIDE = ("env", "aec_env", "par_env", "_env")
+_INSIDE = ("env", "aec_env", "par_env", "_env", "battle")
 """Attributes by which wrappers hold what they wrap; others say `unwrapped` alone."""
 
 

@@ -26,9 +26,8 @@ from gymnasium import spaces
 
 from hpcdi.config.compat import Configurable
 from hpcdi.config.env import PettingZooConfig, TeamEnvConfig
-from hpcdi.env.contract import children_of, leaves_of, split_mask
+from hpcdi.env.contract import MaskLayout, children_of, split_mask
 from hpcdi.env.pettingzoo import BattleEnv, PettingZooEnv, TurnBattle
-from hpcdi.env.wrappers import flat_mask
 from hpcdi.errors import ConfigError, EnvError, EnvValueError, Problem
 from hpcdi.types import ACTION_MASK
 
@@ -111,13 +110,13 @@ class Team(gymnasium.Env[dict[str, Any], dict[str, Any]]):
         self._is_wrapped = [
             own is not space for (own, _), space in zip(seen, battle.observation_space, strict=True)
         ]
-        self._entries = {  # in the order of the space, which is that of the mask
-            name: sum(sum(leaf.counts) for leaf, _ in leaves_of("action", space))
-            for name, space in self.action_space.spaces.items()
-        }
+        self._layouts = [  # of each player's masks
+            MaskLayout(acts, f"{ACTION_MASK} of {name}", mask)
+            for name, acts, (_, mask) in zip(self.names, battle.action_space, seen, strict=True)
+        ]
         self.observation_space: Any = spaces.Dict(observation)
         if any(self._is_masked):
-            masks = spaces.MultiBinary(sum(self._entries.values()))
+            masks = spaces.MultiBinary(sum(layout.entries for layout in self._layouts))
             self.observation_space = spaces.Dict(
                 {"observation": self.observation_space, ACTION_MASK: masks}
             )
@@ -136,7 +135,7 @@ class Team(gymnasium.Env[dict[str, Any], dict[str, Any]]):
         count = len(self.names)
         self._last, self._masks = (
             list(self._blank),
-            [np.ones(self._entries[name], bool) for name in self.names],
+            [np.ones(layout.entries, bool) for layout in self._layouts],
         )
         self._reward, self._ended = np.zeros(count, np.float32), np.zeros(count, np.int64)
         self._returns = np.zeros(count)
@@ -168,7 +167,7 @@ class Team(gymnasium.Env[dict[str, Any], dict[str, Any]]):
         is_cut = bool(over) and _TERMINATED not in self._ended
         # a team's value after a cut is that of the players who would go on (see `policy.mixing`)
         self._acts = (self._ended == _TRUNCATED if over else goes_on).astype(np.int8)
-        info = self._info(infos) if over else {}
+        info = self._info(infos, over=bool(over))
         reward = float(self._reward.mean())
         return self._observation(), reward, bool(over) and not is_cut, is_cut, info
 
@@ -182,7 +181,7 @@ class Team(gymnasium.Env[dict[str, Any], dict[str, Any]]):
             masks: name -> mask of legal actions, of those whose observation does not have it.
 
         Raises:
-            EnvValueError: there is no such player, or its mask is missing.
+            EnvValueError: there is no such player, or its mask is missing, or not of its actions.
         """
         if unknown := [name for name in players if name not in self.names]:
             raise EnvValueError(f"{unknown[0]!r} is no player; there are {', '.join(self.names)}")
@@ -222,7 +221,7 @@ class Team(gymnasium.Env[dict[str, Any], dict[str, Any]]):
         for number, own in enumerate(seen):
             self._masks[number] = np.ones_like(self._masks[number])
             if own is not None and self._is_masked[number]:
-                self._masks[number] = flat_mask(own[ACTION_MASK]).astype(bool)
+                self._masks[number] = self._layouts[number].flat(own[ACTION_MASK]).astype(bool)
             if own is None and left is not None:
                 own = left.get(self.names[number])
             if own is not None and self._is_wrapped[number]:  # in a Dict, as `split_mask` takes it
@@ -243,15 +242,16 @@ class Team(gymnasium.Env[dict[str, Any], dict[str, Any]]):
             observation["state"] = _blank(space) if is_blank else self._owner.state()
         if not any(self._is_masked):
             return observation
-        masks = dict(zip(self.names, self._masks, strict=True))
-        in_order = [masks[name] for name in self._entries]
-        return {"observation": observation, ACTION_MASK: np.concatenate(in_order)}
+        masks = [self._masks[number] for number in self._order]
+        return {"observation": observation, ACTION_MASK: np.concatenate(masks)}
 
-    def _info(self, infos: list[dict[str, Any]]) -> dict[str, Any]:
-        """What the players' infos have, the first of several, and each player's return."""
+    def _info(self, infos: list[dict[str, Any]], *, over: bool) -> dict[str, Any]:
+        """What the players' infos have, the first of several; at the end each player's return."""
         told = {key: value for info in reversed(infos) for key, value in info.items()}
         for key in ("terminated", "truncated", "eval_episode_return", ACTION_MASK):
             told.pop(key, None)
+        if not over:
+            return told
         returns = zip(self.names, self._returns.tolist(), strict=True)
         return {**told, **{f"return/{name}": total for name, total in returns}}
 

@@ -35,6 +35,7 @@ from hpcdi.env.contract import (
     parts_of_step,
     rewards_of_all,
     truths_of_all,
+    with_ordered_masks,
 )
 from hpcdi.env.in_process import TIMED_EVERY, call_method, close_or_warn
 from hpcdi.env.process_state import SignalGuard, seed_libraries
@@ -268,8 +269,9 @@ class VectorEnvs:
             )
         envs = env.envs if isinstance(env, SyncVectorEnv) else ()
         self._timed = [TimedEnv(one, self.step_times[:, k]) for k, one in enumerate(envs)]
-        self.facts = EnvFacts(env.single_observation_space, env.single_action_space)
-        self._seen = Space.of_observations(env.single_observation_space, origin=self.origin)
+        observation = with_ordered_masks(env.single_observation_space, env.single_action_space)
+        self.facts = EnvFacts(observation, env.single_action_space)
+        self._seen = Space.of_observations(observation, origin=self.origin)
         self._acts = Space.of_actions(env.single_action_space)
         self._nothing = self._acts.zeros(self.env_num)
         if not self.observation:
@@ -280,12 +282,13 @@ class VectorEnvs:
     def _reset(self, starts: Mapping[int, EpisodeStart]) -> None:
         """Reset the environments of `starts`, and write their observations."""
         is_sync = isinstance(self._env, SyncVectorEnv)
-        seeds = [starts[env].seed if env in starts else None for env in range(self.env_num)]
+        seeds: Any = next(iter(starts.values())).seed  # of the generator that all copies share
+        if is_sync:
+            seeds = [starts[env].seed if env in starts else None for env in range(self.env_num)]
         if any(start.options for start in starts.values()):
             raise EnvError("options are not supported by gymnasium's vector environments")
         if len(starts) == self.env_num:
-            # an environment that is vectorised itself has one generator for all its copies
-            result = self._env.reset(seed=seeds if is_sync else seeds[0])
+            result = self._env.reset(seed=seeds)
             self._put(parts_of_reset(result)[0])
             return
         if not is_sync and self._mode is not AutoresetMode.DISABLED:
@@ -367,6 +370,10 @@ def _final_info(info: Mapping[str, Any], ended: Array) -> Any:
     )
 
 
+_FINAL = ("final_obs", "final_info")
+"""Of ended episodes, in infos of gymnasium's vector environments (SAME_STEP)."""
+
+
 def _infos(info: Any, envs: Array) -> dict[int, dict[str, Any]]:
     """Returns a vector environment's info as one dict for each environment of the mask `envs`.
 
@@ -378,7 +385,7 @@ def _infos(info: Any, envs: Array) -> dict[int, dict[str, Any]]:
     infos: dict[int, dict[str, Any]] = {env: {} for env in numbers}
     for name, value in info.items():
         text = str(name)
-        if text.startswith("final_") or (text.startswith("_") and text[1:] in info):
+        if text in _FINAL or (text.startswith("_") and text[1:] in info):
             continue
         mask, parts = info.get(f"_{name}"), value
         if isinstance(value, Mapping):
@@ -403,11 +410,10 @@ def _numbers(info: Any, name: str, env_num: int) -> Array:
     """Returns a number of a vector environment's info, float64 [environments]; see `number_in`."""
     if not isinstance(info, Mapping):
         return np.array([number_in(own, name) for own in info])
-    column = np.full(env_num, np.nan)
-    first, _, below = name.partition("/")
-    if name not in info and below and isinstance(info.get(first), Mapping):
-        return _numbers(info[first], below, env_num)
-    if (values := _numbers_of_each(info.get(name), env_num)) is not None:
-        there = np.asarray(info.get(f"_{name}", np.ones(env_num, bool)), bool)
-        column[there] = values.reshape(env_num, -1)[there, 0]
-    return column
+    value, mask = info.get(name), info.get(f"_{name}", True)
+    if isinstance(value, np.ndarray) and value.shape == (env_num,) and value.dtype.kind in "biuf":
+        return np.where(mask, value.astype(np.float64), np.nan)
+    first = name.partition("/")[0]
+    named = {key: info[key] for key in (name, f"_{name}", first, f"_{first}") if key in info}
+    infos = _infos(named, np.ones(env_num, bool))
+    return np.array([number_in(infos[env], name) for env in range(env_num)])

@@ -19,11 +19,10 @@ from gymnasium import spaces
 from gymnasium import wrappers as of_gymnasium
 
 from hpcdi.env.contract import (
+    MaskLayout,
     Space,
-    as_numbers,
-    described,
-    leaves_of,
     number_of,
+    numbers_in,
     parts_of_reset,
     parts_of_step,
     split_mask,
@@ -135,20 +134,19 @@ class ActionMasks(gymnasium.Wrapper[Any, Any, Any, Any]):
     def __init__(self, env: Any, source: str) -> None:
         super().__init__(env)
         space = env.observation_space
-        self._entries = sum(sum(leaf.counts) for leaf, _ in leaves_of("action", env.action_space))
         self._key = "" if source == "info" else source
-        self._where = (
-            f"key {source!r} of its observations" if self._key else f"info[{ACTION_MASK!r}]"
-        )
         if self._key and self._key not in getattr(space, "spaces", {}):
             raise EnvError(f"env.action_mask is {source!r}: no key of its observations, {space}")
-        if not self._entries:
+        of_masks = space.spaces[self._key] if self._key else None
+        where = f"observation[{source!r}]" if self._key else f"info[{ACTION_MASK!r}]"
+        self._layout = MaskLayout(env.action_space, where, of_masks)
+        if not self._layout.entries:
             raise EnvError(f"masks are of discrete actions, and its actions are {env.action_space}")
         others = {"observation": space}
         self._merges = isinstance(space, spaces.Dict)
         if isinstance(space, spaces.Dict):
             others = {key: child for key, child in space.spaces.items() if key != self._key}
-        mask = spaces.MultiBinary(self._entries)
+        mask = spaces.MultiBinary(self._layout.entries)
         self.observation_space = spaces.Dict({**others, ACTION_MASK: mask})
 
     def reset(
@@ -169,41 +167,19 @@ class ActionMasks(gymnasium.Wrapper[Any, Any, Any, Any]):
         """The observation with its mask; nobody needs one where the episode is over.
 
         Raises:
-            EnvError: there is no mask, or it has a wrong length.
+            EnvValueError: there is no mask, or it is not of its actions.
         """
         given = observation if self._key else info
         mask = given.get(self._key or ACTION_MASK)
         if mask is None and not is_over:
-            raise EnvError(f"its info has no {ACTION_MASK!r}; env.action_mask says that it has")
-        mask = np.ones(self._entries, np.int8) if mask is None else flat_mask(mask)
-        if len(mask) != self._entries:
-            raise EnvError(
-                f"its mask of actions ({self._where}) has {len(mask)} entries, and its actions, "
-                f"{self.action_space}, need {self._entries}"
+            raise EnvValueError(
+                f"its info has no {ACTION_MASK!r}; env.action_mask says that it has"
             )
+        entries = self._layout.entries
+        mask = np.ones(entries, np.int8) if mask is None else self._layout.flat(mask)
         others = dict(observation) if self._merges else {"observation": observation}
         others.pop(self._key, None)
         return {**others, ACTION_MASK: mask}
-
-
-def flat_mask(mask: object) -> Array:
-    """Returns a mask as int8 [entries]; it may also be a tuple or dict with one a component.
-
-    Raises:
-        EnvValueError: it is no mask.
-    """
-    if isinstance(mask, Mapping):
-        mask = tuple(mask.values())
-    if isinstance(mask, tuple | list):
-        return np.concatenate([flat_mask(part) for part in mask]) if mask else np.zeros(0, np.int8)
-    try:
-        flat = np.ravel(as_numbers(mask))
-    except ValueError as error:
-        raise EnvValueError(f"{ACTION_MASK}: {error}, and must be 0 or 1 of each action") from error
-    is_legal: Array = flat == 1
-    if not (is_legal | (flat == 0)).all():
-        raise EnvValueError(f"{ACTION_MASK}: {described(flat)} has other numbers than 0 and 1")
-    return is_legal.astype(np.int8)
 
 
 def rewarded(env: object, rewards: Any) -> Any:
@@ -242,7 +218,8 @@ class SignReward(gymnasium.RewardWrapper[Any, Any]):
 class Checked(gymnasium.Wrapper[Any, Any, Any, Any]):
     """Observations, rewards and ends as the spaces say, or an `EnvValueError`.
 
-    For environments that gymnasium steps together: its vector environments cast what they return.
+    For environments that gymnasium steps together: its vector environments cast what they return
+    to what the first of them returned. So infos are their numbers alone, all of them floats.
     """
 
     def __init__(self, env: Any) -> None:
@@ -260,14 +237,14 @@ class Checked(gymnasium.Wrapper[Any, Any, Any, Any]):
         if seed is not None and os.getpid() != self._made_in:
             seed_libraries(seed, with_torch=True)  # forked: all processes would draw the same
         observation, info = parts_of_reset(self.env.reset(seed=seed, options=options))
-        return self._checked(observation), _mapping(info)
+        return self._checked(observation), numbers_in(info)
 
     def step(self, action: Any) -> tuple[Any, float, bool, bool, Any]:
         """Step."""
         observation, reward, terminated, truncated, info = parts_of_step(self.env.step(action))
         return (
             self._checked(observation), number_of(reward), truth_of(terminated, "terminated"),
-            truth_of(truncated, "truncated"), _mapping(info),
+            truth_of(truncated, "truncated"), numbers_in(info),
         )  # fmt: skip
 
     def _checked(self, observation: object) -> Any:
@@ -276,11 +253,6 @@ class Checked(gymnasium.Wrapper[Any, Any, Any, Any]):
         if self._mask is not None:  # it is flat there
             value[ACTION_MASK] = spaces.unflatten(self._mask, value[ACTION_MASK])
         return value
-
-
-def _mapping(info: object) -> Any:
-    """An info as gymnasium's vector environments need it; one that is no mapping says nothing."""
-    return info if isinstance(info, Mapping) else {}
 
 
 WRAPPERS: dict[str, Wrap] = {

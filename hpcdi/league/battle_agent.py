@@ -25,6 +25,7 @@ import numpy.typing as npt
 from hpcdi.dataclass import dataclass
 from hpcdi.errors import PolicyError
 from hpcdi.policy.base import Actor
+from hpcdi.store.games import MOST_PAIRS
 from hpcdi.store.policies import PolicyImage, read_policy
 from hpcdi.types import Array, Columns, Episodes, GameCounts, Games, Settings, Step
 from hpcdi.utils.nested import column_rows, take_rows, under
@@ -143,8 +144,9 @@ class BattleAgent:
         actor: acts for the learner.
         players: the opponents.
         rng: draws seats and opponents.
-        seating: returns the learner's team in an evaluation, by environment, number of its game
-            and number of teams; None: it is drawn, and the learner's transitions are kept.
+        seating: returns the learner's team in an evaluation, by the game's number among those of
+            all environments and the number of teams; None: it is drawn, and the learner's
+            transitions are kept.
 
     Attributes:
         learns: bool [rows]; where the learner sits.
@@ -157,7 +159,7 @@ class BattleAgent:
         actor: Actor,
         players: Players,
         rng: np.random.Generator,
-        seating: Callable[[int, int, int], int] | None = None,
+        seating: Callable[[int, int], int] | None = None,
     ) -> None:
         self._env_num, self._teams = env_num, teams
         self._actor, self.players, self._rng = actor, players, rng
@@ -219,7 +221,9 @@ class BattleAgent:
 
         A game is one episode, of the learner's team: its return and the numbers of its info are
         means over the team's players. The game's result goes with the first of the learner's items
-        that end with it, or by its first row where none does: it had no turn in this game.
+        that end with it. If there is none, since the learner had no turn in this game, or if more
+        pairs of players have met than a block takes, it goes by a row without an item: then it is
+        split over later items, one pair of players each.
         """
         ended: list[Episodes] = []
         games: dict[int, Sequence[GameCounts]] = {}
@@ -242,9 +246,13 @@ class BattleAgent:
             mean_return = np.array([team_returns[team]])
             ended.append(Episodes(np.array([first]), mean_return, length, [info]))
             rows = np.arange(env, len(self.learns), self._env_num)
-            recorded = rows[(step.live & self.learns)[rows]]
-            carrier = int(recorded[0]) if recorded.size else first
-            games[carrier] = _results(game.names, team_returns, team)
+            is_recorded = (step.live & self.learns)[rows]
+            results = _results(game.names, team_returns, team)
+            if len(results) >= MOST_PAIRS:  # too many for one block: they go with several items
+                carrier = int(rows[~is_recorded][0])  # there is one: not all are the learner
+            else:
+                carrier = int(rows[is_recorded][0]) if is_recorded.any() else first
+            games[carrier] = results
             self._played[env] += 1
         return Episodes.joined(ended), games
 
@@ -262,7 +270,7 @@ class BattleAgent:
         self._sources.update({name: source for name, (_, source) in self._opponents.items()})
         names = [self._learner] * len(self._teams)
         if self._seating is not None:
-            team = self._seating(env, self._played[env], len(names))
+            team = self._seating(self._played[env] * self._env_num + env, len(names))
         else:
             team = int(self._rng.integers(len(names)))
         if shares:
@@ -297,9 +305,9 @@ class BattleAgent:
         return seat * self._env_num + env
 
 
-def in_turn(env: int, game: int, teams: int) -> int:
-    """A seating in which the learner is each team equally often."""
-    return (env + game) % teams
+def in_turn(game: int, teams: int) -> int:
+    """A seating in which the learner is each team equally often in a multiple of so many games."""
+    return game % teams
 
 
 def remembers(player: object) -> bool:

@@ -10,7 +10,9 @@ components of Boxes, -1 to 1 between their bounds, float32 [batch, outputs].
 
 from __future__ import annotations
 
+import dataclasses
 import functools
+import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -19,7 +21,7 @@ from torch import Tensor, nn
 from hpcdi.policy import gradient_step, networks
 from hpcdi.policy.acting.imitating import BCActing
 from hpcdi.policy.distributions import ActionDistribution
-from hpcdi.policy.spaces import action_leaves
+from hpcdi.policy.spaces import action_leaves, as_shape
 from hpcdi.policy.torch_policy import TorchPolicy
 from hpcdi.types import ACTION_MASK
 
@@ -28,8 +30,10 @@ class BCPolicy(BCActing, TorchPolicy):
     """Behaviour cloning, for actions of every space, with or without masks of legal ones."""
 
     def make_network(self) -> nn.Module:
-        """See the module's docstring."""
-        return networks.make_network(self._cfg.model, "linear")
+        """See the module's docstring; a factory is asked for so many actions as it has outputs."""
+        model = self._cfg.model
+        size = math.prod(as_shape(model.action_shape))
+        return networks.make_network(dataclasses.replace(model, action_shape=size), "linear")
 
     @functools.cached_property
     def distribution(self) -> ActionDistribution:

@@ -8,7 +8,7 @@ import numpy as np
 
 from hpcdi.errors import PolicyError
 from hpcdi.policy.base import ColumnarActor
-from hpcdi.policy.spaces import is_bounded, is_whole
+from hpcdi.policy.spaces import as_stored, is_bounded, is_whole
 from hpcdi.types import ACTION_MASK, Array, Columns, Settings, Spaces
 from hpcdi.utils.nested import column_rows
 
@@ -171,6 +171,8 @@ class RandomActor:
     def draw(self, count: int, legal: Array | None = None) -> Columns:
         """Draws actions [count, ...]: discrete parts from 0, others within their bounds.
 
+        Their dtypes are those of a policy's actions, beside which they are stored (`as_stored`).
+
         Args:
             count: how many.
             legal: bool [count, entries]; None: everything is legal.
@@ -196,6 +198,6 @@ class RandomActor:
             else:
                 drawn[leaf.name] = self._rng.uniform(leaf.low, leaf.high, size)
         return {
-            leaf.column("action"): drawn[leaf.name].astype(leaf.dtype).reshape(count, *leaf.shape)
+            leaf.column("action"): as_stored(drawn[leaf.name], leaf).reshape(count, *leaf.shape)
             for leaf in self._leaves
         }

@@ -84,6 +84,8 @@ _CALLED = (
     "A network is made by f(model, **policy.model.kwargs), encoder and head by f(model), a memory "
     "by f(features, model)"
 )
+_OF_USER = "_is_of_user"
+"""Attribute of an encoder or a memory that the user's code made."""
 _VALUE = "value_"  # prefix of state names, where the value has a separate memory
 _IMPALA_CHANNELS = (16, 32, 32)
 _SMALL_IMAGE, _TINY_IMAGE = 12, 3
@@ -127,6 +129,8 @@ def draw_weights(
 ) -> None:
     """Draw the weights of linear and convolutional layers anew; biases become 0.
 
+    An encoder or a memory of the user's keeps its own, which may have been trained before.
+
     Args:
         network: has these layers.
         init: name of a function of `torch.nn.init`, without its last underscore.
@@ -134,8 +138,10 @@ def draw_weights(
         gains: scales of single layers, instead of `gain`.
         generator: random numbers; None: torch's global generator.
     """
+    own = [part for part in network.modules() if hasattr(part, _OF_USER)]
+    kept = {module for part in own for module in part.modules()}
     for module in network.modules():
-        if isinstance(module, nn.Linear | nn.Conv2d):
+        if isinstance(module, nn.Linear | nn.Conv2d) and module not in kept:
             scale = {} if init.startswith("kaiming") else {"gain": gains.get(module, gain)}
             getattr(nn.init, f"{init}_")(module.weight, **scale, generator=generator)
             if module.bias is not None:
@@ -181,6 +187,8 @@ def _with_size(part: Any, kind: str, name: str) -> Any:
             f"policy.model.{kind}: {name} has no attribute out_features, an int: the number of "
             "features [batch, out_features] that it returns; a whole network is policy.model.type"
         )
+    if ":" in name:
+        setattr(part, _OF_USER, True)
     return part
 
 
@@ -709,8 +717,8 @@ class ActionValues(nn.Module):
     """Values of continuous actions by several critics: a network that learners alone have.
 
     A critic is the network that the settings ask for, with the pair of observation and action as
-    its observation [batch, n] and a value as its only output, or quantiles of it. Images are
-    encoded before, by one encoder for all critics.
+    its observation [batch, n] and a value as its only output, or quantiles of it. Images, and
+    whatever an encoder of the user's takes, are encoded before, by one encoder for all critics.
 
     Args:
         model: settings.
@@ -721,7 +729,7 @@ class ActionValues(nn.Module):
     def __init__(self, model: ModelConfig, critics: int, outputs: int = 1) -> None:
         super().__init__()
         shape = as_shape(model.obs_shape or ())
-        is_vector = len(shape) != 3 and not model.obs_leaves
+        is_vector = len(shape) != 3 and not model.obs_leaves and ":" not in model.encoder
         encoder: Any = (
             Vector(Leaf(shape=shape)) if is_vector else initialized(encoder_of(model), model)
         )

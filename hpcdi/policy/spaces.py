@@ -103,6 +103,22 @@ def rounded(action: Array, dtype: str) -> Array:
     return action.astype(np.float16).astype(np.float32) if dtype == "float16" else action
 
 
+def as_stored(action: Array, leaf: Leaf) -> Array:
+    """Returns actions [rows, ...] of an environment's as a policy's own are stored beside them.
+
+    Discrete ones are int64. A Box's are float32, within its bounds where they are known, and such
+    as its environment gets (`rounded`).
+    """
+    if leaf.counts:
+        return action.astype(np.int64)
+    stored = action.astype(np.float32)
+    if leaf.low:
+        low, high = bounds_of(leaf.low, leaf.high, leaf.dtype)
+        flat = stored.reshape(len(stored), math.prod(stored.shape[1:]))
+        stored = flat.clip(low, high).reshape(stored.shape)
+    return rounded(stored, leaf.dtype)
+
+
 def image_axes(leaf: Leaf, smallest: int = SMALLEST_IMAGE) -> tuple[int, ...] | None:
     """How the axes of a picture become [..., channels, height, width]; None: it is no picture.
 
@@ -245,8 +261,16 @@ def with_spaces(cfg: P, spaces: Spaces) -> tuple[P, list[Problem]]:
         problems.append(Problem("type", f"{cfg.type} needs actions bounded on both sides"))
     leaves = _as_seen(cfg, spaces) if needs_leaves(spaces) else ()
     shape = network_shape(spaces)
-    filled = dataclasses.replace(model, obs_shape=shape, obs_leaves=leaves, **found)
-    return dataclasses.replace(cfg, model=filled), problems
+    model = dataclasses.replace(model, obs_shape=shape, obs_leaves=leaves, **found)
+    cfg = dataclasses.replace(cfg, model=model)
+    return cfg, problems or list(_problems_of_filled(cfg))
+
+
+def _problems_of_filled(cfg: TorchPolicyConfig) -> Iterator[Problem]:
+    """What rules over several settings say, once the environment's values are known to them."""
+    yield from cfg.problems()
+    for problem in cfg.model.problems():
+        yield dataclasses.replace(problem, path=f"model.{problem.path}")
 
 
 def _goal_problems(spaces: Spaces) -> Iterator[Problem]:

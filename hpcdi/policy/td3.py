@@ -77,6 +77,11 @@ class TD3Policy(TD3Acting, BoxPolicy):
             info |= zip(names, of_actor.tolist(), strict=True)
         return {**info, "cur_lr": self._learn.learning_rate, **self._critic_step.scalars()}
 
+    @property
+    def extra_loss_every(self) -> int:
+        """Those between two steps of the actor, whose loss it is added to."""
+        return self._cfg.learn.policy_delay
+
     def _critics_learn(self, batch: Mapping[str, Tensor]) -> tuple[Tensor, Tensor]:
         """The critics' gradient step; returns `_SCALARS`, and absolute errors [batch].
 

@@ -207,6 +207,45 @@ class TeamPolicy(Policy):
         in_any: list[bool] = (learners > 0).tolist()
         return in_any
 
+    @property
+    def _model(self) -> Any:
+        """The networks of the policies that have one, as one module, by the policies' names."""
+        from torch import nn  # which collectors do without
+
+        team, networks = nn.Module(), {n: getattr(p, "_model", None) for n, p in self._named()}
+        team._modules.update({n: each for n, each in networks.items() if each is not None})
+        return team
+
+    def set_setting(self, key: str, value: float) -> None:
+        """Learn with another value of a setting from the next iteration on.
+
+        Args:
+            key: ``policy.learn.NAME`` of all policies, or ``policy.policies.POLICY.learn.NAME``.
+            value: the new one.
+
+        Raises:
+            PolicyError: it cannot be changed, or there is no such policy.
+        """
+        for policy, own in self._with(key).values():
+            policy.set_setting(own, value)
+
+    def configured(self, key: str) -> dict[str, Any]:
+        """Returns by policies what is configured for what `set_setting` may change."""
+        of_each = {name: policy.configured(own) for name, (policy, own) in self._with(key).items()}
+        return {
+            what: {n: one[what] for n, one in of_each.items()} for what in ("value", "schedule")
+        }
+
+    def _with(self, key: str) -> dict[str, tuple[Any, str]]:
+        """Returns the policies that a key is about, by name, with the key as each has it."""
+        of_one = key.removeprefix("policy.policies.")
+        if of_one == key:
+            return {name: (policy, key) for name, policy in self._named()}
+        name, _, own = of_one.partition(".")
+        if name not in self._policies:
+            raise PolicyError(f"{key!r}: there is no policy {name!r}, only {[*self._policies]}")
+        return {name: (self._policies[name], f"policy.{own}")}
+
     def _state_dict_learn(self) -> dict[str, Any]:
         states = {name: policy._state_dict_learn() for name, policy in self._named()}
         keys = dict.fromkeys(key for state in states.values() for key in state if key != "model")

@@ -19,6 +19,7 @@ Settings are in `hpcdi.config`: rank 0 needs them, and does not import torch.
 from __future__ import annotations
 
 import dataclasses
+import math
 import statistics
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
@@ -42,7 +43,7 @@ from hpcdi.policy import (
 )
 from hpcdi.policy.acting.base import ActingPolicy, ReplayActing, RewardTracker
 from hpcdi.policy.base import ColumnarActor, LearnMode, TrainColumns
-from hpcdi.policy.spaces import action_leaves, obs_leaves, rounded
+from hpcdi.policy.spaces import action_leaves, as_stored, obs_leaves, rounded
 from hpcdi.types import ACTION_MASK, Array, Columns, Settings
 from hpcdi.utils.log import LOGGER
 from hpcdi.utils.nested import column_rows, flatten
@@ -134,6 +135,11 @@ class TorchPolicy(ActingPolicy):
         loss: extra.Found = self._extra_layers(batch, outputs)
         return loss
 
+    @property
+    def extra_loss_every(self) -> int:
+        """Train iterations from one that asks for the extra loss to the next."""
+        return 1
+
     def prepare_learning(self) -> None:
         """Build what `update` needs beside the network and its optimizer."""
 
@@ -181,7 +187,7 @@ class TorchPolicy(ActingPolicy):
                 column = rounded(column, action_leaves(self._cfg.model)[0].dtype)
             return {"action": column}
         return {
-            leaf.column("action"): action[leaf.name].numpy(force=True).astype(leaf.dtype)
+            leaf.column("action"): as_stored(action[leaf.name].numpy(force=True), leaf)
             for leaf in action_leaves(self._cfg.model)
         }
 
@@ -322,7 +328,9 @@ class TorchPolicy(ActingPolicy):
             normalizer.learn(batch)
         seen = batch if normalizer is None else normalizer.batch(batch)
         logs = self.update(seen if self._bonus is None else self._bonus.added(seen))
-        if self._extra and not self._extra.names and self._iterations == _ASKED_FOR_BY:
+        every = self.extra_loss_every
+        by = math.ceil(_ASKED_FOR_BY / every) * every
+        if self._extra and not self._extra.names and self._iterations == by:
             raise PolicyError(f"{self._cfg.type} has no place for an extra loss in its update")
         if normalizer is not None and on_policy:
             normalizer.learn(batch)  # afterwards: an update normalizes as the acting policy did
@@ -530,7 +538,7 @@ class ReplayPolicy(ReplayActing, TorchPolicy):
 
 _STATE = "state/"
 _ASKED_FOR_BY = 100
-"""Train iterations until an update must have asked for its extra loss: TD3's first does not."""
+"""Train iterations until an update must have asked for its extra loss, or a few more."""
 
 
 class _RememberingActor:

@@ -23,6 +23,7 @@ import subprocess
 import sys
 import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -89,11 +90,14 @@ class Callback:
         """Act after the last update; not where an error ended the run."""
 
     def state_dict(self) -> dict[str, Any]:
-        """Returns its state for snapshots: numbers, texts, lists and dicts of these."""
+        """Returns its state for snapshots: numbers, texts, and lists, tuples and dicts of these.
+
+        On learners it may also have arrays and tensors; these come back on the CPU.
+        """
         return {}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Restore a `state_dict`."""
+        """Restore a `state_dict`, equal to what it was; a number of numpy is one of Python."""
 
 
 class Context:
@@ -108,13 +112,15 @@ class Context:
     Attributes:
         env_steps, train_iter: of the run so far, as far as this rank knows: a collector its own
             steps in whole episodes, and the iteration of its policy.
+        step: where a point of a curve is drawn now: env steps on rank 0, but train iterations in a
+            run that begins offline, and on other ranks.
         policy: on a learner its learn mode.
         network: on a learner the policy's `nn.Module`, where it has one.
     """
 
     def __init__(self, config: ExperimentConfig, rank: int, role: str, folder: Path | None) -> None:
         self.config, self.rank, self.role, self.folder = config, rank, role, folder
-        self.env_steps = self.train_iter = 0
+        self.env_steps = self.train_iter = self.step = 0
         self.policy: Any = None
         self.network: Any = None
         self.asks: list[str] = []
@@ -144,13 +150,14 @@ class Context:
             return
         if self.folder is None:
             return
-        step = self.env_steps if self.role == COORDINATOR else self.train_iter
         tag = f"callbacks_{'step' if self.role == COORDINATOR else 'iter'}/{name}"
         if array.dtype == np.uint8 and array.ndim in (3, 4) and array.shape[-1] in (1, 3):
             frames = array if array.ndim == 4 else array[None]
-            self._own_pictures(self.folder).add_video(tag, frames.transpose(0, 3, 1, 2)[None], step)
+            self._own_pictures(self.folder).add_video(
+                tag, frames.transpose(0, 3, 1, 2)[None], self.step
+            )
         else:
-            self._own_pictures(self.folder).add_histogram(tag, array, step)
+            self._own_pictures(self.folder).add_histogram(tag, array, self.step)
 
     def add_scalar(self, name: str, value: float) -> None:
         """Add to a curve of this rank's own, over train iterations."""
@@ -163,21 +170,25 @@ class Context:
 
     def _own_pictures(self, folder: Path) -> Any:
         if self._pictures is None:
-            from hpcdi.utils.event_file import TensorBoardWriter
+            from hpcdi.utils.event_file import OF_A_RANK, TensorBoardWriter
 
-            place = RunLayout(folder).tensorboard_dir / f"callbacks_rank{self.rank}"
+            place = RunLayout(folder).tensorboard_dir / f"{OF_A_RANK}{self.rank}"
             self._pictures = TensorBoardWriter(place)
         return self._pictures
 
     def stop(self, reason: str) -> None:
-        """End the run in order, after a last snapshot: exit code 0, "stopped by NAME: reason"."""
+        """End the run in order, with exit code 0: "stopped by NAME: reason".
+
+        The newest policy is evaluated before, and a snapshot taken.
+        """
         self.asks.append(f"stopped by {self._name}: {reason}")
 
     def set(self, key: str, value: float) -> None:
         """Change a setting from now on; on a learner.
 
         Args:
-            key: ``policy.learn.learning_rate``, or another one that may have a schedule.
+            key: ``policy.learn.learning_rate``, or another one that may have a schedule; of one of
+                a team's policies ``policy.policies.NAME.learn.learning_rate``.
             value: its new value, in snapshots too, until the setting is configured differently.
 
         Raises:
@@ -187,6 +198,7 @@ class Context:
         if not hasattr(owner, "set_setting"):
             raise CallbackError(f"set({key!r}): settings are changed on learners of a TorchPolicy")
         owner.set_setting(key, value)
+        self.set_values.pop(key, None)  # the last comes last: a team's policies share some settings
         self.set_values[key], self.configured[key] = value, _configured(owner, key)
 
     def set_env(self, **values: Any) -> None:
@@ -255,14 +267,18 @@ class Callbacks(Closing):
                 getattr(callback, method)(self.context, *arguments)
 
     def state_dict(self) -> dict[str, Any]:
-        """Returns the states of all, and what they have set."""
-        states = []
+        """Returns the states of all, and what they have set, as any file can hold it.
+
+        Raises:
+            CallbackError: a state holds what is no plain data; says where in it.
+        """
+        context, states = self.context, []
         for name, callback in self._callbacks:
             with self._named(name, "state_dict"):
-                states.append({"name": name, "state": callback.state_dict()})
-        context = self.context
-        of_set = {"set": dict(context.set_values), "configured": dict(context.configured)}
-        return {"states": states, **of_set}
+                state = _packed(callback.state_dict(), "state", arrays=context.role == LEARNER)
+                states.append({"name": name, "state": state})
+        of_set = {"set": context.set_values, "configured": context.configured}
+        return {"states": states, **_packed(of_set, "settings")}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Restore a `state_dict`; callbacks that are new since then begin anew.
@@ -275,9 +291,10 @@ class Callbacks(Closing):
             if of_it is not None:
                 left.remove(of_it)
                 with self._named(name, "load_state_dict"):
-                    callback.load_state_dict(of_it["state"])
-        for key, value in state.get("set", {}).items():
-            before = state.get("configured", {}).get(key)
+                    callback.load_state_dict(_unpacked(of_it["state"]))
+        configured = _unpacked(state.get("configured", {}))
+        for key, value in _unpacked(state.get("set", {})).items():
+            before = configured.get(key)
             now = _configured(owner_of(self.context.policy), key)
             if before is None or now is None or before == now:
                 self.context.set(key, value)
@@ -306,13 +323,68 @@ class Callbacks(Closing):
         try:
             yield
         except Exception as error:
-            place = traceback.extract_tb(error.__traceback__)[-1]
-            where = f"{Path(place.filename).name}, line {place.lineno}"
-            said = str(error) if isinstance(error, CallbackError) else f"{error!r}"
+            said, places = repr(error), list(traceback.extract_tb(error.__traceback__))
+            if isinstance(error, CallbackError):  # this file has refused what the user's asks
+                said = str(error)
+                places = [place for place in places if place.filename != __file__]
+            of_last = [f" ({Path(p.filename).name}, line {p.lineno})" for p in places[-1:]]
             raise CallbackError(
                 f"callback {name}.{method} on rank {self.context.rank} ({self.context.role}): "
-                f"{said} ({where})"
+                f"{said}{''.join(of_last)}"
             ) from error
+
+
+_KIND, _OF = "is a", "of"
+"""Keys of what JSON cannot say: a tuple, a dict by other keys than texts, a number not finite."""
+
+
+def _packed(value: Any, name: str, *, arrays: bool = False) -> Any:
+    """Returns a state as JSON, HDF5 and torch hold it alike; `_unpacked` returns the state.
+
+    Args:
+        value: the state, or a part of it.
+        name: of this part, for the error.
+        arrays: leave arrays and tensors as they are: torch holds them.
+
+    Raises:
+        CallbackError: a part is no plain data.
+    """
+    if getattr(value, "ndim", None) == 0:  # a number of numpy, or of torch
+        value = value.item()
+    if arrays and (hasattr(value, "detach") or isinstance(value, np.ndarray)):
+        return value
+    packed = partial(_packed, arrays=arrays)
+    if isinstance(value, Mapping):
+        items = [(key, packed(item, f"{name}[{key!r}]")) for key, item in value.items()]
+        if all(type(key) is str for key, _ in items) and _KIND not in value:
+            return dict(items)
+        pairs = [[packed(key, f"{name}, key {key!r},"), item] for key, item in items]
+        return {_KIND: "dict", _OF: pairs}
+    if isinstance(value, list | tuple):
+        parts = [packed(item, f"{name}[{number}]") for number, item in enumerate(value)]
+        return parts if isinstance(value, list) else {_KIND: "tuple", _OF: parts}
+    if isinstance(value, float):
+        return float(value) if math.isfinite(value) else {_KIND: "float", _OF: repr(float(value))}
+    if value is None or type(value) in (bool, int, str):
+        return value
+    raise CallbackError(
+        f"{name} is a {type(value).__name__}; a state has numbers, texts, and lists, tuples and "
+        "dicts of these; on learners arrays and tensors, too"
+    )
+
+
+def _unpacked(value: Any) -> Any:
+    """Returns what `_packed` was given."""
+    if isinstance(value, list):
+        return [_unpacked(item) for item in value]
+    if not isinstance(value, Mapping):
+        return value
+    if _KIND not in value:
+        return {key: _unpacked(item) for key, item in value.items()}
+    if value[_KIND] == "float":
+        return float(value[_OF])
+    parts = _unpacked(value[_OF])
+    return tuple(parts) if value[_KIND] == "tuple" else dict(parts)
 
 
 # ---------------------------------------------------------------------------------------- shipped
@@ -393,7 +465,7 @@ class Histograms(Callback):
         self._every = every
 
     def on_update(self, context: Context, scalars: Mapping[str, float]) -> None:  # noqa: ARG002
-        """Draw them if it is time; of a group the first learner does."""
+        """Draw them if it is time; of a group each learner does, its own gradients among them."""
         if context.network is None or context.train_iter % self._every:
             return
         for name, parameter in context.network.named_parameters():

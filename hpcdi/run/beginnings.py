@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from hpcdi.types import Interval
 from hpcdi.utils.progress import USUAL_PATIENCE
 
 _ON_POLICY = {
@@ -134,12 +135,16 @@ def settings_of(
 def early_stop_of(settings: Mapping[str, Any]) -> dict[str, Any]:
     """Returns the callback that ends a run for which nobody has said when it ends.
 
-    It waits for a quarter of the evaluations that fit into ``max_env_step``, `USUAL_PATIENCE`
-    without one; and for ever where no evaluation was better than the first episodes.
+    It waits for a quarter of the evaluations that fit into ``max_env_step``, at least three;
+    `USUAL_PATIENCE` where nobody knows how many fit: without such a limit, or where evaluations
+    come by seconds or iterations. And for ever where none was better than the first episodes.
 
     Args:
-        settings: of `settings_of`.
+        settings: of the experiment, by their paths: those of `settings_of`, or others in their
+            place.
     """
-    most, every = settings.get(_MOST), str(settings.get(_EVERY, "")).partition(" ")[0]
-    patience = USUAL_PATIENCE if most is None else max(most // (4 * int(every)), 3)
+    most, every = settings.get(_MOST), Interval.of(str(settings.get(_EVERY)))
+    patience = USUAL_PATIENCE
+    if most is not None and every is not None and every.unit == "env_steps":
+        patience = max(int(most / (4 * every.length)), 3)
     return {"type": "early_stop", "evaluations": patience, "after_rise": True}

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import base64
-import json
 import os
 import re
 import zlib
@@ -22,6 +21,8 @@ TERMINAL_VARIABLE = "HPCDI_TERMINAL"
 """Set to 1 where a person watches: ranks see a pipe, not the terminal."""
 EXPERIMENT_VARIABLE = "HPCDI_EXPERIMENT"
 """Set by `hpcdi train` for the ranks that it starts: the experiment that it has checked."""
+_LARGEST_VARIABLE = 120_000
+"""Bytes of a variable; Linux takes 128 KiB with its name."""
 REFUSED = 3
 """Exit code of rank 0 for `hpcdi train`, which returns 1 for it: mpirun's own 1 says nothing."""
 REFUSED_VARIABLE = "HPCDI_REFUSED"
@@ -83,8 +84,14 @@ def detect(variables: Mapping[str, str]) -> LaunchEnvironment:
 
 
 def hand_over(experiment: Mapping[str, Any]) -> str:
-    """Returns the value of `EXPERIMENT_VARIABLE` for an experiment, as a mapping."""
-    return base64.b64encode(zlib.compress(json.dumps(experiment).encode())).decode()
+    """Returns the value of `EXPERIMENT_VARIABLE` for an experiment, as a mapping.
+
+    Empty: it is too large for a variable, and ranks read it themselves.
+    """
+    from hpcdi.comm.codec import to_bytes  # with it numpy, which `--help` does without
+
+    text = base64.b64encode(zlib.compress(to_bytes(experiment).tobytes())).decode()
+    return text if len(text) < _LARGEST_VARIABLE else ""
 
 
 def take_handed_over(variables: MutableMapping[str, str]) -> dict[str, Any] | None:
@@ -95,7 +102,12 @@ def take_handed_over(variables: MutableMapping[str, str]) -> dict[str, Any] | No
     text = variables.pop(EXPERIMENT_VARIABLE, None)
     if text is None:
         return None
-    experiment: dict[str, Any] = json.loads(zlib.decompress(base64.b64decode(text)))
+    import numpy as np
+
+    from hpcdi.comm.codec import from_bytes
+
+    packed = np.frombuffer(zlib.decompress(base64.b64decode(text)), np.uint8)
+    experiment: dict[str, Any] = from_bytes(packed)
     return experiment
 
 

@@ -19,6 +19,7 @@ from hpcdi.config.schema import (
     ExperimentConfig,
     check_faults,
     check_over_ranks,
+    check_parts,
     check_serial,
 )
 from hpcdi.config.team import TeamConfig
@@ -60,7 +61,8 @@ def load_experiment(
         ConfigError: something is wrong; holds all problems.
     """
     compiled = load(path, overrides)
-    env = located(compiled.config.env, Path(path).parent)
+    whole = with_whole_paths(compiled.config, path)
+    env = whole.env
     seed = compiled.config.seed if env.origin is None else None
     seen = look_at(env, trains=over_ranks is not None, seed=seed)
     players, spaces = 1 if over_ranks is None else seen.players, seen.spaces
@@ -69,8 +71,8 @@ def load_experiment(
     if env.origin is None:
         stacked = compiled.config.policy.other.replay_buffer.frames
         env = dataclasses.replace(env, origin=_alike_in_frames(seen.origin, spaces, stacked))
-    policy, data = _as_team(compiled.config, path), _located(compiled.config.data)
-    config = dataclasses.replace(compiled.config, env=env, policy=policy, data=data)
+    policy = _as_team(compiled.config, path)
+    config = dataclasses.replace(compiled.config, env=env, policy=policy, data=whole.data)
     compiled = dataclasses.replace(compiled, config=config)
     if seen.origin:
         far = ", ".join(f"{name} minus {_numbers(of)}" for name, of in env.origins.items())
@@ -134,10 +136,24 @@ def _as_team(config: ExperimentConfig, path: str) -> PolicyConfig:
     return team
 
 
-def _located(data: Sequence[str]) -> tuple[str, ...]:
-    """Returns what a run is given with whole paths, `latest` being the run that it is now."""
-    runs = (name if name.startswith(MINARI) else Path(name).expanduser().resolve() for name in data)
-    return tuple(run if isinstance(run, str) else str(RunLayout(run).root) for run in runs)
+def with_whole_paths(config: ExperimentConfig, path: str) -> ExperimentConfig:
+    """Returns an experiment that finds its files from anywhere: its MPI program, states and data.
+
+    The data of ``latest`` are those of the run that it is now.
+
+    Args:
+        config: the experiment.
+        path: of its file, beside which the program and states may lie.
+
+    Raises:
+        ConfigError: an initial state is nowhere.
+    """
+    named = config.data
+    runs = (
+        name if name.startswith(MINARI) else Path(name).expanduser().resolve() for name in named
+    )
+    data = tuple(run if isinstance(run, str) else str(RunLayout(run).root) for run in runs)
+    return dataclasses.replace(config, env=located(config.env, Path(path).parent), data=data)
 
 
 def check_data(config: ExperimentConfig, spaces: Spaces) -> None:
@@ -180,6 +196,7 @@ def _check_can_train(
 ) -> None:
     problems = check_over_ranks(config) if over_ranks else check_serial(config)
     problems += [
+        *check_parts(config.policy),
         *too_many_files(config),
         *check_faults(config, os.environ),
         *_check_league(config, players),

@@ -9,16 +9,19 @@ which no collector has. From there they go the way of all blocks::
     source ─► pieces of episodes ─► data/rank00000/*/*.h5 ─► rank 0 ─► learners
                                           └─► a run that is resumed, hpcdi inspect
 
-They are no environment steps of this run: its counters do not count them.
+An earlier run may have had shorter items: those that follow one another in an episode are joined
+before they are cut. What is given is no environment step of this run: its counters do not count it.
 """
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import heapq
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
+from itertools import groupby
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -29,12 +32,13 @@ from hpcdi.config.fields import replaced
 from hpcdi.config.load import read_mapping
 from hpcdi.config.policy import HindsightConfig, TorchPolicyConfig
 from hpcdi.config.schema import MINARI, ExperimentConfig, offline_iterations
+from hpcdi.config.team import TeamConfig
 from hpcdi.dataclass import dataclass
 from hpcdi.env.contract import Space, pick, read_spaces
 from hpcdi.errors import ConfigError, HpcdiError, Problem, ShardError, StoreError
 from hpcdi.policy.base import ColumnarActor
 from hpcdi.policy.create import get_policy_cls
-from hpcdi.policy.spaces import action_leaves, as_shape
+from hpcdi.policy.spaces import action_leaves, as_shape, as_stored
 from hpcdi.roles.collector.channels import DataPublisher
 from hpcdi.roles.collector.recorder import segment_of
 from hpcdi.run.placement import learner_count
@@ -43,15 +47,18 @@ from hpcdi.store.block import Block
 from hpcdi.store.builder import Segment
 from hpcdi.store.layout import RunLayout
 from hpcdi.store.rows import rows_of, transitions
-from hpcdi.store.shards import read_blocks, survey
+from hpcdi.store.shards import facts_of, read_blocks
 from hpcdi.types import (
     ACTION_MASK,
     GIVEN,
+    MAIN,
     RELABELLED,
+    RESTART_NUMBERS,
     Array,
     Columns,
     Leaf,
     Spaces,
+    block_number,
     collector_of,
 )
 from hpcdi.utils.log import LOGGER
@@ -60,7 +67,8 @@ from hpcdi.utils.nested import under
 from hpcdi.utils.packages import missing
 from hpcdi.utils.registry import POLICY_REGISTRY
 
-_COPIED_COLUMNS = ("reward", "terminated", "truncated", ACTION_MASK)
+_ENDS = ("terminated", "truncated")
+_COPIED_COLUMNS = ("reward", *_ENDS, ACTION_MASK)
 _ROUNDING = 1e-5
 """Share of a bound by which an action may be beyond it."""
 
@@ -81,6 +89,16 @@ class Pieces:
     after: Columns
     env: Array
     episode: Array
+
+    def take(self, which: Array) -> Pieces:
+        """Returns pieces by their numbers (int64 [any]), in that order: copies."""
+        length, ends = self.length[which].astype(np.int64), np.cumsum(self.length, dtype=np.int64)
+        before = np.cumsum(length) - length  # transitions of those before it, in the result
+        starts = ends[which] - length - before
+        rows = np.repeat(starts, length) + np.arange(int(length.sum()))
+        columns = {name: column[rows] for name, column in self.columns.items()}
+        after = {name: column[which] for name, column in self.after.items()}
+        return Pieces(columns, self.length[which], after, self.env[which], self.episode[which])
 
     def cut(self, most: int) -> Pieces:
         """Returns them in pieces of at most so many transitions."""
@@ -120,8 +138,8 @@ class Source(Protocol):
         """
         ...
 
-    def size(self, n_sample: int) -> Size:
-        """Returns how much it holds, in items of `n_sample` transitions at most."""
+    def size(self) -> Size:
+        """Returns how much it holds, in items of this run."""
         ...
 
     def pieces(self) -> Iterator[Pieces | StoreError]:
@@ -131,10 +149,11 @@ class Source(Protocol):
 
 def source_of(name: str, config: ExperimentConfig) -> Source:
     """Returns what an entry of `data` names."""
+    origins, n_sample = config.env.origins, config.policy.collect.n_sample
     if name.startswith(MINARI):
-        return _Minari(name.removeprefix(MINARI), config.env.origins)
+        return _Minari(name.removeprefix(MINARI), origins, n_sample)
     hindsight = getattr(config.policy, "hindsight", HindsightConfig())
-    return _Run(Path(name), config.env.origins, takes_copies=hindsight.goals > 0)
+    return _Run(Path(name), origins, n_sample, takes_copies=hindsight.goals > 0)
 
 
 def check(config: ExperimentConfig, spaces: Spaces) -> None:
@@ -142,15 +161,19 @@ def check(config: ExperimentConfig, spaces: Spaces) -> None:
 
     Raises:
         ConfigError: some are missing, belong to other spaces, or are too many or too few; names
-            each.
+            each. Or the policy is that of a team.
     """
+    if isinstance(config.policy, TeamConfig):  # which it becomes by the environment's players
+        raise ConfigError(
+            [Problem("data", "a team needs its players' steps together, and data are single ones")]
+        )
     problems, sizes = list[Problem](), list[Size]()
     for name in config.data:
         source = source_of(name, config)
         try:
             objections = list(source.objections(config, spaces))
             if not objections:
-                sizes.append(source.size(config.policy.collect.n_sample))
+                sizes.append(source.size())
         except HpcdiError as error:
             objections = [str(error)]
         problems += [
@@ -284,8 +307,7 @@ def size_of(config: ExperimentConfig) -> Size:
     Raises:
         HpcdiError: some are missing.
     """
-    n_sample = config.policy.collect.n_sample
-    return sum((source_of(name, config).size(n_sample) for name in config.data), Size())
+    return sum((source_of(name, config).size() for name in config.data), Size())
 
 
 def fill(config: ExperimentConfig, layout: RunLayout) -> str:
@@ -401,21 +423,23 @@ def _are_right(values: Array, leaf: Leaf | None) -> Array:
 
 
 def _within_bounds(pieces: Pieces, leaves: Mapping[str, Leaf]) -> tuple[Pieces, int]:
-    """Returns pieces whose actions are within their bounds, and how many were not.
+    """Returns pieces whose actions are stored as a run's own, and how many exceeded their bounds.
 
     Those of a run are clipped before the environment gets them, and so they are stored.
     """
     columns, are_beyond = dict(pieces.columns), np.zeros(len(pieces.columns["reward"]), bool)
-    for name in under(columns, "action"):
+    for name, column in under(pieces.columns, "action").items():
         leaf = leaves.get(name)
-        if leaf is None or leaf.counts or not leaf.low:
+        if leaf is None:
             continue
-        flat = columns[name].reshape(len(are_beyond), -1)
+        columns[name] = as_stored(column, leaf)
+        if leaf.counts or not leaf.low:
+            continue
+        flat = column.reshape(len(are_beyond), math.prod(column.shape[1:]))
         low, high = (np.array(limit) for limit in (leaf.low, leaf.high))
         excess = np.maximum(low - flat, flat - high)
         slack = _ROUNDING * np.maximum(1.0, np.where(flat < low, np.abs(low), np.abs(high)))
         are_beyond |= (excess > slack).any(axis=1)
-        columns[name] = flat.clip(low, high).reshape(columns[name].shape)
     return dataclasses.replace(pieces, columns=columns), int(are_beyond.sum())
 
 
@@ -423,9 +447,8 @@ def _segment(pieces: Pieces, config: ExperimentConfig, actor: ColumnarActor) -> 
     """Returns pieces of a source as the run's collectors would publish them."""
     pieces = pieces.cut(config.policy.collect.n_sample)
     columns = under(pieces.columns, "observation")
-    for leaf in _action_leaves_of(config):
-        column = pieces.columns[leaf.column("action")]
-        columns[leaf.column("action")] = column.astype(np.int64 if leaf.counts else np.float32)
+    acts = [leaf.column("action") for leaf in _action_leaves_of(config)]
+    columns |= {name: pieces.columns[name] for name in acts}
     columns |= {n: pieces.columns[n] for n in _COPIED_COLUMNS if n in pieces.columns}
     rows = np.arange(len(columns["reward"]))
     segment = segment_of(columns, rows, pieces.length, pieces.after, actor)
@@ -450,35 +473,34 @@ def _leaves_of(config: ExperimentConfig) -> dict[str, Leaf]:
     }
 
 
-def _shifted(columns: Columns, origins: Mapping[str, Any]) -> Columns:
-    """Returns observations less their origins, where a column has one; see ``env.origin``."""
-    shifted = dict(columns)
-    for name in columns.keys() & origins.keys():
-        origin = np.reshape(origins[name], -1 if len(origins[name]) > 1 else ())
-        shifted[name] = (columns[name] - origin).astype(columns[name].dtype)
-    return shifted
-
-
 # ------------------------------------------------------------------------------------ earlier runs
 
 
 class _Run:
-    """The transitions that an earlier run has collected, block by block; see `Source`.
+    """The transitions that an earlier run has collected; see `Source`.
 
     Args:
         root: its folder.
         origin: what is subtracted from this run's observations.
+        n_sample: transitions of an item of this run, at most.
         takes_copies: also those that have other goals, see `hpcdi.roles.collector.hindsight`.
     """
 
     def __init__(
-        self, root: Path, origin: Mapping[str, Sequence[float]], *, takes_copies: bool = False
+        self,
+        root: Path,
+        origin: Mapping[str, Sequence[float]],
+        n_sample: int,
+        *,
+        takes_copies: bool = False,
     ) -> None:
         self._root, self._origin, self._takes_copies = root, origin, takes_copies
+        self._n_sample = n_sample
 
     def objections(self, config: ExperimentConfig, spaces: Spaces) -> Iterator[str]:
         """See `Source`."""
-        first = next((p for p in self.pieces() if isinstance(p, Pieces)), None)
+        blocks = (read for path in self._shards() for read in self._items_in(path))
+        first = next((read.pieces for read in blocks if isinstance(read, _Items)), None)
         if first is None:
             raise StoreError(self._root, "holds no transitions that it has collected")
         yield from _unlike("observation", first.columns, spaces.observation)
@@ -499,47 +521,85 @@ class _Run:
             if here and there and np.ravel(here).tolist() != np.ravel(there).tolist():
                 yield f"is of an environment with other actions: {name} {there}, here {here}"
 
-    def size(self, n_sample: int) -> Size:
+    def size(self) -> Size:
         """See `Source`."""
         size = Size()
-        for path in self._shards():
-            for _, block in survey(path, path.name).blocks:
-                length = block.items["item_len"][self._are_taken(block.items)].astype(np.int64)
-                size += Size(int(length.sum()), int((length + -(-length // n_sample)).sum()))
+        for pieces in self._joined(_ENDS):
+            if isinstance(pieces, Pieces):
+                count = int(pieces.length.sum())
+                size += Size(count, count + len(pieces.length))
         return size
 
     def pieces(self) -> Iterator[Pieces | StoreError]:
         """See `Source`."""
-        change = self._origin_change
-        for path in self._shards():
-            try:
-                for block in read_blocks(path):
-                    yield block if isinstance(block, ShardError) else self._pieces(block, change)
-            except ShardError as error:
-                yield error
+        subtracted = (self._settings.get("env") or {}).get("origin") or {}
+        for pieces in self._joined():
+            if isinstance(pieces, Pieces):
+                columns, after = (
+                    _of_origin(part, self._origin, subtracted)
+                    for part in (pieces.columns, pieces.after)
+                )
+                yield dataclasses.replace(pieces, columns=columns, after=after)
+            else:
+                yield pieces
 
-    def _pieces(self, block: Block, origin_change: Mapping[str, Any]) -> Pieces:
-        columns, items = transitions(block), block.items
-        if "reward" not in columns or not block.tail_rows:
-            raise StoreError(self._root, "holds samples of a policy of dicts, not transitions")
-        are_taken = self._are_taken(items)
-        rows = np.repeat(are_taken, items["item_len"])
-        items = items[are_taken]
-        columns = columns if rows.all() else {n: column[rows] for n, column in columns.items()}
-        after = rows_of(block, items["item_start"].astype(np.int64) + items["item_len"])
-        seen = [*under(columns, "observation"), *([ACTION_MASK] if ACTION_MASK in columns else [])]
-        return Pieces(
-            _shifted(columns, origin_change),
-            items["item_len"],
-            _shifted({name: after[name] for name in seen}, origin_change),
-            items["env_id"].astype(np.int64),
-            items["episode_id"],
+    def _joined(self, only: Collection[str] | None = None) -> Iterator[Pieces | StoreError]:
+        """Yields pieces of `n_sample` transitions, or fewer where episodes end, or why none.
+
+        Args:
+            only: names of the columns that are read, `_ENDS` among them; None: all.
+        """
+        for _, paths in groupby(self._shards(), lambda path: path.parent.parent):
+            shards = list(paths)
+            joiner = _Joiner(self._n_sample, shards)
+            for items in (items for path in shards for items in self._items_in(path, only)):
+                if isinstance(items, _Items):
+                    yield from joiner.add(items)
+                else:
+                    yield from joiner.cut()
+                    yield items
+            yield from joiner.cut()
+
+    def _items_in(
+        self, path: Path, only: Collection[str] | None = None
+    ) -> Iterator[_Items | ShardError]:
+        """Yields the items of each block of a shard that are learnt from, or why it has none."""
+        try:
+            for block in read_blocks(path, only=only):
+                if isinstance(block, ShardError):
+                    yield block
+                    continue
+                columns = transitions(block)
+                if "terminated" not in columns or not block.tail_rows:
+                    why = "holds samples of a policy of dicts, not transitions"
+                    raise StoreError(self._root, why)
+                ends = np.cumsum(block.items["item_len"], dtype=np.int64) - 1
+                has_ended = (columns["terminated"] | columns["truncated"])[ends]
+                after = rows_of(block, block.items["item_start"] + block.items["item_len"])
+                seen = under(columns, "observation")
+                copied = {name: columns[name] for name in _COPIED_COLUMNS if name in columns}
+                yield self._items(
+                    block,
+                    {**seen, **under(columns, "action"), **copied},
+                    {name: after[name] for name in {**seen, **_mask_in(columns)}},
+                    has_ended,
+                )
+        except ShardError as error:
+            yield error
+
+    def _items(self, block: Block, columns: Columns, after: Columns, has_ended: Array) -> _Items:
+        """Returns the items of a block that are learnt from."""
+        items = block.items
+        is_copy = items["episode_id"] == RELABELLED
+        env, episode = (items[name].astype(np.int64) for name in ("env_id", "episode_id"))
+        every = _Items(
+            Pieces(columns, items["item_len"], after, env, episode),
+            np.stack([items[name].astype(np.int64) for name in _OF_EPISODES]),
+            ~(is_copy | has_ended),
+            block_number(int(block.facts.get("block_id", 0))),
+            block.facts.get("player", MAIN),
         )
-
-    def _are_taken(self, items: Array) -> Array:
-        """Returns which items of a block are learnt from, bool [items]."""
-        are_taken: Array = self._takes_copies | (items["episode_id"] != RELABELLED)
-        return are_taken
+        return every if self._takes_copies else every.take(np.flatnonzero(~is_copy))
 
     def _shards(self) -> list[Path]:
         layout = RunLayout(self._root)
@@ -565,16 +625,147 @@ class _Run:
         shape = model.get("obs_shape")
         return {} if shape is None else {"": Leaf("", as_shape(shape))}
 
-    @property
-    def _origin_change(self) -> dict[str, Any]:
-        """What is still to be subtracted from its observations, by column."""
-        subtracted = (self._settings.get("env") or {}).get("origin") or {}
-        change = {}
-        for name in {*subtracted, *self._origin}:
-            new, old = (np.asarray(by.get(name, 0.0)) for by in (self._origin, subtracted))
-            if (new != old).any():
-                change[name] = np.ravel(new - old).tolist()
-        return change
+
+_OF_EPISODES = ("env_id", "episode_id", "episode_seed", "episode_resets")
+"""What items of one episode have alike."""
+
+
+@dataclass(frozen=True)
+class _Items:
+    """Items of a block, or of several that follow one another.
+
+    Attributes:
+        pieces: what they are, in order of time.
+        episode: of each, as `_OF_EPISODES` tell it, int64 [4, items].
+        is_open: more of its episode may follow, bool [items].
+        number: of the last block.
+        player: who learns from them.
+    """
+
+    pieces: Pieces
+    episode: Array
+    is_open: Array
+    number: int
+    player: str
+
+    def take(self, which: Array) -> _Items:
+        """Returns items by their numbers (int64 [any]), in that order: copies."""
+        return dataclasses.replace(
+            self,
+            pieces=self.pieces.take(which),
+            episode=self.episode[:, which],
+            is_open=self.is_open[which],
+        )
+
+    def then(self, later: _Items) -> _Items:
+        """Returns these, and later ones of the same columns after them."""
+        one, two = self.pieces, later.pieces
+
+        def both(first: Columns, second: Columns) -> Columns:
+            return {name: np.concatenate([first[name], second[name]]) for name in second}
+
+        pieces = Pieces(
+            both(one.columns, two.columns),
+            np.concatenate([one.length, two.length]),
+            both(one.after, two.after),
+            np.concatenate([one.env, two.env]),
+            np.concatenate([one.episode, two.episode]),
+        )
+        episode = np.concatenate([self.episode, later.episode], axis=1)
+        is_open = np.concatenate([self.is_open, later.is_open])
+        return dataclasses.replace(later, pieces=pieces, episode=episode, is_open=is_open)
+
+    def joined(self) -> _Items:
+        """Returns them by episode, those that follow one another in one as one."""
+        ordered = self.take(np.lexsort(self.episode))  # which is stable
+        pieces = ordered.pieces
+        if not len(pieces.length):
+            return ordered
+        starts = np.cumsum(pieces.length, dtype=np.int64) - pieces.length
+        follows = ordered.is_open[:-1] & (np.diff(ordered.episode, axis=1) == 0).all(axis=0)
+        for name, after in under(pieces.after, "observation").items():
+            # numbers of episodes may come again, as where environments share a generator
+            is_next = after[:-1] == pieces.columns[name][starts[1:]]
+            follows &= is_next.all(axis=tuple(range(1, is_next.ndim)))
+        first = np.append(0, np.flatnonzero(~follows) + 1)
+        last = np.append(first[1:], len(starts)) - 1
+        length = np.add.reduceat(pieces.length, first)
+        after = {name: column[last] for name, column in pieces.after.items()}
+        whole = Pieces(pieces.columns, length, after, pieces.env[last], pieces.episode[last])
+        episode, is_open = ordered.episode[:, last], ordered.is_open[last]
+        return dataclasses.replace(self, pieces=whole, episode=episode, is_open=is_open)
+
+    def cut(self, most: int) -> _Items:
+        """Returns them in pieces of at most so many transitions; shorter ones end an item."""
+        pieces = self.pieces.cut(most)
+        whole = np.repeat(np.arange(len(self.is_open)), -(-self.pieces.length // most))
+        is_open = self.is_open[whole] & (pieces.length < most)
+        return dataclasses.replace(
+            self, pieces=pieces, episode=self.episode[:, whole], is_open=is_open
+        )
+
+
+class _Joiner:
+    """Joins the items of a collector; holds the end of each open episode, less than an item.
+
+    Args:
+        n_sample: transitions of an item, at most.
+        shards: all of the collector's.
+    """
+
+    def __init__(self, n_sample: int, shards: Sequence[Path]) -> None:
+        self._n_sample = n_sample
+        self._numbers = {
+            block_number(int(facts.get("block_id", 0)))
+            for path in shards
+            for facts in _facts_of(path)
+        }
+        self._held: dict[str, _Items] = {}  # of each player
+        self._highest = 0  # number of a block so far
+
+    def add(self, items: _Items) -> Iterator[Pieces]:
+        """Yields what is complete by the items of the next block."""
+        passed = range(self._highest + 1, items.number)
+        is_later_start = items.number // RESTART_NUMBERS > self._highest // RESTART_NUMBERS
+        if is_later_start or not self._numbers.issuperset(passed):
+            yield from self.cut()  # episodes began anew, or a part of them is missing
+        self._highest = max(self._highest, items.number)
+        held = self._held.pop(items.player, None)
+        parts = (items if held is None else held.then(items)).joined().cut(self._n_sample)
+        yield parts.pieces.take(np.flatnonzero(~parts.is_open))
+        self._held[items.player] = parts.take(np.flatnonzero(parts.is_open))
+
+    def cut(self) -> Iterator[Pieces]:
+        """Yields the ends of episodes that nothing follows."""
+        held, self._held = self._held, {}
+        yield from (items.pieces for items in held.values())
+
+
+def _facts_of(path: Path) -> Iterator[Mapping[str, Any]]:
+    """Yields the facts of all blocks of a shard, whether their rows are damaged or not."""
+    with contextlib.suppress(ShardError):
+        yield from facts_of(path)
+
+
+def _of_origin(
+    columns: Columns, origin: Mapping[str, Any], subtracted: Mapping[str, Any]
+) -> Columns:
+    """Returns observations less an origin, from those less another one; see ``env.origin``."""
+    shifted = dict(columns)
+    for name in columns.keys() & {*origin, *subtracted}:
+        column = columns[name]
+        new, old = (_as_row(by.get(name, 0.0), column) for by in (origin, subtracted))
+        if (new != old).any():
+            shifted[name] = (column + (old - new)).astype(column.dtype)
+    return shifted
+
+
+def _as_row(origin: Any, column: Array) -> Array:
+    """Returns an origin, one number or one for each component, as what a row has added to it."""
+    numbers = np.asarray(origin, np.float64)
+    if column.dtype.kind in "iu":
+        numbers = np.rint(numbers).astype(np.int64)
+    return numbers.reshape(column.shape[1:] if numbers.size > 1 else ())
 
 
 def _leaf_of(told: Mapping[str, Any]) -> Leaf:
@@ -618,10 +809,11 @@ class _Minari:
     Args:
         name: of the dataset.
         origin: what is subtracted from this run's observations.
+        n_sample: transitions of an item of this run, at most.
     """
 
-    def __init__(self, name: str, origin: Mapping[str, Sequence[float]]) -> None:
-        self._name, self._origin = name, origin
+    def __init__(self, name: str, origin: Mapping[str, Sequence[float]], n_sample: int) -> None:
+        self._name, self._origin, self._n_sample = name, origin, n_sample
 
     def objections(self, config: ExperimentConfig, spaces: Spaces) -> Iterator[str]:  # noqa: ARG002
         """See `Source`."""
@@ -638,10 +830,10 @@ class _Minari:
                 bounds = " with other bounds" * (its == ours)
                 yield f"is of other {root}s: {its}, the environment's {ours}{bounds}"
 
-    def size(self, n_sample: int) -> Size:
+    def size(self) -> Size:
         """See `Source`."""
         steps, episodes = int(self._dataset.total_steps), int(self._dataset.total_episodes)
-        return Size(steps, steps + steps // n_sample + episodes)
+        return Size(steps, steps + steps // self._n_sample + episodes)
 
     def pieces(self) -> Iterator[Pieces | StoreError]:
         """See `Source`."""

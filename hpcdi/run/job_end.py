@@ -26,7 +26,7 @@ def job_end(variables: Mapping[str, str], now: float) -> float:
         now: seconds since the epoch.
     """
     end = variables.get(END_VARIABLE, "")
-    if end.isdigit() and int(end) > 0:
+    if end.isdigit() and int(end) > now:  # else the job was prolonged, or its shell lives on
         return float(end)
     job = allocation(variables)
     if job is not None and job.scheduler == "slurm":

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from hpcdi import __version__
-from hpcdi.config.fields import to_mapping
+from hpcdi.config.fields import in_order, to_mapping
 from hpcdi.config.schema import ExperimentConfig
 from hpcdi.run.forecast import Costs
 from hpcdi.store.atomic import read_json, write_json
@@ -63,7 +63,7 @@ def _file(config: ExperimentConfig) -> Path:
             section = section.get(each, {})
         section.pop(name, None)
     parts = [__version__, _processor(), len(os.sched_getaffinity(0)), settings]
-    text = json.dumps(parts, sort_keys=True, default=str)
+    text = json.dumps(in_order(parts), default=str)
     return user_cache() / "costs" / f"{hashlib.sha256(text.encode()).hexdigest()[:16]}.json"
 
 

@@ -108,8 +108,10 @@ def train(request: RunRequest, config: ExperimentConfig, ranks: int, path: Path)
     """
     if isinstance(config.env, MpiEnvConfig):
         Program.of(config.env).prepare()  # errors of its compiler come before anything starts
+    text = hand_over(to_mapping(config))
+    handed_over = {EXPERIMENT_VARIABLE: text} if text else {}
     command = [
-        *mpirun_command(ranks, may_die=_may_die(config.system), exports=[EXPERIMENT_VARIABLE]),
+        *mpirun_command(ranks, may_die=_may_die(config.system), exports=[*handed_over]),
         *python_command("hpcdi", "train"),
         *filter(None, [request.config]),
         "--run-dir" if request.resume is None else "--resume",
@@ -118,10 +120,11 @@ def train(request: RunRequest, config: ExperimentConfig, ranks: int, path: Path)
     ]
     if request.time_limit is not None:
         command += ["--time-limit", request.time_limit]
-    with mpi_folders(is_outside_allocation()) as folders:
-        experiment = {EXPERIMENT_VARIABLE: hand_over(to_mapping(config))}
-        with Job(command, path, folders, experiment) as job:
-            return Ended(path, job.wait(Patience.of(config.system)))
+    with (
+        mpi_folders(is_outside_allocation()) as folders,
+        Job(command, path, folders, handed_over) as job,
+    ):
+        return Ended(path, job.wait(Patience.of(config.system)))
 
 
 def _may_die(system: SystemConfig) -> bool:

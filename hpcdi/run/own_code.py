@@ -1,9 +1,9 @@
 """Names a class or a function of the user so that other processes find it: ``module:Name``.
 
 What is defined in a module has its name there. What a script defines is found by the script's file,
-if that can be imported, which runs it once more: the start of the run must be below ``if __name__
-== "__main__":`` then. All else, of a notebook, a prompt, or a function, is written by cloudpickle
-into a module beside the run: it and all that it uses of there, as they are now.
+if that can be imported, which runs it once more: it must stand above ``if __name__ == "__main__":``
+then, and the start of the run below. All else, of a notebook, a prompt, or a function, is written
+by cloudpickle into a module beside the run: it and all that it uses of there, as they are now.
 """
 
 from __future__ import annotations
@@ -56,43 +56,56 @@ def named(made: Callable[..., Any], folder: Callable[[], Path]) -> Named:
     found = getattr(sys.modules.get(module), name, None) if name.isidentifier() else None
     if found is made and module != _MAIN:
         return Named(f"{module}:{name}", _folder_of(module))
-    if found is made and (script := _script()) is not None:
-        return Named(f"{script.stem}:{name}", (str(script.parent),))
+    if found is made and (script := _script(name)) is not None:
+        return Named(f"{script.name}:{name}", script.folders)
     return _written(made, folder)
 
 
 def _folder_of(module: str) -> tuple[str, ...]:
     """The folder that a module's package is in, where that is not installed."""
     top = sys.modules.get(module.partition(".")[0])
-    file = getattr(top, "__file__", None)
-    if file is None:
+    file, places = getattr(top, "__file__", None), list(getattr(top, "__path__", ()))
+    if file is None and not places:
         return ()
-    path = Path(file).absolute()
-    folder = path.parent.parent if path.stem == "__init__" else path.parent
+    folder = Path(places[0] if places else str(file)).absolute().parent
     return () if folder.name in ("site-packages", "dist-packages") else (str(folder),)
 
 
-def _script() -> Path | None:
-    """Returns the script that runs, if others can import it and it does not train then."""
+def _script(name: str) -> Named | None:
+    """Returns the script that runs, as a module, if others that import it have `name` of it.
+
+    None: it would train then, too; or another module is imported by its name.
+    """
     main = sys.modules[_MAIN]
-    file = getattr(main, "__file__", None)
+    file, spec = getattr(main, "__file__", None), getattr(main, "__spec__", None)  # pdb drops it
     if file is None or Path(file).suffix != ".py":
         return None
     path = Path(file).absolute()
-    is_other = path.stem in sys.stdlib_module_names or (
-        path.stem not in sys.modules
-        and (spec := importlib.machinery.PathFinder.find_spec(path.stem)) is not None
-        and spec.origin != str(path)
-    )
-    if not path.stem.isidentifier() or is_other or not _is_guarded(path):
+    module = spec.name if spec is not None else path.stem  # python -m, or its file
+    is_found = _is_found_as(path) if spec is None else module != _MAIN  # which a folder's is
+    if not is_found or not _is_guarded(path, name):
         return None
     # it runs already, and is not to run in this process again
-    known = sys.modules.setdefault(path.stem, main)
-    return path if known is main else None
+    known = sys.modules.setdefault(module, main)
+    folder = path.parents[module.count(".")]
+    return Named(module, (str(folder),)) if known is main else None
 
 
-def _is_guarded(script: Path) -> bool:
-    """Decides whether the script's line that runs now does not run when it is imported."""
+def _is_found_as(script: Path) -> bool:
+    """Decides whether a script is what others import by its name."""
+    if not script.stem.isidentifier() or script.stem in sys.stdlib_module_names:
+        return False
+    if script.stem in sys.modules:
+        return True
+    spec = importlib.machinery.PathFinder.find_spec(script.stem)
+    return spec is None or spec.origin == str(script)
+
+
+def _is_guarded(script: Path, name: str) -> bool:
+    """Decides whether the script's line that runs now does not run when it is imported.
+
+    And what is defined by `name` is defined then.
+    """
     frame: types.FrameType | None = sys._getframe()
     line = 0
     while frame is not None:
@@ -103,12 +116,12 @@ def _is_guarded(script: Path) -> bool:
         statements = ast.parse(script.read_text(encoding="utf-8")).body
     except (OSError, SyntaxError, ValueError):  # not what runs
         return False
-    return any(
-        isinstance(one, ast.If)
-        and one.lineno <= line <= (one.end_lineno or 0)
-        and "__name__" in ast.unparse(one.test)
-        for one in statements
-    )
+    guards = [
+        one for one in statements if isinstance(one, ast.If) and "__name__" in ast.unparse(one.test)
+    ]
+    below = {getattr(each, "name", "") for guard in guards for each in ast.walk(guard)}
+    runs_below = any(guard.lineno <= line <= (guard.end_lineno or 0) for guard in guards)
+    return runs_below and name not in below
 
 
 def _written(made: Callable[..., Any], folder: Callable[[], Path]) -> Named:

@@ -82,6 +82,9 @@ SHAPES = (
 )
 """Keys without whose values no snapshot can be loaded, even if the command line changes them."""
 
+OF_A_START = ("slurm", "fault", "system.auto_resume", "system.import_path")
+"""Keys that say how and from where a run is started, and nothing of what it is."""
+
 SAME = ("exp_name", "seed")
 """Keys that must keep their values, too, where a new start finds a run in its folder."""
 
@@ -352,9 +355,8 @@ def _check_done(layout: RunLayout, config: ExperimentConfig) -> None:
 
 
 def _changed(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[Difference]:
-    """Returns the settings that differ, but for those that say how and from where it is started."""
-    keys = {*old, *new} - {"slurm", "fault"}
-    return differences(old, new, keys, free=("system.auto_resume", "system.import_path"))
+    """Returns the settings that differ, but for those of `OF_A_START`."""
+    return differences(old, new, {*old, *new}, free=OF_A_START)
 
 
 def done_line(path: Path) -> str:

@@ -37,7 +37,7 @@ from hpcdi.errors import (
     StoreError,
 )
 from hpcdi.policy.networks import learner_device
-from hpcdi.roles.collector.mpi_fs_collector import MPIFileSystemCollector
+from hpcdi.roles.collector.mpi_fs_collector import create_comm_collector
 from hpcdi.roles.context import ROLES, WorkerContext, role_seed
 from hpcdi.roles.coordinator.coordinator import Coordinator
 from hpcdi.roles.coordinator.scheduler import Outcome
@@ -52,7 +52,7 @@ from hpcdi.run.policies import columnar_policy
 from hpcdi.run.private_folder import own_temporary_folder
 from hpcdi.run.request import Ended
 from hpcdi.run.run_lock import RunLock
-from hpcdi.run.signals import SignalFlag
+from hpcdi.run.signals import SignalFlag, TimeLimit
 from hpcdi.store.atomic import stay_in
 from hpcdi.store.disk_full import or_warn
 from hpcdi.store.layout import RunLayout
@@ -68,7 +68,9 @@ _REST_S = 0.001
 """Seconds of rest if no role has anything to do, e.g. while environments step in processes."""
 
 
-def serial(config: ExperimentConfig, spaces: Spaces, mode: resume.StartMode, path: Path) -> Ended:
+def serial(
+    config: ExperimentConfig, spaces: Spaces, mode: resume.StartMode, path: Path, ends_at: float
+) -> Ended:
     """Train in this process; its signal handlers are put back afterwards.
 
     Args:
@@ -76,6 +78,7 @@ def serial(config: ExperimentConfig, spaces: Spaces, mode: resume.StartMode, pat
         spaces: its environment's.
         mode: how the run begins.
         path: the run folder.
+        ends_at: its time limit, see `end_of`.
 
     Raises:
         LaunchError: the run folder cannot be used.
@@ -100,7 +103,7 @@ def serial(config: ExperimentConfig, spaces: Spaces, mode: resume.StartMode, pat
             title = f"one process with {config.env.collector_env_num} environments{again}"
             for line in run_folder.opening(f"{config.exp_name}, {title}", layout, ends):
                 say(line)
-            return _train(config, layout, restarts, flag.take)
+            return _train(config, layout, restarts, flag.take, ends_at)
         finally:
             close_log()
 
@@ -109,21 +112,25 @@ def _train(
     config: ExperimentConfig,
     layout: RunLayout,
     restarts: int,
-    take_stop: Callable[[], StopRequest | None],
+    take_signal: Callable[[], StopRequest | None],
+    ends_at: float,
 ) -> Ended:
     """Run the roles, print how the run ended."""
     FAULTS.arm(config.fault, 0, "serial", restarts, counts="collector")
     settings = resume.NewSettings(layout, config)
+    run: LocalRun | None = None
+    limit = TimeLimit(
+        ends_at, take_signal, lambda: run.coordinator.snapshot_s if run is not None else 0.0
+    )
 
     def ask() -> StopRequest | None:
         settings.look(time.monotonic())
-        return take_stop()
+        return limit.take()
 
-    run: LocalRun | None = None
     raised: BaseException | None = None
     try:
         resumed = resume.take_up(within_a_process(config), layout)
-        with LocalRun(config, layout, restarts, take_stop) as run:
+        with LocalRun(config, layout, restarts, limit.take) as run:
             if resumed is not None:
                 run.coordinator.resume(resumed)
                 say(f"  resumed      {resumed}")
@@ -213,7 +220,7 @@ class LocalRun(Closing):
             self.learners = [
                 make_learner_rank(context(rank, "learner")) for (rank,) in groups.values()
             ]
-            self.collector = MPIFileSystemCollector(
+            self.collector = create_comm_collector(
                 config.system.comm_collector, context(self._world.size - 1, "collector")
             )
         except BaseException:

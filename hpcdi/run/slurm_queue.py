@@ -110,7 +110,8 @@ def set_for_slurm(variables: Mapping[str, str]) -> list[str]:
     names = sorted(filter(is_foreign, variables))
     if "SLURM_JOB_ID" not in variables:
         return names
-    return [n for n in names if not n.startswith(("SLURM_", "SRUN_CPUS")) or n.endswith("_FORMAT")]
+    given = ("SLURM_", "SRUN_CPUS", "SRUN_DEBUG")
+    return [name for name in names if not name.startswith(given) or name.endswith("_FORMAT")]
 
 
 def slurm_variables(variables: Mapping[str, str]) -> dict[str, str]:

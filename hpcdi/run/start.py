@@ -7,6 +7,7 @@ import dataclasses
 import os
 import sys
 import tempfile
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -18,6 +19,7 @@ from hpcdi.run.experiment import check_data, load_experiment
 from hpcdi.run.local import is_outside_allocation, ranks_of, train
 from hpcdi.run.private_folder import own_folder
 from hpcdi.run.request import Ended, RunRequest
+from hpcdi.run.signals import end_of
 from hpcdi.run.sizes import does_not_fit
 
 
@@ -59,7 +61,8 @@ def start(request: RunRequest, *, over_ranks: bool) -> Ended:
             from hpcdi.run.serial import serial  # with it torch
 
             with said_if_it_exits():
-                return serial(config, spaces, mode, path)
+                ends_at = end_of(request.time_limit, os.environ, time.time())
+                return serial(config, spaces, mode, path, ends_at)
         finally:
             with contextlib.suppress(OSError):  # removes only an empty folder
                 path.rmdir()

@@ -20,15 +20,20 @@ single checkpoint may be renamed or copied, and loaded from there.
 from __future__ import annotations
 
 import contextlib
+import copy
 import io
 import os
 import shutil
+from collections import Counter, OrderedDict, deque
 from collections.abc import Callable, Collection, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from hpcdi.dataclass import dataclass
-from hpcdi.errors import CheckpointError, StoreError
+from hpcdi.errors import CheckpointError, HpcdiError, StoreError
 from hpcdi.store.atomic import make_folders, temporary_beside
 from hpcdi.store.checksum import crc32_of_file
 from hpcdi.store.files import REFUSED, check_file, open_file
@@ -215,12 +220,103 @@ def checkpoint_names(folder: Path) -> list[str]:
     return sorted(p.name for p in folder.iterdir() if p.is_dir() and not p.name.startswith("."))
 
 
+_NUMBERS = (
+    np.bool_,
+    *(np.int8, np.int16, np.int32, np.int64, np.uint8, np.uint16, np.uint32, np.uint64),
+    *(np.float16, np.float32, np.float64, np.complex64, np.complex128),
+)
+_PLAIN = frozenset({type(None), bool, int, float, complex, str, bytes, bytearray, *_NUMBERS})
+_ARRAY_KINDS = "biufcmMSU"  # of a dtype: numbers, times and texts, but neither objects nor records
+
+
+class UnsavableError(HpcdiError, TypeError):
+    """A state holds what could not be loaded again."""
+
+
 def save_tensors(path: Path, tree: object) -> None:
-    """Write a nested structure of tensors and plain data, as torch does, forced to disk."""
+    """Write what `load_tensors` returns again, type for type, as torch does, forced to disk.
+
+    Args:
+        path: of the file.
+        tree: tensors, arrays of numbers and texts, numbers of Python or NumPy, texts, bytes, None,
+            and torch's sizes, devices and dtypes, in dicts, lists, tuples, sets and deques.
+
+    Raises:
+        UnsavableError: it holds something else; nothing is written.
+    """
+    tensors_writer(tree)(path)
+
+
+def tensors_writer(tree: object) -> Callable[[Path], None]:
+    """Returns what writes a file as `save_tensors` does, whose errors it raises at once."""
+    if found := _unsavable(tree):
+        raise UnsavableError(
+            f"{found} could not be loaded again, so it is not saved: a state_dict holds tensors, "
+            "arrays, numbers and texts, in dicts, lists, tuples, sets and deques"
+        )
+    return partial(_write_tensors, tree)
+
+
+def _unsavable(value: Any, key: str = "") -> str:
+    """Returns the first value that `load_tensors` would refuse, by key and type; empty: none."""
+    import torch
+
+    kind = type(value)
+    if kind in _PLAIN or kind in (torch.Tensor, torch.nn.Parameter):
+        return ""
+    if kind in (torch.Size, torch.device, torch.dtype):
+        return ""
+    if kind is np.ndarray and value.dtype.kind in _ARRAY_KINDS:
+        return ""
+    if kind in (dict, OrderedDict, Counter):
+        parts = [(name, part) for name, held in value.items() for part in (name, held)]
+    elif kind in (list, tuple, set, deque):
+        parts = list(enumerate(value))
+    else:
+        what = f"an array of {value.dtype}" if kind is np.ndarray else f"a {kind.__name__}"
+        return f"{key or 'the state'} ({what})"
+    inside = (_unsavable(part, f"{key}.{name}" if key else str(name)) for name, part in parts)
+    return next(filter(None, inside), "")
+
+
+class _Made:
+    """What a file makes by a constructor: arrays, NumPy's numbers and deques.
+
+    Their own ways in a file would need NumPy's dtypes, into which a file may write any bytes.
+    """
+
+    def __init__(self, constructor: type, *arguments: object) -> None:
+        self._how = constructor, arguments
+
+    def __reduce__(self) -> tuple[type, tuple[object, ...]]:
+        return self._how
+
+
+def _writable(value: Any) -> Any:
+    """Returns a tree with a `_Made` in the place of what it stands for; containers as they are."""
+    kind = type(value)
+    if kind is np.ndarray:
+        return _Made(np.ndarray, value.shape, value.dtype.str, bytearray(value.tobytes()))
+    if isinstance(value, np.generic):
+        return _Made(kind, value.item())
+    if kind is deque:
+        return _Made(deque, [_writable(part) for part in value], value.maxlen)
+    if kind in (list, tuple, set):
+        return kind(_writable(part) for part in value)
+    if kind in (dict, OrderedDict, Counter):
+        written = copy.copy(value)  # with its attributes, as `Module.state_dict` gives it some
+        written.clear()
+        for name, part in value.items():
+            written[_writable(name)] = _writable(part)
+        return written
+    return value
+
+
+def _write_tensors(tree: object, path: Path) -> None:
     import torch
 
     data = io.BytesIO()  # not straight to the file: torch's error would not say that a disk is full
-    torch.save(tree, data)
+    torch.save(_writable(tree), data)
     with path.open("wb") as file:
         file.write(data.getbuffer())
         file.flush()
@@ -228,7 +324,7 @@ def save_tensors(path: Path, tree: object) -> None:
 
 
 def load_tensors(path: Path) -> Any:
-    """Read what `save_tensors` wrote; nothing but tensors and plain data is ever built from it.
+    """Read what `save_tensors` wrote; nothing but what it may write is ever built from a file.
 
     Raises:
         CheckpointError: the file is torn, or holds something else.
@@ -236,7 +332,8 @@ def load_tensors(path: Path) -> Any:
     import torch
 
     try:
-        return torch.load(check_file(path), map_location="cpu", weights_only=True)
+        with torch.serialization.safe_globals([np.ndarray, deque, bytes, *_NUMBERS]):
+            return torch.load(check_file(path), map_location="cpu", weights_only=True)
     except Exception as error:  # torch's reader of torn files raises almost any of them
         raise CheckpointError(path, f"cannot be read: {error}") from error
 

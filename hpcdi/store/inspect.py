@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fnmatch
 import os
 import time
 from collections.abc import Iterator
@@ -74,12 +75,11 @@ def _hdf5(path: Path, report: Report) -> Iterator[str]:
 
 
 def _shard(path: Path, report: Report) -> Iterator[str]:
-    blocks, damaged = _blocks(path)
+    blocks, damaged, n_bytes = _blocks(path)
     report.errors += damaged
     items = sum(len(block.items) for block in blocks)
-    size = human_bytes(512 * path.stat().st_blocks)  # without holes
     right = "damaged" if damaged else "checksums are right"
-    yield f"{path}: shard of {counted(len(blocks), 'block')}, {size}, {right}"
+    yield f"{path}: shard of {counted(len(blocks), 'block')}, {human_bytes(n_bytes)}, {right}"
     yield (
         f"  {sum(block.transitions for block in blocks)} transitions in {items} items, "
         f"{sum(block.rows for block in blocks)} rows"
@@ -100,12 +100,13 @@ def _shard(path: Path, report: Report) -> Iterator[str]:
         yield f"  {view.name:<20} = {view.column}[row + {view.offset}[row]]"
 
 
-def _blocks(path: Path) -> tuple[list[Block], list[str]]:
-    """The blocks of a shard, and what is wrong with others.
+def _blocks(path: Path) -> tuple[list[Block], list[str], int]:
+    """The blocks of a shard, what is wrong with others, and the bytes that it takes on its disk.
 
     Raises:
         ShardError: it is missing, torn, or not one of ours.
     """
+    shard = ShardReader(path, path.name)
     blocks, damaged = [], []
     for block in read_blocks(path):
         if isinstance(block, Block):
@@ -114,10 +115,10 @@ def _blocks(path: Path) -> tuple[list[Block], list[str]]:
             damaged.append(str(block))
     if not damaged:
         try:
-            ShardReader(path, path.name).check_structure()
+            shard.check_structure()
         except ShardError as error:
             damaged.append(str(error))
-    return blocks, damaged
+    return blocks, damaged, shard.disk_bytes
 
 
 def _policy(path: Path) -> Iterator[str]:
@@ -164,18 +165,20 @@ def _run_folder(path: Path, report: Report) -> None:
     report.errors += other_files(layout, recorded if isinstance(recorded, dict) else {})
     shards, blocks, transitions, size = 0, 0, 0, 0
     ours = {path / name for name in layout.shard_numbers()}
-    others = {*layout.data_dir.rglob("*.h5")} - ours
+    others = {*_below(layout.data_dir, "*.h5")} - ours
     damaged = [f"{file}: is no shard by its path: no run reads it" for file in sorted(others)]
     for shard in sorted(ours):
+        whole, torn, n_bytes = list[Block](), list[str](), 0
         try:
-            whole, torn = _blocks(shard)
+            whole, torn, n_bytes = _blocks(shard)
         except StoreError as error:
-            damaged.append(str(error))
-            continue
+            torn = [str(error)]
+        if torn and not os.path.lexists(shard):
+            continue  # a running run has removed it
         damaged += torn
         shards, blocks = shards + bool(whole), blocks + len(whole)
         transitions += sum(block.transitions for block in whole)
-        size += 512 * shard.stat().st_blocks
+        size += n_bytes
     report.lines.append(
         f"  data: {counted(blocks, 'block')} in {counted(shards, 'shard')}, "
         f"{transitions} transitions, {human_bytes(size)}"
@@ -188,8 +191,14 @@ def _run_folder(path: Path, report: Report) -> None:
         report.lines += [f"  {line}" for line in policy.lines[:1]]
         report.errors += policy.errors
     _checkpoints(layout, report)
-    leftovers = list(path.rglob(f".*{TEMPORARY_MARK}*"))
+    leftovers = _below(path, f".*{TEMPORARY_MARK}*")
     report.lines += [f"  left over from an interrupted write: {name}" for name in leftovers]
+
+
+def _below(folder: Path, pattern: str) -> Iterator[Path]:
+    """Yields what is anywhere in a folder; a running run may remove folders meanwhile."""
+    for at, folders, files in os.walk(folder):
+        yield from (Path(at, name) for name in fnmatch.filter([*folders, *files], pattern))
 
 
 def _config(layout: RunLayout) -> Iterator[str]:
@@ -223,7 +232,8 @@ def _checkpoints(layout: RunLayout, report: Report) -> None:
         try:
             report.lines.append(f"  {_checkpoint(path)}")
         except CheckpointError as error:
-            report.errors.append(str(error))
+            if os.path.lexists(path):  # a running run may have removed it
+                report.errors.append(str(error))
 
 
 def _checkpoint(path: Path) -> str:

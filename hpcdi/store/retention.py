@@ -6,14 +6,15 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
-from hpcdi.store.layout import RunLayout, shard_of
+from hpcdi.store.layout import RunLayout, name_of, shard_of
 from hpcdi.utils.log import LOGGER
 
 
 class Retention:
     """Counts who needs which block; a shard goes when no one needs any block of it.
 
-    The newest shard of each collector stays: more blocks may be on their way into it.
+    The newest shard of each collector stays until that has ended: more blocks may be on their way
+    into it.
 
     Names come from messages, so each shard's is resolved inside the run folder and refused
     elsewhere, when its first block is announced.
@@ -27,7 +28,7 @@ class Retention:
         self.removed = 0
         self._layout, self._keep_data = layout, keep_data
         self._users: dict[str, int] = {}
-        self._newest: dict[Path, tuple[int, str]] = {}  # of each collector's folder
+        self._newest: dict[Path, tuple[int, str]] = {}  # of the folder of each that collects
 
     def need(self, name: str, users: int = 1) -> str:
         """More users of a block; returns its shard."""
@@ -47,6 +48,13 @@ class Retention:
             if before is not None:
                 self._remove_if_unneeded(before[1])
         return path
+
+    def end(self, rank: int | None = None) -> None:
+        """Note that a collector appends to no shard any more; None: all that are known so far."""
+        ended = [folder for folder in self._newest if rank is None or folder.name == name_of(rank)]
+        for folder in ended:
+            _, path = self._newest.pop(folder)
+            self._remove_if_unneeded(path)
 
     def release(self, names: Iterable[str]) -> None:
         """One user less of each block; unlinks shards that have none left."""

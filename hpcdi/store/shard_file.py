@@ -22,6 +22,7 @@ there is no room, begins a new file.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import itertools
 import json
@@ -50,7 +51,13 @@ from hpcdi.store.checksum import crc32_of
 from hpcdi.store.files import check_file, open_descriptor, open_file
 from hpcdi.store.hdf5 import DAMAGE, dataset_of, other_format, read_attributes
 from hpcdi.store.layout import block_name, shard_place
-from hpcdi.store.structure import ALIGNMENT, GrowingStructure, Piece, bytes_of
+from hpcdi.store.structure import (
+    ALIGNMENT,
+    LARGEST_CHUNK_BYTES,
+    GrowingStructure,
+    Piece,
+    bytes_of,
+)
 from hpcdi.types import (
     ITEM_DTYPE,
     NUMBERS,
@@ -60,6 +67,7 @@ from hpcdi.types import (
     RowView,
     ShardRef,
 )
+from hpcdi.utils.backoff import wait_s
 from hpcdi.utils.log import LOGGER
 from hpcdi.utils.nested import parse_json, under
 
@@ -77,6 +85,7 @@ _LAYOUT, _TABLE = "hpcdi/layout", "hpcdi/blocks"
 _ALIGNMENT = 64  # of columns in memory
 _ANY_OFFSET = 10**18
 _LARGEST_TABLE_BYTES = 64 << 20  # a layout that states more is damaged
+_PAUSES_S = (0.005, 0.02, 0.05)  # from one look at a structure that seems damaged to the next
 
 
 @dataclass(frozen=True)
@@ -197,7 +206,8 @@ class GrowingShard:
         path: path of the file.
         name: the same, relative to the run folder.
         like: the first block; later ones must have the same columns.
-        n_bytes: bytes of rows that it has room for; 0: for the first block alone.
+        n_bytes: bytes of rows that it has room for, or fewer, where a column would be larger than
+            HDF5 allows; 0: for the first block alone.
         fsync: force every block to disk before its record is written.
 
     Raises:
@@ -209,7 +219,9 @@ class GrowingShard:
         self._slot = self._first_row = self._first_item = 0  # of the next block
         datasets = like.datasets()
         self._row_bytes = row_bytes(like.columns)
-        rows = max(like.rows, n_bytes // max(1, self._row_bytes))
+        largest = max(row_bytes({name: array}) for name, array in datasets.items())
+        most = LARGEST_CHUNK_BYTES // largest  # rows, and items, of which there are not more
+        rows = max(like.rows, min(most, n_bytes // max(1, self._row_bytes)))
         # blocks may have up to twice as many items a row as the first one
         items = -(-2 * rows * len(like.items) // max(1, like.rows))
         self._capacity = rows, max(min(rows, items), len(like.items))
@@ -349,6 +361,7 @@ class ShardReader:
 
     Attributes:
         layout: where everything lies.
+        disk_bytes: bytes that it takes on its disk, without holes.
 
     Raises:
         ShardError: it is missing, no shard, of another format, in another shard's place, or its
@@ -359,7 +372,8 @@ class ShardReader:
         self.path, self.name = path, name
         try:
             with open_file(path) as file:
-                self._head, size = file.read(_HEAD_BYTES), os.fstat(file.fileno()).st_size
+                self._head, state = file.read(_HEAD_BYTES), os.fstat(file.fileno())
+                size, self.disk_bytes = state.st_size, 512 * state.st_blocks
                 _, mark, text = self._head.partition(_MARK)
                 if not mark:
                     raise ShardError(path, _why_no_layout(path))
@@ -391,13 +405,22 @@ class ShardReader:
     def check_structure(self) -> None:
         """Check that by HDF5's structure common tools read the same rows as hpcdi.
 
-        The structure may lack the last block, if the process was killed while it wrote it.
+        The structure may lack the last block, if the process was killed while it wrote it. Where
+        the shard grows, it may be seen while it changes, and is looked at again.
 
         Raises:
             ShardError: tools read other rows, or none.
         """
+        for pause_s in _PAUSES_S:
+            with contextlib.suppress(ShardError):
+                self._check_structure()
+                return
+            wait_s(pause_s)
+        self._check_structure()
+
+    def _check_structure(self) -> None:
+        """Check the structure as it is now, against the blocks that are there then."""
         try:
-            ends = [(slot + 1, *r.ends) for slot, r in self.records() if isinstance(r, Record)]
             if self._size > self.layout.end() + ALIGNMENT:
                 raise ValueError(f"{self._size - self.layout.end()} bytes follow its last column")
             with h5py.File(check_file(self.path), "r", locking=False) as file:
@@ -412,6 +435,8 @@ class ShardReader:
                     if attributes.get(name) != value:
                         raise ValueError(f"its attribute {name} is {attributes.get(name)!r}")
                 lengths = self._lengths_in(file)
+            now = ShardReader(self.path, self.name)  # later: a block is in the table first
+            ends = [(slot + 1, *r.ends) for slot, r in now.records() if isinstance(r, Record)]
         except DAMAGE as error:
             raise ShardError(self.path, f"common tools do not read it: {error}") from error
         if ends and not any(lengths.items() <= self.layout.lengths(*e).items() for e in ends):

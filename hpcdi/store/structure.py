@@ -20,6 +20,8 @@ from hpcdi.types import Array, Columns
 from hpcdi.utils.disk import reserve_space
 
 ALIGNMENT = 64
+LARGEST_CHUNK_BYTES = (1 << 32) - 1
+"""Of HDF5's file formats that common tools read: an array that grows is one chunk."""
 
 Piece = tuple[int, bytes | memoryview]
 """Where in a file bytes belong, and the bytes."""

@@ -35,6 +35,11 @@ _OF_ITERATIONS = re.compile(r"(?:(?P<player>.+)_)?[a-z]+_iter/")
 """Tags of curves over train iterations; they begin with the player, if that is not the main one."""
 
 
+OF_A_RANK = "callbacks_rank"
+"""With its rank, the folder of what a rank's callbacks draw: their curves over iterations."""
+_OWN_CURVES = "detail/"
+
+
 class TensorBoardWriter(Closing):
     """Writes an event file on a separate thread; after `close`, events are ignored.
 
@@ -173,8 +178,8 @@ def drop_events_after(
     """Remove points of curves after a checkpoint: the resumed run adds them again.
 
     Points are compared by steps, not by times, since clocks of hosts differ. The axis of a curve is
-    environment steps, or train iterations if its tag has ``_iter/``; TensorBoard's purge has one
-    axis only.
+    environment steps, or train iterations if its tag has ``_iter/`` or it is a rank's own
+    (`OF_A_RANK`); TensorBoard's purge has one axis only.
 
     Args:
         folder: folder of the event files.
@@ -184,10 +189,12 @@ def drop_events_after(
     """
     at_the_limit: set[str] = set()  # tags: the first point at the limit was before the checkpoint
 
-    def is_before(event: Event) -> bool:
+    def is_before(event: Event, *, of_a_rank: bool) -> bool:
         for value in event.summary.value:
             of_player = _OF_ITERATIONS.match(value.tag)
-            if of_player is None:
+            if of_a_rank and value.tag.startswith(_OWN_CURVES):
+                limit = train_iter
+            elif of_player is None:
                 limit = env_steps(value.tag) if callable(env_steps) else env_steps
             else:
                 limit = (iterations or {}).get(of_player["player"] or "", train_iter)
@@ -198,7 +205,8 @@ def drop_events_after(
         return True
 
     for path, events in _files_of(Path(folder)):
-        events_before = list(filter(is_before, events))
+        of_a_rank = path.parent.name.startswith(OF_A_RANK)
+        events_before = [event for event in events if is_before(event, of_a_rank=of_a_rank)]
         if len(events_before) == len(events):
             continue
         rewrite(path, _encoded(events_before))

@@ -112,9 +112,14 @@ def split_columns(columns: Mapping[str, Any]) -> list[dict[str, Any]]:
 
 
 def dotted(tree: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
-    """Yields the leaves of nested settings by dotted name, in order; an empty mapping is a leaf."""
+    """Yields the leaves of nested settings by dotted name, in order.
+
+    An empty mapping is a leaf, and one within that has a key which is no text, as ``kwargs`` may,
+    or a text with a dot, as ``schedule`` has.
+    """
     for name, value in tree.items():
-        if isinstance(value, Mapping) and value:
+        is_section = isinstance(value, Mapping) and value
+        if is_section and all(isinstance(key, str) and "." not in key for key in value):
             yield from dotted(value, f"{prefix}{name}.")
         else:
             yield f"{prefix}{name}", value

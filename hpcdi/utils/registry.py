@@ -14,8 +14,10 @@ from __future__ import annotations
 
 import difflib
 import importlib
+import sys
 import traceback
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
 from hpcdi.errors import ConfigError, Problem, UnknownTypeError
@@ -123,6 +125,10 @@ class Registry:
         core = self._built_in[name].core
         return load_object(core) if core else None
 
+    def is_built_in(self, name: object) -> bool:
+        """Returns whether a type is hpcdi's own."""
+        return name in self._built_in
+
     def explain(self, name: object) -> str:
         """Returns the message for an unknown `name`, with the nearest known one."""
         known = list(self)
@@ -146,7 +152,13 @@ class Registry:
 
 
 def _path_of(cls: type) -> str:
-    return f"{cls.__module__}:{cls.__qualname__}"
+    """Returns ``module:Name`` of a class; of one in the script, as other processes import it."""
+    module = cls.__module__
+    if module == "__main__":
+        script = sys.modules[module]
+        spec, file = (getattr(script, name, None) for name in ("__spec__", "__file__"))
+        module = spec.name if spec is not None else Path(file).stem if file else module
+    return f"{module}:{cls.__qualname__}"
 
 
 def load_object(path: str) -> Any:

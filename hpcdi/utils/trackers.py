@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import math
 import os
+import re
+import zlib
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import field
@@ -22,6 +24,9 @@ _STEP = "env_step"
 _AT_ONCE = 1000  # metrics that MLflow takes at once
 _ANSWERS_S = 30.0  # within which the server of wandb answers, where it is not offline
 _PARAMS_AT_ONCE, _PARAM_LENGTH = 100, 500
+_NAME_LENGTH = 250
+_FORBIDDEN = re.compile(r"[^\w.\- /]")
+"""Characters of which MLflow takes none in a name."""
 
 
 @dataclass(frozen=True)
@@ -138,20 +143,20 @@ class MlflowTracker:
         self._place = folder.absolute() / "mlruns"
         self._uri = os.environ.get("MLFLOW_TRACKING_URI")
         self._client = client = mlflow.MlflowClient(self._uri or self._place.as_uri())
+        self._curves: dict[str, str] = {}  # by MLflow's names of them
         known = run.known_id
         if known is not None:
             self._id = known
             client.update_run(known, status="RUNNING")
             return
-        experiment = client.get_experiment_by_name(run.project)
-        number = (
-            client.create_experiment(run.project)
-            if experiment is None
-            else experiment.experiment_id
-        )
+        number = _experiment_in(client, run.project)
         self._id = client.create_run(number, run_name=run.folder.name).info.run_id
         run.keep_id(self._id)
-        params = [Param(name, str(value)[:_PARAM_LENGTH]) for name, value in run.settings.items()]
+        taken: dict[str, str] = {}
+        params = [
+            Param(_free_name(name, taken), str(value)[:_PARAM_LENGTH])
+            for name, value in run.settings.items()
+        ]
         for start in range(0, len(params), _PARAMS_AT_ONCE):
             client.log_batch(self._id, params=params[start : start + _PARAMS_AT_ONCE])
 
@@ -160,8 +165,9 @@ class MlflowTracker:
         from mlflow.entities import Metric
 
         metrics = [
-            Metric(name, point.value, round(1000 * point.time), point.step)
+            Metric(its_name, point.value, round(1000 * point.time), point.step)
             for name, points in curves.items()
+            for its_name in [_free_name(name, self._curves)]
             for point in points
         ]
         for start in range(0, len(metrics), _AT_ONCE):
@@ -177,6 +183,44 @@ class MlflowTracker:
         if self._uri:
             return f"{self._uri}, run {self._id}"
         return f"{shown(self._place)}; {_ui(self._place)} shows it"
+
+
+def mlflow_name(name: str) -> str:
+    """Returns MLflow's name of a curve or a setting: ``curves/collect_return.main``.
+
+    Characters that MLflow forbids become ``_``. After the first ``/`` others become a ``.``: MLflow
+    makes a file of each curve, and none can be a file and the folder of others.
+    """
+    group, slash, rest = _FORBIDDEN.sub("_", name).partition("/")
+    return f"{group}{slash}{rest.replace('/', '.')}"[:_NAME_LENGTH]
+
+
+def _free_name(name: str, taken: dict[str, str]) -> str:
+    """Returns `mlflow_name`; if that is another's already, with a checksum of the name at its end.
+
+    Args:
+        name: of a curve or a setting.
+        taken: names of others by MLflow's of them; gets this one.
+    """
+    known = mlflow_name(name)
+    if taken.setdefault(known, name) != name:
+        checksum = f".{zlib.crc32(name.encode()):08x}"
+        known = f"{known[: _NAME_LENGTH - len(checksum)]}{checksum}"
+    return known
+
+
+def _experiment_in(client: Any, name: str) -> str:
+    """Returns MLflow's number of an experiment, which is made where there is none."""
+    from mlflow.exceptions import MlflowException
+
+    if client.get_experiment_by_name(name) is None:
+        try:
+            client.create_experiment(name)
+        except MlflowException as error:  # another run, which began together with this one, made it
+            if error.error_code != "RESOURCE_ALREADY_EXISTS":
+                raise
+    # in a folder two may have made one: each run asks which is the first
+    return str(client.get_experiment_by_name(name).experiment_id)
 
 
 TRACKERS: dict[str, Callable[[TrackedRun, Path], Tracker]] = {

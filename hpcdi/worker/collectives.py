@@ -22,8 +22,13 @@ def _group() -> Any:
 
 def group_rank() -> int:
     """Returns this process's rank among the learners; 0 where there are no others."""
+    return place_in_group()[0]
+
+
+def place_in_group() -> tuple[int, int]:
+    """Returns this process's rank among the learners, and their number."""
     group = _group()
-    return int(group.get_rank()) if group is not None else 0
+    return (group.get_rank(), group.get_world_size()) if group is not None else (0, 1)
 
 
 def sum_over_ranks(counts: Mapping[str, int]) -> dict[str, int]:

@@ -328,9 +328,10 @@ class ForeignEnvs:
         for row in np.flatnonzero(live).tolist():
             timestep = timesteps[row % self.env_num]
             if self._is_battle:
-                given = _of_player(timestep.reward, row // self.env_num)
-                own = _like(given, float(reward[row]))
-                timestep = BaseEnvTimestep(successor[row], own, bool(timestep.done), infos[row])
+                player = row // self.env_num
+                own = _like(_of_player(timestep.reward, player), float(reward[row]))
+                known = BaseEnvTimestep(successor[row], own, bool(timestep.done), infos[row])
+                timestep = _part_of(timestep, player, known)
             self._timesteps[row] = timestep
         self._count(over, ended, failed, ends)
         seen, no = {"observation": successor}, np.zeros(self.rows, dtype=bool)
@@ -597,19 +598,36 @@ def _is_abnormal(timestep: Any) -> bool:
     return any(one.get("abnormal", False) for one in infos)
 
 
-def _of_player(rewards: Any, player: int) -> Any:
-    """A player's reward, of one for each player or of one for all."""
-    is_one = getattr(rewards, "ndim", 1) == 0 or not hasattr(rewards, "__len__")
-    return rewards if is_one else rewards[player % len(rewards)]
+def _of_player(values: Any, player: int) -> Any:
+    """A player's reward or further value, of one for each player or of one for all."""
+    is_one = getattr(values, "ndim", 1) == 0 or not hasattr(values, "__len__")
+    return values if is_one else values[player % len(values)]
+
+
+def _part_of(timestep: Any, player: int, known: BaseEnvTimestep) -> Any:
+    """A player's part of a battle's timestep, of the same class if that is a named tuple.
+
+    Args:
+        timestep: of all players; of further fields each player gets its element.
+        player: number of the player.
+        known: the fields that all timesteps have.
+    """
+    if not hasattr(timestep, "_fields"):
+        return known
+    further = [name for name in timestep._fields if name not in known._fields]
+    own = {name: _of_player(getattr(timestep, name), player) for name in further}
+    return timestep._replace(**known._asdict(), **own)
 
 
 def _like(given: Any, number: float) -> Any:
-    """A number as an array, a tensor or a number of numpy's like one that an environment gave."""
+    """A number as an array, a tensor or a number of the type of one that an environment gave."""
     if hasattr(given, "new_full"):
         return given.new_full(given.shape, number)
     if isinstance(given, np.ndarray):
         return np.full_like(given, number)
-    return given.dtype.type(number) if isinstance(given, np.generic) else number
+    if isinstance(given, np.generic):
+        return given.dtype.type(number)
+    return int(number) if type(given) is int and number.is_integer() else number
 
 
 def _objects(values: Iterable[Any]) -> Array:

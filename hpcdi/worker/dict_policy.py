@@ -375,6 +375,12 @@ class DictRecorder:
         """See `Recorder.is_full`."""
         return any(recorder is not None and recorder.is_full for recorder in self.of)
 
+    def drop(self) -> None:
+        """Drop all running episodes; their trajectories that are finished stay."""
+        for recorder in filter(None, self.of):
+            for env in range(len(recorder.open)):
+                recorder.drop(env)
+
     def cut(self, _next_observation: Columns, policy_version: int) -> Segment | None:
         """See `Recorder.cut`: of a single player."""
         recorder = self.of[0]
@@ -481,7 +487,7 @@ class TrajectoryRecorder:
             self._finished[of_env[-1]] = last._replace(info=info)
 
     def drop(self, env: int) -> None:
-        """Drop an environment's unfinished trajectory: it failed."""
+        """Drop an environment's unfinished trajectory: its episode failed, or a reset ended it."""
         self.open[env] = []
         self._episode[env] += 1
 

@@ -156,6 +156,23 @@ class AtOnce:
     def close(self) -> None: ...
 
 
+class Crowd:
+    """Fourteen players, all at once, for one step: the first wins."""
+
+    agents = 14
+    observation_space = (Discrete(1),) * 14
+    action_space = (Discrete(10),) * 14
+
+    def reset(self, seed: int | None = None) -> list[Any]:
+        return [0] * 14
+
+    def step(self, _: Sequence[Any]) -> tuple[list[Any], Array, bool, list[dict[str, Any]]]:
+        won = np.array([1.0, *[0.0] * 13])
+        return [0] * 14, won, True, [{"eval_episode_return": own} for own in won]
+
+    def close(self) -> None: ...
+
+
 class Relay:
     """Four players, one or two of whom act in a step; each is to act by how often it has acted.
 

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 import pytest
 
 from fakes.link_contract import RANKS
-from fakes.serial_parts import Actor, Manager, return_of
+from fakes.serial_parts import Actor, Battle, Manager, return_of
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # before torch: the ranks share few cores
 
@@ -19,7 +19,12 @@ import torch.distributed
 
 from hpcdi.comm.world import World, open_world
 from hpcdi.errors import CommError
-from hpcdi.worker import SampleSerialCollector
+from hpcdi.worker import (
+    BattleEpisodeSerialCollector,
+    BattleSampleSerialCollector,
+    EpisodeSerialCollector,
+    SampleSerialCollector,
+)
 from hpcdi.worker.dist import (
     DDPContext,
     allgather,
@@ -360,5 +365,23 @@ def test_serial_collectors_count_what_all_ranks_do(world: World) -> None:
         assert curves.points["collector_iter/reward_max"] == (max(own), 3), "of its own episodes"
         made.collect(4, random_collect=True, record_random_collect=False)  # its steps count, too
         assert made.envstep == sum(shares) + 4 * world.size
+    dist_finalize()
+    group.Free()
+
+
+def test_other_collectors_wait_for_no_rank(world: World) -> None:
+    """As with DI-engine: rank 0 may collect alone, between two collective calls of the learners."""
+    group = world.split({"all": range(world.size)})["all"]
+    assert group is not None
+    dist_init("gloo", timeout=LIMIT_S, group=group)
+    if world.rank == 0:
+        modes = [Actor(player).mode for player in range(2)]
+        with EpisodeSerialCollector({}, Manager((2, 2)), modes[0]) as made:
+            assert (len(made.collect(2)), made.envstep) == (2, 4)
+        for cls, amount in ((BattleEpisodeSerialCollector, 2), (BattleSampleSerialCollector, 4)):
+            with cls({}, Battle((2, 2)), modes) as made:
+                made.collect(amount)
+                assert made.envstep == 4
+    assert allreduce_data(world.rank, "sum") == sum(range(world.size))
     dist_finalize()
     group.Free()

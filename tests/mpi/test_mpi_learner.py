@@ -54,6 +54,22 @@ class Policy:
         return told | ({"odd": self.rank} if self.rank % 2 else {})
 
 
+def test_a_learner_that_is_not_told_its_place_has_that_in_the_group(
+    place: tuple[int, int], shared_path: Path
+) -> None:
+    rank, size = place
+    cfg = {"log_policy": False, "hook": {"log_show_after_iter": 1, "save_ckpt_after_iter": 0}}
+    learner = BaseLearner(cfg, Policy(rank), ckpt_dir=shared_path)
+    assert (learner.rank, learner.world_size) == place
+    assert learner.tb_logger is None or rank == 0
+    for update in (1, 2):
+        learner.train([])
+        if rank == 0:
+            assert learner.scalars["total_loss"] == pytest.approx((size - 1) / 2 + 10 * update)
+    alone = BaseLearner({**cfg, "hook": {**cfg["hook"], "log_reduce_after_iter": 0}}, Policy(rank))
+    assert not any("reduce" in hook.name for hook in alone._hooks["after_iter"])
+
+
 def test_logs_are_the_means_over_the_group(
     place: tuple[int, int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -98,7 +114,7 @@ def test_one_writes_and_all_take_up(place: tuple[int, int], shared_path: Path) -
     """Each has other random numbers; what one of them wrote makes all of them equal."""
     rank, _ = place
     folder = shared_path / "checkpoints"
-    writer = BaseLearner({"hook": QUIET}, policy_of(50), ckpt_dir=folder)
+    writer = BaseLearner({"hook": QUIET}, policy_of(50), dist_info=(0, 1), ckpt_dir=folder)
     for number in range(3):
         writer.train(batch_of(10 * rank + number))
     if rank == 1:  # as a learner that is alone would

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import contextlib
+import importlib
 import os
 import signal
 import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -16,17 +18,23 @@ import pytest
 
 import hpcdi
 from fakes.interrupting_env import SMALL, Walk
+from fakes.named_masks import LEGAL, Named
 from hpcdi import api
 from hpcdi.cli import main
-from hpcdi.config.load import load
+from hpcdi.config.compiled import compile_config, repeats_as
+from hpcdi.config.load import load, read_mapping
 from hpcdi.config.policy import TorchPolicyConfig
+from hpcdi.env.create import get_env_cls
 from hpcdi.errors import ConfigError, EnvError, EnvValueError, LaunchError, PolicyError
 from hpcdi.policy.spaces import with_spaces
-from hpcdi.run import beginnings
+from hpcdi.roles.collector.mpi_fs_collector import MPIFileSystemCollector
+from hpcdi.run import beginnings, kept_costs
 from hpcdi.run.beginnings import settings_of
 from hpcdi.run.own_code import named
 from hpcdi.store.layout import RunLayout
 from hpcdi.types import Leaf, Spaces
+from hpcdi.utils.nested import unflatten
+from hpcdi.worker.coordinator.commanders import create_parallel_commander
 
 pytestmark = pytest.mark.usefixtures("same_process_state")
 HERE = np.array([0.0], np.float32)
@@ -133,6 +141,34 @@ def test_masks_are_heard(kept: Callable[[str], Path]) -> None:
         assert policy.act({"observation": board, "action_mask": mask}) == place
 
 
+@pytest.mark.parametrize("where", ["info", "legal", "action_mask"])
+def test_masks_are_heard_as_the_environment_returns_them(where: str) -> None:
+    """By name, and under the key that env.action_mask names."""
+    cfg = {
+        "type": "gymnasium", "env_id": "fakes.named_masks:Named", "kwargs": {"where": where},
+        "action_mask": "" if where == "action_mask" else where,
+    }  # fmt: skip
+    config = SimpleNamespace(env=get_env_cls(cfg).parse_config(cfg))
+    heard: list[Any] = []
+
+    def act(columns: Any, _settings: Any) -> Any:
+        heard.append(columns["action_mask"][0].tolist())
+        return {"action/attack": np.array([1]), "action/move": np.array([2])}
+
+    policy = hpcdi.Policy.__new__(hpcdi.Policy)
+    policy._loaded = SimpleNamespace(config=config)  # type: ignore[assignment]
+    policy.__dict__ |= {"_actor": SimpleNamespace(act=act), "_team": None}
+    observation, info = Named(where).reset()
+    assert policy.act(observation, mask=info.get("action_mask")) == {"attack": 1, "move": 2}
+    wrapped, _ = policy.make_env().reset(seed=0)
+    policy.act(wrapped)
+    at = observation if where == "info" else {"at": observation["at"]}
+    policy.act(at, mask=LEGAL)
+    assert heard == [[False, True, True, False, True]] * 3
+    with pytest.raises(EnvValueError, match=r"\(mask\) has parts of the names \['moves'\]"):
+        policy.act(at, mask={"moves": [1]})
+
+
 def test_a_mask_that_nobody_hears_is_refused(kept: Callable[[str], Path]) -> None:
     policy = hpcdi.load(kept("dqn"))
     here = np.zeros(4, np.float32)
@@ -162,7 +198,6 @@ def test_players_of_a_team_act(tmp_path: Path) -> None:
         ({"env": None}, "name an environment"),
         ({"env": "CartPole-v1", "ranks": 2}, "ranks=2: 1 trains in this process, 3 or more"),
         ({"env": "configs/cartpole_ppo.yaml", "policy": "dqn"}, "names its policy"),
-        ({"env": "CartPole-v1", "time_limit": "90"}, "time_limit is for ranks"),
         ({"env": Walk, "resume": "runs/x"}, "leave env, policy and run_dir out"),
     ],
 )
@@ -218,6 +253,16 @@ class Mine: ...
 
 {}print(*named(Mine, lambda: Path("code")))
 """
+BELOW = """
+if __name__ == "__main__":
+    from pathlib import Path
+
+    from hpcdi.run.own_code import named
+
+    class Mine: ...
+
+    print(*named(Mine, lambda: Path("code")))
+"""
 
 
 @pytest.mark.parametrize(
@@ -237,6 +282,159 @@ def test_a_class_of_a_script_is_found(tmp_path: Path, guard: str, file: str, sai
         [sys.executable, "-P", file], cwd=tmp_path, capture_output=True, text=True, input=script
     )
     assert done.stdout.startswith(said.format(tmp_path)), done.stderr
+
+
+def test_what_a_script_defines_below_its_guard_is_written(tmp_path: Path) -> None:
+    """Who imports the script does not define it."""
+    (tmp_path / "mine.py").write_text(BELOW)
+    done = subprocess.run(
+        [sys.executable, "-P", "mine.py"], cwd=tmp_path, capture_output=True, text=True
+    )
+    assert done.stdout.startswith("own_"), done.stderr
+
+
+def test_a_module_of_a_package_that_runs_as_the_script_is_imported_as_one(tmp_path: Path) -> None:
+    package = tmp_path / "folder" / "package"
+    package.mkdir(parents=True)
+    (package / "train.py").write_text(SCRIPT.format('if __name__ == "__main__":\n    '))
+    done = subprocess.run(
+        [sys.executable, "-m", "package.train"], cwd=package.parent, capture_output=True, text=True
+    )
+    assert done.stdout.split() == ["package.train:Mine", f"('{package.parent}',)"], done.stderr
+
+
+def test_texts_of_a_files_callbacks_stay_as_they_are(tmp_path: Path) -> None:
+    """Callbacks of the call come to them as settings, in which a reference is looked up."""
+    file = tmp_path / "x.yaml"
+    file.write_text("callbacks: [{type: 'own:Note', text: '\\${b}'}]\n")
+    settings = api._callback_settings(["early_stop"], lambda: tmp_path, api._settings_in(file))
+    made = read_mapping(file, [f"callbacks={api._as_yaml(settings['callbacks'])}"])
+    assert made["callbacks"] == [{"type": "early_stop"}, {"type": "own:Note", "text": "${b}"}]
+
+
+@pytest.mark.parametrize("how", [["folder"], ["-m", "pdb", "-c", "continue", "mine.py"]])
+def test_a_script_that_nobody_can_import_is_written(tmp_path: Path, how: list[str]) -> None:
+    """A folder that runs is `__main__` to itself, and pdb leaves no `__spec__` in a script."""
+    (tmp_path / "folder").mkdir()
+    for file in ("folder/__main__.py", "mine.py"):
+        (tmp_path / file).write_text(SCRIPT.format('if __name__ == "__main__":\n    '))
+    done = subprocess.run(
+        [sys.executable, *how], cwd=tmp_path, capture_output=True, text=True, input="q"
+    )
+    assert done.stdout.startswith("own_"), (done.stdout, done.stderr)
+
+
+def test_numbers_among_the_keys_of_an_environments_arguments_stay_numbers() -> None:
+    kwargs = {1: 2, "a": 3, "deep": {np.int64(4): 5, np.float64(0.5): 6}}
+    env = {"env_id": "CartPole-v1", "kwargs": kwargs}
+    experiment = api._experiment(env, None, {}, SimpleNamespace(name=""))
+    with contextlib.ExitStack() as stack:
+        made = read_mapping(api._written(experiment, stack))
+    assert made["env"]["kwargs"] == {1: 2, "a": 3, "deep": {4: 5, 0.5: 6}}
+    config = compile_config({**made, "system": {"deterministic": True}}).config
+    assert repeats_as(config, 1)
+    assert kept_costs.kept(config) is None
+
+
+def test_a_class_of_a_folder_that_is_no_package_is_found(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "plain_folder_of_a_test").mkdir()
+    (tmp_path / "plain_folder_of_a_test" / "walk.py").write_text("class Mine: ...\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    module = importlib.import_module("plain_folder_of_a_test.walk")
+    found = named(module.Mine, lambda: tmp_path)
+    assert found == ("plain_folder_of_a_test.walk:Mine", (str(tmp_path),))
+
+
+def test_folders_and_schedules_of_the_call_are_heard(tmp_path: Path) -> None:
+    """A folder of its own does not take the place of that of the class."""
+    env = {"env_id": Walk, "schedule": {"kwargs.length": {"values": [2, 3], "when": "callback"}}}
+    settings = {**SMALL, "system.import_path": [str(tmp_path)]}
+    run = hpcdi.train(env, "ppo", settings=settings, max_env_step=128)
+    config = read_mapping(run.folder / "config.yaml")
+    assert str(tmp_path) in config["system"]["import_path"]
+    assert str(Path(__file__).parents[1]) in config["system"]["import_path"]
+    assert config["exp_name"] == "walk_ppo"
+    assert list(config["env"]["schedule"]) == ["kwargs.length"]
+
+
+def test_the_environment_of_a_policy_is_that_of_evaluations() -> None:
+    """Without wrappers that only change rewards."""
+    run = small({"env_id": Walk, "wrappers": [{"type": "ScaleReward", "scale": 0.1}]})
+    env = run.policy.make_env()
+    env.reset(seed=0)
+    total, is_over = 0.0, False
+    while not is_over:
+        _, reward, terminated, truncated, _ = env.step(4)
+        total, is_over = total + reward, terminated or truncated
+    assert total > 0.9, "to the right end, which pays 1"
+
+
+class OwnCollector(MPIFileSystemCollector):
+    made = 0
+
+    def __init__(self, *args: Any) -> None:
+        super().__init__(*args)
+        OwnCollector.made += 1
+
+
+def test_a_collector_rank_of_ones_own_serves_in_one_process() -> None:
+    own = f"{OwnCollector.__module__}:OwnCollector"
+    hpcdi.train(Walk, "ppo", settings={**SMALL, "system.comm_collector.type": own}, max_env_step=64)
+    assert OwnCollector.made == 1
+
+
+@pytest.mark.parametrize(
+    ("path", "own"),
+    [
+        ("policy.other.replay_buffer", "replay_buffer.advanced_buffer:AdvancedReplayBuffer"),
+        ("policy.collect.serial_collector", "collector:SampleSerialCollector"),
+        ("policy.eval.evaluator", "collector:InteractionSerialEvaluator"),
+    ],
+)
+def test_a_part_that_no_run_would_make_is_refused(path: str, own: str) -> None:
+    with pytest.raises(ConfigError, match=rf"{path}.type: .* would never be made: a run has its"):
+        hpcdi.train(Walk, "dqn", settings={f"{path}.type": f"hpcdi.worker.{own}"})
+    part = {
+        "exp_name": "own",
+        "env": {"env_id": "CartPole-v1"},
+        f"{path}.type": f"hpcdi.worker.{own}",
+    }
+    assert create_parallel_commander(unflatten(part, ".")), "in a program of one's own"
+
+
+def test_a_run_that_was_moved_takes_its_code_along(tmp_path: Path) -> None:
+    class Inside(Walk): ...
+
+    run = small(Inside, run_dir=tmp_path / "run")
+    moved = run.folder.rename(tmp_path / "moved")
+    name = read_mapping(moved / "config.yaml")["env"]["env_id"]
+    module, file = name.partition(":")[0], str(moved / "config.yaml")
+    code = f"from hpcdi.config.load import load; load({file!r}); import {module}"
+    done = subprocess.run(
+        [sys.executable, "-P", "-c", code], capture_output=True, text=True,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize(
+    ("every", "evaluations"),
+    [
+        ("20000 env_steps", 12),
+        ("2000 env_steps", 125),
+        ("2e3 env_steps", 125),
+        ("100000 env_steps", 3),
+        ("500 iterations", 10),
+        ("60 seconds", 10),
+        (None, 10),
+        (2000, 10),  # refused later, by its name
+    ],
+)
+def test_a_run_waits_for_a_quarter_of_its_evaluations(every: Any, evaluations: int) -> None:
+    settings = {**settings_of("ppo"), "policy.eval.every": every}
+    assert beginnings.early_stop_of(settings)["evaluations"] == evaluations
 
 
 def test_what_cannot_be_written_is_said(tmp_path: Path) -> None:

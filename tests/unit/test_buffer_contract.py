@@ -237,6 +237,22 @@ class TestMakingOne:
             assert ("replay_unique_id" in marks) is priority
             assert bool(marks) is priority
 
+    def test_a_deque_takes_priorities_of_its_last_sample(self) -> None:
+        buffer: Any = create_buffer({"type": "deque", "priority": True})
+        buffer.push(items(0, 12), 0)
+        buffer.update({"priority": [5.0]})  # nothing was drawn
+        drawn = buffer.sample(size=3, train_iter=5)
+        expected = {one["replay_buffer_idx"]: number(one) + 2.0 for one in drawn}
+        buffer.update({"priority": [number(one) + 2.0 for one in drawn]})
+        buffer.update({"priority": [7.0] * 3})  # they came already
+        held = buffer.state_dict()["data"]
+        assert [held[k]["priority"] for k in expected] == pytest.approx(list(expected.values()))
+        plain: Any = create_buffer({"type": "deque"})
+        plain.push(items(0, 3), 0)
+        plain.sample(2, train_iter=5)
+        plain.update({"priority": [3.0, 4.0]})  # it draws uniformly
+        assert len(plain.sample(3)) == 3
+
     def test_from_a_mapping(self) -> None:
         buffer: Any = create_buffer(
             {"type": "advanced", "replay_buffer_size": 5}, None, instance_name="mine"

@@ -158,6 +158,22 @@ def test_no_columns_of_no_items() -> None:
 # ----------------------------------------------------------------------------------------- objects
 
 
+@pytest.mark.parametrize("like", [torch.zeros, np.zeros])
+@pytest.mark.parametrize("frames", [[], ["a"]])
+def test_an_item_that_was_drawn_is_no_larger_than_it_looks(like: Any, frames: list[str]) -> None:
+    """Kept or pickled, it has nothing of the batch that it was drawn in."""
+    buffer = advanced(64, frames=frames)
+    buffer.push(
+        [{"a": like((4, 100)), "n": torch.tensor(1.0), "m": torch.zeros(2)} for _ in range(64)]
+    )
+    drawn = (buffer.sample(50, 0) or [])[0]
+    for value in (drawn["a"], drawn["n"], drawn["m"]):
+        if isinstance(value, torch.Tensor):
+            assert value.untyped_storage().nbytes() == value.nbytes
+    if like is np.zeros:
+        assert drawn["a"].base is None
+
+
 def test_object_items_are_evicted_and_drawn_like_others() -> None:
     buffer = advanced(3)
     buffer.push([{"text": str(n)} for n in range(5)])

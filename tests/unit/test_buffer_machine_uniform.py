@@ -266,7 +266,8 @@ class EpisodeMachine(UniformMachine):
 
     def check_valid(self) -> None:
         lengths, ring = [length for _, length in self.here], self.buffer._ring
-        assert self.buffer.episode_len == max(lengths, default=0)
+        assert self.buffer.episode_len == [len(e) for e in self.buffer._data if e is not None]
+        assert sorted(self.buffer.episode_len) == sorted(lengths)
         assert sum(lengths) == len(ring) <= ring.capacity <= 8192
         assert [length for _, length in self.buffer._episodes] == lengths
 

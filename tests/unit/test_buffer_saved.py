@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
 from fakes.buffers import advanced
 from hpcdi.errors import SnapshotError
@@ -171,6 +172,55 @@ def test_a_state_that_was_changed_is_loaded_as_it_is() -> None:
     assert "beta" not in state
     state.clear()
     assert dict(state) == {}
+
+
+@pytest.mark.parametrize("form", ["naive", "advanced", "objects", "episodes"])
+@pytest.mark.parametrize("copies", [lambda state: state, copy.deepcopy, dict])
+def test_items_of_a_state_may_be_changed_in_place(form: str, copies: Any) -> None:
+    made: Any = {"advanced": AdvancedReplayBuffer, "episodes": EpisodeReplayBuffer}
+    cls = made.get(form, NaiveReplayBuffer)
+    buffer, other = (cls({"replay_buffer_size": 4}) for _ in range(2))
+    more = {"text": "x"} if form == "objects" else {}
+    items: list[Any] = [{"n": n, "o": np.full(2, n), **more} for n in range(3)]
+    buffer.push([[item] for item in items] if form == "episodes" else items)
+    state = buffer.state_dict()
+    for held in state["data"][:3]:
+        for item in held if form == "episodes" else [held]:
+            item["n"] += 100
+            item["o"] = item["o"].astype(np.float32)
+    assert state["data"] is state["data"], "made once"
+    other.load_state_dict(copies(state))
+    again = other.state_dict()["data"][:3]
+    drawn = [held[0] if form == "episodes" else held for held in again]
+    assert [item["n"] for item in drawn] == [100, 101, 102]
+    assert {item["o"].dtype.name for item in drawn} == {"float32"}
+
+
+def test_a_state_that_was_read_is_the_state_as_it_was_saved() -> None:
+    buffer, state = advanced(4), None
+    nan = float("nan")
+    items = [{"n": nan, "o": np.array([n, nan]), "t": torch.tensor([nan])} for n in range(3)]
+    buffer.push(items)
+    state = buffer.state_dict()
+    assert (len(state["data"]), len(dict(state)), state["beta"]) == (4, len(state), buffer.beta)
+    assert state.own["rng"] == buffer.state_dict().own["rng"]
+    state["sum_tree"][0] += 1
+    assert state.own is None
+
+
+def test_items_that_cannot_be_compared_are_loaded_as_they_are() -> None:
+    class Odd:
+        def __eq__(self, other: object) -> bool:
+            raise ValueError("the truth of more than one element")
+
+        __hash__ = None  # type: ignore[assignment]
+
+    buffer = NaiveReplayBuffer({"replay_buffer_size": 4})
+    buffer.push([{"odd": Odd(), "n": n, "objects": np.array([n, None])} for n in range(3)])
+    state = buffer.state_dict()
+    state["data"][0]["n"] = 7
+    buffer.load_state_dict(state)
+    assert sorted(item["n"] for item in buffer.sample(3, 0) or []) == [1, 2, 7]
 
 
 def test_states_are_equal_where_their_values_are() -> None:

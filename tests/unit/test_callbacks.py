@@ -12,18 +12,26 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
 import hpcdi
 from fakes.callbacks import Climbs, Counts, Elsewhere, Halves, Misspelt, Raises, Rolls, Unmade
 from fakes.interrupting_env import SMALL, Walk
+from fakes.scheduler import Curves
 from hpcdi.config.compiled import compile_config
 from hpcdi.errors import CallbackError, ConfigError, LaunchError
 from hpcdi.policy.create import create_policy
 from hpcdi.roles.callbacks import Callbacks, Context, EarlyStop
 from hpcdi.roles.collector.of_user import OfUser
+from hpcdi.roles.coordinator.of_user import OfUser as OfUserOnRank0
+from hpcdi.roles.coordinator.view import RunRecord
+from hpcdi.roles.coordinator.workers import Evaluated
 from hpcdi.roles.learner.of_user import OfUser as OfUserOnLearner
-from hpcdi.store.atomic import read_json
+from hpcdi.store.atomic import read_json, write_json
+from hpcdi.store.checkpoints import load_tensors, tensors_writer
 from hpcdi.store.layout import RunLayout
+from hpcdi.store.state_file import load_state, save_state
+from hpcdi.utils.curves import read_curves
 from hpcdi.utils.event_file import _files_of
 from hpcdi.utils.progress import Evaluation
 
@@ -157,6 +165,42 @@ def test_a_learner_s_callbacks_see_all_numbers_of_a_log(
     assert seen == {"a": 0.5, "b": 3.0, "c": 2.0, "d": 1.0}
 
 
+def test_a_rank_s_own_curves_are_over_iterations_on_rank_0_too(tmp_path: Path) -> None:
+    config = compile_config({"env": {"env_id": "CartPole-v1"}}).config
+    context = Context(config, 0, "coordinator", tmp_path)
+    context.env_steps = context.step = 500
+    context.train_iter = 7
+    with Callbacks(context, lambda _name, _value: None):
+        context.add_scalar("x", 1.0)
+    (curve,) = read_curves([RunLayout(tmp_path).callbacks_curves(0)]).values()
+    assert [point.step for point in curve] == [7]
+
+
+@pytest.mark.parametrize(("over_iterations", "at"), [(False, 500), (True, 7)])
+def test_on_rank_0_points_are_where_the_run_s_curves_are(
+    tmp_path: Path, *, over_iterations: bool, at: int
+) -> None:
+    config = compile_config({
+        "env": {"env_id": "CartPole-v1"}, "callbacks": [{"type": "fakes.callbacks:Counts"}],
+    }).config  # fmt: skip
+    groups = SimpleNamespace(env_steps=500, main=SimpleNamespace(train_iter=7))
+    run: Any = SimpleNamespace(groups=groups, commander=None)
+    curves = Curves()
+    record = RunRecord(curves, over_iterations=over_iterations)
+    evaluation = Evaluation(1.0, 0.0, 1.0, 1.0, 1, 1, 1)
+    with OfUserOnRank0(config, RunLayout(tmp_path), record, run) as made:
+        made._call("on_episode", {"length": 1.0, "return": 1.0})
+        made.observe(Evaluated(evaluation))
+    assert curves.points == [("callbacks/episodes", 1.0, at)]
+    steps = {
+        event.step
+        for _, events in _files_of(RunLayout(tmp_path).tensorboard_dir)
+        for event in events
+        if event.summary.value
+    }
+    assert steps == {at}
+
+
 def test_a_full_disk_ends_no_collector(
     of_user: OfUser, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -172,6 +216,8 @@ def test_a_full_disk_ends_no_collector(
     ("odd", "said"),
     [
         ({1, 2}, r"state\['calls'\] is a set"),
+        ({3: 1j}, r"state\['calls'\]\[3\] is a complex"),
+        ({(1, b"x"): 0}, r"state\['calls'\], key \(1, b'x'\),\[1\] is a bytes"),
         ([1, {"a": np.zeros(2)}], r"state\['calls'\]\[1\]\['a'\] is a ndarray"),
     ],
 )
@@ -179,10 +225,49 @@ def test_a_collector_s_state_is_plain_data(
     of_user: OfUser, odd: Any, said: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(Rolls, "state_dict", lambda _: {"episodes": np.int64(3), "calls": odd})
-    with pytest.raises(
-        CallbackError, match=rf"Rolls.state_dict on rank 2 \(collector\): {said}; a"
-    ):
+    whole = rf"Rolls.state_dict on rank 2 \(collector\): {said}; a state has .* tensors, too$"
+    with pytest.raises(CallbackError, match=whole):
         of_user.end()
+
+
+@pytest.mark.parametrize("role", ["coordinator", "learner", "collector"])
+def test_a_state_comes_back_equal_whatever_file_has_kept_it(
+    role: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    state: dict[str, Any] = {
+        "best": -math.inf, "mean": np.mean([1.0, 2.0]), "count": np.int64(3), "is": np.bool_(True),
+        "rate": torch.tensor(0.5), "by_level": {1: 2.0, (2, "b"): None}, "is a": "tuple",
+        "pair": (1, [math.inf]), "empty": {}, "a.b/c": [{}], "text": "x", "big": 1 << 70,
+    }  # fmt: skip
+    array, weights = np.arange(3.0), torch.ones(2, requires_grad=True) / 3
+    if role == "learner":
+        state |= {"weights": {"a.b": weights}, "arrays": (array,)}
+    loaded: list[Any] = []
+    monkeypatch.setattr(Raises, "runs_on", role)
+    monkeypatch.setattr(Raises, "on_update", hpcdi.Callback.on_update)
+    monkeypatch.setattr(Raises, "state_dict", lambda _: state)
+    monkeypatch.setattr(Raises, "load_state_dict", lambda _, given: loaded.append(given))
+    config = compile_config({
+        "env": {"env_id": "CartPole-v1"}, "callbacks": [{"type": "fakes.callbacks:Raises"}],
+    }).config  # fmt: skip
+    ours = Callbacks(Context(config, 1, role, None), lambda _name, _value: None)
+    file = tmp_path / "state"
+    if role == "coordinator":
+        save_state(file, "test", 1, {"callbacks": ours.state_dict()})
+        ours.load_state_dict(load_state(file, "test", 1)["callbacks"])
+    elif role == "learner":
+        tensors_writer(ours.state_dict())(file)
+        ours.load_state_dict(load_tensors(file))
+    else:
+        write_json(file, ours.state_dict())
+        ours.load_state_dict(read_json(file))
+    (again,) = loaded
+    if role == "learner":
+        assert torch.equal(again.pop("weights")["a.b"], state.pop("weights")["a.b"])
+        assert np.array_equal(*again.pop("arrays"), *state.pop("arrays"))
+    assert again == state
+    kinds = [type(again[name]) for name in ("mean", "count", "is", "rate", "pair")]
+    assert kinds == [float, int, bool, float, tuple]
 
 
 def test_a_curriculum_is_chosen(tmp_path: Path) -> None:
@@ -269,7 +354,10 @@ def test_early_stop_may_wait_for_a_rise(
 @pytest.mark.parametrize(
     ("given", "ends"),
     [
-        ({}, "after 1M env steps, or once 12 evaluations in a row are no better than the best one"),
+        (
+            {"settings": {"policy.eval.every": "20000 env_steps"}},
+            "after 1M env steps, or once 12 evaluations in a row are no better than the best one",
+        ),
         ({"max_env_step": 64}, "after 64 env steps\n"),
         ({"stop_value": -5}, "at a mean return of -5, or after 1M env steps\n"),
         ({"settings": {"policy": {"other": {"commander": {"max_train_iter": 1}}}}},

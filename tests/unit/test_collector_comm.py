@@ -35,7 +35,7 @@ from hpcdi.roles.learner.publisher import PolicyFile, PolicyPublisher
 from hpcdi.roles.learner.role import Learner
 from hpcdi.store.policies import read_policy
 from hpcdi.store.shards import read_shard
-from hpcdi.types import MAIN
+from hpcdi.types import MAIN, Lockstep
 from hpcdi.utils.threads import BackgroundThread
 from hpcdi.worker.collector.comm import MPIFileSystemCollector, create_comm_collector
 
@@ -253,6 +253,22 @@ def test_environments_that_fail_too_often_give_the_task_back(tmp_path: Path) -> 
     told = {name: goodbye.report[name] for name in ("env_failures", "envs_retired")}
     assert told == {"env_failures": 6, "envs_retired": 0}
     assert goodbye.report["episodes_dropped"] == 12
+
+
+def test_episodes_of_environments_that_are_made_anew_have_other_numbers(
+    script: CollectorScript,
+) -> None:
+    worker = MPIFileSystemCollector({}, script.context)
+    with script.running(worker) as thread:
+        for number in (1, 2, 3):
+            lockstep = Lockstep(number, policy_version=3, begins_anew=number != 2)
+            script.tell(collect(f"task {number}", lockstep=lockstep))
+            script.hear(CollectResult, thread)
+    numbers: dict[str, set[int]] = {}
+    for ready in script.all_of(BlockReady):
+        numbers.setdefault(ready.task_id, set()).update(ready.items["episode_id"].tolist())
+    assert len(numbers) == 3
+    assert sorted(n for of_task in numbers.values() for n in of_task) == list(range(6))
 
 
 def test_environments_that_cannot_be_made_end_the_role(tmp_path: Path) -> None:

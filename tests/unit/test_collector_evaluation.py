@@ -573,6 +573,12 @@ def test_each_policy_gets_its_own_returns(
     assert all(info["level"] == 3 for of_one in infos for info in of_one)
 
 
+def test_a_player_without_a_turn_has_what_the_game_paid() -> None:
+    """The first move ends it."""
+    infos = play(BattleManager([[(1, 2.0)]], turns=True), n_episode=1)[1]
+    assert [[info["eval_episode_return"] for info in of_one] for of_one in infos] == [[2.0], [-2.0]]
+
+
 def test_means_of_what_environments_say_are_curves() -> None:
     class Saying(BattleManager):
         def ended(self, env_id: int, total: float) -> Any:
@@ -744,6 +750,19 @@ def test_what_is_played_beyond_is_ignored() -> None:
     assert monitor.get_episode_return() == [7.0, 8.0, 0.0]
     assert (monitor.get_latest_reward(0), monitor.get_latest_reward(1)) == (8.0, 0.0)
     assert monitor.get_episode_info() == {"number": [0], "number_mean": 0.0}
+
+
+@pytest.mark.parametrize("is_info_first", [True, False])
+def test_an_info_may_come_after_its_return(is_info_first: bool) -> None:
+    monitor = VectorEvalMonitor(1, 2)
+    for number in range(3):
+        if is_info_first:
+            monitor.update_info(0, {"number": number})
+        monitor.update_reward(0, number)
+        if not is_info_first:
+            monitor.update_info(0, {"number": number})
+    assert monitor.get_episode_return() == [0.0, 1.0]
+    assert (monitor.get_episode_info() or {})["number"] == [0.0, 1.0]
 
 
 @pytest.mark.parametrize(

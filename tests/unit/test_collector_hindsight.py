@@ -237,7 +237,7 @@ def test_a_run_learns_from_copies_and_counts_what_was_played(tmp_path: Path) -> 
         pieces = [each for each in source.pieces() if isinstance(each, Pieces)]
         made = sum(len(each.columns["reward"]) for each in pieces)
         assert made == sum(int(each.length.sum()) for each in pieces)
-        assert source.size(4).transitions == made
+        assert source.size().transitions == made
         assert made == there or made > 1.5 * main.env_steps
         assert all(len(each.after[DESIRED]) == len(each.length) for each in pieces)
 

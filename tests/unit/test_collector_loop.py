@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 from functools import partial
 from pathlib import Path
@@ -140,7 +141,7 @@ class TensorPolicy:
     def get_train_sample(self, transitions: list[Transition]) -> list[Transition]:
         return transitions
 
-    def reset(self, data_id: list[int]) -> None:
+    def reset(self, data_id: list[int] | None = None) -> None:
         pass
 
 
@@ -154,6 +155,24 @@ def test_a_policy_by_transitions_gets_and_gives_tensors() -> None:
         "obs": "<f4", "next_obs": "<f4", "action": "<i8", "done": "|b1",
     }  # fmt: skip
     assert np.array_equal(segment.columns["obs"][1:], segment.columns["next_obs"][:-1])
+
+
+@pytest.mark.parametrize("length", [math.inf, 3])
+def test_no_trajectory_goes_on_over_a_reset(length: float) -> None:
+    with manager([[(5, True, False)]], AutoresetMode.SAME_STEP) as envs:
+        envs.launch()
+        policy = TensorPolicy()
+        taken = TrajectoryRecorder(1, length, policy.get_train_sample, opens="keep")
+        loop = dict_loop(envs, policy, taken)
+        first = run(loop, 3)
+        assert (first is None) == (length > 3)
+        loop.begin()
+        second = run(loop, 5)
+    assert second is not None
+    assert second.columns["obs"].tolist() == [[0, 1, step] for step in range(5)]
+    assert len({*second.items["episode_id"]}) == 1
+    if first is not None:
+        assert not {*first.items["episode_id"]} & {*second.items["episode_id"]}
 
 
 def test_steps_are_counted_without_dummies() -> None:

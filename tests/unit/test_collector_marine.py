@@ -237,6 +237,23 @@ def test_an_evaluation_is_played_from_both_seats_against_a_script() -> None:
     assert not port.segments
 
 
+@pytest.mark.parametrize(
+    ("env_num", "each", "games"), [(5, 1, 6), (1, 1, 2), (3, 3, 10), (4, 1, 4)]
+)
+def test_an_evaluation_has_games_for_all_seats_equally_often(
+    env_num: int, each: int, games: int
+) -> None:
+    """Whoever begins wins."""
+    port = Port(versions=[4])
+    env = {"evaluator_env_num": env_num, "evaluator_episode_num": each}
+    with marine(port, evaluate=True, **AT_ONCE, **env) as made:
+        for _ in range(2):
+            result = do(made, port, "task", opponents={"bob": [1.0, "random"]})
+            assert sorted(result.episode_returns) == [-1.0] * (games // 2) + [1.0] * (games // 2)
+            port.given = 4
+        assert made.get_finish_info()["predefined_episode_count"] == games
+
+
 def test_an_evaluation_of_an_exploiter_is_played_against_main() -> None:
     port = PortOfPlayers()
     port.player = port.task_id = "exploiter"
@@ -324,6 +341,17 @@ def test_games_count_in_which_the_learner_had_no_turn() -> None:
     assert returns[1.0] + returns[-1.0] == 80
     assert returns[1.0] > 20 < returns[-1.0]
     assert max(map(len, own)) <= 3, "a pair of players more with each item: a block takes few"
+
+
+def test_results_of_a_game_of_many_go_with_several_items() -> None:
+    port = Port(versions=[9])
+    opponents = {f"player_{n:06d}": [0.05, "random"] for n in range(20)}
+    crowd = {"policy": "test_counting", "env_id": "fakes.battles:Crowd"}
+    with marine(port, collector_episode_num=40, **crowd) as made:
+        do(made, port, "task", opponents=opponents)
+    own = [results for s in port.segments for results in s.games or ()]
+    assert any(own)
+    assert max(map(len, own)) < MOST_PAIRS
 
 
 @pytest.mark.parametrize("evaluate", [False, True])

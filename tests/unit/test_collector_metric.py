@@ -91,6 +91,33 @@ def test_arrays_become_tensors(numbers: Any) -> None:
         assert evaluator.eval()[1]["acc"] == 1.0
 
 
+def test_numbers_become_tensors() -> None:
+    """Of a loader without a collating function; as with DI-engine truths and texts stay."""
+    batch = {
+        "a": np.ones(1),
+        "number": 3,
+        "real": 1.5,
+        "is": True,
+        "text": "x",
+        "list": [[1, 2], 4],
+    }
+    given: list[Any] = []
+
+    class Noting(Loss):
+        def eval(self, inputs: Any, label: Any) -> float:
+            given.extend((inputs, label))
+            return 0.0
+
+    policy = ParityPolicy()
+    policy.forward = lambda inputs: inputs  # type: ignore[method-assign]
+    MetricSerialEvaluator({}, ([(batch, 4)], Noting()), policy).eval()
+    inputs, label = given
+    assert (label.dtype, label.item()) == (torch.int64, 4)
+    assert (inputs["number"].dtype, inputs["real"].dtype) == (torch.int64, torch.float32)
+    assert (inputs["is"], inputs["text"]) == (True, "x")
+    assert [one.tolist() for one in inputs["list"]] == [[1, 2], 4]
+
+
 def test_batches_that_are_no_pairs() -> None:
     data = DataLoader(TensorDataset(torch.arange(4)), 2)
     with (

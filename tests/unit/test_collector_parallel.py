@@ -150,6 +150,21 @@ def test_a_task_after_one_that_did_all_its_episodes_does_them_anew(policy: str) 
     assert counts == [ENVS * 2 * LENGTH] * 3
 
 
+def test_episodes_that_a_reset_between_tasks_drops_share_no_number_with_later_ones() -> None:
+    port = Port()
+    with collector("test_columnar", port) as made:
+        port.after_segment = made.stop
+        do(made, port, "first")
+        before = {n for s in port.segments for n in s.items["episode_id"].tolist()}
+        first = len(port.segments)
+        made.env_manager._episodes.left[0] = 0  # one has done its number: all begin anew
+        do(made, port, "second")
+        tables = [segment.items for segment in port.segments[first:]]
+        assert not before & {number for items in tables for number in items["episode_id"].tolist()}
+        heads = column_heads(port)[-len(tables[-1]) :]
+        assert [step for step, _ in heads] == [0] * len(heads)
+
+
 @pytest.mark.parametrize(("ranks", "often"), [(2, True), (10**9, False)])
 def test_many_collectors_report_less_often(
     ranks: int, often: bool, monkeypatch: pytest.MonkeyPatch
@@ -355,14 +370,25 @@ def test_finish_info_before_anything_was_done() -> None:
     assert (info["collector_done"], info["train_iter"]) == (False, -1)
 
 
-def test_samples_of_a_collect_task_are_its_steps() -> None:
+@FORMS
+def test_samples_of_a_collect_task_are_its_steps(policy: str) -> None:
     port = Port()
-    with collector("test_columnar", port, collector_episode_num=1) as made:
+    with collector(policy, port, collector_episode_num=1) as made:
         do(made, port, "task")
         info = made.get_finish_info()
     assert info["sample_count"] == info["step_count"] == ENVS * LENGTH
     assert (info["avg_sample_per_episode"], info["predefined_episode_count"]) == (LENGTH, ENVS)
     assert info["avg_time_per_train_sample"] == info["duration"] / (ENVS * LENGTH)
+
+
+@pytest.mark.parametrize("port", [Port(), None])
+def test_samples_of_a_policy_of_dicts_are_what_it_makes_of_steps(port: Port | None) -> None:
+    with collector("test_foreign", port, collector_episode_num=1) as made:
+        made._loop.recorder.of[0]._make_samples = lambda piece: [{"first": piece[0]["observation"]}]
+        made.begin(CollectorTask(""))
+        made.start()
+        info = made.get_finish_info()
+    assert (info["sample_count"], info["step_count"]) == (ENVS, ENVS * LENGTH)
 
 
 @pytest.mark.parametrize("setting", [{}, {"eps": 0.5}])

@@ -377,6 +377,21 @@ def test_numbers_of_episodes_go_on_after_cuts_of_nothing(fail: int) -> None:
     assert [number for _, number, *_ in items] == [0, 2, 2, 3]
 
 
+def test_where_all_episodes_are_dropped_others_with_other_numbers_follow() -> None:
+    model, taken, found = Model(2), Recorder(shape_of(2), 10, Adds()), []
+    for is_cut in (True, False, True):
+        before, step, later = model.step([GO, GO])
+        taken.record({"observation": before, "reward": step.reward} | {
+            name: np.zeros(2, bool) for name in ("terminated", "truncated")
+        }, step.live, step)  # fmt: skip
+        if is_cut:
+            found.append([item[1:3] for item in items_of(taken.cut({"observation": later}, 0))])
+        else:
+            taken.drop()
+    assert [[number for number, _ in items] for items in found] == [[0, 1], [2, 3]]
+    assert [len(obs) for items in found for _, obs in items] == [1] * 4, "what was not cut is gone"
+
+
 # ---------------------------- recording transition by transition: for policies that know no columns
 
 

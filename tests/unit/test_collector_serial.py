@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
@@ -31,6 +31,7 @@ from fakes.serial_parts import (
     steps_of,
     story,
 )
+from hpcdi.config.compat import ConfigDict
 from hpcdi.config.env import ManagerConfig
 from hpcdi.env.base import BackendStep, EnvFacts, EnvFailure, EpisodeStart
 from hpcdi.env.create import create_env_manager, make_env_manager
@@ -529,6 +530,16 @@ def test_a_policy_gets_tensors_and_marks_of_each_transition() -> None:
     actor.sample = lambda piece: [{"n": 1} for _ in piece]
     with collector(Manager((50,)), actor) as made:
         assert made.collect(1, train_iter=5)[0]["collect_iter"] == 5, "marked where it dropped it"
+
+
+def test_samples_stay_of_their_class() -> None:
+    actor = Actor()
+    own = [ConfigDict(number=0), ConfigDict(number=1)]
+    actor.get_train_sample = lambda _: own  # type: ignore[method-assign, assignment, return-value]
+    samples = collector(Manager((2,)), actor).collect(2, 7)
+    assert [type(sample) for sample in samples] == [ConfigDict] * 2
+    assert [(one.number, one.collect_iter) for one in samples] == [(0, 7), (1, 7)]
+    assert "collect_iter" not in own[0], "the policy's own"
 
 
 def test_a_policy_of_columns_gets_what_environments_gave() -> None:
@@ -1156,6 +1167,39 @@ def test_each_policy_has_its_own_setting(cls: Any) -> None:
     assert [actor.settings[0] for actor in actors] == [{"eps": 0.1}, {"eps": 0.2}]
 
 
+class LongStep(NamedTuple):
+    """A timestep of a class of the environment's own."""
+
+    obs: Any
+    reward: Any
+    done: bool
+    info: Any
+    legal: Any
+    is_legal: bool = True
+
+
+def test_each_player_gets_its_part_of_a_timestep_of_another_class() -> None:
+    class Envs(Battle):
+        def _step(self, env: int) -> Any:
+            step = super()._step(env)
+            return LongStep(step.obs, [3, -3], step.done, step.info, ["left", "right"])
+
+    given: list[Any] = []
+    actors = [Actor(player) for player in range(2)]
+    for actor in actors:
+        made = actor.process_transition
+        actor.process_transition = lambda obs, output, step, made=made: (  # type: ignore[method-assign, misc]
+            given.append(step) or made(obs, output, step)  # type: ignore[func-returns-value]
+        )
+    modes = [actor.mode for actor in actors]
+    BattleSampleSerialCollector({}, Envs((2, 2)), modes).collect(2)
+    assert {type(step) for step in given} == {LongStep}
+    assert [(step.reward, step.legal, step.is_legal) for step in given] == [
+        (3, "left", True), (-3, "right", True),
+    ] * 2  # fmt: skip
+    assert {type(step.reward) for step in given} == {int}
+
+
 def test_a_policy_whose_data_are_not_collected_plays() -> None:
     actors = [Actor(0), Actor(1, collect_data=False)]
     data, info = collect(BattleSampleSerialCollector, Battle((3, 2)), actors, 6)
@@ -1170,6 +1214,21 @@ def test_pieces_of_each_player_are_as_its_policy_unrolls() -> None:
     actors = [Actor(0, unroll_len=4), Actor(1)]
     data, _ = collect(BattleSampleSerialCollector, Battle((50, 50)), actors, 4)
     assert [[one["piece"] for one in own] for own in data] == [[4] * 4, [2] * 4]
+
+
+@pytest.mark.parametrize(("usual", "amount", "pieces"), [(4, 12, [2] * 12), (None, 4, [5] * 4)])
+def test_pieces_of_a_battle_are_shares_of_the_usual_number(
+    usual: int | None, amount: int, pieces: list[int]
+) -> None:
+    """However many a call collects; whole episodes where the policy has no usual number."""
+    actors = [Actor(player, n_sample=usual) for player in range(2)]
+    lengths: list[int] = []
+    for actor in actors:
+        actor.get_train_sample = lambda piece: [lengths.append(len(piece)), piece][1]  # type: ignore[method-assign, func-returns-value]
+    env = Battle((5, 5) if usual is None else (20, 20))
+    data, _ = BattleSampleSerialCollector({}, env, [actor.mode for actor in actors]).collect(amount)
+    assert [len(of_player) for of_player in data] == [amount, amount]
+    assert lengths == pieces
 
 
 def test_samples_of_the_slower_player_are_waited_for() -> None:

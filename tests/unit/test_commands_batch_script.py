@@ -305,6 +305,23 @@ def test_a_start_that_slurm_ends_is_not_in_vain(
     assert ("the start was ended" in done.stdout) != is_counted
 
 
+def test_a_packed_sweep_that_begins_no_run_is_not_requeued_for_ever(tmp_path: Path) -> None:
+    script = tmp_path / "packed.sbatch"
+    script.write_text(script_text(replace(job_of(SMALL), packed=())))
+    vain = tmp_path / "run/submit/starts-in-vain"
+
+    def start(**variables: str) -> subprocess.CompletedProcess[str]:
+        return ended(script, tmp_path, SLURM_JOB_ID="95", MAY="1", CODE="85", **variables)
+
+    assert [start().returncode for _ in range(2)] == [85, 85]
+    begins = 'mkdir -p "${ASKED%/*}/run/000"; date +%N > "${ASKED%/*}/run/000/run.json"'
+    assert start(STARTS=begins).returncode == 85
+    assert not vain.exists()
+    assert [start().returncode for _ in range(4)] == [85, 85, 85, 1]
+    done = start(STARTS="trap : USR2; kill -TERM $PPID")  # a preemption
+    assert (done.returncode, vain.exists()) == (85, False)
+
+
 def test_an_index_without_settings_is_refused(tmp_path: Path) -> None:
     script = ROOT / "slurm" / "sweep_array.sbatch"
     done = ended(script, tmp_path, **{**TASK, "SLURM_ARRAY_TASK_ID": "4"}, MAY="1")

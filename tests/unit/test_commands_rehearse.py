@@ -6,11 +6,13 @@ import json
 import signal
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
 from fakes.ending_stage import ends
+from fakes.planted_envs import Right
 from hpcdi import cli
 from hpcdi.commands.findings import FAIL, OK, WARN, Finding
 from hpcdi.commands.rehearse.alone import Budget, look
@@ -56,9 +58,11 @@ def _same_signals() -> Iterator[None]:
     signal.signal(signal.SIGUSR2, before)
 
 
-def rehearsed(env_id: str, *, steps: int = 600, is_apart: bool = False) -> dict[str, Finding]:
+def rehearsed(
+    env_id: str, *words: str, steps: int = 600, is_apart: bool = False
+) -> dict[str, Finding]:
     """The rows that one environment alone leads to; in this process, or in one of its own."""
-    words = [f"env.env_id={env_id}", "env.import_names=[]"]
+    words = (f"env.env_id={env_id}", "env.import_names=[]", *words)
     compiled, spaces = load_experiment(PPO, words, over_ranks=None)
     arguments = compiled.config.env, Budget(steps, 20.0), 0
     alone = Alone()
@@ -93,6 +97,21 @@ def test_nothing_is_invented(env_id: str) -> None:
     assert {name: f for name, f in rows.items() if f.status != OK} == {}
     assert "values" in rows
     assert "at random" in rows["episodes"].found
+
+
+class OfScenarios(Right):
+    """Plays what the seeds 3, 4 and 5 name, and there is nothing else."""
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
+        assert seed in (3, 4, 5), f"there is no scenario {seed}"
+        return super().reset(seed=seed, options=options)
+
+
+@pytest.mark.usefixtures("env_helpers")
+def test_scenarios_are_played_by_their_seeds() -> None:
+    rows = rehearsed(f"{__name__}:OfScenarios", "env.seeds=3..5", "env.eval_seeds=[4]")
+    assert {name: f for name, f in rows.items() if f.status != OK} == {}
+    assert rows["seeds"].status == OK
 
 
 @pytest.mark.usefixtures("env_helpers")

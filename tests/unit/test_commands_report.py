@@ -146,6 +146,21 @@ def test_returns_of_other_environments_are_not_compared(
     assert f"1 of 1 2.00 2.00 2.00 {said} " in words_of((tmp_path / "r.html").read_text())
 
 
+def test_how_and_where_a_run_was_started_makes_no_group(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Seeds of a notebook have a code folder each, and may have an origin each."""
+    for seed in range(3):
+        run = make_run(tmp_path / "runs" / str(seed), seed, 1, [0.0, 10.0])
+        with (run / "config.yaml").open("a") as file:
+            file.write(
+                f"env: {{origin: {{observation: [{seed}.5, 0.0]}}}}\nslurm: {{nodes: {seed + 1}}}\n"
+                f"system: {{import_path: [/runs/{seed}/code], auto_resume: {seed > 0}}}\n"
+            )
+    assert cli.main(["report", str(tmp_path / "runs"), "-o", str(tmp_path / "r.html")]) == 0
+    assert "3 runs, " in capsys.readouterr().out
+
+
 def test_of_what_is_damaged(tmp_path: Path) -> None:
     """A run that has just begun, whose files are noise or not there."""
     run = make_run(tmp_path / "run", 0, 1, [])

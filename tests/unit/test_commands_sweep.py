@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from hpcdi import cli
+from hpcdi.commands.sweep import runs as runs_module
 from hpcdi.commands.sweep.on_slurm import array_of, packed_job
 from hpcdi.commands.sweep.runs import (
     WAITING,
@@ -27,9 +28,11 @@ from hpcdi.commands.sweep.runs import (
 )
 from hpcdi.config.load import load
 from hpcdi.errors import ConfigError, LaunchError
+from hpcdi.run import experiment as experiment_module
 from hpcdi.run import run_folder, slurm_queue
 from hpcdi.run.slurm_queue import QueueJob
 
+SPACE = "policy.learn.learning_rate=log(1e-5,1e-2)"
 CONFIG = str(Path(__file__).parent.parent.parent / "configs" / "cartpole_dqn.yaml")
 
 
@@ -138,6 +141,63 @@ def test_every_experiment_is_checked_before_anything_is_written(tmp_path: Path) 
     with pytest.raises(LaunchError, match=r"different numbers of ranks \(\[4, 5\]\)"):
         make_sweep(tmp_path / "s", "policy.collect.collector.collector_num=2,3")
     assert list(tmp_path.iterdir()) == []
+
+
+FAR = """\
+env: {type: gymnasium, env_id: "fakes.far_map:Map"}
+data: [runs/quick/latest]
+policy: {type: bc, other: {commander: {max_train_iter: 4}}}
+"""
+
+
+def test_what_is_found_at_the_start_is_the_same_in_all_runs(tmp_path: Path) -> None:
+    """The origin of observations, which has one look of each environment, and what `latest` is."""
+    (tmp_path / "runs/quick/first").mkdir(parents=True)
+    latest = tmp_path / "runs/quick/latest"
+    latest.symlink_to("first")
+    (tmp_path / "far.yaml").write_text(FAR)
+    looked = list[Any]()
+    with pytest.MonkeyPatch.context() as patch:
+        look_at = experiment_module.look_at
+        patch.setattr(
+            experiment_module, "look_at", lambda *a, **k: (looked.append(a), look_at(*a, **k))[1]
+        )
+        settings = ("env.kwargs.scale=1.0,2.0", "seed=0,1", "env.evaluator_env_num=1,2")
+        made, _ = make("far.yaml", settings, None, 0, serial=True)
+        keep(made, make("far.yaml", settings, None, 0, serial=True)[1])
+    assert len(looked) == 4, "two environments, twice"
+    latest.unlink()
+    latest.symlink_to("second")
+    runs = [load(made.experiment(index)).config for index in range(8)]
+    origins = [run.env.origin for run in runs]
+    near, far = {"observation": [5_400_000.0, 0.0]}, {"observation": [10_800_000.0, 0.0]}
+    assert origins == [near] * 4 + [far] * 4
+    assert {run.data for run in runs} == {(str(tmp_path / "runs/quick/first"),)}
+
+
+def test_an_mpi_program_beside_the_file_is_found_by_every_run(tmp_path: Path) -> None:
+    kuramoto = Path(CONFIG).parent / "kuramoto_sac.yaml"
+    made, experiments = make(str(kuramoto), ["seed=0,1"], None, 0, serial=False)
+    keep(dataclasses.replace(made, root=tmp_path / "s"), experiments)
+    for index in range(2):
+        env = load(tmp_path / f"s/experiments/{index:03d}.yaml").config.env
+        assert env.env_id == str(kuramoto.parent / "solvers" / "kuramoto.c")
+
+
+def test_the_sweep_of_somebody_else_can_be_looked_at(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    made = make_sweep(tmp_path / "s", "seed=0,1")
+    begin(made, 0, "done")
+    before = made.manifest.read_text()
+
+    def refuse(path: Path, *_: Any) -> None:
+        raise PermissionError(13, "Permission denied", str(path))
+
+    monkeypatch.setattr(runs_module, "write_json", refuse)
+    assert cli.main(["sweep", "status", "s"]) == 0
+    assert "2 runs, 1 done, 1 waiting" in capsys.readouterr().out
+    assert made.manifest.read_text() == before
 
 
 def test_the_manifest_follows_the_runs(tmp_path: Path) -> None:
@@ -333,6 +393,38 @@ def test_the_next_job_of_a_packed_sweep_goes_on_without_its_variable(
 )
 def test_indices_as_slurm_takes_them(indices: list[int], parallel: int, told: str) -> None:
     assert array_of(indices, parallel) == told
+
+
+@pytest.mark.parametrize(
+    "form",
+    [["seed=0,1"], ["seed=0,1", "--pack", "--jobs", "2"], ["--search", "random", "--space", SPACE]],
+    ids=["array", "packed", "search"],
+)
+@pytest.mark.parametrize("more", [["--dry-run"], []], ids=["dry", "submitted"])
+def test_a_job_without_time_to_do_anything_is_refused(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    form: list[str],
+    more: list[str],
+) -> None:
+    monkeypatch.setattr(slurm_queue, "is_there", lambda: True)
+    assert cli.main(["sweep", CONFIG, *form, "--time", "2:00", *more]) == 2
+    assert "slurm.time: 2:00 is too short" in capsys.readouterr().err
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_sweep_that_is_resumed_as_a_job_is_checked(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    keep(*_short(tmp_path / "s"))
+    assert cli.main(["sweep", "resume", "s"]) == 2
+    assert "slurm.time: 1:00 is too short" in capsys.readouterr().err
+
+
+def _short(root: Path) -> tuple[Sweep, list[dict[str, Any]]]:
+    made, experiments = make(CONFIG, ["seed=0,1", "slurm.time='1:00'"], None, 0, serial=False)
+    return dataclasses.replace(made, root=root), experiments
 
 
 def test_without_slurm_it_says_what_to_do(

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
+import importlib
 import math
+import pkgutil
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -12,6 +14,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from hpcdi import config
 from hpcdi.config.fields import (
     RETIRED_KEYS,
     Bounds,
@@ -392,7 +395,7 @@ def test_plain_data_holds_lists_and_scalars_only() -> None:
         "type": "x",
         "import_names": ["m"],
         "rate": 2.0,
-        "options": {"b": [1, {"3": None}]},
+        "options": {"b": [1, {3: None}]},
         "inner": {"sizes": [4]},
     }
 
@@ -408,3 +411,26 @@ def test_plain_data_parses_to_the_same(rate: float, sizes: list[int]) -> None:
 
 def test_a_component_has_no_rules_by_default() -> None:
     assert list(ComponentConfig().problems()) == []
+
+
+def test_a_default_is_what_is_read_back_where_it_was_written() -> None:
+    @dataclass(frozen=True)
+    class OfUser(ComponentConfig):
+        rate: float = 30
+        limit: float | None = setting(5, "most")
+        none: int = None  # type: ignore[assignment]
+        weights: dict[str, float] = setting({"a": 1}, "of parts")
+
+    parsed = Parser().parse(OfUser, {})
+    kinds = [type(value) for value in (parsed.rate, parsed.limit, parsed.none)]
+    assert kinds == [float, float, type(None)]
+
+
+def test_defaults_of_settings_are_of_their_types() -> None:
+    for module in pkgutil.iter_modules(config.__path__, "hpcdi.config."):
+        for cls in vars(importlib.import_module(module.name)).values():
+            if isinstance(cls, type) and dataclasses.is_dataclass(cls):
+                for each in dataclasses.fields(cls):
+                    is_float = "float" in str(each.type)
+                    whole = type(each.default) is int and "int" not in str(each.type)
+                    assert not (is_float and whole), f"{cls.__name__}.{each.name}"

@@ -255,13 +255,15 @@ def test_an_experiment_is_handed_to_ranks_as_it_is(path: Path) -> None:
     else:
         assert isinstance(policy, TorchPolicyConfig)
         filled = replace(policy, model=replace(policy.model, obs_leaves=spaces))
-    config = replace(compiled.config, policy=filled)
+    config = replace(compiled.config, policy=filled, callbacks=({"pay": {1: "a", 2.5: 0}},))
     variables = {EXPERIMENT_VARIABLE: hand_over(to_mapping(config)), "HOME": "/"}
     mapping = take_handed_over(variables)
     assert mapping is not None
     assert restore_config(mapping) == config
     assert variables == {"HOME": "/"}, "children of a rank do not get it"
     assert take_handed_over(variables) is None
+    many = {"env": {"kwargs": {"table": [math.sin(number) for number in range(20_000)]}}}
+    assert hand_over(many) == "", "ranks read what no variable holds"
 
 
 RATES = st.floats(0, 1e300, exclude_min=True)

@@ -5,13 +5,15 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from importlib.machinery import ModuleSpec
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import pytest
 
 from hpcdi.config.load import load
-from hpcdi.config.modules import modules_beside, named_code
+from hpcdi.config.modules import folders_of_modules, modules_beside, named_code
 from hpcdi.utils.python import python_command
 
 YAML = "exp_name: x\nenv: {env_id: CartPole-v1}\npolicy: {type: dqn}\n"
@@ -50,6 +52,22 @@ def test_what_names_no_module() -> None:
         "system": {"import_path": [], "limit": "2-12:00:00"},
     }
     assert list(named_code(harmless)) == []
+
+
+def test_the_folder_of_a_script_is_searched_and_no_package_that_runs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`python -m hpcdi` found modules named data and env in hpcdi itself."""
+    script = ModuleType("__main__")
+    script.__file__ = str(tmp_path / "mine.py")
+    monkeypatch.setitem(sys.modules, "__main__", script)
+    assert tmp_path in folders_of_modules(tmp_path / "configs" / "x.yaml")
+    script.__spec__ = ModuleSpec("package.mine", None)
+    assert tmp_path not in folders_of_modules(tmp_path / "configs" / "x.yaml")
+    script.__spec__ = ModuleSpec("__main__", None)  # of a folder that runs
+    assert tmp_path in folders_of_modules(tmp_path / "configs" / "x.yaml")
+    del script.__spec__  # by pdb
+    assert tmp_path in folders_of_modules(tmp_path / "configs" / "x.yaml")
 
 
 def test_a_folder_is_searched_only_for_modules_that_are_named_and_not_installed(

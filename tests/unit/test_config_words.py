@@ -43,3 +43,14 @@ def test_keys_that_come_twice_are_refused_and_anchors_merge(tmp_path: Path) -> N
         read_mapping(tmp_path / "x.yaml")
     (tmp_path / "y.yaml").write_text("base: &base {a: 1, b: 2}\nenv: {<<: *base, b: 3}\n")
     assert read_mapping(tmp_path / "y.yaml")["env"] == {"a": 1, "b": 3}
+    (tmp_path / "z.yaml").write_text("x: {y: {z: &a {<<: &b {p: 1, q: 2}, p: 3}}}\nc: {<<: *a}\n")
+    assert read_mapping(tmp_path / "z.yaml")["c"] == {"p": 3, "q": 2}, "merged after it was read"
+
+
+@pytest.mark.parametrize(
+    "text", ["run ${CASE}", r"a\${b}", r"\\${b}", "${", "${a:b", "$ {a}", "\\"]
+)
+def test_what_is_written_is_read_as_it_was(text: str, tmp_path: Path) -> None:
+    value = {"env": {"kwargs": {"texts": [text, {"one": text}], 3: text, 2.5: 1, True: 0}}}
+    (tmp_path / "x.yaml").write_text(dump(value))
+    assert read_mapping(tmp_path / "x.yaml") == value

@@ -125,10 +125,14 @@ def two_groups() -> Groups:
 class Run:
     """A scheduler with two learners of the main player, one of an exploiter, three collectors."""
 
-    def __init__(self, *, ratio: float | None = None, **league: Any) -> None:
+    def __init__(
+        self, *, ratio: float | None = None, warm_up: int | None = None, **league: Any
+    ) -> None:
         self.groups = two_groups()
         if ratio is not None:
             self.groups["exploiter"].replay.ratio = ReplayRatio(ratio, 0, 4.0)
+        for group in self.groups if warm_up is not None else ():
+            group.replay.ratio = ReplayRatio(1.0, warm_up, 4.0)
         self.number, self.blocks, self.now = 0, 0, 0.0
         self.curves = Curves()
         self.record = RunRecord(self.curves)
@@ -250,6 +254,23 @@ def test_only_collectors_of_a_player_that_learns_too_slowly_wait() -> None:
     assert sorted(run.whose) == ["exploiter", "main", "main"]
     paused = {w.rank for w in run.scheduler.workers if w.pause == CollectPause(True)}
     assert paused == {rank for rank in COLLECTORS if run.tasks[rank].player == "exploiter"}
+
+
+def test_a_collector_that_has_made_its_share_makes_another_players_too() -> None:
+    """Also where both are as large: else it would wait for ever for what it has not made."""
+    run = Run(warm_up=86)
+    (main, exploiter) = (group.pause for group in run.groups)
+    assert main == exploiter == CollectPause(True, after=31)
+    for rank in (4, 6):
+        run.publish(rank, 31)
+    run.hear(5, RankLost())
+    orders = run.end(6)
+    assert run.whose[2] == "exploiter"
+    assert kinds(orders, CollectPause) == [6]
+    run.publish(6, 31)
+    assert kinds(run.tick(), CollectPause) == []
+    run.now = 1.1
+    assert kinds(run.tick(), CollectPause) == [4, 6]
 
 
 def test_a_player_without_learners_is_left_out_and_the_others_go_on() -> None:

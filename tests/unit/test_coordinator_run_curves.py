@@ -10,7 +10,7 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 
 from fakes.scheduler import Shown
 from hpcdi.roles.coordinator.run_curves import FIRST, DingCurves, RunCurves, player_of, shown_name
-from hpcdi.types import FIGURES_KEPT, Episodes
+from hpcdi.types import FIGURES_KEPT, FIGURES_SENT, Episodes
 from hpcdi.utils.event_file import TensorBoardWriter
 from hpcdi.utils.progress import Evaluation
 
@@ -102,8 +102,9 @@ def test_numbers_of_infos_are_columns() -> None:
     assert figures.keys() == {"is_success", "episode/r"}
     np.testing.assert_array_equal(figures["is_success"], [1.0, np.nan])
     assert episodes().figures == {}
-    many = episodes({f"n{number}": 0.0 for number in range(1000)})
-    assert len(many.figures) == FIGURES_KEPT
+    many = episodes({f"n{number}": 0.0 for number in range(2000)})
+    assert [*many.figures] == [f"n{number}" for number in range(FIGURES_SENT)]
+    assert FIGURES_SENT > 10 * FIGURES_KEPT, "what a curriculum or a callback waits for"
 
 
 def test_they_become_curves_and_are_told(capsys: pytest.CaptureFixture[str]) -> None:

@@ -27,7 +27,7 @@ from hpcdi.comm.messages import (
 )
 from hpcdi.errors import EXIT_FAILED, WorkerSilentError, state_after
 from hpcdi.roles.coordinator.scheduler import Outcome
-from hpcdi.roles.coordinator.workers import Order
+from hpcdi.roles.coordinator.workers import Evaluated, Order
 
 FAILURE = WorkerFailed("collector", "host", "EnvError: gone", "Traceback ...")
 
@@ -137,6 +137,61 @@ def check_last_evaluation(run: Run, orders: list[Order], reason: str) -> None:
     assert run.result(3, 3.0, returns=(1.0,)) == stops(reason)
     assert run.scheduler.outcome == Outcome("done", reason, 0)
     assert run.tick(1e5) == leaves()
+
+
+@pytest.mark.parametrize("rank", [0, 1, 2])
+def test_a_callback_ends_a_run_as_a_limit_does(rank: int) -> None:
+    run = Run()
+    run.learn_info(51)
+    if rank == 0:
+        orders = run.note(run.scheduler.end("stopped by Mine: enough", 0.0))
+    else:
+        orders = run.hear(rank, StopRequest("stopped by Mine: enough", 0))
+    check_last_evaluation(run, orders, "stopped by Mine: enough")
+
+
+def test_a_callback_that_ends_a_run_at_its_last_evaluation_changes_nothing() -> None:
+    run = Run(max_train_iter=50)
+    run.learn_info(51)
+    run.result(3, 1.0)
+    run.result(2, 2.0)
+    reason = "max_train_iter reached: 51 of 50"
+    assert run.result(3, 3.0, returns=(1.0,)) == stops(reason)
+    run.main.evaluation.make_due()
+    assert run.scheduler.end("stopped by Mine: no better", 4.0) == []
+    assert reason_of(run) == reason
+
+
+def test_a_callback_does_not_cut_the_last_evaluation_short() -> None:
+    run = Run()
+    run.hear(1, LearnResult(run.tasks[1].task_id, 1234))
+    (order,) = run.result(3, 1.0)
+    assert evaluates(order)
+    assert run.scheduler.end("stopped by Mine: enough", 2.0) == []
+    run.result(2, 2.5)
+    reason = "the learner has done its iterations: 1234"
+    assert run.result(3, 3.0, returns=(1.0,)) == stops(reason)
+
+
+def test_a_callback_ends_a_run_that_does_not_learn_yet_at_once() -> None:
+    run = Run(ready=False)
+    run.main.reach(51)  # it is resumed
+    assert run.scheduler.end("stopped by Mine: never", 0.0) == stops("stopped by Mine: never")
+
+
+def test_what_follows_from_an_evaluation_has_what_was_set_at_it() -> None:
+    run, values = evaluating(), {"level": (1, 1.0)}
+
+    def observe(_rank: int, message: object) -> None:
+        if isinstance(message, Evaluated):
+            assert message.evaluation.mean == 3.0
+            values["level"] = (2, 2.0)
+
+    run.scheduler._observe = observe
+    run.scheduler.commander.scheduled = lambda: dict(values)  # type: ignore[method-assign]
+    (order,) = run.result(2, 6.0, returns=(3.0,))
+    assert isinstance(order.message, CollectTask)
+    assert order.message.scheduled == {"level": (2, 2.0)}
 
 
 def test_train_iterations() -> None:

@@ -309,6 +309,35 @@ def test_blocks_that_a_resumed_run_counts_anew_stay_until_a_snapshot_has(tmp_pat
     assert again.shards == []
 
 
+def test_the_newest_shard_of_a_collector_that_has_ended_goes_when_it_is_dropped(
+    tmp_path: Path,
+) -> None:
+    keeping, shard = Keeping(tmp_path), "data/rank00002/hour/000007.h5"
+    (tmp_path / shard).parent.mkdir(parents=True)
+    keeping.write(shard)
+    keeping.keeper.published(shard)
+    keeping.take()
+    keeping.end()
+    keeping.keeper.ended(2)
+    assert (tmp_path / shard).exists(), "the replay buffer holds it still"
+    keeping.keeper.drop([shard])
+    assert not (tmp_path / shard).exists()
+
+
+def test_no_shard_of_an_earlier_start_stays_because_it_is_the_newest(tmp_path: Path) -> None:
+    """Nobody appends to it: its collector may not even be there any more."""
+    shard = "data/rank00002/hour/000007.h5"
+    (tmp_path / shard).parent.mkdir(parents=True)
+    first = Keeping(tmp_path)
+    first.take(shard)
+    first.end()
+    again = Keeping(tmp_path, keep=1)
+    again.keeper.adopt(again.resumed("snapshot_000001"))
+    again.take()
+    again.end()
+    assert not (tmp_path / shard).exists()
+
+
 def test_a_path_that_leads_out_of_the_run_folder_is_refused(tmp_path: Path) -> None:
     keeping = Keeping(tmp_path)
     with pytest.raises(StoreError, match=r"\.\./elsewhere\.h5: leads out of the run folder"):

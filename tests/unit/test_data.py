@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import shutil
 from pathlib import Path
+from typing import Any
 
 import gymnasium
 import numpy as np
@@ -16,6 +17,7 @@ from hpcdi import data
 from hpcdi.commands.inspect import episodes_of
 from hpcdi.data import read_episodes
 from hpcdi.errors import LaunchError, ShardError, StoreError
+from hpcdi.roles.fault import tear
 from hpcdi.store.block import Block
 from hpcdi.store.layout import RunLayout
 from hpcdi.types import ITEM_DTYPE, NO_SEED
@@ -60,6 +62,26 @@ def test_episodes_are_those_that_the_run_has_counted(tmp_path: Path) -> None:
         assert ended.tolist() == [False] * (len(episode) - 1) + [True]
         assert episode.facts["return"] == episode.total
         assert not {"bootstrap_offset", "next_observation"} & episode.columns.keys()
+
+
+@pytest.mark.parametrize(
+    "told",
+    [
+        ("env.collector_episode_num=1", "policy.collect.n_sample=6"),
+        ("system.deterministic=true", "system.snapshot_rounds=1", "policy.collect.n_sample=14"),
+    ],
+    ids=["number of episodes", "environments made anew"],
+)
+def test_episodes_that_were_abandoned_are_no_part_of_others(
+    tmp_path: Path, told: tuple[str, ...]
+) -> None:
+    with serial_run(tmp_path, "cartpole_dqn", STEPS, *told) as run:
+        train(run)
+        main = run.coordinator.groups.main
+    episodes = list(read_episodes(tmp_path))
+    assert sorted(e.total for e in episodes) == sorted(main.returns)
+    for x, v, *_ in (episode.observation.T.astype(np.float64) for episode in episodes):
+        np.testing.assert_allclose(x[1:], x[:-1] + 0.02 * v[:-1], atol=1e-4)  # CartPole's physics
 
 
 def test_seeds_and_what_is_kept_of_infos_are_those_of_each_episode_also_of_a_resumed_run(
@@ -165,6 +187,18 @@ def test_behind_a_gap_a_player_that_has_ended_says_nothing_of_another(
     assert resets[:2] == [0, 0]
 
 
+def test_of_several_players_episodes_without_seeds_may_lie_over_blocks(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    blocks = [
+        block_of(1, [(0, 0, False), (1, 0, False)], NO_SEED),
+        block_of(2, [(0, 0, True), (1, 0, True)], NO_SEED),
+    ]
+    monkeypatch.setattr(data, "_blocks", lambda *_: iter(blocks))
+    read = data._episodes_of([Path("x")], "0", None, unfinished=True)
+    assert [len(episode) for episode in read] == [4, 4]
+
+
 def of(player: str, number: int, items: list[tuple[int, int, bool]]) -> Block:
     block = block_of(number, items)
     return dataclasses.replace(block, facts={**block.facts, "player": player})
@@ -220,6 +254,62 @@ def test_a_damaged_block_is_a_gap(monkeypatch: pytest.MonkeyPatch) -> None:
     read = [blocks[0], ShardError("x", "is torn"), blocks[2]]
     monkeypatch.setattr(data, "_blocks", lambda *_: iter(read))
     assert not list(data._episodes_of([Path("x")], "0", None, unfinished=False))
+
+
+def written(root: Path) -> list[Path]:
+    """Three shards with an episode each, of two steps; the first block of the second is torn."""
+    layout, shards = RunLayout(root), []
+    for number in (1, 2, 3):
+        name = layout.shard_path(2, number, 0.0)
+        ref = write_shard(layout, name, block_of(number, [(number, number, True)]), fsync=False)
+        shards.append(layout.root / name)
+        if number == 2:
+            tear(shards[-1], ref)
+    return shards
+
+
+def test_what_is_damaged_is_left_out_with_a_warning_each(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    shards = written(tmp_path)
+    shards[2].write_bytes(b"no shard")
+    torn = f"{shards[1]}: checksum of block 0 is wrong: the file is torn"
+    assert [e.resets for e in read_episodes(tmp_path)] == [1]
+    first, second = caplog.messages
+    assert first == f"{torn}; it is left out"
+    assert second.startswith(f"{shards[2]}: ")
+    assert second.endswith("; it is left out")
+    caplog.clear()
+    errors: list[ShardError] = []
+    assert len(list(read_episodes(tmp_path, left_out=errors.append))) == 1
+    assert [str(error) for error in errors] == [torn, second.removesuffix("; it is left out")]
+    (line,) = episodes_of(RunLayout(tmp_path))
+    assert "1 whole one of 2 transitions" in line
+    assert not caplog.messages
+    shards[0].unlink()
+    for player in (None, "main"):
+        with pytest.raises(StoreError, match=r"has 2 shards, and none can be read: .*000002\.h5"):
+            list(read_episodes(tmp_path, player=player))
+    shards[1].write_bytes(b"no shard")
+    for player in (None, "main"):
+        with pytest.raises(StoreError, match="has 2 shards, and none can be read"):
+            list(read_episodes(tmp_path, columns=["reward"], player=player))
+
+
+def test_a_shard_that_a_run_removes_meanwhile_is_not_damaged(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    shards = written(tmp_path)
+    read = data.read_blocks
+
+    def removed(path: Path, **given: Any) -> Any:
+        if path == shards[1]:
+            path.unlink()
+        return read(path, **given)
+
+    monkeypatch.setattr(data, "read_blocks", removed)
+    assert [e.resets for e in read_episodes(tmp_path)] == [1], "behind a gap nothing is whole yet"
+    assert not caplog.messages
 
 
 def test_frames_that_are_stored_once_come_back_as_stacks(tmp_path: Path) -> None:

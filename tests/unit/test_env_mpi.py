@@ -32,7 +32,7 @@ from hpcdi.config.compiled import compile_config
 from hpcdi.config.mpi_env import MpiEnvConfig
 from hpcdi.config.schema import ExperimentConfig
 from hpcdi.env.base import EnvFailure
-from hpcdi.env.contract import Origin, Space
+from hpcdi.env.contract import Origin, Space, with_ordered_masks
 from hpcdi.env.manager import EnvManager
 from hpcdi.env.mpi import build, preload
 from hpcdi.env.mpi.environment import MpiEnv, facts_of, sizes_of
@@ -40,7 +40,7 @@ from hpcdi.env.mpi.launch import Program, last_words, located, log_path
 from hpcdi.env.mpi.manager import SolverEnvs
 from hpcdi.env.mpi.python_solver import _Answering
 from hpcdi.env.mpi.solvers import Solver, SolverLimits
-from hpcdi.env.mpi.vectors import put_vector, size_of, vector_of
+from hpcdi.env.mpi.vectors import put_vector, size_of, unrounded, vector_of
 from hpcdi.errors import CommError, ConfigError, EnvError, EnvValueError, LaunchError
 from hpcdi.run import solver_ranks
 from hpcdi.run.solver_ranks import (
@@ -322,6 +322,23 @@ def test_rows_of_nested_spaces_travel_as_vectors() -> None:
     assert (vector.size, sorted(vector)) == (size_of(space), [-0.25, 0.5, 3.0])
     put_vector(space, back, 1, vector)
     assert {n: c.tolist() for n, c in back.items()} == {n: c.tolist() for n, c in columns.items()}
+
+
+@pytest.mark.parametrize("form", [spaces.Tuple, spaces.Dict])
+def test_masks_in_parts_travel_as_one(form: Any) -> None:
+    """They ended the run: a flat mask was to be one in parts."""
+    parts = {"move": spaces.MultiBinary(3), "attack": spaces.MultiBinary(2)}
+    acts = spaces.Dict({"move": spaces.Discrete(3), "attack": spaces.Discrete(2)})  # are sorted
+    own: Any = {"move": np.array([1, 0, 0]), "attack": np.array([0, 1])}
+    masks = spaces.Dict(**parts)
+    if form is spaces.Tuple:
+        masks, own = spaces.Tuple([*parts.values()][::-1]), (own["attack"], own["move"])
+    observation = spaces.Dict({"observation": spaces.Discrete(2), "action_mask": masks})
+    space = Space.of_observations(with_ordered_masks(observation, acts))
+    columns, back = unrounded(space), space.zeros(1)
+    space.put(columns, 0, {"observation": 1, "action_mask": own})
+    put_vector(space, back, 0, vector_of(space, columns, 0))
+    assert back["action_mask"].tolist() == [[False, True, True, False, False]]
 
 
 @pytest.mark.parametrize(
@@ -692,6 +709,9 @@ static int with_comma(char *text, size_t room, const char *format, ...)
 int main(void)
 {
     int status = 0;
+    self.rank = 1;
+    hpcdi_info("of another rank", 0.5);
+    self.rank = 0;
     hpcdi_info("two\nlines", 0.5);
     printf("%.*s", (int)self.infos_size, self.infos);
     for (int k = 0; k < 3000; k++) {

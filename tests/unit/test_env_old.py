@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from functools import partial
+from types import SimpleNamespace
 from typing import Any, NamedTuple
 
 import gymnasium
@@ -243,11 +244,54 @@ class OfTheBaseWithoutASeed(OldByName, gymnasium.Env):  # type: ignore[type-arg]
     """The same, of the base."""
 
 
+class OldWrapper:
+    """Of gym 0.21: passes on what it does not know, and all arguments of a reset."""
+
+    def __init__(self, **kwargs: Any) -> None:
+        self.env = OldByName(**kwargs)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.env, name)
+
+    def step(self, action: Any) -> Any:
+        return self.env.step(action)
+
+    def reset(self, **kwargs: Any) -> Any:
+        return self.env.reset(**kwargs)
+
+
+class Simulator:
+    """Begins anew, and knows no seed."""
+
+    action_space = gymnasium.spaces.Discrete(2)
+
+    def reset(self) -> None: ...
+
+
+@pytest.mark.parametrize("base", [gymnasium.Env, object])
+def test_an_environment_that_holds_another_takes_its_seed_itself(base: Any) -> None:
+    """It was taken for a wrapper of an old one, and began each episode by any seed."""
+
+    class Holds(base):  # type: ignore[misc]
+        observation_space = gymnasium.spaces.Box(0, 1, (1,))
+        action_space = Simulator.action_space
+
+        def __init__(self) -> None:
+            self.env = Simulator() if base is gymnasium.Env else SimpleNamespace(reset=list)
+
+        def reset(self, **given: Any) -> Any:
+            self.env.reset()
+            return np.random.default_rng(given["seed"]).random(1, np.float32), {}
+
+    env = as_gymnasium(Holds())
+    assert env.reset(seed=3)[0] == np.random.default_rng(3).random(1, np.float32)
+
+
 SCALED = {"wrappers": [{"type": "ScaleReward", "scale": 2.0}]}
 
 
 @pytest.mark.parametrize("settings", [{}, {"vectorization": "sync"}, SCALED])
-@pytest.mark.parametrize("name", ["OldByName", "OfTheBaseWithoutASeed"])
+@pytest.mark.parametrize("name", ["OldByName", "OfTheBaseWithoutASeed", "OldWrapper"])
 def test_old_classes_by_their_name(name: str, settings: dict[str, Any]) -> None:
     cfg = {
         "type": "gymnasium", "env_id": f"{__name__}:{name}", "collector_env_num": 2,

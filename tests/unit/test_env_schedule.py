@@ -245,6 +245,49 @@ def test_the_next_value_follows_what_is_reached_with_the_present_one() -> None:
     assert gap(made) == 3  # the last one
 
 
+@pytest.mark.parametrize("at_once", [5, 40, 100, 1000])
+@pytest.mark.parametrize("sign", [">=", "<="])
+def test_the_mean_is_of_what_was_reached_not_of_the_best(sign: str, at_once: int) -> None:
+    """Of those that came together the best counted: 10 of 100 that won were taken for all."""
+    won = np.zeros(1000)
+    won[::10] = 1.0
+    won = won if sign == ">=" else 1.0 - won
+    made = curriculum(f"won {sign} {0.2 if sign == '>=' else 0.8}", 100)
+    for part in won.reshape(-1, at_once):
+        made.hear(progress([0.0] * at_once, schedule_gap=[1.0] * at_once, won=part.tolist()))
+        assert gap(made) == 1
+    made.hear(progress([0.0] * 100, schedule_gap=[1.0] * 100, won=[float(sign == ">=")] * 100))
+    assert gap(made) == 2
+
+
+def test_the_order_in_which_collectors_report_changes_nothing() -> None:
+    reports = [progress(returns, schedule_gap=[1.0] * len(returns)) for returns in (
+        [0.1, 0.7, 0.3], [0.2], [1e9, -1e9],
+    )]  # fmt: skip
+    states = []
+    for order in ((0, 1, 2), (2, 0, 1)):
+        made = curriculum("return >= 9", 4)
+        made.hear(reports[order[0]])
+        made.hear(reports[order[1]])
+        made.hear(reports[order[2]])
+        before = made.state_dict()
+        assert gap(made) == 1
+        resumed = curriculum("return >= 9", 4)
+        resumed.load_state_dict(before)
+        assert gap(resumed) == 1
+        assert resumed.state_dict() == made.state_dict()
+        states += [before, made.state_dict()]
+    assert states[:2] == states[2:]
+
+
+def test_a_snapshot_of_before_has_a_window_of_episodes() -> None:
+    made = curriculum("return >= 1", 3)
+    made.load_state_dict({"gap": {"number": 0, "window": [2.0, 2.0], "metric": "return"}})
+    assert gap(made) == 1
+    made.hear(progress([2.0], schedule_gap=[1.0]))
+    assert gap(made) == 2
+
+
 def test_metrics_of_infos_of_lengths_and_of_evaluations() -> None:
     made = curriculum("is/success >= 0.5", 1)
     made.hear(progress([0.0], schedule_gap=[1.0]))

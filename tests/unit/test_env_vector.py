@@ -139,8 +139,8 @@ def test_the_next_number_of_episodes_are_whole_ones(mode: AutoresetMode) -> None
         return SyncVectorEnv(envs, autoreset_mode=mode)
 
     with launched(make, episode_num=1) as manager:
-        for _ in range(3):
-            manager.restart_count()
+        for number in range(3):
+            assert manager.restart_count() is (number > 0), "whether it has reset them"
             assert not manager.done
             while not manager.done:
                 steps_of(manager, 1)
@@ -151,7 +151,7 @@ def test_the_next_number_of_episodes_are_whole_ones(mode: AutoresetMode) -> None
 def test_episodes_that_are_running_go_on() -> None:
     with launched(count("next_step"), episode_num=1) as manager:
         steps_of(manager, LENGTH - 1)
-        manager.restart_count()
+        assert not manager.restart_count()
         steps_of(manager, 1)
         assert manager.done
         assert manager.take_episodes().lengths.tolist() == [LENGTH, LENGTH]
@@ -559,3 +559,82 @@ def test_same_step_needs_the_last_observation_in_info() -> None:
         pytest.raises(EnvError, match="its info has no 'final_obs'"),
     ):
         steps_of(manager, 1)
+
+
+class ByOneSeed(PairEnv):
+    """Resets by gymnasium's base, which takes one seed for all; its environments never end."""
+
+    def __init__(self, env_num: int) -> None:
+        super().__init__(env_num, "disabled")
+        self.masks: list[list[bool]] = []
+
+    def reset(self, *, seed: Any = None, options: Any = None) -> Any:
+        VectorEnv.reset(self, seed=seed)
+        self.masks.append([*(options or {}).get("reset_mask", np.ones(self.num_envs, bool))])
+        return super().reset(options=options)
+
+
+def test_single_environments_are_reset_by_the_one_seed_that_they_share() -> None:
+    """A list of seeds, with None of those that go on, ended evaluations whose episodes were cut."""
+    made: list[ByOneSeed] = []
+
+    def make() -> ByOneSeed:
+        made.append(ByOneSeed(2))
+        return made[-1]
+
+    with vector_manager(make, 2) as envs:
+        envs.launch()
+        envs.reset({1: None})
+        envs.reset({0: {"seed": 7}})
+        assert made[0].np_random_seed == 7
+        envs.max_steps = 1
+        envs.step({"action": np.zeros(2, np.int64)})
+        assert envs.take_episodes().lengths.tolist() == [1, 1]
+    assert made[0].masks == [[True, True], [False, True], [True, False], [True, True]]
+
+
+class SaysMuch(gymnasium.Env[Array, np.int64]):
+    """Infos of which gymnasium's vector environments would change, lose or refuse something."""
+
+    observation_space = gymnasium.spaces.Box(0, 9, (1,), np.float32)
+    action_space = gymnasium.spaces.Discrete(2)
+    INFOS = (
+        {"drag": 0, "final_score": 0.25, "path": np.zeros(1), "late": None, "force": np.ones(3)},
+        {"drag": 0.75, "final_score": 0.5, "path": np.zeros(2), "late": 0.5, "force": np.ones(3)},
+    )
+
+    def reset(self, *, seed: Any = None, options: Any = None) -> Any:
+        self._at, self._number = 0, self._number if seed is None else seed
+        return np.zeros(1, np.float32), {}
+
+    def step(self, action: np.int64) -> Any:
+        self._at += 1
+        info = {**self.INFOS[self._number], "deep": {"at": self._at}}
+        return np.zeros(1, np.float32), 0.0, self._at == 2, False, info
+
+
+@pytest.mark.parametrize(
+    ("vectorization", "autoreset"), [("auto", None), ("sync", None), ("sync", "same_step")]
+)
+def test_infos_are_the_same_where_environments_step_together(
+    vectorization: str, autoreset: str | None
+) -> None:
+    cfg = {
+        "type": "gymnasium", "env_id": f"{__name__}:SaysMuch", "collector_env_num": 2,
+        "vectorization": vectorization, "autoreset": autoreset,
+        "keep_infos": ["drag", "final_score", "late", "force", "deep/at"],
+    }  # fmt: skip
+    with create_env_manager(cfg, evaluate=False, seed=np.random.SeedSequence(0)) as envs:
+        envs.seeds.all = lambda: [0, 1]  # type: ignore[method-assign]
+        envs.launch()
+        for _ in range(2):
+            step = envs.step({"action": np.zeros(2, np.int64)})
+        kept = [step.infos[f"info/{name}"] for name in cfg["keep_infos"]]
+        np.testing.assert_array_equal(
+            kept, [[0.0, 0.75], [0.25, 0.5], [np.nan, 0.5], [np.nan] * 2, [2.0, 2.0]]
+        )
+        assert kept[0].dtype == np.float64
+        first = {"drag": 0.0, "final_score": 0.25, "deep/at": 2.0}
+        second = {"drag": 0.75, "final_score": 0.5, "late": 0.5, "deep/at": 2.0}
+        # an array of one number is that number: only one of the two has it
+        assert envs.take_episodes().infos == [{**first, "path": 0.0}, second]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -19,8 +21,10 @@ from hpcdi.commands import export_data
 from hpcdi.commands.export import main
 from hpcdi.config.env import GymnasiumConfig
 from hpcdi.data import Episode, read_episodes
-from hpcdi.env.episode_values import EpisodeValues, registered_spec
+from hpcdi.env.episode_values import registered_spec
 from hpcdi.errors import LaunchError
+from hpcdi.roles.fault import tear
+from hpcdi.store.shards import survey
 from hpcdi.types import Array
 
 CONFIG = str(ROOT / "configs" / "cartpole_dqn.yaml")
@@ -33,7 +37,8 @@ BLACKJACK = ("env.env_id=Blackjack-v1",)
 @pytest.fixture(scope="module")
 def cartpole(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("cartpole") / "run"
-    assert serial(CONFIG, (*DQN, STEPS, *TOLD), str(folder)) == 0
+    small = "system.storage.block_bytes=4096"
+    assert serial(CONFIG, (*DQN, STEPS, small, *TOLD), str(folder)) == 0
     return folder
 
 
@@ -139,6 +144,15 @@ def test_parquet_has_a_row_a_step(cartpole: Path, tmp_path: Path) -> None:
         assert set(rows["player"].to_pylist()) == {"main"}
 
 
+def test_damage_is_said(cartpole: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    torn = shutil.copytree(cartpole, tmp_path / "torn")
+    (shard,) = torn.glob("data/*/*/*.h5")
+    ref, _ = survey(shard, shard.relative_to(torn).as_posix()).blocks[-1]
+    tear(shard, ref)
+    assert main([str(torn), "-o", str(tmp_path / "steps.parquet")]) == 0
+    assert "  left out     1 damaged block\n" in capsys.readouterr().out
+
+
 def episode_of(steps: int, **columns: Array) -> Episode:
     seen = {"observation": np.ones((steps + 1, 2), np.float32)}
     return Episode(seen, {"reward": np.ones(steps), **columns}, "rank00002", 0, 7, 0, True)
@@ -240,9 +254,34 @@ def test_what_a_run_has_subtracted_is_added_again(tmp_path: Path) -> None:
     np.testing.assert_array_equal(rows, np.concatenate(first))
 
 
-def test_numbers_far_from_zero_come_back() -> None:
-    """Rows have them from ``env.origin``, and the dataset as the environment has them."""
-    cfg = GymnasiumConfig(env_id="CartPole-v1", origin={"observation": 500_000.0})
-    stored = {"observation": np.array([[0.25, 1, 2, 3]], np.float32)}
-    values = EpisodeValues(cfg).observations(stored)
-    np.testing.assert_array_equal(values, [[500_000.25, 500_001, 500_002, 500_003]])
+class Hollow(gymnasium.Env[Any, Any]):
+    """Observations with a part of no numbers."""
+
+    observation_space = gymnasium.spaces.Dict(
+        at=gymnasium.spaces.Box(-1, 1, (2,)), none=gymnasium.spaces.Box(0, 1, (0,))
+    )
+    action_space = gymnasium.spaces.Discrete(2)
+
+
+def test_parts_of_no_numbers_are_exported_as_such(tmp_path: Path) -> None:
+    at, none = np.full((4, 2), 0.5, np.float32), np.zeros((4, 0), np.float32)
+    episode = dataclasses.replace(
+        episode_of(3), observations={"observation/at": at, "observation/none": none}
+    )
+    export_data._write_parquet(tmp_path / "steps.parquet", [episode])
+    table = pq.read_table(tmp_path / "steps.parquet")
+    assert table["next_observation/none"].to_pylist() == [[], [], []]
+    assert table["observation/at"].to_pylist() == [[0.5, 0.5]] * 3
+    rounded = export_data._Rounded(GymnasiumConfig(env_id=f"{__name__}:Hollow"))
+    values = rounded.observations(episode.observations)
+    np.testing.assert_array_equal(values["at"], at)
+    assert values["none"].shape == none.shape
+
+
+def test_a_folder_of_minari_that_cannot_be_made_is_said(
+    cartpole: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "file").touch()
+    monkeypatch.setenv("MINARI_DATASETS_PATH", str(tmp_path / "file" / "datasets"))
+    with pytest.raises(LaunchError, match=r"any/dqn-v0, .* Minari's cannot be written: Not a dir"):
+        main([str(cartpole), "--to", "minari", "any/dqn-v0"])

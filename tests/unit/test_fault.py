@@ -66,7 +66,7 @@ def test_a_run_without_any_can_be_given_one(tmp_path: Path) -> None:
     assert len(load(path, [several]).config.fault) == 2
     assert load(path, ["fault=[]"]).config.fault == load(path).config.fault == ()
     path.write_text(dump(load(path, [several]).to_mapping()))
-    with pytest.raises(ConfigError, match="incompatible container types"):
+    with pytest.raises(ConfigError, match="fault is a list; give it whole"):
         load(path, ["fault.kind=raise"])
 
 

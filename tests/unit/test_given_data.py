@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
@@ -40,10 +41,11 @@ from hpcdi.run.given import (
 )
 from hpcdi.run.serial import LocalRun
 from hpcdi.run.sizes import full_block, row_size
+from hpcdi.store.block import Block
 from hpcdi.store.layout import RunLayout
 from hpcdi.store.rows import transitions
-from hpcdi.store.shards import read_block, survey
-from hpcdi.types import Leaf
+from hpcdi.store.shards import Appender, read_block, survey
+from hpcdi.types import ITEM_DTYPE, RESTART_NUMBERS, Leaf
 
 pytestmark = pytest.mark.usefixtures("one_torch_thread")
 
@@ -79,6 +81,15 @@ def column_of(folder: Path, name: str) -> Any:
     return np.concatenate([transitions(block)[name] for block in blocks_in(folder)])
 
 
+def by_episode(folder: Path, name: str) -> Any:
+    """Returns a column, the steps of each environment's episodes one after the other."""
+    blocks = [*blocks_in(folder)]
+    items = np.concatenate([block.items for block in blocks])
+    steps = np.repeat(items[["env_id", "episode_id"]], items["item_len"])
+    order = np.lexsort((steps["episode_id"], steps["env_id"]))
+    return np.concatenate([transitions(block)[name] for block in blocks])[order]
+
+
 def steps_of(folder: Path) -> int:
     return len(column_of(folder, "reward"))
 
@@ -95,7 +106,7 @@ def test_all_transitions_of_a_run_are_learnt_from_and_none_is_counted(
         assert main.replay.count() == steps_of(source)
         assert len(main.evaluations) == 2
     for name in ("observation", "action", "reward", "terminated"):
-        assert np.array_equal(column_of(tmp_path, name), column_of(source, name)), name
+        assert np.array_equal(by_episode(tmp_path, name), by_episode(source, name)), name
     with pytest.raises(StoreError, match="that it has collected"):
         list(read_episodes(tmp_path))
 
@@ -103,9 +114,106 @@ def test_all_transitions_of_a_run_are_learnt_from_and_none_is_counted(
 def test_given_data_have_the_returns_of_the_policy_that_learns_from_them(
     tmp_path: Path, source: Path
 ) -> None:
+    """Over whole episodes, wherever the source's collector had cut them."""
     prepared(tmp_path, source, "cartpole_dqn", *OFFLINE)
-    for name in ("n_step_return", "bootstrap_discount", "next_observation"):
-        assert np.array_equal(column_of(tmp_path, name), column_of(source, name)), name
+    expected: dict[str, list[Any]] = {
+        "n_step_return": [], "bootstrap_discount": [], "next_observation": []
+    }  # fmt: skip
+    episodes = sorted(read_episodes(source, unfinished=True), key=lambda each: each.env)
+    for episode in episodes:
+        for step in range(len(episode)):
+            until = min(step + 5, (step // 16 + 1) * 16, len(episode))
+            rewards = episode.reward[step:until]
+            goes_on = not episode.columns["terminated"][step:until].any()
+            expected["n_step_return"].append(rewards @ 0.99 ** np.arange(until - step))
+            expected["bootstrap_discount"].append(goes_on * 0.99 ** (until - step))
+            expected["next_observation"].append(episode.observation[until])
+    for name, column in expected.items():
+        np.testing.assert_allclose(by_episode(tmp_path, name), column, rtol=1e-6, err_msg=name)
+
+
+def write_items(
+    run: Path, start: int, number: int, *seen: tuple[int, int], player: str = "main"
+) -> None:
+    """Writes a block of items of one step: environment, and the number that is seen before it.
+
+    The number after a step is the next one; with 9 the episode has terminated.
+    """
+    items = np.zeros(len(seen), ITEM_DTYPE)
+    items["item_start"], items["item_len"] = 2 * np.arange(len(seen)), 1
+    items["env_id"] = [env for env, _ in seen]
+    observation = np.array([[before, before + 1] for _, before in seen])
+    ends = np.repeat(observation[:, 1] == 9, 2)
+    columns = {
+        "observation": observation.ravel(),
+        "action": np.zeros(len(ends), np.int64),
+        "reward": np.ones(len(ends), np.float32),
+        "terminated": ends,
+        "truncated": np.zeros_like(ends),
+    }
+    unique = start * RESTART_NUMBERS + number
+    facts = {"task_id": "t", "block_id": (2 << 40) + unique, "sealed_at": 0.0, "player": player}
+    layout = RunLayout(run)
+    block = Block(columns, items, facts, (), 1)
+    Appender(layout, 0, fsync=False).write(layout.shard_path(2, unique, 0.0), block)
+
+
+def test_items_that_follow_one_another_in_an_episode_are_joined(tmp_path: Path) -> None:
+    def lengths() -> list[list[int]]:
+        """Returns those of all pieces; each holds what its environment has shown."""
+        run, steps, rows, found = given._Run(tmp_path, {}, 3), 0, 0, []
+        for pieces in run.pieces():
+            assert isinstance(pieces, Pieces)
+            ends = np.cumsum(pieces.length)
+            for end, length, after in zip(
+                ends, pieces.length, pieces.after["observation"], strict=True
+            ):
+                seen = [*pieces.columns["observation"][end - length : end], after]
+                assert seen == [*range(seen[0], seen[0] + length + 1)]
+            steps, rows = steps + sum(pieces.length), rows + sum(pieces.length + 1)
+            found += [pieces.length.tolist()] if len(ends) else []
+        assert run.size() == Size(steps, rows)
+        return sorted(found)
+
+    write_items(tmp_path, 0, 1, (0, 0), (1, 5), (0, 1))
+    write_items(tmp_path, 0, 2, (0, 2), (1, 6), (0, 3))
+    assert lengths() == [[1, 2], [3]], "cut after three steps; the last ones are open"
+    write_items(tmp_path, 0, 4, (0, 4))
+    assert lengths() == [[1], [1, 2], [3]], "a block is missing before it"
+    write_items(tmp_path, 0, 3, (1, 7), (1, 8))
+    assert lengths() == [[2], [3], [3, 1]], "it is there"
+    write_items(tmp_path, 0, 5, (0, 5), player="other")
+    assert lengths() == [[1], [2], [3], [3, 1]], "it is another player's"
+    write_items(tmp_path, 1, 1, (0, 5))
+    assert lengths() == [[1], [1], [2], [3], [3, 1]], "a later start begins anew"
+
+
+def test_of_episodes_that_have_ended_nothing_is_held(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also where a run's size is looked up: else that takes hours for millions of episodes."""
+    then, held = given._Items.then, list[int]()
+
+    def counted(self: given._Items, later: given._Items) -> given._Items:
+        held.append(len(self.is_open))
+        return then(self, later)
+
+    monkeypatch.setattr(given._Items, "then", counted)
+    for number in (1, 2, 3):
+        write_items(tmp_path, 0, number, (0, 7), (0, 8), (1, 8))
+    run = given._Run(tmp_path, {}, 4)
+    pieces = [p.length.tolist() for p in run.pieces() if isinstance(p, Pieces) and len(p.length)]
+    assert pieces == [[2, 1]] * 3
+    assert run.size() == Size(9, 15)
+    assert held == [0, 0] * 2
+
+
+def test_items_of_episodes_with_one_number_are_not_joined(tmp_path: Path) -> None:
+    """Early versions gave environments that share a generator numbers twice."""
+    write_items(tmp_path, 0, 1, (0, 1), (0, 5), (0, 6))
+    (*_, pieces) = given._Run(tmp_path, {}, 3).pieces()
+    assert isinstance(pieces, Pieces)
+    assert pieces.length.tolist() == [1, 2]
 
 
 def test_a_run_of_a_box_learns_from_what_another_algorithm_has_collected(tmp_path: Path) -> None:
@@ -116,8 +224,8 @@ def test_a_run_of_a_box_learns_from_what_another_algorithm_has_collected(tmp_pat
     with LocalRun(config, RunLayout(tmp_path / "run")) as run:
         train(run)
         assert run.coordinator.groups.main.replay.count() == steps_of(tmp_path / "ppo")
-    action = column_of(tmp_path / "run", "action")
-    np.testing.assert_array_equal(action, column_of(tmp_path / "ppo", "action"))
+    action = by_episode(tmp_path / "run", "action")
+    np.testing.assert_array_equal(action, by_episode(tmp_path / "ppo", "action"))
 
 
 def test_pieces_are_cut_with_the_observation_after_each() -> None:
@@ -215,9 +323,9 @@ def test_a_copy_of_a_shard_is_no_more_data(tmp_path: Path, source: Path) -> None
     twice = shutil.copytree(source, tmp_path / "twice")
     (shard,) = twice.glob("data/*/*/*.h5")
     shutil.copytree(shard.parent, shard.parent.with_name("20000101T00"))
-    run = given._Run(twice, {})
+    run = given._Run(twice, {}, 16)
     steps = [int(p.length.sum()) for p in run.pieces() if isinstance(p, Pieces)]
-    assert sum(steps) == run.size(16).transitions == steps_of(source)
+    assert sum(steps) == run.size().transitions == steps_of(source)
 
 
 @pytest.mark.parametrize(
@@ -275,6 +383,34 @@ def test_learners_that_share_whole_blocks_have_room_for_all(blocks: int, learner
 def test_algorithms_that_need_their_own_data_refuse_others(source: Path, name: str) -> None:
     with pytest.raises(ConfigError, match="data: "):
         config_of(name, f"data=[{source}]")
+
+
+def test_a_team_refuses_data_before_it_starts(source: Path) -> None:
+    with pytest.raises(ConfigError, match="data: a team needs its players' steps together"):
+        given.check(*config_of("twostep_qmix", f"data=[{source}]", *OFFLINE[-3:]))
+
+
+@pytest.mark.parametrize(
+    ("shape", "origin", "before", "dtype"),
+    [
+        ((), 2.0, 5.0, np.float32),
+        ((3,), [2.0, 0.0, 1.0], 0.0, np.float32),
+        ((2, 3), [0.0, 1.0, 2.0, 3.0, 4.0, 5.0], [6.0] * 6, np.float32),
+        ((3, 1), [1.0, 2.0, 3.0], None, np.float32),
+        ((2, 3), [2.0**40] * 6, [2.0**53 + 2, 0.0, 0.0, 0.0, 0.0, 0.0], np.int64),
+    ],
+)
+def test_observations_less_one_origin_become_those_less_another(
+    shape: tuple[int, ...], origin: Any, before: Any, dtype: Any
+) -> None:
+    old, new = (np.broadcast_to(np.ravel(by or 0), (max(1, math.prod(shape)),)).reshape(shape)
+                for by in (before, origin))  # fmt: skip
+    seen = np.arange(4 * math.prod(shape)).reshape(4, *shape)
+    columns = {"observation": (seen - old).astype(dtype), "reward": np.ones(4)}
+    subtracted = {} if before is None else {"observation": before}
+    moved = given._of_origin(columns, {"observation": origin}, subtracted)["observation"]
+    assert moved.dtype == dtype
+    np.testing.assert_array_equal(moved, seen.astype(np.int64) - new.astype(np.int64))
 
 
 def test_the_replay_ratio_begins_after_the_offline_samples() -> None:
@@ -364,3 +500,17 @@ def test_actions_beyond_their_bounds_are_clipped_and_counted_without_rounding() 
     clipped, count = _within_bounds(pieces, {"action": leaf})
     assert clipped.columns["action"].tolist() == [[0.5, 2.0], [-1.0, 0.0], [1.0, -2.0]]
     assert count == 2
+
+
+@pytest.mark.parametrize("dtype", ["float16", "float64"])
+def test_actions_are_stored_as_those_that_a_policy_has_taken(dtype: str) -> None:
+    """As the environment gets them: within its bounds also in its own precision."""
+    action, ones = np.array([[0.0], [0.80001], [2.0]]), np.ones(1, np.int64)
+    pieces = Pieces({"action": action, "reward": np.zeros(3)}, ones * 3, {}, ones, ones)
+    low, high = (float(np.array(number, dtype)) for number in (0.7, 1.1))
+    leaf = Leaf("", (1,), dtype, low=(low,), high=(high,))
+    clipped, count = _within_bounds(pieces, {"action": leaf})
+    stored = clipped.columns["action"]
+    assert (stored.dtype, count) == (np.float32, 2)
+    assert low <= stored.astype(np.float64).min() < stored.astype(np.float64).max() <= high
+    assert stored[1, 0] == np.float32(np.array(0.80001, np.float16 if dtype == "float16" else "f4"))

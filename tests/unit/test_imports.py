@@ -24,6 +24,7 @@ DOOR = ("hpcdi.worker", "hpcdi.roles.coordinator", "tensorboard", "submitit")
     [
         pytest.param("import hpcdi", ("numpy", "yaml", "hpcdi.api", *DOOR), id="the package"),
         pytest.param("import hpcdi.cli", ("numpy", "yaml", *DOOR), id="the command line"),
+        pytest.param("import hpcdi.commands.train", ("numpy", "yaml", *DOOR), id="train --help"),
         pytest.param(LAUNCHER, ("torch", "h5py", "mpi4py.MPI", *DOOR), id="the launcher"),
         pytest.param(COLLECTOR, ("torch", "omegaconf", "hpcdi.replay", *DOOR), id="a collector"),
         pytest.param(LEARNER, ("gymnasium", "omegaconf", "hpcdi.replay", *DOOR), id="a learner"),

@@ -104,7 +104,7 @@ def test_everything_that_is_wrong_is_told_at_once() -> None:
     [
         ("policy.collect.serial_collector.type=episode", "'episode' is for your own code"),
         ("policy.eval.evaluator.type=metric", "'metric' is for your own code"),
-        ("policy.eval.evaluator.render.render_freq=3", "hpcdi film RUN films its policy"),
+        ("policy.eval.evaluator.render.render_freq=3", "hpcdi eval RUN --video films its policy"),
     ],
 )
 def test_what_a_run_in_one_process_cannot_do_is_said_at_once(override: str, problem: str) -> None:

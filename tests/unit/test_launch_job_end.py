@@ -95,6 +95,7 @@ def test_slurm_is_asked_where_no_variable_says(
     variables = {"SLURM_JOB_ID": "90", "SLURM_ARRAY_JOB_ID": "12", "SLURM_ARRAY_TASK_ID": "3"}
     assert job_end(variables, 1000.0) == end
     assert job_end({**variables, "SLURM_JOB_END_TIME": "5000"}, 1000.0) == 5000
+    assert job_end({**variables, "SLURM_JOB_END_TIME": "900"}, 1000.0) == end, "it is past"
 
 
 def test_a_queue_whose_command_is_missing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

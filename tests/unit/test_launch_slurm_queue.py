@@ -209,6 +209,9 @@ def test_variables_that_change_what_slurm_does_are_named() -> None:
     assert set_for_slurm(user) == ["SBATCH_TIMELIMIT", "SQUEUE_FORMAT"]
     job = {**user, "SLURM_JOB_ID": "7", "SLURM_NTASKS": "4", "SRUN_CPUS_PER_TASK": "1"}
     assert set_for_slurm(job) == ["SBATCH_TIMELIMIT", "SQUEUE_FORMAT"]
+    step = {**job, "SRUN_DEBUG": "3"}  # srun gives its tasks this
+    assert set_for_slurm(step) == ["SBATCH_TIMELIMIT", "SQUEUE_FORMAT"]
+    assert set_for_slurm({"SRUN_DEBUG": "3"}) == ["SRUN_DEBUG"]
     odd = {**job, "SLURM_TIME_FORMAT": "%H:%M"}
     assert "SLURM_TIME_FORMAT" in set_for_slurm(odd)
     assert set(slurm_variables(job)) == {"SBATCH_ACCOUNT", "HOME"}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import shutil
+from collections import deque
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -14,15 +15,18 @@ import pytest
 import torch
 
 from hpcdi import __version__
+from hpcdi.config.roles import LearnerConfig
 from hpcdi.errors import CheckpointError, ConfigError, PolicyFileError
 from hpcdi.policy.create import create_policy
 from hpcdi.roles.learner.checkpointing import (
     checkpoint_name,
+    copied,
     is_random,
     learner_files,
     load_learner,
     with_policy_of,
 )
+from hpcdi.roles.learner.training import Training
 from hpcdi.store.atomic import sweep_temporary
 from hpcdi.store.checkpoints import checkpoint_names, load_tensors, open_checkpoint, save_checkpoint
 from hpcdi.store.policies import PolicyImage, publish_policy, read_policy
@@ -135,6 +139,38 @@ def test_a_name_for_those_without_one(tmp_path: Path) -> None:
     learner.ckpt_name = None
     learner.save_checkpoint()
     assert checkpoint_names(tmp_path) == ["iteration_000000000", "mine", "other"]
+
+
+def test_the_name_of_the_next_checkpoint_ends_with_it(tmp_path: Path) -> None:
+    hook = {"save_ckpt_after_iter": 1}
+    learner = learner_of(tmp_path, ckpt_format="pth.tar", hook=hook)
+    learner.ckpt_name = "mine.pth.tar"
+    learner.save_checkpoint("other.pth.tar")
+    assert learner.ckpt_name is None, "as in DI-engine"
+    learner.ckpt_name = "mine.pth.tar"
+    learner.save_checkpoint()
+    learn(learner, 2)
+    assert sorted(path.name for path in tmp_path.iterdir() if path.is_file()) == [
+        "iteration_1.pth.tar", "iteration_2.pth.tar", "mine.pth.tar", "other.pth.tar"
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "name", ["model.pth", "x.pt", "a.b.ckpt", "best.pth.tar", "iteration_007.pth.tar"]
+)
+def test_a_file_has_just_the_name_that_it_was_given(tmp_path: Path, name: str) -> None:
+    learner = learner_of(tmp_path, ckpt_format="pth.tar")
+    learn(learner, 1)
+    learner.save_checkpoint(name)
+    assert [path.name for path in tmp_path.iterdir() if path.is_file()] == [name]
+    again = learner_of(tmp_path, hook={"load_ckpt_before_run": str(tmp_path / name)})
+    again.call_hook("before_run")
+    assert again.train_iter == 1
+    policy = Parts()
+    of_run = Training(LearnerConfig(), policy, ckpt_dir=tmp_path)  # of a run, which writes none
+    of_run.load_checkpoint(tmp_path / name)
+    assert of_run.train_iter == 1
+    assert same(policy.loaded, dict(learner.policy.state_dict()))
 
 
 def test_where_checkpoints_are_by_default(tmp_path: Path) -> None:
@@ -621,3 +657,44 @@ def test_a_hook_that_loads_is_made_before_there_is_something_to_load(tmp_path: P
     with pytest.raises(CheckpointError, match="there is no 'no/such'"):
         hook(learner_of(tmp_path))
     LoadCkptHook("none", 20, position="before_run", ext_args={"load_path": ""})(None)
+
+
+class Parts:
+    """Its state has no `model`."""
+
+    def __init__(self) -> None:
+        self.loaded: Any = None
+
+    def forward(self, _data: Any) -> dict[str, float]:
+        return {"total_loss": 0.0}
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"actor": {"w": torch.ones(1)}, "seen": deque([np.float64(1)], 3)}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.loaded = state
+
+
+def test_a_state_without_a_model_is_taken_up_again(tmp_path: Path) -> None:
+    learner = learner_of(tmp_path, Parts(), ckpt_format="pth.tar")
+    learner.train([])
+    learner.save_checkpoint("parts.pth.tar")
+    assert [path.name for path in tmp_path.iterdir()] == ["parts.pth.tar"], "no folder: no weights"
+    path, policy = tmp_path / "parts.pth.tar", Parts()
+    again = learner_of(tmp_path, policy)
+    again.load_checkpoint(path)
+    assert (policy.loaded, again.train_iter) == (policy.state_dict(), 1)
+    with pytest.raises(CheckpointError, match="it has no key 'model'"):
+        again.load_checkpoint(path, load_last_iter=False)
+
+
+def test_what_was_copied_stays_as_it_was() -> None:
+    """A snapshot is written while the learner goes on."""
+    mean, seen, names = np.zeros(2), deque([torch.zeros(1)], 2), {1}
+    held = copied({"mean": mean, "seen": seen, "names": names})
+    mean += 1
+    seen[0] += 1
+    seen.append(torch.ones(1))
+    names.add(2)
+    assert (held["mean"].tolist(), held["names"]) == ([0.0, 0.0], {1})
+    assert (held["seen"], held["seen"].maxlen) == (deque([torch.zeros(1)]), 2)

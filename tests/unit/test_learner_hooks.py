@@ -11,8 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tensorboard.backend.event_processing.event_file_loader import EventFileLoader
 
-from hpcdi.errors import ConfigError
+from hpcdi.errors import CheckpointError, ConfigError
 from hpcdi.roles.learner.callbacks import SaveCheckpoint
+from hpcdi.roles.learner.training import TrainingCallback
 from hpcdi.utils.event_file import TensorBoardWriter
 from hpcdi.worker.learner import (
     BaseLearner,
@@ -22,8 +23,10 @@ from hpcdi.worker.learner import (
     merge_hooks,
     register_learner_hook,
 )
+from hpcdi.worker.learner.base_learner import TickMonitor
 from hpcdi.worker.learner.learner_hook import (
     POSITIONS,
+    LoadCkptHook,
     LogShowHook,
     SaveCkptHook,
     SendLearnInfoHook,
@@ -31,6 +34,7 @@ from hpcdi.worker.learner.learner_hook import (
     hook_mapping,
     no_hooks,
     show_hooks,
+    simplified_hook_mapping,
 )
 
 
@@ -131,7 +135,193 @@ def test_show_hooks(capsys: pytest.CaptureFixture[str]) -> None:
     ]
 
 
+# ------------------------------------------------------------------------------ those of a learner
+
+
+class Forward:
+    """Its loss is the number of its updates."""
+
+    def __init__(self) -> None:
+        self.calls = 0.0
+
+    def forward(self, _data: Any) -> dict[str, Any]:
+        self.calls += 1
+        return {"loss": self.calls, "[scalars]by": {"a": 1.0}}
+
+
+class Tags:
+    """Keeps the points of curves."""
+
+    def __init__(self) -> None:
+        self.points: dict[str, list[float]] = {}
+
+    def add_scalar(self, tag: str, value: float, _step: int) -> None:
+        self.points.setdefault(tag, []).append(value)
+
+    def add_scalars(self, tag: str, values: dict[str, float], _step: int) -> None:
+        self.points.setdefault(tag, []).extend(values.values())
+
+
+def learner_with(cls: type[BaseLearner] = BaseLearner, every: int = 1, **given: Any) -> BaseLearner:
+    cfg = {
+        "log_policy": False,
+        "hook": {"log_show_after_iter": every, "save_ckpt_after_run": False},
+    }
+    return cls(cfg, Forward(), **given)
+
+
+def assigned(learner: BaseLearner, made: LearnerHook) -> None:
+    learner._hooks["after_iter"] = [made]
+
+
+def merged(learner: BaseLearner, made: LearnerHook) -> None:
+    learner._hooks = merge_hooks(learner._hooks, {**no_hooks(), "after_iter": [made]})
+
+
+def removed(learner: BaseLearner, made: LearnerHook) -> None:
+    learner.register_hook(made)
+    learner._hooks["after_iter"].remove(made)
+
+
+def cleared(learner: BaseLearner, made: LearnerHook) -> None:
+    learner.register_hook(made)
+    learner._hooks["after_iter"].clear()
+
+
+@pytest.mark.parametrize(
+    ("change", "calls"),
+    [
+        (lambda learner, made: learner._hooks["after_iter"].append(made), 1),
+        (lambda learner, made: add_learner_hook(learner._hooks, made), 1),
+        (lambda learner, made: learner.register_hook(made), 1),
+        (assigned, 1), (merged, 1), (removed, 0), (cleared, 0),
+    ],
+)  # fmt: skip
+def test_a_learners_lists_of_hooks_say_what_is_called(change: Any, calls: int) -> None:
+    learner, made = learner_with(), hook("mine", 5)
+    change(learner, made)
+    learner.train([])
+    assert made.calls == calls
+    assert names(learner._hooks).count("mine") == calls
+
+
+def test_hooks_are_called_in_the_order_of_their_list_and_callbacks_by_priority() -> None:
+    called: list[str] = []
+
+    class Says(LearnerHook):
+        def __call__(self, engine: Any) -> None:
+            called.append(self.name)
+
+    class Callback(TrainingCallback):
+        priority = 15
+
+        def on_update(self, training: Any, log: Any) -> None:
+            called.append(f"callback of {dict(log)}")
+
+    learner = learner_with(every=0)
+    learner.add(Callback())
+    for priority in (20, 10):
+        learner.register_hook(Says(str(priority), priority, position="after_iter"))
+    learner._hooks["after_iter"].append(Says("late", 1, position="after_iter"))
+    learner.train([])
+    assert called == ["10", "callback of {'loss': 1.0, '[scalars]by': {'a': 1.0}}", "20", "late"]
+
+
+def test_an_overridden_call_hook_is_called_at_each_position() -> None:
+    called: list[str] = []
+
+    class Learner(BaseLearner):
+        def call_hook(self, name: str) -> None:
+            called.append(name)
+            super().call_hook(name)
+
+    learner = learner_with(Learner)
+    learner.begin()
+    learner.train([])
+    learner.end()
+    assert called == ["before_run", "before_iter", "after_iter", "after_run"]
+
+
+def put_in(engine: Any) -> None:
+    engine.log_buffer["scalar"] |= {"mine": 7.0, "loss": 2 * engine.log_buffer["scalar"]["loss"]}
+
+
+def replaced(engine: Any) -> None:
+    loss = 2 * engine.train_iter
+    engine.log_buffer = {"scalar": {"mine": 7.0, "loss": loss}, "kind of its own": {"loss": 5.0}}
+
+
+@pytest.mark.parametrize("every", [1, 2])
+@pytest.mark.parametrize("change", [put_in, replaced])
+def test_curves_show_what_hooks_make_of_the_log(change: Any, every: int) -> None:
+    class Changes(LearnerHook):
+        def __call__(self, engine: Any) -> None:
+            change(engine)
+
+    tags = Tags()
+    learner = learner_with(every=every, tb_logger=tags)
+    learner.register_hook(Changes("changes", 5, position="after_iter"))
+    for _ in range(2):
+        learner.train([])
+    assert tags.points["learner_iter/loss_avg"] == ([2.0, 4.0] if every == 1 else [3.0])
+    assert tags.points["learner_iter/mine_avg"] == [7.0] * (2 // every)
+    assert ("learner_iter/by" in tags.points) == (change is put_in)
+
+
+@pytest.mark.parametrize("every", [1, 2])
+def test_curves_show_the_log_of_a_train_that_is_written_as_di_engines(every: int) -> None:
+    class Learner(BaseLearner):
+        def train(self, data: Any, *_: Any) -> Any:
+            self.call_hook("before_iter")
+            self.log_buffer["scalar"].update(loss=self.policy.forward(data)["loss"])
+            self.last_iter.add(1)
+            self.call_hook("after_iter")
+
+    tags = Tags()
+    learner = learner_with(Learner, every=every, tb_logger=tags)
+    for _ in range(2):
+        learner.train([])
+    assert tags.points == {"learner_iter/loss_avg": [1.0, 2.0] if every == 1 else [1.5]}
+
+
+def test_a_checkpoint_that_a_run_begins_with_is_loaded_before_it(tmp_path: Path) -> None:
+    loads = LoadCkptHook(ext_args={"load_path": tmp_path / "none"})
+    learner = BaseLearner({}, Forward())
+    learner.register_hook(loads)
+    with pytest.raises(CheckpointError):
+        learner.load_named()
+
+
+def test_the_monitor_of_ones_own_has_the_newest_value_and_the_mean() -> None:
+    monitor = TickMonitor("a clock", expire=2)
+    assert monitor.val["loss"]() == 0.0
+    for loss in (1.0, 2.0, 6.0):
+        monitor.loss = loss
+    assert (monitor.avg["loss"](), monitor.val["loss"](), monitor.loss) == (4.0, 6.0, 6.0)
+    assert monitor.time == "a clock"
+    with pytest.raises(AttributeError, match="'lr'"):
+        _ = monitor.lr
+
+
 # ------------------------------------------------------------------------------- by configuration
+
+
+def test_entries_of_the_mappings_are_configured_as_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(hook_mapping, "test_put", NoteHook)
+    monkeypatch.setitem(simplified_hook_mapping, "test_after_iter", lambda n: hook("short", n))
+    whole = {"type": "test_put", "position": "before_iter"}
+    cfg = {"hook": {"mine": whole, "test_after_iter": 3}}
+    learner = BaseLearner(cfg, Forward())
+    assert names(learner._hooks, "before_iter") == ["mine"]
+    assert learner._hooks["after_iter"][0].priority == 3
+    monkeypatch.undo()
+    with pytest.raises(ConfigError, match="has 2 problems"):
+        BaseLearner(cfg, Forward())
+    simplified_hook_mapping.update(test_after_iter=lambda n: hook("short", n))
+    assert build_learner_hook_by_cfg({"test_after_iter": 3})["after_iter"]
+    simplified_hook_mapping.pop("test_after_iter")
+    with pytest.raises(ConfigError, match="test_after_iter"):
+        build_learner_hook_by_cfg({"test_after_iter": 3})
 
 
 @pytest.mark.usefixtures("_note")

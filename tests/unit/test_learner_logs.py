@@ -71,6 +71,15 @@ def test_priorities_of_all_passes_count_and_the_last_one_stays() -> None:
     assert learner.priority_info == {}, "of the last batch"
 
 
+@pytest.mark.parametrize("form", [list, tuple])
+def test_priorities_of_a_batch_of_dicts_have_its_ids(form: type) -> None:
+    learner = learner_of({"total_loss": 0.0, "priority": [1.0, 2.0]})
+    learner.train(form({"replay_unique_id": f"a_{k}", "replay_buffer_idx": k} for k in range(2)))
+    assert learner.priority_info == {
+        "replay_unique_id": ["a_0", "a_1"], "replay_buffer_idx": [0, 1], "priority": [1.0, 2.0],
+    }  # fmt: skip
+
+
 def test_a_batch_is_told_of_each_pass() -> None:
     told: list[Any] = []
     batch = Batch({}, np.array([4, 2]), 0, lambda priority: told.append(priority.tolist()))

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import dataclasses
 import math
+import sys
+import types
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -11,8 +14,12 @@ import pytest
 import torch
 from torch import Tensor
 
-from hpcdi.errors import ConfigError
+from fakes.spaces import simple_spaces
+from hpcdi.config.algorithms import BCConfig, BCModelConfig
+from hpcdi.config.compat import parse
+from hpcdi.errors import ConfigError, Problem
 from hpcdi.policy.create import create_policy
+from hpcdi.policy.spaces import with_spaces
 from hpcdi.types import Leaf
 
 pytestmark = pytest.mark.usefixtures("one_torch_thread")
@@ -46,6 +53,55 @@ def test_the_loss_is_the_negative_logarithm_of_the_actions_probability() -> None
     expected = expected + 0.5 * away.sum(dim=1)
     found = bc.learn_mode.forward(batch)["total_loss"]
     assert found == pytest.approx(expected.mean().item(), rel=1e-5)
+
+
+def test_drawn_actions_of_a_box_are_refused_once_the_environment_says_what_they_are() -> None:
+    """The rule was asked before; the first evaluation failed."""
+    cfg = parse(BCConfig, {"type": "bc", "eval": {"sample": True}}, "an experiment")
+    _, problems = with_spaces(
+        cfg, simple_spaces((4,), "float32", None, (2,), (-1.0,) * 2, (1.0,) * 2)
+    )
+    assert [problem.path for problem in problems] == ["eval.sample"]
+    filled, problems = with_spaces(cfg, simple_spaces((4,), "float32", 3, ()))
+    assert (problems, filled.model.action_shape) == ([], 3)
+
+
+def test_rules_of_the_model_count_once_it_is_filled() -> None:
+    @dataclasses.dataclass(frozen=True)
+    class Model(BCModelConfig):
+        def problems(self) -> Iterator[Problem]:
+            if self.action_space == "discrete":
+                yield Problem("action_space", "is one that this network has no outputs for")
+
+    cfg = dataclasses.replace(BCConfig(), model=Model())
+    _, problems = with_spaces(cfg, simple_spaces((4,), "float32", 3, ()))
+    assert [problem.path for problem in problems] == ["model.action_space"]
+
+
+def test_a_network_of_ones_own_is_asked_for_a_number_of_outputs() -> None:
+    asked = []
+
+    def make(model: Any) -> Any:
+        asked.append(model.action_shape)
+        return Own(model)
+
+    class Own(torch.nn.Linear):
+        def __init__(self, model: Any) -> None:
+            super().__init__(model.obs_shape, model.action_shape)
+
+        def forward(self, observation: Tensor, state: Any) -> Any:
+            return super().forward(observation), state
+
+    module = types.ModuleType("bc_own")
+    vars(module)["make"] = make
+    bounds = {"action_low": [-1.0] * 4, "action_high": [1.0] * 4}
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setitem(sys.modules, "bc_own", module)
+        box = {"action_shape": (2, 2), "action_space": "continuous", **bounds}
+        cfg = {"type": "bc", "model": {"obs_shape": 4, "type": "bc_own:make", **box}}
+        bc = create_policy(cfg, ["eval"])
+    acted = bc.eval_mode.get_attribute("columnar").act({"observation": seen(3).numpy()}, {})
+    assert (asked, acted["action"].shape) == ([4], (3, 2, 2))
 
 
 def test_it_learns_to_act_as_data_do_among_legal_actions() -> None:

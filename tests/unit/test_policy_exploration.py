@@ -13,13 +13,15 @@ from hypothesis import strategies as st
 from fakes.spaces import simple_spaces
 from hpcdi.config.policy import EpsConfig
 from hpcdi.errors import PolicyError
+from hpcdi.policy.acting.sampling import ActionSampler
 from hpcdi.policy.base import CollectMode
 from hpcdi.policy.create import create_policy
 from hpcdi.policy.exploration import (
     LastingActions,
+    RandomActor,
     epsilon_greedy,
 )
-from hpcdi.types import Spaces
+from hpcdi.types import Leaf, Spaces
 from hpcdi.worker.dict_envs import BaseEnvTimestep
 from hpcdi.worker.dict_form import RandomPolicy
 
@@ -118,6 +120,53 @@ def test_every_continuous_action_between_the_bounds_is_as_likely() -> None:
     share = (actions - low) / (high - low)
     np.testing.assert_allclose(share.mean(axis=0), 0.5, atol=0.015)
     np.testing.assert_allclose(share.std(axis=0), 12**-0.5, atol=0.015)
+
+
+LIMITS = {"low": (-0.1, 2.0), "high": (0.1, 9.0)}
+
+
+@pytest.mark.parametrize(
+    ("leaf", "stored"),
+    [
+        (Leaf("", (), "int32", counts=(3,)), "int64"),
+        (Leaf("", (3,), "int8", counts=(2, 2, 2)), "int64"),
+        *((Leaf("", (2,), dtype, **LIMITS), "float32") for dtype in ("float64", "float16")),
+        (Leaf("", (2,), "int64", low=(0.0, 2.0), high=(3.0, 9.0)), "float32"),
+    ],
+    ids=str,
+)
+def test_random_actions_are_stored_as_a_policys_are(leaf: Leaf, stored: str) -> None:
+    """A block of a policy's alone, after a resume say, differed from the first and was lost."""
+    spaces = Spaces((Leaf("", (4,)),), (leaf,))
+    actions = RandomActor(spaces, np.random.SeedSequence(0)).draw(500)["action"]
+    assert (actions.dtype, actions.shape) == (np.dtype(stored), (500, *leaf.shape))
+    if not leaf.counts:
+        assert (np.float64(actions) >= leaf.low).all()
+        assert (np.float64(actions) <= leaf.high).all()
+        acted = sac_in(leaf).act({"observation": np.ones((500, 4), np.float32)}, {})["action"]
+        assert acted.dtype == actions.dtype
+        if leaf.dtype != "float64":
+            assert (actions == actions.astype(leaf.dtype)).all()
+
+
+@pytest.mark.parametrize("dtype", ["float64", "float16", "uint8"])
+def test_random_actions_of_several_parts_are_stored_as_a_policys_are(dtype: str) -> None:
+    arm = Leaf("arm", (2,), dtype, low=(0.0, 0.0), high=(9.0, 9.0))
+    leaves = (arm, Leaf("go", (), "int32", (3,)))
+    drawn = RandomActor(Spaces((Leaf("", (4,)),), leaves), np.random.SeedSequence(0)).draw(5)
+    policy = [np.zeros((5, 5), np.float32), np.zeros(2, np.float32)]
+    sampler = ActionSampler(leaves)
+    acted, best = sampler.sample(policy, np.random.default_rng(0)), sampler.best(policy)
+    for columns in (drawn, acted, best):
+        dtypes = {name: columns[name].dtype for name in drawn}
+        assert dtypes == {"action/arm": np.float32, "action/go": np.int64}
+
+
+def sac_in(leaf: Leaf) -> Any:
+    bounds = {"action_low": leaf.low, "action_high": leaf.high, "action_dtype": leaf.dtype}
+    model = {"obs_shape": 4, "action_shape": leaf.shape, "encoder_hidden_size_list": [8], **bounds}
+    made = create_policy({"type": "sac", "model": model}, ["collect"])
+    return made.collect_mode.get_attribute("columnar")
 
 
 @pytest.mark.parametrize("spaces", [DISCRETE, BOX], ids=["discrete", "continuous"])

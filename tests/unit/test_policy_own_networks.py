@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import math
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
+import torch
 
 from fakes.serial_runs import LIMIT, serial_run, train
 from hpcdi.errors import ConfigError, PolicyError
@@ -73,6 +76,81 @@ def test_a_network_of_ones_own(tmp_path: Path, name: str) -> None:
         kinds = {type(m).__name__ for m in learner.policy.get_attribute("model").modules()}
         assert kinds & {"Own", "Encoder"}
         assert run.coordinator.groups.main.evaluations
+
+
+TRAINED = """
+import torch
+from torch import nn
+
+class Encoder(nn.Linear):
+    def __init__(self, model):
+        super().__init__(4, 8)
+        nn.init.constant_(self.weight, 0.25), nn.init.constant_(self.bias, 0.5)
+
+class Memory(nn.Module):
+    def __init__(self, features, model):
+        super().__init__()
+        self.cell, self.out_features = nn.Linear(2 * features, features), features
+        nn.init.constant_(self.cell.weight, 0.25), nn.init.constant_(self.cell.bias, 0.5)
+
+    def initial_state(self, batch):
+        return {"h": self.cell.weight.new_zeros(batch, self.out_features)}
+"""
+DISCRETE = {"action_shape": 3, "action_space": "discrete"}
+BOX = {"action_shape": [1], "action_low": [-1.0], "action_high": [1.0]}
+
+
+@pytest.fixture
+def _trained(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    (tmp_path / "trained.py").write_text(TRAINED)
+    yield
+    sys.modules.pop("trained", None)
+
+
+@pytest.mark.usefixtures("_trained")
+@pytest.mark.parametrize("init", ["", "orthogonal"])
+@pytest.mark.parametrize(
+    ("name", "actions", "slot"),
+    [
+        ("ppo", DISCRETE, "encoder"),
+        ("ppo", DISCRETE, "memory"),
+        ("impala", DISCRETE, "encoder"),
+        ("bc", DISCRETE, "encoder"),
+        ("dqn", {"action_shape": 3}, "encoder"),
+        ("sac", BOX, "encoder"),
+    ],
+)
+def test_parts_of_ones_own_keep_their_weights(
+    name: str, actions: dict[str, Any], slot: str, init: str
+) -> None:
+    """Which may have been trained before; layers around them are drawn as ever."""
+    part = f"trained:{slot.title()}"
+    settings = {"type": name, "model": {"obs_shape": 4, "init": init, **actions, slot: part}}
+    if name == "impala" or slot == "memory":
+        settings["collect"] = {"unroll_len": 5}
+    learner = create_policy(settings, ["learn"])
+    networks = [learner._model, *([learner._critics] if name == "sac" else [])]
+    for network in networks:
+        parts = [m for m in network.modules() if type(m).__module__ == "trained"]
+        assert parts
+        for parameter in (each for one in parts for each in one.parameters()):
+            assert parameter.eq(0.25 if parameter.ndim > 1 else 0.5).all()
+        around = {*network.modules()} - {inner for one in parts for inner in one.modules()}
+        biases = [m.bias for m in around if isinstance(m, torch.nn.Linear)]
+        assert biases
+        assert all(bias.eq(0).all() == (init != "" or name in ("ppo", "impala")) for bias in biases)
+
+
+@pytest.mark.usefixtures("_trained")
+@pytest.mark.parametrize("name", ["sac", "tqc", "td3", "cql", "iql"])
+def test_critics_have_their_vectors_encoded_by_ones_own(name: str) -> None:
+    """An encoder takes observations alone; it was called with actions, too, and had no place."""
+    settings = {"type": name, "model": {"obs_shape": 4, **BOX, "encoder": "trained:Encoder"}}
+    learner = create_policy(settings, ["learn"])
+    vectors = {each: torch.randn(8, 4) for each in ("observation", "next_observation")}
+    ones = {each: torch.ones(8) for each in ("n_step_return", "bootstrap_discount", "weight")}
+    info = learner.learn_mode.forward({**vectors, **ones, "action": torch.zeros(8, 1)})
+    assert math.isfinite(info["total_loss"])
 
 
 MISFITS = """

@@ -138,6 +138,18 @@ def drawn(leaves: tuple[Leaf, ...], rows: int, legal: Any = None) -> tuple[Any, 
     return made, list(map(torch.from_numpy, policy)), made.sample(policy, rng, legal)
 
 
+@pytest.mark.parametrize("shape", [(), (1,), (1, 1)])
+def test_one_discrete_component_has_the_shape_of_its_space(shape: tuple[int, ...]) -> None:
+    """MultiDiscrete([3]) and MultiBinary(1) are arrays of 1: several environments had none."""
+    made, policy, acted = drawn((Leaf("", shape, "int64", (3,)),), 5)
+    best = made.best([part.numpy() for part in policy])["action"]
+    greedy = made.greedy(policy)
+    assert acted["action"].shape == best.shape == tuple(greedy.shape) == (5, *shape)
+    assert best.tolist() == greedy.tolist()
+    log_prob, _ = made.log_prob_entropy(policy, tensors(acted))
+    np.testing.assert_allclose(log_prob.numpy(), acted["log_prob"], rtol=1e-5)
+
+
 def tensors(columns: Any) -> dict[str, Any]:
     return {name: torch.from_numpy(column) for name, column in columns.items()}
 

@@ -11,6 +11,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from hpcdi.errors import PolicyError
 from hpcdi.policy.create import create_policy
 
 pytestmark = pytest.mark.usefixtures("one_torch_thread")
@@ -140,6 +141,28 @@ def test_actor_and_targets_wait_for_the_critics(delay: int) -> None:
                     old, target.parameters(), network.parameters(), strict=True
                 ):
                     torch.testing.assert_close(now.detach(), (1 - TAU) * was + TAU * of.detach())
+
+
+def test_the_actor_may_wait_long_for_its_extra_loss() -> None:
+    """A policy_delay above 100 was taken for an update that has no place for one."""
+    learn = {"policy_delay": 101, "extra_loss": {"type": "torch.nn:Identity"}}
+    made = policy("learn", learn=learn, model={**MODEL, "encoder_hidden_size_list": [2]})
+    made._extra._compute = lambda _part, outputs: (outputs.mean(outputs.output[:, 0]), {})
+    batch = batch_of(count=2)
+    told = [made.learn_mode.forward(batch) for _ in range(101)]
+    assert ["extra_loss" in each for each in told] == [False] * 100 + [True]
+
+
+def test_an_update_without_a_place_for_an_extra_loss_ends(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Whatever the delay: in the first iteration from the 100th on that must have asked."""
+    made = policy("learn", learn={"policy_delay": 30, "extra_loss": {"type": "torch.nn:Identity"}})
+    monkeypatch.setattr(made, "update", lambda _batch: {})
+    made._iterations = 118
+    made.learn_mode.forward(batch_of(count=2))
+    with pytest.raises(PolicyError, match="td3 has no place for an extra loss"):
+        made.learn_mode.forward(batch_of(count=2))
 
 
 def test_gradients_go_only_where_they_belong() -> None:

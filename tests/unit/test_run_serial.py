@@ -9,6 +9,7 @@ import shutil
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -815,6 +816,24 @@ def test_what_is_learnt_from_once_is_stored_to_be_kept(tmp_path: Path, keeps: bo
     shards = tmp_path.rglob("data/*/*/*.h5")
     blocks = [block for path in shards for _, block in survey(path, path.name).blocks]
     assert sum(block.transitions for block in blocks) == (env_steps if keeps else 0)
+
+
+@pytest.mark.parametrize("said_by", ["command", "job"])
+def test_it_ends_before_its_time_limit(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    said_by: str,
+) -> None:
+    monkeypatch.setenv("SLURM_JOB_ID", "1")
+    ends_in_s = 20 if said_by == "job" else 9000
+    monkeypatch.setenv("SLURM_JOB_END_TIME", str(int(time.time()) + ends_in_s))
+    words = ["--time-limit", "0:20"] if said_by == "command" else []
+    config = str(ROOT / "configs" / "cartpole_dqn.yaml")
+    long = f"{LIMIT}.max_env_step=2000"  # it would end there, if late
+    assert main(["serial", config, *DQN, long, "--run-dir", str(tmp_path / "run"), *words]) == 85
+    assert "the time limit is near" in capsys.readouterr().err
+    assert checkpoint_names(RunLayout(tmp_path / "run").snapshots_dir)
 
 
 def test_a_small_ring_keeps_the_newest_items(tmp_path: Path) -> None:

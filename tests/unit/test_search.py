@@ -7,6 +7,7 @@ import math
 import sys
 from pathlib import Path
 from statistics import fmean
+from typing import Any
 
 import numpy as np
 import pytest
@@ -15,7 +16,15 @@ from fakes.searchers import STEPS, Planted
 from hpcdi import cli
 from hpcdi.commands.batch_script import script_text
 from hpcdi.commands.sweep.on_slurm import searching_tasks
-from hpcdi.commands.sweep.runs import FAILED, PRUNED, Search, read, read_trial, trial_file
+from hpcdi.commands.sweep.runs import (
+    FAILED,
+    PRUNED,
+    Search,
+    Sweep,
+    read,
+    read_trial,
+    trial_file,
+)
 from hpcdi.commands.sweep.scores import area_of, value_at
 from hpcdi.commands.sweep.trials import (
     Trials,
@@ -24,9 +33,11 @@ from hpcdi.commands.sweep.trials import (
     keep_search,
     make_search,
     overrides_of,
+    same_search,
     searcher_class,
 )
 from hpcdi.config.compiled import compile_config
+from hpcdi.config.load import load
 from hpcdi.errors import ConfigError, LaunchError
 from hpcdi.search import Dimension, OptunaSearcher, RandomSearcher, Searcher
 
@@ -245,6 +256,50 @@ def test_tasks_of_an_array_search_together(tmp_path: Path, monkeypatch: pytest.M
     assert again.more([]) == [2]
     assert again.more([2]) == [3]
     assert read_trial(made.root, 3)["settings"] == searcher.ask(3)
+
+
+def test_trials_have_what_is_found_when_the_search_begins(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And the same command goes on with it, though `latest` is another run by then."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "runs/quick/first").mkdir(parents=True)
+    latest = tmp_path / "runs/quick/latest"
+    latest.symlink_to("first")
+    Path("far.yaml").write_text(
+        'env: {type: gymnasium, env_id: "fakes.far_map:Map"}\ndata: [runs/quick/latest]\n'
+        "policy: {type: bc, other: {commander: {max_train_iter: 100}}}\n"
+    )
+
+    def begin(space: str) -> tuple[Sweep, dict[str, Any]]:
+        search = Search("random", dimensions_of([space]), 3, "best", True, 0)
+        return make_search("far.yaml", [], None, search, None, serial=True)
+
+    rate = "policy.learn.learning_rate=log(1e-5,1e-2)"
+    several = "data=[runs/quick/latest],[runs/quick/other]"
+    of_data = begin(several)[0]
+    (dimension,) = of_data.search.dimensions if of_data.search else ()
+    assert dimension.choices == tuple(
+        f'["{tmp_path}/runs/quick/{name}"]' for name in ("first", "other")
+    )
+    made, experiment = begin(rate)
+    keep_search(made, experiment)
+    assert Trials(made.root, "", RandomSearcher(dimensions_of([rate]), 0, made.root)).more([]) == [
+        0
+    ]
+    trial = load(made.experiment(0)).config
+    assert trial.env.origin == {"observation": [5_400_000.0, 0.0]}
+    assert trial.data == (str(tmp_path / "runs/quick/first"),)
+
+    (tmp_path / "runs/quick/second").mkdir()
+    latest.unlink()
+    latest.symlink_to("second")
+    assert same_search(begin(rate)[0], read(made.root))
+    assert same_search(begin(several)[0], of_data)
+    assert not same_search(begin(several.replace("other", "first"))[0], of_data)
+    assert not same_search(begin("policy.learn.learning_rate=log(1e-4,1e-2)")[0], read(made.root))
+    # environments that are searched have each an origin of their own
+    assert begin("env.kwargs.scale=float(1,2)")[1]["env"]["origin"] is None
 
 
 def test_a_searcher_of_ones_own_is_named(tmp_path: Path) -> None:

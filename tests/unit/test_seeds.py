@@ -12,6 +12,7 @@ import importlib
 import inspect
 import sys
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
@@ -27,6 +28,7 @@ import hpcdi.worker as ding
 from fakes.evaluator_parts import Accuracy, BattleManager, DuckPolicy, ParityPolicy
 from fakes.evaluator_parts import Manager as EvaluatorManager
 from fakes.serial_parts import Actor, Battle, Manager
+from hpcdi.comm import group
 from hpcdi.config.compat import ConfigDict as EasyDict
 from hpcdi.config.compiled import compile_config
 from hpcdi.env.create import make_env_manager
@@ -260,6 +262,28 @@ def test_base_comm_collector_creates_a_collector() -> None:
         assert given["policy_iter"] == 7
     with pytest.raises(ConfigError, match="policy: is required"):
         comm._create_collector({"collector_cfg": {"type": "zergling", "env": ENV}})
+
+
+def test_samples_are_announced_with_their_reference_and_counted() -> None:
+    """Of a policy whose samples are sequences, there are fewer samples than steps."""
+
+    class Storing(CommCollector):
+        def send_stepdata(self, path: str, stepdata: Any) -> Any:
+            super().send_stepdata(path, stepdata)
+            return None if len(self.sent) % 2 else f"ref-{path}"
+
+    comm = Storing(EasyDict())
+    with comm._create_collector(collector_task()) as collector:
+        recorder = collector._loop.recorder.of[0]
+        recorder._make_samples = lambda piece: [{"first": piece[0]["obs"]}]
+        collector.start()
+        info = collector.get_finish_info()
+    told = [given for kind, given in comm.sent if kind == "metadata" and "data_id" in given]
+    assert 0 < info["sample_count"] == len(told) == told[-1]["cur_sample"] < info["step_count"]
+    assert info["avg_sample_per_episode"] == len(told) / info["real_episode_count"]
+    stored = {given["data_id"]: given.get("object_ref") for given in told}
+    assert all(reference in (None, f"ref-{path}") for path, reference in stored.items())
+    assert any(stored.values())
 
 
 @pytest.mark.usefixtures("_registered")
@@ -1172,7 +1196,8 @@ def test_buffer(kind: str) -> None:
     elif kind == "episode":
         assert len(buffer.sample(2, 0)) == 2
         assert buffer.sample(0, 0) == []
-        assert buffer.episode_len > 0
+        assert len(buffer.episode_len) == 6
+        assert min(buffer.episode_len) > 0
     else:
         assert len(buffer.sample(3, 0)) == 3
         assert buffer.sample(0, 0) == []
@@ -1400,6 +1425,9 @@ def _items() -> None:
     assert "replay_unique_id" not in pushed
     both = buffer.sample(2, 0, sample_range=slice(0, 2)) or ()
     assert {one["number"] for one in both} == {0, 9}, "whatever their priorities are"
+    elastic = ding.ElasticReplayBuffer({"set_buffer_size": lambda _envstep: 2})
+    elastic.push([item(k) for k in range(3)], 0)
+    assert elastic.count() == 2
 
 
 def _iterations() -> None:
@@ -1479,6 +1507,17 @@ def _collecting() -> None:
     assert not writer.tags
     collector.collect(9, train_iter=4)
     assert writer.tags, "long before 100 iterations"
+    monitor = ding.VectorEvalMonitor(1, 1)
+    for reward in (1.0, 2.0):
+        monitor.update_reward(0, reward)
+    assert monitor.get_episode_return() == [1.0]
+    sent: list[Any] = []
+    envs, policies = BattleManager([[(2, 1.0)]]), [DuckPolicy(10), DuckPolicy(11)]
+    evaluator = ding.BattleInteractionSerialEvaluator({"n_episode": 1}, envs, policies)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(group, "broadcast_object", sent.append)
+        evaluator.eval()
+    assert len(sent) == 1, "to the other ranks"
 
 
 def _log_files() -> None:
@@ -1513,17 +1552,48 @@ def _lambda() -> None:
         manager.launch()
 
 
+def _names() -> None:
+    learner = ding.BaseLearner({}, LearnMode(), exp_name="exp")
+    for name in ("mine", "other.pth", "a.b.ckpt"):
+        learner.save_checkpoint(name)
+    files = {path.name for path in Path("exp/ckpt").iterdir() if path.is_file()}
+    assert files == {"mine.pth.tar", "other.pth", "a.b.ckpt"}
+    assert Path("exp/ckpt/mine").is_dir()
+
+
+def _state() -> None:
+    mode = LearnMode()
+    held = {"seen": Counter("a"), "mean": np.ones(2)}
+    mode.state_dict = lambda: {"model": {"w": torch.ones(1)}, **held}  # type: ignore[method-assign]
+    ding.BaseLearner({}, mode, exp_name="exp").save_checkpoint("mine.pth.tar")
+    read = torch.load("exp/ckpt/mine.pth.tar", weights_only=False)
+    assert type(read["seen"]) is dict
+    assert type(read["mean"]) is np.ndarray
+    held["where"] = Path("x")
+    with pytest.raises(TypeError, match=r"where \(a PosixPath\) could not be loaded again"):
+        ding.BaseLearner({}, mode, exp_name="exp").save_checkpoint("mine.pth.tar")
+
+
+def _checkpoints() -> None:
+    _start()
+    _names()
+    _state()
+
+
 DIFFERENCES: dict[str, Callable[[], None]] = {
     "`Coordinator.state_dict()` is not empty": _state_dict,
     "A setting that nobody knows is refused, and one out of its range, e.g. `max_use: 0`; "
     "`default_config()` has more of them; `save_ckpt_after_run: false` saves nothing": _setting,
     "Buffers copy items, refuse those of other keys or shapes and states of another size, and "
-    "draw by a generator of their own, from a `sample_range` uniformly": _items,
+    "draw by a generator of their own, from a `sample_range` uniformly; an elastic one counts what "
+    "can be drawn": _items,
     "Buffers do not load files of hickle": _hickle,
     "A hook after an iteration sees how many are done, 1 at the first; there is no `iteration_0`, "
     "and `train` without `envstep` leaves `collector_envstep`": _iterations,
     "An error in `BaseLearner.start()` is raised, after a checkpoint `ckpt_exception`; signals are "
-    "the program's": _start,
+    "the program's; `save_checkpoint('mine')` writes a folder `mine` and `mine.pth.tar`; a "
+    "policy's state that could not be loaded again is refused there, and mappings in it come back "
+    "as dicts": _checkpoints,
     "Private attributes are others, but those that subclasses in dizoo use, a learner's hooks and "
     "what a buffer's `state_dict` says": _private,
     "A parallel collector has no thread, timer and logger of its own": _threads,
@@ -1533,7 +1603,10 @@ DIFFERENCES: dict[str, Callable[[], None]] = {
     "`send_stepdata` takes `path` before `stepdata`; in a run a commander's constructor gets "
     "`groups`, too": _base_classes,
     "A collector's `reset_env` drops unfinished trajectories; `collect` marks samples that have no "
-    "`collect_iter`, and reports the first episode that ends": _collecting,
+    "`collect_iter`, and reports the first episode that ends; `VectorEvalMonitor` keeps the first "
+    "episodes of a quota, not the latest; a battle's evaluation is collective: rank 0 plays": (
+        _collecting
+    ),
     "Components write no log files of their own; a learner and an evaluator make a `tb_logger` "
     "when it is first asked for": _log_files,
     "Environments in child processes are made by functions that pickle takes": _lambda,

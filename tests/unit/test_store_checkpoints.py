@@ -10,10 +10,12 @@ import signal
 import subprocess
 import sys
 import time
+from collections import Counter, OrderedDict, defaultdict, deque
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
+import numpy as np
 import pytest
 import torch
 
@@ -21,6 +23,7 @@ from hpcdi.errors import CheckpointError, SnapshotError
 from hpcdi.store.atomic import sweep_temporary, temporary_beside
 from hpcdi.store.checkpoints import (
     MANIFEST,
+    UnsavableError,
     checkpoint_names,
     load_tensors,
     newest_checkpoint,
@@ -480,10 +483,58 @@ class Trap:
 
 def test_an_object_is_refused_and_runs_nothing(tmp_path: Path) -> None:
     path, sprung = tmp_path / "x.pt", tmp_path / "sprung"
-    save_tensors(path, {"a": Trap(sprung)})
+    torch.save({"a": Trap(sprung)}, path)
     with pytest.raises(CheckpointError, match="cannot be read"):
         load_tensors(path)
     assert not sprung.exists()
+
+
+KEPT = [
+    np.arange(6.0).reshape(2, 3), np.zeros((0, 3), ">i4"), np.array(3, np.float32),
+    np.array(["a", "bc"]), np.array(["2026-11-29"], "M8[D]"), np.asfortranarray(np.eye(2)[:, :1]),
+    *(kind(1) for kind in (np.bool_, np.int64, np.uint8, np.float16, np.float64, np.complex64)),
+    deque([1, 2.5], 3), {1, "a"}, OrderedDict(a=1), Counter("aab"), (1, [b"x", bytearray(b"y")]),
+    b"", 2j, None, torch.device("cpu"), torch.Size([2]), torch.float16,
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("value", KEPT, ids=lambda value: type(value).__name__)
+def test_what_is_saved_comes_back_type_for_type(tmp_path: Path, value: Any) -> None:
+    path = tmp_path / "x.pt"
+    save_tensors(path, {"state": {"held": value, np.int64(3): [value]}})
+    for trusted in (load_tensors(path), torch.load(path, weights_only=False)):  # DI-engine's, too
+        state = trusted["state"]
+        for held in (state["held"], state[3][0]):
+            assert type(held) is type(value)
+            np.testing.assert_equal(held, value)
+            assert getattr(held, "dtype", None) == getattr(value, "dtype", None)
+            assert getattr(held, "maxlen", None) == getattr(value, "maxlen", None)
+    if isinstance(value, np.ndarray):
+        assert held.flags.writeable
+
+
+class Pair(NamedTuple):
+    one: int
+
+
+@pytest.mark.parametrize(
+    "value",
+    [Path("x"), frozenset({1}), defaultdict(int), Pair(1), np.array([None]), np.str_("a"),
+     np.zeros(1, [("a", int)]), np.ma.masked_array([1])],
+    ids=lambda value: type(value).__name__,
+)  # fmt: skip
+def test_what_could_not_be_loaded_is_refused_by_its_key(tmp_path: Path, value: Any) -> None:
+    for tree, key in (
+        ({"rms": [torch.ones(1), {"mean": value}]}, r"rms\.1\.mean"),
+        (deque([value]), "0"),
+        (value, "the state"),
+    ):
+        with pytest.raises(UnsavableError, match=rf"^{key} \(an? .*could not be loaded again"):
+            save_tensors(tmp_path / "x.pt", tree)
+        torch.save(tree, tmp_path / "y.pt")
+        with pytest.raises(CheckpointError, match="cannot be read"):
+            load_tensors(tmp_path / "y.pt")
+    assert not (tmp_path / "x.pt").exists()
 
 
 @pytest.mark.parametrize("left", [0, 1, 100, 0.5, 0.99])

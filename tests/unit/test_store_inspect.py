@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,9 @@ import pytest
 import torch
 
 from fakes.store import write_shard
+from hpcdi.store import inspect as inspection
+from hpcdi.store import shard_file
+from hpcdi.store.atomic import TEMPORARY_MARK
 from hpcdi.store.block import Block
 from hpcdi.store.checkpoints import save_checkpoint
 from hpcdi.store.inspect import inspect
@@ -213,6 +217,37 @@ def test_every_byte_of_run_and_manifests_is_covered(layout: RunLayout, name: str
         assert "is damaged: " in error
 
 
+def test_what_a_running_run_removes_meanwhile_is_not_damaged(
+    layout: RunLayout, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first, second, _ = shards_of(layout)
+    read, check, scan = inspection.read_blocks, inspection.open_checkpoint, os.scandir
+
+    def blocks_of(path: Path) -> Any:
+        if path == first:
+            path.unlink()
+        yield from read(path)
+        if path == second:
+            path.unlink()
+
+    def open_removed(path: Path, **given: Any) -> Any:
+        shutil.rmtree(path)
+        return check(path, **given)
+
+    def scan_removed(path: Any) -> Any:
+        if Path(str(path)).name.startswith(".snapshot"):
+            shutil.rmtree(path)
+        return scan(path)
+
+    (layout.snapshots_dir / f".snapshot_000002{TEMPORARY_MARK}1").mkdir()
+    monkeypatch.setattr(inspection, "read_blocks", blocks_of)
+    monkeypatch.setattr(inspection, "open_checkpoint", open_removed)
+    monkeypatch.setattr(os, "scandir", scan_removed)
+    report = inspect(layout.root)
+    assert not report.errors
+    assert "data: 1 block in 1 shard, 4 transitions, " in report.lines[1]
+
+
 def test_a_folder_that_is_no_run(tmp_path: Path) -> None:
     assert inspect(tmp_path).errors == [f"{tmp_path}: is not a run folder: it has no run.json"]
 
@@ -250,8 +285,11 @@ def seen_by_tools(path: Path) -> dict[str, Any] | None:
         return None
 
 
-def test_what_common_tools_read_otherwise_is_damage(tmp_path: Path) -> None:
+def test_what_common_tools_read_otherwise_is_damage(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """One bit at a time, everywhere in the structure, and in what it holds."""
+    monkeypatch.setattr(shard_file, "_PAUSES_S", ())  # nobody writes to it
     path = shard_of_blocks(tmp_path)
     assert not inspect(path).errors
     whole, right = path.read_bytes(), seen_by_tools(path)

@@ -89,8 +89,8 @@ def test_a_run_folder_may_be_a_link_itself(tmp_path: Path) -> None:
 # --------------------------------------------------------------------------------------- retention
 
 
-def make_shard(layout: RunLayout, name: str) -> str:
-    path = layout.inside(f"data/rank00002/hour/{name}.h5")
+def make_shard(layout: RunLayout, name: str, rank: int = 2) -> str:
+    path = layout.inside(f"data/rank{rank:05d}/hour/{name}.h5")
     path.parent.mkdir(exist_ok=True, parents=True)
     path.write_bytes(b"rows")
     return str(path.relative_to(layout.root))
@@ -130,11 +130,27 @@ def test_the_newest_shard_of_a_collector_stays_until_there_is_a_newer_one(
     assert layout.inside(ten).exists()
 
 
+def test_no_shard_of_a_collector_that_has_ended_stays_unneeded(layout: RunLayout) -> None:
+    """As when a run is resumed with fewer, one says goodbye, or dies."""
+    retention = Retention(layout, keep_data=False)
+    gone, other = make_shard(layout, "000009"), make_shard(layout, "000001", rank=3)
+    for path in (gone, other):
+        retention.need(f"{path}#0")
+    retention.end(2)
+    assert layout.inside(gone).exists()
+    retention.release([f"{gone}#0", f"{other}#0"])
+    assert not layout.inside(gone).exists()
+    assert layout.inside(other).exists(), "more blocks may come into it"
+    retention.end()
+    assert not layout.inside(other).exists()
+
+
 def test_kept_data_are_never_removed(layout: RunLayout) -> None:
     retention = Retention(layout, keep_data=True)
     path = make_shard(layout, "1")
     retention.need(path)
     retention.release([path])
+    retention.end()
     assert layout.inside(path).exists()
     assert retention.removed == 0
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import errno
 import os
 import re
@@ -102,6 +103,24 @@ def test_blocks_are_appended_and_each_is_read_alone(layout: RunLayout, appender:
     assert not inspect(path).errors
     with pytest.raises(ShardError, match="holds no such block"):
         read_block(f"{path}#4")
+
+
+def test_a_shard_that_grows_while_it_is_looked_at_is_not_damaged(
+    layout: RunLayout, appender: Appender, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    appender.write(path_of(1), make_block(1, 1))
+    path = layout.inside(path_of(1))
+    before, shard = path.read_bytes(), ShardReader(path, path_of(1))
+    appender.write(path_of(1), make_block(2, 1))
+    shard.check_structure()
+    after = path.read_bytes()
+    size = next(k for k in range(len(after)) if before[k] != after[k])
+    half = after[: size + 8] + before[size + 8 : shard.layout.table] + after[shard.layout.table :]
+    path.write_bytes(half)  # the first array is longer already
+    with pytest.raises(ShardError, match="common tools "):
+        shard.check_structure()
+    monkeypatch.setattr(shard_file, "wait_s", lambda _: path.write_bytes(after))
+    shard.check_structure()
 
 
 def test_common_tools_read_a_shard_as_one_table_at_any_moment(
@@ -410,3 +429,14 @@ def test_a_growing_shard_knows_what_it_takes(layout: RunLayout) -> None:
     shard = GrowingShard(layout.inside(path_of(1)), path_of(1), first, 0, fsync=False)
     shard.create(first)
     assert not shard.takes(make_block(2)), "one block alone was asked for"
+
+
+def test_a_shard_has_at_most_as_many_rows_of_a_column_as_hdf5_can_hold(layout: RunLayout) -> None:
+    """HDF5 refuses an array that grows beyond 4 GiB; ``file_bytes`` may be more."""
+    width, first = 1 << 20, make_block(1)
+    wide = {"obs/x": np.zeros((first.rows, width), np.uint8)}
+    first = dataclasses.replace(first, columns=wide, views=())
+    shard = GrowingShard(layout.inside(path_of(1)), path_of(1), first, 9 << 30, fsync=False)
+    shard.create(first)
+    _, table = table_of(layout)
+    assert table.capacity()[0] == ((1 << 32) - 1) // width

@@ -8,22 +8,25 @@ from typing import Any, ClassVar
 import numpy as np
 import pytest
 import torch
-from gymnasium.spaces import Box, Discrete
+from gymnasium.spaces import Box, Dict, Discrete
 
 from hpcdi.config.compat import parse
+from hpcdi.config.compiled import compile_config
 from hpcdi.config.fields import restore, to_mapping
 from hpcdi.config.load import dump
 from hpcdi.config.team import TeamConfig
 from hpcdi.env.contract import read_spaces
 from hpcdi.env.games import Meet, Pincer, Recall, SpeakerListener, TwoStep
 from hpcdi.env.pettingzoo import as_battle
+from hpcdi.env.scheduled import owner_of
 from hpcdi.env.team import Team
-from hpcdi.errors import ConfigError, EnvValueError
+from hpcdi.errors import ConfigError, EnvValueError, PolicyError
 from hpcdi.policy import memories, networks
 from hpcdi.policy.create import create_policy
 from hpcdi.policy.players import PolicyGroup, with_players
 from hpcdi.policy.returns import gae, n_step
 from hpcdi.policy.sequences import Sequences
+from hpcdi.roles.callbacks import Callbacks, Context
 from hpcdi.roles.collector.recorder import segment_of
 from hpcdi.run.experiment import load_experiment
 from hpcdi.store.rows import sequence_rows
@@ -201,11 +204,54 @@ def test_who_acts_for_players_whose_masks_are_in_infos_gives_them_beside_what_th
         Team(Relay()).seen_by({"fox": 1}, {"fox": np.ones(3)})
 
 
+class NamedMasks(Leaving):
+    """Player "b" moves and attacks; its mask is in the info, by name, in another order."""
+
+    def action_space(self, name: str) -> Any:
+        two = {"move": Discrete(3), "attack": Discrete(2)}
+        return Dict(two) if name == "b" else Discrete(2)
+
+    def reset(self, seed: int | None = None, options: Any = None) -> Any:
+        self.agents = ["a", "b"]
+        return {name: np.zeros(1, np.float32) for name in "ab"}, self._masks()
+
+    def step(self, actions: Any) -> Any:
+        masks = self._masks()
+        infos = {name: {"x": 3.0, **masks[name]} for name in "ab"}
+        seen, no = {name: np.ones(1, np.float32) for name in "ab"}, dict.fromkeys("ab", False)
+        return seen, dict.fromkeys("ab", 1.0), no, no, infos
+
+    def _masks(self) -> Any:
+        own = {"move": [1, 0, 1], "attack": [0, 1]}
+        return {"a": {"action_mask": [1, 0]}, "b": {"action_mask": own}}
+
+
+def test_masks_of_players_by_name_belong_to_the_parts_of_their_actions() -> None:
+    battle = as_battle(NamedMasks())
+    assert battle.reset(seed=0)[1]["action_mask"].tolist() == [0, 1, 1, 0, 1]
+    team, own = Team(battle), np.zeros(1, np.float32)
+    legal = [True, False, False, True, True, False, True]
+    assert team.reset(seed=0)[0]["action_mask"].tolist() == legal
+    given = {"a": (1, 0), "b": {"move": [1, 0, 1], "attack": [0, 1]}}
+    assert team.seen_by({"a": own, "b": own}, given)["action_mask"].tolist() == legal
+    with pytest.raises(EnvValueError, match=r"action_mask of b.* parts of the names \['moves'\]"):
+        team.seen_by({"b": own}, {"b": {"moves": [1, 0, 1]}})
+
+
+def test_infos_of_each_step_are_told_and_attributes_of_the_environment_are_found() -> None:
+    game = NamedMasks()
+    team = Team(as_battle(game))
+    team.reset(seed=0)
+    info = team.step({"a": 0, "b": {"move": 0, "attack": 1}})[-1]
+    assert info == {"x": 3.0}
+    assert owner_of(team, "agents") == (game, "agents")
+
+
 def test_masks_of_all_players_lie_side_by_side() -> None:
     class Masked(TwoStep):
         def __init__(self) -> None:
             super().__init__()
-            from gymnasium.spaces import Dict, MultiBinary
+            from gymnasium.spaces import MultiBinary
 
             masked = Dict({"observation": Discrete(3), "action_mask": MultiBinary(2)})
             self.observation_space = (masked, Discrete(3))
@@ -412,6 +458,41 @@ def test_policies_learn_from_the_rows_in_which_their_players_were_there() -> Non
     again = other.learn_mode.state_dict()
     assert all(torch.equal(again["model"][name], p) for name, p in state["model"].items())
     assert again["optimizer"].keys() == {"hare", "fox"}
+
+
+def test_a_callback_sets_what_a_policy_or_all_of_them_learn_with() -> None:
+    built = policy(config(Relay(), **RELAY), "learn")
+    hare, fox = built._policies.values()
+    built.set_setting("policy.learn.learning_rate", 0.5)
+    built.set_setting("policy.policies.fox.learn.learning_rate", 0.25)
+    assert hare._changed_settings == {"learning_rate": 0.5}
+    assert fox._changed_settings == {"learning_rate": 0.25}
+    rate = hare.configured("policy.learn.learning_rate")["value"]
+    assert built.configured("policy.learn.learning_rate") == {
+        "value": {"hare": rate, "fox": rate}, "schedule": {"hare": [], "fox": []}
+    }  # fmt: skip
+    assert built.configured("policy.policies.fox.learn.learning_rate")["value"] == {"fox": rate}
+    for key in ("policy.policies.cat.learn.learning_rate", "policy.learn.batch_size"):
+        with pytest.raises(PolicyError, match=key):
+            built.set_setting(key, 1.0)
+    names = {name.partition(".")[0] for name, _ in built._model.named_parameters()}
+    assert names == {"hare", "fox"}
+
+
+def test_what_a_callback_has_set_last_holds_after_a_resume_too() -> None:
+    experiment = compile_config({"env": {"env_id": "CartPole-v1"}}).config
+
+    def learning() -> tuple[Callbacks, Any]:
+        built, context = policy(config(Relay(), **RELAY), "learn"), Context(experiment, 1, "", None)
+        context.policy = built.learn_mode
+        return Callbacks(context, lambda _name, _value: None), built
+
+    (first, _), (again, resumed) = learning(), learning()
+    for of, rate in (("", 0.5), ("policies.fox.", 0.25), ("", 0.125)):
+        first.context.set(f"policy.{of}learn.learning_rate", rate)
+    again.load_state_dict(first.state_dict())
+    for one in resumed._policies.values():
+        assert one._changed_settings == {"learning_rate": 0.125}
 
 
 @pytest.mark.parametrize("memory", ["lstm", "gtrxl"])
@@ -968,6 +1049,13 @@ def test_an_algorithm_alone_is_that_of_all_players_of_a_team(tmp_path: Any) -> N
         changed = [f"policy.{of}learn.batch_size=32"]
         again, _ = load_experiment(str(kept), changed, over_ranks=False)
         assert again.config.policy.learn.batch_size == (64 if of else 32)
+    for words in (["policy.nstep=40"], ["policy.collect.unroll_len=40", "policy.model.memory=gru"]):
+        compiled, _ = load_experiment(
+            str(file), [*words, "policy.collect.n_sample=64"], over_ranks=False
+        )
+        kept.write_text(dump(to_mapping(compiled.config)))
+        again, _ = load_experiment(str(kept), [], over_ranks=False)
+        assert again.config.policy == compiled.config.policy
     file.write_text("policy: {type: vdn}\nenv: {env_id: CartPole-v1}\n")
     with pytest.raises(ConfigError, match="vdn learns from teams"):
         load_experiment(str(file), [], over_ranks=False)

@@ -11,16 +11,19 @@ import json
 import os
 import subprocess
 import sys
+import zlib
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
 
 from fakes.trackers import needs, records
 from hpcdi.commands.curves import main
-from hpcdi.errors import LaunchError
+from hpcdi.errors import ConfigError, LaunchError
 from hpcdi.store.layout import RunLayout
 from hpcdi.utils.curves import CurveFile
+from hpcdi.utils.trackers import TRACKERS, Tracker, _experiment_in, mlflow_name
 
 POINTS = {100: 20.0, 200: 35.5, 300: float("nan"), 400: 195.0}
 
@@ -78,6 +81,70 @@ def test_wandb_has_an_offline_run(run: Path, tmp_path: Path) -> None:
         step: value if value == value else None for step, value in POINTS.items()
     }
     assert settings["policy.nstep"] == "3"
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        ("curves/return", "curves/return"),
+        ("curves/collect_return/main", "curves/collect_return.main"),
+        ("info/success (%)", "info/success ___"),
+        ("policy.nstep", "policy.nstep"),
+        ("x" * 300, "x" * 250),
+    ],
+)
+def test_mlflow_takes_the_name_of_every_curve(name: str, expected: str) -> None:
+    assert mlflow_name(name) == expected
+
+
+@needs("mlflow")
+def test_mlflow_takes_curves_of_players_and_of_any_info(
+    run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It makes a file of each curve, and forbids letters."""
+    monkeypatch.setenv("MLFLOW_ALLOW_FILE_STORE", "true")
+    monkeypatch.setenv("MLFLOW_DISABLE_TELEMETRY", "true")
+    names = ("curves/return/main", "info/success (%)", "info/success [%]")
+    with CurveFile(RunLayout(run).curves_file) as curves:
+        for name in names:
+            curves.add_scalar(name, 1.0, 100)
+    assert main([str(run), "--to", "mlflow", "--name", "*", "-o", str(tmp_path / "out")]) == 0
+    (folder,) = tmp_path.glob("out/mlruns/*/*/metrics")
+    written = {str(file.relative_to(folder)) for file in folder.rglob("*") if file.is_file()}
+    second = f"info/success ___.{zlib.crc32(names[2].encode()):08x}"  # else two curves were one
+    assert written == {"curves/return", "curves/loss", *map(mlflow_name, names), second}
+
+
+@needs("mlflow")
+def test_runs_that_start_together_make_one_experiment_of_mlflow(tmp_path: Path) -> None:
+    import mlflow
+
+    class Late(mlflow.MlflowClient):
+        """Its first answer was true a moment ago."""
+
+        asked = 0
+
+        def get_experiment_by_name(self, name: str) -> Any:
+            self.asked += 1
+            return super().get_experiment_by_name(name) if self.asked > 1 else None
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("MLFLOW_ALLOW_FILE_STORE", "true")
+        known = mlflow.MlflowClient((tmp_path / "mlruns").as_uri()).create_experiment("poles")
+        assert _experiment_in(Late((tmp_path / "mlruns").as_uri()), "poles") == known
+
+
+def test_a_tracker_that_fails_is_named(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: object) -> Tracker:
+        raise ZeroDivisionError("its own")
+
+    monkeypatch.setitem(TRACKERS, "mlflow", fail)
+    monkeypatch.setattr(importlib.util, "find_spec", lambda _name: True)
+    with pytest.raises(LaunchError, match="first: mlflow fails: its own"):
+        main([str(run), "--to", "mlflow"])
+    RunLayout(run).config_file.write_text("policy: [")  # which is no fault of the tracker
+    with pytest.raises(ConfigError, match=r"config\.yaml"):
+        main([str(run), "--to", "mlflow"])
 
 
 def test_a_package_that_is_missing_is_named(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:

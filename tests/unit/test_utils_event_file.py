@@ -119,3 +119,20 @@ def test_a_clock_that_was_set_back_costs_no_points(
     assert sorted(step for step, _ in curve(tmp_path, "bot_learner_iter/loss")) == [
         step + 100 for step in steps
     ]
+
+
+def test_curves_of_a_rank_of_its_own_are_cut_by_iterations(tmp_path: Path) -> None:
+    own, of_rank_0 = "detail/callbacks/x_rank2", "detail/callbacks/y_rank2"
+    direct = "detail/x_rank2"  # by Context.add_scalar
+    in_folders = {"callbacks_rank2": [own, direct, "callbacks_step/x"], "": [of_rank_0]}
+    for folder, tags in in_folders.items():
+        with TensorBoardWriter(tmp_path / folder) as writer:
+            for step in (8, 10, 12, 24, 25, 25, 26):
+                for tag in tags:
+                    writer.add_scalar(tag, step, step)
+    drop_events_after(tmp_path, 10, 25)
+    drawn = tmp_path / "callbacks_rank2"
+    for tag in (own, direct):
+        assert [step for step, _ in curve(drawn, tag)] == [8, 10, 12, 24, 25]
+    assert [step for step, _ in curve(drawn, "callbacks_step/x")] == [8, 10]
+    assert [step for step, _ in curve(tmp_path, of_rank_0)] == [8, 10]

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hpcdi.utils.nested import flatten, split_columns, stack_columns, unflatten
+from hpcdi.utils.nested import dotted, flatten, split_columns, stack_columns, unflatten
 
 QUICK = settings(deadline=None, max_examples=60)
 
@@ -25,6 +25,14 @@ def test_paths_are_joined_in_order() -> None:
     tree = {"obs": {"image": 1, "speed": 2}, "done": 3}
     assert list(flatten(tree).items()) == [("obs/image", 1), ("obs/speed", 2), ("done", 3)]
     assert flatten(tree, "next/") == {"next/obs/image": 1, "next/obs/speed": 2, "next/done": 3}
+
+
+def test_a_mapping_whose_keys_are_no_names_stays_whole() -> None:
+    whole = {"kwargs": {1: "a", "b": 2}, "schedule": {"kwargs.wind": {"x": 1}}, "empty": {}}
+    assert dict(dotted({"env": {**whole, "deep": {"er": 1}}})) == {
+        **{f"env.{name}": value for name, value in whole.items()},
+        "env.deep.er": 1,
+    }
 
 
 @QUICK

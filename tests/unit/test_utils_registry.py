@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 
@@ -49,6 +50,22 @@ def test_the_same_class_imported_again_replaces_itself(registry: Registry) -> No
     again = type("One", (), {"__module__": One.__module__, "__qualname__": One.__qualname__})
     registry.register("dqn")(again)
     assert registry.get("dqn") is again
+
+
+def test_a_class_of_the_script_is_the_one_that_others_import(
+    registry: Registry, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    script = ModuleType("__main__")
+    script.__file__ = str(tmp_path / "mine.py")
+    monkeypatch.setitem(sys.modules, "__main__", script)
+    first = registry.register("own")(type("Own", (), {"__module__": "__main__"}))
+    again = registry.register("own")(type("Own", (), {"__module__": "mine"}))
+    assert registry.get("own") is again is not first
+    with pytest.raises(ValueError, match=r"already mine\.Own"):
+        registry.register("own")(type("Own", (), {"__module__": "others"}))
+    del script.__spec__  # by pdb
+    assert registry.register("own")(again) is again
+    assert registry.register("own")(first) is first
 
 
 def test_an_unknown_type_says_what_is_like_it_and_what_to_do(registry: Registry) -> None:

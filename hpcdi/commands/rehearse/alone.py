@@ -19,6 +19,7 @@ from hpcdi.env.contract import Origin, Space, beyond
 from hpcdi.env.create import get_env_cls, single_env_fns
 from hpcdi.env.in_process import LocalWorker, SingleEnvs
 from hpcdi.env.manager import EnvManager
+from hpcdi.env.seeds import ScenarioSeeds, SeedStreams
 from hpcdi.policy.exploration import RandomActor
 from hpcdi.policy.spaces import with_bounds
 from hpcdi.roles.collector.loop import Loop, PolicyAgent
@@ -58,10 +59,11 @@ def look(
     worker = LocalWorker(
         watched(make, facts.habits, is_battle=is_battle), is_battle=is_battle, is_alone=True
     )
-    seeds = np.random.SeedSequence(seed)
+    sequence = np.random.SeedSequence(seed)
     single = SingleEnvs([worker])
     single.origin = config.origins
-    envs = EnvManager(single, config.manager, seed=seeds)
+    envs = EnvManager(single, config.manager, seed=sequence)
+    envs.seeds = _seeds(config, sequence)
 
     def now(doing: str) -> None:
         facts.doing = doing
@@ -75,12 +77,12 @@ def look(
             facts.limit = getattr(envs.call(0, "get_wrapper_attr", "spec")[1], "max_episode_steps",
                                   None)  # fmt: skip
             now("playing at random")
-            _play(facts, envs, config.origins, budget, seeds.spawn(1)[0])
+            _play(facts, envs, config.origins, budget, sequence.spawn(1)[0])
             facts.played = output.since(facts.made)
             now("playing two episodes of one seed")
-            facts.repeats = _difference(_traces(envs, seed, budget.seconds))
+            facts.repeats = _difference(_traces(envs, config, seed, budget.seconds))
             now("making a second environment in the same process")
-            facts.another = _another(make, is_battle=is_battle)
+            facts.another = _another(make, config, is_battle=is_battle)
         finally:
             facts.failures = envs.failures
 
@@ -127,18 +129,26 @@ def _play(
             facts.outside.append(said)
 
 
-def _traces(envs: EnvManager, seed: int, most_s: float) -> list[list[tuple[Columns, bytes]]]:
+def _seeds(config: EnvConfig, sequence: np.random.SeedSequence) -> SeedStreams:
+    """Returns the seeds of one environment's episodes, as a collector has them."""
+    scenarios = config.scenarios(evaluate=False)
+    return ScenarioSeeds(scenarios, sequence, 1) if scenarios else SeedStreams(sequence, 1)
+
+
+def _traces(
+    envs: EnvManager, config: EnvConfig, seed: int, most_s: float
+) -> list[list[tuple[Columns, bytes]]]:
     """Returns two traces of one seed and length; see `_trace`."""
-    first = _trace(envs, seed, _TRACE_STEPS, most_s)
-    return [first, _trace(envs, seed, len(first) - 1)]
+    first = _trace(envs, config, seed, _TRACE_STEPS, most_s)
+    return [first, _trace(envs, config, seed, len(first) - 1)]
 
 
 def _trace(
-    envs: EnvManager, seed: int, steps: int, most_s: float = math.inf
+    envs: EnvManager, config: EnvConfig, seed: int, steps: int, most_s: float = math.inf
 ) -> list[tuple[Columns, bytes]]:
     """Returns what some steps by the same actions lead to, from a seed: observations, results."""
     deadline = time.monotonic() + most_s
-    envs.seeds.seed(seed, dynamic_seed=None)
+    envs.seeds = _seeds(config, np.random.SeedSequence(seed))
     envs.reset()
     actor = RandomActor(with_bounds(envs.spaces), np.random.SeedSequence(seed))
     trace = [(_seen(envs), b"")]
@@ -166,10 +176,12 @@ def _difference(traces: list[Any]) -> str:
     return ""
 
 
-def _another(make: Any, *, is_battle: bool) -> str:
+def _another(make: Any, config: EnvConfig, *, is_battle: bool) -> str:
     """Returns why a second environment cannot be made and reset here; "": it can."""
     second = LocalWorker(make, is_battle=is_battle, is_alone=True)
-    envs = EnvManager(SingleEnvs([second]), seed=np.random.SeedSequence(1))
+    sequence = np.random.SeedSequence(1)
+    envs = EnvManager(SingleEnvs([second]), seed=sequence)
+    envs.seeds = _seeds(config, sequence)
     try:
         with envs:
             envs.launch()

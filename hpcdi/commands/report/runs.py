@@ -11,15 +11,15 @@ from typing import Any
 
 from hpcdi.commands.run_state import axis_of, read_progress, settings_of
 from hpcdi.dataclass import dataclass
-from hpcdi.run import run_folder
+from hpcdi.run import resume, run_folder
 from hpcdi.store.layout import RunLayout
 from hpcdi.utils.curves import CurvePoint, read_curves
 from hpcdi.utils.metrics import counted
 
 SCORE = "curves/evaluation_return"
 """The curve whose last point is a run's score."""
-_IGNORED = frozenset({"exp_name", "seed"})
-"""Settings in which runs of one group may differ."""
+_IGNORED = (*resume.SAME, *resume.OF_A_START, "env.origin")
+"""Settings in which runs of one group may differ; `env.origin` may come from the seed."""
 _UNREAD = "whose config.yaml is missing or damaged"
 
 
@@ -77,7 +77,7 @@ class Run:
 
 @dataclass(frozen=True)
 class Group:
-    """Runs of the same settings, but for their seeds.
+    """Runs of the same settings, but for their seeds, and how and where they were started.
 
     Attributes:
         name: the settings in which it differs from other groups; no two have the same.
@@ -117,7 +117,7 @@ def grouped(runs: Sequence[Run]) -> list[Group]:
     """
     groups: dict[str, list[Run]] = {}
     for run in runs:
-        same = {n: v for n, v in run.settings.items() if n not in _IGNORED}
+        same = {n: v for n, v in run.settings.items() if not resume.is_below(n, _IGNORED)}
         key = repr(sorted(same.items())) if run.settings else f"{_UNREAD} {run.folder}"
         groups.setdefault(key, []).append(run)
     firsts = [members[0] for members in groups.values()]
@@ -138,7 +138,7 @@ def runs_in(groups: Sequence[Group]) -> str:
 
 
 def differing(runs: Sequence[Run]) -> list[str]:
-    """Returns the settings that are not the same in all runs, but for names and seeds.
+    """Returns the settings that are not the same in all runs, but for those that groups ignore.
 
     Runs whose settings cannot be read do not count.
     """
@@ -147,7 +147,8 @@ def differing(runs: Sequence[Run]) -> list[str]:
     return [
         name
         for name in names
-        if name not in _IGNORED and len({repr(run.settings.get(name)) for run in runs}) > 1
+        if not resume.is_below(name, _IGNORED)
+        and len({repr(run.settings.get(name)) for run in runs}) > 1
     ]
 
 

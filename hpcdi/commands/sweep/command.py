@@ -17,7 +17,7 @@ from pathlib import Path
 from hpcdi.commands.batch_script import BatchJob, script_text
 from hpcdi.commands.options import at_least, make_parser, print_lines
 from hpcdi.commands.run_state import GOES_WELL
-from hpcdi.commands.submit import add_resources, settings_of
+from hpcdi.commands.submit import add_resources, asked_for, check_time, settings_of
 from hpcdi.commands.sweep.here import LocalRuns, Rounds, command_of
 from hpcdi.commands.sweep.on_slurm import (
     array_job,
@@ -49,6 +49,7 @@ from hpcdi.commands.sweep.scores import SCORES
 from hpcdi.commands.sweep.table import csv_of, of_search, rows_of, table_of
 from hpcdi.commands.sweep.trials import (
     Trials,
+    as_asked,
     dimensions_of,
     hand_out,
     keep_search,
@@ -107,8 +108,10 @@ no library; --search my_module:Class with --space is a searcher of yours: `ask` 
 hpcdi/search.py.
 
 Key=a,b,c and key=0..4 (0 to 4) have several values; a list is one value: [64,64]. The last key
-changes fastest. sweep.json in the sweep's folder says for each index its settings, run folder, job
-and state; every run folder is an ordinary one, for `hpcdi status`, `eval`, `inspect`.
+changes fastest. What is found at the start is the same in all runs: the data of a `latest`, files
+beside CONFIG, and the env.origin of an environment. sweep.json in the sweep's folder says for each
+index its settings, run folder, job and state; every run folder is an ordinary one, for `hpcdi
+status`, `eval`, `inspect`.
 """
 EXIT_CODES = """\
 exit codes: 0 submitted, or all runs are done; 1 some have failed, also of
@@ -212,7 +215,7 @@ def _search(
         options.config, settings, options.ranks, search, options.prune_every, serial=options.serial
     )
     # the same command has the same folder
-    name = f"search-{zlib.crc32(repr((replace(search, trials=0), experiment)).encode()):08x}"
+    name = f"search-{zlib.crc32(repr(as_asked(search_of(sweep))).encode()):08x}"
     folder = options.sweep_dir or Path("runs", sweep.exp_name, "sweeps", name)
     sweep = replace(sweep, root=Path(folder).absolute())
     slurm = compile_config(experiment).config.slurm
@@ -221,7 +224,7 @@ def _search(
     searcher_class(search.searcher)  # before there is a folder
     if sweep.manifest.exists():
         known = read(sweep.root)
-        if not same_search(sweep, known, experiment):
+        if not same_search(sweep, known):
             raise LaunchError(
                 f"{short(sweep.root)} holds another sweep, or a search with other settings: choose "
                 "another --sweep-dir"
@@ -264,6 +267,8 @@ def _resume_search(sweep: Sweep, options: argparse.Namespace) -> int:
             print_lines(_summary(sweep))
             print_lines([f"all {len(over)} trials are over; for more: --trials {2 * len(over)}"])
             return EXIT_DONE
+    if not _is_here(options):
+        check(sweep, _job(sweep, resources_of_search(sweep), options))
     return _run_search(sweep, options)
 
 
@@ -354,6 +359,8 @@ def _resume(arguments: Sequence[str]) -> int:
         return EXIT_FAILED if to_start(sweep) else EXIT_DONE
     if options.dry_run:
         return _print_plan(sweep, chosen, resources_of(sweep), options)
+    if not _is_here(options):
+        check(sweep, _job(sweep, resources_of(sweep), options))
     return _run(sweep, chosen, options)
 
 
@@ -428,10 +435,19 @@ def _is_here(options: argparse.Namespace) -> bool:
 
 
 def _job(sweep: Sweep, slurm: SlurmConfig, options: argparse.Namespace) -> BatchJob:
-    """Returns the job of a sweep: packed, or an array."""
+    """Returns the job of a sweep: packed, or an array.
+
+    Raises:
+        LaunchError: it would have no time to do anything, or nothing says how large it is.
+    """
     if sweep.search is not None and not options.pack:
-        return searching_tasks(sweep, slurm, _tasks(sweep, options))
-    return packed_into(sweep, slurm, options.jobs) if options.pack else array_job(sweep, slurm)
+        job = searching_tasks(sweep, slurm, _tasks(sweep, options))
+    elif options.pack:
+        job = packed_into(sweep, slurm, options.jobs)
+    else:
+        job = array_job(sweep, slurm)
+    check_time(asked_for(job))
+    return job
 
 
 def _tasks(sweep: Sweep, options: argparse.Namespace) -> int:

@@ -21,7 +21,7 @@ from hpcdi.run import run_folder, slurm_queue
 from hpcdi.run.resume import has_snapshot
 from hpcdi.run.run_folder import short
 from hpcdi.run.shares import Share
-from hpcdi.run.signals import ENDING, end_of, preempt_signals
+from hpcdi.run.signals import ENDING, Meaning, Signals, end_of, preempt_signals
 from hpcdi.store.layout import RunLayout
 from hpcdi.utils.backoff import wait_s
 from hpcdi.utils.disk import open_to_append
@@ -29,8 +29,8 @@ from hpcdi.utils.metrics import human_time
 from hpcdi.utils.python import python_command
 
 _LOOK_S = 0.1
-_MAX_STARTS = 4
-"""Starts of a run in a row that end with exit code 85."""
+_MOST_IN_VAIN = 4
+"""Starts in a row in which a run does not begin; those without progress the run itself limits."""
 _LEAST_TIME_LEFT_S = 120.0
 """With less time until the job's limit no run is started."""
 
@@ -131,9 +131,33 @@ class Adopted(_Child):
 
 @dataclass(frozen=True)
 class _Started:
+    """A run that is on.
+
+    Attributes:
+        process: its process, or that of srun.
+        began: on a monotonic clock.
+        place: its share of the allocation; None: anywhere on this machine.
+        before: content of run.json before its start.
+    """
+
     process: _Child
     began: float
     place: Share | None
+    before: bytes
+
+    @property
+    def is_step(self) -> bool:
+        """Whether srun has started it."""
+        return self.place is not None and bool(self.place.host)
+
+    def end(self, number: int, *, is_first: bool = True) -> None:
+        """Passes on a signal that asks for an end, in order the first time.
+
+        By SIGINT and SIGTERM srun kills its step; of those that it passes on, USR2 asks for an end.
+        """
+        if self.is_step and number in ENDING:
+            number = signal.SIGUSR2 if is_first else signal.SIGTERM
+        self.process.send_signal(number)
 
 
 class LocalRuns:
@@ -149,21 +173,23 @@ class LocalRuns:
         self._sweep, self._supply, self._free = read(root), supply, deque(places)
         self._waiting = deque[int]()
         self._running: dict[int, _Started] = {}
-        self._starts = Counter[int]()
+        self._in_vain = Counter[int]()  # starts in a row in which a run did not begin
         self._exit_codes = ENDING | dict.fromkeys(preempt_signals(), EXIT_REQUEUE)
         self._last_start = end_of(None, os.environ, time.time()) - _LEAST_TIME_LEFT_S
         self._end_signal: int | None = None  # number of the last one that came
+        self._signals = Signals()
 
     def run(self) -> int:
         """Run them; returns the exit code: 0 if all runs of the sweep are done."""
         before = {number: signal.signal(number, self._on_signal) for number in self._exit_codes}
         try:
-            while self._running or (self._may_start and self._has_waiting()):
-                while self._free and self._may_start and self._has_waiting():
+            while self._running or self._may_start_next():
+                while self._free and self._may_start_next():
                     self._start(self._waiting.popleft(), self._free.popleft())
                 wait_s(_LOOK_S)  # until a run ends, or a signal asks for the end
                 for index in self._supply.early(list(self._running)):
-                    self._running[index].process.send_signal(signal.SIGTERM)
+                    self._running[index].end(signal.SIGTERM)
+                self._pass_on_again()
                 self._collect()
         finally:
             for number, handler in before.items():
@@ -185,14 +211,16 @@ class LocalRuns:
             return EXIT_FAILED if self._may_start else EXIT_REQUEUE
         return EXIT_DONE
 
-    def _has_waiting(self) -> bool:
-        """Returns whether a run waits to be started; where none is left, asks for more."""
+    def _may_start_next(self) -> bool:
+        """Returns whether a run waits and may be started; where none waits, asks for more."""
+        if not self._may_start:
+            return False
         if not self._waiting and (more := self._supply.more(list(self._running))):
             self._waiting.extend(more)
             self._sweep = read(self._sweep.root)  # its settings may be others now
             for index in more:
-                self._starts[index] = 0
-        return bool(self._waiting)
+                self._in_vain[index] = 0
+        return bool(self._waiting) and self._may_start  # the searcher may have thought for long
 
     @property
     def _may_start(self) -> bool:
@@ -200,8 +228,11 @@ class LocalRuns:
 
     def _start(self, index: int, place: Share | None) -> None:
         living = self._living(index)
+        before = self._run_file(index)
         if living is not None:
-            self._running[index] = _Started(Adopted(living), time.monotonic(), place)
+            adopted = Adopted(living)
+            self._running[index] = _Started(adopted, time.monotonic(), place, before)
+            self._pass_on(index)
             self._say(index, f"is still on (process {living.facts['pid']})")
             return
         path, command = self._sweep.output(index), command_of(self._sweep, index)
@@ -219,9 +250,28 @@ class LocalRuns:
                 stderr=output,
                 process_group=0,
             )
-        self._starts[index] += 1
-        self._running[index] = _Started(process, time.monotonic(), place)
+        self._running[index] = _Started(process, time.monotonic(), place, before)
+        self._pass_on(index)
         self._say(index, f"started; it prints to {short(path)}")
+
+    def _run_file(self, index: int) -> bytes:
+        """Returns the content of a run's run.json, which each of its starts changes."""
+        file = RunLayout(self._sweep.run_dir(index)).run_file
+        return file.read_bytes() if file.is_file() else b""
+
+    def _pass_on(self, index: int) -> None:
+        """Passes on a signal that came while a run was started."""
+        if self._end_signal is not None:
+            self._running[index].end(self._end_signal)
+
+    def _pass_on_again(self) -> None:
+        """Passes a signal on to steps in which no run has begun: srun loses it while it makes one.
+
+        A run takes it for the same wish, however often it comes.
+        """
+        for index, started in self._running.items():
+            if started.is_step and self._run_file(index) == started.before:
+                self._pass_on(index)
 
     def _living(self, index: int) -> RunStatus | None:
         """Returns the status of a run that lives here, though its sweep was killed."""
@@ -246,7 +296,9 @@ class LocalRuns:
             self._sweep = sweep
             why = f": {status.why}" if status is not None and status.why else ""
             state = sweep.elements[index].state if status is not None else "it has not begun"
-            may_start = self._starts[index] < _MAX_STARTS and self._may_start
+            has_begun = self._run_file(index) != started.before
+            self._in_vain[index] = 0 if has_begun else self._in_vain[index] + 1
+            may_start = self._in_vain[index] < _MOST_IN_VAIN and self._may_start
             starts_again = code == EXIT_REQUEUE and may_start and not is_over
             if starts_again:
                 self._waiting.appendleft(index)
@@ -261,9 +313,6 @@ class LocalRuns:
     def _on_signal(self, number: int, _frame: FrameType | None) -> None:
         """Passes the signal on to the runs; a second one ends them at once."""
         self._end_signal = number
-        for started in self._running.values():
-            is_step = started.place is not None and started.place.host
-            # srun does not pass the first Ctrl-C on
-            started.process.send_signal(
-                signal.SIGTERM if is_step and number == signal.SIGINT else number
-            )
+        is_first = self._signals.receive(number, time.monotonic()) is not Meaning.NOW
+        for started in list(self._running.values()):
+            started.end(number, is_first=is_first)

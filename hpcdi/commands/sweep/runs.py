@@ -15,6 +15,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import math
 import re
@@ -27,14 +28,17 @@ from typing import Any
 from hpcdi.commands.run_state import GOES_WELL, RunStatus, jobs_of, read_progress, status_of
 from hpcdi.commands.sweep.pbt import Space
 from hpcdi.commands.sweep.scores import SCORES, Point
+from hpcdi.config.fields import to_mapping
 from hpcdi.config.load import dump, load
+from hpcdi.config.schema import ExperimentConfig
 from hpcdi.dataclass import dataclass
 from hpcdi.errors import LaunchError
-from hpcdi.run import run_folder, slurm_queue
+from hpcdi.run import resume, run_folder, slurm_queue
 from hpcdi.search import Dimension
 from hpcdi.store.atomic import read_json, write_json, write_text
 from hpcdi.store.disk_full import or_refuse
 from hpcdi.store.layout import RunLayout
+from hpcdi.utils.nested import dotted
 
 WAITING = "waiting"
 """State of a run that has not been started yet."""
@@ -114,6 +118,9 @@ class Search:
         limit: steps at which a run ends; may be infinite.
         every: steps between two looks of the pruner; None: it has none.
         step: of an evaluation: "env_steps", or "policy_version", the train iteration, offline.
+        asked: checksum of the experiment and the dimensions as they are typed; what is found by
+            them, such as the run that ``latest`` is, may be another when the same command is typed
+            again.
     """
 
     searcher: str
@@ -125,6 +132,7 @@ class Search:
     limit: float = math.inf
     every: int | None = None
     step: str = "env_steps"
+    asked: str = ""
 
     def score_of(self, points: Sequence[Point]) -> float:
         """Returns what a run is worth, by its evaluations."""
@@ -280,23 +288,19 @@ def make(
         ConfigError: an experiment is wrong. LaunchError: settings are, or runs need different
             numbers of ranks.
     """
-    from hpcdi.run.experiment import load_experiment
     from hpcdi.run.solver_ranks import default_ranks, plan_ranks
 
     shared: Sequence[str] = settings
     if several is None:
         shared, several = grid(settings)
-    load_experiment(config, [*shared, *several[0]], over_ranks=not serial)
-    experiments, worlds = [], set()
-    for overrides in several:
-        # a run that was stopped or has failed is resumed, however it is started again
-        settings_of_run = ["system.auto_resume=true", *shared, *overrides]
-        compiled = load(config, settings_of_run)
-        experiments.append(compiled.to_mapping())
-        needed = default_ranks(compiled.config) if ranks is None else ranks
+    runs = compiled_alike(config, [[*shared, *overrides] for overrides in several], serial=serial)
+    worlds = set()
+    for run in runs:
+        needed = default_ranks(run) if ranks is None else ranks
         if not serial:
-            plan_ranks(needed, compiled.config)
+            plan_ranks(needed, run)
         worlds.add(needed)
+    experiments: list[dict[str, Any]] = [to_mapping(run) for run in runs]
     if len(worlds) > 1 and not serial:
         raise LaunchError(
             f"these runs need different numbers of ranks ({sorted(worlds)}): choose one by -n, or "
@@ -307,6 +311,45 @@ def make(
     name = str(experiments[0]["exp_name"])
     root = Path("runs", name, "sweeps", "TIME")
     return Sweep(root, name, elements, 0 if serial else max(worlds), parallel, started), experiments
+
+
+def compiled_alike(
+    config: str, several: Sequence[Sequence[str]], *, serial: bool
+) -> list[ExperimentConfig]:
+    """Returns the experiments of runs that are compared, whenever and wherever these are started.
+
+    Runs of one environment have one `env.origin`, that of the first of them, whose environment is
+    made once for this; all have the data that there are now.
+
+    Args:
+        config: the YAML file.
+        several: ``key=value`` of each run.
+        serial: each run is one process.
+
+    Raises:
+        ConfigError: an experiment is wrong.
+    """
+    from hpcdi.run.experiment import load_experiment, with_whole_paths
+
+    experiments: list[ExperimentConfig] = []
+    origins: dict[str, dict[str, Any] | None] = {}
+    for settings in several:
+        # a run that was stopped or has failed is resumed, however it is started again
+        overrides = ["system.auto_resume=true", *settings]
+        run = with_whole_paths(load(config, overrides).config, config)
+        same = repr([kept for kept in dotted(to_mapping(run)) if decides_origin(kept[0])])
+        if same not in origins:
+            first, _ = load_experiment(config, overrides, over_ranks=not serial)
+            origins[same] = first.config.env.origin
+        env = replace(run.env, origin=origins[same])
+        experiments.append(replace(run, env=env))
+    return experiments
+
+
+def decides_origin(key: str) -> bool:
+    """Returns whether runs that differ in a setting may differ in `env.origin` beyond the seed."""
+    is_of_env = resume.is_below(key, ("env",)) and not resume.is_below(key, resume.FREE)
+    return is_of_env or key == "policy.other.replay_buffer.frames"
 
 
 def keep(sweep: Sweep, experiments: Sequence[dict[str, Any]]) -> None:
@@ -408,7 +451,8 @@ def _trials(root: Path) -> tuple[Element, ...]:
 def look(sweep: Sweep) -> tuple[Sweep, list[RunStatus | None]]:
     """Returns the sweep with the present state of each run, and each run's status; None: not begun.
 
-    States that have changed are written into the manifest.
+    States that have changed are written into the manifest, where that is possible: the sweep of
+    somebody else can be looked at, too.
     """
     statuses: list[RunStatus | None] = []
     elements, jobs = [], _queued_jobs(sweep)
@@ -428,7 +472,8 @@ def look(sweep: Sweep) -> tuple[Sweep, list[RunStatus | None]]:
         elements.append(replace(element, state=state))
     changed = replace(sweep, elements=tuple(elements))
     if changed != sweep and sweep.search is None:
-        _save_states(changed)
+        with contextlib.suppress(OSError):  # whoever reads the sweep looks again
+            _save_states(changed)
     return changed, statuses
 
 

@@ -13,12 +13,14 @@ again, and a run of it that still lives, because only its sweep was killed, is w
 
 from __future__ import annotations
 
+import json
 import math
 import re
 import sys
 import time
+import zlib
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +31,7 @@ from hpcdi.commands.sweep.runs import (
     RUNNING,
     Search,
     Sweep,
+    decides_origin,
     look,
     make,
     read,
@@ -37,6 +40,8 @@ from hpcdi.commands.sweep.runs import (
     values_of,
 )
 from hpcdi.commands.sweep.scores import Point, points_of, value_at
+from hpcdi.config import words
+from hpcdi.config.fields import to_mapping
 from hpcdi.config.load import dump, load
 from hpcdi.config.roles import SoloCommanderConfig
 from hpcdi.errors import ConfigError, LaunchError
@@ -53,6 +58,8 @@ _RUNGS = 10
 """Intervals of pruning before the limit, unless said."""
 _VAIN = 3
 """Trials that fail at the beginning, without one that does not, before the search ends."""
+_PATHS = ("data", "env.env_id", "env.states")
+"""Settings that name files; see `with_whole_paths`."""
 _NUMBER = r"\s*([-+.\deE]+)\s*"
 _RANGE = re.compile(rf"(log|float|int|logint)\({_NUMBER},{_NUMBER}\)")
 
@@ -139,15 +146,21 @@ def make_search(
             f"{several[0]} has several values: of a search, all trials share the settings. To "
             f"search it: --space {several[0]!r}"
         )
+    from hpcdi.run.experiment import with_whole_paths
+
     corners = {dimension.key: dimension.corners() for dimension in search.dimensions}
     extremes = [  # settings in which each dimension has each of its ends, or choices, once
         overrides_of({key: values[min(n, len(values) - 1)] for key, values in corners.items()})
         for n in range(max(map(len, corners.values())))
     ]
-    sweep, _ = make(config, settings, ranks, 0, serial=serial, several=extremes)
-    base = load(config, ["system.auto_resume=true", *settings])
-    is_offline = axis_of(dict(dotted(base.to_mapping()))) == "train iteration"
-    commander = base.config.policy.other.commander
+    sweep, experiments = make(config, settings, ranks, 0, serial=serial, several=extremes)
+    compiled = load(config, ["system.auto_resume=true", *settings])
+    typed = compiled.to_mapping()
+    base = with_whole_paths(compiled.config, config)
+    if not any(map(decides_origin, corners)):
+        base = replace(base, env=replace(base.env, origin=experiments[0]["env"]["origin"]))
+    is_offline = axis_of(dict(dotted(typed))) == "train iteration"
+    commander = base.policy.other.commander
     limit = math.inf
     if isinstance(commander, SoloCommanderConfig):
         limit = commander.max_train_iter if is_offline else commander.max_env_step
@@ -159,8 +172,37 @@ def make_search(
             "(policy.other.commander.max_env_step), and there is no --prune-every\n"
         )
     step = "policy_version" if is_offline else "env_steps"
-    search = replace(search, limit=limit, every=every if search.prunes else None, step=step)
-    return replace(sweep, elements=(), search=search), base.to_mapping()
+    search = replace(
+        search,
+        limit=limit,
+        every=every if search.prunes else None,
+        step=step,
+        asked=f"{zlib.crc32(repr((typed, search.dimensions)).encode()):08x}",
+        dimensions=tuple(_with_whole_paths(each, experiments) for each in search.dimensions),
+    )
+    return replace(sweep, elements=(), search=search), to_mapping(base)
+
+
+def _with_whole_paths(dimension: Dimension, experiments: Sequence[Mapping[str, Any]]) -> Dimension:
+    """Returns a dimension whose choices find their files from anywhere; `latest` is one run.
+
+    Args:
+        dimension: what is searched.
+        experiments: of its choices, in their order, with whole paths.
+    """
+    if dimension.key not in _PATHS:
+        return dimension
+    found = [dict(dotted(each))[dimension.key] for each in experiments]
+    choices = (
+        text if words.read(text) == value else json.dumps(words.literal(value))
+        for text, value in zip(dimension.choices, found, strict=False)
+    )
+    return replace(dimension, choices=tuple(choices))
+
+
+def as_asked(search: Search) -> Search:
+    """Returns a search by which the same command is known, typed again, also with more trials."""
+    return replace(search, trials=0, dimensions=())
 
 
 def keep_search(sweep: Sweep, experiment: Mapping[str, Any]) -> None:
@@ -174,12 +216,11 @@ def _base(root: Path) -> Path:
     return root / "experiments" / "all.yaml"
 
 
-def same_search(sweep: Sweep, other: Sweep, experiment: Mapping[str, Any]) -> bool:
+def same_search(sweep: Sweep, other: Sweep) -> bool:
     """Returns whether the search in a folder is this one, but for its number of trials."""
     if sweep.search is None or other.search is None:
         return False
-    mine, theirs = (asdict(replace(s.search, trials=0)) for s in (sweep, other) if s.search)
-    return mine == theirs and _base(sweep.root).read_text() == dump(dict(experiment))
+    return as_asked(sweep.search) == as_asked(other.search)
 
 
 def searcher_class(name: str) -> type[Searcher]:

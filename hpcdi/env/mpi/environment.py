@@ -14,7 +14,7 @@ from hpcdi.comm.solver_protocol import Sizes
 from hpcdi.config.compat import Configurable
 from hpcdi.config.mpi_env import MpiEnvConfig, SolverSpaceConfig
 from hpcdi.env.base import EnvFacts
-from hpcdi.env.contract import Space
+from hpcdi.env.contract import Space, with_ordered_masks
 from hpcdi.env.mpi.python_solver import find_class
 from hpcdi.env.mpi.vectors import checksum, size_of
 from hpcdi.env.numbering import make_numbered, numbered
@@ -88,7 +88,7 @@ def facts_of(cfg: MpiEnvConfig) -> EnvFacts:
     ]
     if problems:
         raise ConfigError(problems)
-    return EnvFacts(spaces[0], spaces[1])
+    return EnvFacts(with_ordered_masks(*spaces), spaces[1])
 
 
 def _settles_spaces(found: Any) -> bool:

@@ -38,6 +38,7 @@ from hpcdi.env.contract import (
     parts_of_reset,
     parts_of_step,
     truth_of,
+    with_ordered_masks,
 )
 from hpcdi.env.mpi.vectors import checksum, put_vector, size_of, unrounded, vector_of
 from hpcdi.errors import EXIT_DONE, ConfigError, EnvError, Problem
@@ -91,7 +92,8 @@ def serve(place: SolverPlace, make: Callable[[], PythonSolver]) -> int:
     die_if_it_aborts()
     try:
         solver = make()
-        spaces = solver.observation_space, solver.action_space
+        acting = solver.action_space
+        spaces = with_ordered_masks(solver.observation_space, acting), acting
         seen, acts = Space.of_observations(spaces[0]), Space.of_actions(spaces[1])
         sizes = Sizes(size_of(seen), size_of(acts), checksum(*spaces))
         rank = SolverRank.join(place, sizes)

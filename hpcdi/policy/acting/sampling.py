@@ -40,7 +40,7 @@ class ActionSampler:
         self._only = self.leaves[0] if len(leaves) == 1 and not leaves[0].name else None
         boxes = [leaf for leaf in leaves if not leaf.counts]
         self.means = sum(math.prod(leaf.shape) for leaf in boxes)
-        self._is_one = len(self.counts) == 1 and self._only is not None
+        self._is_one = self._only is not None and bool(self._only.counts) and not self._only.shape
         self.bounds: tuple[Array, Array] | None = None
         """Of the components of Boxes, float32 [means] each; None: they are not known."""
         if boxes and all(len(leaf.low) == math.prod(leaf.shape) for leaf in boxes):
@@ -108,8 +108,7 @@ class ActionSampler:
         actions = {}
         for leaf, part in parts_of(self.leaves, chosen, box):
             action = part.reshape(len(part), *leaf.shape)
-            action = action if leaf.counts else rounded(action, leaf.dtype)
-            actions[leaf.column("action")] = action if self._only else action.astype(leaf.dtype)
+            actions[leaf.column("action")] = action if leaf.counts else rounded(action, leaf.dtype)
         return actions
 
     def best(self, policy: Sequence[Array], legal: Array | None = None) -> Columns:

@@ -30,6 +30,7 @@ from hpcdi.policy.base import Actor, ColumnarActor, Policy, actor_of
 from hpcdi.policy.create import create_policy
 from hpcdi.policy.exploration import RandomActor, RandomFirst
 from hpcdi.policy.spaces import with_bounds
+from hpcdi.roles.collector.evaluation import quotas
 from hpcdi.roles.collector.hindsight import Hindsight
 from hpcdi.roles.collector.loop import Loop, attribute_of, policy_loop
 from hpcdi.roles.collector.recorder import Recorder
@@ -123,6 +124,8 @@ class CollectorTask:
         setting: keyword arguments of the policy.
         started: when the task began, by `time.monotonic`.
         env_steps: transitions that were collected.
+        samples: training samples that were made of them; of a policy of columns as many, and
+            those of hindsight.
         episodes: episodes that ended.
         returns: returns of the last episodes that ended, in order, float64 [episodes].
         lengths: their lengths in steps, int64 [episodes].
@@ -137,6 +140,7 @@ class CollectorTask:
     setting: Settings = field(default_factory=dict)
     started: float = field(default_factory=time.monotonic)
     env_steps: int = 0
+    samples: int = 0
     episodes: int = 0
     returns: Array = field(default_factory=lambda: np.zeros(0))
     lengths: Array = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
@@ -392,7 +396,10 @@ class ZerglingParallelCollector(BaseParallelCollector):
         self._env_num = self._env_manager.env_num
         if isinstance(policy, Policy):
             policy.set_attribute("collector_rows", self._env_manager.rows)
+        self._quota = self._evaluation_quota()
         self._predefined_episodes = self._env_num * (self._env_manager._quota or math.inf)
+        if self._quota is not None:
+            self._predefined_episodes = sum(self._quota)
         settings = policy.get_attribute("cfg")
         self._agent: BattleAgent | None = None
         self._loop = self._make_loop(settings, seed)
@@ -419,8 +426,20 @@ class ZerglingParallelCollector(BaseParallelCollector):
             self._version = -1
             self._gate.forget()
         if self.evaluates or is_other or self._env_manager.is_taken:
-            self._loop.begin()
-        self._env_manager.restart_count()
+            self._loop.begin(self._quota)
+        elif self._env_manager.restart_count():
+            self._loop.forget()
+
+    def _evaluation_quota(self) -> list[int] | None:
+        """Returns the games of each environment in an evaluation of a battle; None: it is none.
+
+        They are rounded up together, so that the learner is each team equally often.
+        """
+        manager = self._env_manager
+        if not self.evaluates or manager.seats < 2:
+            return None
+        teams, games = len(manager.facts.teams), manager.env_num * manager._quota
+        return quotas(-(-games // teams) * teams, manager.env_num)
 
     def follow_schedule(self, scheduled: Scheduled) -> None:
         """See `BaseParallelCollector.follow_schedule`."""
@@ -515,8 +534,7 @@ class ZerglingParallelCollector(BaseParallelCollector):
         """The task's result under DI-engine's keys."""
         result = self.result()
         returns, lengths = result.episode_returns, result.episode_lengths
-        episodes, steps = self.task.episodes, result.env_steps
-        samples = 0 if result.eval_flag else steps
+        episodes, steps, samples = self.task.episodes, result.env_steps, self.task.samples
         setting = {} if result.eval_flag else {"collect_setting": dict(self.task.setting)}
         return {
             "eval_flag": result.eval_flag,
@@ -589,9 +607,11 @@ class ZerglingParallelCollector(BaseParallelCollector):
         """Send the rollout; the policy changes between rollouts only."""
         self._gate.cut_at = time.monotonic()
         segment = self._loop.cut(self._version)
-        if segment is not None and self.port is not None:
-            self.port.send_stepdata(self.task.task_id, segment)
-            self._gate.sent_rollout(self._version)
+        if segment is not None:
+            self.task.samples += int(segment.items["item_len"].sum())
+            if self.port is not None:
+                self.port.send_stepdata(self.task.task_id, segment)
+                self._gate.sent_rollout(self._version)
         if not self.evaluates and self.task.lockstep is None:
             self._ask_for_policy()
 

@@ -115,9 +115,15 @@ class Loop:
                 before.
         """
         self.envs.reset(quota=quota)
+        self.forget()
+        self.take_episodes()
+
+    def forget(self) -> None:
+        """Forget the running episodes, which a reset of the environments has dropped."""
         self.agent.forget()
         self._unfinished[:] = False
-        self.take_episodes()
+        if self.recorder is not None:
+            self.recorder.drop()
 
     def once(self, setting: Settings, act: Act | None = None) -> int:
         """Make one step of all environments; returns the number of recorded transitions.

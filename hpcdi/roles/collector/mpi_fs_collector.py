@@ -45,7 +45,7 @@ from hpcdi.store.builder import Segment
 from hpcdi.store.checkpoints import BEST_CHECKPOINT, POLICY_FILE, save_checkpoint
 from hpcdi.store.disk_full import DiskPatience
 from hpcdi.store.policies import PolicyImage, publish_policy
-from hpcdi.types import MAIN
+from hpcdi.types import MAIN, RELABELLED, Array
 from hpcdi.utils.backoff import wait_s
 from hpcdi.utils.log import LOGGER
 from hpcdi.utils.registry import COMM_COLLECTOR_REGISTRY
@@ -83,6 +83,8 @@ class MPIFileSystemCollector(MessageSide, CollectorPort):
         self._health = Counter[str]()  # failures counted by collectors that were closed
         self._is_stopping = False
         self._env_steps = 0  # handed on
+        # numbers of episodes: the first of the present collector, and the first not used so far
+        self._first_episode = self._next_episode = 0
         self._waits_from = math.inf  # so many: rank 0 lets it wait for learners
         self._closed: dict[str, None] = {}  # ids of tasks to end, in order; the values say nothing
         self._task = CollectTask("", eval_flag=False, setting={})
@@ -260,9 +262,20 @@ class MPIFileSystemCollector(MessageSide, CollectorPort):
         """Queue a segment for publishing; blocks get their own paths when sealed."""
         waited_s = self._data.waited_s
         self._env_steps += stepdata.all_env_steps
+        self._number_episodes(stepdata.items)
         self._data.put(stepdata)
         if self._data.waited_s > waited_s + _SHORT_S:
             self.meter.mark("disk")
+
+    def _number_episodes(self, items: Array) -> None:
+        """Number episodes behind those of collectors before, which were closed: each counts from 0.
+
+        Args:
+            items: table of a segment.
+        """
+        numbers = items["episode_id"]
+        numbers[numbers != RELABELLED] += self._first_episode
+        self._next_episode = max(self._next_episode, 1 + int(numbers.max(initial=RELABELLED)))
 
     def send_metadata(self, metadata: Message) -> None:
         """Send a message to the coordinator."""
@@ -365,6 +378,8 @@ class MPIFileSystemCollector(MessageSide, CollectorPort):
         if collector is not None:
             self._health.update(collector.health)
             collector.close()
+            if not eval_flag:
+                self._first_episode = self._next_episode
 
     def _collector_for(self, eval_flag: bool) -> BaseParallelCollector:
         if eval_flag not in self._collectors:

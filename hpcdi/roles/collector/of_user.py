@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable
 from typing import Any
 
 from hpcdi.comm.messages import CollectProgress, Message, StopRequest
-from hpcdi.errors import EXIT_DONE, CallbackError
+from hpcdi.errors import EXIT_DONE
 from hpcdi.roles.callbacks import COLLECTOR, Callbacks, Context
 from hpcdi.roles.context import WorkerContext
 from hpcdi.store.atomic import read_json, write_json
@@ -52,7 +52,7 @@ class OfUser(Closing):
         if message.player != MAIN:
             return
         context = self._callbacks.context
-        context.train_iter = message.policy_version
+        context.train_iter = context.step = message.policy_version
         for info in message.episodes():
             context.env_steps += int(info["length"])
             self._call("on_episode", info)
@@ -85,23 +85,5 @@ class OfUser(Closing):
             return
         context = self._callbacks.context
         states = {**self._callbacks.state_dict(), "env_steps": context.env_steps}
-        for one in states["states"]:
-            for odd in _no_plain_data(one["state"], "state"):
-                raise CallbackError(
-                    f"callback {one['name']}.state_dict on rank {context.rank} "
-                    f"({COLLECTOR}): {odd}; a state has numbers, texts, lists and dicts of these"
-                )
         or_warn("state of callbacks", lambda: write_json(self._file, states))
         self._written_at = time.monotonic()
-
-
-def _no_plain_data(value: Any, name: str) -> Iterator[str]:
-    """Yields what in a state JSON cannot have, and where."""
-    if isinstance(value, Mapping):
-        for key, item in value.items():
-            yield from _no_plain_data(item, f"{name}[{key!r}]")
-    elif isinstance(value, list | tuple):
-        for number, item in enumerate(value):
-            yield from _no_plain_data(item, f"{name}[{number}]")
-    elif not isinstance(value, str | int | float | None) and getattr(value, "ndim", None) != 0:
-        yield f"{name} is a {type(value).__name__}"

@@ -44,6 +44,10 @@ class StepRecorder(Protocol):
         """See `Recorder.record`."""
         ...
 
+    def drop(self) -> None:
+        """Drop all running episodes; see `Recorder.drop`."""
+        ...
+
     def cut(self, next_observation: Columns, policy_version: int) -> Segment | None:
         """See `Recorder.cut`."""
         ...
@@ -137,8 +141,7 @@ class Recorder:
         if any_of(step.ended):
             self._end((step.ended & live).nonzero()[0], step)
         if step.failed is not None:
-            for row in step.failed.nonzero()[0].tolist():
-                self.drop(row)
+            self.drop(step.failed)
 
     def _note_games(self, games: Games, live: Array) -> None:
         """Keep results for the items that end now in their rows, else for the next of any row."""
@@ -172,11 +175,13 @@ class Recorder:
             for name, column in columns.items()
         }
 
-    def drop(self, row: int) -> None:
-        """Drop a row's running episode; what comes next belongs to another one."""
-        live, episode = self._live[: self._steps, row], self._episode[: self._steps, row]
-        live[episode == self._running[row]] = False
-        self._running[row] += 1
+    def drop(self, rows: Array | bool = True) -> None:
+        """Drop running episodes, of some rows (bool [rows]) or of all; others come next there.
+
+        What was cut of them stays, as episodes that never end.
+        """
+        self._live[: self._steps] &= ~((self._episode[: self._steps] == self._running) & rows)
+        self._running += rows
 
     def cut(self, next_observation: Columns, policy_version: int) -> Segment | None:
         """Take everything as items, row by row, with the policy's columns.

@@ -15,6 +15,7 @@ from hpcdi.comm.link import Link
 from hpcdi.comm.messages import (
     BlockReady,
     BlockStored,
+    Goodbye,
     Heartbeat,
     KillFrozen,
     Message,
@@ -190,8 +191,8 @@ class Coordinator(Closing):
         if request is not None:
             self._orders += scheduler.request(request, now)
         self._orders += scheduler.tick(now)
-        if self._callbacks is not None and (asked := self._callbacks.look()) is not None:
-            self._orders += scheduler.request(asked, now)
+        if self._callbacks is not None and (reason := self._callbacks.take_stop()):
+            self._orders += scheduler.end(reason, now)
         if now - self._heartbeat_at >= HEARTBEAT_S:  # shows workers that rank 0 lives
             self._heartbeat_at = now
             workers = scheduler.workers
@@ -271,10 +272,9 @@ class Coordinator(Closing):
 
     def state_dict(self) -> dict[str, Any]:
         """Rank 0's part of a snapshot: plain data and arrays."""
-        state = self._scheduler.state_dict()
-        if self._callbacks is not None:
-            state["callbacks"] = self._callbacks.snapshot()
-        return state
+        # callbacks act before the state is taken: what they choose is in it
+        of_user = {} if self._callbacks is None else {"callbacks": self._callbacks.snapshot()}
+        return {**self._scheduler.state_dict(), **of_user}
 
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
         """Restore a `state_dict`, except for blocks that learners must read again first."""
@@ -315,6 +315,8 @@ class Coordinator(Closing):
         match message:
             case BlockStored() | BlockReady(capacity=0) if self._keeper is not None:
                 self._keeper.published(message.shard.path)
+            case Goodbye() | RankLost() if self._keeper is not None:
+                self._keeper.ended(rank)
         self._view.observe(rank, message)
         if self._callbacks is not None:
             self._callbacks.observe(message)

@@ -31,7 +31,7 @@ class Stage:
 
     def __init__(self, course: Course) -> None:
         self.number, self._course = 0, course
-        self._window: list[float] = []
+        self._looks: list[tuple[int, float]] = []  # episodes and their sum, of each of the newest
         self._new: list[float] = []  # that have come since the last look
 
     @property
@@ -50,22 +50,26 @@ class Stage:
     def evaluated(self, mean: float) -> None:
         """Note the mean return of an evaluation."""
         if self._course.metric == EVALUATION:
-            self._new.append(mean)
+            self._new = [mean]
 
     def look(self) -> bool:
         """Go on to the next value where its condition is met; returns whether it did.
 
-        What came since the last look is taken in the order of size, not in that of arrival.
+        All that came since a look counts, or none of it: the order in which ranks report is that
+        of a run's luck. So the mean is of `Course.episodes` episodes, or of somewhat more.
         """
-        self._window = [*self._window, *sorted(self._new)][-self._course.episodes :]
-        self._new.clear()
-        is_last = self.number + 1 == len(self._course.values)
-        if is_last or len(self._window) < self._course.episodes:
+        if self._new:
+            self._looks.append((len(self._new), math.fsum(self._new)))
+            self._new = []
+        count, episodes = sum(count for count, _ in self._looks), self._course.episodes
+        while self._looks and count - self._looks[0][0] >= episodes:
+            count -= self._looks.pop(0)[0]
+        if self.number + 1 == len(self._course.values) or count < episodes:
             return False
-        mean = math.fsum(self._window) / len(self._window)
+        mean = math.fsum(total for _, total in self._looks) / count
         if not self._course.is_met(mean):
             return False
-        self.number, self._window = self.number + 1, []
+        self.number, self._looks = self.number + 1, []
         LOGGER.info(
             "env.schedule: %s is %s from now on, %d of %d: %s was %.4g",
             self._course.name, self.value[0], self.number + 1, len(self._course.values),
@@ -75,9 +79,9 @@ class Stage:
 
     def state(self) -> dict[str, Any]:
         """Returns what `restore` takes."""
-        window = [*self._window, *sorted(self._new)]
         of = {"metric": self._course.metric, "value": self.value[0]}
-        return {"number": self.number, "window": window, **of}
+        looks = [[count, total] for count, total in self._looks]
+        return {"number": self.number, "looks": looks, "new": sorted(self._new), **of}
 
     def restore(self, state: Mapping[str, Any]) -> None:
         """Go on from a `state`: with its value where that is still there, else with its number.
@@ -91,8 +95,9 @@ class Stage:
             self.number = values.index(value)
         metric = state.get("metric", self._course.metric)
         is_same = (metric, value) == (self._course.metric, values[self.number])
-        self._window = [float(noted) for noted in state["window"]] if is_same else []
-        self._new = []
+        noted = state if is_same else {}
+        self._looks = [(int(count), float(total)) for count, total in noted.get("looks", ())]
+        self._new = [float(each) for each in noted.get("new", noted.get("window", ()))]
 
 
 def _of_episodes(metric: str, progress: CollectProgress) -> Array | None:

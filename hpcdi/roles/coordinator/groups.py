@@ -14,6 +14,7 @@ import math
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import field
+from itertools import islice
 from typing import Any, Protocol
 
 import numpy as np
@@ -291,17 +292,21 @@ class Group:
         self.env_steps += ready.env_steps
         self.episodes += ready.episodes
 
-    def share_out(self, collectors: int) -> None:
+    def share_out(self, collectors: int) -> CollectPause:
         """Let each collector make its share of what may come before the learners draw, and wait.
 
         Quick environments would be thousands of transitions ahead before rank 0 hears of the first.
 
         Args:
             collectors: ranks that share.
+
+        Returns:
+            The order for each, which is `pause` from now on.
         """
         room, self.shared_at = self.replay.room(self.env_steps), self.env_steps
         share = int(max(room, 0) // max(collectors, 1)) + 1 if room < math.inf else 0
         self.pause = CollectPause(share > 0, share)
+        return self.pause
 
     def has_shares(self, now: float) -> bool:
         """Returns whether its collectors are still to wait when each has made its share.
@@ -376,7 +381,7 @@ class Group:
             policy_version=result.policy_version,
             env_steps=self.env_steps if began_at is None else began_at,
             took_s=result.duration_s,
-            figures=means_of(result.episode_figures),
+            figures=dict(islice(means_of(result.episode_figures).items(), FIGURES_KEPT)),
         )
         self.evaluations.append(evaluation)
         self.evaluated_iter = result.policy_version

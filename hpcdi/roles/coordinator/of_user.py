@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from hpcdi.comm.messages import CollectProgress, LearnInfo, Message, StopRequest
+from hpcdi.comm.messages import CollectProgress, LearnInfo, Message
 from hpcdi.config.schema import ExperimentConfig
-from hpcdi.errors import EXIT_DONE
 from hpcdi.roles.callbacks import COORDINATOR, Callbacks, Context
 from hpcdi.roles.coordinator.scheduler import Scheduler
-from hpcdi.roles.coordinator.workers import Notice
+from hpcdi.roles.coordinator.view import RunRecord
+from hpcdi.roles.coordinator.workers import Evaluated, Notice
 from hpcdi.store.layout import RunLayout
-from hpcdi.types import MAIN, ScalarWriter
+from hpcdi.types import MAIN
 from hpcdi.utils.lifetime import Closing
 
 
@@ -27,9 +27,9 @@ class OfUser(Closing):
     """
 
     def __init__(
-        self, config: ExperimentConfig, layout: RunLayout, curves: ScalarWriter, run: Scheduler
+        self, config: ExperimentConfig, layout: RunLayout, curves: RunRecord, run: Scheduler
     ) -> None:
-        self._run, self._curves, self._evaluations = run, curves, 0
+        self._run, self._curves = run, curves
         context = self._context = Context(config, 0, COORDINATOR, layout.root)
         choose = getattr(getattr(run.commander, "curriculum", None), "choose", None)
         self._callbacks = Callbacks(context, self._add_scalar, choose)
@@ -39,22 +39,22 @@ class OfUser(Closing):
         self._call("on_start")
 
     def observe(self, message: Message | Notice) -> None:
-        """A message is about to be handled: episodes, and reports of updates."""
+        """Tell them of episodes, updates and evaluations, before anything follows from these.
+
+        So the tasks that follow have what a callback sets.
+        """
         match message:
+            case Evaluated():
+                self._call("on_evaluation", message.evaluation)
             case CollectProgress() if message.player == MAIN:
                 for info in message.episodes():
                     self._call("on_episode", info)
             case LearnInfo() if message.player == MAIN:
                 self._call("on_update", message.scalars)
 
-    def look(self) -> StopRequest | None:
-        """Tell them of new evaluations; returns the end that one asks for."""
-        evaluations = self._run.groups.main.evaluations
-        for evaluation in evaluations[self._evaluations :]:
-            self._call("on_evaluation", evaluation)
-        self._evaluations = len(evaluations)
-        reason = self._callbacks.take_stop()
-        return StopRequest(reason, EXIT_DONE) if reason else None
+    def take_stop(self) -> str:
+        """Returns why one of them wants the run to end; empty: none does."""
+        return self._callbacks.take_stop()
 
     def end(self) -> None:
         """The run has ended in order."""
@@ -74,11 +74,11 @@ class OfUser(Closing):
         self._callbacks.close()
 
     def _add_scalar(self, name: str, value: float) -> None:
-        self._curves.add_scalar(name, value, self._context.env_steps)
+        self._curves.add_scalar(name, value, self._context.step)
 
     def _call(self, method: str, *arguments: Any) -> None:
         if len(self._callbacks):
-            groups = self._run.groups
-            self._context.env_steps = groups.env_steps
-            self._context.train_iter = groups.main.train_iter
+            context, groups = self._context, self._run.groups
+            context.env_steps, context.train_iter = groups.env_steps, groups.main.train_iter
+            context.step = self._curves.axis(context.train_iter, context.env_steps)
             self._callbacks.call(method, *arguments)

@@ -62,6 +62,7 @@ from hpcdi.roles.coordinator.snapshots import Resumed, SnapshotClock
 from hpcdi.roles.coordinator.workers import (
     ComesBack,
     DiesAlone,
+    Evaluated,
     GuestRules,
     Instructions,
     Notice,
@@ -325,6 +326,15 @@ class Scheduler:
         last = self._plan.last_snapshot(self, now) if self.is_on else []
         return [*last, *self._stop_workers(outcome, now)]
 
+    def end(self, reason: str, now: float) -> list[Order]:
+        """End the run as done, for a callback, after a last evaluation.
+
+        Before learning begins there is none: no learner has a policy to be evaluated.
+        """
+        outcome = Outcome("done", reason, EXIT_DONE)
+        may_evaluate = self.groups.main.is_learning or self._ending is not None
+        return self._end(outcome, now) if may_evaluate else self.stop(outcome, now)
+
     def end_at_limit(self, now: float) -> list[Order]:
         """End the run if it has reached a limit."""
         reason = self.commander.limit_reached()
@@ -339,7 +349,13 @@ class Scheduler:
             self._ending = outcome
         elif self._ending is None:
             return self.stop(outcome, now)
-        return self._assign(now)
+        return self._assign(now) if self.is_on else []
+
+    def _on_stop_request(self, message: StopRequest, now: float) -> list[Order]:
+        """End the run, for a callback of a worker or its host's time limit."""
+        if message.exit_code == EXIT_DONE:
+            return self.end(message.reason, now)
+        return self.request(message, now)
 
     def _evaluate_last(self, now: float) -> list[Order]:
         """Close all collect tasks; the first collector that becomes free evaluates.
@@ -544,7 +560,11 @@ class Scheduler:
         return self._on_collect_result(message, now)
 
     def _on_collect_result(self, message: CollectResult, now: float) -> list[Order]:
+        evaluations = self.groups.main.evaluations
+        before = len(evaluations)
         reached = self.commander.finish_collector_task(message.task_id, message)
+        for evaluation in evaluations[before:]:
+            self._observe(COORDINATOR_RANK, Evaluated(evaluation))
         if reached:
             reason = self.commander.describe_goal(message)
             return self.stop(Outcome("done", reason, 0), now)
@@ -705,12 +725,12 @@ class Scheduler:
         """Let a collector wait or go on; a pause outlives its task."""
         task = worker.task
         group = self.groups.of(task) if task is not None else self.groups.main
-        if group.pause is None:
-            group.share_out(self.workers.collectors_left)
-        if group.pause is None or group.pause == worker.pause:
+        pause = group.pause or group.share_out(self.workers.collectors_left)
+        # another group's share may be as large, and this collector may have made that one
+        if pause is worker.pause or (pause == worker.pause and not pause.after):
             return []
-        worker.pause = group.pause
-        return [Order(worker.rank, worker.pause)]
+        worker.pause = pause
+        return [Order(worker.rank, pause)]
 
     def _learn(self, now: float) -> list[Order]:
         """Send batches, unless the run is about to stop the learners."""
@@ -824,7 +844,7 @@ _HANDLERS: dict[type, Callable[[Scheduler, Any, Worker, float], list[Order]]] = 
     Goodbye: lambda run, message, worker, now: run._on_goodbye(message, worker, now),
     WorkerFailed: lambda run, message, worker, now: run._on_worker_failed(message, worker, now),
     RankLost: lambda run, _message, worker, now: run._on_rank_lost(worker, now),
-    StopRequest: lambda run, message, _worker, now: run.request(message, now),
+    StopRequest: lambda run, message, _worker, now: run._on_stop_request(message, now),
     Heartbeat: lambda _run, _message, _worker, _now: [],
 }
 """What happens on each message of a worker."""

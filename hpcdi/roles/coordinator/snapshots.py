@@ -344,6 +344,10 @@ class SnapshotKeeper(Closing):
         """Count one user less of blocks: no learner needs them any more."""
         self._retention.release(paths)
 
+    def ended(self, rank: int) -> None:
+        """Note that a collector has left or died, and appends to no shard any more."""
+        self._retention.end(rank)
+
     def adopt(self, resumed: Resumed) -> None:
         """Keep the blocks of a resumed run, and those that its snapshots name.
 
@@ -361,6 +365,7 @@ class SnapshotKeeper(Closing):
             self.need(shards)
         for path in resumed.after:
             self._await_count(path)
+        self._retention.end()  # who has written them died with that start
 
     def _await_count(self, path: str) -> None:
         """Keep a block until a snapshot has counted it: a run from an older one needs it."""

@@ -45,6 +45,7 @@ from hpcdi.roles.coordinator.snapshots import SnapshotResult
 from hpcdi.roles.coordinator.workers import (
     ComesBack,
     DiesAlone,
+    Evaluated,
     Notice,
     RankQuiet,
     State,
@@ -136,7 +137,7 @@ class RunRecord:
             case BlockStored() | BlockReady(capacity=0):
                 self.flow.blocks += 1
                 self.flow.data_bytes += message.shard.n_bytes
-            case CollectProgress() | Heartbeat():  # thousands a second
+            case CollectProgress() | Heartbeat() | Evaluated():  # the former thousands a second
                 pass
             case BlockAdmitted() if message.error:
                 LOGGER.warning("rank %d lost a block: %s", rank, message.error)
@@ -163,7 +164,7 @@ class RunRecord:
         self.write_learners(groups)
         self.flow.env_steps.add(now, env_steps)
         self.flow.train_iters.add(now, train_iter)
-        at = self._axis(train_iter, env_steps)
+        at = self.axis(train_iter, env_steps)
         if at == 0:
             return
         for name, value in self._scalars(run).items():
@@ -187,7 +188,7 @@ class RunRecord:
             values["episode_count"] = groups.episodes
             values["avg_envstep_per_sec"] = self.flow.env_steps.per_second()
             values["total_envstep_count"] = groups.env_steps
-        at = self._axis(group.train_iter, group.env_steps)
+        at = self.axis(group.train_iter, group.env_steps)
         self._curves("collector", group).add(values, group.train_iter, at)
 
     def _write_evaluations(self, groups: Groups) -> None:
@@ -205,7 +206,7 @@ class RunRecord:
                 }
                 curves = self._curves("evaluator", group)
                 version = evaluation.policy_version
-                curves.add(values, version, self._axis(version, evaluation.env_steps))
+                curves.add(values, version, self.axis(version, evaluation.env_steps))
                 about = {"evaluation": vars(evaluation), "player": group.name}
                 LOGGER.info("evaluation", extra=about)
             self._evaluations[group.name] = len(group.evaluations)
@@ -218,11 +219,11 @@ class RunRecord:
                 if group.is_main and "total_loss" in info.scalars:
                     self.losses.append(info.scalars["total_loss"])
                 curves = self._curves("learner", group)
-                at = self._axis(info.train_iter, group.env_steps)
+                at = self.axis(info.train_iter, group.env_steps)
                 curves.add(info.scalars, info.train_iter, at)
 
-    def _axis(self, iterations: int, env_steps: int) -> int:
-        """Returns where a point is drawn."""
+    def axis(self, iterations: int, env_steps: int) -> int:
+        """Returns where a point is drawn: over iterations in a run that begins offline."""
         return iterations if self._over_iterations else env_steps
 
     def _curves(self, part: str, group: Group) -> Curves:
@@ -231,7 +232,7 @@ class RunRecord:
 
     def snapshot(self, result: SnapshotResult, env_steps: int) -> None:
         """A snapshot is whole, or could not be written."""
-        at = self._axis(result.snapshot.train_iter, env_steps)
+        at = self.axis(result.snapshot.train_iter, env_steps)
         snapshot = result.snapshot.name
         if result.error:
             text = str(result.error)
@@ -363,7 +364,7 @@ class RunView:
         self._file = StatusFile(layout.status_file, limits, config.env.stop_value)
 
     @property
-    def curves(self) -> ScalarWriter:
+    def curves(self) -> RunRecord:
         """Takes the curves of others, until the view is closed."""
         return self._record
 

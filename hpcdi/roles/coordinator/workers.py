@@ -36,6 +36,7 @@ from hpcdi.errors import CommError, WorkerSilentError
 from hpcdi.roles.context import COORDINATOR_RANK, OWN_END_S
 from hpcdi.roles.coordinator.watch import Watch
 from hpcdi.types import MAIN, Settings, is_guest
+from hpcdi.utils.progress import Evaluation
 
 if TYPE_CHECKING:
     from hpcdi.roles.coordinator.groups import Group, Groups
@@ -84,7 +85,14 @@ class ComesBack:
     """A collector whose environments failed has paused long enough: it may make new ones."""
 
 
-Notice: TypeAlias = TaskLate | RankQuiet | DiesAlone | ComesBack
+@dataclass(frozen=True)
+class Evaluated:
+    """An evaluation of the main player is complete; nothing has followed from it yet."""
+
+    evaluation: Evaluation
+
+
+Notice: TypeAlias = TaskLate | RankQuiet | DiesAlone | ComesBack | Evaluated
 
 
 class State(Enum):

@@ -19,11 +19,13 @@ from __future__ import annotations
 import copy
 import re
 import time
-from collections import OrderedDict
+from collections import OrderedDict, deque
 from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
+
+import numpy as np
 
 from hpcdi import __version__
 from hpcdi.comm.messages import SnapshotPart, TakeSnapshot
@@ -37,7 +39,7 @@ from hpcdi.store.checkpoints import (
     of_agent,
     open_checkpoint,
     save_checkpoint,
-    save_tensors,
+    tensors_writer,
     write_files,
 )
 from hpcdi.store.layout import RunLayout
@@ -55,7 +57,7 @@ _OF_RANK = "learner_{}.pt"
 _RANDOM = "rng"
 _TYPE = "policy_type"
 _ITERATIONS = "iterations"  # of a policy, by which its schedules go
-SUFFIXES = (".tar", ".pth", ".pt")
+SUFFIXES = (".tar", ".pth", ".pt", ".ckpt")
 """Endings of DI-engine's names of checkpoints, which are dropped."""
 
 
@@ -172,6 +174,9 @@ def learner_files(
         learner: with its policy.
         agent: number of its group, in a league with several.
         image: its present weights, if they are packed already.
+
+    Raises:
+        UnsavableError: a state holds what could not be loaded again.
     """
     state = dict(learner.policy.state_dict())
     own = {"random": _random_state()}
@@ -180,7 +185,7 @@ def learner_files(
     if learner.rank > 0:
         own["policy"] = copied(random_part(state))
         name = of_agent(agent, _OF_RANK.format(learner.rank))
-        return {name: partial(save_tensors, tree=own)}
+        return {name: tensors_writer(own)}
     model = state.pop("model")
     image = PolicyImage.of(model, learner.train_iter) if image is None else image
     beside_weights = {
@@ -192,7 +197,7 @@ def learner_files(
     }
     return {
         of_agent(agent, POLICY_FILE): partial(publish_policy, image=image),
-        of_agent(agent, _LEARNER): partial(save_tensors, tree=beside_weights),
+        of_agent(agent, _LEARNER): tensors_writer(beside_weights),
     }
 
 
@@ -233,7 +238,7 @@ def with_policy_of(snapshot: Checkpoint, donor: Checkpoint) -> dict[str, Callabl
         weights = read_policy(donor.file(f"{prefix}{POLICY_FILE}")).state_dict()
         image = PolicyImage.of(weights, state["train_iter"])
         writers[f"{prefix}{POLICY_FILE}"] = partial(publish_policy, image=image)
-        writers[path.name] = partial(save_tensors, tree=state)
+        writers[path.name] = tensors_writer(state)
     return writers
 
 
@@ -267,10 +272,11 @@ def load_learner(
 
     Args:
         learner: with its policy.
-        path: a checkpoint's folder, or a policy's file, which holds weights alone.
+        path: a checkpoint's folder; a policy's file, which holds weights alone; or a file of
+            DI-engine's, with one of the endings `SUFFIXES`: a policy's state and counters.
         agent: see `learner_files`.
         load_last_iter: True: also iteration, optimizer and all other state; False: weights alone,
-            from iteration 0; None: everything of a folder, the weights alone of a policy's file.
+            from iteration 0; None: all that there is, of a policy's file the weights alone.
 
     Raises:
         StoreError: it is missing, torn, or does not fit the present policy.
@@ -279,6 +285,9 @@ def load_learner(
     if problem:
         raise CheckpointError(path, problem)
     path = _checkpoint_at(path)
+    if path.is_file() and path.suffix in SUFFIXES:
+        _load_file(learner, path, is_whole=load_last_iter is not False)
+        return
     if path.is_dir():
         checkpoint = open_checkpoint(path)
         image = read_policy(checkpoint.file(of_agent(agent, POLICY_FILE)))
@@ -295,6 +304,18 @@ def load_learner(
     if isinstance(learner, HasCallbacks):
         learner.load_callback_state(state.get("callbacks", {}))
     _restore_random_state(state.get("random", {}))
+
+
+def _load_file(learner: Trained, path: Path, *, is_whole: bool) -> None:
+    """Load a file of DI-engine's: a policy's state and counters, or the weights alone."""
+    state = load_tensors(path)
+    is_of_learner = isinstance(state, dict) and is_whole and "last_iter" in state
+    if not is_of_learner and (not isinstance(state, dict) or "model" not in state):
+        raise CheckpointError(path, "it has no key 'model': it is no policy's checkpoint")
+    train_iter, env_steps = (state.pop(name, 0) for name in ("last_iter", "last_step"))
+    set_policy(learner, state if is_whole else {"model": state["model"]}, path)
+    if is_whole:
+        learner.train_iter, learner.env_steps = train_iter, env_steps
 
 
 def set_policy(learner: Trained, state: dict[str, Any], path: Path, of_type: str = "") -> None:
@@ -392,7 +413,7 @@ def _state_beside_weights(checkpoint: Checkpoint, rank: int, agent: int) -> dict
 
 
 def copied(tree: object) -> Any:
-    """Returns a nested structure with copies of its tensors in CPU memory."""
+    """Returns a copy of a nested structure, with its tensors in CPU memory; mappings are dicts."""
     if hasattr(tree, "detach"):
         return tree.detach().to("cpu", copy=True)
     if isinstance(tree, OrderedDict):  # a module's, which torch's readers may ask for its metadata
@@ -404,7 +425,9 @@ def copied(tree: object) -> Any:
     if isinstance(tree, list | tuple):
         items = map(copied, tree)
         return type(tree)(*items) if hasattr(tree, "_fields") else type(tree)(items)
-    return tree
+    if isinstance(tree, deque):
+        return deque(map(copied, tree), tree.maxlen)
+    return tree.copy() if isinstance(tree, np.ndarray | set) else tree
 
 
 def _type_of(policy: Any) -> str:

@@ -37,7 +37,8 @@ class OfUser(TrainingCallback):
 
     def _know(self, training: Training) -> None:
         context, self._training = self._callbacks.context, training
-        context.train_iter, context.env_steps = training.train_iter, training.env_steps
+        context.train_iter = context.step = training.train_iter
+        context.env_steps = training.env_steps
         if context.policy is not training.policy:
             context.policy = training.policy
             context.network = getattr(owner_of(training.policy), "_model", None)

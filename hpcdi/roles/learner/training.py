@@ -134,6 +134,11 @@ class Training:
 
     def add(self, callback: TrainingCallback) -> None:
         """Add a callback, after those of the same priority."""
+        self._place(callback)
+        if callback.needs_monitor and self.monitor is None:
+            self.monitor = ScalarMonitor()
+
+    def _place(self, callback: TrainingCallback) -> None:
         self._callbacks.append(callback)
         self._callbacks.sort(key=lambda added: added.priority)
         self._before_updates = [
@@ -141,12 +146,14 @@ class Training:
             for added in self._callbacks
             if type(added).on_batch is not TrainingCallback.on_batch
         ]
-        if callback.needs_monitor and self.monitor is None:
-            self.monitor = ScalarMonitor()
+
+    def _all_callbacks(self) -> list[TrainingCallback]:
+        """Returns all callbacks."""
+        return self._callbacks
 
     def load_named(self) -> None:
         """Load the checkpoint that the run begins with, if one is named, before `begin` does."""
-        for callback in self._callbacks:
+        for callback in self._all_callbacks():
             if callback.loads:
                 callback.on_start(self)
 
@@ -209,14 +216,24 @@ class Training:
             owner = owner_of(self.policy)
             if isinstance(owner, Policy):
                 owner.set_attribute("env_steps", env_steps)  # for schedules
-        for callback in self._before_updates:
-            callback.on_batch(self)
+        self._before_update()
 
     def count(self, log: Log) -> None:
         """Count an iteration that is done."""
+        self._note(log)
+        self.train_iter += 1
+        self._after_update(log)
+
+    def _note(self, log: Log) -> None:
+        """Note the scalars of an iteration in the monitor."""
         if self.monitor is not None:
             self.monitor.add(log)
-        self.train_iter += 1
+
+    def _before_update(self) -> None:
+        for callback in self._before_updates:
+            callback.on_batch(self)
+
+    def _after_update(self, log: Log) -> None:
         for callback in self._callbacks:
             callback.on_update(self, log)
 
@@ -227,7 +244,7 @@ class Training:
 
     def close(self) -> None:
         """Close the callbacks. Idempotent."""
-        for callback in self._callbacks:
+        for callback in self._all_callbacks():
             callback.close()
 
     # ------------------------------------------------------------------- checkpoints and the group
@@ -255,18 +272,18 @@ class Training:
 
     def callback_state(self) -> dict[str, Any]:
         """Returns the states of the callbacks that have one, by their class."""
-        states = {type(one).__name__: one.state_dict() for one in self._callbacks}
+        states = {type(one).__name__: one.state_dict() for one in self._all_callbacks()}
         return {name: state for name, state in states.items() if state}
 
     def load_callback_state(self, states: Mapping[str, Any]) -> None:
         """Restore a `callback_state`."""
-        for callback in self._callbacks:
+        for callback in self._all_callbacks():
             if state := states.get(type(callback).__name__):
                 callback.load_state_dict(self, state)
 
     def snapshot(self) -> None:
         """Call what comes before a snapshot."""
-        for callback in self._callbacks:
+        for callback in self._all_callbacks():
             callback.on_snapshot(self)
 
     def shared_state(self) -> dict[str, Any]:

@@ -30,6 +30,7 @@ from hpcdi.worker.dict_policy import (
     DictRecorder,
     TrajectoryRecorder,
     columnar_actor,
+    trajectory_length,
 )
 from hpcdi.worker.errors import NoEnvError, NoPolicyError, QuotaError, UnknownAmountError
 from hpcdi.worker.registered import class_of
@@ -95,6 +96,8 @@ class SerialCollector(Closing, ISerialCollector):
 
     Config = SerialCollectorConfig
     _cfg: SerialCollectorConfig
+    _sums_ranks: ClassVar[bool] = False
+    """Whether counts are those of all ranks of a process group, and `collect` is collective."""
 
     def __init__(
         self,
@@ -108,7 +111,9 @@ class SerialCollector(Closing, ISerialCollector):
         self._cfg = self.parse_config(cfg)
         self._exp_name = exp_name
         self._collect_print_freq = self._cfg.collect_print_freq
-        self._report = CollectReport(tb_logger, instance_name, self._collect_print_freq)
+        self._report = CollectReport(
+            tb_logger, instance_name, self._collect_print_freq, sums_ranks=self._sums_ranks
+        )
         self._env: Any = None
         self._policy: Any = None
         self._loop: Loop | None = None
@@ -292,6 +297,18 @@ class SerialCollector(Closing, ISerialCollector):
             raise UnknownAmountError([Problem(name, problem)], f"{type(self).__name__}.collect")
         return int(target)
 
+    def _piece_length(self, player: int, target: int) -> float:
+        """Transitions of which a player's policy makes samples at once: see `trajectory_length`.
+
+        They share out the first policy's attribute ``n_sample``, however many a call collects; the
+        call's `target` where there is no such attribute; without end where it is None.
+        """
+        policies = self._policies()
+        usual = attribute_of(policies[0], "n_sample", target)
+        if usual is None:  # the policy says itself that it has no usual number
+            return INF
+        return trajectory_length(policies[player], usual, self._env.env_num)
+
     def _episode_target(self, amount: int | None) -> int:
         """How many episodes to collect; see `_target`.
 
@@ -371,10 +388,14 @@ class CollectReport:
         tb_logger: TensorBoard writer; None: no curves.
         instance_name: prefix of their tags.
         print_freq: train iterations between two reports.
+        sums_ranks: counts of all ranks of a process group are summed; `add` is collective then.
     """
 
-    def __init__(self, tb_logger: Any, instance_name: str, print_freq: int) -> None:
+    def __init__(
+        self, tb_logger: Any, instance_name: str, print_freq: int, *, sums_ranks: bool = False
+    ) -> None:
         self._curves, self._print_freq = Curves(tb_logger, instance_name), print_freq
+        self._sums_ranks = sums_ranks
         self.clear()
 
     def clear(self) -> None:
@@ -397,13 +418,13 @@ class CollectReport:
         """Add one call of `collect`.
 
         Args:
-            counts: ``envstep, train_sample, episode``; under torch.distributed those of all ranks
-                are summed.
+            counts: ``envstep, train_sample, episode``, of this rank.
             duration_s: seconds it took.
             returns: of the episodes that ended in it, by player.
             is_shown: it is part of the next curves, too.
         """
-        counts = sum_over_ranks(counts)
+        if self._sums_ranks:
+            counts = sum_over_ranks(counts)
         for name, count in counts.items():
             self.totals[name] += count
         if not is_shown:

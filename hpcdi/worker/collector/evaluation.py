@@ -52,7 +52,7 @@ class ISerialEvaluator(Configurable, ABC):
         """Reset the environments; or replace them by others, which it launches.
 
         Args:
-            _env: replaces the current manager, which is closed; None: that is reset.
+            _env: replaces the current manager, which its owner closes; None: that is reset.
 
         Raises:
             EnvError: there is none to reset.
@@ -154,8 +154,8 @@ class VectorEvalMonitor:
         return not any(map(self.is_open, self._rewards))
 
     def update_info(self, env_id: int, info: Mapping[str, Any]) -> None:
-        """Add the info of an ended episode, before its `update_reward`."""
-        if self.is_open(env_id):
+        """Add the info of an ended episode, before its `update_reward` or after it."""
+        if len(self._infos[env_id]) < self.quota[env_id]:
             self._infos[env_id].append(to_lists(info))
 
     def update_reward(self, env_id: int, reward: Any) -> None:
@@ -515,8 +515,17 @@ def _player(env: Any, policies: Any) -> _Player:
     dicts = DictActor(policies if is_battle else [policies], to_tensors, is_battle=is_battle)
     envs = dicts.bind(env)
 
-    def infos(step: Step, _episodes: Episodes) -> dict[int, Mapping[str, Any]]:
-        return {row: one.info for row, one in dicts.view.timesteps(step).items() if one.done}
+    def infos(step: Step, episodes: Episodes) -> dict[int, Mapping[str, Any]]:
+        said = {row: one.info for row, one in dicts.view.timesteps(step).items() if one.done}
+        stated = dict(zip(episodes.rows.tolist(), episodes.stated.tolist(), strict=True))
+        for env_id in {row % envs.env_num for row in stated}:
+            for row in range(env_id, envs.rows, envs.env_num):
+                if row not in said:  # its player had no turn in a game that is over
+                    said[row] = {
+                        "eval_episode_return": stated.get(row, 0.0),
+                        **dicts.view.info(row),
+                    }
+        return said
 
     return _Player(Loop(envs, PolicyAgent(dicts)), infos)
 

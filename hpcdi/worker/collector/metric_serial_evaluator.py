@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
+from numbers import Real
 from typing import Any
+
+import numpy as np
 
 from hpcdi.config.fields import setting
 from hpcdi.config.roles import EvaluatorConfig
@@ -41,8 +44,8 @@ class MetricSerialEvaluator(SerialEvaluator):
     """Evaluates a policy on labelled data; see `SerialEvaluator` for the other arguments.
 
     `env` is a pair: a loader that yields batches ``(inputs, label)`` each time it is iterated
-    over, whose arrays become tensors (doubles float32 ones), and an `IMetric`. Where learners form
-    a process group, each has its own loader, all of the results are gathered, and
+    over, whose arrays and numbers become tensors (doubles float32 ones), and an `IMetric`. Where
+    learners form a process group, each has its own loader, all of the results are gathered, and
     `IMetric.reduce_mean` is called once on each rank, over all of them: every rank needs its loader
     and its policy.
     """
@@ -128,7 +131,7 @@ class MetricSerialEvaluator(SerialEvaluator):
                     f"{self._name()}: the loader must return pairs (inputs, label), not a "
                     f"{type(batch).__name__}"
                 )
-            inputs, label = (to_tensors(one, as_floats=False) for one in batch)
+            inputs, label = (_tensors(one) for one in batch)
             results.append(metric.eval(policy.forward(inputs), label))
         return results
 
@@ -144,6 +147,17 @@ class MetricSerialEvaluator(SerialEvaluator):
         if stop_value is None or stop_value == float("inf"):
             return False
         return bool(self._demand_env()[1].gt(result, stop_value))
+
+
+def _tensors(tree: Any) -> Any:
+    """Arrays and single numbers of a batch as tensors; see `to_tensors`. Truths stay, as texts."""
+    if isinstance(tree, Mapping):
+        return {key: _tensors(value) for key, value in tree.items()}
+    if isinstance(tree, list | tuple) and not all(isinstance(one, Real) for one in tree):
+        values = [_tensors(value) for value in tree]
+        return type(tree)(*values) if hasattr(tree, "_fields") else values
+    is_number = isinstance(tree, Real) and not isinstance(tree, bool)
+    return to_tensors(np.asarray(tree) if is_number else tree, as_floats=False)
 
 
 def _plain(value: Any) -> Any:

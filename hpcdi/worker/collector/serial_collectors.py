@@ -27,8 +27,9 @@ from hpcdi.utils.nested import column_rows, concatenate_columns
 from hpcdi.worker.collector.base_serial_collector import INF as INF
 from hpcdi.worker.collector.base_serial_collector import CollectCall, SerialCollector
 from hpcdi.worker.dict_envs import ForeignEnvs, by_dicts, ours
-from hpcdi.worker.dict_policy import TrajectoryRecorder, trajectory_length
+from hpcdi.worker.dict_policy import TrajectoryRecorder
 from hpcdi.worker.errors import NoPolicyError
+from hpcdi.worker.replay_buffer.items import without
 
 _MADE_AT = "collect_iter"
 
@@ -37,10 +38,12 @@ class SampleSerialCollector(SerialCollector):
     """Collects a number of training samples; see `SerialCollector` for the arguments.
 
     Trajectories continue in the next call, so that no step is lost; what an on-policy policy has
-    not finished at the end of a call is dropped, as another policy acts from there on.
+    not finished at the end of a call is dropped, as another policy acts from there on. In a process
+    group its counts are those of all ranks, and `collect` is collective.
     """
 
     Config = SampleCollectorConfig
+    _sums_ranks = True
 
     def collect(
         self,
@@ -80,11 +83,7 @@ class SampleSerialCollector(SerialCollector):
         if self._records is not None:
             self._records.actor.passes_state = not random_collect
         (recorder,) = call.recorders
-        share = attribute_of(self._policy, "n_sample", target)
-        whole = share is None  # the policy says itself that it has no usual number
-        recorder.length = (
-            math.inf if whole else trajectory_length(self._policy, share, self._env.env_num)
-        )
+        recorder.length = self._piece_length(0, target)
         samples: list[Transition] = []
         for _ in call.steps():
             samples += _samples_of(recorder, train_iter)
@@ -284,7 +283,7 @@ class BattleSampleSerialCollector(BattleSerialCollector):
         recorders = call.recorders
         kept = [(player, recorder) for player, recorder in enumerate(recorders) if recorder]
         for player, recorder in kept:
-            recorder.length = trajectory_length(self._policy[player], target, self._env.env_num)
+            recorder.length = self._piece_length(player, target)
         samples: list[list[Transition]] = [[] for _ in recorders]
         for _ in call.steps():
             for player, recorder in kept:
@@ -405,11 +404,17 @@ def _samples_of(recorder: TrajectoryRecorder, train_iter: int) -> list[Transitio
 
 
 def _marked(samples: list[Any], train_iter: int) -> list[Any]:
-    """Samples that say of which train iteration their policy is, where they are mappings."""
-    return [
-        {**one, _MADE_AT: train_iter} if isinstance(one, Mapping) and _MADE_AT not in one else one
-        for one in samples
-    ]
+    """Samples that say of which train iteration their policy is, where they are mappings.
+
+    Those that do not yet are copied: a policy may keep its own. Dicts stay of their class.
+    """
+    marked = []
+    for sample in samples:
+        is_unmarked = isinstance(sample, Mapping) and _MADE_AT not in sample
+        marked.append(without(sample) if is_unmarked else sample)
+        if is_unmarked:
+            marked[-1][_MADE_AT] = train_iter
+    return marked
 
 
 def _check_no_hindsight(policy: Any) -> None:

@@ -6,11 +6,11 @@
 
 from __future__ import annotations
 
+import heapq
 import itertools
-import re
 from abc import abstractmethod
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar, Protocol
 
@@ -20,7 +20,7 @@ from hpcdi.config.compat import Configurable
 from hpcdi.config.fields import setting
 from hpcdi.config.roles import LearnerConfig
 from hpcdi.dataclass import dataclass
-from hpcdi.errors import CheckpointError, PolicyError
+from hpcdi.errors import PolicyError
 from hpcdi.policy.base import LearnMode
 from hpcdi.roles.context import WorkerContext
 from hpcdi.roles.learner.checkpointing import (
@@ -29,24 +29,25 @@ from hpcdi.roles.learner.checkpointing import (
     SUFFIXES,
     checkpoint_name,
     copied,
-    set_policy,
 )
-from hpcdi.roles.learner.training import Batch, Log, NoLogError, Training
+from hpcdi.roles.learner.training import Batch, Log, NoLogError, Training, TrainingCallback
 from hpcdi.store.atomic import written_aside
-from hpcdi.store.checkpoints import load_tensors, save_tensors
+from hpcdi.store.checkpoints import save_tensors
 from hpcdi.types import Array
 from hpcdi.utils.disk import advice
 from hpcdi.utils.log import LOGGER
-from hpcdi.utils.metrics import CHART, HISTOGRAM, CountVar, Curves, CurveWriter
+from hpcdi.utils.metrics import CHART, HISTOGRAM, CountVar, Curves, CurveWriter, ScalarMonitor
 from hpcdi.utils.registry import LEARNER_REGISTRY
+from hpcdi.worker.collectives import place_in_group
 from hpcdi.worker.errors import HookError, NoDataError, NoPolicyError
 from hpcdi.worker.learner.learner_hook import (
     POSITIONS,
-    Hooks,
     LearnerHook,
     LogPolicyHook,
     SaveCkptHook,
+    add_learner_hook,
     build_learner_hook_by_cfg,
+    no_hooks,
 )
 from hpcdi.worker.learner.loading import SampleLoader
 from hpcdi.worker.log import TableLog
@@ -94,7 +95,9 @@ class BaseLearner(Configurable, Training):
         cfg: settings, a mapping or an instance of `Config`.
         policy: a learn mode; may be set later.
         tb_logger: TensorBoard writer; in a parallel run rank 0 has it, not the learner.
-        dist_info: rank in the learners' group, and its size.
+        dist_info: rank in the learners' group, and its size; None: those of the process group that
+            this process has joined. In a program of one's own the learners of such a group average
+            their logs in each iteration, unless ``log_reduce_after_iter`` says otherwise.
         exp_name: name of the experiment.
         instance_name: prefix of TensorBoard tags.
         port: where `start` takes batches from, and hooks send policies and progress to.
@@ -104,8 +107,9 @@ class BaseLearner(Configurable, Training):
     Attributes:
         priority_info: ids and priorities of the last batch, as a replay buffer's `update` takes
             them; empty where the policy returned none; with several tasks one mapping a task.
-        ckpt_name: name of checkpoints that are given none; None: by the iteration.
-        log_buffer: what the policy returned last, by kind: scalar, scalars (charts), histogram.
+        ckpt_name: name of the next checkpoint, if it is given none; None: by the iteration.
+        log_buffer: what the policy returned last, by kind: scalar, scalars (charts), histogram. The
+            curves show what hooks before ``log_show`` make of it.
         exp_name: name of the experiment.
         logger: what `info` and `debug` write to; lays out values as tables.
     """
@@ -119,7 +123,6 @@ class BaseLearner(Configurable, Training):
     }
 
     policy: Any
-    monitor: Any
     log_buffer: dict[str, dict[str, Any]]
     priority_info: dict[str, Any]
     ckpt_name: str | None
@@ -142,8 +145,16 @@ class BaseLearner(Configurable, Training):
         ckpt_dir: Path | None = None,
     ) -> None:
         config: LearnerConfig = self.parse_config(cfg)
-        hooks = build_learner_hook_by_cfg(config.hook)
-        rank, world_size = dist_info if dist_info is not None else (0, 1)
+        in_group = place_in_group()
+        rank, world_size = dist_info if dist_info is not None else in_group
+        hook = dict(config.hook)
+        if isinstance(config, BaseLearnerConfig) and min(world_size, in_group[1]) > 1:
+            wanted = hook.get("log_reduce_after_iter", True)
+            hook["log_reduce_after_iter"] = 1 if wanted is True else wanted
+        self._hooks = no_hooks()
+        self._monitor: ScalarMonitor | None = None
+        self._is_noted = True  # the monitor has what is in `log_buffer`
+        hooks = build_learner_hook_by_cfg(hook)
         suffix = "" if instance_name == "learner" else f"_{instance_name}"
         super().__init__(
             config,
@@ -268,10 +279,28 @@ class BaseLearner(Configurable, Training):
         elif log.get("priority") is not None:
             batch.feedback(log["priority"])
 
-    def count(self, log: Log) -> None:
-        """See `Training.count`; hooks read the log in `log_buffer`."""
+    def _note(self, log: Log) -> None:
+        """Note an iteration's log in `log_buffer`; the monitor gets it in ``after_iter``."""
         self.log_buffer = _by_kind(log)
-        super().count(log)
+
+    @property
+    def monitor(self) -> ScalarMonitor | None:
+        """Scalars since the last look; None: it keeps no log.
+
+        Those in `log_buffer` are added when a hook of ``after_iter`` first asks for it, or after
+        these hooks.
+        """
+        self._fill_monitor()
+        return self._monitor
+
+    @monitor.setter
+    def monitor(self, monitor: ScalarMonitor | None) -> None:
+        self._monitor = monitor
+
+    def _fill_monitor(self) -> None:
+        if self._monitor is not None and not self._is_noted:
+            self._monitor.add(_as_log(self.log_buffer))
+        self._is_noted = True
 
     def _train_tasks(self, data: Any, envstep: int, kwargs: Mapping[str, Any]) -> list[Log]:
         """Do one iteration on batches of several tasks: the policy returns a log of each."""
@@ -329,15 +358,46 @@ class BaseLearner(Configurable, Training):
     # ------------------------------------------------------------------------------------- hooks
 
     def call_hook(self, name: str) -> None:
-        """Call the hooks of a position.
+        """Call the hooks of a position in the order of their list, and a rank's own callbacks.
 
         Raises:
             KeyError: there is no such position.
         """
         if name not in POSITIONS:
             raise KeyError(f"a hook's position is one of {POSITIONS}, not {name!r}")
-        for hook in self._hooks_at(name):
-            hook(self)
+        if name == "after_iter":
+            self._is_noted = False
+        hooks: list[TrainingCallback] = list(self._hooks[name])
+        for one in heapq.merge(hooks, self._callbacks, key=lambda added: added.priority):
+            if isinstance(one, LearnerHook):
+                one(self)
+            else:
+                _CALLS[name](one, self)
+        self._fill_monitor()
+
+    def begin(self) -> None:
+        """See `Training.begin`."""
+        self.call_hook("before_run")
+
+    def end(self) -> None:
+        """See `Training.end`."""
+        self.call_hook("after_run")
+
+    def _before_update(self) -> None:
+        self.call_hook("before_iter")
+
+    def _after_update(self, log: Log) -> None:  # noqa: ARG002 (`log_buffer` has it)
+        self.call_hook("after_iter")
+
+    def _place(self, callback: TrainingCallback) -> None:
+        if isinstance(callback, LearnerHook):
+            add_learner_hook(self._hooks, callback)
+        else:
+            super()._place(callback)
+
+    def _all_callbacks(self) -> list[TrainingCallback]:
+        """See `Training._all_callbacks`."""
+        return [*itertools.chain.from_iterable(self._hooks.values()), *self._callbacks]
 
     def register_hook(self, hook: LearnerHook) -> None:
         """Add a hook.
@@ -369,15 +429,6 @@ class BaseLearner(Configurable, Training):
         if self._port is not None:
             self._port.send_learn_info(learn_info)
 
-    @property
-    def _hooks(self) -> Hooks:
-        """Hooks by position, by DI-engine's name; `add_learner_hook` adds to them."""
-        return {position: _Hooks(self, self._hooks_at(position)) for position in POSITIONS}
-
-    def _hooks_at(self, position: str) -> list[LearnerHook]:
-        hooks = [added for added in self._callbacks if isinstance(added, LearnerHook)]
-        return [hook for hook in hooks if hook.position == position]
-
     # ------------------------------------------------------------------------------- checkpoints
 
     def save_checkpoint(self, ckpt_name: str | None = None) -> None:
@@ -388,15 +439,22 @@ class BaseLearner(Configurable, Training):
 
         With ``ckpt_format: pth.tar`` there is a file beside the folder, e.g. ``ckpt_best.pth.tar``,
         as DI-engine writes it: the policy's state, ``last_iter`` and ``last_step``; and no folder
-        where the policy's weights are not name -> tensor. Beside ``ckpt_final``, which the end of a
-        run writes, the file has the attribute's name, or else that of the iteration.
+        where the policy's weights are not name -> tensor. The file has just the name, if that has
+        one of the endings `SUFFIXES`, else one with ``.pth.tar``. Beside ``ckpt_final``, which the
+        end of a run writes, it has the attribute's name, or else that of the iteration.
 
         Args:
-            ckpt_name: its name; None: that of the attribute, or else by the iteration.
+            ckpt_name: its name; None: that of the attribute, which then ends, or else by the
+                iteration.
+
+        Raises:
+            ValueError: the name is no plain one.
+            UnsavableError: the policy's state holds what could not be loaded again.
         """
         self._check_policy()
-        name = ckpt_name if ckpt_name is not None else self.ckpt_name
-        hooks = [hook for hook in self._hooks_at("after_run") if hook.name == "save_ckpt_after_run"]
+        of_attribute, self.ckpt_name = self.ckpt_name, None
+        name = ckpt_name if ckpt_name is not None else of_attribute
+        hooks = [hook for hook in self._hooks["after_run"] if hook.name == "save_ckpt_after_run"]
         if hooks and type(hooks[0]) is not SaveCkptHook and not self._is_saving:
             self.ckpt_name, self._is_saving = name, True
             try:
@@ -408,23 +466,13 @@ class BaseLearner(Configurable, Training):
         if not is_file or _are_tensors(self.policy.state_dict().get("model")):
             super().save_checkpoint(name)
         if self.rank == 0 and is_file:
-            file = self.ckpt_name if name == FINAL else name
-            self._save_as_file(checkpoint_name(file, self.train_iter))
+            self._save_as_file(of_attribute if name == FINAL else name)
 
-    def load_checkpoint(
-        self, path: Path, *, load_last_iter: bool | None = None, agent: int = 0
-    ) -> None:
-        """See `Training.load_checkpoint`; also a ``.pth.tar`` file of DI-engine's."""
-        if path.suffix in SUFFIXES and path.is_file():
-            self._load_file(path, is_whole=load_last_iter is not False)
-        else:
-            super().load_checkpoint(path, load_last_iter=load_last_iter, agent=agent)
-
-    def _save_as_file(self, name: str) -> None:
-        """Write ``<name>.pth.tar``; a full disk is a warning, and does not end the run."""
-        number = re.fullmatch(rf"{BY_ITERATION}(\d+)", name)
-        stem = f"{BY_ITERATION}{int(number[1])}" if number else name
-        path = self.ckpt_dir / f"{stem}.pth.tar"
+    def _save_as_file(self, wanted: str | None) -> None:
+        """Write a file as DI-engine does; a full disk is a warning, and does not end the run."""
+        checkpoint_name(wanted, self.train_iter)  # a plain one
+        name = wanted if wanted is not None else f"{BY_ITERATION}{self.train_iter}"
+        path = self.ckpt_dir / (name if name.endswith(SUFFIXES) else f"{name}.pth.tar")
         counts = {"last_iter": self.train_iter, "last_step": self.env_steps}
         try:
             self.ckpt_dir.mkdir(parents=True, exist_ok=True)
@@ -432,16 +480,6 @@ class BaseLearner(Configurable, Training):
                 save_tensors(aside, copied({**self.policy.state_dict(), **counts}))
         except OSError as error:
             LOGGER.warning("%s could not be written: %s%s", path, error, advice(error))
-
-    def _load_file(self, path: Path, *, is_whole: bool) -> None:
-        """Load a ``.pth.tar`` file: a policy's state and counters, or the weights alone."""
-        state = load_tensors(path)
-        if not isinstance(state, dict) or "model" not in state:
-            raise CheckpointError(path, "it has no key 'model': it is no policy's checkpoint")
-        train_iter, env_steps = (state.pop(name, 0) for name in ("last_iter", "last_step"))
-        set_policy(self, state if is_whole else {"model": state["model"]}, path)
-        if is_whole:
-            self.train_iter, self.env_steps = train_iter, env_steps
 
     # ----------------------------------------------------------------------- by DI-engine's names
 
@@ -509,26 +547,18 @@ class BaseLearner(Configurable, Training):
             raise NoPolicyError("the learner has no policy; set `learner.policy` before training")
 
     def __repr__(self) -> str:
-        counts = {position: len(self._hooks_at(position)) for position in POSITIONS}
+        counts = {position: len(self._hooks[position]) for position in POSITIONS}
         return f"{type(self).__name__}(iterations={self.train_iter}, hooks={counts})"
 
 
-class _Hooks(list[LearnerHook]):
-    """A learner's hooks of a position: who is inserted is registered.
-
-    Args:
-        training: has them.
-        hooks: in order.
-    """
-
-    def __init__(self, training: Training, hooks: Iterable[LearnerHook]) -> None:
-        super().__init__(hooks)
-        self._training = training
-
-    def insert(self, place: Any, hook: LearnerHook) -> None:
-        """Insert a hook, and add it to the training."""
-        super().insert(place, hook)
-        self._training.add(hook)
+_CALLS: dict[str, Callable[[TrainingCallback, BaseLearner], None]] = {
+    "before_run": lambda callback, learner: callback.on_start(learner),
+    "before_iter": lambda callback, learner: callback.on_batch(learner),
+    "after_iter": lambda callback, learner: callback.on_update(
+        learner, _as_log(learner.log_buffer)
+    ),
+    "after_run": lambda callback, learner: callback.on_end(learner),
+}
 
 
 class _TrainIter(CountVar):
@@ -584,6 +614,13 @@ def _by_kind(log: Log) -> dict[str, dict[str, Any]]:
     return {"scalar": _scalars(log), **kinds}
 
 
+def _as_log(kinds: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
+    """Returns what `_by_kind` has made of a log as a log; other kinds are a hook's own."""
+    marks = {"scalar": "", "scalars": CHART, "histogram": HISTOGRAM}
+    of_kinds = [(mark, kinds.get(kind, {})) for kind, mark in marks.items()]
+    return {f"{mark}{n}": one for mark, of_kind in of_kinds for n, one in of_kind.items()}
+
+
 def _scalars(log: Log) -> dict[str, Any]:
     """Returns a log's scalars: what is neither priorities, nor a chart, nor a histogram."""
     others = (CHART, HISTOGRAM)
@@ -612,7 +649,7 @@ def _sample_ids(data: Any) -> dict[str, Any]:
     ids = getattr(data, "unique_ids", None)
     if ids is not None:
         return {"unique_ids": ids}
-    if isinstance(data, list) and data and isinstance(data[0], Mapping):
+    if isinstance(data, list | tuple) and data and isinstance(data[0], Mapping):
         names = ("replay_unique_id", "replay_buffer_idx")
         return {name: [item.get(name) for item in data] for name in names}
     return {}
@@ -628,26 +665,32 @@ def _joined(one: Any, other: Any) -> Array | list[Any]:
 class TickMonitor:
     """Means of the last values of a learner's variables, as DI-engine's hooks read them.
 
-    A number that is set is a variable's newest value; ``avg[name]()`` and ``val[name]()`` are the
-    mean and the sum of the values that are kept.
+    A number that is set is a variable's newest value, which is what is read; ``avg[name]()`` and
+    ``val[name]()`` are the mean of the values that are kept, and the newest one.
 
     Args:
-        time_: not used: every value that is set counts.
+        time_: attribute `time`; not used otherwise: every value that is set counts.
         expire: values of each variable that are kept.
     """
 
-    def __init__(self, time_: Any = None, expire: float = 10) -> None:  # noqa: ARG002
+    def __init__(self, time_: Any = None, expire: float = 10) -> None:
         values: dict[str, deque[float]] = {}
         vars(self).update(
             _values=values,
             _expire=int(expire),
+            time=time_,
             avg=_Figures(values, lambda kept: sum(kept) / max(len(kept), 1)),
-            val=_Figures(values, sum),
+            val=_Figures(values, lambda kept: kept[-1] if kept else 0.0),
         )
 
     def __setattr__(self, name: str, value: float) -> None:
         values: dict[str, deque[float]] = vars(self)["_values"]
         values.setdefault(name, deque(maxlen=vars(self)["_expire"])).append(float(value))
+
+    def __getattr__(self, name: str) -> float:
+        if values := vars(self).get("_values", {}).get(name):
+            return float(values[-1])
+        raise AttributeError(f"no value of {name!r} was set")
 
 
 class _Figures(dict[str, Callable[[], float]]):

@@ -8,13 +8,14 @@ hook is a class in a module of the user's, registered by `register_learner_hook`
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections import UserDict
 from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar
 
 from hpcdi.roles.learner import callbacks
-from hpcdi.roles.learner.callbacks import CALLBACKS, callbacks_of
+from hpcdi.roles.learner.callbacks import CALLBACKS, MakeCallback, callbacks_of
 from hpcdi.roles.learner.training import Log, Training, TrainingCallback
 from hpcdi.utils.registry import HOOK_REGISTRY
 from hpcdi.worker.errors import HookError
@@ -167,7 +168,7 @@ class CallbackHook(LearnerHook):
         if position not in self.positions:
             raise ValueError(f"its position is one of {self.positions}, not {position!r}")
         self.callback = self.make(position, arguments) if callback is None else callback
-        self.needs_monitor = self.callback.needs_monitor
+        self.needs_monitor, self.loads = self.callback.needs_monitor, self.callback.loads
         super().__init__(
             self.usual_name if name is None else name,
             self.callback.priority if priority is None else priority,
@@ -336,8 +337,8 @@ _HOOK_TYPES: dict[type[TrainingCallback], type[CallbackHook]] = {
 }
 _SHORT_NAMES = {"load_ckpt_before_run": "load_ckpt", "log_show_after_iter": "log_show"}
 """Names of hooks that DI-engine does not name by their keys."""
-hook_mapping: dict[str, type[LearnerHook]] = {}
-"""Hook types by name, for configurations."""
+hook_mapping: dict[str, type[LearnerHook]] = HOOK_REGISTRY._classes
+"""Hook types by name, for configurations; the registry's own table, so that entries count."""
 
 
 def register_learner_hook(name: str, hook_type: type) -> None:
@@ -348,7 +349,6 @@ def register_learner_hook(name: str, hook_type: type) -> None:
     """
     if not issubclass(hook_type, LearnerHook):
         raise AssertionError(f"{hook_type!r} is not a subclass of LearnerHook")  # noqa: TRY004
-    HOOK_REGISTRY.replace(name, hook_type)
     hook_mapping[name] = hook_type
 
 
@@ -385,14 +385,28 @@ def _around(key: str, callback: TrainingCallback) -> LearnerHook:
     return _HOOK_TYPES[type(callback)](name, position=position, callback=callback)
 
 
-def _simplified(key: str, value: Any) -> LearnerHook | None:
-    callback = CALLBACKS[key](value)
+def _simplified(key: str, make: MakeCallback, value: Any) -> LearnerHook | None:
+    callback = make(value)
     return None if callback is None else _around(key, callback)
 
 
-simplified_hook_mapping: dict[str, Callable[[Any], LearnerHook | None]] = {
-    key: partial(_simplified, key) for key in CALLBACKS
-}
+class _SimplifiedHooks(UserDict[str, Callable[[Any], LearnerHook | None]]):
+    """Keys of hooks; those that are put in are keys of configurations, too."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.data = {key: partial(_simplified, key, make) for key, make in CALLBACKS.items()}
+
+    def __setitem__(self, key: str, make: Callable[[Any], LearnerHook | None]) -> None:
+        super().__setitem__(key, make)
+        CALLBACKS[key] = make
+
+    def __delitem__(self, key: str) -> None:
+        super().__delitem__(key)
+        del CALLBACKS[key]
+
+
+simplified_hook_mapping = _SimplifiedHooks()
 """Configuration key -> function that makes the hook of the key's value, or None for no hook."""
 
 

@@ -431,26 +431,38 @@ class DequeReplayBuffer(AdvancedReplayBuffer):
     Config = DequeBufferConfig
     _cfg: DequeBufferConfig
     kind: ClassVar[str] = "deque_buffer"
+    _sampled: Array | None = None
+    """Unique ids of the items of the last `sample`, until their priorities came."""
 
     def _begin(self, ring: Ring) -> None:
         self._prioritized = self._prioritized and self._cfg.priority
         super()._begin(ring)
 
     def sample(
-        self, size: int, cur_learner_iter: int = 0, sample_range: slice | None = None
+        self, size: int, train_iter: int = 0, sample_range: slice | None = None
     ) -> list[dict[str, Any]] | None:
         """See `AdvancedReplayBuffer.sample`."""
         uniformly = None if self._prioritized else slice(None)
-        return super().sample(size, cur_learner_iter, sample_range or uniformly)
+        return super().sample(size, train_iter, sample_range or uniformly)
 
     def _mark(self, items: list[dict[str, Any]], drawn: Drawn) -> None:
         if self._prioritized:
             super()._mark(items, drawn)
+            self._sampled = drawn.unique_ids
 
     def update(self, info: Mapping[str, Any]) -> None:
-        """Take new priorities; see `AdvancedReplayBuffer.update`."""
-        if info:
+        """Take new priorities; see `AdvancedReplayBuffer.update`. Nothing without `priority`.
+
+        Priorities without ids are of the items of the last `sample`, in its order.
+        """
+        if not info or not self._prioritized:
+            return
+        if "priority" in info:
             limit = self._cfg.priority_max_limit
-            if "priority" in info:
-                info = {**info, "priority": np.minimum(_numbers(info["priority"]), limit)}
-            super().update(info)
+            info = {**info, "priority": np.minimum(_numbers(info["priority"]), limit)}
+            if not info.keys() & {"replay_unique_id", "unique_ids"}:
+                if self._sampled is None:
+                    return
+                info["unique_ids"] = self._sampled
+                self._sampled = None
+        super().update(info)

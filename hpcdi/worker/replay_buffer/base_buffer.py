@@ -289,7 +289,7 @@ class RingBuffer(IBuffer, Closing):
         """Everything, copied, by DI-engine's keys; see `BufferState`.
 
         Its attribute `own` is the state as it is saved, the random generator's among it; None once
-        a key was set or removed.
+        a key was set or removed, or a value was changed in place.
         """
         with self._lock:
             return BufferState(self._state())
@@ -305,8 +305,8 @@ class RingBuffer(IBuffer, Closing):
                 frames of other columns, or is none; then the buffer stays as it is.
         """
         with self._lock:
-            if isinstance(_state_dict, BufferState) and _state_dict.own is not None:
-                _state_dict = _state_dict.own
+            if isinstance(_state_dict, BufferState):
+                _state_dict = _state_dict.own or _state_dict
             if "ring" in _state_dict:
                 self._restore(_state_dict)
                 return

@@ -52,10 +52,13 @@ class EpisodeReplayBuffer(NaiveReplayBuffer):
     _pushed: int = 0  # number of the next episode; `_origin` is the first since the last `clear`
 
     @property
-    def episode_len(self) -> int:
-        """Transitions of the longest episode that is here; 0 without one."""
+    def episode_len(self) -> list[int]:
+        """Transitions of each episode that is here, in the order of ``state_dict()["data"]``."""
         with self._lock:
-            return max((length for _, length in self._episodes), default=0)
+            lengths = [length for _, length in self._episodes]
+            numbers = range(self._pushed - len(lengths), self._pushed)
+            slots = [number % self.replay_buffer_size for number in numbers]
+        return [length for _, length in sorted(zip(slots, lengths, strict=True))]
 
     def count(self) -> int:
         """Episodes that are here."""

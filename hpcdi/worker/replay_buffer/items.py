@@ -65,6 +65,8 @@ class ItemStore(RowStore):
         self._forms: dict[str, Form] = {}
         self._frames = FrameStore(capacity, frames) if frames else None
         self._framed = frames
+        self._apart: Columns = {}
+        """Columns of large rows, which items get one by one; those of a single array, too."""
         self._is_nested = False
         self._quick: list[tuple[str, Array | None, np.dtype[Any], tuple[int, ...], Any]] = []
         """Of each column, see `put_one`; the last is the types of single numbers it takes."""
@@ -145,22 +147,43 @@ class ItemStore(RowStore):
 
     def read(self, slots: Array) -> list[dict[str, Any]]:
         """Items of slots [m], each a dict of its own."""
-        columns: dict[str, Any] = dict(self.read_columns(slots))
-        for name, form in self._forms.items():
-            if form is Form.TENSOR:
-                columns[name] = sys.modules["torch"].from_numpy(columns[name])
-            elif form is Form.PLAIN:
-                columns[name] = columns[name].tolist()
-        names = list(columns)
-        rows = [dict(zip(names, row, strict=True)) for row in zip(*columns.values(), strict=True)]
+        together = self.read_columns(slots, without=self._apart)
+        columns = [self._values(name, slots, together.get(name)) for name in self._fields]
+        names = list(self._fields)
+        rows = [dict(zip(names, row, strict=True)) for row in zip(*columns, strict=True)]
         return [unflatten(row) for row in rows] if self._is_nested else rows
+
+    def _values(self, name: str, slots: Array, column: Array | None) -> Sequence[Any]:
+        """One column's values in items of slots [m].
+
+        Large rows have memory of their own: an item that is kept or pickled is then no larger than
+        it looks.
+
+        Args:
+            name: of the column.
+            slots: of the items.
+            column: the values [m, ...]; None: they are to be read row by row.
+        """
+        form = self._forms[name]
+        if column is None:
+            apart = self._apart[name]
+            rows: Sequence[Any] = [apart[slot].copy() for slot in slots.tolist()]
+        elif form is Form.PLAIN:
+            return list(column.tolist())
+        elif name in self._framed:
+            rows = [row.copy() for row in column]
+        elif form is Form.TENSOR:
+            rows = [column[k, ...] for k in range(len(column))]  # arrays, also of single numbers
+        else:
+            return list(column)
+        return rows if form is Form.ARRAY else list(map(sys.modules["torch"].from_numpy, rows))
 
     def read_columns(self, slots: Array, without: Collection[str] = ()) -> Columns:
         """Columns at slots of any shape, by '/'-joined name: arrays of the caller's own."""
         columns = super().read_columns(slots, without)
         if self._frames is not None:
             columns |= self._frames.read(slots)
-            columns = {name: columns[name] for name in self._fields}
+            columns = {name: columns[name] for name in self._fields if name in columns}
         return columns
 
     @property
@@ -245,6 +268,7 @@ class ItemStore(RowStore):
         """Make the columns, in `ready` arrays where they fit."""
         self._allocate({n: f for n, f in fields.items() if n not in self._framed}, ready)
         self._fields, self._forms = fields, forms
+        self._apart = {name: column for name, column in self._alone.items() if column.ndim > 1}
         self._is_nested = any("/" in name for name in fields)
         if not self._is_nested:
             self._quick = [

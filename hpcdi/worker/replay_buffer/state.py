@@ -13,34 +13,40 @@ from hpcdi.worker.replay_buffer.ring import Ring
 
 
 class BufferState(dict[str, Any]):
-    """State of a buffer by DI-engine's keys, whose values are made when they are asked for.
+    """State of a buffer by DI-engine's keys, whose values are made when they are first asked for.
 
     ``data`` (items by slot, None where there is none), ``tail``, ``valid_count``, ``push_count``;
     of a prioritized buffer also ``use_count``, ``max_priority``, ``anneal_step``, ``beta``,
     ``head``, ``next_unique_id`` and ``sum_tree``, ``min_tree``: the leaves of either tree, by slot.
-    Pickled or copied as it is, it stays complete. Once a key is set or removed, it holds the values
-    themselves, and is loaded as DI-engine's.
+    Pickled or copied as it is, it stays complete. Once a key is set or removed, or a value that was
+    asked for has changed (an item in ``data``), it holds the values themselves, and is loaded as
+    DI-engine's.
 
     Args:
         own: state of the buffer, see `RingBuffer.load_state_dict`.
         name: of a prioritized buffer, which begins its items' ``replay_unique_id``.
-
-    Attributes:
-        own: see above; None where it holds the values themselves.
     """
-
-    own: Any
 
     def __init__(self, own: dict[str, Any], name: str = "") -> None:
         super().__init__(dict.fromkeys((*_KEYS, *(_OF_PRIORITIZED if "index" in own else ()))))
-        self.own, self.name = own, name
+        self._own: Any = own
+        self.name = name
+        self._made: set[str] = set()  # keys whose values it holds already
+
+    @property
+    def own(self) -> Any:
+        """State of the buffer; None where it holds the values themselves."""
+        if self._own is not None:
+            made = ((self[key], self._make(key)) for key in self._made)
+            if not all(_are_same(held, anew) for held, anew in made):
+                self._hold_values()
+        return self._own
 
     def __getitem__(self, key: str) -> Any:
-        if self.own is None:
-            return super().__getitem__(key)
-        if key not in self:
-            raise KeyError(key)
-        return getattr(self, f"_{key}")()
+        if self._own is not None and key in self and key not in self._made:
+            super().__setitem__(key, self._make(key))
+            self._made.add(key)
+        return super().__getitem__(key)
 
     def __setitem__(self, key: str, value: Any) -> None:
         self._hold_values()
@@ -116,45 +122,50 @@ class BufferState(dict[str, Any]):
         return dict(self)
 
     def __reduce__(self) -> tuple[type[dict[str, Any]], tuple[Any, ...]]:
-        return (dict, (dict(self),)) if self.own is None else (BufferState, (self.own, self.name))
+        own = self.own
+        return (dict, (dict(self),)) if own is None else (BufferState, (own, self.name))
 
     def __repr__(self) -> str:
-        return super().__repr__() if self.own is None else f"BufferState({self.own!r})"
+        own = self.own
+        return super().__repr__() if own is None else f"BufferState({own!r})"
+
+    def _make(self, key: str) -> Any:
+        return getattr(self, f"_{key}")()
 
     def _hold_values(self) -> None:
-        """Hold the values themselves from now on: one is about to change."""
-        if self.own is not None:
+        """Hold the values themselves from now on: one is about to change, or has."""
+        if self._own is not None:
             values = dict(self)
-            self.own = None
+            self._own = None
             super().update(values)
 
     def _ring(self) -> Ring:
-        saved = self.own["ring"]
+        saved = self._own["ring"]
         ring = Ring(int(saved["capacity"]), frames=tuple(saved["items"].get("framed", ())))
         ring.load_state_dict(saved)
         return ring
 
     def _numbers(self) -> Mapping[str, Any]:
         """Numbers of the items: ``pushed, origin``, and ``first`` where they are no episodes."""
-        numbers: Mapping[str, Any] = self.own.get("numbers", self.own["ring"]["ids"])
+        numbers: Mapping[str, Any] = self._own.get("numbers", self._own["ring"]["ids"])
         return numbers
 
     def _data(self) -> list[Any]:
         ring = self._ring()
         here = ring.store.read(ring.slots()) if ring.store is not None else []
-        if "lengths" in self.own:
+        if "lengths" in self._own:
             rows = iter(here)
-            here = [list(islice(rows, int(length))) for length in self.own["lengths"]]
-        items: list[Any] = [None] * int(self.own["capacity"])
+            here = [list(islice(rows, int(length))) for length in self._own["lengths"]]
+        items: list[Any] = [None] * int(self._own["capacity"])
         end = self._next_unique_id()
         for number, item in enumerate(here, end - len(here)):
             items[number % len(items)] = item
-        return self._marked(items, ring) if "index" in self.own else items
+        return self._marked(items, ring) if "index" in self._own else items
 
     def _marked(self, items: list[Any], ring: Ring) -> list[Any]:
         """Items of a prioritized buffer as it marks them; None where one is dropped."""
         mass, ids = self._sum_tree(), np.zeros(len(items), np.int64)
-        alpha = float(self.own["index"]["alpha"])
+        alpha = float(self._own["index"]["alpha"])
         slots = ring.slots()
         ids[slots] = np.arange(ring.first, ring.pushed)
         for slot in slots.tolist():
@@ -169,16 +180,16 @@ class BufferState(dict[str, Any]):
         return items
 
     def _tail(self) -> int:
-        return self._next_unique_id() % int(self.own["capacity"])
+        return self._next_unique_id() % int(self._own["capacity"])
 
     def _head(self) -> int:
-        return int(self._numbers()["first"]) % int(self.own["capacity"])
+        return int(self._numbers()["first"]) % int(self._own["capacity"])
 
     def _valid_count(self) -> int:
-        if "index" in self.own:
-            return int(np.count_nonzero(self.own["index"]["mass"]))
-        if "lengths" in self.own:
-            return len(self.own["lengths"])
+        if "index" in self._own:
+            return int(np.count_nonzero(self._own["index"]["mass"]))
+        if "lengths" in self._own:
+            return len(self._own["lengths"])
         return self._next_unique_id() - int(self._numbers()["first"])
 
     def _push_count(self) -> int:
@@ -188,21 +199,21 @@ class BufferState(dict[str, Any]):
         return int(self._numbers()["pushed"])
 
     def _by_slot(self, name: str) -> Any:
-        values = np.zeros(int(self.own["capacity"]))
-        values[self._ring().slots()] = self.own["index"][name]
+        values = np.zeros(int(self._own["capacity"]))
+        values[self._ring().slots()] = self._own["index"][name]
         return values
 
     def _use_count(self) -> Any:
         return self._by_slot("use").astype(np.int64)
 
     def _max_priority(self) -> float:
-        return float(self.own["index"]["max_priority"])
+        return float(self._own["index"]["max_priority"])
 
     def _anneal_step(self) -> int:
-        return int(self.own["annealing"]["steps"])
+        return int(self._own["annealing"]["steps"])
 
     def _beta(self) -> float:
-        return float(annealed_beta(**self.own["annealing"]))
+        return float(annealed_beta(**self._own["annealing"]))
 
     def _sum_tree(self) -> Any:
         return self._by_slot("mass")
@@ -223,6 +234,24 @@ def _are_equal(one: Any, other: Any) -> bool:
     return bool(one == other)
 
 
+def _are_same(one: Any, other: Any) -> bool:
+    """Whether two values are surely equal and of one kind: classes, dtypes and shapes, too.
+
+    NaN is NaN. False for objects of which nobody knows what they compare.
+    """
+    if type(one) is not type(other) or getattr(one, "dtype", None) != getattr(other, "dtype", None):
+        return False
+    if isinstance(one, Mapping):
+        return one.keys() == other.keys() and all(_are_same(one[k], other[k]) for k in one)
+    if isinstance(one, list | tuple):
+        return len(one) == len(other) and all(map(_are_same, one, other))
+    if hasattr(one, "shape"):
+        may_be_nan = getattr(one.dtype, "kind", "f") in "fc"  # a tensor's dtype has no kind
+        return one.dtype != object and np.array_equal(one, other, equal_nan=may_be_nan)
+    return isinstance(one, _PLAIN) and repr(one) == repr(other)
+
+
+_PLAIN = (bool, int, float, complex, str, bytes, type(None))
 _KEYS = ("data", "tail", "valid_count", "push_count")
 _OF_PRIORITIZED = (
     *("use_count", "max_priority", "anneal_step", "beta", "head", "next_unique_id"),

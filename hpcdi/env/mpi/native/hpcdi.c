@@ -673,6 +673,9 @@ void hpcdi_info(const char *name, double value)
 {
     static locale_t plain;
     char number[40];
+    if (self.rank != 0) {
+        return;
+    }
     if (plain == (locale_t)0) {
         plain = newlocale(LC_ALL_MASK, "C", (locale_t)0);
     }

@@ -58,7 +58,8 @@ void hpcdi_send_observation(const double *observation, int n, double reward, int
  * in the order of ranks, and the reward the sum of theirs; an episode ends where one rank says so. */
 void hpcdi_send_parts(const double *part, int n, double reward, int terminated, int truncated);
 
-/* A number for curves, such as "drag"; goes with the next observation of rank 0. */
+/* A number for curves, such as "drag"; goes with the next observation of rank 0. Other ranks' calls
+ * do nothing. */
 void hpcdi_info(const char *name, double value);
 
 /* Of the last reset: its seed, from 0; and the path of the initial state's file, "" for none. */

@@ -76,12 +76,16 @@ class BaseCommCollector(ABC):
             metadata: of a sample ``data_id`` (the path of its step data), ``unroll_split_begin``
                 (its number there), ``unroll_len, policy_iter, env_id, priority, get_data_time`` and
                 ``compressor``, which is "none"; of the end ``collector_done, get_info_time``; of
-                both ``eval_flag`` and ``cur_episode, cur_sample, cur_step``, numbers so far.
+                both ``eval_flag`` and ``cur_episode, cur_sample, cur_step``, numbers so far. Of a
+                sample also ``object_ref``, where `send_stepdata` returned something.
         """
 
     @abstractmethod
-    def send_stepdata(self, path: str, stepdata: Any) -> None:
+    def send_stepdata(self, path: str, stepdata: Any) -> Any:
         """Store the samples of a trajectory.
+
+        Returns what is to be announced with each of them as ``object_ref``, e.g. their place in a
+        store of objects; None: nothing.
 
         Args:
             path: where, for whoever reads them.
@@ -196,10 +200,11 @@ class DictPort(CollectorPort):
             self._counts["cur_step"] += length if steps is None else int(steps[number])
             if stepdata.ended is not None:
                 self._counts["cur_episode"] += int(stepdata.ended[number])
-            self.collector.send_stepdata(data_id, trajectory)
+            reference = self.collector.send_stepdata(data_id, trajectory)
+            more = {} if reference is None else {"object_ref": reference}
             for place in range(length):
                 self._counts["cur_sample"] += 1
-                self._announce(data_id, place, item, trajectory)
+                self._announce(data_id, place, item, trajectory, more)
 
     def send_metadata(self, metadata: Message) -> None:
         """Nothing is sent: what a collector reports is in its samples' metadata, see `finish`."""
@@ -215,7 +220,12 @@ class DictPort(CollectorPort):
         self.collector.send_metadata({**done, "get_info_time": time.time(), **self._counts})
 
     def _announce(
-        self, data_id: str, place: int, item: Array, trajectory: Sequence[Mapping[str, Any]]
+        self,
+        data_id: str,
+        place: int,
+        item: Array,
+        trajectory: Sequence[Mapping[str, Any]],
+        more: Mapping[str, Any],
     ) -> None:
         self.collector.send_metadata(
             {
@@ -230,6 +240,7 @@ class DictPort(CollectorPort):
                 "eval_flag": False,
                 "collector_done": False,
                 **self._counts,
+                **more,
             }
         )
 

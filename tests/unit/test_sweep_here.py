@@ -1,0 +1,146 @@
+"""Runs of a sweep as child processes: which are started again, and how they are ended."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import pytest
+
+from fakes.serial_runs import ROOT
+from hpcdi.commands.sweep import here
+from hpcdi.commands.sweep.here import Adopted, LocalRuns, Rounds, _Started
+from hpcdi.commands.sweep.runs import Sweep, keep, make, read
+from hpcdi.run.shares import Share
+
+CONFIG = str(ROOT / "configs" / "cartpole_dqn.yaml")
+
+
+@pytest.fixture(scope="module")
+def made() -> tuple[Sweep, list[dict[str, object]]]:
+    return make(CONFIG, ["seed=0,1"], None, 0, serial=True)
+
+
+@pytest.fixture
+def root(made: tuple[Sweep, list[dict[str, object]]], tmp_path: Path) -> Path:
+    sweep, experiments = made
+    keep(Sweep(**{**vars(sweep), "root": tmp_path / "s"}), experiments)
+    return tmp_path / "s"
+
+
+def plant(monkeypatch: pytest.MonkeyPatch, script: Callable[[Path], str]) -> None:
+    """Lets a script of the shell be each run, by its folder."""
+    monkeypatch.setattr(
+        here, "command_of", lambda sweep, index: ["sh", "-c", script(sweep.run_dir(index))]
+    )
+
+
+class Process(Adopted):
+    """A process that keeps the signals that it gets."""
+
+    def __init__(self) -> None:
+        self.signals = list[int]()
+
+    def send_signal(self, sig: int, /) -> None:
+        self.signals.append(sig)
+
+
+@pytest.mark.parametrize(
+    ("place", "number", "expected"),
+    [
+        (None, signal.SIGTERM, [signal.SIGTERM, signal.SIGTERM]),
+        (Share(0, 2), signal.SIGINT, [signal.SIGINT, signal.SIGINT]),
+        # srun kills by these: its step gets one that is passed on, and is killed the second time
+        (Share(0, 1, "n1"), signal.SIGTERM, [signal.SIGUSR2, signal.SIGTERM]),
+        (Share(0, 1, "n1"), signal.SIGINT, [signal.SIGUSR2, signal.SIGTERM]),
+        (Share(0, 1, "n1"), signal.SIGUSR2, [signal.SIGUSR2, signal.SIGUSR2]),
+    ],
+)
+def test_a_run_ends_in_order_by_the_signal_that_reaches_it(
+    place: Share | None, number: int, expected: list[int]
+) -> None:
+    process = Process()
+    started = _Started(process, 0.0, place, b"")
+    started.end(number)
+    started.end(number, is_first=False)
+    assert process.signals == expected
+
+
+class Asked(Rounds):
+    """A searcher that thinks about its second trial while a signal comes."""
+
+    def more(self, running: Sequence[int]) -> Sequence[int]:
+        """See `Supply.more`."""
+        if not running:
+            return super().more(running)
+        signal.raise_signal(signal.SIGTERM)
+        return [1]
+
+
+def test_a_signal_while_the_next_run_is_asked_for_starts_none(
+    root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plant(monkeypatch, lambda _run: "exec sleep 9")
+    assert LocalRuns(root, Asked(iter([[0]])), [None, None]).run() == 143
+    assert read(root).output(0).exists()
+    assert not read(root).output(1).exists()
+
+
+def test_a_signal_while_a_run_is_started_reaches_it(
+    root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    opened = here.open_to_append
+
+    def signalled(path: Path) -> int:
+        signal.raise_signal(signal.SIGTERM)
+        return opened(path)
+
+    monkeypatch.setattr(here, "open_to_append", signalled)
+    plant(monkeypatch, lambda _run: "exec sleep 60")
+    assert LocalRuns(root, Rounds(iter([[0]])), [None]).run() == 143
+
+
+def test_a_signal_that_srun_loses_while_it_makes_a_step_comes_again(
+    root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    srun = root / "bin" / "srun"
+    srun.parent.mkdir()
+    srun.write_text(
+        "#!/bin/sh\ntrap '' USR2; sleep 0.3; trap 'exit 85' USR2\n"
+        "for _ in $(seq 50); do sleep 0.1; done\n"
+    )
+    srun.chmod(0o755)
+    monkeypatch.setenv("PATH", str(srun.parent), prepend=os.pathsep)
+    opened = here.open_to_append
+
+    def signalled(path: Path) -> int:
+        signal.raise_signal(signal.SIGINT)
+        return opened(path)
+
+    monkeypatch.setattr(here, "open_to_append", signalled)
+    began = time.monotonic()
+    assert LocalRuns(root, Rounds(iter([[0]])), [Share(0, 1, "n1")]).run() == 130
+    assert time.monotonic() - began < 4
+
+
+@pytest.mark.parametrize(
+    ("begins", "starts"),
+    [(True, 7), (False, 4)],
+    ids=["as often as it begins", "four times that it does not"],
+)
+def test_a_run_is_started_again(
+    root: Path, monkeypatch: pytest.MonkeyPatch, *, begins: bool, starts: int
+) -> None:
+    """It dies six times, and is done at the seventh."""
+
+    def script(run: Path) -> str:
+        change = f"echo >> {run}/run.json;" * begins
+        count = f"echo >> {root}/starts; [ $(wc -l < {root}/starts) = 7 ] || exit 85"
+        return f"mkdir -p {run}; {change} {count}"
+
+    plant(monkeypatch, script)
+    LocalRuns(root, Rounds(iter([[0]])), [None]).run()
+    assert (root / "starts").read_text().count("\n") == starts
