@@ -22,8 +22,9 @@ from hpcdi.commands.options import add_policy, at_least, make_parser
 from hpcdi.commands.saved_policy import LoadedPolicy, find_policy, load_policy
 from hpcdi.config.league import OneVsOneCommanderConfig
 from hpcdi.dataclass import dataclass
-from hpcdi.env.create import create_env_manager
+from hpcdi.env.create import create_env_manager, get_env_cls
 from hpcdi.env.manager import EnvManager
+from hpcdi.env.probe import look_at
 from hpcdi.errors import EXIT_DONE, LaunchError
 from hpcdi.league.battle_agent import OPPONENTS, BattleAgent, Players, in_turn
 from hpcdi.policy.exploration import RandomActor
@@ -55,9 +56,9 @@ Without --episodes it plays as many as the experiment evaluates with, but at lea
 overridden as for `hpcdi train`: env.evaluator_env_num=4. The same seed returns the same figures.
 A player of a league plays as the run evaluates it: as each team in turn, against evaluate_against.
 With --player or --against two players of a league play, in all seats equally often (default: main
-against random, 200 games; N is rounded up to a multiple of the seats): main, best, another player
-that learns, a frozen player, a fixed one, or my_module:play; --against also random. --video then
-films two games, in which each sits first once. See `hpcdi league`.
+against random, 200 games; in a league N is rounded up to a multiple of the seats): main, best,
+another player that learns, a frozen player, a fixed one, or my_module:play; --against also random.
+--video then films two games, in which each sits first once. See `hpcdi league`.
 """
 LEAST_EPISODES = 20
 """Fewer say little: an experiment whose evaluations have fewer is evaluated with so many."""
@@ -237,6 +238,9 @@ def _sizes(loaded: LoadedPolicy, asked: int | None) -> tuple[int, int]:
         raise LaunchError(f"episodes={asked}: an evaluation plays 1 at least")
     usual = max(evaluation_goal(loaded.config)[0], LEAST_EPISODES)
     n_episode = usual if asked is None else asked
+    if getattr(get_env_cls(loaded.config.env), "is_battle", False):  # as each team equally often
+        teams = look_at(loaded.config.env).teams
+        n_episode = -(-n_episode // teams) * teams
     return min(loaded.config.env.evaluator_env_num, n_episode), n_episode
 
 

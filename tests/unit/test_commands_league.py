@@ -220,6 +220,8 @@ def test_all_seats_have_equally_many_games(
         env_num = _env_num(most, games, seats)
         at = [in_turn(game, seats) for game in range(games // env_num * env_num)]
         assert np.bincount(at).tolist() == [games // seats] * seats, (most, games, seats)
+    assert main(["eval", str(run_dir), "--games", "3", "--json"]) == 0
+    assert len(json.loads(capsys.readouterr().out)["returns"]) == 4, "as the run evaluates it"
 
 
 def test_a_copy_that_is_weaker_than_the_one_before_is_named(
