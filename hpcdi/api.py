@@ -96,7 +96,7 @@ def train(
     callbacks: Sequence[str | type[Callback] | Mapping[str, Any]] = (),
     run_dir: str | Path | None = None,
     resume: str | Path | Run | None = None,
-    time_limit: str | None = None,
+    time_limit: str | int | None = None,
 ) -> Run:
     """Train to the end, and print progress.
 
@@ -127,7 +127,7 @@ def train(
             resumed run or `settings` have, in the place of any of the same name: a class's name.
         run_dir: the run folder.
         resume: a run, or its folder, to go on with from its newest snapshot.
-        time_limit: ``"90"`` (minutes), ``"1:30:00"``: a last snapshot is taken before.
+        time_limit: ``90`` (minutes), ``"1:30:00"``: a last snapshot is taken before.
 
     Returns:
         The run. Also of one that was interrupted, at a prompt or in a notebook.
@@ -155,8 +155,9 @@ def train(
             code_folder.name = exp_name or Path(config or "").stem
         else:
             experiment = _experiment(env, policy, chosen, code_folder)
-            if _IMPORT_PATH in chosen:
-                chosen[_IMPORT_PATH] = [*experiment.get(_IMPORT_PATH, ()), *chosen[_IMPORT_PATH]]
+            folders = dict(dotted(chosen)).get(_IMPORT_PATH)
+            if isinstance(folders, list | tuple):  # what is none is refused by its name
+                chosen[_IMPORT_PATH] = [*experiment.get(_IMPORT_PATH, ()), *folders]
             config = _written(experiment, stack)
         if callbacks:
             file = config or RunLayout(Path(resumed or "")).config_file
@@ -168,7 +169,7 @@ def train(
             None if code_folder.folder is None or resumed is not None else str(code_folder.folder),
             None if resumed is None else str(resumed),
             None if ranks == 1 else ranks,
-            time_limit,
+            None if time_limit is None else str(time_limit),
         )
         try:
             with idle_threads_sleep():
@@ -270,7 +271,7 @@ class Policy:
             observation = {**inner, "action_mask": masks.flat(mask)}
         elif self._mask_key and isinstance(observation, Mapping) and self._mask_key in observation:
             others = {key: part for key, part in observation.items() if key != self._mask_key}
-            observation = {**others, "action_mask": masks.flat(observation[self._mask_key])}
+            observation = {**others, "action_mask": self._layout.flat(observation[self._mask_key])}
         columns = seen.zeros(1)
         seen.put(columns, 0, observation)
         for name, column in columns.items():
@@ -350,6 +351,13 @@ class Policy:
         """The key of the environment's observations under which masks are; "": there is none."""
         source = getattr(self._loaded.config.env, "action_mask", None) or ""
         return "" if source == "info" else source
+
+    @cached_property
+    def _layout(self) -> MaskLayout:
+        """Of the masks under that key."""
+        with contextlib.closing(self.make_env()) as env:
+            layout: MaskLayout = env.get_wrapper_attr("mask_layout")
+        return layout
 
     @cached_property
     def _spaces(self) -> tuple[Space, Space, MaskLayout]:

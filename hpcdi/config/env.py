@@ -229,13 +229,15 @@ def seeds_of(given: str | Sequence[int | str]) -> tuple[int, ...]:
     """Returns the seeds that numbers and ranges name.
 
     Raises:
-        ValueError: something is neither.
+        ValueError: something is neither, or a range is empty.
     """
     seeds: list[int] = []
     for each in [given] * bool(given) if isinstance(given, str) else given:
         first, _, last = str(each).partition("..")
         if not first.strip().isdecimal() or not (last or first).strip().isdecimal():
             raise ValueError(f"is {each!r}")
+        if int(last or first) < int(first):
+            raise ValueError(f"is {each!r}, which runs backwards")
         seeds += range(int(first), int(last or first) + 1)
     return tuple(seeds)
 

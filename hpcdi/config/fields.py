@@ -338,12 +338,17 @@ class Parser:
         name = mapping.get("type", default_type)
         try:
             import_module(names if isinstance(names, list | tuple) else ())
-            cls = registry.settings(name)
+            cls = registry.settings_apart(name) or getattr(registry.get(name), "Config", None)
         except ConfigError as error:
             self.problems += [Problem(_join(path, p.path), p.message) for p in error.problems]
             return MISSING
         except UnknownTypeError as error:
             self._add(_join(path, "type"), str(error))
+            return MISSING
+        if not isinstance(cls, type):
+            message = f"{name!r} is no type of {registry.kind}: it has no class Config of settings"
+            hint = "; a class of gymnasium's API is an env_id" * (registry.kind == "environment")
+            self._add(_join(path, "type"), f"{message}{hint}")
             return MISSING
         if base is not Any and not issubclass(cls, base):
             where = f"{base.__module__}.{base.__qualname__}"

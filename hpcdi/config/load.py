@@ -31,12 +31,11 @@ def load(path: str | Path, overrides: Sequence[str] = ()) -> Compiled:
     """
     mapping = read_mapping(path, overrides)
     folders = modules_beside(mapping, folders_of_modules(Path(path)))
-    if folders:
-        system = dict(mapping.get("system") or {})
-        listed = system.get("import_path") or ()
+    system = mapping.get("system") or {}
+    listed = system.get("import_path") or [] if isinstance(system, Mapping) else None
+    if folders and isinstance(listed, list):  # what is none is refused by its name
         added = [str(folder) for folder in folders if str(folder) not in listed]
-        system["import_path"] = [*listed, *added]
-        mapping["system"] = system
+        mapping["system"] = {**system, "import_path": [*listed, *added]}
     return compile_config(mapping, source=str(path))
 
 
@@ -150,17 +149,17 @@ def _changed(tree: Any, changes: Any, overrides: Sequence[str]) -> Any:
     """Returns a tree of settings with the changes of overrides.
 
     Raises:
-        ConfigError: an override's path leads into what is no mapping: names it.
+        ConfigError: an override's path leads into a list, or its mapping replaces one: names it.
     """
     try:
         return OmegaConf.merge(tree, changes)
     except (OmegaConfBaseException, TypeError, ValueError):
         for text in overrides:
             key = text.partition("=")[0]
-            parents = [key[:at] for at, letter in enumerate(key) if letter == "."]
-            for path in parents:
-                value = OmegaConf.select(tree, path)
-                if OmegaConf.is_list(value):
+            parents = [key[:at] for at, letter in enumerate(key) if letter in ".["]
+            for path in [*parents, key]:
+                old, new = (OmegaConf.select(each, path) for each in (tree, changes))
+                if OmegaConf.is_list(old) and OmegaConf.is_dict(new):
                     message = f"override {text!r}: {path} is a list; give it whole: '{path}=[...]'"
                     raise ConfigError([Problem("", message)], "the command line") from None
         raise

@@ -127,6 +127,9 @@ class ActionMasks(gymnasium.Wrapper[Any, Any, Any, Any]):
         env: of gymnasium's API.
         source: where its masks are: ``info``, or a key of its observations.
 
+    Attributes:
+        mask_layout: of its masks.
+
     Raises:
         EnvError: it has no such key, or no discrete actions.
     """
@@ -139,14 +142,14 @@ class ActionMasks(gymnasium.Wrapper[Any, Any, Any, Any]):
             raise EnvError(f"env.action_mask is {source!r}: no key of its observations, {space}")
         of_masks = space.spaces[self._key] if self._key else None
         where = f"observation[{source!r}]" if self._key else f"info[{ACTION_MASK!r}]"
-        self._layout = MaskLayout(env.action_space, where, of_masks)
-        if not self._layout.entries:
+        self.mask_layout = MaskLayout(env.action_space, where, of_masks)
+        if not self.mask_layout.entries:
             raise EnvError(f"masks are of discrete actions, and its actions are {env.action_space}")
         others = {"observation": space}
         self._merges = isinstance(space, spaces.Dict)
         if isinstance(space, spaces.Dict):
             others = {key: child for key, child in space.spaces.items() if key != self._key}
-        mask = spaces.MultiBinary(self._layout.entries)
+        mask = spaces.MultiBinary(self.mask_layout.entries)
         self.observation_space = spaces.Dict({**others, ACTION_MASK: mask})
 
     def reset(
@@ -175,8 +178,8 @@ class ActionMasks(gymnasium.Wrapper[Any, Any, Any, Any]):
             raise EnvValueError(
                 f"its info has no {ACTION_MASK!r}; env.action_mask says that it has"
             )
-        entries = self._layout.entries
-        mask = np.ones(entries, np.int8) if mask is None else self._layout.flat(mask)
+        entries = self.mask_layout.entries
+        mask = np.ones(entries, np.int8) if mask is None else self.mask_layout.flat(mask)
         others = dict(observation) if self._merges else {"observation": observation}
         others.pop(self._key, None)
         return {**others, ACTION_MASK: mask}

@@ -265,10 +265,13 @@ class ReplayManager:
     def collectors_wait(self, env_steps: int) -> bool:
         """Returns whether collectors must wait for the learners (`ReplayRatio.collectors_wait`).
 
-        They do not wait while a learner cannot draw.
+        They do not wait while a learner cannot draw, but for those who only read their blocks
+        first, as after a resume.
         """
         self.ratio.due(env_steps, self.samples_drawn())
-        return self.ratio.collectors_wait and not any(p.blocked for p in self.partitions.values())
+        parts = self.partitions.values()
+        stuck = any(part.blocked and not part.backlog.must_read for part in parts)
+        return self.ratio.collectors_wait and not stuck
 
     def room(self, env_steps: int) -> float:
         """Transitions until collectors must wait, if learners draw nothing; see `ReplayRatio`."""

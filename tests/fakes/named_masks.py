@@ -20,7 +20,7 @@ class Named(gymnasium.Env[Any, Any]):
         where: its masks are: "info", or the key of its observations.
     """
 
-    action_space = ACTS
+    action_space: Any = ACTS
 
     def __init__(self, where: str) -> None:
         self.observation_space = box = spaces.Box(0, 1, (1,), np.float32)
@@ -39,3 +39,9 @@ class Named(gymnasium.Env[Any, Any]):
         assert all(LEGAL[name][choice] for name, choice in action.items()), "it is not legal"
         observation, info = self.reset()
         return observation, 0.0, False, False, info
+
+
+class Nameless(Named):
+    """The same, with actions that have no names: a move, and an attack."""
+
+    action_space: Any = spaces.MultiDiscrete([3, 2])

@@ -55,9 +55,10 @@ class Policy:
 
 
 def test_a_learner_that_is_not_told_its_place_has_that_in_the_group(
-    place: tuple[int, int], shared_path: Path
+    place: tuple[int, int], shared_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     rank, size = place
+    monkeypatch.chdir(shared_path)  # where rank 0 writes curves
     cfg = {"log_policy": False, "hook": {"log_show_after_iter": 1, "save_ckpt_after_iter": 0}}
     learner = BaseLearner(cfg, Policy(rank), ckpt_dir=shared_path)
     assert (learner.rank, learner.world_size) == place

@@ -18,7 +18,7 @@ import pytest
 
 import hpcdi
 from fakes.interrupting_env import SMALL, Walk
-from fakes.named_masks import LEGAL, Named
+from fakes.named_masks import LEGAL, Named, Nameless
 from hpcdi import api
 from hpcdi.cli import main
 from hpcdi.config.compiled import compile_config, repeats_as
@@ -41,7 +41,7 @@ HERE = np.array([0.0], np.float32)
 
 
 def small(env: Any = Walk, **others: Any) -> hpcdi.Run:
-    return hpcdi.train(env, "ppo", settings=SMALL, **{"max_env_step": 128, **others})
+    return hpcdi.train(env, "ppo", **{"settings": SMALL, "max_env_step": 128, **others})
 
 
 def test_a_class_is_trained_and_acts(
@@ -167,6 +167,27 @@ def test_masks_are_heard_as_the_environment_returns_them(where: str) -> None:
     assert heard == [[False, True, True, False, True]] * 3
     with pytest.raises(EnvValueError, match=r"\(mask\) has parts of the names \['moves'\]"):
         policy.act(at, mask={"moves": [1]})
+
+
+def test_masks_by_any_name_are_heard_where_the_action_has_none() -> None:
+    """Under the key that env.action_mask names; they go by the order of their own space."""
+    cfg = {
+        "type": "gymnasium", "env_id": "fakes.named_masks:Nameless", "kwargs": {"where": "legal"},
+        "action_mask": "legal",
+    }  # fmt: skip
+    heard: list[Any] = []
+
+    def act(columns: Any, _settings: Any) -> Any:
+        heard.append(columns["action_mask"][0].tolist())
+        return {"action": np.array([[2, 1]])}
+
+    policy = hpcdi.Policy.__new__(hpcdi.Policy)
+    config = SimpleNamespace(env=get_env_cls(cfg).parse_config(cfg))
+    policy._loaded = SimpleNamespace(config=config)  # type: ignore[assignment]
+    policy.__dict__ |= {"_actor": SimpleNamespace(act=act), "_team": None}
+    assert policy.act(Nameless("legal").reset()[0]).tolist() == [2, 1]
+    policy.act(policy.make_env().reset(seed=0)[0])
+    assert heard == [[True, False, True, False, True]] * 2
 
 
 def test_a_mask_that_nobody_hears_is_refused(kept: Callable[[str], Path]) -> None:
@@ -357,6 +378,29 @@ def test_folders_and_schedules_of_the_call_are_heard(tmp_path: Path) -> None:
     assert str(Path(__file__).parents[1]) in config["system"]["import_path"]
     assert config["exp_name"] == "walk_ppo"
     assert list(config["env"]["schedule"]) == ["kwargs.length"]
+
+
+def test_folders_in_sections_and_limits_in_minutes_are_heard(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And what is no list of folders is refused by its name."""
+    asked: list[Any] = []
+
+    class Heard(Exception): ...
+
+    def start(request: Any, *, over_ranks: bool) -> Any:
+        asked.append(load(request.config, request.overrides).config.system.import_path)
+        asked.append(request.time_limit)
+        raise Heard
+
+    monkeypatch.setattr(api, "start", start)
+    with pytest.raises(Heard):
+        small(settings={**SMALL, "system": {"import_path": [str(tmp_path)]}}, time_limit=90)
+    assert {str(tmp_path), str(Path(__file__).parents[1])} <= {*asked[0]}
+    assert asked[1] == "90"
+    for wrong in ("folder", 3):
+        with pytest.raises(ConfigError, match=r"system\.import_path: must be a list"):
+            small(settings={**SMALL, "system.import_path": wrong})
 
 
 def test_the_environment_of_a_policy_is_that_of_evaluations() -> None:

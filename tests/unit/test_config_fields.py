@@ -204,6 +204,12 @@ def test_an_unknown_type_is_told_with_the_nearest_name() -> None:
     assert "did you mean 'electric'?" in problems["engine.type"]
 
 
+def test_a_class_without_settings_is_no_type() -> None:
+    _, problems = parse({"name": "x", "engine": {"type": "pathlib:Path"}})
+    assert list(problems) == ["engine.type"]
+    assert "'pathlib:Path' is no type of" in problems["engine.type"]
+
+
 @pytest.mark.parametrize("value", [None, 3, ["petrol"]])
 def test_a_type_that_is_no_text_is_a_problem(value: Any) -> None:
     assert list(parse({"name": "x", "engine": {"type": value}})[1]) == ["engine.type"]

@@ -191,6 +191,20 @@ def test_malformed_overrides_are_named(load_text: Load, text: str) -> None:
     )
 
 
+@pytest.mark.parametrize("text", ["env.wrappers={type: a}", "env.wrappers[0].type=a"])
+def test_an_override_that_makes_a_mapping_of_a_list_is_named(load_text: Load, text: str) -> None:
+    with pytest.raises(ConfigError, match="give it whole") as caught:
+        load_text("env: {env_id: CartPole-v1, wrappers: [{type: b}]}", "seed=1", text)
+    assert caught.value.problems[0].message.startswith(f"override {text!r}: env.wrappers is a list")
+
+
+@pytest.mark.parametrize("system", ["3", "{import_path: text}", "{import_path: 3}"])
+def test_folders_of_modules_join_a_list_alone(tmp_path: Path, load_text: Load, system: str) -> None:
+    (tmp_path / "my_module_of_a_test.py").touch()
+    with pytest.raises(ConfigError, match=r"system(\.import_path)?: must be a"):
+        load_text("env: {env_id: 'my_module_of_a_test:Walk'}\n" + f"system: {system}")
+
+
 def test_all_malformed_overrides_are_told_at_once(load_text: Load) -> None:
     with pytest.raises(ConfigError) as caught:
         load_text(ENV, "seed", "a=[1,2", "b")

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from fakes.replay import BLOCK_BYTES, admitted, block, demand, make_buffer, make_replay
-from fakes.scheduler import Run
+from fakes.scheduler import EVERY_S, Run, evaluates
 from hpcdi.comm.messages import CollectPause
 from hpcdi.config.compiled import compile_config
 from hpcdi.errors import ConfigError
@@ -100,6 +100,17 @@ def test_collectors_do_not_wait_for_a_buffer_that_refuses_to_be_drawn_from() -> 
     assert replay.collectors_wait(10)
 
 
+def test_collectors_wait_for_a_learner_that_reads_its_blocks_first() -> None:
+    """As after a resume: it will draw; meanwhile they would be far ahead of it."""
+    replay = replay_of(2.0, 1)
+    part = replay.partitions[1]
+    part.backlog.must_read.add(7)
+    part.demand(demand(5, 4))
+    assert replay.serve(100, ()) == []
+    assert part.blocked == "1 blocks are read first"
+    assert replay.collectors_wait(100)
+
+
 def pauses(orders: list[Order]) -> list[tuple[int, bool]]:
     return [(o.rank, o.message.waits) for o in orders if isinstance(o.message, CollectPause)]
 
@@ -149,6 +160,29 @@ def test_a_late_collector_holds_up_the_others_for_a_second() -> None:
     assert pauses(run.scheduler.tick(10.0)) == []
     assert pauses(run.scheduler.tick(10.9)) == []
     assert pauses(run.scheduler.tick(11.1)) == [(2, False), (3, False)]
+
+
+def test_collectors_that_wait_until_they_are_needed_make_no_share() -> None:
+    run = Run(4, ready=False)
+    run.scheduler.want_collectors(2)
+    run.main.replay.ratio = ReplayRatio(1.0, warm_up=60, slack=40)
+    for rank in run.ranks:
+        run.ready(rank)
+    assert run.main.pause == CollectPause(True, 51)
+
+
+def test_a_run_that_began_offline_shares_out_when_it_begins_to_collect() -> None:
+    """Not with the evaluations before: then nothing may come yet."""
+    run = Run(ready=False)
+    run.main.replay.ratio = ReplayRatio(1.0, slack=40, offline=20)
+    for rank in run.ranks:
+        run.ready(rank)
+    run.learn_info(10)
+    assert [o.rank for o in run.tick(EVERY_S) if evaluates(o)] == [2]
+    assert run.result(2, EVERY_S, (1.0,)) == []
+    run.groups.partitions[1].samples_drawn = 20
+    orders = run.tick(EVERY_S + 0.1)
+    assert [o.message.after for o in orders if isinstance(o.message, CollectPause)] == [21, 21]
 
 
 def config(**policy: Any) -> Any:

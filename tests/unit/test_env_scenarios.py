@@ -85,7 +85,7 @@ def test_seeds_are_named_one_by_one_or_by_ranges() -> None:
     assert seeds_of("3..5") == (3, 4, 5)
     assert seeds_of([7, "10..11", 1]) == (7, 10, 11, 1)
     assert seeds_of(()) == seeds_of("") == ()
-    for wrong in (["-1"], "a..b", ["3.5"]):
+    for wrong in (["-1"], "a..b", ["3.5"], "5..3", [0, "1..0"]):
         with pytest.raises(ValueError, match="is "):
             seeds_of(wrong)
     with pytest.raises(ConfigError, match=r"seeds: is 'x'"):

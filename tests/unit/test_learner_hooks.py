@@ -284,6 +284,67 @@ def test_curves_show_the_log_of_a_train_that_is_written_as_di_engines(every: int
     assert tags.points == {"learner_iter/loss_avg": [1.0, 2.0] if every == 1 else [1.5]}
 
 
+class Adds(LearnerHook):
+    """Adds a value to the log of its position."""
+
+    def __call__(self, engine: Any) -> None:
+        engine.log_buffer["scalar"][self.name] = 7.0
+
+
+class AddsAround(BaseLearner):
+    """Adds values to the log before and after its updates."""
+
+    def train(self, data: Any, *given: Any) -> Any:
+        self.log_buffer["scalar"]["before"] = 3.0
+        logs = super().train(data, *given)
+        self.log_buffer["scalar"]["after"] = 5.0
+        return logs
+
+
+@pytest.mark.parametrize(
+    ("position", "priority"), [("before_iter", 5), ("after_iter", 5), ("after_iter", 90)]
+)
+def test_what_is_added_to_the_log_is_shown_once(position: str, priority: int) -> None:
+    """In this iteration, or in the next one where it comes after ``log_show``."""
+    tags = Tags()
+    learner = learner_with(AddsAround, tb_logger=tags)
+    adds = Adds("mine", priority, position=position)
+    learner.register_hook(adds)
+    for _ in range(3):
+        learner.train([])
+    learner._hooks[position].remove(adds)
+    learner.train([])
+    assert tags.points["learner_iter/mine_avg"] == [7.0] * 3
+    assert tags.points["learner_iter/before_avg"] == [3.0] * 4
+    assert tags.points["learner_iter/after_avg"] == [5.0] * 3
+    assert tags.points["learner_iter/loss_avg"] == [1.0, 2.0, 3.0, 4.0]
+    assert learner.log_buffer["scalar"] == {"loss": 4.0, "after": 5.0}
+
+
+@pytest.mark.parametrize("every", [1, 2])
+def test_curves_of_a_call_hook_that_is_written_as_di_engines(every: int) -> None:
+    class Learner(BaseLearner):
+        def call_hook(self, name: str) -> None:
+            for one in self._hooks[name]:
+                one(self)
+
+    tags = Tags()
+    learner = learner_with(Learner, every=every, tb_logger=tags)
+    for _ in range(4):
+        learner.train([])
+    points = [1.0, 2.0, 3.0, 4.0] if every == 1 else [1.5, 3.5]
+    assert tags.points["learner_iter/loss_avg"] == points
+
+
+def test_any_function_in_a_list_of_hooks_is_called() -> None:
+    learner, called = learner_with(), list[Any]()
+    learner._hooks["after_iter"].append(called.append)  # type: ignore[arg-type]
+    learner.train([])
+    assert called == [learner]
+    assert learner.callback_state() == {}
+    learner.close()
+
+
 def test_a_checkpoint_that_a_run_begins_with_is_loaded_before_it(tmp_path: Path) -> None:
     loads = LoadCkptHook(ext_args={"load_path": tmp_path / "none"})
     learner = BaseLearner({}, Forward())

@@ -722,15 +722,23 @@ class Scheduler:
         return [order for worker in alive for order in self._pause_of(worker)]
 
     def _pause_of(self, worker: Worker) -> list[Order]:
-        """Let a collector wait or go on; a pause outlives its task."""
+        """Let a collector wait or go on; a pause outlives its task. Evaluations need none."""
+        if worker.is_evaluating:
+            return []
         task = worker.task
         group = self.groups.of(task) if task is not None else self.groups.main
-        pause = group.pause or group.share_out(self.workers.collectors_left)
+        pause = group.pause or group.share_out(self._sharing)
         # another group's share may be as large, and this collector may have made that one
         if pause is worker.pause or (pause == worker.pause and not pause.after):
             return []
         worker.pause = pause
         return [Order(worker.rank, pause)]
+
+    @property
+    def _sharing(self) -> int:
+        """Number of collectors that are to work, of those that are left."""
+        left, wanted = self.workers.collectors_left, self.collectors_wanted
+        return left if wanted is None else min(left, wanted)
 
     def _learn(self, now: float) -> list[Order]:
         """Send batches, unless the run is about to stop the learners."""

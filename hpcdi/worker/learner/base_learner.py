@@ -10,7 +10,7 @@ import heapq
 import itertools
 from abc import abstractmethod
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar, Protocol
 
@@ -109,7 +109,8 @@ class BaseLearner(Configurable, Training):
             them; empty where the policy returned none; with several tasks one mapping a task.
         ckpt_name: name of the next checkpoint, if it is given none; None: by the iteration.
         log_buffer: what the policy returned last, by kind: scalar, scalars (charts), histogram. The
-            curves show what hooks before ``log_show`` make of it.
+            curves show what hooks before ``log_show`` make of it; what hooks and callers add is
+            part of one iteration, of the next one if it comes later.
         exp_name: name of the experiment.
         logger: what `info` and `debug` write to; lays out values as tables.
     """
@@ -154,6 +155,7 @@ class BaseLearner(Configurable, Training):
         self._hooks = no_hooks()
         self._monitor: ScalarMonitor | None = None
         self._is_noted = True  # the monitor has what is in `log_buffer`
+        self._logged = _by_kind({})  # what the policy returned last
         hooks = build_learner_hook_by_cfg(hook)
         suffix = "" if instance_name == "learner" else f"_{instance_name}"
         super().__init__(
@@ -281,7 +283,13 @@ class BaseLearner(Configurable, Training):
 
     def _note(self, log: Log) -> None:
         """Note an iteration's log in `log_buffer`; the monitor gets it in ``after_iter``."""
-        self.log_buffer = _by_kind(log)
+        self._fill_monitor()
+        last, self._logged = self._logged, _by_kind(log)
+        for kind, returned in self._logged.items():
+            held = self.log_buffer.get(kind, {}).items()
+            added = {name: one for name, one in held if name not in last[kind]}
+            self.log_buffer = {**self.log_buffer, kind: added | returned}
+        self._is_noted = False
 
     @property
     def monitor(self) -> ScalarMonitor | None:
@@ -298,8 +306,15 @@ class BaseLearner(Configurable, Training):
         self._monitor = monitor
 
     def _fill_monitor(self) -> None:
-        if self._monitor is not None and not self._is_noted:
+        """Add `log_buffer` to the monitor, once; what others than the policy added goes from it."""
+        if self._is_noted:
+            return
+        if self._monitor is not None:
             self._monitor.add(_as_log(self.log_buffer))
+        for kind, returned in self._logged.items():
+            held = self.log_buffer.get(kind, {}).items()
+            stays = {name: one for name, one in held if name in returned}
+            self.log_buffer = {**self.log_buffer, kind: stays}
         self._is_noted = True
 
     def _train_tasks(self, data: Any, envstep: int, kwargs: Mapping[str, Any]) -> list[Log]:
@@ -367,12 +382,14 @@ class BaseLearner(Configurable, Training):
             raise KeyError(f"a hook's position is one of {POSITIONS}, not {name!r}")
         if name == "after_iter":
             self._is_noted = False
-        hooks: list[TrainingCallback] = list(self._hooks[name])
-        for one in heapq.merge(hooks, self._callbacks, key=lambda added: added.priority):
-            if isinstance(one, LearnerHook):
-                one(self)
-            else:
+        called: Iterable[Any] = heapq.merge(
+            list(self._hooks[name]), self._callbacks, key=lambda one: getattr(one, "priority", 100)
+        )
+        for one in called:
+            if isinstance(one, TrainingCallback) and not isinstance(one, LearnerHook):
                 _CALLS[name](one, self)
+            else:  # a hook, or any function in its list
+                one(self)
         self._fill_monitor()
 
     def begin(self) -> None:
@@ -397,7 +414,8 @@ class BaseLearner(Configurable, Training):
 
     def _all_callbacks(self) -> list[TrainingCallback]:
         """See `Training._all_callbacks`."""
-        return [*itertools.chain.from_iterable(self._hooks.values()), *self._callbacks]
+        hooks: Iterable[Any] = itertools.chain.from_iterable(self._hooks.values())
+        return [*(one for one in hooks if isinstance(one, TrainingCallback)), *self._callbacks]
 
     def register_hook(self, hook: LearnerHook) -> None:
         """Add a hook.

@@ -172,10 +172,10 @@ class ItemStore(RowStore):
             return list(column.tolist())
         elif name in self._framed:
             rows = [row.copy() for row in column]
-        elif form is Form.TENSOR:
-            rows = [column[k, ...] for k in range(len(column))]  # arrays, also of single numbers
+        elif form is Form.ARRAY or column.ndim > 1:
+            rows = list(column)
         else:
-            return list(column)
+            rows = [column[k, ...] for k in range(len(column))]  # arrays of single numbers
         return rows if form is Form.ARRAY else list(map(sys.modules["torch"].from_numpy, rows))
 
     def read_columns(self, slots: Array, without: Collection[str] = ()) -> Columns:
