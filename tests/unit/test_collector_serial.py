@@ -31,7 +31,6 @@ from fakes.serial_parts import (
     steps_of,
     story,
 )
-from hpcdi.comm import group
 from hpcdi.config.compat import ConfigDict
 from hpcdi.config.env import ManagerConfig
 from hpcdi.env.base import BackendStep, EnvFacts, EnvFailure, EpisodeStart
@@ -1152,22 +1151,6 @@ def test_reports_follow_train_iterations_not_the_clock(
             report.show(train_iter)
     shown = [vars(record)["train_iter"] for record in caplog.records]
     assert shown == [3, 13, 23]
-
-
-@pytest.mark.parametrize("sums_ranks", [True, False])
-def test_sums_over_ranks_are_shown_by_the_first(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, sums_ranks: bool
-) -> None:
-    """Each rank may have been handed a writer; others' counts are a rank's own."""
-    report = CollectReport(None, "collector", 10, sums_ranks=sums_ranks)
-    for rank in (0, 1):
-        monkeypatch.setattr(group, "get_rank", lambda rank=rank: rank)
-        report.add({"envstep": 1, "train_sample": 1, "episode": 1}, 0.1, [np.ones(1)])
-        with caplog.at_level(logging.INFO, "hpcdi"):
-            report.show(10 * rank)
-    shown = [vars(record)["train_iter"] for record in caplog.records]
-    assert shown == ([0] if sums_ranks else [0, 10])
-    assert report._returns == [], "nothing piles up"
 
 
 @pytest.mark.parametrize("cls", BOTH)

@@ -22,7 +22,7 @@ from hpcdi.utils.log import LOGGER
 from hpcdi.utils.metrics import Curves
 from hpcdi.utils.nested import to_tensors
 from hpcdi.utils.registry import SERIAL_COLLECTOR_REGISTRY
-from hpcdi.worker.collectives import group_rank, sum_over_ranks
+from hpcdi.worker.collectives import sum_over_ranks
 from hpcdi.worker.collector.caches import CachePool, TrajBuffer, to_tensor_transitions
 from hpcdi.worker.dict_envs import ForeignEnvs
 from hpcdi.worker.dict_policy import (
@@ -388,8 +388,7 @@ class CollectReport:
         tb_logger: TensorBoard writer; None: no curves.
         instance_name: prefix of their tags.
         print_freq: train iterations between two reports.
-        sums_ranks: counts of all ranks of a process group are summed; `add` is collective then, and
-            rank 0 alone shows them.
+        sums_ranks: counts of all ranks of a process group are summed; `add` is collective then.
     """
 
     def __init__(
@@ -450,9 +449,8 @@ class CollectReport:
             return
         self._shown_at = train_iter
         scalars = self._scalars()
-        if not self._sums_ranks or group_rank() == 0:
-            LOGGER.info("collect", extra={"train_iter": train_iter, "scalars": scalars})
-            self._curves.add(scalars, train_iter, self.totals["envstep"])
+        LOGGER.info("collect", extra={"train_iter": train_iter, "scalars": scalars})
+        self._curves.add(scalars, train_iter, self.totals["envstep"])
         self._since, self._returns = {"duration": 0.0}, []
 
     def close(self) -> None:
