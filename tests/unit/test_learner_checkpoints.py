@@ -89,6 +89,13 @@ def same(one: Any, other: Any) -> bool:
 # ---------------------------------------------------------------------------------- what one holds
 
 
+def test_a_function_among_the_last_hooks_is_no_obstacle(tmp_path: Path) -> None:
+    learner = learner_of(tmp_path)
+    learner._hooks["after_run"].append(lambda _learner: None)  # type: ignore[arg-type]
+    learner.save_checkpoint("own")
+    assert "own" in checkpoint_names(tmp_path)
+
+
 def test_what_a_checkpoint_holds(tmp_path: Path) -> None:
     learner = learner_of(tmp_path)
     learn(learner, 5)

@@ -472,7 +472,8 @@ class BaseLearner(Configurable, Training):
         self._check_policy()
         of_attribute, self.ckpt_name = self.ckpt_name, None
         name = ckpt_name if ckpt_name is not None else of_attribute
-        hooks = [hook for hook in self._hooks["after_run"] if hook.name == "save_ckpt_after_run"]
+        last: Iterable[Any] = self._hooks["after_run"]  # functions among them have no name
+        hooks = [hook for hook in last if getattr(hook, "name", "") == "save_ckpt_after_run"]
         if hooks and type(hooks[0]) is not SaveCkptHook and not self._is_saving:
             self.ckpt_name, self._is_saving = name, True
             try:
