@@ -100,7 +100,8 @@ def coordinate(context: WorkerContext, placement: Sequence[RankPlace], ends_at: 
         LOGGER.info("this rank failed", exc_info=True)
         try:
             state = state_after(failure.exit_code)
-            run_folder.end(layout, state, failure.error, failure.exit_code, {})
+            reason, code = failure.error, failure.exit_code
+            run_folder.end(layout, state, reason, code, {}, is_last=False)
         finally:  # also where that cannot be written
             run_lock.remove(layout)
             abort_job(failure.exit_code)
@@ -143,7 +144,8 @@ def _keep(
     if coordinator.lost:
         sweep_temporary(layout.root)  # they may have been writing
     end = partial(run_folder.end, layout, outcome.state, outcome.reason, outcome.exit_code)
-    or_warn("end of the run", partial(end, coordinator.figures()))
+    is_last = not coordinator.silent
+    or_warn("end of the run", partial(end, coordinator.figures(), is_last=is_last))
 
 
 def _opening(context: WorkerContext, placement: Sequence[RankPlace]) -> list[str]:

@@ -202,9 +202,24 @@ def claim(
 
 
 def end(
-    layout: RunLayout, state: str, reason: str, exit_code: int, figures: Mapping[str, Any]
+    layout: RunLayout,
+    state: str,
+    reason: str,
+    exit_code: int,
+    figures: Mapping[str, Any],
+    *,
+    is_last: bool = True,
 ) -> None:
     """Write into ``run.json`` how the run ended: the mark that scripts look for.
+
+    Args:
+        layout: the run folder.
+        state: as `state_after` names it.
+        reason: in words.
+        exit_code: of the command.
+        figures: what the run has reached.
+        is_last: no other rank writes after this. Where one may (a learner still publishes), the
+            checksums of its files are not recorded, as they would call a newer policy a wrong one.
 
     Raises:
         OSError: it cannot be written, or is gone. ValueError: it is damaged.
@@ -212,14 +227,15 @@ def end(
     facts = _without_checksum(load_json(layout.run_file))
     layout.reserve_file.unlink(missing_ok=True)
     facts.pop("before", None)
-    ended = {
+    ended: dict[str, Any] = {
         "state": state,
         "reason": reason,
         "exit_code": exit_code,
         "ended": now_text(),
         "figures": figures,
-        "files": rewritten_files(layout),
     }
+    if is_last:
+        ended["files"] = rewritten_files(layout)
     write_sealed_json(layout.run_file, {**facts, **ended})
     latest.keep_up(layout, is_over=True)
 

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from tensorboard.backend.event_processing.plugin_event_multiplexer import EventMultiplexer
 
 import hpcdi
@@ -22,8 +23,10 @@ from hpcdi.errors import EXIT_USAGE, LaunchError
 from hpcdi.run import run_folder
 from hpcdi.run.experiment import load_experiment
 from hpcdi.store.atomic import write_json
+from hpcdi.store.inspect import inspect
 from hpcdi.store.inventory import rewritten_files
 from hpcdi.store.layout import RunLayout
+from hpcdi.store.policies import PolicyImage, publish_policy
 from hpcdi.store.sealed import load_sealed_json
 from hpcdi.types import RESTART_NUMBERS
 from hpcdi.utils.event_file import TensorBoardWriter
@@ -357,6 +360,15 @@ def test_the_end_is_added_to_the_facts(tmp_path: Path) -> None:
         "files": rewritten_files(layout),
     }
     assert run_folder.read_state(tmp_path) == "stopped"
+
+
+def test_an_end_before_the_last_policy_does_not_call_it_a_wrong_one(tmp_path: Path) -> None:
+    """Rank 0 fails, and a learner still publishes."""
+    layout = claim(tmp_path)
+    publish_policy(layout.latest_policy, PolicyImage.of({"w": torch.ones(1)}, 1), fsync=False)
+    run_folder.end(layout, "failed", "no more memory", 1, {}, is_last=False)
+    publish_policy(layout.latest_policy, PolicyImage.of({"w": torch.ones(1)}, 2), fsync=False)
+    assert not [error for error in inspect(tmp_path).errors if "wrote last" in error]
 
 
 @pytest.mark.parametrize("content", [None, "", "{", '{"exp_name": "x"}'])
