@@ -69,18 +69,33 @@ def rows_per_learner(count: int) -> float:
     return float(allreduce_data(float(count), "avg"))
 
 
-def follow(target: nn.Module, network: nn.Module, share: float) -> None:
-    """Move the target's parameters by `share` of the way to the network's (Polyak averaging).
+class Follower:
+    """Moves a target network after the one that learns (Polyak averaging).
 
-    Buffers that both have, such as running statistics, become the network's.
+    Args:
+        target: has the same parameters, and moves.
+        network: that it follows; both keep their parameters' tensors from now on.
     """
-    with torch.no_grad():
-        torch._foreach_lerp_(list(target.parameters()), list(network.parameters()), share)
-        buffers = dict(target.named_buffers())
-        own = dict(network.named_buffers()) if buffers else {}
-        for name, buffer in buffers.items():
-            if name in own and own[name].shape == buffer.shape and buffer.is_contiguous():
-                buffer.copy_(own[name])
+
+    def __init__(self, target: nn.Module, network: nn.Module) -> None:
+        self._target, self._network = target, network
+        self._pairs = list(target.parameters()), list(network.parameters())
+        self._has_buffers = any(True for _ in target.buffers())
+
+    def follow(self, share: float) -> None:
+        """Move the target's parameters by `share` of the way to the network's.
+
+        Buffers that both have, such as running statistics, become the network's.
+        """
+        with torch.no_grad():
+            torch._foreach_lerp_(*self._pairs, share)
+            if not self._has_buffers:
+                return
+            newest = dict(self._network.named_buffers())
+            for name, buffer in self._target.named_buffers():
+                new = newest.get(name)
+                if new is not None and new.shape == buffer.shape and buffer.is_contiguous():
+                    buffer.copy_(new)
 
 
 def forward_of(

@@ -45,6 +45,7 @@ class IQLPolicy(IQLActing, BoxPolicy):
         self._value = gradient_step.placed(of_state, device)
         self._critics = gradient_step.placed(networks.ActionValues(cfg.model, critics=2), device)
         self._targets = copy.deepcopy(self._critics).requires_grad_(False)
+        self._follower = gradient_step.Follower(self._targets, self._critics)
         self._value_step = self.make_step(self._value)
         self._critic_step = self.make_step(self._critics)
         self._value_of, self._values, self._target_values = (
@@ -114,7 +115,7 @@ class IQLPolicy(IQLActing, BoxPolicy):
         ):
             losses.append(step.gradients(batch, loss))
             step.apply()
-        gradient_step.follow(self._targets, self._critics, learn.tau)
+        self._follower.follow(learn.tau)
 
         of_value, of_actor, of_critics = losses
         means = (value.mean(), torch.cat(advantages).mean())

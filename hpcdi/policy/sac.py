@@ -65,6 +65,7 @@ class SoftActorCritic(ReplayPolicy):
         learn, device = self._cfg.learn, self._device
         self._critics = gradient_step.placed(self.make_critics(), device)
         self._targets = copy.deepcopy(self._critics).requires_grad_(False)
+        self._follower = gradient_step.Follower(self._targets, self._critics)
         self._temperature = networks.Number(math.log(learn.alpha)).to(device)
         self._critic_step = self.make_step(self._critics)
         self._temperature_step = self.make_step(self._temperature)
@@ -118,8 +119,8 @@ class SoftActorCritic(ReplayPolicy):
             return self._extra.added(loss, part, count, log_prob=log_prob)
 
         def temperature_loss(part: Mapping[str, Tensor]) -> Tensor:
-            losses = -self._temperature.number.exp() * part["lack_of_entropy"]  # eq. 18
-            return gradient_step.mean_share(losses, count)
+            lack = gradient_step.mean_share(part["lack_of_entropy"], count)
+            return -self._temperature.number.exp() * lack  # eq. 18
 
         of_critics = self._critic_step.gradients(batch, critic_loss)
         self._critic_step.apply()
@@ -131,7 +132,7 @@ class SoftActorCritic(ReplayPolicy):
             lack_of_entropy = {"lack_of_entropy": torch.cat(lacks)}
             self._temperature_step.gradients(lack_of_entropy, temperature_loss)
             self._temperature_step.apply()
-        gradient_step.follow(self._targets, self._critics, cfg.learn.tau)
+        self._follower.follow(cfg.learn.tau)
         value, error = map(torch.cat, zip(*of_parts, strict=True))
         scalars = (
             of_critics + of_actor,

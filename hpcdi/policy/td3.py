@@ -43,6 +43,10 @@ class TD3Policy(TD3Acting, BoxPolicy):
         self._target_actor, self._target_critics = (
             copy.deepcopy(network).requires_grad_(False) for network in (self._model, self._critics)
         )
+        self._followers = (
+            gradient_step.Follower(self._target_actor, self._model),
+            gradient_step.Follower(self._target_critics, self._critics),
+        )
         self._values, self._next_actions, self._next_values = (
             gradient_step.forward_of(network, cfg.learn, device)
             for network in (self._critics, self._target_actor, self._target_critics)
@@ -120,8 +124,8 @@ class TD3Policy(TD3Acting, BoxPolicy):
 
         loss = self._step.gradients(batch, loss_of)
         self._step.apply()
-        gradient_step.follow(self._target_actor, self._model, self._cfg.learn.tau)
-        gradient_step.follow(self._target_critics, self._critics, self._cfg.learn.tau)
+        for follower in self._followers:
+            follower.follow(self._cfg.learn.tau)
         return (torch.stack((loss, *self._extra.taken())),)
 
     def td_target(self, batch: Mapping[str, Tensor]) -> Tensor:

@@ -38,6 +38,8 @@ _LEAST_S = 30.0
 """Seconds before the limit for publishing data and ending processes."""
 _TIMES = 3.0
 """Plus this many times the duration of the last snapshot: disks are slow when all jobs end."""
+_KEEP_S = 0.1
+"""Seconds between two looks at whether an environment's library has taken the signals."""
 LOOK_S = 1.0
 """Seconds between two looks at the file of `hpcdi scale`."""
 
@@ -123,6 +125,7 @@ class SignalFlag:
         self._is_new = False
         self._taken: list[signal.Signals] = []
         self._before: dict[int, Any] = {}
+        self._due = -math.inf
 
     def install(self) -> None:
         """Handle SIGINT, SIGTERM and `preempt_signals`; SIGUSR1 prints all stacks (main thread).
@@ -163,7 +166,9 @@ class SignalFlag:
 
         A SIGTERM right after a SIGINT that has been taken is another request.
         """
-        if threading.current_thread() is threading.main_thread():
+        now = time.monotonic()
+        if now >= self._due and threading.current_thread() is threading.main_thread():
+            self._due = now + _KEEP_S
             self._keep()
         is_new, self._is_new = self._is_new, False
         if not is_new or self._signals.asked is None:

@@ -29,7 +29,7 @@ from fakes.policies import (
 from hpcdi.config.policy import StepConfig
 from hpcdi.errors import ConfigError
 from hpcdi.policy.dqn import DQNPolicy
-from hpcdi.policy.gradient_step import GradientStep, cut, follow, forward_of, mean_share
+from hpcdi.policy.gradient_step import Follower, GradientStep, cut, forward_of, mean_share
 from hpcdi.policy.ppo import PPOPolicy
 
 pytestmark = pytest.mark.usefixtures("one_torch_thread")
@@ -64,7 +64,7 @@ def test_a_target_follows_with_its_buffers_too() -> None:
     network, target = (nn.BatchNorm1d(2) for _ in range(2))
     network(torch.randn(8, 2))
     nn.init.constant_(network.bias, 4.0)
-    follow(target, network, 0.25)
+    Follower(target, network).follow(0.25)
     assert target.bias.tolist() == [1.0, 1.0]
     assert torch.equal(target.running_mean, network.running_mean)
     assert target.num_batches_tracked == 1
