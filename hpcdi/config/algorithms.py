@@ -178,6 +178,12 @@ class VDNConfig(DQNConfig):
     collect: VDNCollectConfig = section(VDNCollectConfig, "collecting")
 
     @property
+    def paper_ratio(self) -> float | None:
+        """See `PolicyConfig.paper_ratio`; a sample of a memory is a whole sequence."""
+        ratio = super().paper_ratio
+        return ratio / self.collect.unroll_len if ratio and self.samples_sequences else ratio
+
+    @property
     def sequence(self) -> SequenceRule:
         """See `PolicyConfig.sequence`."""
         if not self.samples_sequences:

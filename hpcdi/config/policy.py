@@ -312,7 +312,7 @@ class BaseLearnConfig:
     """Settings of learning that every run reads, for every policy."""
 
     PAPER_RATIO: ClassVar[float | None] = None
-    """What `replay_ratio` is in the algorithm's paper; None: it has none."""
+    """See `PolicyConfig.paper_ratio`."""
 
     batch_size: int = setting(64, "samples of one update (of each learner)", minimum=1)
     update_per_collect: int | None = setting(
@@ -325,7 +325,8 @@ class BaseLearnConfig:
         PAPER,
         "samples drawn for each transition, by all learners together, once the buffer has "
         "its first items; learners wait for collectors, or collectors for learners. 'paper': as "
-        "the algorithm's paper has it (DQN, C51, QR-DQN: 8; discrete SAC: 16; SAC, TQC, TD3: 256), "
+        "the algorithm's paper has it (DQN, C51, QR-DQN: 8, and so VDN and QMIX, which with a "
+        "memory count the steps of a sequence; discrete SAC: 16; SAC, TQC, TD3: 256), "
         "unless update_per_collect or a push_sample_rate_limit says it; null: both run free",
         above=0,
     )
@@ -350,7 +351,8 @@ class LearnConfig(StepConfig, BaseLearnConfig):
     optimizer: dict[str, Any] = setting(
         {"type": "Adam"},
         "type: its name in torch.optim, or 'my_module:Class'; beside it its "
-        "arguments but lr, e.g. {type: AdamW, weight_decay: 0.01}",
+        "arguments but lr, e.g. {type: AdamW, weight_decay: 0.01}; SAC's temperature and the "
+        "predictor of an exploration bonus do not decay",
     )
     extra_loss: dict[str, Any] = setting(
         {},
@@ -532,6 +534,11 @@ class PolicyConfig(ComponentConfig):
         )
         if self.on_policy or is_limited or self.learn.update_per_collect is not None:
             return None
+        return self.paper_ratio
+
+    @property
+    def paper_ratio(self) -> float | None:
+        """What `replay_ratio` is in the algorithm's paper; None: it has none."""
         return self.learn.PAPER_RATIO
 
     def usual_updates(self, transitions: int) -> int:

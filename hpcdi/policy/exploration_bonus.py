@@ -341,7 +341,7 @@ class Explorer:
 def explorer(policy: Any, novelty: Novelty) -> Explorer:
     """Returns the learner's half for a policy that learns."""
     predictor = gradient_step.placed(novelty.make_predictor(policy._cfg), policy._device)
-    return Explorer(policy._cfg, novelty, predictor, policy.make_step(predictor))
+    return Explorer(policy._cfg, novelty, predictor, policy.make_step(predictor, decays=False))
 
 
 class BonusActor:

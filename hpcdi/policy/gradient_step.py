@@ -79,7 +79,7 @@ class Follower:
 
     def __init__(self, target: nn.Module, network: nn.Module) -> None:
         self._target, self._network = target, network
-        self._pairs = list(target.parameters()), list(network.parameters())
+        self._parts = list[Tensor](target.parameters()), list[Tensor](network.parameters())
         self._has_buffers = any(True for _ in target.buffers())
 
     def follow(self, share: float) -> None:
@@ -88,7 +88,7 @@ class Follower:
         Buffers that both have, such as running statistics, become the network's.
         """
         with torch.no_grad():
-            torch._foreach_lerp_(*self._pairs, share)
+            torch._foreach_lerp_(*self._parts, share)
             if not self._has_buffers:
                 return
             newest = dict(self._network.named_buffers())

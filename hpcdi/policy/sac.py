@@ -68,7 +68,7 @@ class SoftActorCritic(ReplayPolicy):
         self._follower = gradient_step.Follower(self._targets, self._critics)
         self._temperature = networks.Number(math.log(learn.alpha)).to(device)
         self._critic_step = self.make_step(self._critics)
-        self._temperature_step = self.make_step(self._temperature)
+        self._temperature_step = self.make_step(self._temperature, decays=False)
         self._values, self._target_values = (
             gradient_step.forward_of(network, learn, device)
             for network in (self._critics, self._targets)

@@ -216,12 +216,21 @@ class TorchPolicy(ActingPolicy):
         """See `ActingPolicy.has_sequences`."""
         return self._remembers or super().has_sequences()
 
-    def make_step(self, network: nn.Module) -> gradient_step.GradientStep:
+    def make_step(self, network: nn.Module, *, decays: bool = True) -> gradient_step.GradientStep:
         """The `GradientStep` of a network that learns; `_step` is that of `_model`.
 
         Its optimizer is `make_optimizer`'s, its learning rate follows the schedule.
+
+        Args:
+            network: whose parameters learn.
+            decays: the optimizer's weight decay, where it has one, holds for it. False for what is
+                no part of the policy: decay would move where it settles.
         """
         optimizer, learn = self.make_optimizer(network), self._cfg.learn
+        if not decays:
+            for group in optimizer.param_groups:
+                if "weight_decay" in group:
+                    group["weight_decay"] = 0.0
         step = gradient_step.GradientStep(network, optimizer, learn, self._device)
         self._steps.append(step)
         return step

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import torch
 
+from hpcdi.policy.acting import network
 from hpcdi.policy.acting.base import DensePolicy
 from hpcdi.policy.base import actor_of
 from hpcdi.policy.create import create_policy
@@ -109,6 +110,12 @@ def test_actions_are_those_of_torch(
         for _ in range(3):
             observation = observation_of(there, rng)
             agree(found.act(observation, {"eps": 0.3}), expected.act(observation, {"eps": 0.3}))
+
+
+@pytest.mark.filterwarnings("error")
+def test_far_below_zero_silu_is_zero_without_a_warning() -> None:
+    found = network._silu(np.array([-200.0, 0.0, 200.0], np.float32))
+    assert found.tolist() == [0, 0, 200]
 
 
 @pytest.mark.parametrize("kind", SPACES)

@@ -89,6 +89,15 @@ def test_the_bonus_falls_where_it_is_learnt(kind: str) -> None:
     assert not learnt & {id(b) for b in novelty.buffers()}, "it is no part of the policy's step"
 
 
+@TYPES
+def test_a_weight_decay_leaves_nothing_new_that_is_known(bonus_type: str) -> None:
+    learn = {"optimizer": {"weight_decay": 0.1}}
+    cfg = {**KINDS["dqn"], "type": "dqn", "learn": learn, "exploration_bonus": {"type": bonus_type}}
+    built = create_policy(cfg, ["learn"], seed=np.random.SeedSequence(0), gets_weights=True)
+    decays = [step.optimizer.param_groups[0]["weight_decay"] for step in built._steps]
+    assert sorted(decays) == [0, 0.1]
+
+
 def test_errors_are_divided_by_their_root_mean_square() -> None:
     built = policy("dqn", "learn")
     errors = []

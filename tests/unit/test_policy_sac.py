@@ -223,6 +223,17 @@ def test_the_temperature_rises_where_entropy_is_missing(target_entropy: float, r
     assert gradient == pytest.approx(-0.3 * missing, rel=1e-3)  # d/dx of -e^x (log pi + H)
 
 
+def test_a_weight_decay_is_of_networks_and_moves_no_temperature() -> None:
+    optimizer = {"type": "Adam", "weight_decay": 0.5}
+    built = policy("learn", learn={"optimizer": optimizer, "alpha": 0.01})
+    before = built._temperature.number.item()
+    told = built.learn_mode.forward(batch_of())
+    assert told["entropy"] > built._target_entropy
+    assert built._temperature.number.item() < before
+    decays = [step.optimizer.param_groups[0]["weight_decay"] for step in built._steps]
+    assert decays == [0.5, 0.5, 0]
+
+
 def test_the_target_entropy_is_minus_the_components_and_alpha_may_stay() -> None:
     assert policy("learn")._target_entropy == -2
     built = policy("learn", learn={"auto_alpha": False, "alpha": 0.3})

@@ -13,7 +13,7 @@ import pytest
 import torch
 
 from fakes.compiled_source import check
-from hpcdi.commands.export_source import name_of
+from hpcdi.commands.exported import name_of
 from hpcdi.errors import LaunchError, PolicyError, PolicyFileError
 from hpcdi.policy.create import create_policy
 from hpcdi.policy.source_code import as_source
@@ -148,7 +148,7 @@ def test_names_are_those_that_the_language_takes(tmp_path: Path) -> None:
 
 
 def test_compilers_get_utf_8_whatever_the_locale(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("hpcdi.commands.export_source.Path.write_text", _write_ascii)
+    monkeypatch.setattr("hpcdi.commands.exported.Path.write_text", _write_ascii)
     if HAS["c"] is not None:
         module = module_of("sac")
         files = as_source(module, "c", "well", "The policy of ü")

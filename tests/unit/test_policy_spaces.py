@@ -15,7 +15,7 @@ from fakes.serial_runs import serial_run, train
 from fakes.spaces import simple_spaces
 from hpcdi.config.policy import ModelConfig
 from hpcdi.env.create import create_env_manager, get_env_cls
-from hpcdi.env.probe import get_spaces
+from hpcdi.env.probe import look_at
 from hpcdi.errors import PolicyError
 from hpcdi.policy.create import create_policy, get_policy_cls
 from hpcdi.policy.distributions import ActionDistribution
@@ -378,7 +378,7 @@ def policy_for(env: dict[str, Any], **settings: Any) -> Any:
 
 
 def get_spaces_of(env: dict[str, Any]) -> Any:
-    return get_spaces(get_env_cls(env).parse_config(env))
+    return look_at(get_env_cls(env).parse_config(env)).spaces
 
 
 @pytest.mark.parametrize("kind", ["dqn", "c51", "ppo", "impala"])

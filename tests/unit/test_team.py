@@ -15,10 +15,10 @@ from hpcdi.config.compiled import compile_config
 from hpcdi.config.fields import restore, to_mapping
 from hpcdi.config.load import dump
 from hpcdi.config.team import TeamConfig
+from hpcdi.env.arguments import owner_of
 from hpcdi.env.contract import read_spaces
 from hpcdi.env.games import Meet, Pincer, Recall, SpeakerListener, TwoStep
 from hpcdi.env.pettingzoo import as_battle
-from hpcdi.env.scheduled import owner_of
 from hpcdi.env.team import Team
 from hpcdi.errors import ConfigError, EnvValueError, PolicyError
 from hpcdi.policy import memories, networks
@@ -1034,6 +1034,13 @@ def test_an_algorithm_alone_is_that_of_all_players_of_a_team(tmp_path: Any) -> N
     assert team.policies["all"].players == 2  # type: ignore[attr-defined]
     assert team.replay_ratio == 8
     assert dataclasses.replace(team, policies={}).replay_ratio is None
+    words = [
+        "policy.model.memory=gru",
+        "policy.collect.unroll_len=16",
+        "policy.collect.n_sample=16",
+    ]
+    compiled, _ = load_experiment(str(file), words, over_ranks=False)
+    assert compiled.config.policy.replay_ratio == 0.5, "8 steps, in sequences of 16"
     kept = tmp_path / "config.yaml"  # as the run keeps it
     for words in (["policy.type=ppo", "policy.collect.n_sample=16"], []):
         compiled, _ = load_experiment(str(file), words, over_ranks=False)

@@ -27,7 +27,8 @@ def _elu(x: Array) -> Array:
 
 
 def _silu(x: Array) -> Array:
-    silu: Array = x / (1 + np.exp(-x))
+    with np.errstate(over="ignore"):  # of numbers below -88, which become 0
+        silu: Array = x / (1 + np.exp(-x))
     return silu
 
 

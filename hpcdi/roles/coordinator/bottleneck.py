@@ -320,8 +320,8 @@ def _collectors_wait(seen: RunSeen) -> str:
     if policy.on_policy:  # collecting and learning take turns
         is_normal = min(waits, trains) < 0.85
     else:  # the algorithm's own replay ratio, by a learner that is not slow
-        ratio = policy.replay_ratio
-        is_own = ratio is None or not policy.learn.PAPER_RATIO or ratio <= policy.learn.PAPER_RATIO
+        ratio, usual = policy.replay_ratio, policy.paper_ratio
+        is_own = ratio is None or not usual or ratio <= usual
         is_normal = is_own and seen.updates_per_s > _QUICK
     if waits < _MUCH or trains < 0.6 or is_normal:
         return ""
