@@ -49,7 +49,7 @@ from hpcdi.roles.callbacks import Callback
 from hpcdi.run import run_folder
 from hpcdi.run.beginnings import early_stop_of, settings_of
 from hpcdi.run.environment import detect, if_inherited
-from hpcdi.run.own_code import Named, named
+from hpcdi.run.own_code import named
 from hpcdi.run.private_folder import own_folder
 from hpcdi.run.request import Ended, RunRequest
 from hpcdi.run.start import start
@@ -165,7 +165,7 @@ def train(
             chosen |= _callback_settings(callbacks, code_folder, {**before, **dict(dotted(chosen))})
         request = RunRequest(
             config,
-            tuple(f"{path}={_as_yaml(value)}" for path, value in chosen.items()),
+            tuple(_overrides(chosen)),
             None if code_folder.folder is None or resumed is not None else str(code_folder.folder),
             None if resumed is None else str(resumed),
             None if ranks == 1 else ranks,
@@ -226,7 +226,7 @@ class Policy:
         from hpcdi.commands.saved_policy import load_policy
 
         self._saved = saved
-        self._overrides = [f"{path}={_as_yaml(value)}" for path, value in (settings or {}).items()]
+        self._overrides = _overrides(settings or {})
         self._loaded: LoadedPolicy = load_policy(saved, self._overrides)
         self.file, self.train_iter = saved.file, saved.image.version
 
@@ -325,8 +325,7 @@ class Policy:
             if env is not None or seed is not None:
                 code_folder = partial(_temporary, stack)
                 changes = {} if env is None else _env_settings(env, code_folder)[0]
-                overrides = [f"{path}={_as_yaml(value)}" for path, value in changes.items()]
-                loaded = load_policy(self._saved, [*self._overrides, *overrides], seed)
+                loaded = load_policy(self._saved, self._overrides + _overrides(changes), seed)
             result = played(loaded, episodes)
         self.reset()
         return result
@@ -487,11 +486,11 @@ class Run:
         Raises:
             LaunchError: it cannot be written.
         """
-        from hpcdi.commands.report.command import write_file
+        from hpcdi.commands.output_file import write_output
         from hpcdi.commands.report.page import page_of
         from hpcdi.commands.report.runs import grouped, read_run
 
-        write_file(Path(path), page_of(grouped([read_run(self.folder)]), None))
+        write_output(Path(path), page_of(grouped([read_run(self.folder)]), None))
         return Path(path)
 
 
@@ -649,9 +648,9 @@ def _env_settings(env: Env, code_folder: Callable[[], Path]) -> tuple[dict[str, 
             f"{env!r} is an environment already, and each rank makes its own: give its class, "
             f"{type(env).__name__}, or a function that makes one"
         )
-    found: Named = named(env, code_folder)
-    settings = {"env.type": _type_of(env), "env.env_id": found.name}
-    return settings | ({_IMPORT_PATH: [*found.folders]} if found.folders else {}), ""
+    name, folders = named(env, code_folder)
+    settings = {"env.type": _type_of(env), "env.env_id": name}
+    return settings | ({_IMPORT_PATH: [*folders]} if folders else {}), ""
 
 
 def _type_of(made_by: Callable[..., Any]) -> str:
@@ -663,6 +662,11 @@ def _type_of(made_by: Callable[..., Any]) -> str:
         if issubclass(made_by, pettingzoo.AECEnv):
             return "pettingzoo"
     return "gymnasium"
+
+
+def _overrides(settings: Mapping[str, Any]) -> list[str]:
+    """Returns settings by their paths as they stand on a command line."""
+    return [f"{path}={_as_yaml(value)}" for path, value in settings.items()]
 
 
 def _as_yaml(value: object) -> str:

@@ -135,7 +135,7 @@ LeftOut = Callable[[ShardError], object]
 """Is called with what is wrong with a shard or a block of which nothing is returned."""
 
 
-def warn_of(error: ShardError) -> None:
+def warn_of(error: StoreError) -> None:
     """Warn of a shard or a block that is left out."""
     LOGGER.warning("%s; it is left out", error)
 
@@ -179,12 +179,13 @@ def read_episodes(
     if not shards:
         raise StoreError(run, "holds no data that it has collected (data/*/*/*.h5)")
     every = [layout.root / path for _, path in shards]
-    if player is not None and (there := _players_in(every)) and player not in there:
+    there = set(map(player_of, _facts_in(every))) if player is not None else ()
+    if there and player not in there:
         names = ", ".join(sorted(there))
         raise LaunchError(f"{run} has 0 whole episodes of {player}: its data are those of {names}")
     _check_columns(run, every, columns or ())
     only = None if columns is None else {*_COLUMNS_OF_FACTS, *columns}
-    origins, damaged, count = _origins_of(layout), list[ShardError](), 0
+    origins, damaged, count = origins_of(layout), list[ShardError](), 0
 
     def leave_out(error: ShardError) -> None:
         damaged.append(error)
@@ -198,7 +199,7 @@ def read_episodes(
         )
         for each in episodes:
             count += 1
-            yield _from_afar(each, origins)
+            yield _with_origins(each, origins) if origins else each
     if damaged and not count and not _holds_blocks(every, only):
         raise StoreError(
             run, f"has {counted(len(every), 'shard')}, and none can be read: {damaged[0]}"
@@ -216,7 +217,7 @@ def _episodes_of(
 ) -> Iterator[Episode]:
     """Yields the episodes of a collector, of all its starts; `paths` in the order of blocks."""
     open_episodes: dict[tuple[int, ...], list[_Part]] = {}  # their parts so far
-    gaps = _Gaps(lambda: _numbers_in(paths))
+    gaps = _Gaps(lambda: block_numbers(paths))
     for path in paths:
         for block in _blocks(path, only, left_out):
             if isinstance(block, ShardError):
@@ -224,7 +225,7 @@ def _episodes_of(
                 continue
             if "block_id" not in block.facts:
                 raise StoreError(path, "has a block that is of no collector")
-            gaps.at_block(block_number(block.facts["block_id"]), _player_of(block.facts))
+            gaps.at_block(number_of_block(block.facts), player_of(block.facts))
             for part in _parts_of(block, path, gaps, is_partial=only is not None, player=player):
                 parts = open_episodes.setdefault(part.key, [])
                 parts.append(part)
@@ -239,15 +240,15 @@ def _episodes_of(
             yield _joined(parts, collector, is_whole=False)
 
 
-def _player_of(facts: Mapping[str, Any]) -> str:
+def player_of(facts: Mapping[str, Any]) -> str:
     """Returns who learns from a block."""
     name: str = facts.get("player", MAIN)
     return name
 
 
-def _players_in(paths: Sequence[Path]) -> set[str]:
-    """Returns who learns from blocks in shards, those that are not torn."""
-    return set(map(_player_of, _facts_in(paths)))
+def number_of_block(facts: Mapping[str, Any]) -> int:
+    """Returns a block's number among those of its collector; 0: it is of no collector."""
+    return block_number(int(facts.get("block_id", 0)))
 
 
 def _check_columns(run: str | Path, paths: Sequence[Path], columns: Collection[str]) -> None:
@@ -272,25 +273,27 @@ def _check_columns(run: str | Path, paths: Sequence[Path], columns: Collection[s
         raise StoreError(run, f"has no column {', '.join(sorted(unseen))}; there are {names}")
 
 
-def _origins_of(layout: RunLayout) -> dict[str, Array]:
-    """Returns what a run has subtracted from its observations, by column: float64 [numbers]."""
+def origins_of(layout: RunLayout) -> dict[str, Any]:
+    """Returns what a run has subtracted from its observations, by column; see ``env.origin``."""
     if not layout.config_file.is_file():
         return {}
-    origins = (read_mapping(layout.config_file).get("env") or {}).get("origin") or {}
-    return {name: np.ravel(np.asarray(origin, np.float64)) for name, origin in origins.items()}
+    return (read_mapping(layout.config_file).get("env") or {}).get("origin") or {}
 
 
-def _from_afar(episode: Episode, origins: Mapping[str, Array]) -> Episode:
+def origin_row(origin: Any, column: Array) -> Array:
+    """Returns an origin, one number or one for each component, as what a row has added to it."""
+    numbers = np.asarray(origin, np.float64)
+    if column.dtype.kind in "iu":
+        numbers = np.rint(numbers).astype(np.int64)
+    return numbers.reshape(column.shape[1:] if numbers.size > 1 else ())
+
+
+def _with_origins(episode: Episode, origins: Mapping[str, Any]) -> Episode:
     """Returns an episode with the observations that its environment has returned."""
-    if not origins.keys() & episode.observations.keys():
-        return episode
     observations = dict(episode.observations)
     for name in origins.keys() & observations.keys():
-        column, origin = observations[name], origins[name]
-        if column.dtype.kind in "iu":
-            origin = np.rint(origin).astype(np.int64)
-        shape = column.shape[1:] if origin.size > 1 else ()
-        observations[name] = column.astype(origin.dtype) + origin.reshape(shape)
+        row = origin_row(origins[name], observations[name])
+        observations[name] = observations[name].astype(row.dtype) + row
     return dataclasses.replace(episode, observations=observations)
 
 
@@ -321,9 +324,9 @@ def _holds_blocks(paths: Sequence[Path], only: Collection[str] | None) -> bool:
     return any(isinstance(block, Block) for block in blocks)
 
 
-def _numbers_in(paths: Sequence[Path]) -> set[int]:
+def block_numbers(paths: Sequence[Path]) -> set[int]:
     """Returns the numbers of all blocks of some shards, also of those whose rows are damaged."""
-    return {block_number(facts["block_id"]) for facts in _facts_in(paths)}
+    return set(map(number_of_block, _facts_in(paths)))
 
 
 def _facts_in(paths: Sequence[Path]) -> Iterator[Mapping[str, Any]]:
@@ -465,7 +468,7 @@ def _parts_of(
     Raises:
         StoreError: they are no transitions.
     """
-    if player not in (None, _player_of(block.facts)):
+    if player not in (None, player_of(block.facts)):
         return
     items, columns = block.items, transitions(block)
     seen = under(columns, _OBSERVATION)
@@ -492,7 +495,7 @@ def _parts_of(
             int(items["episode_resets"][number]),
             gaps.count,
             gaps.begins(env),
-            _player_of(block.facts),
+            player_of(block.facts),
         )
         if part.has_ended:
             gaps.ended(env)

@@ -17,7 +17,9 @@ trial that has its settings, and tells it all that has ended, in the order of th
 
 from __future__ import annotations
 
+import contextlib
 import math
+import mmap
 import warnings
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -259,24 +261,13 @@ def _study_in(path: Path) -> Study:
 
 
 def _drop_torn_line(path: Path) -> None:
-    """Truncate a file after its last newline."""
-    try:
-        file = path.open("rb+")
-    except FileNotFoundError:
-        return
-    with file:
-        end = file.seek(0, 2)
-        whole, block = end, 4096
-        while whole > 0:
-            start = max(0, whole - block)
-            file.seek(start)
-            newline = file.read(whole - start).rfind(b"\n")
-            if newline >= 0:
-                whole = start + newline + 1
-                break
-            whole = start
-        if whole < end:
-            file.truncate(whole)
+    """Truncate a file after its last newline; it may not be there."""
+    with contextlib.suppress(FileNotFoundError), path.open("rb+") as file:
+        if size := path.stat().st_size:  # else it cannot be mapped
+            with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as text:
+                whole = text.rfind(b"\n") + 1
+            if whole < size:
+                file.truncate(whole)
 
 
 def _quiet() -> Any:

@@ -30,7 +30,7 @@ from typing import Any
 from figures import Row, at_most, parser, show
 
 from hpcdi.comm.solver_protocol import Sizes, SolverPlace
-from hpcdi.commands.new_solver import C
+from hpcdi.commands.new import TEMPLATES
 from hpcdi.env.mpi.build import NATIVE, compiled, mpicc
 from hpcdi.env.mpi.launch import Program, become_solver
 from hpcdi.run.environment import rank_of
@@ -49,7 +49,7 @@ def main() -> None:
     rows = []
     with tempfile.TemporaryDirectory() as folder:
         source = Path(folder) / "heat.c"
-        source.write_text(C.replace("NAME", "heat"))
+        source.write_text((TEMPLATES / "solver.c").read_text().replace("NAME", "heat"))
         program = str(compiled([source]))
         alone_us = 1e6 * (_alone(program, steps) - _alone(program, 0)) / steps
         rows.append(Row("a step of the solver alone, 2 ranks", alone_us, "us"))
@@ -208,7 +208,7 @@ def _measure(spec: dict[str, Any], places: list[SolverPlace]) -> dict[str, float
     pids = [peer.pid for group in groups for peer in group.peers.values()]
     figures = _times(step, spec["steps"], spec["pauses"], pids)
     for solver in solvers:
-        solver.close()
+        solver.group.release()
     return figures
 
 

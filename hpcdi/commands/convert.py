@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from hpcdi.commands.options import make_parser
-from hpcdi.commands.output_file import output_file
+from hpcdi.commands.output_file import write_output
 from hpcdi.errors import EXIT_DONE
 from hpcdi.run.start import yaml_of
 
@@ -35,6 +35,5 @@ def main(arguments: Sequence[str]) -> int:
     if options.output is None:
         sys.stdout.write(text)
     else:
-        with output_file(Path(options.output)) as file:
-            file.write(text.encode())
+        write_output(Path(options.output), text)
     return EXIT_DONE

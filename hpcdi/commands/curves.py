@@ -12,20 +12,21 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TypeAlias
 
-from hpcdi.commands import trackers
-from hpcdi.commands.options import add_runs, make_parser
+from hpcdi.commands.options import add_runs, make_parser, print_lines
 from hpcdi.commands.output_file import output_file
 from hpcdi.commands.run_state import axis_of, runs_of, settings_of
+from hpcdi.config.load import read_mapping
 from hpcdi.errors import EXIT_DONE, LaunchError
+from hpcdi.run import run_folder
 from hpcdi.run.run_folder import short
 from hpcdi.store.layout import RunLayout
-from hpcdi.utils.console import escaped
-from hpcdi.utils.curves import COLUMNS, CurvePoint, read_curves, row_of
+from hpcdi.utils.curves import COLUMNS, CurvePoint, Curves, read_curves, row_of
 from hpcdi.utils.log import say
 from hpcdi.utils.metrics import counted, human_count
+from hpcdi.utils.nested import dotted
 from hpcdi.utils.packages import missing
 from hpcdi.utils.sparkline import sparkline
-from hpcdi.utils.trackers import TRACKERS
+from hpcdi.utils.trackers import TRACKERS, TrackedRun
 
 HELP = """\
 Show the curves of runs in the terminal, or write them as CSV or Parquet, or as runs of Weights &
@@ -59,15 +60,13 @@ def main(arguments: Sequence[str]) -> int:
     if not any(curves.values()):
         raise LaunchError(_nothing(options))
     if options.to in TRACKERS:
-        folder = options.output or Path()
-        for said in trackers.write(options.to, curves, folder):
-            sys.stdout.write(f"{escaped(said)}\n")
+        print_lines(_track(options.to, curves, options.output or Path()))
     elif options.to == "csv" and options.output is None:
         sys.stdout.write(_as_csv(curves))
     elif options.to in _FILES:
         _write(curves, options.to, options.output or Path(f"curves.{options.to}"))
     else:
-        sys.stdout.write("".join(f"{line}\n" for line in _lines(curves)))
+        print_lines(_lines(curves))
     return EXIT_DONE
 
 
@@ -158,16 +157,46 @@ def _as_parquet(curves: _OfRuns) -> bytes:
     return file.getvalue()
 
 
+def _track(kind: str, runs: Mapping[Path, Curves], folder: Path) -> Iterator[str]:
+    """Write runs, each as one of a tracker's; yields what is to be told.
+
+    Args:
+        kind: a key of `TRACKERS`.
+        runs: folder -> curves by name.
+        folder: in which the tracker makes its own.
+
+    Raises:
+        LaunchError: the folder cannot be written, or the tracker fails. ConfigError: a run's
+            settings are damaged.
+    """
+    for run, curves in runs.items():
+        state, config_file = run_folder.read_state(run), RunLayout(run).config_file
+        settings = dict(dotted(read_mapping(config_file) if config_file.is_file() else {}))
+        project = str(settings.get("exp_name") or run.parent.name)
+        try:
+            tracker = TRACKERS[kind](
+                TrackedRun(run, project, {**settings, "run.state": state}), folder
+            )
+            tracker.log(curves)
+            tracker.close(state)
+            yield f"{short(run)}: {tracker.where(short)}"
+        except OSError as error:
+            why = error.strerror or error
+            raise LaunchError(f"{short(folder)} cannot be written: {why}") from error
+        except Exception as error:  # the tracker's own, of which each has others
+            raise LaunchError(f"{short(run)}: {kind} fails: {error}") from error
+
+
 def _lines(curves: _OfRuns) -> Iterator[str]:
     width = max(len(name) for of_run in curves.values() for name in of_run)
     for run, of_run in curves.items():
-        yield escaped(str(run))
+        yield str(run)
         axis = axis_of(settings_of(RunLayout(run)))
         for name, points in of_run.items():
             values = [point.value for point in points]
             finite = [value for value in values if math.isfinite(value)]
             span = f"{min(finite):.4g} to {max(finite):.4g}" if finite else "no finite value"
-            yield escaped(
+            yield (
                 f"  {name:{width}}  {values[-1]:>9.4g}  {sparkline(values)}  {span}, "
                 f"{counted(len(points), 'point')} to {axis} {human_count(points[-1].step)}"
             )

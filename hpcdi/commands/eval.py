@@ -112,22 +112,22 @@ class EvalResult:
 
     def lines(self) -> list[str]:
         """Returns lines for people."""
-        known = self.figures()
+        figures = self.figures()
         mean, std, median, least, most = (
-            human_return(known[f"return_{name}"], known["return_mean"])
+            human_return(figures[f"return_{name}"], figures["return_mean"])
             for name in ("mean", "std", "median", "min", "max")
         )
         reached = {True: "reached", False: "not reached", None: "none is set"}
-        goal = "" if known["stop_value_reached"] is None else f"{self.stop_value:g}: "
-        speed = f"{known['seconds']:.1f} s, {human_count(known['steps_per_s'])} steps/s"
+        goal = "" if figures["stop_value_reached"] is None else f"{self.stop_value:g}: "
+        speed = f"{figures['seconds']:.1f} s, {human_count(figures['steps_per_s'])} steps/s"
         return [
-            f"  episodes     {known['episodes']}",
+            f"  episodes     {figures['episodes']}",
             f"  mean return  {mean} ± {std}",
             f"  median       {median}",
             f"  min, max     {least}, {most}",
-            f"  mean length  {known['length_mean']:.1f} steps",
+            f"  mean length  {figures['length_mean']:.1f} steps",
             f"  time         {speed}",
-            f"  stop value   {goal}{reached[known['stop_value_reached']]}",
+            f"  stop value   {goal}{reached[figures['stop_value_reached']]}",
         ]
 
 
@@ -139,23 +139,23 @@ def main(arguments: Sequence[str]) -> int:
         ConfigError: the configuration is wrong. StoreError: the policy is torn.
         EnvError: the environments break their contract, or cannot be filmed.
     """
-    given = _parse(arguments)
-    if given.player or given.against:
-        return versus.play(given)
-    with others_to_stderr(given.json):
-        figures = _evaluated(given)
-    if given.json:
+    options = _parse(arguments)
+    if options.player or options.against:
+        return versus.play(options)
+    with others_to_stderr(options.json):
+        figures = _evaluated(options)
+    if options.json:
         say(json.dumps(jsonable(figures)))
     return EXIT_DONE
 
 
-def _evaluated(given: argparse.Namespace) -> dict[str, Any]:
+def _evaluated(options: argparse.Namespace) -> dict[str, Any]:
     """Evaluate a policy, and print the result where people read it; returns the figures."""
-    saved = find_policy(given.policy, given.which, given.config, trust=given.trust)
-    loaded = load_policy(saved, given.override, given.seed)
-    seed = loaded.config.seed if given.seed is None else given.seed
-    env_num, n_episode = _sizes(loaded, given.episodes)
-    if not given.json:
+    saved = find_policy(options.policy, options.which, options.config, trust=options.trust)
+    loaded = load_policy(saved, options.override, options.seed)
+    seed = loaded.config.seed if options.seed is None else options.seed
+    env_num, n_episode = _sizes(loaded, options.episodes)
+    if not options.json:
         env = f"{loaded.config.env.title}, seed {seed}"
         say(f"{saved}\n  config       {short(saved.config_file)}")
         say(f"  playing      {n_episode} episodes in {env_num} of {env}")
@@ -163,17 +163,17 @@ def _evaluated(given: argparse.Namespace) -> dict[str, Any]:
     make_loop = partial(loop_of, loaded, players_seed)
     with ExitStack() as stack:
         film = None
-        if given.video is not None:
+        if options.video is not None:
             film = stack.enter_context(Film(loaded.config, film_seed))
         outcome = _play(loaded, make_loop, env_num, n_episode, env_seed)
-        if not given.json:
+        if not options.json:
             say("\n".join(outcome.lines()))
         video, on_it = None, ""
         if film is not None:
-            folder = Path(given.video) if given.video else RunLayout(saved.home).videos_dir
+            folder = Path(options.video) if options.video else RunLayout(saved.home).videos_dir
             name = folder / f"iter_{saved.image.version:06d}_seed_{seed}"
             video, on_it = film.shoot(make_loop, name)
-    if video is not None and not given.json:
+    if video is not None and not options.json:
         say(f"  video        {short(video)}: {on_it}")
     about = {
         "policy": str(saved.file),
@@ -222,10 +222,10 @@ def _parse(arguments: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--player", metavar="A", help="in a league: who plays")
     parser.add_argument("--against", metavar="B", help="in a league: the opponent")
     parser.add_argument("--json", action="store_true", help="print one JSON object instead")
-    given = parser.parse_intermixed_args(arguments)
-    if given.video and "=" in given.video:  # `--video seed=3`: a setting follows, and no folder
-        given.video, given.override = "", [given.video, *given.override]
-    return given
+    options = parser.parse_intermixed_args(arguments)
+    if options.video and "=" in options.video:  # `--video seed=3`: a setting follows, and no folder
+        options.video, options.override = "", [options.video, *options.override]
+    return options
 
 
 def _sizes(loaded: LoadedPolicy, asked: int | None) -> tuple[int, int]:

@@ -14,14 +14,28 @@ from typing import Any
 import numpy as np
 
 from hpcdi.commands.export_data import DATASETS, FILTERS, add_filters, export_dataset
-from hpcdi.commands.export_played import ProgramActor, mask_of, returns_of, starts_of
+from hpcdi.commands.exported import (
+    ATOL,
+    RTOL,
+    SOURCES,
+    ProgramActor,
+    as_program,
+    compiled,
+    difference_of,
+    mask_of,
+    name_of,
+    returns_of,
+    starts_of,
+)
 from hpcdi.commands.options import add_policy, at_least, make_parser
-from hpcdi.commands.output_file import output_file
+from hpcdi.commands.output_file import output_file, path_of, write_output
 from hpcdi.commands.saved_policy import LoadedPolicy, find_policy, load_policy
 from hpcdi.config.team import TeamConfig
 from hpcdi.dataclass import dataclass
 from hpcdi.errors import EXIT_DONE, LaunchError, PolicyError, PolicyFileError
 from hpcdi.policy.base import ColumnarActor
+from hpcdi.policy.programs import PROGRAMS, Act
+from hpcdi.policy.source_code import as_source
 from hpcdi.run.run_folder import short
 from hpcdi.types import ACTION_MASK, Array, Columns, Leaf, Spaces
 from hpcdi.utils.log import say
@@ -80,10 +94,6 @@ count from 0, and values of several numbers are lists. In Python: hpcdi.data.rea
 """
 FORMATS = {"torch": ".pt2", "onnx": ".onnx"}
 """Format -> suffix of its files."""
-SOURCES = {"c": ".c", "fortran": ".f90"}
-"""Language -> suffix of its files."""
-RTOL, ATOL = 1e-4, 1e-5
-"""The policy computes in float32, a program by other kernels or in double precision."""
 _TRIALS, _STEPS = 64, 3
 _SHARE = 1e-3  # of a return: an episode makes more of such differences of continuous actions
 
@@ -120,48 +130,48 @@ def main(arguments: Sequence[str]) -> int:
         "those of hpcdi eval",
     )  # fmt: skip
     add_filters(parser)
-    given = parser.parse_intermixed_args(arguments)
-    kind = _format_of(given.output, given.format)
-    _check_options(given, kind)
+    options = parser.parse_intermixed_args(arguments)
+    kind = _format_of(options.output, options.format)
+    _check_options(options, kind)
     if needed := missing(kind):
         raise LaunchError(f"--to {kind} {needed}")
     if kind in DATASETS:
-        return export_dataset(kind, given)
-    saved = find_policy(given.policy, given.which, given.config, trust=given.trust)
-    loaded = load_policy(saved, given.override)
+        return export_dataset(kind, options)
+    saved = find_policy(options.policy, options.which, options.config, trust=options.trust)
+    loaded = load_policy(saved, options.override)
     if getattr(loaded.config.policy.eval, "sample", False):  # what is written is greedy
-        loaded = load_policy(saved, [*given.override, "policy.eval.sample=false"])
+        loaded = load_policy(saved, [*options.override, "policy.eval.sample=false"])
         say("  note         it takes the likeliest actions; evaluations of this run drew theirs "
             "(policy.eval.sample)")  # fmt: skip
     say(str(saved))
     parts = _parts_of(loaded)
     if kind in SOURCES:
-        _write_sources(parts, loaded, kind, given)
+        _write_sources(parts, loaded, kind, options)
         return EXIT_DONE
-    _write_programs(parts, loaded, kind, given)
+    _write_programs(parts, loaded, kind, options)
     return EXIT_DONE
 
 
 def _write_sources(
-    parts: Sequence[_Part], loaded: LoadedPolicy, kind: str, given: Namespace
+    parts: Sequence[_Part], loaded: LoadedPolicy, kind: str, options: Namespace
 ) -> None:
     """Write the source files of all policies, or none."""
     with ExitStack() as libraries:
-        sources = [_source_of(part, kind, given.output, libraries) for part in parts]
+        sources = [_source_of(part, kind, options.output, libraries) for part in parts]
         apart = 0.0
-        if given.play:
+        if options.play:
             if any(source.is_masked for source in sources):
                 raise LaunchError("--play: source code knows no action masks")
             actors = [source.actor for source in sources if source.actor is not None]
             if len(actors) < len(sources):
                 raise LaunchError(f"--play: there is no compiler for {kind} here")
             file = sources[0].folder / [*sources[0].files][-1]
-            apart = _play(_together(loaded, actors), loaded, given, file)
+            apart = _play(_together(loaded, actors), loaded, options, file)
     for part, source in zip(parts, sources, strict=True):
         source.write()
         part.say_players()
-    if given.play:
-        _say_played(given.play, apart)
+    if options.play:
+        _say_played(options.play, apart)
 
 
 def _say_played(episodes: int, apart: float) -> None:
@@ -170,28 +180,26 @@ def _say_played(episodes: int, apart: float) -> None:
 
 
 def _write_programs(
-    parts: Sequence[_Part], loaded: LoadedPolicy, kind: str, given: Namespace
+    parts: Sequence[_Part], loaded: LoadedPolicy, kind: str, options: Namespace
 ) -> None:
     """Write all programs, or none: each is read back and must act as the policy does."""
-    from hpcdi.policy.programs import PROGRAMS
-
     with ExitStack() as files:
         actors, lines = [], []
         for part in parts:
             of, spaces = part.loaded, part.loaded.spaces
             module = _prepared(of, kind)
-            program = PROGRAMS[kind].trace(module, spaces.observation[0].shape, given.batch)
+            program = PROGRAMS[kind].trace(module, spaces.observation[0].shape, options.batch)
             name = f"{loaded.config.exp_name}{part.suffix}{FORMATS[kind]}"
-            file = _file_of(part.named(given.output), name)
+            file = path_of(part.named(options.output), name)
             out = files.enter_context(output_file(file))
             out.write(program.data)
             out.flush()
             read_back = PROGRAMS[kind].load(Path(out.name).read_bytes())
-            difference = _compare(read_back, module, of, given.batch, file)
+            difference = _compare(read_back, module, of, options.batch, file)
             first, inputs = partial(_first_state, module), partial(_inputs, module, of)
-            actors.append(ProgramActor(read_back, first, inputs, spaces, given.batch))
+            actors.append(ProgramActor(read_back, first, inputs, spaces, options.batch))
             lines.append((part, file, len(program.data), program.signature, difference, module))
-        apart = _play(_together(loaded, actors), loaded, given, file) if given.play else 0.0
+        apart = _play(_together(loaded, actors), loaded, options, file) if options.play else 0.0
     for part, file, size, signature, difference, module in lines:
         part.say_players()
         say(f"  written      {short(file)}, {human_bytes(size)}")
@@ -201,8 +209,8 @@ def _write_programs(
             f"{difference:.3g}")  # fmt: skip
         if part.loaded.spaces.is_masked and not getattr(module, "logits", 0):
             say("  note         it knows no action masks: take the legal one of the highest value")
-    if given.play:
-        _say_played(given.play, apart)
+    if options.play:
+        _say_played(options.play, apart)
 
 
 @dataclass(frozen=True)
@@ -261,7 +269,7 @@ def _together(loaded: LoadedPolicy, actors: Sequence[ProgramActor]) -> Any:
     return loaded.mode.get_attribute("acting_by")(actors)
 
 
-def _play(actor: ColumnarActor, loaded: LoadedPolicy, given: Namespace, file: Path) -> float:
+def _play(actor: ColumnarActor, loaded: LoadedPolicy, options: Namespace, file: Path) -> float:
     """Let the program play episodes beside the policy.
 
     Returns:
@@ -270,25 +278,25 @@ def _play(actor: ColumnarActor, loaded: LoadedPolicy, given: Namespace, file: Pa
     Raises:
         PolicyFileError: its returns differ, by more than rounding where actions are continuous.
     """
-    own, made = map(np.asarray, returns_of(loaded, actor, given.play))
-    share = np.abs(made - own) / np.maximum(np.abs(own), 1e-9)
+    expected, returned = map(np.asarray, returns_of(loaded, actor, options.play))
+    share = np.abs(returned - expected) / np.maximum(np.abs(expected), 1e-9)
     is_continuous = any(not leaf.counts for leaf in loaded.spaces.action)
     worst = int(share.argmax())
     if not share[worst] <= (_SHARE if is_continuous else 0.0):  # NaN is as bad
         raise PolicyFileError(
             file,
-            f"was not written: in episode {worst} of {given.play} it returns {made[worst]:.9g}, "
-            f"and the policy {own[worst]:.9g}",
+            f"was not written: in episode {worst} of {options.play} it returns "
+            f"{returned[worst]:.9g}, and the policy {expected[worst]:.9g}",
         )
     return float(share[worst])
 
 
-def _inputs(module: object, loaded: LoadedPolicy, given: Columns) -> Columns:
-    """Returns a program's inputs but its state, of what an actor is given."""
-    observed = under(given, "observation")
+def _inputs(module: object, loaded: LoadedPolicy, seen: Columns) -> Columns:
+    """Returns a program's inputs but its state, of what an actor sees."""
+    observed = under(seen, "observation")
     wanted = getattr(module, "inputs", None) or observed  # a state may be the value's alone
     inputs = {n: c for n, c in _from_afar(observed, loaded).items() if n in wanted}
-    return {**inputs, **mask_of(given)} if getattr(module, "logits", 0) else inputs
+    return {**inputs, **mask_of(seen)} if getattr(module, "logits", 0) else inputs
 
 
 @dataclass(frozen=True)
@@ -312,8 +320,7 @@ class _Source:
     def write(self) -> None:
         """Write them, and say so."""
         for file, text in self.files.items():
-            with output_file(self.folder / file) as out:
-                out.write(text.encode())
+            write_output(self.folder / file, text)
             say(f"  written      {short(self.folder / file)}, {human_bytes(len(text))}")
         if self.difference is None:
             say("  NOT CHECKED  there is no compiler here")
@@ -337,9 +344,6 @@ def _source_of(part: _Part, language: str, output: str | None, libraries: ExitSt
         PolicyError: it has no such form.
         PolicyFileError: what they compile to does not act as the policy does.
     """
-    from hpcdi.commands.export_source import as_program, compiled, difference_of, name_of
-    from hpcdi.policy.source_code import as_source
-
     loaded = part.loaded
     module = _prepared(loaded, language)
     title = f"{loaded.config.exp_name}{part.suffix}"
@@ -347,7 +351,7 @@ def _source_of(part: _Part, language: str, output: str | None, libraries: ExitSt
     files = as_source(module, language, name, f"The policy of {loaded.config.exp_name}")
     drawn = _observations(loaded.spaces, _TRIALS, 0)
     inputs = _from_afar(drawn, loaded)
-    flat = [inputs[given].reshape(_TRIALS, -1) for given in module.inputs]
+    flat = [inputs[column].reshape(_TRIALS, -1) for column in module.inputs]
     act = libraries.enter_context(compiled(files, name, language, module))
     difference, actor = None, None
     if act is not None:
@@ -359,24 +363,24 @@ def _source_of(part: _Part, language: str, output: str | None, libraries: ExitSt
     return _Source(folder, files, difference, loaded.spaces.is_masked, actor)
 
 
-def _check_options(given: Namespace, kind: str) -> None:
+def _check_options(options: Namespace, kind: str) -> None:
     """Check that each option that is set means something for a kind of file.
 
     Raises:
         LaunchError: one does not; names the kinds for which it does.
     """
     of_datasets = {
-        f"--{name}": getattr(given, name) != default
+        f"--{name}": getattr(options, name) != default
         for name, default in {**FILTERS, "player": None}.items()
     }
     programs, policies = tuple(FORMATS), (*FORMATS, *SOURCES)
-    of_policies = {"--policy": given.which is not None, "--play": given.play > 0}
-    for kinds, options in (
-        (programs, {"--batch": given.batch is not None}),
+    of_policies = {"--policy": options.which is not None, "--play": options.play > 0}
+    for kinds, flags in (
+        (programs, {"--batch": options.batch is not None}),
         (policies, of_policies),
         (tuple(DATASETS), of_datasets),
     ):
-        unheard = ", ".join(option for option, is_set in options.items() if is_set)
+        unheard = ", ".join(option for option, is_set in flags.items() if is_set)
         if unheard and kind not in kinds:
             raise LaunchError(
                 f"{unheard}: only for --to {' or '.join(kinds)}, and this is --to {kind}"
@@ -400,12 +404,6 @@ def _format_of(output: str | None, asked: str | None) -> str:
         wanted = endings[asked] if asked else " or ".join(endings.values())
         raise LaunchError(f"-o {output}: the file's name must end in {wanted}")
     return by_name
-
-
-def _file_of(output: str | None, default: str) -> Path:
-    if output is None:
-        return Path(default)
-    return Path(output) / default if Path(output).is_dir() else Path(output)
 
 
 def _prepared(loaded: LoadedPolicy, kind: str) -> Any:
@@ -440,7 +438,7 @@ def _module_of(loaded: LoadedPolicy) -> Any:
         ) from error
 
 
-def _compare(act: Any, module: Any, loaded: LoadedPolicy, batch: int | None, file: Path) -> float:
+def _compare(act: Act, module: Any, loaded: LoadedPolicy, batch: int | None, file: Path) -> float:
     """Returns the largest difference between the program's actions and the policy's own.
 
     Raises:
@@ -453,41 +451,43 @@ def _compare(act: Any, module: Any, loaded: LoadedPolicy, batch: int | None, fil
         state: Columns = {}
         for _ in range(_STEPS):  # of episodes, as far as there is a memory
             number = next(numbers)
-            given = _observations(loaded.spaces, size, number)
+            seen = _observations(loaded.spaces, size, number)
             if getattr(module, "logits", 0):
-                given[ACTION_MASK] = _masks(loaded.spaces, size, number)
-            acted = under(loaded.actor.act(given, {}), "action")
-            own = {name: acted[name] + starts[name] for name in acted}
-            inputs = _inputs(module, loaded, given)
-            made = act({**inputs, **(state or _first_state(module, size))})
+                seen[ACTION_MASK] = _masks(loaded.spaces, size, number)
+            acted = under(loaded.actor.act(seen, {}), "action")
+            expected = {name: acted[name] + starts[name] for name in acted}
+            inputs = _inputs(module, loaded, seen)
+            returned = act({**inputs, **(state or _first_state(module, size))})
             if batch is None and not state:  # in use it often gets a single observation
                 alone = {name: column[:1] for name, column in inputs.items()}
                 first = act({**alone, **_first_state(module, 1)})
-                made = {n: np.concatenate([first[n], column[1:]]) for n, column in made.items()}
-            differences += [_difference(made[name], own[name], file) for name in own]
-            after = [name for name in made if name.startswith("next_state/")]
-            state = {name.removeprefix("next_"): made[name] for name in after}
+                returned = {
+                    n: np.concatenate([first[n], column[1:]]) for n, column in returned.items()
+                }
+            differences += [_difference(returned[name], expected[name], file) for name in expected]
+            after = [name for name in returned if name.startswith("next_state/")]
+            state = {name.removeprefix("next_"): returned[name] for name in after}
             if not state:
                 break
     return max(differences)
 
 
-def _from_afar(given: Columns, loaded: LoadedPolicy) -> Columns:
+def _from_afar(rows: Columns, loaded: LoadedPolicy) -> Columns:
     """Returns rows of observations as an environment returns them: far from 0 as float64."""
-    inputs = {name: column.astype(np.float32) for name, column in given.items()}
+    inputs = {name: column.astype(np.float32) for name, column in rows.items()}
     for name, origin in loaded.config.env.origins.items():
-        shape, numbers = given[name].shape[1:], np.array(origin)
-        inputs[name] = given[name] + (numbers if numbers.size == 1 else numbers.reshape(shape))
+        shape, numbers = rows[name].shape[1:], np.array(origin)
+        inputs[name] = rows[name] + (numbers if numbers.size == 1 else numbers.reshape(shape))
     return inputs
 
 
-def _difference(made: Array, own: Array, file: Path) -> float:
-    if made.shape != own.shape:
+def _difference(actions: Array, expected: Array, file: Path) -> float:
+    if actions.shape != expected.shape:
         raise PolicyFileError(
-            file, f"was not written: its actions are {made.shape}, not {own.shape}"
+            file, f"was not written: its actions are {actions.shape}, not {expected.shape}"
         )
-    difference = np.abs(made.astype(np.float64) - own.astype(np.float64))
-    if not np.allclose(made, own, rtol=RTOL, atol=ATOL):
+    difference = np.abs(actions.astype(np.float64) - expected.astype(np.float64))
+    if not np.allclose(actions, expected, rtol=RTOL, atol=ATOL):
         raise PolicyFileError(
             file,
             f"was not written: read back, its actions differ from the policy's by up to "

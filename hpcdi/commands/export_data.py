@@ -19,7 +19,7 @@ from typing import Any
 
 import numpy as np
 
-from hpcdi.commands.output_file import output_file
+from hpcdi.commands.output_file import output_file, path_of
 from hpcdi.commands.run_state import find_run
 from hpcdi.commands.saved_policy import check_trusted
 from hpcdi.config.env import EnvConfig
@@ -27,8 +27,9 @@ from hpcdi.config.load import load
 from hpcdi.config.schema import ExperimentConfig
 from hpcdi.data import Episode, read_episodes, warn_of
 from hpcdi.dataclass import dataclass
-from hpcdi.env.episode_values import EpisodeValues, registered_spec
+from hpcdi.env.gymnasium import registered_spec
 from hpcdi.env.mpi.launch import located
+from hpcdi.env.probe import EpisodeValues
 from hpcdi.errors import EXIT_DONE, LaunchError, ShardError
 from hpcdi.run.run_folder import short
 from hpcdi.store.atomic import temporary_beside
@@ -112,8 +113,7 @@ def export_dataset(kind: str, options: Namespace) -> int:
         size = _write_minari(name, run, config, episodes)
         where = f"{name} (minari.load_dataset)"
     else:
-        file = Path(options.output or f"{config.exp_name}{DATASETS[kind]}")
-        file = file / f"{config.exp_name}{DATASETS[kind]}" if file.is_dir() else file
+        file = path_of(options.output, f"{config.exp_name}{DATASETS[kind]}")
         with output_file(file) as out:
             _write_parquet(Path(out.name), episodes)
         size, where = file.stat().st_size, short(file)
@@ -175,12 +175,12 @@ class _Chosen(Iterable[Episode]):
 def _range(text: str) -> Range:
     low, colon, high = text.partition(":")
     try:
-        made = Range(float(low or -np.inf), float(high or np.inf))
-    except ValueError as error:
-        raise ArgumentTypeError(f"must be LOW:HIGH, LOW: or :HIGH, not {text!r}") from error
-    if not colon or made.low > made.high:
+        wanted = Range(float(low or -np.inf), float(high or np.inf))
+    except ValueError:
+        wanted = Range(np.inf, -np.inf)
+    if not colon or wanted.low > wanted.high:
         raise ArgumentTypeError(f"must be LOW:HIGH, LOW: or :HIGH, not {text!r}")
-    return made
+    return wanted
 
 
 # ----------------------------------------------------------------------------------------- Minari

@@ -26,7 +26,7 @@ from hpcdi.types import Array, Episodes, Settings, Step
 from hpcdi.utils.lifetime import Closing
 from hpcdi.utils.metrics import human_return
 from hpcdi.utils.video import encode_video
-from hpcdi.worker.collector.episode_videos import Camera, EpisodeVideos
+from hpcdi.worker.collector.eval_monitor import Camera, EpisodeVideos
 
 _SHORTEST_S = 5.0
 """A film lasts so long at least: a game of nine moves is over in a blink."""

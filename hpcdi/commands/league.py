@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
-import argparse
 import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from hpcdi.commands import cross_play, exploitability
-from hpcdi.commands.options import add_run, at_least, in_columns, make_parser, print_lines
+from hpcdi.commands import cross_play
+from hpcdi.commands.options import (
+    add_run,
+    add_settings,
+    at_least,
+    in_columns,
+    make_parser,
+    number,
+    print_lines,
+)
 from hpcdi.commands.run_state import find_run
-from hpcdi.commands.score_picture import write_picture
 from hpcdi.config.league import LEARNING
 from hpcdi.errors import EXIT_DONE, LaunchError
 from hpcdi.league.league import Payoff, Strengths
@@ -63,9 +69,7 @@ def main(arguments: Sequence[str]) -> int:
     """
     parser = make_parser("league", HELP, EXIT_CODES)
     add_run(parser)
-    parser.add_argument(
-        "override", nargs="*", default=[], metavar="key=value", help="settings for these games"
-    )
+    add_settings(parser, "settings for these games")
     parser.add_argument("--player", metavar="NAME", help="whose games (default: main)")
     parser.add_argument("--json", action="store_true", help="print one JSON object instead")
     parser.add_argument("--png", metavar="FILE", help="write a picture of who beats whom")
@@ -88,7 +92,7 @@ def main(arguments: Sequence[str]) -> int:
     )
     parser.add_argument(
         "--random",
-        type=_share,
+        type=number("a number from 0 to 1", lambda share: 0 <= share <= 1),
         metavar="SHARE",
         help="with --cross-play: share of the policies' moves that are drawn at random (default 0)",
     )
@@ -106,7 +110,7 @@ def main(arguments: Sequence[str]) -> int:
     if options.cross_play:
         return cross_play.play(layout, shown, options)
     if options.exploitability:
-        return exploitability.show(layout, shown, options)
+        return cross_play.show_exploitability(layout, shown, options)
     player = _learning(shown, options.player or MAIN)
     of_games = [f"--{n}" for n in ("games", "seed", "random", "trust") if getattr(options, n)]
     for option in [*of_games, *options.override]:
@@ -115,7 +119,7 @@ def main(arguments: Sequence[str]) -> int:
     print_lines(lines)
     if options.png is not None:
         names = names_of(shown)
-        write_picture(names, scores_of(shown), Path(options.png))
+        cross_play.write_picture(names, scores_of(shown), Path(options.png))
         if not options.json:
             print_lines([f"picture {options.png}: rows and columns are {', '.join(names)}"])
     return EXIT_DONE
@@ -147,16 +151,6 @@ def _learning(shown: Mapping[str, Any], name: str) -> str:
     if name not in names:
         raise LaunchError(f"--player {name} does not learn here; {', '.join(names)} do")
     return name
-
-
-def _share(text: str) -> float:
-    try:
-        share = float(text)
-    except ValueError:
-        share = -1.0
-    if not 0 <= share <= 1:
-        raise argparse.ArgumentTypeError(f"must be a number from 0 to 1, not {text!r}")
-    return share
 
 
 def _title(layout: RunLayout, shown: Mapping[str, Any]) -> str:

@@ -9,7 +9,6 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import hpcdi.policy.create  # noqa: F401  (registers the built-in policies)
-from hpcdi.commands.new_solver import FILES as SOLVER_FILES
 from hpcdi.commands.options import make_parser
 from hpcdi.errors import EXIT_DONE, LaunchError
 from hpcdi.store.disk_full import or_refuse
@@ -27,6 +26,33 @@ which passes at once. Guides: hpcdi/policy/README.md, hpcdi/env/README.md and MP
 """
 
 
+TEMPLATES = Path(__file__).parent / "templates"
+"""What is written, with NAME, CLASS and the words of `_WORDS` for what differs."""
+_FILES = {
+    "policy": ("policy.py.txt", "policy.yaml", "test.py.txt"),
+    "env": ("env.py.txt", "env.yaml", "test.py.txt test_env.py.txt"),
+    "python": ("solver.py.txt", "solver.yaml", "test_solver.py.txt"),
+    "c": ("solver.c", "solver.yaml", "test_program.py.txt"),
+    "fortran": ("solver.f90", "solver.yaml", "test_program.py.txt"),
+}
+"""Kind, or language of an environment with MPI -> templates of source, experiment and test."""
+_SPACES = "  observation: {size: 2}\n  action: {size: 1, low: -1, high: 1}\n"
+_WORDS = {
+    "python": {"ENV_ID": '"NAME:CLASS"  # NAME.py: beside this file', "SPACES\n": ""},
+    "c": {
+        "ENV_ID": "SOURCE  # beside this file; compiled by MPI's own mpicc",
+        "SPACES\n": _SPACES,
+        "SOURCE": "NAME.c",
+    },
+    "fortran": {
+        "ENV_ID": "SOURCE  # beside this file; compiled by MPI's own mpif90, see hpcdi/env/MPI.md",
+        "SPACES\n": _SPACES,
+        "SOURCE": "NAME.f90",
+    },
+}
+"""Language -> words of its templates, in the order in which they are replaced."""
+
+
 def main(arguments: Sequence[str]) -> int:
     """Write the files into the present folder; returns the exit code.
 
@@ -34,10 +60,10 @@ def main(arguments: Sequence[str]) -> int:
         LaunchError: the name is no new module's, or a file is there already.
     """
     parser = make_parser("new", HELP)
-    parser.add_argument("kind", choices=_FILES)
+    parser.add_argument("kind", choices=("policy", "env"))
     parser.add_argument("name", metavar="NAME", help="of the module: letters, digits and _")
     parser.add_argument(
-        "--mpi", nargs="?", const="python", choices=SOLVER_FILES, metavar="LANGUAGE",
+        "--mpi", nargs="?", const="python", choices=_WORDS, metavar="LANGUAGE",
         help="an environment that is an MPI program, in python (default), c or fortran",
     )  # fmt: skip
     options = parser.parse_args(arguments)
@@ -46,18 +72,19 @@ def main(arguments: Sequence[str]) -> int:
     name = options.name
     if not name.isidentifier() or keyword.iskeyword(name):
         raise LaunchError(f"{name!r} is no name of a Python module: use letters, digits and _")
-    files = SOLVER_FILES[options.mpi] if options.mpi else _FILES[options.kind]
-    texts = {pattern.format(name): text for pattern, text in files.items()}
+    kind = options.mpi or options.kind
+    suffix = Path(_FILES[kind][0].removesuffix(".txt")).suffix
+    files = (f"{name}{suffix}", f"{name}.yaml", f"test_{name}.py")
+    texts = {f: _text_of(kind, names) for f, names in zip(files, _FILES[kind], strict=True)}
     existing = [file for file in texts if Path(file).exists()]
     if existing:
         raise LaunchError(f"{', '.join(existing)} is there already; nothing was written")
     if importlib.util.find_spec(name) is not None or name in POLICY_REGISTRY:
         raise LaunchError(f"there is a module or a policy {name} already; choose another name")
-    kind = _class_for(name, "".join(texts.values()))
+    class_name = _class_for(name, "".join(texts.values()))
     for file, text in texts.items():
         with or_refuse(file):
-            named = text.replace("NAME", name).replace("CLASS", kind)
-            Path(file).write_text(named)
+            Path(file).write_text(text.replace("NAME", name).replace("CLASS", class_name))
         say(f"  written      {file}")
     look = f"hpcdi rehearse {name}.yaml; " if options.kind == "env" and not options.mpi else ""
     say(f"  then         {look}hpcdi train {name}.yaml")
@@ -66,222 +93,16 @@ def main(arguments: Sequence[str]) -> int:
     return EXIT_DONE
 
 
+def _text_of(kind: str, templates: str) -> str:
+    """Returns the text of templates, one after the other; only NAME and CLASS are left open."""
+    text = "".join((TEMPLATES / template).read_text() for template in templates.split())
+    for word, meaning in _WORDS.get(kind, {}).items():
+        text = text.replace(word, meaning)
+    return text
+
+
 def _class_for(name: str, text: str) -> str:
     """Returns the name of a module's class, which is none of the names in its text."""
-    made = name.title().replace("_", "")
-    is_free = made.isidentifier() and not keyword.iskeyword(made)
-    return made if is_free and not re.search(rf"\b{made}\b", text) else f"Own{made}"
-
-
-_POLICY = '''\
-"""NAME: an on-policy actor-critic to begin from (A2C, Mnih et al. 2016), for actions of all spaces.
-
-`hpcdi/policy/README.md` says what else there is: replay buffers, memories, masks, variants of DQN.
-"""
-
-from hpcdi.dataclass import dataclass
-
-from hpcdi.config.algorithms import ActorCriticModelConfig
-from hpcdi.config.fields import section, setting
-from hpcdi.config.policy import LearnConfig, TorchPolicyConfig
-from hpcdi.policy import gradient_step, networks
-from hpcdi.policy.base import TrainColumns
-from hpcdi.policy.distributions import ActionDistribution
-from hpcdi.policy.returns import gae
-from hpcdi.policy.spaces import action_leaves
-from hpcdi.policy.torch_policy import TorchPolicy
-from hpcdi.utils.registry import POLICY_REGISTRY
-
-
-@dataclass(frozen=True)
-class CLASSLearnConfig(LearnConfig):
-    """Settings of the update: policy.learn.* in the YAML file."""
-
-    entropy_weight: float = setting(0.01, "weight of the entropy bonus", minimum=0)
-    value_weight: float = setting(0.5, "weight of the value's loss", minimum=0)
-
-
-@POLICY_REGISTRY.register("NAME")  # policy.type
-class CLASSPolicy(TorchPolicy):
-    """One object in each process: it learns, collects or evaluates there."""
-
-    @dataclass(frozen=True)
-    class Config(TorchPolicyConfig):
-        """Settings: policy.* in the YAML file; and what the algorithm can act in."""
-
-        ACTIONS = ("discrete", "continuous", "multi_discrete", "mixed")
-        TAKES_MASKS = True
-
-        type: str = "NAME"
-        on_policy: bool = True  # each transition is learnt from once, by the policy that made it
-        model: ActorCriticModelConfig = section(ActorCriticModelConfig, "the network")
-        learn: CLASSLearnConfig = section(CLASSLearnConfig, "the update")
-
-    def make_network(self):
-        """observation, state -> (parameters of the actions' distribution, value), state."""
-        self._actions = ActionDistribution(action_leaves(self._cfg.model))
-        return networks.make_network(self._cfg.model, "actor_critic")
-
-    # ----------------------------------------------------------------------------------- acting
-
-    def prepare_acting(self):
-        """What `act` needs beside the network."""
-        self._rng = self.random(1)
-
-    def act(self, observation, setting, rows=None):
-        """Actions [rows, ...]; what is returned is stored with the step."""
-        *policy, value = self.infer(observation)
-        drawn = self._actions.sample(policy, self._rng, observation.get("action_mask"))
-        return {**drawn, "value": value}
-
-    def greedy(self, output, legal=None):
-        """The best actions by the network's output, for evaluations and `hpcdi export`."""
-        return (self._actions.greedy(output[:-1], legal),)
-
-    def train_columns(self, transitions, item_len, last_observation):
-        """Columns to add before transitions are stored; items are pieces of episodes."""
-        reward, terminated, value = (transitions[k] for k in ("reward", "terminated", "value"))
-        last, gamma = self.infer(last_observation)[-1], self._cfg.discount_factor
-        advantage, returns = gae(reward, terminated, value, last, item_len, gamma, 1.0)
-        return TrainColumns({"advantage": advantage, "return": returns})
-
-    # ---------------------------------------------------------------------------------- learning
-
-    def update(self, batch):
-        """Learn from tensors [samples, ...]; return numbers for the log."""
-        learn = self._learn  # the section `learn`, as its schedules have it by now
-        count = gradient_step.rows_per_learner(len(batch["advantage"]))  # of several learners
-
-        def loss_of(part):  # of the batch, or of a part of it (policy.learn.accumulate)
-            (*policy, value), _ = self._forward(networks.observation_of(part), {})
-            legal = part.get("action_mask")
-            log_prob, entropy = self._actions.log_prob_entropy(policy, part, legal)
-            losses = -part["advantage"] * log_prob - learn.entropy_weight * entropy
-            losses = losses + learn.value_weight * (value - part["return"]).square()
-            return gradient_step.mean_share(losses, count)
-
-        loss = self._step.gradients(batch, loss_of)  # averaged over all learners
-        self._step.apply()
-        self._updates += 1
-        return {"total_loss": loss.item(), "cur_lr": learn.learning_rate}
-'''
-
-_POLICY_YAML = """\
-# CartPole-v1 by NAME: hpcdi train NAME.yaml, or in one process hpcdi serial NAME.yaml.
-exp_name: NAME
-seed: 0
-env:
-  type: gymnasium
-  env_id: CartPole-v1
-  collector_env_num: 8
-  evaluator_env_num: 8
-  evaluator_episode_num: 1
-  stop_value: 195
-policy:
-  type: NAME
-  import_names: [NAME]  # NAME.py: beside this file, or on PYTHONPATH of all ranks
-  discount_factor: 0.99
-  learn: {learning_rate: 0.001}
-  collect:
-    n_sample: 32        # steps of each environment between two updates
-    collector: {collector_num: 2}
-  eval:
-    every: 10000 env_steps
-  other:
-    commander: {max_env_step: 500000}
-"""
-
-_ENV = '''\
-"""NAME: an environment to begin from; hpcdi/env/README.md has spaces, masks and wrappers."""
-
-import gymnasium
-import numpy as np
-
-
-class CLASS(gymnasium.Env):
-    """A walk on a line: its right end pays 1, each step costs 0.01.
-
-    Args:
-        length: from the middle to an end; env.kwargs in the YAML file.
-    """
-
-    metadata = {"render_modes": []}
-
-    def __init__(self, length: int = 5, render_mode: str | None = None) -> None:
-        self.observation_space = gymnasium.spaces.Box(-length, length, (1,), np.float32)
-        self.action_space = gymnasium.spaces.Discrete(2)
-        self.render_mode, self._length, self._at = render_mode, length, 0
-
-    def reset(self, *, seed=None, options=None):
-        """Begin an episode; all random numbers come from self.np_random."""
-        super().reset(seed=seed)
-        self._at = int(self.np_random.integers(-1, 2))
-        return self._observation(), {}
-
-    def step(self, action):
-        """Observation, reward, terminated (an end), truncated (a limit of time), info."""
-        self._at += 2 * int(action) - 1
-        reward = 1.0 if self._at == self._length else -0.01
-        return self._observation(), reward, abs(self._at) == self._length, False, {}
-
-    def _observation(self):
-        return np.array([self._at], np.float32)
-'''
-
-_ENV_YAML = """\
-# PPO on NAME: hpcdi train NAME.yaml, or in one process hpcdi serial NAME.yaml.
-exp_name: NAME
-seed: 0
-env:
-  type: gymnasium
-  env_id: "NAME:CLASS"  # NAME.py: beside this file, or on PYTHONPATH of all ranks
-  kwargs: {length: 5, max_episode_steps: 100}
-  collector_env_num: 8
-  evaluator_env_num: 8
-  evaluator_episode_num: 1
-  stop_value: 0.9
-policy:
-  type: ppo
-  learn: {batch_size: 128}
-  collect:
-    n_sample: 64          # steps of each environment between two updates
-    collector: {collector_num: 2}
-  eval:
-    every: 5000 env_steps
-  other:
-    commander: {max_env_step: 200000}
-"""
-
-_TEST = '''\
-"""NAME trains and is evaluated: pytest test_NAME.py."""
-
-from pathlib import Path
-
-from hpcdi.cli import main
-
-EXPERIMENT = Path(__file__).with_name("NAME.yaml")
-
-
-def test_it_trains_and_is_evaluated(tmp_path):
-    """Three iterations in one process; then its newest policy is evaluated."""
-    run_dir = tmp_path / "run"
-    few = "policy.other.commander.max_train_iter=3"
-    assert main(["serial", str(EXPERIMENT), few, "--run-dir", str(run_dir)]) == 0
-    assert (run_dir / "policies" / "best.safetensors").exists()
-'''
-
-_ENV_TEST = '''
-
-def test_it_keeps_the_contract():
-    """Gymnasium's own check of spaces, seeds and returned values."""
-    from gymnasium.utils.env_checker import check_env
-
-    from NAME import CLASS
-
-    check_env(CLASS(), skip_render_check=True)
-'''
-
-_FILES = {
-    "policy": {"{}.py": _POLICY, "{}.yaml": _POLICY_YAML, "test_{}.py": _TEST},
-    "env": {"{}.py": _ENV, "{}.yaml": _ENV_YAML, "test_{}.py": _TEST + _ENV_TEST},
-}
+    title = name.title().replace("_", "")
+    is_free = title.isidentifier() and not keyword.iskeyword(title)
+    return title if is_free and not re.search(rf"\b{title}\b", text) else f"Own{title}"

@@ -42,16 +42,26 @@ def at_least(minimum: int) -> Callable[[str], int]:
 
 def seconds_from(minimum: float) -> Callable[[str], float]:
     """Returns an argparse type: a finite number of seconds that is not below `minimum`."""
+    wanted = f"a number of seconds from {minimum:g}"
+    return number(wanted, lambda seconds: minimum <= seconds < math.inf)
+
+
+def number(wanted: str, is_wanted: Callable[[float], bool]) -> Callable[[str], float]:
+    """Returns an argparse type: a number for which `is_wanted`; what is none is asked as NaN.
+
+    Args:
+        wanted: which numbers these are, for the message.
+        is_wanted: returns whether a number is one of them.
+    """
 
     def read(text: str) -> float:
         try:
-            seconds = float(text)
+            value = float(text)
         except ValueError:
-            seconds = math.nan
-        if not minimum <= seconds < math.inf:
-            said = f"must be a number of seconds from {minimum:g}, not {text!r}"
-            raise argparse.ArgumentTypeError(said)
-        return seconds
+            value = math.nan
+        if not is_wanted(value):
+            raise argparse.ArgumentTypeError(f"must be {wanted}, not {text!r}")
+        return value
 
     return read
 
@@ -64,9 +74,12 @@ def add_experiment(parser: argparse.ArgumentParser, *, is_optional: bool = False
         metavar="CONFIG",
         help="YAML file of the experiment",
     )
-    parser.add_argument(
-        "override", nargs="*", default=[], metavar="key=value", help="settings to change"
-    )
+    add_settings(parser)
+
+
+def add_settings(parser: argparse.ArgumentParser, about: str = "settings to change") -> None:
+    """Add the settings that override those of a file, ``override``."""
+    parser.add_argument("override", nargs="*", default=[], metavar="key=value", help=about)
 
 
 def add_run(parser: argparse.ArgumentParser) -> None:
@@ -158,9 +171,7 @@ def add_policy(parser: argparse.ArgumentParser) -> None:
         metavar="RUN|CHECKPOINT|FILE",
         help="run folder, checkpoint folder, or .safetensors file of a policy",
     )
-    parser.add_argument(
-        "override", nargs="*", default=[], metavar="key=value", help="settings to change"
-    )
+    add_settings(parser)
     parser.add_argument(
         "--policy",
         dest="which",

@@ -40,6 +40,18 @@ def output_file(path: Path, runs: Iterable[Path] = ()) -> Iterator[IO[bytes]]:
         yield file
 
 
+def path_of(output: str | None, default: str) -> Path:
+    """Returns the file that `-o` names: `default`, where it names nothing or a folder."""
+    path = Path(output or default)
+    return path / default if path.is_dir() else path
+
+
+def write_output(path: Path, text: str) -> None:
+    """Write a text, and the folders above it; see `output_file`."""
+    with output_file(path) as file:
+        file.write(text.encode())
+
+
 def _is_of_a_run(place: Path, runs: Container[Path]) -> bool:
     """Returns whether a run or a sweep has written a file, or will."""
     for root in place.parents:

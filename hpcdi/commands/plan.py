@@ -23,8 +23,8 @@ from hpcdi.commands.options import (
 from hpcdi.commands.quotas import mount_of, quotas_of
 from hpcdi.config.mpi_env import MpiEnvConfig
 from hpcdi.config.schema import ExperimentConfig, blocks_are_stored, offline_iterations
+from hpcdi.env.arguments import ENV_INDEX, make_numbered, numbered
 from hpcdi.env.mpi.launch import Program, located
-from hpcdi.env.numbering import ENV_INDEX, make_numbered, numbered
 from hpcdi.errors import EXIT_DONE, LaunchError
 from hpcdi.run.environment import visible_gpus
 from hpcdi.run.experiment import check_data, load_experiment

@@ -11,16 +11,16 @@ from pathlib import Path
 
 import numpy as np
 
-from hpcdi.commands.options import add_runs, make_parser
+from hpcdi.commands.options import add_runs, make_parser, print_lines
+from hpcdi.commands.output_file import write_output
 from hpcdi.commands.report.charts import room_for, share, ticks
-from hpcdi.commands.report.command import write_file
-from hpcdi.commands.report.page import charts_of
+from hpcdi.commands.report.page import SHOWN_FIRST, charts_of
 from hpcdi.commands.report.runs import SCORE, Group, grouped, read_run, runs_in
 from hpcdi.commands.report.statistics import Band, band_of
 from hpcdi.commands.run_state import runs_of
 from hpcdi.errors import EXIT_DONE, LaunchError
 from hpcdi.run.run_folder import short
-from hpcdi.utils.console import can_show, escaped
+from hpcdi.utils.console import can_show
 from hpcdi.utils.metrics import human_count
 
 HELP = """\
@@ -50,14 +50,14 @@ def main(arguments: Sequence[str]) -> int:
         what = f"no curve is named {name}; there are {', '.join(known)}"
         raise LaunchError(what if known else f"there are no curves in {short(options.runs[0])}")
     if options.output is not None:
-        write_file(options.output, charts_of(groups, only=name)[name])
+        write_output(options.output, charts_of(groups, only=name)[name])
         sys.stdout.write(f"{options.output}: {name} of {runs_in(shown)}\n")
         return EXIT_DONE
     bands = {group.name: band_of(group.curve(name)) for group in groups}
     if not any(np.isfinite(band.mean).any() for band in bands.values()):
         raise LaunchError(f"{name} has no finite value: `hpcdi curves RUN` shows what it has")
     axis = shown[0].runs[0].axis
-    sys.stdout.write("".join(f"{escaped(line)}\n" for line in lines_of(name, bands, axis)))
+    print_lines(lines_of(name, bands, axis))
     return EXIT_DONE
 
 
@@ -125,5 +125,4 @@ def lines_of(name: str, bands: Mapping[str, Band], axis: str) -> Iterator[str]:
 
 def _usual(groups: Sequence[Group]) -> str:
     """The curve that people look at first, of those that there are."""
-    names = (SCORE, "curves/collect_return")
-    return next((n for n in names if any(group.curve(n) for group in groups)), SCORE)
+    return next((n for n in SHOWN_FIRST if any(group.curve(n) for group in groups)), SCORE)

@@ -64,17 +64,19 @@ class LoadedPolicy:
         spaces: of its environment.
         mode: the policy's eval mode.
         seed: for environments and players; training drew nothing from it.
+        stand_in: acts in place of the mode; None: nothing does.
     """
 
     config: ExperimentConfig
     spaces: Spaces
     mode: Any
     seed: np.random.SeedSequence
+    stand_in: ColumnarActor | None = None
 
     @property
     def actor(self) -> ColumnarActor:
-        """What acts for the mode."""
-        return actor_of(self.mode)
+        """What acts for the mode, or in its place."""
+        return actor_of(self.mode) if self.stand_in is None else self.stand_in
 
 
 def find_policy(
@@ -169,14 +171,14 @@ def _of_run(layout: RunLayout, which: str | None) -> tuple[Path, str]:
 
 
 def _elsewhere_in(layout: RunLayout) -> str:
-    """Says which checkpoints and snapshots have the weights of a run without policies."""
-    kept = [
+    """Returns a part of a message: which checkpoints have the weights of a run without policies."""
+    folders = [
         short(folder / name)
         for folder in (layout.checkpoints_dir, layout.snapshots_dir)
         for name in checkpoint_names(folder)
         if (folder / name / POLICY_FILE).is_file()
     ]
-    return f"; name one of {', '.join(kept)}" if kept else ": it has not saved any yet"
+    return f"; name one of {', '.join(folders)}" if folders else ": it has not saved any yet"
 
 
 def _of_checkpoint(path: Path) -> Path:
@@ -263,11 +265,10 @@ def _name_of(user: int) -> str:
 
 
 def _home_of(file: Path) -> Path:
-    runs = (
-        layout for layout in map(RunLayout, file.absolute().parents) if layout.run_file.is_file()
-    )
-    run = next(runs, None)
-    return run.root if run is not None else file.absolute().parent
+    """Returns the folder of the run that a file belongs to; of none: its own."""
+    above = file.absolute().parents
+    runs = (layout.root for layout in map(RunLayout, above) if layout.run_file.is_file())
+    return next(runs, above[0])
 
 
 def _differences(parameters: Mapping[str, Any], expected: Mapping[str, Any]) -> Iterator[str]:

@@ -10,7 +10,6 @@ import re
 import statistics
 import sys
 import time
-from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -158,7 +157,7 @@ def data_of(status: RunStatus) -> dict[str, Any]:
         "job": vars(job) if job is not None else None,
         "time_left_s": _left_s(status),
         "ranks": len(status.facts.get("placement", [])),
-        "hosts": list(_hosts(status)),
+        "hosts": _hosts(status),
         "restarts": int(status.facts.get("restarts", 0)),
         "age_s": status.signs.age_s,
         "snapshot": str(snapshot) if snapshot is not None else None,
@@ -207,8 +206,8 @@ def _command(status: RunStatus) -> str:
     return "hpcdi submit" if status.layout.submit_file.exists() else "hpcdi train"
 
 
-def _hosts(status: RunStatus) -> Counter[str]:
-    return Counter(str(place.get("host")) for place in status.placement)
+def _hosts(status: RunStatus) -> list[str]:
+    return list(dict.fromkeys(str(place.get("host")) for place in status.placement))
 
 
 def _job(status: RunStatus) -> list[str]:

@@ -185,10 +185,7 @@ def _guests(options: argparse.Namespace) -> int:
         job.submit_dir.mkdir(parents=True, exist_ok=True)
         write_text(job.script, text)
     number = sbatch(job)
-    run = short(job.folder)
-    lines = [f"run folder   {run}", f"hpcdi status {run}", f"scancel {number}"]
-    print_lines([f"job {number}: guests {options.guests}, {slurm.time} at a time",
-                 *(f"  {line}" for line in lines)])  # fmt: skip
+    _say(f"job {number}: guests {job.guests}, {slurm.time} at a time", job, f"scancel {number}")
     return EXIT_DONE
 
 
@@ -205,9 +202,10 @@ def run_locally(job: BatchJob, *, waits: bool) -> int:
 
 
 def _say(title: str, job: BatchJob, cancel: str) -> None:
+    """Print what has been started, where, and what to type next."""
     run = short(job.folder)
-    lines = [f"run folder   {run}", f"hpcdi status {run}", f"hpcdi tail {run} -f", cancel]
-    print_lines([title, *(f"  {line}" for line in lines)])
+    look = [f"  hpcdi status {run}"] + [f"  hpcdi tail {run} -f"] * (not job.guests)
+    print_lines([title, f"  run folder   {run}", *look, f"  {cancel}"])
 
 
 # ------------------------------------------------------------------------------------- command line

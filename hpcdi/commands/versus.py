@@ -51,25 +51,25 @@ _GAMES = 200
 _KEPT_BYTES = 1 << 28
 
 
-def play(given: argparse.Namespace) -> int:
+def play(options: argparse.Namespace) -> int:
     """Play the games that `hpcdi eval` was asked for, and print the result; returns the exit code.
 
     Raises:
         LaunchError: there is no such player, or the run has no battles.
         EnvError: the environment cannot be filmed.
     """
-    root = find_run(given.policy)
-    name, against = given.player or "main", given.against or "random"
-    games = given.episodes or _GAMES
+    root = find_run(options.policy)
+    name, against = options.player or "main", options.against or "random"
+    games = options.episodes or _GAMES
     with (
-        others_to_stderr(given.json),
-        Arena(root, given, games, name, is_filmed=given.video is not None) as arena,
+        others_to_stderr(options.json),
+        Arena(root, options, games, name, is_filmed=options.video is not None) as arena,
     ):
         source, other = arena.source(name, "--player"), arena.source(against, "--against")
         result = arena.play(source, other)
         video, on_it = None, ""
-        if given.video is not None:
-            folder = Path(given.video) if given.video else RunLayout(root).videos_dir
+        if options.video is not None:
+            folder = Path(options.video) if options.video else RunLayout(root).videos_dir
             safe = f"{name}_against_{against}_seed_{arena.seed}".replace(":", ".").replace("/", ".")
             video, count, ends = arena.film(source, other, folder / safe)
             on_it = (
@@ -77,7 +77,7 @@ def play(given: argparse.Namespace) -> int:
                 f"{against} has {ends[1]}"
             )
         more = f" (not {games}, for all seats equally often)" if arena.games != games else ""
-    if given.json:
+    if options.json:
         figures = {
             "player": name, "against": against, **result.figures(),
             "return_mean": float(result.own.mean()), "returns": result.own.tolist(),
@@ -146,7 +146,7 @@ class Result:
         return float(np.sqrt(sum(len(p) * p.var(ddof=1) for p in by_seat)) / self.games)
 
     def figures(self) -> dict[str, Any]:
-        """For programs."""
+        """Returns figures for programs."""
         wins, draws, losses = self.counts
         return {
             "games": self.games, "wins": wins, "draws": draws, "losses": losses,
@@ -211,7 +211,7 @@ class Arena(Closing):
 
     Args:
         root: the run folder.
-        given: ``config``, ``override``, ``seed`` and ``trust`` of the command line.
+        options: ``config``, ``override``, ``seed`` and ``trust`` of the command line.
         games: of two players; rounded up, so that each sits in all seats equally often.
         name: of a player that has a policy: its configuration holds for the others.
         is_filmed: make an environment that can be filmed, too.
@@ -225,7 +225,7 @@ class Arena(Closing):
     def __init__(
         self,
         root: Path,
-        given: argparse.Namespace,
+        options: argparse.Namespace,
         games: int,
         name: str,
         *,
@@ -239,11 +239,11 @@ class Arena(Closing):
         file = self._file_of(name)
         if file is None:
             raise LaunchError(f"--player {name} is no policy of {short(root)}; {self._known()}")
-        kept = find_policy(str(file), config=given.config, trust=given.trust)
-        self._loaded = load_policy(kept, given.override, given.seed)
-        self.iteration = kept.image.version
+        saved = find_policy(str(file), config=options.config, trust=options.trust)
+        self._loaded = load_policy(saved, options.override, options.seed)
+        self.iteration = saved.image.version
         config = self._loaded.config
-        self.seed = config.seed if given.seed is None else given.seed
+        self.seed = config.seed if options.seed is None else options.seed
         self.players = look_at(config.env).teams
         """Seats of a game; where there are teams, these."""
         if self.players < 2:
@@ -264,7 +264,7 @@ class Arena(Closing):
         draws, random, scripts = loops.spawn(3)
         self._random = RandomActor(with_bounds(self._loaded.spaces), random)
         self._sources = Players(
-            str(self._layout.root), self._made, self._random, scripts, _KEPT_BYTES
+            str(self._layout.root), self._actor_of, self._random, scripts, _KEPT_BYTES
         )
         self._rng = np.random.default_rng(draws)
 
@@ -314,7 +314,7 @@ class Arena(Closing):
         return act
 
     def play(self, one: str, other: str) -> Result:
-        """Play the games of two players, given by their sources; the first sits in all seats."""
+        """Play the games of two players, named by their sources; the first sits in all seats."""
         if self._manager is None:
             raise LaunchError("the arena is closed")
         return self._play(self._manager, one, other)
@@ -367,14 +367,15 @@ class Arena(Closing):
         )
         return Result(own, (every - own) / (self.players - 1), seats)
 
-    def _made(self, image: PolicyImage) -> Actor:
+    def _actor_of(self, image: PolicyImage) -> Actor:
+        """Returns what acts by an image, partly at random where that is asked for."""
         actor = frozen(self._loaded, self._acts, image)
         if not self._random_share:
             return actor
         return PartlyRandom(actor, self._random, self._random_share, self._rng)
 
     def _file_of(self, name: str) -> Path | None:
-        """The policy file of a player; None: it has none."""
+        """Returns the policy file of a player; None: it has none."""
         layout = self._layout
         known = {
             "main": layout.latest_policy, "latest": layout.latest_policy, "best": layout.best_policy

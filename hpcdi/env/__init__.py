@@ -3,12 +3,13 @@
 Owns::
 
     create        builds a manager from a configuration (`create_env_manager`)
-    base          the contract: timesteps, settings, and what a manager asks of its back-end
+    base          the contract: types of environments, and what a manager asks of its back-end
     contract      values as rows of columns and back, checked where they are copied
-    manager       the manager: episode quotas, seeds, failures and retries, the seeds' API
+    manager       the manager: steps, resets, failures and retries, the seeds' API
+    counters      what it counts: episodes and their quotas, failures, renewals
     in_process    back-end: single environments; those of this process
     child_process the same in child processes: time-outs, restarts
-    numbering     numbers of environments, for ports, folders and licences
+    arguments     what environments are made with: numbers, folders, values of a schedule
     process_state what environments share with their process: signals, torch's modes, generators
     vector        back-end: one vector environment (gymnasium's own kinds, EnvPool)
     mpi           environments that are MPI programs: groups of ranks (guide: `MPI.md`)

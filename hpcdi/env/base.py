@@ -4,16 +4,53 @@ from __future__ import annotations
 
 import signal
 import traceback
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 from types import TracebackType
-from typing import Any, NamedTuple, Protocol
+from typing import Any, ClassVar, NamedTuple, Protocol
 
+import numpy as np
+
+from hpcdi.config.compat import Configurable
 from hpcdi.config.schedule import Scheduled
+from hpcdi.env.arguments import make_numbered
 from hpcdi.errors import EnvValueError
 from hpcdi.types import Array, Columns, Episodes, Step
 
 EnvFn = Callable[..., Any]
 """Makes one environment; called without arguments, or by a schedule's with ``kwargs``."""
+
+
+class EnvType(Configurable):
+    """What ``env.type`` names: it makes the environments that a configuration names.
+
+    It is never instantiated; a type has `make_single`, `make_vector`, or both.
+
+    Attributes:
+        is_battle: several players play against each other in them.
+        is_of_one_process: a process can make several.
+    """
+
+    is_battle = False
+    is_of_one_process = True
+    make_single: ClassVar[Any]
+    make_vector: ClassVar[Any]
+
+    @classmethod
+    def has_vector(cls, _cfg: Any) -> bool:
+        """Decides whether to step a vector environment, and not single ones."""
+        return False
+
+    @classmethod
+    def probe(cls, cfg: Any) -> Any:
+        """Returns an environment as a run has it: one, or a vector environment of one.
+
+        Raises:
+            ConfigError: it cannot be made.
+        """
+        if not cfg.needs_single and cls.has_vector(cfg):
+            return cls.make_vector(cfg, 1)
+        return make_numbered(partial(cls.make_single, cfg), 0, cfg.manager.folder)
 
 
 # ---------------------------------------------------------------------------------- with collectors
@@ -145,6 +182,21 @@ class EnvFailure(Exception):
 
 def _is_ours(trace: TracebackType) -> bool:
     return str(trace.tb_frame.f_globals.get("__name__", "")).startswith("hpcdi.")
+
+
+def rows_of(envs: Iterable[int], env_num: int, seats: int) -> Array:
+    """Returns the rows of some environments, which have as many seats each, bool [rows]."""
+    chosen = [False] * env_num
+    for env in envs:
+        chosen[env] = True
+    return np.array(chosen * seats)
+
+
+def envs_of(rows: Array, env_num: int) -> list[int]:
+    """Returns the environments of rows, bool [rows], in order."""
+    numbers = rows.nonzero()[0]
+    envs: list[int] = (numbers if len(rows) == env_num else np.unique(numbers % env_num)).tolist()
+    return envs
 
 
 class EnvFacts(NamedTuple):

@@ -44,6 +44,11 @@ class Position:
     returns: tuple[float, ...]
     done: bool
 
+    @property
+    def key(self) -> tuple[object, ...]:
+        """What equal positions have alike, and no others."""
+        return self.returns, self.done, *map(_key, self.seen)
+
 
 class SmallGame:
     """Positions of an environment.
@@ -126,7 +131,7 @@ class SmallGame:
     def _go_to(self, deal: int, actions: tuple[Joint, ...]) -> None:
         for count in range(len(actions) + 1):
             way = (deal, actions[:count])
-            if not _equal(self._step(*way), self._kept[way]):
+            if self._step(*way).key != self._kept[way].key:
                 raise EnvError(
                     "the same moves led to two positions: the environment is random. Give it an "
                     "attribute deals, the number of its equally likely deals; reset(seed=k) must "
@@ -139,11 +144,11 @@ class SmallGame:
             self._resets += 1
             observation = self._env.reset(seed=self._resets if self._draws_nothing else deal)
             return Position(self._columns(observation), (0.0, 0.0), done=False)
-        given = [
-            None if a is None else space.from_start(np.int64(a))
-            for space, a in zip(self._acts, actions[-1], strict=True)
+        of_env = [  # counted from where the environment does
+            None if action is None else space.value({"action": np.array([action])}, 0)
+            for space, action in zip(self._acts, actions[-1], strict=True)
         ]
-        observation, reward, done, _ = self._env.step(given)
+        observation, reward, done, _ = self._env.step(of_env)
         before = self._kept[deal, actions[:-1]].returns
         returns = (before[0] + float(reward[0]), before[1] + float(reward[1]))
         if done and not np.isclose(sum(returns), 0.0):
@@ -157,12 +162,6 @@ class SmallGame:
                 seen[player] = row = space.zeros(1)
                 space.put(row, 0, own)
         return seen
-
-
-def _equal(one: Position, other: Position) -> bool:
-    return (one.returns, one.done, *map(_key, one.seen)) == (
-        other.returns, other.done, *map(_key, other.seen)
-    )  # fmt: skip
 
 
 def _key(seen: Columns | None) -> bytes:

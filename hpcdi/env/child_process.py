@@ -156,7 +156,7 @@ class ChildWorker:
         self._context: Any = multiprocessing.get_context(start_method)
         self._target = (make, is_battle)
         making_s = None if reset_timeout_s is None else reset_timeout_s + _START_S
-        self._timeouts = {"step": step_timeout_s, "make": making_s}
+        self._timeouts = {"step": step_timeout_s, "play": step_timeout_s, "make": making_s}
         self._reset_timeout_s = reset_timeout_s
         self._process: Any = None
         self._connection: Connection | None = None
@@ -185,10 +185,14 @@ class ChildWorker:
         return self._connection
 
     @property
+    def _limit_s(self) -> float | None:
+        """Seconds that the command may take; None: any number."""
+        return self._timeouts.get(self._asked[0], self._reset_timeout_s)
+
+    @property
     def left_s(self) -> float:
         """Seconds until the command takes too long; infinite: never."""
-        verb, since = self._asked
-        limit_s = self._timeouts.get(verb, self._reset_timeout_s)
+        (_, since), limit_s = self._asked, self._limit_s
         return math.inf if limit_s is None else max(0.0, since + limit_s - time.monotonic())
 
     def has_answer(self) -> bool:
@@ -215,9 +219,8 @@ class ChildWorker:
             left_s = self.left_s
             if left_s < math.inf and not self._connection.poll(left_s):
                 self._kill()
-                verb = self._asked[0]
-                limit_s = self._timeouts.get(verb, self._reset_timeout_s)
-                raise EnvFailure(f"{verb} took longer than {limit_s:g} s", is_gone=True)
+                took = f"{self._asked[0]} took longer than {self._limit_s:g} s"
+                raise EnvFailure(took, is_gone=True)
             self._receive()
         (state, value), self._arrived = self._arrived, None
         if state == "ok":

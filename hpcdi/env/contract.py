@@ -512,12 +512,10 @@ class Field:
         difference, fits = _whole_differences(numbers, self.origin, self.dtype)
         if fits.all():
             return difference
-        first = tuple(np.argwhere(~fits)[0].tolist())
-        row, place = (None, first) if is_one else (first[0], first[1:])
-        where = f"[{', '.join(map(str, place))}]" if place else ""
+        first, name, row = self._first_wrong(fits, is_one)
         origin = np.broadcast_to(np.asarray(self.origin), numbers.shape)[first]
         raise EnvValueError(
-            f"{self.name}{where}: {numbers[first]} minus env.origin, {origin}, is no {self.dtype}: "
+            f"{name}: {numbers[first]} minus env.origin, {origin}, is no {self.dtype}: "
             f"set env.origin.{self.name} to what lies nearer, or to 0 for none",
             row,
         )
@@ -576,14 +574,20 @@ class Field:
     def _outside(self, array: Array, is_one: bool) -> EnvValueError:
         """The error of a value beyond the limits; names the first number."""
         low, high = (np.broadcast_to(limit, array.shape) for limit in self._limits)
-        first = tuple(np.argwhere(~self._is_allowed(array))[0].tolist())
-        row, place = (None, first) if is_one else (first[0], first[1:])
-        where = f"[{', '.join(map(str, place))}]" if place else ""
+        first, name, row = self._first_wrong(self._is_allowed(array), is_one)
         return EnvValueError(
-            f"{self.name}{where}: {array[first]}, the space says {self.dtype} from {low[first]} to "
+            f"{name}: {array[first]}, the space says {self.dtype} from {low[first]} to "
             f"{high[first]}: the environment, or a wrapper, must set its space to what it returns",
             row,
         )
+
+    def _first_wrong(
+        self, is_right: Array, is_one: bool
+    ) -> tuple[tuple[int, ...], str, int | None]:
+        """Returns the index of the first wrong number, its name, and its row, if of several."""
+        first = tuple(np.argwhere(~is_right)[0].tolist())
+        row, place = (None, first) if is_one else (first[0], first[1:])
+        return first, self.name + (f"[{', '.join(map(str, place))}]" if place else ""), row
 
 
 def beyond(name: str, least: Array, most: Array, bounds: tuple[Array, Array, Array]) -> str:
@@ -649,7 +653,6 @@ class Space:
             leaf = Leaf(ACTION_MASK, (self.mask_size,), "bool")
             self.fields.append(Field(ACTION_MASK, (ACTION_MASK,), leaf, mask_space=mask_space))
         self._by_path = {field.path: field for field in self.fields}
-        self._has_starts = any(field.start is not None for field in self.fields)
         self._space = space
         self._only = self.fields[0] if len(leaves) == 1 and not self.fields[0].path else None
         """The one column, where a value is one array."""
@@ -708,7 +711,7 @@ class Space:
     def may_be_coarse(self) -> bool:
         """Decides whether bounds allow numbers that float32 would round to coarse steps."""
         for field in self.fields:
-            if field.dtype.kind in "fiu" and not (field.is_discrete or field.name == ACTION_MASK):
+            if field.dtype.kind in "fiu" and not field.is_discrete:
                 space = pick_space(self._space, field.path)
                 most = max(
                     -float(np.min(space.low, initial=0)), float(np.max(space.high, initial=0))
@@ -799,26 +802,6 @@ class Space:
             return partial(columns[only.name].__getitem__, row)
         return partial(only.value, columns[only.name], row)
 
-    def from_zero(self, value: object) -> Any:
-        """Returns an environment's action as policies have it: discrete parts from 0."""
-        return self._moved(value, -1)
-
-    def from_start(self, value: object) -> Any:
-        """Returns a policy's action as the environment has it: see `from_zero`."""
-        return self._moved(value, 1)
-
-    def _moved(self, value: object, sign: int) -> Any:
-        if not self._has_starts:
-            return value
-
-        def moved(field: Field) -> Any:
-            part = pick(value, field.path)
-            if field.start is None:
-                return part
-            return (part + sign * field.start).astype(getattr(part, "dtype", field.dtype))
-
-        return _built(self._space, (), self._by_path, moved)
-
 
 class Results:
     """What steps have led to beside observations, a row each; arrays of their owner.
@@ -903,6 +886,12 @@ def truth_of(value: object, name: str) -> bool:
     if number not in (0.0, 1.0):
         raise EnvValueError(f"{name}: {described(value)}, and must be True or False")
     return number == 1.0
+
+
+def results_of(reward: object, terminated: object, truncated: object) -> tuple[float, bool, bool]:
+    """Converts what a step returned beside its observation; see `number_of` and `truth_of`."""
+    number = number_of(reward)
+    return number, truth_of(terminated, "terminated"), truth_of(truncated, "truncated")
 
 
 def _one(value: object, name: str, wanted: str) -> float:
@@ -1074,24 +1063,19 @@ def _parts(result: Any) -> str:
     return f"{len(result)} values" if is_tuple else described(result)
 
 
-def numbers_in(info: object) -> dict[str, float]:
+def numbers_in(info: object, _above: tuple[object, ...] = ()) -> dict[str, float]:
     """Returns the numbers of an info, those of nested ones by '/'-joined names; {} if no dict.
 
-    What holds itself has no more numbers within.
+    What holds itself has no more numbers within (`_above`: the mappings that hold this one).
     """
-    return _numbers_in(info, ())
-
-
-def _numbers_in(info: object, above: tuple[object, ...]) -> dict[str, float]:
-    """See `numbers_in`; `above` are the mappings that hold this one."""
     numbers: dict[str, float] = {}
     if info.__class__ is not dict and not isinstance(info, Mapping):
         return numbers
     for name, value in info.items():
         if isinstance(value, Mapping):
-            inner = (*above, info)
+            inner = (*_above, info)
             if not any(value is each for each in inner):
-                within = _numbers_in(value, inner)
+                within = numbers_in(value, inner)
                 numbers |= {f"{name}/{below}": number for below, number in within.items()}
         elif (number := _number_or_none(value)) is not None:
             numbers[str(name)] = number

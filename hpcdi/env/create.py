@@ -20,12 +20,12 @@ from hpcdi.config.env import (
 )
 from hpcdi.config.schedule import Scheduled
 from hpcdi.dataclass import dataclass
+from hpcdi.env.arguments import make_numbered
 from hpcdi.env.base import EnvFn
 from hpcdi.env.child_process import OPEN_FILES, ChildWorker
 from hpcdi.env.contract import Origin
 from hpcdi.env.in_process import LocalWorker, SingleEnvs
 from hpcdi.env.manager import EnvManager
-from hpcdi.env.numbering import make_numbered
 from hpcdi.env.seeds import ScenarioSeeds
 from hpcdi.env.vector import VectorEnvs
 from hpcdi.errors import ConfigError, Problem
@@ -77,11 +77,11 @@ class BaseEnvManager(Configurable):
             raise ConfigError([Problem("env.manager.auto_reset", message)])
         if problems := list(settings.problems()):
             raise ConfigError(problems, "the manager's configuration")
-        if source.vector is not None:
-            vector = VectorEnvs(source.vector, len(source.env_fns))
-            vector.origin = source.origin
-            return EnvManager(vector, settings, episode_num=episode_num, seed=seed)
-        envs = cls.single_envs(source, settings)
+        envs = (
+            cls.single_envs(source, settings)
+            if source.vector is None
+            else VectorEnvs(source.vector, len(source.env_fns))
+        )
         envs.origin = source.origin
         return EnvManager(envs, settings, episode_num=episode_num, seed=seed)
 
@@ -138,7 +138,7 @@ def create_env_manager(
         evaluate: take the number of environments and episodes of an evaluation, not a collector's.
         is_endless: the caller says when it has played enough: there is no number of episodes.
         policy: its settings, of which ``eval.max_steps`` cuts evaluated episodes, if it has that.
-        number: of the collector among those of the run; see `hpcdi.env.numbering`.
+        number: of the collector among those of the run; see `hpcdi.env.arguments`.
         scheduled: what ``env.schedule`` has now; an evaluation has none.
         seed: spawns each environment's seed.
 
@@ -160,11 +160,9 @@ def create_env_manager(
     first = number * (config.collector_env_num + config.evaluator_env_num)
     first += config.collector_env_num if evaluate else 0
     source = _source(env_cls, config, range(first, first + env_num), alone=is_alone)
-    source = dataclasses.replace(source, origin=config.origins)
     manager: EnvManager = component_class(ENV_MANAGER_REGISTRY, settings).build(
         source, settings, episode_num=limit or settings.episodes, seed=seed
     )
-    manager.origins = config.origins
     if scenarios:
         manager.seeds = ScenarioSeeds(scenarios, seed, env_num, in_order=evaluate)
     if scheduled and not evaluate:
@@ -197,10 +195,10 @@ def make_env_manager(
     """
     if not env_fns:
         raise ConfigError([Problem("env_fns", "is empty; it needs a callable for each one")])
-    given = ManagerConfig() if manager_cfg is None else manager_cfg
-    given = {"type": "base", **given} if isinstance(given, Mapping) else given
-    manager_cls = component_class(ENV_MANAGER_REGISTRY, given)
-    settings: ManagerConfig = manager_cls.parse_config(given)
+    if not isinstance(manager_cfg, ManagerConfig):
+        manager_cfg = {"type": "base", **(manager_cfg or {})}
+    manager_cls = component_class(ENV_MANAGER_REGISTRY, manager_cfg)
+    settings: ManagerConfig = manager_cls.parse_config(manager_cfg)
     sequence = seed if isinstance(seed, np.random.SeedSequence) else np.random.SeedSequence(seed)
     manager: EnvManager = manager_cls.build(
         Source(env_fns, is_battle=battle), settings, episode_num=settings.episodes, seed=sequence
@@ -218,7 +216,7 @@ def of_evaluations(config: EnvConfig) -> EnvConfig:
 def single_env_fns(config: EnvConfig, numbers: Sequence[int]) -> list[EnvFn]:
     """Returns what makes single environments of a configuration, which have these numbers."""
     env_cls = get_env_cls(config)
-    make = partial(_make_single, env_cls, config) if hasattr(env_cls, "make_single") else env_cls
+    make = partial(_make_single, env_cls, config)
     folder = config.manager.folder and str(Path(config.manager.folder).absolute())
     return [partial(make_numbered, make, number, folder) for number in numbers]
 
@@ -238,16 +236,14 @@ def _source(
     Args:
         env_cls: makes them.
         config: of them.
-        numbers: see `hpcdi.env.numbering`.
+        numbers: see `hpcdi.env.arguments`.
         alone: each is made and reset by itself.
     """
     in_children = isinstance(config.manager, ChildConfig)
-    env_fns = single_env_fns(config, numbers)
-    if getattr(env_cls, "is_battle", False):
-        return Source(env_fns, is_battle=True)
+    is_battle = getattr(env_cls, "is_battle", False)
     if in_children and getattr(config, "vectorization", "auto") != "auto":
         message = "must be 'auto' where each environment has a process of its own"
         raise ConfigError([Problem("env.vectorization", message)])
-    if in_children or alone or not env_cls.has_vector(config):
-        return Source(env_fns)
-    return Source(env_fns, partial(env_cls.make_vector, config, len(numbers)))
+    is_single = is_battle or in_children or alone or not env_cls.has_vector(config)
+    make_vector = None if is_single else partial(env_cls.make_vector, config, len(numbers))
+    return Source(single_env_fns(config, numbers), make_vector, is_battle, config.origins)

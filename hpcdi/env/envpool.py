@@ -12,8 +12,8 @@ import numpy as np
 from gymnasium.vector import AutoresetMode, VectorEnv
 from gymnasium.vector.utils import batch_space
 
-from hpcdi.config.compat import Configurable
 from hpcdi.config.env import EnvPoolConfig
+from hpcdi.env.base import EnvType
 from hpcdi.env.gymnasium import cannot_make
 from hpcdi.errors import ConfigError, Problem
 from hpcdi.types import Array
@@ -29,14 +29,17 @@ class EnvPoolVector(VectorEnv[Array, Array, Array]):
     Args:
         make: makes it from a seed.
         env_num: environments in it.
+        render_mode: as it was made with; None: it draws nothing.
     """
 
     metadata: dict[str, Any] = {  # noqa: RUF012 (gymnasium's own way)
         "autoreset_mode": AutoresetMode.NEXT_STEP
     }
 
-    def __init__(self, make: Callable[[int], Any], env_num: int) -> None:
-        self._make = make
+    def __init__(
+        self, make: Callable[[int], Any], env_num: int, render_mode: str | None = None
+    ) -> None:
+        self._make, self.render_mode = make, render_mode
         self._pool: Any = make(0)
         self.num_envs = env_num
         with _quiet():
@@ -68,12 +71,17 @@ class EnvPoolVector(VectorEnv[Array, Array, Array]):
         observation, reward, terminated, truncated, _ = self._pool.step(given)
         return observation, reward, terminated, truncated, {}
 
+    def render(self) -> Array:  # type: ignore[override]
+        """Returns pictures, uint8 [environments, height, width, 3]; EnvPool may draw the first."""
+        drawn: Array = self._pool.render()
+        return drawn
+
     def close_extras(self, **_kwargs: Any) -> None:
         """End its threads."""
         self._pool.close()
 
 
-class EnvPoolEnv(Configurable):
+class EnvPoolEnv(EnvType):
     """Makes EnvPool's environments; never instantiated."""
 
     Config = EnvPoolConfig
@@ -102,16 +110,11 @@ class EnvPoolEnv(Configurable):
                 return envpool.make_gymnasium(cfg.env_id, num_envs=env_num, seed=seed, **cfg.kwargs)
 
         try:
-            return EnvPoolVector(make, env_num)
+            return EnvPoolVector(make, env_num, cfg.kwargs.get("render_mode"))
         except (AssertionError, KeyError, ValueError) as error:
             raise cannot_make(cfg.env_id, str(error)) from error
         except TypeError as error:
             raise ConfigError([Problem("env.kwargs", str(error))]) from error
-
-    @classmethod
-    def probe(cls, cfg: EnvPoolConfig) -> EnvPoolVector:
-        """Returns a vector environment of one; see `make_vector`."""
-        return cls.make_vector(cfg, 1)
 
 
 @contextlib.contextmanager

@@ -17,23 +17,16 @@ import gymnasium
 from gymnasium.envs.registration import EnvSpec, load_env_creator
 from gymnasium.vector import AutoresetMode, VectorEnv
 
-from hpcdi.config.compat import Configurable
-from hpcdi.config.env import GymnasiumConfig
-from hpcdi.env.base import EnvFailure
-from hpcdi.env.numbering import is_numbered, make_numbered, numbered
+from hpcdi.config.env import EnvConfig, GymnasiumConfig
+from hpcdi.env.arguments import is_numbered, numbered
+from hpcdi.env.base import EnvFailure, EnvType
 from hpcdi.env.old_gym import made_by
 from hpcdi.env.wrappers import ActionMasks, Checked, without_reward_wrappers, wrap
 from hpcdi.errors import ConfigError, EnvError, Problem
 from hpcdi.utils.registry import import_module, missing_module, named_in_module
 
-_AUTORESET = {
-    "next_step": AutoresetMode.NEXT_STEP,
-    "same_step": AutoresetMode.SAME_STEP,
-    "disabled": AutoresetMode.DISABLED,
-}
 
-
-class GymnasiumEnv(Configurable):
+class GymnasiumEnv(EnvType):
     """Makes gymnasium's environments, single ones and vectors of them; never instantiated."""
 
     Config = GymnasiumConfig
@@ -84,7 +77,7 @@ class GymnasiumEnv(Configurable):
             ConfigError: gymnasium does not know the id, or a package that it needs is missing.
         """
         mode = None if cfg.vectorization == "auto" else cfg.vectorization
-        vector_kwargs = {"autoreset_mode": _AUTORESET[cfg.autoreset]} if cfg.autoreset else None
+        autoreset = AutoresetMode[cfg.autoreset.upper()] if cfg.autoreset else None
         wrapped = partial(cls._wrapped, cfg) if cfg.wrappers or cfg.action_mask else None
         unchecked: dict[str, bool] = {}
         if mode in ("sync", "async"):
@@ -94,7 +87,7 @@ class GymnasiumEnv(Configurable):
             spec, kwargs = _called(cfg)
             return gymnasium.make_vec(
                 spec, num_envs=env_num, vectorization_mode=mode,
-                vector_kwargs=vector_kwargs,
+                vector_kwargs=None if autoreset is None else {"autoreset_mode": autoreset},
                 wrappers=None if wrapped is None else [wrapped],
                 **{**unchecked, **kwargs},
             )  # fmt: skip
@@ -113,28 +106,12 @@ class GymnasiumEnv(Configurable):
         except EnvError as error:
             raise ConfigError([Problem("env.action_mask", str(error))]) from error
 
-    @classmethod
-    def probe(cls, cfg: GymnasiumConfig) -> Any:
-        """Returns an environment as a run has it: one, or a vector environment of one.
-
-        Raises:
-            ConfigError: it cannot be made.
-        """
-        if not cfg.needs_single and cls.has_vector(cfg):
-            return cls.make_vector(cfg, 1)
-        return make_numbered(partial(cls.make_single, cfg), 0, cfg.manager.folder)
-
 
 def reward_threshold(env_id: str) -> float | None:
     """Returns the mean return at which its makers call an environment solved; None: they do not."""
     with contextlib.suppress(gymnasium.error.Error, ModuleNotFoundError):  # who makes it says so
         return gymnasium.spec(env_id).reward_threshold
     return None
-
-
-def refuse_spaces(env_id: str, error: EnvError) -> ConfigError:
-    """Returns the error of an environment whose spaces hpcdi cannot take."""
-    return ConfigError([Problem("env.env_id", f"{env_id}: {error}")])
 
 
 _OF_MAKE = ("id", "num_envs", "vectorization_mode", "vector_kwargs", "wrappers")
@@ -160,14 +137,24 @@ def _called(cfg: GymnasiumConfig) -> tuple[EnvSpec | str, dict[str, Any]]:
     return spec, kwargs
 
 
-def spec_of(cfg: GymnasiumConfig) -> EnvSpec:
-    """Returns the specification by which gymnasium makes the same environment without arguments."""
-    found, kwargs = _called(cfg)
-    spec = gymnasium.spec(found) if isinstance(found, str) else found
-    limit = kwargs.pop(_LIMIT, None) or spec.max_episode_steps
-    return dataclasses.replace(
-        spec, kwargs={**spec.kwargs, **kwargs}, max_episode_steps=None if limit == -1 else limit
-    )
+def registered_spec(cfg: EnvConfig) -> EnvSpec | None:
+    """Returns the spec by which gymnasium makes the same environment without arguments.
+
+    None: it cannot make it so.
+    """
+    if not isinstance(cfg, GymnasiumConfig) or cfg.wrappers or ":" in cfg.env_id:
+        return None
+    with contextlib.suppress(Exception):  # of vectors alone, or arguments that no text can say
+        spec, kwargs = _called(cfg)
+        spec = gymnasium.spec(spec) if isinstance(spec, str) else spec
+        limit = kwargs.pop(_LIMIT, None) or spec.max_episode_steps
+        spec = dataclasses.replace(
+            spec, kwargs={**spec.kwargs, **kwargs}, max_episode_steps=None if limit == -1 else limit
+        )
+        spec.to_json()
+        gymnasium.make(spec).close()
+        return spec
+    return None
 
 
 def _has_argument(make: Any, name: str) -> bool:
@@ -197,12 +184,20 @@ def _class_spec(env_id: str) -> EnvSpec | None:
 def _config_errors(env_id: str) -> Iterator[None]:
     """Turn errors of making an environment into a ConfigError of the setting that is wrong."""
     try:
-        yield
+        with errors_of_making(env_id):
+            yield
     except gymnasium.error.Error as error:
         raise cannot_make(env_id, str(error)) from error
     except ModuleNotFoundError as error:
         wanted = env_id.partition(":")[0]  # "module:id" has gymnasium import the module
         raise cannot_make(env_id, missing_module(wanted, error)) from error
+
+
+@contextlib.contextmanager
+def errors_of_making(env_id: str) -> Iterator[None]:
+    """Turn errors of an environment's call into one of its arguments, or of its own code."""
+    try:
+        yield
     except TypeError as error:
         if (place := place_within(error)) is None:
             raise ConfigError([Problem("env.kwargs", str(error))]) from error

@@ -27,7 +27,17 @@ import numpy as np
 
 from hpcdi.config.schedule import Scheduled
 from hpcdi.dataclass import dataclass
-from hpcdi.env.base import BackendStep, EnvFacts, EnvFailure, EnvFn, EpisodeStart, StepReply
+from hpcdi.env.arguments import arguments_in, figures_of, set_attributes
+from hpcdi.env.base import (
+    BackendStep,
+    EnvFacts,
+    EnvFailure,
+    EnvFn,
+    EpisodeStart,
+    StepReply,
+    envs_of,
+    rows_of,
+)
 from hpcdi.env.contract import (
     Origin,
     Put,
@@ -50,12 +60,12 @@ from hpcdi.env.process_state import (
     exits_are_failures,
     seed_libraries,
 )
-from hpcdi.env.scheduled import arguments_in, figures_of, set_attributes
 from hpcdi.env.wrappers import rewarded
 from hpcdi.errors import ConfigError, EnvError, EnvValueError
 from hpcdi.types import INFO, Array, Columns
 from hpcdi.utils.lifetime import Closing
 from hpcdi.utils.log import LOGGER
+from hpcdi.utils.nested import under
 from hpcdi.utils.truths import all_of
 
 Command = tuple[Any, ...]
@@ -143,15 +153,10 @@ class SharedArrays(Closing):
         }
         self.slots = (_below("0/", arrays), _below("1/", arrays))
         self.final = _below("final/", arrays)
-        self.action = {n: array for n, array in arrays.items() if n.split("/")[0] == "action"}
+        self.action = under(arrays, "action")
         self.results = Results(arrays)
         self.infos = _below(f"{INFO}/", arrays)
         self.step_times = arrays["step_times"]
-
-    @classmethod
-    def create(cls, layout: Layout, *, is_shared: bool) -> Self:
-        """Returns new arrays, all zeros."""
-        return cls(layout, os.memfd_create("hpcdi-env") if is_shared else -1)
 
     def close(self) -> None:
         """Close the descriptor; the arrays stay. Idempotent."""
@@ -552,13 +557,6 @@ def call_method(env: object, name: str, args: tuple[Any, ...]) -> tuple[bool, An
 # ----------------------------------------------------------------------------------------- back-end
 
 
-def _envs_of(rows: Array, env_num: int) -> list[int]:
-    """The environments of rows, bool [rows]."""
-    numbers = rows.nonzero()[0]
-    envs: list[int] = (numbers if len(rows) == env_num else np.unique(numbers % env_num)).tolist()
-    return envs
-
-
 class SingleEnvs:
     """Back-end of single environments with a worker each; see `hpcdi.env.base.Backend`.
 
@@ -634,7 +632,7 @@ class SingleEnvs:
             {e: ("reset", into, s.seed, s.options) for e, s in starts.items() if e not in failed}
         )
         if firsts:
-            begun = self._rows_of(firsts)
+            begun = rows_of(firsts, self.env_num, len(self.acts) // self.env_num)
             self.acts = np.where(begun, self._arrays.results.acts, self.acts)
             for name, column in (self._landing or {}).items():
                 self.observation[name][begun] = column[begun]
@@ -658,13 +656,15 @@ class SingleEnvs:
             self._send_schedule()
         into = 1 - self._slot if self._landing is None else 0
         verb, workers, under_way = "step" if seats == 1 else "play", self.workers, self._under_way
-        for env in range(self.env_num) if all_begin else _envs_of(began, self.env_num):
+        for env in range(self.env_num) if all_begin else envs_of(began, self.env_num):
             workers[env].ask((verb, into, seeds[env], goes_on[env], self.keeps_infos))
             under_way[env] = None
         answered = self._answered()
         ends, failed, not_begun = self._take_replies(answered)
         all_stepped = len(answered) == self.env_num and not failed
-        over = self._all if all_stepped else self._rows_of(e for e in answered if e not in failed)
+        over = self._all
+        if not all_stepped:
+            over = rows_of((e for e in answered if e not in failed), self.env_num, seats)
         self._switch_sets(over, all_stepped=all_stepped)
         results, reward = arrays.results, arrays.results.reward.copy()
         if not all_stepped:
@@ -767,12 +767,8 @@ class SingleEnvs:
         """Returns results of commands that environments do at the same time, and the failures."""
         for env, command in commands.items():
             self.workers[env].ask(command)
-        return self._answers(commands)
-
-    def _answers(self, envs: Iterable[int]) -> tuple[dict[int, Any], dict[int, EnvFailure]]:
-        """Results of what environments were asked, and the failures."""
         results, failed = {}, {}
-        for env in envs:
+        for env in commands:
             try:
                 results[env] = self.workers[env].answer()
             except EnvFailure as failure:
@@ -813,13 +809,6 @@ class SingleEnvs:
             self._arrays.close()
             self._arrays = None
 
-    def _rows_of(self, envs: Iterable[int]) -> Array:
-        """The rows of environments, bool [rows]."""
-        chosen = [False] * self.env_num
-        for env in envs:
-            chosen[env] = True
-        return np.array(chosen * (len(self.acts) // self.env_num))
-
     def _admit(self, env: int, facts: EnvFacts) -> None:
         """Attach a new environment to its rows of the arrays, after a look at its spaces."""
         if self.facts is None:
@@ -827,7 +816,8 @@ class SingleEnvs:
             self.facts, self.acts = facts, np.zeros(self.env_num * facts.players, dtype=bool)
             self._all, self._none = ~self.acts, np.zeros_like(self.acts)
             self._all.flags.writeable = self._none.flags.writeable = False
-            self._arrays = SharedArrays.create(layout, is_shared=self._is_shared)
+            fd = os.memfd_create("hpcdi-env") if self._is_shared else -1
+            self._arrays = SharedArrays(layout, fd)
             self._sets, self._slot = self._arrays.slots, 0
             if self.wait_num is not None:
                 self._landing = self._arrays.slots[0]

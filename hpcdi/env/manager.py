@@ -20,9 +20,7 @@ from __future__ import annotations
 import math
 import os
 import time
-from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
-from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -36,10 +34,12 @@ from hpcdi.env.base import (
     EnvFacts,
     EnvFailure,
     EpisodeStart,
+    envs_of,
+    rows_of,
 )
 from hpcdi.env.contract import Space, beyond, coarse_from, read_spaces
+from hpcdi.env.counters import EpisodeCounter, FailureRecord, Renewal
 from hpcdi.env.process_state import in_their_modes
-from hpcdi.env.renewal import Renewal
 from hpcdi.env.seeds import SeedStreams
 from hpcdi.errors import EnvError, EnvValueError
 from hpcdi.types import ACTION_MASK, NO_SEED, Array, Columns, Episodes, Spaces, Step
@@ -52,7 +52,6 @@ from hpcdi.utils.truths import all_of, any_of
 ResetParam = Mapping[int, Mapping[str, Any] | None]
 """Environments to reset; each with None, or with its ``seed`` and ``options``."""
 _BEGINNING = "beginning an episode"
-_NO_LIMIT = np.iinfo(np.int64).max
 _NO_END_FROM = 10_000  # steps of an environment, after which that is said
 _LOOK_EVERY = 1_000  # steps from one look at the bounds of observations to the next
 
@@ -114,113 +113,6 @@ class Turns:
         self.pending, self._reward[rows] = self.pending & ~rows, 0.0
 
 
-class EpisodeCounter:
-    """Counts the episodes of several environments.
-
-    Args:
-        env_num: environments.
-        seats: players of each.
-        quota: episodes of each environment: one number, or one for each; None: no limit.
-
-    Attributes:
-        left: int64 [envs]; episodes that each environment has still to do.
-        is_limited: whether an environment may have none to do.
-    """
-
-    def __init__(
-        self, env_num: int, seats: int = 1, quota: int | Sequence[int] | None = None
-    ) -> None:
-        self._quota = np.broadcast_to(_NO_LIMIT if quota is None else quota, env_num)
-        self._seats, self.is_limited = seats, quota is not None
-        self._sums, self._added = np.zeros((2, env_num * seats)), np.zeros((2, env_num * seats))
-        self._returns, self._lengths = self._sums  # of the running episodes
-        self._ended: list[Episodes] = []
-        self.restart()
-
-    @property
-    def lengths(self) -> Array:
-        """Steps of the running episodes, int64 [rows]."""
-        return self._lengths.astype(np.int64)
-
-    def length(self, row: int) -> int:
-        """Steps of a row's running episode."""
-        return int(self._lengths[row])
-
-    def restart(self) -> None:
-        """Every environment may do its quota again; running episodes go on."""
-        self.left = self._quota.copy()
-
-    def shut(self, envs: Array) -> None:
-        """Some environments do no more episodes, bool [envs]."""
-        if envs.any():
-            self.left[envs], self.is_limited = 0, True
-
-    def open(self, rows: bool = True) -> Array:
-        """Returns the environments that have episodes to do, or their rows."""
-        is_open = self.left > 0
-        return np.tile(is_open, self._seats) if rows and self._seats > 1 else is_open
-
-    def add(self, step: BackendStep) -> None:
-        """Add a step of the back-end, without what has failed."""
-        self._added[0], self._added[1] = step.reward, step.over  # 0 where no step is over
-        self._sums += self._added
-        if step.ends:
-            rows, env_num = step.ended.nonzero()[0], len(self.left)
-            infos = [step.ends[row % env_num][row // env_num] for row in rows.tolist()]
-            lengths = self._lengths.take(rows).astype(np.int64)
-            self._ended.append(Episodes(rows, self._returns.take(rows), lengths, infos))
-            self.drop(rows)
-            if self.is_limited:
-                self.left[rows if self._seats == 1 else np.unique(rows % env_num)] -= 1
-
-    def drop(self, rows: Array) -> None:
-        """Forget the running episodes of rows (a mask, or numbers)."""
-        self._returns[rows] = self._lengths[rows] = 0.0
-
-    def take(self) -> Episodes:
-        """Returns the episodes that ended since the last call, in order."""
-        ended, self._ended = self._ended, []
-        return Episodes.joined(ended)
-
-
-class FailureRecord:
-    """Counts failures of single environments; time comes as an argument.
-
-    Args:
-        env_num: environments.
-        max_retry: failures of one that are tolerated within the window, and in a row.
-        window_s: seconds; older failures do not count any more, so that one a day never adds up.
-
-    Attributes:
-        failures: of all environments, ever.
-        dropped: episodes that a failure cut short.
-    """
-
-    def __init__(self, env_num: int, max_retry: int, window_s: float) -> None:
-        self.failures, self.dropped = 0, 0
-        self._max_retry, self._window_s = max_retry, window_s
-        self._recent: list[deque[float]] = [deque() for _ in range(env_num)]
-        self._in_a_row = np.zeros(env_num, dtype=np.int64)
-
-    def good(self, envs: Array | list[int]) -> None:
-        """Note that environments (a mask, or numbers) made a step without a failure."""
-        self._in_a_row[envs] = 0
-
-    def add(self, env: int, now: float) -> str:
-        """Count a failure; returns how many there were if these are too many, else ""."""
-        recent = self._recent[env]
-        recent.append(now)
-        while recent[0] <= now - self._window_s:
-            recent.popleft()
-        self.failures += 1
-        self._in_a_row[env] += 1
-        if self._in_a_row[env] > self._max_retry:  # slow ones leave the window, too
-            return f"{self._in_a_row[env]} times in a row"
-        if len(recent) > self._max_retry:
-            return f"{len(recent)} times within {self._window_s:g} s"
-        return ""
-
-
 class EnvManager(Closing):
     """Several environments, stepped together; see `hpcdi.env.base.Envs`.
 
@@ -240,9 +132,6 @@ class EnvManager(Closing):
 
     max_steps: int | None = None
     """Steps after which an episode is cut: it ends as truncated; None: there is no limit."""
-
-    origins: Mapping[str, Sequence[float]] = MappingProxyType({})
-    """What was subtracted from observations, by column."""
 
     def __init__(
         self,
@@ -265,8 +154,7 @@ class EnvManager(Closing):
         self._retired = np.zeros(self.env_num, dtype=bool)
         self._record = self._new_record()
         self._renewal = Renewal(self._settings.renewal, self.env_num, self._bytes_of)
-        self._turns, self._episodes = Turns(0), EpisodeCounter(self.env_num, quota=episode_num)
-        self._waiting = np.zeros(self.env_num, dtype=bool)  # cut, and not yet reset
+        self._count_from_zero()
         self._is_running = False
         self._over = np.zeros(0, dtype=bool)  # of the last step
         self._steps = 0
@@ -276,6 +164,11 @@ class EnvManager(Closing):
         self._bounds: dict[str, tuple[Array, Array, Array]] | None = None  # not warned of yet
 
     # ---- state
+
+    @property
+    def origins(self) -> Mapping[str, Sequence[float]]:
+        """What is subtracted from observations, by column."""
+        return self._backend.origin
 
     @property
     def closed(self) -> bool:
@@ -530,11 +423,8 @@ class EnvManager(Closing):
                 self._episode_seeds[env, 1] += 1
             else:
                 self._episode_seeds[env] = NO_SEED if seed is None else seed, 0
-        facts = self._backend.facts
-        players = 1 if facts is None else facts.players
-        self._row_seeds = (
-            np.tile(self._episode_seeds, (players, 1)) if players > 1 else self._episode_seeds
-        )
+        players, seeds = self._players, self._episode_seeds
+        self._row_seeds = np.tile(seeds, (players, 1)) if players > 1 else seeds
         if not is_later and (self._episode_seeds[:, 0] == NO_SEED).all():
             self._row_seeds = None
 
@@ -554,8 +444,7 @@ class EnvManager(Closing):
         if self.max_steps is None:
             return []
         is_long = step.over & ~step.ended & (episodes.lengths + 1 >= self.max_steps)
-        envs: list[int] = np.unique(is_long.nonzero()[0] % self.env_num).tolist()
-        return envs
+        return envs_of(is_long, self.env_num)
 
     def _cut(self, step: BackendStep, envs: Sequence[int]) -> BackendStep:
         """Returns a step in which the episodes of some environments are truncated."""
@@ -701,9 +590,7 @@ class EnvManager(Closing):
                 failure = self._not_finite("a first observation", self._backend.observation, row)
                 wrong[row % self.env_num] = failure
         self._warn_of_numbers(begun)
-        if wrong and self._backend.fails_as_one:
-            wrong = {0: next(iter(wrong.values()))}
-        return failed | wrong
+        return failed | self._as_one(wrong)
 
     def _failures(
         self, step: BackendStep
@@ -726,7 +613,7 @@ class EnvManager(Closing):
         invalid, not_begun = self._invalid_steps(step, is_finite=is_finite)
         failed = {**invalid, **step.failed}
         if failed and self._backend.fails_as_one:
-            return {0: next(iter({**step.failed, **invalid}.values()))}, {}
+            return self._as_one({**step.failed, **invalid}), {}
         not_begun |= step.not_begun
         return failed, {env: each for env, each in not_begun.items() if env not in failed}
 
@@ -754,9 +641,13 @@ class EnvManager(Closing):
                 for row in np.flatnonzero(_rows_not_finite(columns) & rows).tolist():
                     at = 0 if rows is begun else self._episodes.length(row) + 1
                     of[row % self.env_num] = self._not_finite(what, columns, row, at)
-        if backend.fails_as_one and not_begun:
-            not_begun = {0: next(iter(not_begun.values()))}
-        return failed, not_begun
+        return failed, self._as_one(not_begun)
+
+    def _as_one(self, failures: dict[int, EnvFailure]) -> dict[int, EnvFailure]:
+        """Returns failures as the back-end reports them: one for all, if one takes all others."""
+        if failures and self._backend.fails_as_one:
+            return {0: next(iter(failures.values()))}
+        return failures
 
     def _not_finite(self, what: str, columns: Columns, row: int, step: int = 0) -> EnvFailure:
         """Returns the failure of a row that is not finite.
@@ -842,7 +733,7 @@ class EnvManager(Closing):
         counts = [count for leaf in leaves for count in leaf.counts]
         has_any = np.logical_or.reduceat(mask, np.cumsum([0, *counts[:-1]]), axis=1)
         why = f"its mask of actions, of length {mask.shape[1]}, allows none"
-        wrong = np.unique(np.flatnonzero(~has_any.all(axis=1) & rows) % self.env_num).tolist()
+        wrong = envs_of(~has_any.all(axis=1) & rows, self.env_num)
         return {env: EnvFailure(f"environment {env} has no legal action: {why}") for env in wrong}
 
     def _failed_rows(self, failures: Mapping[int, EnvFailure]) -> Array:
@@ -864,8 +755,7 @@ class EnvManager(Closing):
             failed: bool [rows]; whose episodes are dropped.
         """
         if failed is not None:
-            unfinished = np.flatnonzero(self._turns.pending & failed) % self.env_num
-            self._record.dropped += len(np.unique(unfinished))
+            self._record.dropped += len(envs_of(self._turns.pending & failed, self.env_num))
         starts: dict[int, EpisodeStart] = {}
         for activity, of in (("stepping", failures), (_BEGINNING, not_begun)):
             for env, failure in of.items():
@@ -976,8 +866,8 @@ class EnvManager(Closing):
 
     def _count_from_zero(self) -> None:
         """Begin counting; what was under way is forgotten."""
-        self._waiting[:] = False
-        seats = self.seats
+        self._waiting = np.zeros(self.env_num, dtype=bool)  # cut, and not yet reset
+        seats = self._players
         self._turns = Turns(self.env_num * seats, takes_turns=seats > 1)
         self._episodes = EpisodeCounter(self.env_num, seats, self._quota)
         self._episodes.shut(self._retired)
@@ -987,12 +877,14 @@ class EnvManager(Closing):
         pids = self.child_pids
         return tree_bytes(pids[env]) if len(pids) == self.env_num else 0
 
+    @property
+    def _players(self) -> int:
+        """Players of one environment; 1 before any was created."""
+        return 1 if self._backend.facts is None else self._backend.facts.players
+
     def _rows_of(self, envs: Iterable[int]) -> Array:
         """The rows of environments, bool [rows]."""
-        chosen = np.zeros(self.env_num, dtype=bool)
-        chosen[list(envs)] = True
-        facts = self._backend.facts
-        return np.tile(chosen, 1 if facts is None else facts.players)
+        return rows_of(envs, self.env_num, self._players)
 
     # ---- arguments
 

@@ -18,8 +18,9 @@ import gymnasium
 import numpy as np
 from gymnasium import spaces
 
-from hpcdi.config.compat import Configurable
 from hpcdi.config.env import PettingZooConfig
+from hpcdi.env.arguments import numbered
+from hpcdi.env.base import EnvType
 from hpcdi.env.contract import (
     MaskLayout,
     children_of,
@@ -30,12 +31,7 @@ from hpcdi.env.contract import (
     split_mask,
     truth_of,
 )
-from hpcdi.env.gymnasium import (
-    cannot_make,
-    failed_in_making,
-    place_within,
-)
-from hpcdi.env.numbering import make_numbered, numbered
+from hpcdi.env.gymnasium import cannot_make, errors_of_making
 from hpcdi.env.old_gym import space_of
 from hpcdi.errors import ConfigError, EnvError, EnvValueError, Problem
 from hpcdi.types import ACTION_MASK, Array
@@ -49,7 +45,7 @@ _NO_END = {"terminated": False, "truncated": False}
 _MAKERS = {"parallel": "parallel_env", "aec": "env"}
 
 
-class PettingZooEnv(Configurable):
+class PettingZooEnv(EnvType):
     """Makes PettingZoo's environments; never instantiated."""
 
     Config = PettingZooConfig
@@ -66,13 +62,8 @@ class PettingZooEnv(Configurable):
         import_module(cfg.import_names)
         make = _maker(cfg.env_id, cfg.api)
         try:
-            battle: BattleEnv = as_battle(make(**numbered(cfg.kwargs)))
-        except TypeError as error:
-            if (place := place_within(error)) is None:
-                raise ConfigError([Problem("env.kwargs", str(error))]) from error
-            raise failed_in_making(cfg.env_id, error, place) from error
-        except SystemExit as error:
-            raise failed_in_making(cfg.env_id, error, place_within(error)) from error
+            with errors_of_making(cfg.env_id):
+                battle: BattleEnv = as_battle(make(**numbered(cfg.kwargs)))
         except Exception as error:
             if not isinstance(error.__cause__ or error, ImportError):
                 raise
@@ -81,26 +72,20 @@ class PettingZooEnv(Configurable):
             battle.teams = numbered_teams(cfg.teams, battle)
         return battle
 
-    @classmethod
-    def probe(cls, cfg: PettingZooConfig) -> BattleEnv:
-        """One environment; see `make_single`."""
-        battle: BattleEnv = make_numbered(partial(cls.make_single, cfg), 0, cfg.manager.folder)
-        return battle
 
-
-def numbered_teams(given: Mapping[str, Any], env: Any) -> tuple[tuple[int, ...], ...]:
+def numbered_teams(teams: Mapping[str, Any], env: Any) -> tuple[tuple[int, ...], ...]:
     """Teams as their players' numbers.
 
     Args:
-        given: team -> names or numbers of its players.
+        teams: team -> names or numbers of its players.
         env: has `agents`, and maybe `names`.
 
     Raises:
         ConfigError: a player does not exist, or is not in one team.
     """
     names = list(getattr(env, "names", ()))
-    problems, found, seen = [], [], set[int]()
-    for team, members in given.items():
+    problems, by_numbers, seen = [], [], set[int]()
+    for team, members in teams.items():
         path = f"env.teams.{team}"
         if not isinstance(members, list | tuple) or not members:
             problems.append(Problem(path, "must be a list of players"))
@@ -116,13 +101,13 @@ def numbered_teams(given: Mapping[str, Any], env: Any) -> tuple[tuple[int, ...],
             else:
                 numbers.append(number)
                 seen.add(number)
-        found.append(tuple(numbers))
+        by_numbers.append(tuple(numbers))
     if not problems and (missing := [n for n in range(env.agents) if n not in seen]):
         left_out = ", ".join(str(names[n]) if names else str(n) for n in missing)
         problems.append(Problem("env.teams", f"{left_out} must be in a team, too"))
     if problems:
         raise ConfigError(problems)
-    return tuple(found)
+    return tuple(by_numbers)
 
 
 def teams_of(env: Any) -> tuple[tuple[int, ...], ...]:
@@ -415,9 +400,9 @@ class ForeignBattle:
         self.agents = int(getattr(env, "agent_num", getattr(env, "player_num", 2)))
         self.teams: tuple[tuple[int, ...], ...] | None = None
         self.observation_space = _space_like(env.reset()[0])
-        given = space_of(getattr(env, "action_space", None))
-        own = [child for _, child in children_of(given) or ()]  # one a player, in a Dict or Tuple
-        each = own if len(own) == self.agents else given
+        space = space_of(getattr(env, "action_space", None))
+        parts = [child for _, child in children_of(space) or ()]  # one a player: a Dict, a Tuple
+        each = parts if len(parts) == self.agents else space
         each = [*map(space_of, each)] if isinstance(each, list | tuple) else [each] * self.agents
         is_known = all(isinstance(space, gymnasium.Space) for space in each)
         self.action_space = each if is_known else [spaces.Discrete(2**31 - 1)] * self.agents
@@ -470,18 +455,19 @@ def space_of_players(env: object) -> tuple[Any, Any]:
     Raises:
         EnvError: they differ.
     """
-    found = []
+    spaces_of_one = []
     for name in ("observation_space", "action_space"):
-        given = getattr(env, name)
-        first, *others = list(given) if isinstance(given, list | tuple) else [given]
+        of_players = getattr(env, name)
+        first, *others = of_players if isinstance(of_players, list | tuple) else [of_players]
         if any(other != first for other in others):
             raise EnvError(
-                f"its players have different spaces: {name} is {given}; in a league they are to "
-                "be equal: pad them, or let players learn by policies of their own "
+                f"its players have different spaces: {name} is {of_players}; in a league they are "
+                "to be equal: pad them, or let players learn by policies of their own "
                 "(env.type: team and policy.type: team)"
             )
-        found.append(first)
-    return found[0], found[1]
+        spaces_of_one.append(first)
+    observation, action = spaces_of_one
+    return observation, action
 
 
 def as_battle(env: object) -> Any:

@@ -9,23 +9,25 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import warnings
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any
 
 from hpcdi.config.env import ChildConfig, EnvConfig
 from hpcdi.config.schedule import KWARGS
 from hpcdi.dataclass import dataclass
+from hpcdi.env.arguments import owner_of
 from hpcdi.env.contract import (
     OF_DM_ENV,
     Space,
     origin_of,
     parts_of_reset,
     read_spaces,
+    split_mask,
     with_ordered_masks,
 )
 from hpcdi.env.create import get_env_cls, single_env_fns
-from hpcdi.env.gymnasium import failed_in_making, place_within, refuse_spaces
+from hpcdi.env.gymnasium import failed_in_making, place_within
 from hpcdi.env.in_process import close_or_warn
 from hpcdi.env.old_gym import as_gymnasium
 from hpcdi.env.pettingzoo import space_of_players, teams_of
@@ -35,9 +37,8 @@ from hpcdi.env.process_state import (
     in_their_modes,
     same_folder,
 )
-from hpcdi.env.scheduled import owner_of
 from hpcdi.errors import ConfigError, EnvError, EnvValueError, HpcdiError, Problem
-from hpcdi.types import Spaces
+from hpcdi.types import Columns, Spaces
 
 _SEVERAL = (
     "{} has several players, as PettingZoo's: set env.type: team, where they learn together, or "
@@ -45,8 +46,6 @@ _SEVERAL = (
 )
 _RESETS = 3
 """Tries of a first observation: a reset may fail, as it may in a run."""
-Origin = Mapping[str, tuple[float, ...]]
-"""See ``env.origin``."""
 
 
 @dataclass(frozen=True)
@@ -64,7 +63,7 @@ class Seen:
     spaces: Spaces
     players: int = 1
     teams: int = 1
-    origin: Origin = dataclasses.field(default_factory=dict)
+    origin: dict[str, tuple[float, ...]] = dataclasses.field(default_factory=dict)
     observation_space: Any = None
     action_space: Any = None
 
@@ -117,9 +116,42 @@ def _look_at(cfg: EnvConfig, trains: bool, seed: int | None) -> Seen:
     return seen
 
 
-def get_spaces(cfg: EnvConfig) -> Spaces:
-    """Returns the spaces of an environment, in a battle of one player; see `look_at`."""
-    return look_at(cfg).spaces
+class EpisodeValues:
+    """Turns columns of many steps, as episodes have them, into nested values of an environment.
+
+    Args:
+        cfg: of the environment; one is made and closed.
+
+    Raises:
+        ConfigError: it cannot be made here.
+
+    Attributes:
+        observation_space: without the mask of legal actions.
+        action_space: with actions from where the environment counts them.
+    """
+
+    def __init__(self, cfg: EnvConfig) -> None:
+        seen = look_at(cfg)
+        self.observation_space, _ = split_mask(seen.observation_space)
+        self.action_space = seen.action_space
+        self._seen = Space("observation", self.observation_space, as_is=True)
+        self._acts = Space.of_actions(self.action_space)
+
+    def observations(self, columns: Columns) -> Any:
+        """Returns values of ``observation``, or of ``observation/<leaf>``: [steps, ...] each."""
+        return _values(self._seen, columns)
+
+    def actions(self, columns: Columns) -> Any:
+        """Returns values of ``action``, or of ``action/<leaf>``, counted from 0 there."""
+        return _values(self._acts, columns)
+
+
+def _values(space: Space, columns: Columns) -> Any:
+    typed = {}
+    for field in space.fields:
+        column = columns[field.name].astype(field.dtype, copy=False)
+        typed[field.name] = column.reshape(len(column), *field.shape)
+    return space.value(typed, ...)
 
 
 @contextlib.contextmanager
@@ -170,8 +202,8 @@ def _seen(env: Any, cfg: EnvConfig, seed: int | None) -> Seen:
         observation = with_ordered_masks(observation, action)
         spaces = read_spaces(observation, action)
     except EnvError as error:
-        raise refuse_spaces(cfg.title, error) from error
-    origin: Origin = {}
+        raise ConfigError([Problem("env.env_id", f"{cfg.title}: {error}")]) from error
+    origin: dict[str, tuple[float, ...]] = {}
     if seed is not None and Space.of_observations(observation).may_be_coarse():
         scenarios = cfg.scenarios(evaluate=False)
         seed = scenarios[0] if scenarios else seed
@@ -222,8 +254,7 @@ def _has_several(cfg: EnvConfig) -> bool:
     env_cls = get_env_cls(cfg)
     if isinstance(cfg.manager, ChildConfig) or not getattr(env_cls, "is_of_one_process", True):
         return False
-    is_vector = hasattr(env_cls, "has_vector") and not cfg.needs_single and env_cls.has_vector(cfg)
-    return not is_vector
+    return bool(cfg.needs_single or not env_cls.has_vector(cfg))
 
 
 def _others(

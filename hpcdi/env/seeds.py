@@ -6,6 +6,8 @@ from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
 
+_LARGEST = 0x7FFFFFFF
+"""Of a seed that is drawn: many a simulator takes it as an int of C."""
 _ACTIONS = 0x7FFF0000  # spawn key of random actions, far from those that spawn() counts up
 
 
@@ -53,7 +55,7 @@ class SeedStreams:
         if self._fixed is not None:
             return list(self._fixed)
         parent = self._root.spawn(1)[0]
-        seeds = [int(word) for word in parent.generate_state(self._env_num)]
+        seeds = _drawn(parent, self._env_num)
         self._streams = parent.spawn(self._env_num)
         for env, own in self._given.items():
             self._streams[env] = own
@@ -79,10 +81,14 @@ class SeedStreams:
         """Returns a seed for random actions; takes nothing from the streams."""
         key = (*self._root.spawn_key, _ACTIONS)
         sequence = np.random.SeedSequence(self._root.entropy, spawn_key=key)
-        return int(sequence.generate_state(1)[0])
+        return _drawn(sequence)[0]
 
     def _next(self, env: int) -> int:
-        return int(self._streams[env].spawn(1)[0].generate_state(1)[0])
+        return _drawn(self._streams[env].spawn(1)[0])[0]
+
+
+def _drawn(sequence: np.random.SeedSequence, count: int = 1) -> list[int]:
+    return [int(word) & _LARGEST for word in sequence.generate_state(count)]
 
 
 class ScenarioSeeds(SeedStreams):

@@ -24,17 +24,17 @@ import gymnasium
 import numpy as np
 from gymnasium import spaces
 
-from hpcdi.config.compat import Configurable
 from hpcdi.config.env import PettingZooConfig, TeamEnvConfig
+from hpcdi.env.base import EnvType
 from hpcdi.env.contract import MaskLayout, children_of, split_mask
-from hpcdi.env.pettingzoo import BattleEnv, PettingZooEnv, TurnBattle
+from hpcdi.env.pettingzoo import PettingZooEnv, TurnBattle
 from hpcdi.errors import ConfigError, EnvError, EnvValueError, Problem
 from hpcdi.types import ACTION_MASK
 
 _TERMINATED, _TRUNCATED = 1, 2
 
 
-class TeamEnv(Configurable):
+class TeamEnv(EnvType):
     """Makes environments of teams; never instantiated."""
 
     Config = TeamEnvConfig
@@ -46,33 +46,16 @@ class TeamEnv(Configurable):
         Raises:
             ConfigError: it is not installed, or does not exist; or its players act in turns.
         """
-        return _as_team(PettingZooEnv.make_single(_as_battle(cfg)), cfg)
-
-    @classmethod
-    def probe(cls, cfg: TeamEnvConfig) -> Team:
-        """One environment; see `make_single`."""
-        return _as_team(PettingZooEnv.probe(_as_battle(cfg)), cfg)
-
-    @staticmethod
-    def has_vector(_cfg: TeamEnvConfig) -> bool:
-        """Returns False: each environment is stepped by itself."""
-        return False
-
-
-def _as_battle(cfg: TeamEnvConfig) -> PettingZooConfig:
-    return PettingZooConfig(
-        import_names=cfg.import_names, env_id=cfg.env_id, kwargs=cfg.kwargs, manager=cfg.manager
-    )
-
-
-def _as_team(battle: BattleEnv, cfg: TeamEnvConfig) -> Team:
-    if isinstance(battle, TurnBattle):
-        message = (
-            f"{cfg.env_id} is played in turns, and a team acts at once: use env.type: "
-            "pettingzoo, or a function of yours with pettingzoo.utils.aec_to_parallel"
+        battle = PettingZooEnv.make_single(
+            PettingZooConfig(import_names=cfg.import_names, env_id=cfg.env_id, kwargs=cfg.kwargs)
         )
-        raise ConfigError([Problem("env.env_id", message)])
-    return Team(battle)
+        if isinstance(battle, TurnBattle):
+            message = (
+                f"{cfg.env_id} is played in turns, and a team acts at once: use env.type: "
+                "pettingzoo, or a function of yours with pettingzoo.utils.aec_to_parallel"
+            )
+            raise ConfigError([Problem("env.env_id", message)])
+        return Team(battle)
 
 
 class Team(gymnasium.Env[dict[str, Any], dict[str, Any]]):
@@ -157,7 +140,10 @@ class Team(gymnasium.Env[dict[str, Any], dict[str, Any]]):
         self._returns += self._reward
         self._see(seen, getattr(self.battle, "last_seen", None))
         goes_on = np.array([own is not None and not over for own in seen])
-        ends = [_TRUNCATED if _is_cut(info) else _TERMINATED for info in infos]
+        ends = [
+            _TRUNCATED if info.get("truncated") and not info.get("terminated") else _TERMINATED
+            for info in infos
+        ]
         self._ended = np.where(acted & ~goes_on, ends, 0)
         if not (over or goes_on.any()):
             raise EnvError(
@@ -254,10 +240,6 @@ class Team(gymnasium.Env[dict[str, Any], dict[str, Any]]):
             return told
         returns = zip(self.names, self._returns.tolist(), strict=True)
         return {**told, **{f"return/{name}": total for name, total in returns}}
-
-
-def _is_cut(info: Mapping[str, Any]) -> bool:
-    return bool(info.get("truncated", False)) and not bool(info.get("terminated", False))
 
 
 def _blank(space: Any) -> Any:

@@ -15,7 +15,25 @@ EXIT_CODE = 7
 """Exit code of a process that `exit_at` ends."""
 
 
-class CountEnv(gymnasium.Env[Array, np.int64]):
+class _ToyEnv(gymnasium.Env[Any, Any]):
+    """An environment that says how its episodes begin (`_begin`), and what is seen (`_observe`)."""
+
+    def reset(
+        self, *, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[Any, dict[str, Any]]:
+        """Begin the next episode."""
+        super().reset(seed=seed, options=options)
+        self._begin()
+        return self._observe(), {}
+
+    def _begin(self) -> None:
+        raise NotImplementedError
+
+    def _observe(self) -> Any:
+        raise NotImplementedError
+
+
+class CountEnv(_ToyEnv):
     """Counts its steps; every number in its data can be foretold.
 
     The observation is ``[steps of this episode, number of the episode]``, the reward of a step its
@@ -38,14 +56,10 @@ class CountEnv(gymnasium.Env[Array, np.int64]):
         self._faults = {"fail": fail_at, "hang": hang_at, "exit": exit_at}
         self._episode, self._steps, self._life = -1, 0, 0
 
-    def reset(
-        self, *, seed: int | None = None, options: dict[str, Any] | None = None
-    ) -> tuple[Array, dict[str, Any]]:
+    def _begin(self) -> None:
         """Begin the next episode."""
-        super().reset(seed=seed, options=options)
         self._episode += 1
         self._steps = 0
-        return self._observe(), {}
 
     def step(self, _action: np.int64) -> tuple[Array, float, bool, bool, dict[str, Any]]:
         """Count one step."""
@@ -62,7 +76,7 @@ class CountEnv(gymnasium.Env[Array, np.int64]):
         return np.array([self._steps, self._episode], dtype=np.float32)
 
 
-class MemoryLenEnv(gymnasium.Env[Array, np.int64]):
+class MemoryLenEnv(_ToyEnv):
     """Shows a cue at the start of an episode, and asks for it at the end (as bsuite's memory_len).
 
     The observation is ``[share of the episode that is left, the cue]``: -1 or 1 in the first step,
@@ -78,13 +92,9 @@ class MemoryLenEnv(gymnasium.Env[Array, np.int64]):
         self.action_space = gymnasium.spaces.Discrete(2)
         self._length, self._steps, self._cue = length, 0, 0
 
-    def reset(
-        self, *, seed: int | None = None, options: dict[str, Any] | None = None
-    ) -> tuple[Array, dict[str, Any]]:
+    def _begin(self) -> None:
         """Begin the next episode."""
-        super().reset(seed=seed, options=options)
         self._steps, self._cue = 0, int(self.np_random.integers(2))
-        return self._observe(), {}
 
     def step(self, action: np.int64) -> tuple[Array, float, bool, bool, dict[str, Any]]:
         """Only the last action counts."""
@@ -98,7 +108,7 @@ class MemoryLenEnv(gymnasium.Env[Array, np.int64]):
         return np.array([1 - self._steps / (self._length + 1), cue], dtype=np.float32)
 
 
-class BitFlipEnv(gymnasium.Env[dict[str, Array], np.int64]):
+class BitFlipEnv(_ToyEnv):
     """Flips one of n bits a step, until they are those of the goal (Andrychowicz et al. 2017, 3.1).
 
     The reward is 1 in the step that reaches the goal, which ends the episode, else 0; an episode
@@ -117,16 +127,12 @@ class BitFlipEnv(gymnasium.Env[dict[str, Array], np.int64]):
         self._bits, self._steps = np.zeros(bits, np.int8), 0
         self._goal = self._bits
 
-    def reset(
-        self, *, seed: int | None = None, options: dict[str, Any] | None = None
-    ) -> tuple[dict[str, Array], dict[str, Any]]:
+    def _begin(self) -> None:
         """Draw bits and a goal, which differ."""
-        super().reset(seed=seed, options=options)
         self._steps = 0
-        while True:
+        self._bits = self._goal
+        while (self._bits == self._goal).all():
             self._bits, self._goal = self.np_random.integers(0, 2, (2, len(self._bits)), np.int8)
-            if (self._bits != self._goal).any():
-                return self._observe(), {}
 
     def step(self, action: np.int64) -> tuple[dict[str, Array], float, bool, bool, dict[str, Any]]:
         """Flip a bit."""
@@ -149,7 +155,7 @@ class BitFlipEnv(gymnasium.Env[dict[str, Array], np.int64]):
         return {"observation": bits, "achieved_goal": bits, "desired_goal": self._goal}
 
 
-class ReachEnv(gymnasium.Env[dict[str, Array], Array]):
+class ReachEnv(_ToyEnv):
     """Moves a point to a goal in a cube of many dimensions; only to be there is no loss.
 
     Each component of an action, between -1 and 1, moves the point by at most 0.25 a step, within
@@ -169,17 +175,13 @@ class ReachEnv(gymnasium.Env[dict[str, Array], Array]):
         self._at = self._goal = np.zeros(dimensions, np.float32)
         self._steps = 0
 
-    def reset(
-        self, *, seed: int | None = None, options: dict[str, Any] | None = None
-    ) -> tuple[dict[str, Array], dict[str, Any]]:
+    def _begin(self) -> None:
         """Draw a place and a goal, which is not there."""
-        super().reset(seed=seed, options=options)
         self._steps = 0
-        while True:
+        self._at = self._goal
+        while self.compute_terminated(self._at, self._goal, {}):
             drawn = self.np_random.uniform(-1, 1, (2, len(self._at))).astype(np.float32)
             self._at, self._goal = drawn
-            if not self.compute_terminated(self._at, self._goal, {}):
-                return self._observe(), {}
 
     def step(self, action: Array) -> tuple[dict[str, Array], float, bool, bool, dict[str, Any]]:
         """Move."""
@@ -201,7 +203,7 @@ class ReachEnv(gymnasium.Env[dict[str, Array], Array]):
         return {"observation": at, "achieved_goal": at, "desired_goal": goal}
 
 
-class DeepSeaEnv(gymnasium.Env[Array, np.int64]):
+class DeepSeaEnv(_ToyEnv):
     """Sinks a step a row; the treasure is where nothing but right was chosen (bsuite's deep_sea).
 
     The observation is one-hot, of size x size places. Going right costs 0.01 / size a step, and in
@@ -217,13 +219,9 @@ class DeepSeaEnv(gymnasium.Env[Array, np.int64]):
         self.action_space = gymnasium.spaces.Discrete(2)
         self._size, self._row, self._column = size, 0, 0
 
-    def reset(
-        self, *, seed: int | None = None, options: dict[str, Any] | None = None
-    ) -> tuple[Array, dict[str, Any]]:
+    def _begin(self) -> None:
         """Begin at the top on the left."""
-        super().reset(seed=seed, options=options)
         self._row = self._column = 0
-        return self._observe(), {}
 
     def step(self, action: np.int64) -> tuple[Array, float, bool, bool, dict[str, Any]]:
         """Sink to the left (0) or to the right (1)."""
@@ -240,7 +238,7 @@ class DeepSeaEnv(gymnasium.Env[Array, np.int64]):
         return place
 
 
-class LockEnv(gymnasium.Env[np.int64, np.int64]):
+class LockEnv(_ToyEnv):
     """A lock of several turns, each right in one of four ways; a wrong one ends the episode.
 
     The observation is the number of the turn, the reward 1 in the last right one, else 0; the infos
@@ -257,21 +255,20 @@ class LockEnv(gymnasium.Env[np.int64, np.int64]):
         self.left = self._turns = turns
         self._at = 0
 
-    def reset(
-        self, *, seed: int | None = None, options: dict[str, Any] | None = None
-    ) -> tuple[np.int64, dict[str, Any]]:
+    def _begin(self) -> None:
         """Begin `left` turns before the end."""
-        super().reset(seed=seed, options=options)
         self._at = self._turns - self.left
-        return np.int64(self._at), {}
 
     def step(self, action: np.int64) -> tuple[np.int64, float, bool, bool, dict[str, Any]]:
         """Turn."""
         is_right = int(action) == (7 * self._at + self._at // 4) % 4
         self._at += 1
         opens = is_right and self._at == self._turns
-        seen = np.int64(min(self._at, self._turns - 1))
-        return seen, float(opens), opens or not is_right, False, {"opened": float(opens)}
+        ends = opens or not is_right
+        return self._observe(), float(opens), ends, False, {"opened": float(opens)}
+
+    def _observe(self) -> np.int64:
+        return np.int64(min(self._at, self._turns - 1))
 
 
 def _strike(fault: str, at: int) -> None:

@@ -155,7 +155,8 @@ class VectorEnvs:
         is_same, not_begun = mode is AutoresetMode.SAME_STEP, dict[int, EnvFailure]()
         ends: dict[int, list[dict[str, float]]]
         if info or self.keeps_infos:
-            infos = _ends(info, ended, is_same)
+            # in SAME_STEP those beside the final ones are of the next episodes
+            infos = _infos(_final_info(info, ended) if is_same else info, ended)
             ends = {env: [numbers_in(of_env)] for env, of_env in infos.items()}
             if self.keeps_infos:
                 self.infos = _infos(info, began & ~ended) | infos
@@ -198,7 +199,7 @@ class VectorEnvs:
             env.envs = untimed
 
     def _kept(self, info: Mapping[str, Any], ended: Array, *, is_same: bool) -> Columns:
-        """Returns what is kept of infos; see `_ends`."""
+        """Returns what is kept of infos, of ended episodes the final ones (`is_same`)."""
         kept = {}
         for name in self.kept:
             kept[f"{INFO}/{name}"] = column = _numbers(info, name, self.env_num)
@@ -247,8 +248,11 @@ class VectorEnvs:
         """Returns a picture of each environment; None where it draws none."""
         if isinstance(self._env, SyncVectorEnv):
             return [self.call(env, "render", ())[1] for env in range(self.env_num)]
-        drawn = self._env.render() if self._env.render_mode == "rgb_array" else None
-        return list(drawn) if isinstance(drawn, list | tuple) else [None] * self.env_num
+        drawn: Any = self._env.render() if self._env.render_mode == "rgb_array" else None
+        if not isinstance(drawn, list | tuple):  # one array of all, or a tensor
+            pictures = as_numbers(0 if drawn is None else drawn)
+            drawn = pictures if pictures.ndim == 4 else []
+        return [*drawn, *[None] * self.env_num][: self.env_num]
 
     def retire(self, env: int) -> None:
         """Never: the failure of one is the failure of all."""
@@ -348,11 +352,6 @@ def _of_one(value: Any, env: int, space: Any) -> Any:
     if isinstance(value, tuple) and isinstance(space, spaces.Tuple):
         return tuple(_of_one(part, env, own) for part, own in zip(value, space, strict=True))
     return value[env]
-
-
-def _ends(info: Mapping[str, Any], ended: Array, is_same: bool) -> dict[int, dict[str, Any]]:
-    """The infos of episodes that ended; in SAME_STEP those beside them are of the next ones."""
-    return _infos(_final_info(info, ended) if is_same else info, ended)
 
 
 def _final_info(info: Mapping[str, Any], ended: Array) -> Any:

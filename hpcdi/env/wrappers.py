@@ -145,10 +145,9 @@ class ActionMasks(gymnasium.Wrapper[Any, Any, Any, Any]):
         self.mask_layout = MaskLayout(env.action_space, where, of_masks)
         if not self.mask_layout.entries:
             raise EnvError(f"masks are of discrete actions, and its actions are {env.action_space}")
-        others = {"observation": space}
         self._merges = isinstance(space, spaces.Dict)
-        if isinstance(space, spaces.Dict):
-            others = {key: child for key, child in space.spaces.items() if key != self._key}
+        parts = space.spaces if self._merges else {"observation": space}
+        others = {key: child for key, child in parts.items() if key != self._key}
         mask = spaces.MultiBinary(self.mask_layout.entries)
         self.observation_space = spaces.Dict({**others, ACTION_MASK: mask})
 
@@ -287,13 +286,13 @@ def wrap(env: object, wrappers: Sequence[str | Mapping[str, Any]]) -> Any:
     """
     for number, each in enumerate(wrappers):
         path = f"env.wrappers[{number}]"
-        given = {"type": each} if isinstance(each, str) else dict(each)
-        name = str(given.pop("type", ""))
+        arguments = {"type": each} if isinstance(each, str) else dict(each)
+        name = str(arguments.pop("type", ""))
         make = find_wrapper(name, path)
         if name not in WRAPPERS and ":" not in name:  # gymnasium's want tuples, which YAML has not
-            given = {k: tuple(v) if isinstance(v, list) else v for k, v in given.items()}
+            arguments = {k: tuple(v) if isinstance(v, list) else v for k, v in arguments.items()}
         try:
-            env = make(env, **given)
+            env = make(env, **arguments)
         except Exception as error:  # a wrapper refuses as it likes
             raise ConfigError(
                 [Problem(path, f"{name}: {type(error).__name__}: {error}")]
@@ -308,13 +307,13 @@ def without_reward_wrappers(
 
     Those are for learning: an evaluation's returns are the environment's own.
     """
-    named = [(each, each if isinstance(each, str) else str(each.get("type"))) for each in wrappers]
-    found = [(each, find_wrapper(name, "env.wrappers")) for each, name in named]
-    return tuple(
-        each
-        for each, made in found
-        if not (isinstance(made, type) and issubclass(made, gymnasium.RewardWrapper))
-    )
+    kept = []
+    for each in wrappers:
+        name = each if isinstance(each, str) else str(each.get("type"))
+        wrapper = find_wrapper(name, "env.wrappers")
+        if not (isinstance(wrapper, type) and issubclass(wrapper, gymnasium.RewardWrapper)):
+            kept.append(each)
+    return tuple(kept)
 
 
 def find_wrapper(name: str, path: str) -> Wrap:
@@ -330,7 +329,8 @@ def find_wrapper(name: str, path: str) -> Wrap:
     if name in _OF_ONE_COPY:
         raise ConfigError([Problem(path, f"{name} is of no use here: {_OF_ONE_COPY[name]}")])
     if ":" in name:
-        return _imported(name, path)
+        wrapper: Wrap = named_in_module(name, path)
+        return wrapper
     known = {**{each: None for each in of_gymnasium.__all__ if each != "vector"}, **WRAPPERS}
     if name not in known:
         near = difflib.get_close_matches(name, known, n=1)
@@ -341,8 +341,3 @@ def find_wrapper(name: str, path: str) -> Wrap:
         )
         raise ConfigError([Problem(path, message)])
     return WRAPPERS.get(name) or getattr(of_gymnasium, name)
-
-
-def _imported(name: str, path: str) -> Wrap:
-    made: Wrap = named_in_module(name, path)
-    return made

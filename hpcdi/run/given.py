@@ -15,7 +15,6 @@ before they are cut. What is given is no environment step of this run: its count
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import heapq
 import math
@@ -23,7 +22,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
 from itertools import groupby
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
@@ -33,8 +32,9 @@ from hpcdi.config.load import read_mapping
 from hpcdi.config.policy import HindsightConfig, TorchPolicyConfig
 from hpcdi.config.schema import MINARI, ExperimentConfig, offline_iterations
 from hpcdi.config.team import TeamConfig
+from hpcdi.data import block_numbers, number_of_block, origin_row, origins_of, player_of, warn_of
 from hpcdi.dataclass import dataclass
-from hpcdi.env.contract import Space, pick, read_spaces
+from hpcdi.env.contract import Field, Space, pick, read_spaces
 from hpcdi.errors import ConfigError, HpcdiError, Problem, ShardError, StoreError
 from hpcdi.policy.base import ColumnarActor
 from hpcdi.policy.create import get_policy_cls
@@ -43,32 +43,30 @@ from hpcdi.roles.collector.channels import DataPublisher
 from hpcdi.roles.collector.recorder import segment_of
 from hpcdi.run.placement import learner_count
 from hpcdi.run.sizes import full_block, partition_size, row_size
-from hpcdi.store.block import Block
 from hpcdi.store.builder import Segment
 from hpcdi.store.layout import RunLayout
 from hpcdi.store.rows import rows_of, transitions
-from hpcdi.store.shards import facts_of, read_blocks
+from hpcdi.store.shards import read_blocks
 from hpcdi.types import (
     ACTION_MASK,
     GIVEN,
-    MAIN,
     RELABELLED,
     RESTART_NUMBERS,
     Array,
     Columns,
     Leaf,
     Spaces,
-    block_number,
     collector_of,
 )
-from hpcdi.utils.log import LOGGER
 from hpcdi.utils.metrics import counted
-from hpcdi.utils.nested import under
+from hpcdi.utils.nested import take_rows, under
 from hpcdi.utils.packages import missing
 from hpcdi.utils.registry import POLICY_REGISTRY
 
 _ENDS = ("terminated", "truncated")
 _COPIED_COLUMNS = ("reward", *_ENDS, ACTION_MASK)
+_OF_EPISODES = ("env_id", "episode_id", "episode_seed", "episode_resets")
+"""What items of one episode have alike."""
 _ROUNDING = 1e-5
 """Share of a bound by which an action may be beyond it."""
 
@@ -81,14 +79,14 @@ class Pieces:
         columns: of their transitions, [transitions, ...].
         length: transitions of each, int32 [pieces].
         after: observation after the last transition of each, columns [pieces, ...].
-        env, episode: of each, int64 [pieces].
+        facts: of each, columns [pieces]: ``env_id`` and ``episode_id``; of an earlier run all of
+            `_OF_EPISODES`, and ``is_open``: whether more of its episode may follow.
     """
 
     columns: Columns
     length: Array
     after: Columns
-    env: Array
-    episode: Array
+    facts: Columns
 
     def take(self, which: Array) -> Pieces:
         """Returns pieces by their numbers (int64 [any]), in that order: copies."""
@@ -96,9 +94,8 @@ class Pieces:
         before = np.cumsum(length) - length  # transitions of those before it, in the result
         starts = ends[which] - length - before
         rows = np.repeat(starts, length) + np.arange(int(length.sum()))
-        columns = {name: column[rows] for name, column in self.columns.items()}
-        after = {name: column[which] for name, column in self.after.items()}
-        return Pieces(columns, self.length[which], after, self.env[which], self.episode[which])
+        columns, after = take_rows(self.columns, rows), take_rows(self.after, which)
+        return Pieces(columns, self.length[which], after, take_rows(self.facts, which))
 
     def cut(self, most: int) -> Pieces:
         """Returns them in pieces of at most so many transitions."""
@@ -113,7 +110,35 @@ class Pieces:
         after = {name: self.columns[name][following] for name in self.after}
         for name, column in after.items():
             column[is_last] = self.after[name]
-        return Pieces(self.columns, length, after, self.env[whole], self.episode[whole])
+        return Pieces(self.columns, length, after, take_rows(self.facts, whole))
+
+    def then(self, later: Pieces) -> Pieces:
+        """Returns these, and later ones of the same columns after them."""
+
+        def both(first: Columns, second: Columns) -> Columns:
+            return {name: np.concatenate([first[name], second[name]]) for name in second}
+
+        length = np.concatenate([self.length, later.length])
+        columns, after = both(self.columns, later.columns), both(self.after, later.after)
+        return Pieces(columns, length, after, both(self.facts, later.facts))
+
+    def joined(self) -> Pieces:
+        """Returns an earlier run's by episode, those that follow one another in one as one."""
+        ordered = self.take(np.lexsort([self.facts[name] for name in _OF_EPISODES]))  # is stable
+        if not len(self.length):
+            return ordered
+        columns, facts = ordered.columns, ordered.facts
+        starts = np.cumsum(ordered.length, dtype=np.int64) - ordered.length
+        episode = np.stack([facts[name] for name in _OF_EPISODES])
+        follows = facts["is_open"][:-1] & (np.diff(episode, axis=1) == 0).all(axis=0)
+        for name, after in under(ordered.after, "observation").items():
+            # numbers of episodes may come again, as where environments share a generator
+            is_next = after[:-1] == columns[name][starts[1:]]
+            follows &= is_next.all(axis=tuple(range(1, is_next.ndim)))
+        first = np.append(0, np.flatnonzero(~follows) + 1)
+        last = np.append(first[1:], len(starts)) - 1
+        length = np.add.reduceat(ordered.length, first)
+        return Pieces(columns, length, take_rows(ordered.after, last), take_rows(facts, last))
 
 
 @dataclass(frozen=True)
@@ -327,7 +352,7 @@ def fill(config: ExperimentConfig, layout: RunLayout) -> str:
             form: dict[str, str] = {}  # of the source's first block
             for pieces in source_of(name, config).pieces():
                 if isinstance(pieces, StoreError):
-                    LOGGER.warning("%s; it is left out", pieces)
+                    warn_of(pieces)
                     damaged += 1
                     continue
                 if not len(pieces.length):
@@ -341,7 +366,7 @@ def fill(config: ExperimentConfig, layout: RunLayout) -> str:
                 segment = _segment(pieces, config, actor)
                 rows += segment.rows
                 publisher.put(segment)
-                is_copy = np.repeat(pieces.episode == RELABELLED, pieces.length)
+                is_copy = np.repeat(pieces.facts["episode_id"] == RELABELLED, pieces.length)
                 has_ended = pieces.columns["terminated"] | pieces.columns["truncated"]
                 count, copies = count + int((~is_copy).sum()), copies + int(is_copy.sum())
                 episodes += int((has_ended & ~is_copy).sum())
@@ -405,8 +430,8 @@ def _check_values(pieces: Pieces, name: str, leaves: Mapping[str, Leaf]) -> None
             of = f", and the environment's are {_told(leaf)}" if leaf and leaf.counts else ""
             raise StoreError(
                 name,
-                f"has the {column} {values[row]} in episode {pieces.episode[piece]} of environment "
-                f"{pieces.env[piece]}, step {step} of {length} there{of}",
+                f"has the {column} {values[row]} in episode {pieces.facts['episode_id'][piece]} of "
+                f"environment {pieces.facts['env_id'][piece]}, step {step} of {length} there{of}",
             )
 
 
@@ -452,7 +477,8 @@ def _segment(pieces: Pieces, config: ExperimentConfig, actor: ColumnarActor) -> 
     columns |= {n: pieces.columns[n] for n in _COPIED_COLUMNS if n in pieces.columns}
     rows = np.arange(len(columns["reward"]))
     segment = segment_of(columns, rows, pieces.length, pieces.after, actor)
-    segment.items["env_id"], segment.items["episode_id"] = pieces.env, pieces.episode
+    for name in ("env_id", "episode_id"):
+        segment.items[name] = pieces.facts[name]
     # no steps of this run, and no episodes
     return dataclasses.replace(segment, env_steps=np.zeros(len(segment.items), np.int64))
 
@@ -500,7 +526,7 @@ class _Run:
     def objections(self, config: ExperimentConfig, spaces: Spaces) -> Iterator[str]:
         """See `Source`."""
         blocks = (read for path in self._shards() for read in self._items_in(path))
-        first = next((read.pieces for read in blocks if isinstance(read, _Items)), None)
+        first = next((read.pieces for read in blocks if isinstance(read, _BlockPieces)), None)
         if first is None:
             raise StoreError(self._root, "holds no transitions that it has collected")
         yield from _unlike("observation", first.columns, spaces.observation)
@@ -532,7 +558,7 @@ class _Run:
 
     def pieces(self) -> Iterator[Pieces | StoreError]:
         """See `Source`."""
-        subtracted = (self._settings.get("env") or {}).get("origin") or {}
+        subtracted = origins_of(RunLayout(self._root))
         for pieces in self._joined():
             if isinstance(pieces, Pieces):
                 columns, after = (
@@ -552,17 +578,17 @@ class _Run:
         for _, paths in groupby(self._shards(), lambda path: path.parent.parent):
             shards = list(paths)
             joiner = _Joiner(self._n_sample, shards)
-            for items in (items for path in shards for items in self._items_in(path, only)):
-                if isinstance(items, _Items):
-                    yield from joiner.add(items)
+            for read in (read for path in shards for read in self._items_in(path, only)):
+                if isinstance(read, _BlockPieces):
+                    yield from joiner.add(read)
                 else:
                     yield from joiner.cut()
-                    yield items
+                    yield read
             yield from joiner.cut()
 
     def _items_in(
         self, path: Path, only: Collection[str] | None = None
-    ) -> Iterator[_Items | ShardError]:
+    ) -> Iterator[_BlockPieces | ShardError]:
         """Yields the items of each block of a shard that are learnt from, or why it has none."""
         try:
             for block in read_blocks(path, only=only):
@@ -578,28 +604,19 @@ class _Run:
                 after = rows_of(block, block.items["item_start"] + block.items["item_len"])
                 seen = under(columns, "observation")
                 copied = {name: columns[name] for name in _COPIED_COLUMNS if name in columns}
-                yield self._items(
-                    block,
+                is_copy = block.items["episode_id"] == RELABELLED
+                facts = {name: block.items[name].astype(np.int64) for name in _OF_EPISODES}
+                pieces = Pieces(
                     {**seen, **under(columns, "action"), **copied},
+                    block.items["item_len"],
                     {name: after[name] for name in {**seen, **_mask_in(columns)}},
-                    has_ended,
+                    {**facts, "is_open": ~(is_copy | has_ended)},
                 )
+                if not self._takes_copies:
+                    pieces = pieces.take(np.flatnonzero(~is_copy))
+                yield _BlockPieces(pieces, number_of_block(block.facts), player_of(block.facts))
         except ShardError as error:
             yield error
-
-    def _items(self, block: Block, columns: Columns, after: Columns, has_ended: Array) -> _Items:
-        """Returns the items of a block that are learnt from."""
-        items = block.items
-        is_copy = items["episode_id"] == RELABELLED
-        env, episode = (items[name].astype(np.int64) for name in ("env_id", "episode_id"))
-        every = _Items(
-            Pieces(columns, items["item_len"], after, env, episode),
-            np.stack([items[name].astype(np.int64) for name in _OF_EPISODES]),
-            ~(is_copy | has_ended),
-            block_number(int(block.facts.get("block_id", 0))),
-            block.facts.get("player", MAIN),
-        )
-        return every if self._takes_copies else every.take(np.flatnonzero(~is_copy))
 
     def _shards(self) -> list[Path]:
         layout = RunLayout(self._root)
@@ -626,83 +643,12 @@ class _Run:
         return {} if shape is None else {"": Leaf("", as_shape(shape))}
 
 
-_OF_EPISODES = ("env_id", "episode_id", "episode_seed", "episode_resets")
-"""What items of one episode have alike."""
-
-
-@dataclass(frozen=True)
-class _Items:
-    """Items of a block, or of several that follow one another.
-
-    Attributes:
-        pieces: what they are, in order of time.
-        episode: of each, as `_OF_EPISODES` tell it, int64 [4, items].
-        is_open: more of its episode may follow, bool [items].
-        number: of the last block.
-        player: who learns from them.
-    """
+class _BlockPieces(NamedTuple):
+    """The items of a block as pieces; the block's number, and who learns from it."""
 
     pieces: Pieces
-    episode: Array
-    is_open: Array
     number: int
     player: str
-
-    def take(self, which: Array) -> _Items:
-        """Returns items by their numbers (int64 [any]), in that order: copies."""
-        return dataclasses.replace(
-            self,
-            pieces=self.pieces.take(which),
-            episode=self.episode[:, which],
-            is_open=self.is_open[which],
-        )
-
-    def then(self, later: _Items) -> _Items:
-        """Returns these, and later ones of the same columns after them."""
-        one, two = self.pieces, later.pieces
-
-        def both(first: Columns, second: Columns) -> Columns:
-            return {name: np.concatenate([first[name], second[name]]) for name in second}
-
-        pieces = Pieces(
-            both(one.columns, two.columns),
-            np.concatenate([one.length, two.length]),
-            both(one.after, two.after),
-            np.concatenate([one.env, two.env]),
-            np.concatenate([one.episode, two.episode]),
-        )
-        episode = np.concatenate([self.episode, later.episode], axis=1)
-        is_open = np.concatenate([self.is_open, later.is_open])
-        return dataclasses.replace(later, pieces=pieces, episode=episode, is_open=is_open)
-
-    def joined(self) -> _Items:
-        """Returns them by episode, those that follow one another in one as one."""
-        ordered = self.take(np.lexsort(self.episode))  # which is stable
-        pieces = ordered.pieces
-        if not len(pieces.length):
-            return ordered
-        starts = np.cumsum(pieces.length, dtype=np.int64) - pieces.length
-        follows = ordered.is_open[:-1] & (np.diff(ordered.episode, axis=1) == 0).all(axis=0)
-        for name, after in under(pieces.after, "observation").items():
-            # numbers of episodes may come again, as where environments share a generator
-            is_next = after[:-1] == pieces.columns[name][starts[1:]]
-            follows &= is_next.all(axis=tuple(range(1, is_next.ndim)))
-        first = np.append(0, np.flatnonzero(~follows) + 1)
-        last = np.append(first[1:], len(starts)) - 1
-        length = np.add.reduceat(pieces.length, first)
-        after = {name: column[last] for name, column in pieces.after.items()}
-        whole = Pieces(pieces.columns, length, after, pieces.env[last], pieces.episode[last])
-        episode, is_open = ordered.episode[:, last], ordered.is_open[last]
-        return dataclasses.replace(self, pieces=whole, episode=episode, is_open=is_open)
-
-    def cut(self, most: int) -> _Items:
-        """Returns them in pieces of at most so many transitions; shorter ones end an item."""
-        pieces = self.pieces.cut(most)
-        whole = np.repeat(np.arange(len(self.is_open)), -(-self.pieces.length // most))
-        is_open = self.is_open[whole] & (pieces.length < most)
-        return dataclasses.replace(
-            self, pieces=pieces, episode=self.episode[:, whole], is_open=is_open
-        )
 
 
 class _Joiner:
@@ -714,37 +660,28 @@ class _Joiner:
     """
 
     def __init__(self, n_sample: int, shards: Sequence[Path]) -> None:
-        self._n_sample = n_sample
-        self._numbers = {
-            block_number(int(facts.get("block_id", 0)))
-            for path in shards
-            for facts in _facts_of(path)
-        }
-        self._held: dict[str, _Items] = {}  # of each player
+        self._n_sample, self._numbers = n_sample, block_numbers(shards)
+        self._held: dict[str, Pieces] = {}  # of each player
         self._highest = 0  # number of a block so far
 
-    def add(self, items: _Items) -> Iterator[Pieces]:
+    def add(self, block: _BlockPieces) -> Iterator[Pieces]:
         """Yields what is complete by the items of the next block."""
-        passed = range(self._highest + 1, items.number)
-        is_later_start = items.number // RESTART_NUMBERS > self._highest // RESTART_NUMBERS
+        passed = range(self._highest + 1, block.number)
+        is_later_start = block.number // RESTART_NUMBERS > self._highest // RESTART_NUMBERS
         if is_later_start or not self._numbers.issuperset(passed):
             yield from self.cut()  # episodes began anew, or a part of them is missing
-        self._highest = max(self._highest, items.number)
-        held = self._held.pop(items.player, None)
-        parts = (items if held is None else held.then(items)).joined().cut(self._n_sample)
-        yield parts.pieces.take(np.flatnonzero(~parts.is_open))
-        self._held[items.player] = parts.take(np.flatnonzero(parts.is_open))
+        self._highest = max(self._highest, block.number)
+        held = self._held.pop(block.player, None)
+        pieces = block.pieces if held is None else held.then(block.pieces)
+        parts = pieces.joined().cut(self._n_sample)
+        is_open = parts.facts["is_open"] & (parts.length < self._n_sample)
+        yield parts.take(np.flatnonzero(~is_open))
+        self._held[block.player] = parts.take(np.flatnonzero(is_open))
 
     def cut(self) -> Iterator[Pieces]:
         """Yields the ends of episodes that nothing follows."""
         held, self._held = self._held, {}
-        yield from (items.pieces for items in held.values())
-
-
-def _facts_of(path: Path) -> Iterator[Mapping[str, Any]]:
-    """Yields the facts of all blocks of a shard, whether their rows are damaged or not."""
-    with contextlib.suppress(ShardError):
-        yield from facts_of(path)
+        yield from held.values()
 
 
 def _of_origin(
@@ -754,18 +691,10 @@ def _of_origin(
     shifted = dict(columns)
     for name in columns.keys() & {*origin, *subtracted}:
         column = columns[name]
-        new, old = (_as_row(by.get(name, 0.0), column) for by in (origin, subtracted))
+        new, old = (origin_row(by.get(name, 0.0), column) for by in (origin, subtracted))
         if (new != old).any():
             shifted[name] = (column + (old - new)).astype(column.dtype)
     return shifted
-
-
-def _as_row(origin: Any, column: Array) -> Array:
-    """Returns an origin, one number or one for each component, as what a row has added to it."""
-    numbers = np.asarray(origin, np.float64)
-    if column.dtype.kind in "iu":
-        numbers = np.rint(numbers).astype(np.int64)
-    return numbers.reshape(column.shape[1:] if numbers.size > 1 else ())
 
 
 def _leaf_of(told: Mapping[str, Any]) -> Leaf:
@@ -845,12 +774,12 @@ class _Minari:
             if not steps:
                 continue
             observations = {
-                field.name: _as_stored(pick(episode.observations, field.path), field, steps + 1)
+                field.name: _values_of(pick(episode.observations, field.path), field, steps + 1)
                 for field in seen
             }
             columns = {name: column[:-1] for name, column in observations.items()}
             for field in acts:
-                action = _as_stored(pick(episode.actions, field.path), field, steps)
+                action = _values_of(pick(episode.actions, field.path), field, steps)
                 columns[field.name] = action if field.start is None else action - field.start
             columns["reward"] = np.asarray(episode.rewards, np.float32)
             columns["terminated"] = np.asarray(episode.terminations, bool)
@@ -867,8 +796,10 @@ class _Minari:
                 columns,
                 np.diff(ends, prepend=0).astype(np.int32),
                 {name: column[ends] for name, column in observations.items()},
-                np.zeros(len(ends), np.int64),
-                np.full(len(ends), int(episode.id)),
+                {
+                    "env_id": np.zeros(len(ends), np.int64),
+                    "episode_id": np.full(len(ends), int(episode.id)),
+                },
             )
 
     @cached_property
@@ -887,8 +818,9 @@ class _Minari:
             ) from error
 
 
-def _as_stored(values: Any, field: Any, steps: int) -> Array:
-    array = np.asarray(values).reshape(steps, *field.shape)
+def _values_of(dataset_values: Any, field: Field, steps: int) -> Array:
+    """Returns a dataset's values of one column as they are stored; actions from their start."""
+    array = np.asarray(dataset_values).reshape(steps, *field.shape)
     if field.origin is not None:
         array = array - field.origin
     stored: Array = array.astype(field.dtype)

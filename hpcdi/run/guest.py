@@ -12,6 +12,7 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import NamedTuple, get_type_hints
 
 import hpcdi
 from hpcdi.comm.failure import headline
@@ -20,7 +21,6 @@ from hpcdi.config import words
 from hpcdi.config.fields import to_mapping
 from hpcdi.config.load import load
 from hpcdi.config.schema import ExperimentConfig, learners_of, why_no_guests
-from hpcdi.dataclass import dataclass
 from hpcdi.errors import EXIT_DONE, LaunchError, StoreError
 from hpcdi.roles.context import WorkerContext, role_seed
 from hpcdi.run import run_folder
@@ -36,42 +36,34 @@ from hpcdi.utils.log import close_log, open_log
 
 _LOOK_S = 0.5
 _POLICY_LOOK_S = 0.5
-_WELCOME_TYPES = {"hpcdi": str, "restarts": int, "ranks": int}
 
 
 def welcome(context: WorkerContext) -> None:
     """Write what guests must know before they join (rank 0)."""
     layout = context.layout
     write_text(layout.guests_config_file, words.write(to_mapping(context.config)), fsync=False)
-    facts = {
-        "hpcdi": hpcdi.__version__,
-        "restarts": context.restarts,
-        "ranks": context.link.size,
-    }
-    write_json(layout.welcome_file, facts, fsync=False)
+    invitation = Invitation(hpcdi.__version__, context.restarts, context.link.size)
+    write_json(layout.welcome_file, invitation._asdict(), fsync=False)
 
 
-@dataclass(frozen=True)
-class Invitation:
-    """What a run says to its guests.
+class Invitation(NamedTuple):
+    """What a run says to its guests, as its file has it.
 
     Attributes:
-        version: of hpcdi that the run has.
+        hpcdi: the run's version of it.
         restarts: how often it has been resumed.
         ranks: of its job.
     """
 
-    version: str
+    hpcdi: str
     restarts: int
     ranks: int
 
 
 def invitation_of(layout: RunLayout) -> Invitation | None:
     """Returns what a run says to its guests; None while it takes none."""
-    facts = of_types(read_json(layout.welcome_file), _WELCOME_TYPES)
-    if facts.keys() != _WELCOME_TYPES.keys():
-        return None
-    return Invitation(facts["hpcdi"], facts["restarts"], facts["ranks"])
+    facts = of_types(read_json(layout.welcome_file), get_type_hints(Invitation))
+    return Invitation(**facts) if facts.keys() == {*Invitation._fields} else None
 
 
 def join(
@@ -131,9 +123,9 @@ def _await(
     while True:
         invitation = invitation_of(layout)
         if invitation is not None and is_on():
-            if invitation.version != hpcdi.__version__:
+            if invitation.hpcdi != hpcdi.__version__:
                 raise LaunchError(
-                    f"{run_folder.short(layout.root)} is of hpcdi {invitation.version}, and this "
+                    f"{run_folder.short(layout.root)} is of hpcdi {invitation.hpcdi}, and this "
                     f"is {hpcdi.__version__}: guests have the run's own version"
                 )
             return invitation, None

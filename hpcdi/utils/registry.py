@@ -357,7 +357,7 @@ def import_module(names: str | Iterable[object]) -> None:
     """Import modules for the classes that they register.
 
     Raises:
-        ConfigError: modules, or modules that they import, are not installed; names all of them.
+        ConfigError: modules, or what they import, are not installed; names all of them.
     """
     problems = []
     for name in [names] if isinstance(names, str) else names:
@@ -368,6 +368,8 @@ def import_module(names: str | Iterable[object]) -> None:
             importlib.import_module(name)
         except ModuleNotFoundError as error:
             problems.append(Problem("import_names", missing_module(name, error)))
+        except (ImportError, OSError) as error:  # a library of the system's is missing
+            problems.append(Problem("import_names", f"importing {name!r} {raised(error)}"))
     if problems:
         raise ConfigError(problems)
 

@@ -13,8 +13,8 @@ from hpcdi.worker.collector import *  # noqa: F403
 from hpcdi.worker.coordinator import *  # noqa: F403
 from hpcdi.worker.learner import *  # noqa: F403
 from hpcdi.worker.names import LearnerAggregator as LearnerAggregator
-from hpcdi.worker.names import NaiveCollector as NaiveCollector
 from hpcdi.worker.replay_buffer import *  # noqa: F403
+from hpcdi.worker.slave import NaiveCollector as NaiveCollector
 
 __all__ = ["LearnerAggregator", "NaiveCollector"]
 __all__ += collector.__all__

@@ -20,11 +20,6 @@ def _group() -> Any:
     return group
 
 
-def group_rank() -> int:
-    """Returns this process's rank among the learners; 0 where there are no others."""
-    return place_in_group()[0]
-
-
 def place_in_group() -> tuple[int, int]:
     """Returns this process's rank among the learners, and their number."""
     group = _group()

@@ -18,7 +18,8 @@ import numpy as np
 
 from hpcdi.env.base import BackendStep, Envs
 from hpcdi.env.contract import Space, numbers_in, pick
-from hpcdi.env.manager import EnvManager, EpisodeCounter, ResetParam, Turns
+from hpcdi.env.counters import EpisodeCounter
+from hpcdi.env.manager import EnvManager, ResetParam, Turns
 from hpcdi.errors import EnvError, PolicyError
 from hpcdi.policy.exploration import RandomActor
 from hpcdi.types import Array, Columns, Episodes, Step
@@ -290,10 +291,10 @@ class ForeignEnvs:
         else:
             by_env = {env: chosen[env] for env in envs}
         timesteps, self._waiting = self._manager.step(by_env), None
-        return self._made(timesteps)
+        return self._step_of_rows(timesteps)
 
-    def _made(self, timesteps: Mapping[int, Any]) -> Step:
-        """What the timesteps of environments are to the rows."""
+    def _step_of_rows(self, timesteps: Mapping[int, Any]) -> Step:
+        """Returns the timesteps of environments as a step of the rows."""
         over, ended, acts, failed = np.zeros((4, self.rows), dtype=bool)
         reward, successor = np.zeros(self.rows), np.empty(self.rows, dtype=object)
         infos: dict[int, Any] = {}
@@ -329,9 +330,9 @@ class ForeignEnvs:
             timestep = timesteps[row % self.env_num]
             if self._is_battle:
                 player = row // self.env_num
-                own = _like(_of_player(timestep.reward, player), float(reward[row]))
-                known = BaseEnvTimestep(successor[row], own, bool(timestep.done), infos[row])
-                timestep = _part_of(timestep, player, known)
+                of_player = _like(_of_player(timestep.reward, player), float(reward[row]))
+                usual = BaseEnvTimestep(successor[row], of_player, bool(timestep.done), infos[row])
+                timestep = _part_of(timestep, player, usual)
             self._timesteps[row] = timestep
         self._count(over, ended, failed, ends)
         seen, no = {"observation": successor}, np.zeros(self.rows, dtype=bool)
@@ -450,15 +451,7 @@ class DictManager:
             EnvError: the environments are not running.
         """
         manager, ready = self.manager, self.manager.ready
-        rows = np.flatnonzero(ready).tolist()
-        seen = zip(rows, self._values().seen(take_rows(manager.observation, ready)), strict=True)
-        if manager.seats == 1:
-            return dict(seen)
-        by_env: dict[int, Any] = {}
-        for row, value in seen:
-            env, seat = row % self.env_num, row // self.env_num
-            by_env.setdefault(env, [None] * manager.seats)[seat] = value
-        return dict(sorted(by_env.items()))
+        return self._by_env(ready, self._values().seen(take_rows(manager.observation, ready)))
 
     def step(self, actions: Mapping[int, Any]) -> dict[int, BaseEnvTimestep]:
         """Step the environments that wait; all of them need an action.
@@ -523,16 +516,8 @@ class DictManager:
         if self._random is None:
             seed = np.random.SeedSequence(manager.seeds.actions())
             self._random = RandomActor(manager.spaces, seed)
-        rows = np.flatnonzero(ready).tolist()
         drawn = self._random.act(take_rows(manager.observation, ready), {})
-        values = [view.action(drawn, place) for place in range(len(rows))]
-        if manager.seats == 1:
-            return dict(zip(rows, values, strict=True))
-        by_env: dict[int, Any] = {}
-        for row, value in zip(rows, values, strict=True):
-            env, seat = row % self.env_num, row // self.env_num
-            by_env.setdefault(env, [None] * manager.seats)[seat] = value
-        return dict(sorted(by_env.items()))
+        return self._by_env(ready, [view.action(drawn, k) for k in range(int(ready.sum()))])
 
     def take_episodes(self) -> Episodes:
         """The episodes that ended since the last call."""
@@ -570,6 +555,18 @@ class DictManager:
             self._view = ManagerView(self.manager)
         return self._view
 
+    def _by_env(self, ready: Array, values: Sequence[Any]) -> dict[int, Any]:
+        """Values of the rows that are ready by environment; of battles lists, None for others."""
+        seats = self.manager.seats
+        by_env: dict[int, Any] = {}
+        for row, value in zip(np.flatnonzero(ready).tolist(), values, strict=True):
+            if seats == 1:
+                by_env[row] = value
+            else:
+                players = by_env.setdefault(row % self.env_num, [None] * seats)
+                players[row // self.env_num] = value
+        return dict(sorted(by_env.items()))
+
     def _of_players(self, space: Any) -> Any:
         return space if self.manager.seats == 1 else [space] * self.manager.seats
 
@@ -604,30 +601,30 @@ def _of_player(values: Any, player: int) -> Any:
     return values if is_one else values[player % len(values)]
 
 
-def _part_of(timestep: Any, player: int, known: BaseEnvTimestep) -> Any:
+def _part_of(timestep: Any, player: int, usual: BaseEnvTimestep) -> Any:
     """A player's part of a battle's timestep, of the same class if that is a named tuple.
 
     Args:
         timestep: of all players; of further fields each player gets its element.
         player: number of the player.
-        known: the fields that all timesteps have.
+        usual: the fields that all timesteps have, of the player.
     """
     if not hasattr(timestep, "_fields"):
-        return known
-    further = [name for name in timestep._fields if name not in known._fields]
-    own = {name: _of_player(getattr(timestep, name), player) for name in further}
-    return timestep._replace(**known._asdict(), **own)
+        return usual
+    further = [name for name in timestep._fields if name not in usual._fields]
+    values = {name: _of_player(getattr(timestep, name), player) for name in further}
+    return timestep._replace(**usual._asdict(), **values)
 
 
-def _like(given: Any, number: float) -> Any:
-    """A number as an array, a tensor or a number of the type of one that an environment gave."""
-    if hasattr(given, "new_full"):
-        return given.new_full(given.shape, number)
-    if isinstance(given, np.ndarray):
-        return np.full_like(given, number)
-    if isinstance(given, np.generic):
-        return given.dtype.type(number)
-    return int(number) if type(given) is int and number.is_integer() else number
+def _like(reward: Any, number: float) -> Any:
+    """A number as an array, a tensor or a number of the type of an environment's reward."""
+    if hasattr(reward, "new_full"):
+        return reward.new_full(reward.shape, number)
+    if isinstance(reward, np.ndarray):
+        return np.full_like(reward, number)
+    if isinstance(reward, np.generic):
+        return reward.dtype.type(number)
+    return int(number) if type(reward) is int and number.is_integer() else number
 
 
 def _objects(values: Iterable[Any]) -> Array:

@@ -186,24 +186,27 @@ class DictActor:
         settings = setting if isinstance(setting, list) else [setting] * len(self.policies)
         actions: dict[int, Any] = {}
         for player, policy in enumerate(self.policies):
-            rows_of_player = {
-                row % self.env_num: row for row in seen if row // self.env_num == player
-            }
-            if rows_of_player:
-                by_env = {env: seen[row] for env, row in rows_of_player.items()}
-                if self._present is not None:
-                    by_env = {env: self._present(value) for env, value in by_env.items()}
-                is_random = (settings[player] or {}).get(RANDOM)
-                acting = self._random_policy(policy) if is_random else policy
-                state = self._state_of(policy, list(rows_of_player.values()))
-                outputs = acting.forward(by_env, **(settings[player] or {}), **state)
-                chosen = actions_of(outputs, by_env, self._to_arrays)
-                for env, row in rows_of_player.items():
-                    self.outputs[row], actions[row] = outputs[env], chosen[env]
-                    if state:
-                        self._states[row] = outputs[env]["state"]
+            of_player = {row: seen[row] for row in seen if row // self.env_num == player}
+            if of_player:
+                actions |= self._act_for(policy, of_player, settings[player] or {})
         self.seen.update(seen)
         return self.view.columns({row: actions[row] for row in numbers})
+
+    def _act_for(
+        self, policy: Any, seen: Mapping[int, Any], setting: Mapping[str, Any]
+    ) -> dict[int, Any]:
+        """Returns the actions of a player's policy by row, and notes its outputs."""
+        present = self._present if self._present is not None else lambda value: value
+        by_env = {row % self.env_num: present(value) for row, value in seen.items()}
+        acting = self._random_policy(policy) if setting.get(RANDOM) else policy
+        state = self._state_of(policy, list(seen))
+        outputs = acting.forward(by_env, **setting, **state)
+        chosen = actions_of(outputs, by_env, self._to_arrays)
+        for row in seen:
+            self.outputs[row] = outputs[row % self.env_num]
+            if state:
+                self._states[row] = self.outputs[row]["state"]
+        return {row: chosen[row % self.env_num] for row in seen}
 
     def _state_of(self, policy: Any, rows: Sequence[int]) -> dict[str, Any]:
         """Returns the arguments ``state`` and ``reset`` of some rows, where a policy has them."""
@@ -467,11 +470,6 @@ class TrajectoryRecorder:
         rollout = self.length if self._rollout is None else self._rollout
         return kept >= rollout * len(self.open)
 
-    @property
-    def is_empty(self) -> bool:
-        """True if there is nothing to cut."""
-        return not self._finished and not any(self.open)
-
     def add(self, env: int, transition: Transition, *, ended: bool) -> None:
         """Add an environment's transition, with which its episode may have ended."""
         self.open[env].append(transition)
@@ -503,12 +501,6 @@ class TrajectoryRecorder:
             if transitions:
                 self.drop(env)
 
-    def finish_all(self) -> None:
-        """Finish all trajectories, however short they are."""
-        for env, transitions in enumerate(self.open):
-            if transitions:
-                self._finish(env, is_whole=False)
-
     def cut(self, policy_version: int) -> Segment | None:
         """Take what is finished as a segment of samples.
 
@@ -516,7 +508,9 @@ class TrajectoryRecorder:
             A row a sample, see `dict_samples`; None where there are none.
         """
         if self._opens == "finish":
-            self.finish_all()
+            for env, transitions in enumerate(self.open):
+                if transitions:
+                    self._finish(env, is_whole=False)
         elif self._opens == "drop":
             self._without_samples += self.open_transitions
             self.drop_open()

@@ -12,49 +12,52 @@ callers need; `LearnerAggregator` shows the several learners of a run as one::
 
 from __future__ import annotations
 
+import copy
 import dataclasses
+import logging
 import sys
-from collections.abc import Mapping, Sequence
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from importlib import import_module
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Self
 
 import numpy as np
 
 from hpcdi.comm.messages import DataDemand, LearnInfo, LearnResult, LearnTask, WorkerReady
 from hpcdi.config.fields import Parser
 from hpcdi.config.replay import ThruputControllerConfig
-from hpcdi.config.schema import SystemConfig
 from hpcdi.errors import CommError
 from hpcdi.replay.limits import Limits
 from hpcdi.replay.monitor import PeriodicThruput as PeriodicThruputMonitor
 from hpcdi.replay.monitor import SampledData as SampledDataAttrMonitor
 from hpcdi.roles.coordinator.groups import Learners
 from hpcdi.roles.coordinator.workers import Worker
-from hpcdi.store.block import Block
-from hpcdi.store.layout import RunLayout
-from hpcdi.transport import open_transport
-from hpcdi.types import ITEM_DTYPE
-from hpcdi.utils.nested import stack_columns
-from hpcdi.worker.slave import Slave, TaskFail
+from hpcdi.utils.log import LOGGER
+from hpcdi.worker.replay_buffer.state import generate_id as generate_id
+from hpcdi.worker.slave import Slave
 
 __all__ = [
+    "CachePool",
     "CommCoordinator",
     "LearnerAggregator",
     "LearnerAggregatorSlave",
-    "NaiveCollector",
-    "NaiveLearner",
     "NaiveResourceManager",
     "OperatorServer",
     "PeriodicThruputMonitor",
     "SampledDataAttrMonitor",
+    "TableLog",
     "ThruputController",
+    "TickMonitor",
+    "TrajBuffer",
     "UsedDataRemover",
     "generate_id",
+    "get_simple_monitor_type",
     "register",
 ]
 
 _HERE = "hpcdi.worker.names"
+_SLAVES = "hpcdi.worker.slave"
 _COLLECTOR = "hpcdi.roles.collector"
 _COORDINATOR = "hpcdi.worker.coordinator"
 OLD_PATHS = {
@@ -67,7 +70,7 @@ OLD_PATHS = {
     "collector.battle_sample_serial_collector": "hpcdi.worker.collector.serial_collectors",
     "collector.comm.mpi_fs_collector": f"{_COLLECTOR}.mpi_fs_collector",
     "collector.comm.slave": "hpcdi.worker.collector.comm.flask_fs_collector",
-    "collector.comm.utils": _HERE,
+    "collector.comm.utils": _SLAVES,
     "collector.episode_serial_collector": "hpcdi.worker.collector.serial_collectors",
     "collector.interaction_serial_evaluator": "hpcdi.worker.collector.evaluation",
     "collector.marine_parallel_collector": "hpcdi.worker.collector.parallel_collectors",
@@ -80,7 +83,7 @@ OLD_PATHS = {
     "coordinator.operator_server": _HERE,
     "coordinator.resource_manager": _HERE,
     "coordinator.solo_parallel_commander": f"{_COORDINATOR}.commanders",
-    "learner.comm.utils": _HERE,
+    "learner.comm.utils": _SLAVES,
     "replay_buffer.elastic_buffer": "hpcdi.worker.replay_buffer.naive_buffer",
     "replay_buffer.sequence_buffer": "hpcdi.worker.replay_buffer.naive_buffer",
     "replay_buffer.utils": _HERE,
@@ -325,127 +328,175 @@ class LearnerAggregator:
         return list(info)
 
 
-_NAIVE_BATCHES = 6
-_MARKS = ("replay_unique_id", "replay_buffer_idx", "priority")
+# ---------------------------------------------------------------------------------- logs and means
 
 
-class NaiveLearner(Slave):
-    """Asks for batches of two, returns their priorities as they are, and ends after six of them.
+_COLUMNS = 4
+
+
+class TableLog(logging.LoggerAdapter[logging.Logger]):
+    """hpcdi's log, with tables for hooks and evaluators of a user's own."""
+
+    def __init__(self) -> None:
+        super().__init__(LOGGER, {})
+
+    def get_tabulate_vars(self, variables: Mapping[str, Any]) -> str:
+        """Returns a table with a line for each name and its value."""
+        width = max(map(len, variables), default=0)
+        return "".join(f"\n{name:<{width}}  {_text(one)}" for name, one in variables.items())
+
+    def get_tabulate_vars_hor(self, variables: Mapping[str, Any]) -> str:
+        """Returns a table with names above their values, four side by side."""
+        pairs = [(name, _text(one)) for name, one in variables.items()]
+        lines = []
+        for start in range(0, len(pairs), _COLUMNS):
+            part = pairs[start : start + _COLUMNS]
+            widths = [max(map(len, pair)) for pair in part]
+            lines += [
+                "  ".join(text.ljust(width) for text, width in zip(row, widths, strict=True))
+                for row in zip(*part, strict=True)
+            ]
+        return "".join(f"\n{line.rstrip()}" for line in lines)
+
+
+def _text(value: Any) -> str:
+    try:
+        return f"{float(value):.6f}"
+    except (TypeError, ValueError):
+        return str(value)
+
+
+class TickMonitor:
+    """Means of the last values of a learner's variables, as DI-engine's hooks read them.
+
+    A number that is set is a variable's newest value, which is what is read; ``avg[name]()`` and
+    ``val[name]()`` are the mean of the values that are kept, and the newest one.
 
     Args:
-        _args: addresses, which mean nothing here.
-        prefix: for callers that name its files; it writes none.
+        time_: attribute `time`; not used otherwise: every value that is set counts.
+        expire: values of each variable that are kept.
     """
 
-    def __init__(self, *_args: Any, prefix: str = "", **_kwargs: Any) -> None:
+    def __init__(self, time_: Any = None, expire: float = 10) -> None:
+        values: dict[str, deque[float]] = {}
+        vars(self).update(
+            _values=values,
+            _expire=int(expire),
+            time=time_,
+            avg=_Figures(values, lambda kept: sum(kept) / max(len(kept), 1)),
+            val=_Figures(values, lambda kept: kept[-1] if kept else 0.0),
+        )
+
+    def __setattr__(self, name: str, value: float) -> None:
+        values: dict[str, deque[float]] = vars(self)["_values"]
+        values.setdefault(name, deque(maxlen=vars(self)["_expire"])).append(float(value))
+
+    def __getattr__(self, name: str) -> float:
+        if values := vars(self).get("_values", {}).get(name):
+            return float(values[-1])
+        raise AttributeError(f"no value of {name!r} was set")
+
+
+class _Figures(dict[str, Callable[[], float]]):
+    """Name -> function that returns a figure of a variable's values."""
+
+    def __init__(self, values: Mapping[str, Any], figure: Callable[[Any], float]) -> None:
         super().__init__()
-        self._prefix = prefix
-        self._task: dict[str, Any] = {}
-        self._count = 0
+        self._values, self._figure = values, figure
 
-    def _process_task(self, task: Mapping[str, Any]) -> dict[str, Any]:
-        """Do task ``resource``, or ``learner_*_task`` of ``start, get_data, learn, close``.
+    def __missing__(self, name: str) -> Callable[[], float]:
+        return lambda: self._figure(self._values.get(name, ()))
 
-        Raises:
-            TaskFail: the task has another name, comes before a start, or has no data.
-        """
-        name = task.get("name")
-        if name == "resource":
-            return {"gpu": 0, "cpu": 1}
-        if name == "learner_start_task":
-            self._task = {key: task["task_info"][key] for key in ("task_id", "buffer_id")}
-            self._count = 0
-            return {"message": "learner task has started"}
-        if not self._task:
-            raise TaskFail(None, f"a naive learner cannot do {name!r} before it is started")
-        if name == "learner_get_data_task":
-            return {**self._task, "batch_size": 2, "cur_learner_iter": 1}
-        if name == "learner_learn_task" and task.get("data"):
-            self._count += 1
-            marks = {key: [item[key] for item in task["data"]] for key in _MARKS}
-            info = {"learner_step": self._count, "priority_info": marks}
-            info["learner_done"] = self._count >= _NAIVE_BATCHES
-            return {**self._task, "info": info}
-        if name == "learner_close_task":
-            return dict(self._task)
-        raise TaskFail({"message": "task name error"}, f"a naive learner cannot do {name!r} now")
+
+def get_simple_monitor_type(properties: Sequence[str] = ()) -> type[TickMonitor]:  # noqa: ARG001
+    """Returns the class of monitors; variables need not be declared."""
+    return TickMonitor
 
 
 # --------------------------------------------------------------------------------------- collectors
 
 
-_NAIVE_FILES = 20
-_NAIVE_STEPS = 16
+class CachePool:
+    """The last value of each environment, e.g. its observation or its policy's output.
 
-
-class NaiveCollector(Slave):
-    """Publishes twenty shards of random steps, one a data task, then reports that it is done.
+    Of several players it is a list, one value a player, None where a player has none yet.
 
     Args:
-        layout: the run folder; anything else, such as an address: the present folder.
-        prefix: goes before the task's name in the shards' paths.
-        seed: of the random steps.
+        name: for messages.
+        env_num: environments.
+        deepcopy: keep copies, for environments that write each value over the one before.
     """
 
-    def __init__(self, layout: Any = None, *_args: Any, prefix: str = "", seed: int = 0) -> None:
-        super().__init__()
-        layout = layout if isinstance(layout, RunLayout) else RunLayout(Path.cwd())
-        self._transport, self._prefix = open_transport(SystemConfig(), layout), prefix
-        self._rng = np.random.default_rng(seed)
-        self._task: dict[str, Any] = {}
-        self._count = 0
+    def __init__(self, name: str, env_num: int, deepcopy: bool = False) -> None:
+        self._name, self._deepcopy = name, deepcopy
+        self._values: list[list[Any] | None] = [None] * env_num
 
-    def _process_task(self, task: Mapping[str, Any]) -> dict[str, Any]:
-        """Run task ``resource, collector_start_task, collector_data_task, collector_close_task``.
+    def update(self, data: Mapping[int, Any] | list[Mapping[int, Any]]) -> None:
+        """Set values by environment: of one player, or of each of several.
 
         Raises:
-            TaskFail: the task has another name, or comes before a start.
+            TypeError: `data` is neither a mapping nor a list of such.
         """
-        name = task.get("name")
-        if name == "resource":
-            return {"gpu": 0, "cpu": 1}
-        if name == "collector_start_task":
-            self._task, self._count = dict(task["task_info"]), 0
-            return {"message": "collector task has started"}
-        if name == "collector_data_task" and self._task:
-            return self._next_data()
-        if name == "collector_close_task" and self._task:
-            self._task = {}
-            return {"collector_done": True, "step_count": self._count * _NAIVE_STEPS}
-        raise TaskFail({"message": "task name error"}, f"a naive collector cannot do {name!r} now")
+        of_players: Sequence[object] = data if isinstance(data, list) else [data]
+        for player, values in enumerate(of_players):
+            if not isinstance(values, Mapping):
+                message = f"{self._name} takes values by environment"
+                raise TypeError(f"{message}, not a {type(values).__name__}")
+            for env, value in values.items():
+                kept = [*(self._values[env] or ())]
+                if len(kept) != len(of_players):
+                    kept = [None] * len(of_players)
+                kept[player] = copy.deepcopy(value) if self._deepcopy else value
+                self._values[env] = kept
 
-    def _next_data(self) -> dict[str, Any]:
-        names = {key: self._task[key] for key in ("task_id", "buffer_id")}
-        if self._count == _NAIVE_FILES:
-            return {"collector_done": True, "cur_step": self._count * _NAIVE_STEPS, **names}
-        self._count += 1
-        path = f"data/naive/{self._prefix}{self._task['task_id']}/{self._count:06d}.h5"
-        publisher = self._transport.publisher(lambda _shard, _block: None)
-        items = np.zeros(1, dtype=ITEM_DTYPE)
-        items["item_len"] = _NAIVE_STEPS
-        publisher.submit(path, Block(stack_columns(self._get_timestep()), items))
-        publisher.close()
-        return {"collector_done": False, "data_id": path, "unroll_len": _NAIVE_STEPS, **names}
+    def __getitem__(self, env: int) -> Any:
+        values = self._values[env]
+        return values[0] if values is not None and len(values) == 1 else values
 
-    def _get_timestep(self) -> list[dict[str, Any]]:
-        """Random steps of one environment, sixteen."""
-        return [
-            {
-                "obs": self._rng.random(4, dtype=np.float32),
-                "action": self._rng.integers(0, 2),
-                "reward": self._rng.random(dtype=np.float32),
-                "done": np.False_,
-            }
-            for _ in range(_NAIVE_STEPS)
-        ]
+    def reset(self, idx: int) -> None:
+        """Forget an environment's value."""
+        self._values[idx] = None
+
+
+class TrajBuffer(list[Any]):
+    """The newest `maxlen` transitions of a trajectory.
+
+    Args:
+        maxlen: how many; None or infinity: all.
+        args: first items, an iterable.
+        deepcopy: keep copies.
+    """
+
+    def __init__(
+        self,
+        maxlen: float | None,
+        *args: Iterable[Any],
+        deepcopy: bool = False,
+    ) -> None:
+        super().__init__(*args)
+        self.maxlen, self._deepcopy = maxlen, deepcopy
+        self._shorten()
+
+    def append(self, data: Any) -> None:
+        """Append an item; the oldest is dropped where there are too many."""
+        super().append(copy.deepcopy(data) if self._deepcopy else data)
+        self._shorten()
+
+    def extend(self, data: Iterable[Any]) -> None:
+        """Append several items; see `append`."""
+        super().extend(copy.deepcopy(list(data)) if self._deepcopy else data)
+        self._shorten()
+
+    def __iadd__(self, items: Iterable[Any]) -> Self:  # type: ignore[misc]  # as extend: any items
+        self.extend(items)
+        return self
+
+    def _shorten(self) -> None:
+        if self.maxlen is not None and len(self) > self.maxlen:
+            del self[: len(self) - int(self.maxlen)]
 
 
 # ----------------------------------------------------------------------------------- replay buffers
-
-
-def generate_id(name: str, data_id: int) -> str:
-    """The ``replay_unique_id`` of a buffer's item."""
-    return f"{name}_{data_id}"
 
 
 class UsedDataRemover:

@@ -5,15 +5,11 @@ from __future__ import annotations
 import sys
 from abc import ABCMeta
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from hpcdi.config.compat import ConfigDict, component_class
-from hpcdi.config.fields import to_mapping
-from hpcdi.errors import CommError, UnknownTypeError
+from hpcdi.config.compat import component_class
+from hpcdi.errors import UnknownTypeError
 from hpcdi.utils.registry import Registry
-
-if TYPE_CHECKING:
-    from hpcdi.roles.context import WorkerContext
 
 
 class KnownClass(ABCMeta):
@@ -72,29 +68,3 @@ def class_of(registry: Registry, cfg: Any, default: str = "") -> Any:
         if name not in theirs:
             raise
         return theirs[name]
-
-
-def comm_side(
-    registry: Registry, cfg: Any, context: WorkerContext | None, of_runs: type, alone: type
-) -> Any:
-    """Returns the message side of a collector or a learner; see `class_of`.
-
-    Args:
-        registry: of its kind.
-        cfg: its settings.
-        context: a rank's place in a run; None: it is for a program of the caller's own.
-        of_runs: the class that runs use, which DI-engine's types name, too.
-        alone: the class for which these stand in such a program.
-
-    Raises:
-        CommError: it is made without a place in a run, and needs one.
-    """
-    cls = class_of(registry, cfg)
-    if context is not None:
-        return cls(cfg, context)
-    if cls is of_runs and ConfigDict(to_mapping(cfg)).get("type") == "mpi_fs":
-        raise CommError(
-            f"a {registry.kind} of type mpi_fs needs its place in a run (context=): `hpcdi train` "
-            "makes one on each rank; flask_fs is for programs of your own"
-        )
-    return (alone if cls is of_runs else cls)(cfg)

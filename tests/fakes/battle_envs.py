@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Sequence
 from types import SimpleNamespace
 from typing import Any
@@ -52,9 +53,9 @@ class ThreeEnv:
     possible_agents = ("a", "b", "c")
     metadata: dict[str, Any] = {}  # noqa: RUF012
 
-    def __init__(self, exit_at: int = 0) -> None:
+    def __init__(self, exit_at: int = 0, hang_at: int = 0) -> None:
         self.agents: list[str] = []
-        self._exit_at, self._life = exit_at, 0
+        self._exit_at, self._hang_at, self._life = exit_at, hang_at, 0
 
     def observation_space(self, name: str) -> Any:
         return spaces.Box(0, 9, (1,), np.float32)
@@ -72,6 +73,8 @@ class ThreeEnv:
         self._life += 1
         if self._life == self._exit_at:
             os._exit(3)
+        if self._life == self._hang_at:
+            time.sleep(60)
         over = {n: self._steps == 4 or (n == "c" and self._steps == 2) for n in self.agents}
         seen = {n: np.full(1, self._steps, np.float32) for n in self.agents}
         paid = {n: float(actions[n]) for n in self.agents}

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from hpcdi.commands.export import SOURCES
-from hpcdi.commands.export_source import compiled, difference_of
+from hpcdi.commands.exported import SOURCES, compiled, difference_of
 from hpcdi.types import Array
 
 

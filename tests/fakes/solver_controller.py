@@ -14,7 +14,7 @@ from hpcdi.comm.doorbell import Doorbell
 from hpcdi.comm.failure import ranks_may_die
 from hpcdi.comm.solver_protocol import Sizes, SolverPlace
 from hpcdi.env.base import EnvFacts, EnvFailure
-from hpcdi.env.mpi.coupled import CoupledGroup
+from hpcdi.env.mpi.pool import CoupledGroup
 from hpcdi.env.mpi.python_solver import find_class
 from hpcdi.env.mpi.solvers import Solver, SolverLimits, wait
 from hpcdi.errors import CommError
@@ -63,7 +63,7 @@ class Controller:
         for spare in self._spares:
             solver_group.dismiss(spare)
         for solver in self.solvers:
-            solver.close()
+            solver.group.release()
 
     # ---- what it can be asked for
 

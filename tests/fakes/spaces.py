@@ -15,7 +15,7 @@ def simple_spaces(
     *,
     is_masked: bool = False,
 ) -> Spaces:
-    """As `get_spaces` returns them; `action_count` None: a Box of float32."""
+    """As `look_at` returns them; `action_count` None: a Box of float32."""
     action = Leaf("", (), "int64", (action_count,)) if action_count else None
     action = action or Leaf("", action_shape, "float32", low=low, high=high)
     return Spaces((Leaf("", obs_shape, obs_dtype),), (action,), is_masked)

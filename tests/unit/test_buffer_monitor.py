@@ -227,7 +227,7 @@ def test_closing_reports_the_last_traffic_once(kind: Any) -> None:
 def test_a_buffer_reports_its_traffic_as_it_is_used() -> None:
     writer, clock = Calls(), Clock()
     buffer: Any = NaiveReplayBuffer({"replay_buffer_size": 3}, writer, "exp", "mine")
-    buffer._traffic = PeriodicThruput(Reports(writer, "mine"), 10, clock)
+    buffer._monitor = PeriodicThruput(Reports(writer, "mine"), 10, clock)
     for _ in range(30):
         buffer.push([{"n": 1}, {"n": 2}])
         buffer.sample(1, 0)

@@ -523,12 +523,12 @@ def test_objects_that_were_taken_or_dropped_are_not_kept_alive() -> None:
 
 def test_nothing_recorded_is_nothing_cut() -> None:
     taken = recorder(env_num=1, length=2)
-    assert taken.is_empty
+    assert taken.finished == taken.open_transitions == 0
     assert taken.cut(0) is None
     record(taken, 0, 0)
-    assert not taken.is_empty
+    assert (taken.finished, taken.open_transitions) == (0, 1)
     record(taken, 0, 1, abnormal=True)
-    assert taken.is_empty
+    assert taken.finished == taken.open_transitions == 0
     assert not taken.is_full
 
 

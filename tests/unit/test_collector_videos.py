@@ -16,7 +16,7 @@ from hpcdi.env.toy import CountEnv
 from hpcdi.utils import video
 from hpcdi.utils.event_file import TensorBoardWriter
 from hpcdi.worker import InteractionSerialEvaluator
-from hpcdi.worker.collector.episode_videos import Camera
+from hpcdi.worker.collector.eval_monitor import Camera
 
 EPISODES = [[(2, 1.0), (4, 5.0)], [(3, 3.0)]]
 

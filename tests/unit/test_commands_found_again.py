@@ -13,6 +13,7 @@ import pytest
 
 import hpcdi
 from hpcdi import api, cli
+from hpcdi.commands.cross_play import write_picture
 from hpcdi.commands.doctor.checks import over_hosts
 from hpcdi.commands.eval import _sizes
 from hpcdi.commands.findings import WARN, Finding
@@ -20,7 +21,6 @@ from hpcdi.commands.output_file import output_file
 from hpcdi.commands.quotas import mount_of
 from hpcdi.commands.report.runs import grouped, read_run
 from hpcdi.commands.report.statistics import band_of
-from hpcdi.commands.score_picture import write_picture
 from hpcdi.commands.sweep.on_slurm import array_job, command_to_submit
 from hpcdi.commands.sweep.runs import Element, Sweep
 from hpcdi.commands.tail import parse, tail

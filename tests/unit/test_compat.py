@@ -18,7 +18,7 @@ from fakes.spaces import simple_spaces
 from hpcdi.cli import main
 from hpcdi.config.compiled import compile_config
 from hpcdi.env.create import create_env_manager
-from hpcdi.env.probe import get_spaces
+from hpcdi.env.probe import look_at
 from hpcdi.errors import ConfigError, PolicyError
 from hpcdi.policy.create import create_policy
 from hpcdi.utils.nested import share_tensors
@@ -196,7 +196,7 @@ def test_other_commands_name_the_way(tmp_path: Path, capsys: pytest.CaptureFixtu
 
 def test_an_environment(form: tuple[dict[str, Any], list[str]]) -> None:
     cfg = compile_config({**form[0], "env": {**form[0]["env"], "manager": {"type": "base"}}}).config
-    assert get_spaces(cfg.env) == simple_spaces((3,), "float32", 2, ())
+    assert look_at(cfg.env).spaces == simple_spaces((3,), "float32", 2, ())
     for evaluates in (False, True):
         manager = create_env_manager(cfg.env, evaluate=evaluates, seed=np.random.SeedSequence(1))
         manager.launch()

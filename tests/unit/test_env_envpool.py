@@ -12,7 +12,7 @@ from fakes.env_managers import seen, stepped
 from fakes.spaces import simple_spaces
 from hpcdi.env.create import create_env_manager
 from hpcdi.env.envpool import EnvPoolEnv
-from hpcdi.env.probe import get_spaces
+from hpcdi.env.probe import look_at
 from hpcdi.errors import ConfigError, EnvError
 
 
@@ -49,7 +49,7 @@ class TestInstalled:
         return taken
 
     def test_spaces(self) -> None:
-        assert get_spaces(config()) == simple_spaces((4,), "float32", 2, ())
+        assert look_at(config()).spaces == simple_spaces((4,), "float32", 2, ())
 
     def test_transitions_are_those_of_cartpole(self) -> None:
         """Each live one obeys the dynamics, an episode's last one too; resets are not live."""
@@ -94,7 +94,7 @@ class TestInstalled:
 
     def test_an_unknown_id(self) -> None:
         with pytest.raises(ConfigError, match="'Whale-v0' cannot be made"):
-            get_spaces(config(env_id="Whale-v0"))
+            look_at(config(env_id="Whale-v0"))
 
 
 def test_child_processes_do_not_go_with_it() -> None:
@@ -105,4 +105,4 @@ def test_child_processes_do_not_go_with_it() -> None:
 def test_where_it_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(__import__("sys").modules, "envpool", None)
     with pytest.raises(ConfigError, match=r"env.type: EnvPool is not installed.*hpcdi\[envpool\]"):
-        get_spaces(config())
+        look_at(config())

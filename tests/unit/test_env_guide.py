@@ -13,7 +13,7 @@ import pytest
 import yaml
 
 from hpcdi.env.create import create_env_manager, get_env_cls
-from hpcdi.env.probe import get_spaces
+from hpcdi.env.probe import look_at
 from hpcdi.worker.dict_envs import BaseEnvTimestep, DictManager
 
 GUIDE = (Path(__file__).parents[2] / "hpcdi/env/README.md").read_text()
@@ -46,7 +46,7 @@ def _my_envs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 def test_settings_make_environments_that_are_stepped(cfg: dict[str, Any]) -> None:
     if cfg["type"] != "gymnasium" and importlib.util.find_spec(cfg["type"]) is None:
         pytest.skip(f"{cfg['type']} is not installed")
-    assert get_spaces(get_env_cls(cfg).parse_config(cfg)).action[0].counts
+    assert look_at(get_env_cls(cfg).parse_config(cfg)).spaces.action[0].counts
     with create_env_manager(cfg, evaluate=False, seed=np.random.SeedSequence(0)) as rows:
         rows.launch()
         manager = DictManager(rows)

@@ -15,7 +15,7 @@ from fakes.spaces import simple_spaces
 from hpcdi.env.contract import read_spaces, stored_dtype
 from hpcdi.env.create import create_env_manager, get_env_cls
 from hpcdi.env.gymnasium import GymnasiumEnv, cannot_make
-from hpcdi.env.probe import get_spaces
+from hpcdi.env.probe import look_at
 from hpcdi.env.toy import CountEnv
 from hpcdi.errors import ConfigError, EnvError
 from hpcdi.types import Array
@@ -52,12 +52,12 @@ BOX = spaces.Box(-1, 1, (2,), np.float32)
 
 
 def test_spaces_of_known_environments() -> None:
-    assert get_spaces(config(env_id="CartPole-v1")) == simple_spaces((4,), "float32", 2, ())
-    assert get_spaces(config(env_id="Pendulum-v1")) == simple_spaces(
+    assert look_at(config(env_id="CartPole-v1")).spaces == simple_spaces((4,), "float32", 2, ())
+    assert look_at(config(env_id="Pendulum-v1")).spaces == simple_spaces(
         (3,), "float32", None, (1,), (-2.0,), (2.0,)
     )
     counts = config(env_id="hpcdi/Count-v0", import_names=["hpcdi.env.toy"])
-    assert get_spaces(counts) == simple_spaces((2,), "float32", 2, ())
+    assert look_at(counts).spaces == simple_spaces((2,), "float32", 2, ())
 
 
 @pytest.mark.parametrize(
@@ -98,13 +98,13 @@ def test_other_kinds_of_spaces_are_refused(
 ) -> None:
     register("test/Odd-v0", observation, action)
     with pytest.raises(ConfigError, match=rf"env.env_id: test/Odd-v0: {reason}") as caught:
-        get_spaces(config(env_id="test/Odd-v0"))
+        look_at(config(env_id="test/Odd-v0"))
     assert caught.value.exit_code == 2
 
 
 def test_box_actions_and_a_time_limit(register: Callable[..., None]) -> None:
     register("test/Box-v0", BOX, spaces.Box(-1, 1, (2, 3)), max_episode_steps=7)
-    assert get_spaces(config(env_id="test/Box-v0")) == simple_spaces(
+    assert look_at(config(env_id="test/Box-v0")).spaces == simple_spaces(
         (2,), "float32", None, (2, 3), (-1.0,) * 6, (1.0,) * 6
     )
 
@@ -119,7 +119,7 @@ def test_box_actions_and_a_time_limit(register: Callable[..., None]) -> None:
 )
 def test_what_cannot_be_made_says_why_and_what_to_do(env_id: str, reason: str) -> None:
     with pytest.raises(ConfigError, match=rf"env.env_id: '{env_id}' cannot be made: .*{reason}"):
-        get_spaces(config(env_id=env_id))
+        look_at(config(env_id=env_id))
 
 
 @pytest.mark.parametrize(
@@ -152,7 +152,7 @@ def test_a_module_that_the_environment_needs_is_named(register: Callable[..., No
     gymnasium.register("test/Needs-v0", entry_point="no_such_package.envs:Env")
     try:
         with pytest.raises(ConfigError, match=r"'no_such_package' \(needed by 'test/Needs-v0'\)"):
-            get_spaces(config(env_id="test/Needs-v0"))
+            look_at(config(env_id="test/Needs-v0"))
     finally:
         gymnasium.registry.pop("test/Needs-v0")
 
@@ -165,7 +165,7 @@ def test_a_module_of_import_names_that_is_missing() -> None:
 @pytest.mark.parametrize("vectorization", ["auto", "sync"])
 def test_wrong_keyword_arguments_are_named(vectorization: str) -> None:
     with pytest.raises(ConfigError, match=r"env.kwargs: .*'colour'"):
-        get_spaces(config(env_id="CartPole-v1", vectorization=vectorization, kwargs={"colour": 1}))
+        look_at(config(env_id="CartPole-v1", vectorization=vectorization, kwargs={"colour": 1}))
 
 
 def test_keyword_arguments_reach_the_environment() -> None:
@@ -282,7 +282,7 @@ def test_arguments_may_be_called_as_those_of_gymnasium_s_make(vectorization: str
 )
 def test_a_class_that_is_not_there_is_said_with_those_that_are(env_id: str, said: str) -> None:
     with pytest.raises(ConfigError, match=said):
-        get_spaces(config(env_id=env_id))
+        look_at(config(env_id=env_id))
 
 
 def test_masks_that_a_wrapper_stacks_are_said() -> None:

@@ -40,10 +40,11 @@ from fakes.environments import (
     NeverEnv,
     SlowResetEnv,
 )
+from hpcdi.env.counters import FailureRecord
 from hpcdi.env.create import create_env_manager, make_env_manager
 from hpcdi.env.gymnasium import GymnasiumEnv
 from hpcdi.env.in_process import SingleEnvs
-from hpcdi.env.manager import EnvManager, FailureRecord, ResetParam
+from hpcdi.env.manager import EnvManager, ResetParam
 from hpcdi.env.toy import CountEnv
 from hpcdi.env.vector import VectorEnvs
 from hpcdi.errors import ConfigError, EnvError

@@ -31,16 +31,16 @@ from hpcdi.config.compat import parse
 from hpcdi.config.compiled import compile_config
 from hpcdi.config.mpi_env import MpiEnvConfig
 from hpcdi.config.schema import ExperimentConfig
-from hpcdi.env.base import EnvFailure
+from hpcdi.env.base import EnvFacts, EnvFailure
 from hpcdi.env.contract import Origin, Space, with_ordered_masks
 from hpcdi.env.manager import EnvManager
 from hpcdi.env.mpi import build, preload
-from hpcdi.env.mpi.environment import MpiEnv, facts_of, sizes_of
+from hpcdi.env.mpi.environment import MpiEnv, facts_of
 from hpcdi.env.mpi.launch import Program, last_words, located, log_path
-from hpcdi.env.mpi.manager import SolverEnvs
+from hpcdi.env.mpi.manager import SolverEnvs, SolverWorker
 from hpcdi.env.mpi.python_solver import _Answering
 from hpcdi.env.mpi.solvers import Solver, SolverLimits
-from hpcdi.env.mpi.vectors import put_vector, size_of, unrounded, vector_of
+from hpcdi.env.mpi.vectors import put_vector, size_of, sizes_of, unrounded, vector_of
 from hpcdi.errors import CommError, ConfigError, EnvError, EnvValueError, LaunchError
 from hpcdi.run import solver_ranks
 from hpcdi.run.solver_ranks import (
@@ -150,7 +150,8 @@ def solver(
 def manager(
     *solvers: Solver, kept: Sequence[str] = (), origin: Origin = MappingProxyType({})
 ) -> EnvManager:
-    envs = SolverEnvs(solvers, facts_of(parse_env(PROGRAM)))
+    facts = facts_of(parse_env(PROGRAM))
+    envs = SolverEnvs([SolverWorker(solver, facts) for solver in solvers])
     envs.origin = origin
     made = EnvManager(envs, seed=np.random.SeedSequence(0))
     made.kept = kept
@@ -419,10 +420,10 @@ def test_what_other_ranks_than_the_first_return_does_not_count(order: Kind, othe
         def step(self, action: Any, comm: Any) -> Any:
             return other if comm.Get_rank() else ([0.5], 1.0, False, False, {})
 
-    seen = Space.of_observations(Rooted.observation_space)
+    facts = EnvFacts(Rooted.observation_space, Rooted.action_space)
     for number in (0, 1):
         rank = Alone(number)
-        answering = _Answering(rank, Rooted(), seen, Space.of_actions(Rooted.action_space))
+        answering = _Answering(rank, Rooted(), facts)
         answering.do(SolverMessage(order, values=np.zeros(1)))
         assert rank.answered == [[0.5]] * (number == 0)
 
@@ -433,8 +434,9 @@ def test_a_class_s_numbers_travel_unrounded(dtype: Any) -> None:
         def reset(self, seed: int, comm: Any) -> Any:
             return np.array([FAR]), {}
 
-    rank, seen = Alone(0), Space.of_observations(spaces.Box(-np.inf, np.inf, (1,), dtype))
-    answering = _Answering(rank, Far(), seen, Space.of_actions(Far.action_space))
+    rank = Alone(0)
+    facts = EnvFacts(spaces.Box(-np.inf, np.inf, (1,), dtype), Far.action_space)
+    answering = _Answering(rank, Far(), facts)
     answering.do(SolverMessage(Kind.RESET, values=np.zeros(1)))
     assert rank.answered == [[FAR]]
 

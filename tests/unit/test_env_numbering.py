@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 from gymnasium import spaces
 
+from hpcdi.env.arguments import ENV_INDEX, is_numbered, make_numbered, numbered
 from hpcdi.env.create import create_env_manager, get_env_cls
-from hpcdi.env.numbering import ENV_INDEX, is_numbered, make_numbered, numbered
-from hpcdi.env.probe import get_spaces
+from hpcdi.env.probe import look_at
 from hpcdi.errors import ConfigError
 
 pytestmark = pytest.mark.usefixtures("env_helpers")
@@ -62,13 +62,13 @@ def test_each_environment_of_a_run_has_a_number_of_its_own(kind: str) -> None:
 
 def test_an_environment_may_clear_the_variables(monkeypatch: pytest.MonkeyPatch) -> None:
     variables = {"OTHER": "1"}
-    monkeypatch.setattr("hpcdi.env.numbering.os.environ", variables)
+    monkeypatch.setattr("hpcdi.env.arguments.os.environ", variables)
     make_numbered(variables.clear, 3)
     assert variables == {}
 
 
 def test_spaces_are_those_of_the_first() -> None:
-    assert get_spaces(get_env_cls(CFG).parse_config(CFG)).observation[0].shape == (3,)
+    assert look_at(get_env_cls(CFG).parse_config(CFG)).spaces.observation[0].shape == (3,)
 
 
 def test_what_gymnasium_makes_together_cannot_be_numbered() -> None:

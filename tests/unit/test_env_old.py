@@ -13,7 +13,7 @@ import torch
 
 from hpcdi.env.create import create_env_manager, get_env_cls, make_env_manager
 from hpcdi.env.old_gym import OldEnv, as_gymnasium, space_of
-from hpcdi.env.probe import get_spaces
+from hpcdi.env.probe import look_at
 from hpcdi.env.toy import CountEnv
 from hpcdi.errors import ConfigError, EnvError, EnvValueError
 from hpcdi.worker.dict_envs import DictManager
@@ -137,7 +137,7 @@ class DmEnvWithSpaces(DmEnv):
 def test_an_environment_of_dm_env_is_named() -> None:
     cfg = {"type": "gymnasium", "env_id": f"{__name__}:DmEnv"}
     with pytest.raises(ConfigError, match=r"is of dm_env's API.*shimmy"):
-        get_spaces(get_env_cls(cfg).parse_config(cfg))
+        look_at(get_env_cls(cfg).parse_config(cfg))
     env = as_gymnasium(DmEnvWithSpaces())
     for call in (env.reset, partial(env.step, 0)):
         with pytest.raises(EnvValueError, match=r"a TimeStep, is of dm_env's API"):
@@ -297,7 +297,7 @@ def test_old_classes_by_their_name(name: str, settings: dict[str, Any]) -> None:
         "type": "gymnasium", "env_id": f"{__name__}:{name}", "collector_env_num": 2,
         "kwargs": {"max_episode_steps": 3}, **settings,
     }  # fmt: skip
-    assert get_spaces(get_env_cls(cfg).parse_config(cfg)).action[0].counts == (2,)
+    assert look_at(get_env_cls(cfg).parse_config(cfg)).spaces.action[0].counts == (2,)
     with create_env_manager(cfg, evaluate=False, seed=np.random.SeedSequence(0)) as envs:
         envs.launch()
         steps = [envs.step({"action": np.zeros(2, np.int64)}) for _ in range(3)]

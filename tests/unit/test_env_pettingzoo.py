@@ -19,7 +19,7 @@ from hpcdi.api import _type_of
 from hpcdi.env.create import create_env_manager, make_env_manager
 from hpcdi.env.gymnasium import GymnasiumEnv
 from hpcdi.env.pettingzoo import BattleEnv, PettingZooEnv, as_battle, teams_of
-from hpcdi.env.probe import get_spaces, look_at
+from hpcdi.env.probe import look_at
 from hpcdi.env.team import TeamEnv
 from hpcdi.errors import ConfigError, EnvError, EnvValueError
 from hpcdi.worker.dict_envs import DictManager
@@ -364,9 +364,10 @@ def test_child_processes_play_the_same_games() -> None:
 
 
 @pytest.mark.slow
-def test_a_process_that_ends_is_replaced_and_its_game_dropped() -> None:
-    fns = [partial(ThreeEnv, 0), partial(ThreeEnv, 3)]
-    settings = {"type": "subprocess", "retry_waiting_time": 0.0}
+@pytest.mark.parametrize("fault", ["exit_at", "hang_at"])
+def test_a_process_that_ends_or_hangs_is_replaced_and_its_game_dropped(fault: str) -> None:
+    fns = [partial(ThreeEnv, 0), partial(ThreeEnv, **{fault: 3})]
+    settings = {"type": "subprocess", "retry_waiting_time": 0.0, "step_timeout": 2.0}
     with make_env_manager(settings, fns, battle=True) as rows:
         rows.launch()
         manager = DictManager(rows)
@@ -399,7 +400,7 @@ def test_one_battle_is_reset() -> None:
 
 def test_spaces_and_players() -> None:
     cfg = config("classic.connect_four_v3")
-    assert get_spaces(cfg) == simple_spaces((6, 7, 2), "int8", 7, (), is_masked=True)
+    assert look_at(cfg).spaces == simple_spaces((6, 7, 2), "int8", 7, (), is_masked=True)
     assert look_at(cfg).players == 2
 
 
@@ -428,9 +429,9 @@ def test_rock_paper_scissors_in_turns_pays_when_both_have_chosen() -> None:
 )
 def test_what_cannot_be_made_says_so(env_id: str, problem: str) -> None:
     with pytest.raises(ConfigError, match=problem):
-        get_spaces(config(env_id))
+        look_at(config(env_id))
 
 
 def test_wrong_keyword_arguments_are_named() -> None:
     with pytest.raises(ConfigError, match=r"env.kwargs: .*'colour'"):
-        get_spaces(config("classic.connect_four_v3", kwargs={"colour": 1}))
+        look_at(config("classic.connect_four_v3", kwargs={"colour": 1}))

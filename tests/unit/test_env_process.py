@@ -31,7 +31,7 @@ from fakes.env_managers import SYNC, made, running, seen, steps_of
 from hpcdi.config.env import ChildConfig, GymnasiumConfig
 from hpcdi.env import in_process, process_state
 from hpcdi.env.create import create_env_manager, get_env_cls
-from hpcdi.env.probe import get_spaces, look_at
+from hpcdi.env.probe import look_at
 from hpcdi.env.process_state import SignalGuard, in_their_modes, seed_libraries
 from hpcdi.env.toy import CountEnv
 from hpcdi.errors import ConfigError, EnvError
@@ -156,13 +156,13 @@ class OfConfiguration(gymnasium.Env[Any, Any]):
 def test_one_that_cannot_be_made_says_where(how: str, error: Any, said: str) -> None:
     cfg = {"type": "gymnasium", "env_id": f"{__name__}:OfConfiguration", "kwargs": {"how": how}}
     with pytest.raises(error, match=said):
-        get_spaces(get_env_cls(cfg).parse_config(cfg))
+        look_at(get_env_cls(cfg).parse_config(cfg))
 
 
 def test_a_wrong_argument_is_the_configuration_s() -> None:
     cfg = {"type": "gymnasium", "env_id": f"{__name__}:OfConfiguration", "kwargs": {"who": 1}}
     with pytest.raises(ConfigError, match=r"env.kwargs"):
-        get_spaces(get_env_cls(cfg).parse_config(cfg))
+        look_at(get_env_cls(cfg).parse_config(cfg))
 
 
 # ----------------------------------------------------------------------------------------- signals

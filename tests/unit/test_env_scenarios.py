@@ -13,10 +13,10 @@ import pytest
 from gymnasium import spaces
 
 from hpcdi.config.env import seeds_of
+from hpcdi.env.arguments import is_numbered, make_numbered, numbered
 from hpcdi.env.create import create_env_manager, get_env_cls
 from hpcdi.env.manager import EnvManager
-from hpcdi.env.numbering import is_numbered, make_numbered, numbered
-from hpcdi.env.probe import get_spaces
+from hpcdi.env.probe import look_at
 from hpcdi.errors import ConfigError
 
 pytestmark = pytest.mark.usefixtures("env_helpers")
@@ -127,13 +127,13 @@ def test_evaluations_have_other_arguments_and_the_same_spaces() -> None:
             assert envs.observation["observation"][:, 1].tolist() == [level, level]
     cfg = {"type": "gymnasium", "env_id": f"{__name__}:Seeded", "eval_kwargs": {"size": 3}}
     with pytest.raises(ConfigError, match=r"eval_kwargs: leads to other spaces"):
-        get_spaces(get_env_cls(cfg).parse_config(cfg))
+        look_at(get_env_cls(cfg).parse_config(cfg))
 
 
 def test_what_only_evaluations_cannot_take_is_said_of_their_arguments() -> None:
     cfg = {"type": "gymnasium", "env_id": f"{__name__}:Seeded", "eval_kwargs": {"sise": 3}}
     with pytest.raises(ConfigError, match=r"env\.eval_kwargs: .*'sise'"):
-        get_spaces(get_env_cls(cfg).parse_config(cfg))
+        look_at(get_env_cls(cfg).parse_config(cfg))
 
 
 def test_environments_are_made_anew_after_some_episodes() -> None:

@@ -11,7 +11,7 @@ from gymnasium import spaces
 
 from fakes.env_managers import MODES, made
 from hpcdi.config.env import GymnasiumConfig
-from hpcdi.env.seeds import ScenarioSeeds
+from hpcdi.env.seeds import ScenarioSeeds, SeedStreams
 from hpcdi.types import NO_SEED
 
 pytestmark = pytest.mark.usefixtures("env_helpers")
@@ -85,6 +85,14 @@ def test_scenarios_begin_by_seeds_of_their_own() -> None:
                 assert seen[env].tolist() == beginning(*step.seeds[env].tolist())
             found |= {tuple(row) for row in step.seeds.tolist()}
     assert found == {(7, 0), (12, 0), (90, 0)}
+
+
+def test_seeds_are_ints_of_c() -> None:
+    """As simulators take them, such as ale-py's vector environments."""
+    streams = SeedStreams(np.random.SeedSequence(0), 1000)
+    drawn = [*streams.all(), *map(streams.one, range(1000))]
+    assert 0 <= min(drawn) < max(drawn) < 2**31
+    assert len(set(drawn)) > 1990
 
 
 def test_environments_that_share_a_generator_have_no_seed() -> None:

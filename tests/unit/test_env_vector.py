@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import gymnasium
 import numpy as np
 import pytest
+import torch
 from gymnasium.vector import AutoresetMode, SyncVectorEnv, VectorEnv
 
 from fakes.env_managers import (
@@ -429,6 +432,32 @@ def test_what_was_observed_stays_when_the_environment_writes_over_it() -> None:
         step = manager.step({"action": np.zeros(2, np.int64)})
     assert before.tolist() == [[0.0]] * 2
     assert step.successor["observation"].tolist() == [[1.0]] * 2
+
+
+class PaintingEnv(InPlaceEnv):
+    """Draws one array of all, or a tensor, or only the first."""
+
+    render_mode = "rgb_array"
+
+    def __init__(self, env_num: int, drawn: Any) -> None:
+        super().__init__(env_num)
+        self._drawn = drawn
+
+    def render(self) -> Any:
+        return self._drawn
+
+
+@pytest.mark.parametrize("form", [np.asarray, torch.as_tensor, list])
+def test_pictures_of_all_come_as_one_array_as_well(form: Callable[[Array], Any]) -> None:
+    drawn = np.arange(2 * 3 * 4 * 3, dtype=np.uint8).reshape(2, 3, 4, 3)
+    with launched(partial(PaintingEnv, drawn=form(drawn))) as manager:
+        pictures = manager.pictures()
+    np.testing.assert_array_equal(pictures, drawn)
+    with (
+        launched(partial(PaintingEnv, drawn=form(drawn[:1]))) as manager,
+        pytest.raises(EnvError, match="environment 1 draws no pictures"),
+    ):
+        manager.pictures()
 
 
 PAIR = gymnasium.spaces.Tuple([gymnasium.spaces.Box(0, 99, (1,), np.float32)] * 2)

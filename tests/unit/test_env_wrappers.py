@@ -18,7 +18,7 @@ from fakes.env_managers import seen
 from hpcdi.config.load import load
 from hpcdi.env.create import create_env_manager, make_env_manager
 from hpcdi.env.gymnasium import GymnasiumEnv
-from hpcdi.env.probe import get_spaces
+from hpcdi.env.probe import look_at
 from hpcdi.env.toy import CountEnv
 from hpcdi.env.wrappers import wrap
 from hpcdi.errors import ConfigError
@@ -115,7 +115,7 @@ def test_channels_come_first_in_the_space_too() -> None:
 def test_what_is_collected_is_what_the_wrappers_return(changed: dict[str, Any]) -> None:
     """The counting environment's observation is (step, episode), an episode has five steps."""
     cfg = config(STACK, {"type": "ScaleReward", "scale": 10.0}, **changed)
-    assert get_spaces(cfg).observation[0].shape == (3, 2)
+    assert look_at(cfg).spaces.observation[0].shape == (3, 2)
     with create_env_manager(cfg, evaluate=False, seed=seeds()) as envs:
         envs.launch()
         rewards, successors = [], []
@@ -158,7 +158,7 @@ def test_a_wrapper_that_cannot_be_made_is_named(wrapper: Any, said: str) -> None
         STACK, wrapper, env_id="FrozenLake-v1" if wrapper == "ChannelsFirst" else "CartPole-v1"
     )
     with pytest.raises(ConfigError, match=rf"env\.wrappers\[1\]: .*({said})"):
-        get_spaces(cfg)
+        look_at(cfg)
 
 
 def test_a_vector_environment_cannot_be_wrapped() -> None:

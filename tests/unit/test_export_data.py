@@ -21,7 +21,7 @@ from hpcdi.commands import export_data
 from hpcdi.commands.export import main
 from hpcdi.config.env import GymnasiumConfig
 from hpcdi.data import Episode, read_episodes
-from hpcdi.env.episode_values import registered_spec
+from hpcdi.env.gymnasium import registered_spec
 from hpcdi.errors import LaunchError
 from hpcdi.roles.fault import tear
 from hpcdi.store.shards import survey

@@ -192,13 +192,13 @@ def test_of_episodes_that_have_ended_nothing_is_held(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Also where a run's size is looked up: else that takes hours for millions of episodes."""
-    then, held = given._Items.then, list[int]()
+    then, held = Pieces.then, list[int]()
 
-    def counted(self: given._Items, later: given._Items) -> given._Items:
-        held.append(len(self.is_open))
+    def counted(self: Pieces, later: Pieces) -> Pieces:
+        held.append(len(self.length))
         return then(self, later)
 
-    monkeypatch.setattr(given._Items, "then", counted)
+    monkeypatch.setattr(Pieces, "then", counted)
     for number in (1, 2, 3):
         write_items(tmp_path, 0, number, (0, 7), (0, 8), (1, 8))
     run = given._Run(tmp_path, {}, 4)
@@ -231,12 +231,12 @@ def test_a_run_of_a_box_learns_from_what_another_algorithm_has_collected(tmp_pat
 def test_pieces_are_cut_with_the_observation_after_each() -> None:
     seen = np.arange(100, 107)
     after, length = np.array([905, 907]), np.array([5, 2], np.int32)
-    numbers = np.array([1, 2])
-    pieces = Pieces({"observation": seen}, length, {"observation": after}, numbers, numbers)
+    facts = {"env_id": np.array([1, 2])}
+    pieces = Pieces({"observation": seen}, length, {"observation": after}, facts)
     cut = pieces.cut(2)
     assert cut.length.tolist() == [2, 2, 1, 2]
     assert cut.after["observation"].tolist() == [102, 104, 905, 907]
-    assert cut.env.tolist() == [1, 1, 1, 2]
+    assert cut.facts["env_id"].tolist() == [1, 1, 1, 2]
     assert pieces.cut(5) is pieces
 
 
@@ -478,7 +478,8 @@ def test_numbers_that_are_none_are_named(column: str, row: int, number: float, w
         "action": np.zeros(4, np.int64),
     }
     after = {"observation/at": np.zeros((2, 1), np.float32), "observation/room": np.full(2, 6)}
-    pieces = Pieces(columns, np.array([2, 2], np.int32), after, np.array([0, 1]), np.array([7, 8]))
+    facts = {"env_id": np.array([0, 1]), "episode_id": np.array([7, 8])}
+    pieces = Pieces(columns, np.array([2, 2], np.int32), after, facts)
     leaves = {
         "observation/room": Leaf("room", (), "int64", (3,), (4,)),
         "action": Leaf("", (), "int64", (2,)),
@@ -494,8 +495,7 @@ def test_numbers_that_are_none_are_named(column: str, row: int, number: float, w
 
 def test_actions_beyond_their_bounds_are_clipped_and_counted_without_rounding() -> None:
     action = np.array([[0.5, 3.0], [-1.0000001, 0.0], [9.0, -9.0]], np.float32)
-    ones = np.ones(1, np.int64)
-    pieces = Pieces({"action": action, "reward": np.zeros(3)}, ones * 3, {}, ones, ones)
+    pieces = Pieces({"action": action, "reward": np.zeros(3)}, np.array([3]), {}, {})
     leaf = Leaf("", (2,), low=(-1.0, -2.0), high=(1.0, 2.0))
     clipped, count = _within_bounds(pieces, {"action": leaf})
     assert clipped.columns["action"].tolist() == [[0.5, 2.0], [-1.0, 0.0], [1.0, -2.0]]
@@ -505,8 +505,8 @@ def test_actions_beyond_their_bounds_are_clipped_and_counted_without_rounding() 
 @pytest.mark.parametrize("dtype", ["float16", "float64"])
 def test_actions_are_stored_as_those_that_a_policy_has_taken(dtype: str) -> None:
     """As the environment gets them: within its bounds also in its own precision."""
-    action, ones = np.array([[0.0], [0.80001], [2.0]]), np.ones(1, np.int64)
-    pieces = Pieces({"action": action, "reward": np.zeros(3)}, ones * 3, {}, ones, ones)
+    action = np.array([[0.0], [0.80001], [2.0]])
+    pieces = Pieces({"action": action, "reward": np.zeros(3)}, np.array([3]), {}, {})
     low, high = (float(np.array(number, dtype)) for number in (0.7, 1.1))
     leaf = Leaf("", (1,), dtype, low=(low,), high=(high,))
     clipped, count = _within_bounds(pieces, {"action": leaf})

@@ -13,12 +13,12 @@ from fakes.store import write_shard
 from fakes.worker_world import LEARNER, Script, end, experiment
 from hpcdi.comm.messages import LearnInfo, LearnTask, Stop
 from hpcdi.errors import CommError, UnknownTypeError
+from hpcdi.roles.collector.loop import attribute_of
 from hpcdi.store.block import Block
 from hpcdi.store.checkpoints import checkpoint_names
 from hpcdi.types import ITEM_DTYPE, RowView
 from hpcdi.worker.learner import BaseLearner
 from hpcdi.worker.learner.comm import MPIFileSystemLearner, create_comm_learner
-from hpcdi.worker.learner.loading import takes_columns
 
 pytestmark = pytest.mark.usefixtures("one_torch_thread")
 
@@ -150,4 +150,4 @@ class Mode:
     ],
 )
 def test_who_takes_columns(mode: Any, columns: bool) -> None:
-    assert takes_columns(mode) is columns
+    assert attribute_of(mode, "columnar", False) is columns

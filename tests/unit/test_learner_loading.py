@@ -10,7 +10,7 @@ import pytest
 
 from hpcdi.errors import ConfigError
 from hpcdi.worker.learner import BaseLearner
-from hpcdi.worker.learner.loading import SampleLoader
+from hpcdi.worker.learner.base_learner import SampleLoader
 
 QUIET = {"log_show_after_iter": 0, "save_ckpt_after_iter": 0, "save_ckpt_after_run": False}
 WORKERS = pytest.mark.parametrize("workers", [0, 3])

@@ -21,6 +21,7 @@ from hpcdi.commands.sweep.runs import (
     PRUNED,
     Search,
     Sweep,
+    keep,
     read,
     read_trial,
     trial_file,
@@ -30,7 +31,6 @@ from hpcdi.commands.sweep.trials import (
     Trials,
     dimensions_of,
     hand_out,
-    keep_search,
     make_search,
     overrides_of,
     same_search,
@@ -184,7 +184,7 @@ def make_trials(root: Path, space: str, trials: int = 3, worker: str = "") -> Tr
     made, experiment = make_search(HILL, [], None, search, None, serial=True)
     made = type(made)(**{**vars(made), "root": root})
     if not made.manifest.exists():
-        keep_search(made, experiment)
+        keep(made, [experiment])
     assert made.search is not None
     return Trials(root, worker, RandomSearcher(made.search.dimensions, 0, root))
 
@@ -244,7 +244,7 @@ def test_tasks_of_an_array_search_together(tmp_path: Path, monkeypatch: pytest.M
     assert "set -- --jobs 1\n" in script
     assert 'hpcdi sweep resume "$RUN" --pack "$@" &' in script
 
-    keep_search(made, experiment)
+    keep(made, [experiment])
     searcher = RandomSearcher(search.dimensions, 0, made.root)
     for worker in ("", "0", "3"):
         assert Trials(made.root, worker, searcher).more([])
@@ -283,7 +283,7 @@ def test_trials_have_what_is_found_when_the_search_begins(
         f'["{tmp_path}/runs/quick/{name}"]' for name in ("first", "other")
     )
     made, experiment = begin(rate)
-    keep_search(made, experiment)
+    keep(made, [experiment])
     assert Trials(made.root, "", RandomSearcher(dimensions_of([rate]), 0, made.root)).more([]) == [
         0
     ]

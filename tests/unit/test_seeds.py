@@ -42,9 +42,8 @@ from hpcdi.errors import (
 from hpcdi.utils.registry import COMM_COLLECTOR_REGISTRY, COMM_LEARNER_REGISTRY, HOOK_REGISTRY
 from hpcdi.worker.collector.comm import CollectorSlave
 from hpcdi.worker.dict_envs import to_items
-from hpcdi.worker.ding.convert import problems_of
+from hpcdi.worker.ding.convert import oldest_kept, problems_of
 from hpcdi.worker.slave import Slave, TaskFail
-from hpcdi.worker.staleness import oldest_kept
 
 pytestmark = pytest.mark.usefixtures("one_torch_thread")
 

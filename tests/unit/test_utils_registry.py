@@ -119,6 +119,15 @@ def test_modules_are_imported(write_module: Callable[[str, str], None]) -> None:
     assert sys.modules["plugin_b"].LOADED
 
 
+def test_a_module_that_fails_is_named_beside_one_that_is_missing(
+    write_module: Callable[[str, str], None],
+) -> None:
+    write_module("without_its_library", "raise OSError('libGL.so.1: cannot open shared object')")
+    with pytest.raises(ConfigError, match="libGL") as caught:
+        import_module(["without_its_library", "no_such_module"])
+    assert len(caught.value.problems) == 2
+
+
 def test_nothing_to_import_is_fine() -> None:
     import_module([])
 

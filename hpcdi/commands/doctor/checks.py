@@ -99,10 +99,8 @@ def findings(facts: Sequence[Facts], learners: int, *, cuda: bool) -> Iterator[t
     for name, probe, parts in rows:
         if failed & {probe, *_NEEDS.get(probe, ())}:
             continue
-        errors: dict[str, list[int]] = {}
-        for rank, one in enumerate(facts):
-            if probe in one.errors:
-                errors.setdefault(one.errors[probe], []).append(rank)
+        errors = ranks_by(one.errors.get(probe, "") for one in facts)
+        errors.pop("", None)  # of ranks where it has none
         if errors:
             failed.add(probe)
             texts = [f"{ranks_on(who, facts)}: {error}" for error, who in errors.items()]
@@ -400,7 +398,7 @@ def check_sharing(facts: Sequence[Facts]) -> Iterator[Finding]:
 
 def check_cores(facts: Sequence[Facts]) -> Iterator[Finding]:
     """Counts the cores of each rank; warns where ranks of a host are bound to the same ones."""
-    by_host = ranks_of(one.host for one in facts).items()
+    by_host = ranks_by(one.host for one in facts).items()
     yield over_hosts(
         {host: _check_host_cores({rank: facts[rank] for rank in ranks}) for host, ranks in by_host}
     )
@@ -467,7 +465,7 @@ def check_threads(facts: Sequence[Facts]) -> Iterator[Finding]:
 def check_memory(facts: Sequence[Facts]) -> Iterator[Finding]:
     """Judges the memory that each rank can use."""
     low, least = {}, (float("inf"), "")
-    by_host = ranks_of(one.host for one in facts)
+    by_host = ranks_by(one.host for one in facts)
     for host, ranks in by_host.items():
         free, limit = facts[ranks[0]].memory_bytes, facts[ranks[0]].memory_limit_bytes
         each = min(free, limit or free) / len(ranks)
@@ -483,7 +481,7 @@ def check_memory(facts: Sequence[Facts]) -> Iterator[Finding]:
 def check_shm(facts: Sequence[Facts]) -> Iterator[Finding]:
     """Judges the space in /dev/shm, through which ranks of a host talk."""
     low = {}
-    for host, ranks in ranks_of(one.host for one in facts).items():
+    for host, ranks in ranks_by(one.host for one in facts).items():
         one = facts[ranks[0]]
         if one.shm_free_bytes < _LEAST_SHM_BYTES * len(ranks):
             free = f"{human_bytes(one.shm_free_bytes)} of {human_bytes(one.shm_bytes)}"
@@ -516,7 +514,7 @@ def check_limits(facts: Sequence[Facts]) -> Iterator[Finding]:
 
 def check_clocks(facts: Sequence[Facts]) -> Iterator[Finding]:
     """Compares the clocks of the other hosts with rank 0's."""
-    others = [ranks[0] for ranks in ranks_of(one.host for one in facts).values()][1:]
+    others = [ranks[0] for ranks in ranks_by(one.host for one in facts).values()][1:]
     offsets_s = dict(zip(others, facts[0].offsets_s, strict=True))
     worst_s = max(map(abs, offsets_s.values()), default=0.0)
     off = [rank for rank, offset_s in offsets_s.items() if abs(offset_s) > _SKEW_S]
@@ -540,7 +538,7 @@ def check_gpus(facts: Sequence[Facts], learners: int, *, must_be: bool) -> Itera
         Place(one.host, tuple(f"{one.visible} {n}" for n in range(len(one.gpus)))) for one in facts
     ]
     learning = learner_ranks(places, min(learners, len(facts) - 1), cuda=True) or [0]
-    by_host = ranks_of(one.host for one in facts)
+    by_host = ranks_by(one.host for one in facts)
     some = next(one for one in facts if one.gpus)
     counts = {max(len(facts[rank].gpus) for rank in ranks) for ranks in by_host.values()}
     each = "/".join(map(str, sorted(counts)))
@@ -612,22 +610,24 @@ def hosts_text(hosts: Iterable[str]) -> str:
     return f"{text} and {more} more" if more > 0 else text
 
 
-def ranks_of(hosts: Iterable[str]) -> dict[str, list[int]]:
-    """Returns host -> its ranks."""
-    by_host: dict[str, list[int]] = {}
-    for rank, host in enumerate(hosts):
-        by_host.setdefault(host, []).append(rank)
-    return by_host
+def ranks_by(values: Iterable[H]) -> dict[H, list[int]]:
+    """Returns value -> ranks that have it, such as those of a host.
 
-
-def majority(values: Sequence[H]) -> tuple[H, dict[H, list[int]]]:
-    """Returns the commonest value, and for each other value the ranks that have it."""
-    common = Counter(values).most_common(1)[0][0]
-    different: dict[H, list[int]] = {}
+    Args:
+        values: of every rank, in order.
+    """
+    by_value: dict[H, list[int]] = {}
     for rank, value in enumerate(values):
-        if value != common:
-            different.setdefault(value, []).append(rank)
-    return common, different
+        by_value.setdefault(value, []).append(rank)
+    return by_value
+
+
+def majority(values: Iterable[H]) -> tuple[H, dict[H, list[int]]]:
+    """Returns the commonest value, and for each other value the ranks that have it."""
+    others = ranks_by(values)
+    common = max(others, key=lambda value: len(others[value]))
+    del others[common]
+    return common, others
 
 
 def attempt(make: Callable[[], T]) -> tuple[T | None, str]:

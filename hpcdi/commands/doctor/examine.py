@@ -20,7 +20,7 @@ from hpcdi.comm.failure import abort_job
 from hpcdi.comm.probe import GroupSpeed
 from hpcdi.comm.world import World, gather_and_answer
 from hpcdi.commands.doctor import checks, facts
-from hpcdi.commands.doctor.checks import ranks_of, ranks_text
+from hpcdi.commands.doctor.checks import ranks_by, ranks_text
 from hpcdi.commands.doctor.facts import Facts
 from hpcdi.commands.findings import FAIL, Finding, ResultTable, together
 from hpcdi.errors import EXIT_FAILED
@@ -161,7 +161,7 @@ class Probes:
             scratch: rank 0's folder for files of probes; None: it cannot write.
         """
         rank, size = self._world.rank, self._world.size
-        elsewhere = [ranks[0] for host, ranks in ranks_of(hosts).items() if host != hosts[0]]
+        elsewhere = [ranks[0] for host, ranks in ranks_by(hosts).items() if host != hosts[0]]
         leaders = elsewhere or list(range(1, size))[:1]
         if scratch is not None and rank == 0:
             self.run("disk", lambda: facts.disk(scratch), "the file system")

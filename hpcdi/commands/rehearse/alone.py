@@ -1,29 +1,36 @@
-"""One environment, made and stepped by a manager of its own, and watched closely."""
+"""One environment, made and stepped by a manager of its own, and watched closely from outside."""
 
 from __future__ import annotations
 
 import math
 import os
+import random
+import signal
+import sys
 import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
 
-from hpcdi.commands.rehearse.apart import Tell
-from hpcdi.commands.rehearse.facts import Alone
-from hpcdi.commands.rehearse.output import Output, warnings_in
-from hpcdi.commands.rehearse.watched import watched
+from hpcdi.commands.rehearse.apart import Output, Tell, warnings_in
+from hpcdi.commands.rehearse.facts import Alone, Habits, Times
 from hpcdi.config.env import EnvConfig
 from hpcdi.dataclass import dataclass
+from hpcdi.env.base import EnvFn
 from hpcdi.env.contract import Origin, Space, beyond
 from hpcdi.env.create import get_env_cls, single_env_fns
 from hpcdi.env.in_process import LocalWorker, SingleEnvs
 from hpcdi.env.manager import EnvManager
+from hpcdi.env.old_gym import as_gymnasium
+from hpcdi.env.pettingzoo import as_battle
+from hpcdi.env.process_state import handlers_of_signals
 from hpcdi.env.seeds import ScenarioSeeds, SeedStreams
 from hpcdi.policy.exploration import RandomActor
 from hpcdi.policy.spaces import with_bounds
 from hpcdi.roles.collector.loop import Loop, PolicyAgent
-from hpcdi.types import Array, Columns
+from hpcdi.types import ACTION_MASK, Array, Columns
 from hpcdi.utils.nested import under
 from hpcdi.utils.processes import resident_bytes
 
@@ -32,6 +39,13 @@ _SAMPLE_STEPS, _SAMPLE_S = 25, 1.0
 _TRACE_STEPS = 100
 _SEEN_AT_ONCE, _BYTES_AT_ONCE = 256, 1 << 20
 """Rows and bytes that are looked at together: its own memory is that of the process, too."""
+_CLOSELY = 500
+"""Calls that are watched closely, which takes some time."""
+_TIMERS = {
+    "ITIMER_REAL": signal.ITIMER_REAL,
+    "ITIMER_VIRTUAL": signal.ITIMER_VIRTUAL,
+    "ITIMER_PROF": signal.ITIMER_PROF,
+}
 
 
 @dataclass(frozen=True)
@@ -161,7 +175,7 @@ def _trace(
 
 
 def _seen(envs: EnvManager) -> Columns:
-    """Copies of what those see who act next."""
+    """Returns copies of what those see who act next."""
     return {name: column[envs.ready] for name, column in envs.observation.items()}
 
 
@@ -176,7 +190,7 @@ def _difference(traces: list[Any]) -> str:
     return ""
 
 
-def _another(make: Any, config: EnvConfig, *, is_battle: bool) -> str:
+def _another(make: EnvFn, config: EnvConfig, *, is_battle: bool) -> str:
     """Returns why a second environment cannot be made and reset here; "": it can."""
     second = LocalWorker(make, is_battle=is_battle, is_alone=True)
     sequence = np.random.SeedSequence(1)
@@ -188,3 +202,123 @@ def _another(make: Any, config: EnvConfig, *, is_battle: bool) -> str:
     except Exception as error:  # whatever a second simulator raises
         return str(error).partition("\n")[0]
     return ""
+
+
+# ---------------------------------------------------------------------------------- watching it
+
+
+def watched(make: EnvFn, habits: Habits, *, is_battle: bool) -> EnvFn:
+    """Returns what makes environments that are watched."""
+
+    def making() -> Watched:
+        with _observed(habits, habits.made, is_closely=True):
+            env = make()
+        for name in ("reset", "step"):
+            if not callable(getattr(env, name, None)):
+                return env  # type: ignore[no-any-return]  # its worker refuses it
+        return Watched(as_battle(env) if is_battle else as_gymnasium(env), habits, is_battle)
+
+    return making
+
+
+class Watched:
+    """An environment of gymnasium's API, or a battle of ours; everything else is the inner one's.
+
+    Args:
+        env: the environment.
+        habits: where what it does is noted.
+        is_battle: whether it is a battle.
+    """
+
+    def __init__(self, env: Any, habits: Habits, is_battle: bool) -> None:
+        self._env, self._habits, self._is_battle = env, habits, is_battle
+        self._calls = 0
+        self._last: list[tuple[Array, Array]] = []  # arrays that were returned, and copies
+
+    def reset(self, **given: Any) -> Any:
+        """Begin an episode."""
+        habits, is_closely = self._habits, self._looks_closely()
+        with _observed(habits, habits.resets, is_closely=is_closely):
+            result = self._env.reset(**given)
+        if is_closely and not self._is_battle and isinstance(result, tuple | list) and result:
+            self._compare(result[0])
+            habits.tells_masks |= isinstance(result[-1], Mapping) and ACTION_MASK in result[-1]
+        return result
+
+    def step(self, action: Any) -> Any:
+        """Step."""
+        habits, is_closely = self._habits, self._looks_closely()
+        with _observed(habits, habits.steps, is_closely=is_closely):
+            result = self._env.step(action)
+        if is_closely and isinstance(result, tuple | list) and result:
+            self._compare(result[0])
+        return result
+
+    def _looks_closely(self) -> bool:
+        self._calls += 1
+        return self._calls <= _CLOSELY
+
+    def _compare(self, observation: object) -> None:
+        """Look whether the arrays of the last observation are still what they were."""
+        if any(not np.array_equal(array, copy) for array, copy in self._last):
+            self._habits.reuses_arrays = True
+        self._last = [(array, array.copy()) for array in _arrays_in(observation)]
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._env, name)
+
+
+def _arrays_in(value: object) -> Iterator[Array]:
+    if isinstance(value, np.ndarray) and value.dtype.kind in "biu":
+        yield value
+    elif isinstance(value, np.ndarray) and value.dtype.kind == "f":
+        yield np.nan_to_num(value) if np.isnan(value).any() else value
+    elif isinstance(value, Mapping):
+        for part in value.values():
+            yield from _arrays_in(part)
+    elif isinstance(value, tuple | list):
+        for part in value:
+            yield from _arrays_in(part)
+
+
+@contextmanager
+def _observed(habits: Habits, times: Times, *, is_closely: bool) -> Iterator[None]:
+    """Note what is done in it; see `Habits`."""
+    before = _state() if is_closely else {}
+    handlers = handlers_of_signals() if is_closely and times is not habits.steps else {}
+    began = time.perf_counter()
+    try:
+        yield
+    finally:
+        times.add(time.perf_counter() - began)
+        for name, state in before.items():
+            if _state_of[name]() != state:
+                habits.generators.add(name)
+        after = handlers_of_signals() if handlers else {}
+        habits.signals |= {name for name, handler in handlers.items() if after[name] != handler}
+        if is_closely:
+            habits.timers |= {n for n, which in _TIMERS.items() if any(signal.getitimer(which))}
+
+
+def _of_torch() -> bytes:
+    torch = sys.modules.get("torch")
+    return b"" if torch is None else torch.random.get_rng_state().numpy().tobytes()
+
+
+def _of_numpy() -> tuple[Any, ...]:
+    _, words, *rest = np.random.get_state()
+    return np.asarray(words).tobytes(), *rest
+
+
+_state_of: dict[str, Callable[[], Any]] = {
+    "random": random.getstate,
+    "np.random": _of_numpy,
+    "torch": _of_torch,
+}
+
+
+def _state() -> dict[str, Any]:
+    states = {name: get() for name, get in _state_of.items()}
+    if not states["torch"]:
+        del states["torch"]  # to be imported is no draw
+    return states

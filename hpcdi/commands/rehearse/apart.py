@@ -1,24 +1,35 @@
-"""A stage of the rehearsal in a process of its own: environments may exit, crash or hang."""
+"""A stage of the rehearsal in a process of its own, whose output is kept from the terminal.
+
+Environments may exit, crash, hang, print and warn.
+"""
 
 from __future__ import annotations
 
+import contextlib
+import logging
 import multiprocessing
 import os
 import signal
+import sys
+import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from multiprocessing.connection import Connection
-from typing import Any, TypeVar
+from multiprocessing.process import BaseProcess
+from typing import Any, Self, TypeVar
 
-from hpcdi.commands.rehearse.facts import Stage
+from hpcdi.commands.rehearse.facts import Printed, Stage
 from hpcdi.env.base import EnvFailure
 from hpcdi.env.child_process import variables_of_a_child
 from hpcdi.errors import ConfigError, HpcdiError
+from hpcdi.utils.console import redirected
+from hpcdi.utils.log import LOGGER
 
 S = TypeVar("S", bound=Stage)
 Tell = Callable[[Stage], None]
 """Told what is known so far."""
 _EXIT_S = 10.0
+_SHOWN = 200  # characters of a line that was printed
 
 
 def apart(stage: Callable[..., None], facts: S, *arguments: Any, limit_s: float) -> S:
@@ -83,9 +94,66 @@ def run_stage(
         facts.trouble = EnvFailure.of(error).cause
 
 
-def _end_of(process: Any) -> str:
+def _end_of(process: BaseProcess) -> str:
+    """Returns how a process has ended, as a part of a message."""
     process.join(_EXIT_S)
     code = process.exitcode
     if code is None:
         return "closed its pipe"
     return f"was killed by {signal.Signals(-code).name}" if code < 0 else f"exited with code {code}"
+
+
+# ----------------------------------------------------------------------------- what it prints
+
+
+class Output:
+    """``with Output() as output:`` what is printed, by Python or in C, goes to a file."""
+
+    def __enter__(self) -> Self:
+        self._stack = contextlib.ExitStack()
+        self._file: Any = self._stack.enter_context(tempfile.TemporaryFile())
+        self._stack.enter_context(redirected(self._file.fileno(), 1, 2))
+        text = self._stack.enter_context(
+            open(os.dup(self._file.fileno()), "w", buffering=1, errors="replace")  # noqa: PTH123
+        )
+        self._stack.enter_context(contextlib.redirect_stdout(text))
+        self._stack.enter_context(contextlib.redirect_stderr(text))
+        return self
+
+    def __exit__(self, *_error: object) -> None:
+        self._stack.close()
+
+    def since(self, before: Printed | None = None) -> Printed:
+        """Returns what was printed so far, after `before`; one that has no end is a line, too."""
+        first = 0 if before is None else before.ends
+        sys.stdout.flush()
+        descriptor = self._file.fileno()
+        text = os.pread(descriptor, os.fstat(descriptor).st_size, 0)
+        lines = text[first:].splitlines()
+        shown = next((line.decode(errors="replace") for line in lines if line.strip()), "")
+        return Printed(len(lines), len(text) - first, shown[:_SHOWN], len(text))
+
+
+class _Collected(logging.Handler):
+    def __init__(self, texts: list[str]) -> None:
+        super().__init__(logging.WARNING)
+        self._texts, self._kinds = texts, set[str]()
+
+    def emit(self, record: logging.LogRecord) -> None:
+        kind = str(getattr(record, "once", record.getMessage()))
+        if kind not in self._kinds:
+            self._kinds.add(kind)
+            self._texts.append(record.getMessage())
+
+
+@contextlib.contextmanager
+def warnings_in(texts: list[str]) -> Iterator[None]:
+    """Adds warnings of hpcdi to `texts`, of like ones the first, in place of showing them."""
+    handler, propagates = _Collected(texts), LOGGER.propagate
+    LOGGER.addHandler(handler)
+    LOGGER.propagate = False
+    try:
+        yield
+    finally:
+        LOGGER.removeHandler(handler)
+        LOGGER.propagate = propagates

@@ -10,9 +10,8 @@ import numpy as np
 
 from hpcdi.commands.eval import loop_of
 from hpcdi.commands.rehearse.alone import Budget
-from hpcdi.commands.rehearse.apart import Tell
+from hpcdi.commands.rehearse.apart import Output, Tell, warnings_in
 from hpcdi.commands.rehearse.facts import AsARun
-from hpcdi.commands.rehearse.output import Output, warnings_in
 from hpcdi.commands.saved_policy import LoadedPolicy
 from hpcdi.config.schema import ExperimentConfig
 from hpcdi.env.create import create_env_manager

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from hpcdi.commands.options import add_runs, make_parser
-from hpcdi.commands.output_file import output_file
+from hpcdi.commands.output_file import write_output
 from hpcdi.commands.report.page import charts_of, page_of
 from hpcdi.commands.report.runs import grouped, read_run, runs_in
 from hpcdi.commands.run_state import runs_of
@@ -36,10 +36,10 @@ def main(arguments: Sequence[str]) -> int:
     options = parse(arguments)
     groups = grouped([read_run(folder) for folder in options.runs])
     page = page_of(groups, options.against)
-    write_file(options.output, page)
+    write_output(options.output, page)
     if options.plots is not None:
         for name, chart in charts_of(groups, options.against).items():
-            write_file(options.plots / f"{name.replace('/', '_')}.svg", chart)
+            write_output(options.plots / f"{name.replace('/', '_')}.svg", chart)
     size = human_bytes(len(page.encode()))
     sys.stdout.write(f"{options.output}: {runs_in(groups)}, {size}\n")
     return EXIT_DONE
@@ -75,13 +75,3 @@ def _score(text: str) -> tuple[str, float]:
     if not math.isfinite(value):
         raise argparse.ArgumentTypeError(f"must be NAME=SCORE, with a finite score, not {text!r}")
     return name or "published", value
-
-
-def write_file(path: Path, text: str) -> None:
-    """Write a text, and the folders above it.
-
-    Raises:
-        LaunchError: it cannot be written, or is a run's own.
-    """
-    with output_file(path) as file:
-        file.write(text.encode())

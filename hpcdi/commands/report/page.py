@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import datetime
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from html import escape
 from itertools import cycle
 from typing import Any
@@ -16,7 +16,7 @@ from hpcdi.commands.report.statistics import Estimate, band_of, improvement, iqm
 from hpcdi.utils.metrics import counted, human_bytes, human_count, human_return, human_time
 
 Against = tuple[str, float] | None
-_SHOWN_FIRST = (SCORE, "curves/collect_return")
+SHOWN_FIRST = (SCORE, "curves/collect_return")
 _GROUPS = ("curves/", "info/")
 _STYLE = """
 :root { color-scheme: light dark; }
@@ -43,23 +43,24 @@ def page_of(groups: Sequence[Group], against: Against = None) -> str:
     runs = [run for group in groups for run in group.runs]
     title = ", ".join(dict.fromkeys(str(run.facts.get("exp_name", run.name)) for run in runs))
     charts = charts_of(groups, against)
+    legend = f"<p>{' &emsp; '.join(_of_colour(groups, group) for group in groups)}</p>"
     sections = [
         ("Scores", _scores(groups, against)),
-        ("Curves", f'{_legend(groups)}<div class="charts">{"".join(charts.values())}</div>'),
+        ("Curves", f'{legend}<div class="charts">{"".join(charts.values())}</div>'),
         ("Settings that differ", _settings(groups)),
         ("Where the time went", _time(runs)),
         ("Runs", _runs(runs)),
         ("Faults and restarts", _faults(runs)),
         ("Versions and commands", _versions(runs)),
     ]
-    made = datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%d %H:%M UTC")
+    now = datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%d %H:%M UTC")
     body = "".join(f"<h2>{name}</h2>{text}" for name, text in sections if text)
     return (
         f'<!doctype html><html lang="en"><meta charset="utf-8"><title>{escape(title)}</title>'
         f'<meta name="viewport" content="width=device-width"><style>{_STYLE}</style>'
         f"<h1>{escape(title)}</h1>"
         f'<p class="note">{counted(len(runs), "run")} in {counted(len(groups), "group")}, reported '
-        f"by hpcdi {__version__} on {made}. Lines are means over the runs of a group, bands their "
+        f"by hpcdi {__version__} on {now}. Lines are means over the runs of a group, bands their "
         "95 % bootstrap intervals.</p>"
         f"{body}</html>\n"
     )
@@ -71,7 +72,7 @@ def charts_of(
     """Name of each curve that people look at, or of one -> its chart as SVG, evaluation first."""
     names = {n for group in groups for run in group.runs for n in run.curves if only in (None, n)}
     shown = sorted(n for n in names if n.startswith(_GROUPS)) or sorted(names)
-    shown.sort(key=lambda n: _SHOWN_FIRST.index(n) if n in _SHOWN_FIRST else len(_SHOWN_FIRST))
+    shown.sort(key=lambda n: SHOWN_FIRST.index(n) if n in SHOWN_FIRST else len(SHOWN_FIRST))
     charts = {}
     axes = {run.axis for group in groups for run in group.runs}
     axis = " or ".join(f"{each}s" for each in sorted(axes)).replace("env ", "environment ")
@@ -133,11 +134,8 @@ def _shown(estimate: Estimate, digits: int = 1) -> str:
     return text[0] if low == high == value else f"{text[0]} ({text[1]} to {text[2]})"
 
 
-def _legend(groups: Sequence[Group]) -> str:
-    return f"<p>{' &emsp; '.join(_of_colour(groups, group) for group in groups)}</p>"
-
-
 def _of_colour(groups: Sequence[Group], group: Group) -> str:
+    """Returns a group's name beside the colour of its lines."""
     number = next(k for k, one in enumerate(groups) if one is group)
     colour = COLOURS[number % len(COLOURS)]
     return f'<span class="key" style="background:{colour}"></span>{escape(group.name)}'
@@ -212,18 +210,17 @@ def _runs(runs: Sequence[Run]) -> str:
     rows = []
     for run in runs:
         figures = run.figures or run.progress
-        elapsed_s, core_s = run.spent.get("elapsed_s"), run.spent.get("core_s")
         rows.append(
             [
                 escape(run.name),
                 escape(str(run.settings.get("seed", ""))),
                 escape(_end(run)),
-                _count(figures.get("env_steps")),
-                _count(figures.get("train_iter")),
+                _number(human_count, figures.get("env_steps")),
+                _number(human_count, figures.get("train_iter")),
                 human_return(run.score) if math.isfinite(run.score) else "",
-                human_time(elapsed_s) if elapsed_s is not None else "",
-                f"{core_s / 3600:.3g}" if core_s is not None else "",
-                _bytes(run.spent.get("data_bytes")),
+                _number(human_time, run.spent.get("elapsed_s")),
+                _number(lambda core_s: f"{core_s / 3600:.3g}", run.spent.get("core_s")),
+                _number(human_bytes, run.spent.get("data_bytes")),
             ]
         )
     header = [
@@ -276,12 +273,9 @@ def _versions(runs: Sequence[Run]) -> str:
     return "".join(parts)
 
 
-def _count(value: object) -> str:
-    return human_count(value) if isinstance(value, int | float) else ""
-
-
-def _bytes(value: object) -> str:
-    return human_bytes(value) if isinstance(value, int | float) else ""
+def _number(human: Callable[[float], str], value: object) -> str:
+    """Returns a number as a person writes it; empty where it is none."""
+    return human(value) if isinstance(value, int | float) else ""
 
 
 def _table(

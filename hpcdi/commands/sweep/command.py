@@ -15,7 +15,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from hpcdi.commands.batch_script import BatchJob, script_text
-from hpcdi.commands.options import at_least, make_parser, print_lines
+from hpcdi.commands.options import at_least, make_parser, number, print_lines
 from hpcdi.commands.run_state import GOES_WELL
 from hpcdi.commands.submit import add_resources, asked_for, check_time, settings_of
 from hpcdi.commands.sweep.here import LocalRuns, Rounds, command_of
@@ -26,7 +26,6 @@ from hpcdi.commands.sweep.on_slurm import (
     packed_into,
     packed_job,
     resources_of,
-    resources_of_search,
     searching_tasks,
     submit,
 )
@@ -52,7 +51,6 @@ from hpcdi.commands.sweep.trials import (
     as_asked,
     dimensions_of,
     hand_out,
-    keep_search,
     make_search,
     same_search,
     searcher_class,
@@ -154,7 +152,7 @@ def _start(arguments: Sequence[str]) -> int:
     )
     parser.add_argument(
         "--pbt-share",
-        type=_share,
+        type=number("above 0 and at most 0.5", lambda share: 0 < share <= 0.5),
         default=0.2,
         metavar="S",
         help="of the runs that copy, and that are copied: up to 0.5 (0.2; one run at least)",
@@ -181,8 +179,7 @@ def _start(arguments: Sequence[str]) -> int:
     slurm = compile_config(experiments[0]).config.slurm
     if options.dry_run:
         return _print_plan(sweep, range(len(sweep.elements)), slurm, options)
-    if not _is_here(options):
-        check(sweep, _job(sweep, slurm, options))  # before there is a folder
+    _check_job(sweep, slurm, options)  # before there is a folder
     root = run_folder.choose(f"{sweep.exp_name}/sweeps", options.sweep_dir)
     sweep = replace(sweep, root=root)
     keep(sweep, experiments)
@@ -200,8 +197,7 @@ def _search(
         parser.error("--space goes with --optuna or --search")
     if options.pbt or options.array_parallelism:
         parser.error("--pbt and --array-parallelism do not go with a search, which has --jobs")
-    if not (options.local or options.pack or slurm_queue.is_there()):
-        options.local = True
+    _choose_place(options)
     settings = [*options.setting, *settings_of(options)]
     search = Search(
         options.search or "optuna",
@@ -233,9 +229,8 @@ def _search(
         sweep.save()
         return _resume_search(sweep, options)
     run_folder.check_free(sweep.root)
-    if not _is_here(options):
-        check(sweep, _job(sweep, slurm, options))
-    keep_search(sweep, experiment)
+    _check_job(sweep, slurm, options)
+    keep(sweep, [experiment])
     print_lines([f"{options.trials} trials in {short(sweep.root)}"])
     return _run_search(sweep, options)
 
@@ -255,20 +250,18 @@ def _resume_search(sweep: Sweep, options: argparse.Namespace) -> int:
     """Go on with a search: trials that are not over, then new ones."""
     if getattr(options, "index", None):
         raise LaunchError("--index: the trials of a search continue together")
-    if not (options.local or options.pack or slurm_queue.is_there()):
-        options.local = True
+    _choose_place(options)
     _is_its_job(sweep, os.environ.get("SLURM_ARRAY_JOB_ID", os.environ.get("SLURM_JOB_ID")))
     if options.dry_run:
-        return _print_search(sweep, resources_of_search(sweep), options)
-    found, _ = look(sweep)
-    if len(found.elements) >= search_of(sweep).trials and not to_start(found):
-        over = [element for element in found.elements if element.state != RUNNING]
-        if len(over) == len(found.elements):
+        return _print_search(sweep, resources_of(sweep), options)
+    now, _ = look(sweep)
+    if len(now.elements) >= search_of(sweep).trials and not to_start(now):
+        over = [element for element in now.elements if element.state != RUNNING]
+        if len(over) == len(now.elements):
             print_lines(_summary(sweep))
             print_lines([f"all {len(over)} trials are over; for more: --trials {2 * len(over)}"])
             return EXIT_DONE
-    if not _is_here(options):
-        check(sweep, _job(sweep, resources_of_search(sweep), options))
+    _check_job(sweep, resources_of(sweep), options)
     return _run_search(sweep, options)
 
 
@@ -277,10 +270,7 @@ def _run_search(sweep: Sweep, options: argparse.Namespace) -> int:
     if not _is_here(options):
         sweep = replace(sweep, parallel=_tasks(sweep, options))
         hand_out(sweep.root, sweep.parallel)
-        number = submit(sweep, [], _job(sweep, resources_of_search(sweep), options))
-        root = short(sweep.root)
-        print_lines([f"job {number}", f"  hpcdi sweep status {root}", f"  scancel {number}"])
-        return EXIT_DONE
+        return _submit(sweep, [], options)
     left = max(1, search.trials - sum(e.state != RUNNING for e in sweep.elements))
     worker = "" if options.local else os.environ.get("SLURM_ARRAY_TASK_ID", "")
     if worker and search.searcher not in ("optuna", "random"):
@@ -298,8 +288,8 @@ def _run_search(sweep: Sweep, options: argparse.Namespace) -> int:
 
 
 def _summary(sweep: Sweep) -> list[str]:
-    found, statuses = look(read(sweep.root))
-    return of_search(found, rows_of(found, statuses))
+    now, statuses = look(read(sweep.root))
+    return of_search(now, rows_of(now, statuses))
 
 
 def _print_search(sweep: Sweep, slurm: SlurmConfig, options: argparse.Namespace) -> int:
@@ -311,9 +301,7 @@ def _print_search(sweep: Sweep, slurm: SlurmConfig, options: argparse.Namespace)
     limit = f"{search.limit:g}" if math.isfinite(search.limit) else "no limit"
     print_lines([f"  the {search.score} return is maximised; {pruned}; steps of a run: {limit}"])
     if not _is_here(options):
-        job = _job(sweep, slurm, options)
-        print_lines(["", shlex.join(command_to_submit(sweep, [], job))])
-        print_lines(["", *script_text(job).splitlines(), ""])
+        _print_job(sweep, [], slurm, options)
     return EXIT_DONE
 
 
@@ -359,8 +347,7 @@ def _resume(arguments: Sequence[str]) -> int:
         return EXIT_FAILED if to_start(sweep) else EXIT_DONE
     if options.dry_run:
         return _print_plan(sweep, chosen, resources_of(sweep), options)
-    if not _is_here(options):
-        check(sweep, _job(sweep, resources_of(sweep), options))
+    _check_job(sweep, resources_of(sweep), options)
     return _run(sweep, chosen, options)
 
 
@@ -423,15 +410,36 @@ def _run(sweep: Sweep, indices: Sequence[int], options: argparse.Namespace) -> i
         with RunLock(RunLayout(sweep.root)):  # who compares must be the only one to start runs
             generations = Generations(sweep.root, sweep.population)
             return LocalRuns(sweep.root, Rounds(generations.rounds()), places).run()
-    number = submit(sweep, indices, _job(sweep, resources_of(sweep), options))
+    return _submit(sweep, indices, options)
+
+
+def _submit(sweep: Sweep, indices: Sequence[int], options: argparse.Namespace) -> int:
+    """Submit some runs of a sweep, or a search, and say what to type next; returns 0."""
+    job_id = submit(sweep, indices, _job(sweep, resources_of(sweep), options))
     root = short(sweep.root)
-    print_lines([f"job {number}", f"  hpcdi sweep status {root}", f"  scancel {number}"])
+    print_lines([f"job {job_id}", f"  hpcdi sweep status {root}", f"  scancel {job_id}"])
     return EXIT_DONE
+
+
+def _choose_place(options: argparse.Namespace) -> None:
+    """Have a search run on this machine where nothing else is said and there is no Slurm."""
+    if not (options.local or options.pack or slurm_queue.is_there()):
+        options.local = True
 
 
 def _is_here(options: argparse.Namespace) -> bool:
     """Returns whether the runs are started here, not by a new job."""
     return bool(options.local or (options.pack and allocation(os.environ) is not None))
+
+
+def _check_job(sweep: Sweep, slurm: SlurmConfig, options: argparse.Namespace) -> None:
+    """Check that Slurm accepts the job of a sweep, where one is to be submitted.
+
+    Raises:
+        LaunchError: it does not.
+    """
+    if not _is_here(options):
+        check(sweep, _job(sweep, slurm, options))
 
 
 def _job(sweep: Sweep, slurm: SlurmConfig, options: argparse.Namespace) -> BatchJob:
@@ -473,14 +481,20 @@ def _print_plan(
     """Print what would be started: commands on this host, or a Slurm job."""
     is_here = _is_here(options)
     for index in indices:
-        overrides = " ".join(sweep.elements[index].overrides)
-        what = f": {shlex.join(command_of(sweep, index))}" if is_here else ""
-        print_lines([f"run {index} ({overrides}){what}"])
+        command = f": {shlex.join(command_of(sweep, index))}" if is_here else ""
+        print_lines([f"{sweep.elements[index].title}{command}"])
     if not is_here:
-        job = _job(sweep, slurm, options)
-        command = shlex.join(command_to_submit(sweep, indices, job))
-        print_lines(["", command, "", *script_text(job).splitlines(), ""])
+        _print_job(sweep, indices, slurm, options)
     return EXIT_DONE
+
+
+def _print_job(
+    sweep: Sweep, indices: Sequence[int], slurm: SlurmConfig, options: argparse.Namespace
+) -> None:
+    """Print the command that would submit a sweep, and its script."""
+    job = _job(sweep, slurm, options)
+    command = shlex.join(command_to_submit(sweep, indices, job))
+    print_lines(["", command, "", *script_text(job).splitlines(), ""])
 
 
 def _add_search(parser: argparse.ArgumentParser) -> None:
@@ -534,21 +548,6 @@ def _add_where(parser: argparse.ArgumentParser) -> None:
         "--pack", action="store_true", help="side by side in one job, or where this is typed"
     )
     parser.add_argument("--dry-run", action="store_true", help="print what would be started")
-
-
-def _share(text: str) -> float:
-    """Returns a share of the population.
-
-    Raises:
-        argparse.ArgumentTypeError: it is none.
-    """
-    try:
-        share = float(text)
-    except ValueError:
-        share = 0.0
-    if not 0 < share <= 0.5:
-        raise argparse.ArgumentTypeError(f"must be above 0 and at most 0.5, not {text!r}")
-    return share
 
 
 def _check_where(parser: argparse.ArgumentParser, options: argparse.Namespace) -> None:

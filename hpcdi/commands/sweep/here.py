@@ -13,6 +13,7 @@ from pathlib import Path
 from types import FrameType
 from typing import Protocol
 
+from hpcdi.commands.options import print_lines
 from hpcdi.commands.run_state import RunStatus, status_of
 from hpcdi.commands.sweep.runs import Sweep, look, read, to_start
 from hpcdi.dataclass import dataclass
@@ -306,9 +307,7 @@ class LocalRuns:
             self._say(index, f"{state} after {lasted} (exit code {code}){why}{again}")
 
     def _say(self, index: int, text: str) -> None:
-        overrides = " ".join(self._sweep.elements[index].overrides)
-        sys.stdout.write(f"run {index} ({overrides}) {text}\n")
-        sys.stdout.flush()
+        print_lines([f"{self._sweep.elements[index].title} {text}"])
 
     def _on_signal(self, number: int, _frame: FrameType | None) -> None:
         """Passes the signal on to the runs; a second one ends them at once."""

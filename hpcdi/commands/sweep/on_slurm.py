@@ -33,13 +33,9 @@ def array_job(sweep: Sweep, slurm: SlurmConfig) -> BatchJob:
 
 
 def resources_of(sweep: Sweep) -> SlurmConfig:
-    """Returns the resources of each run of a sweep on disk."""
-    return load(sweep.experiment(0)).config.slurm
-
-
-def resources_of_search(sweep: Sweep) -> SlurmConfig:
-    """Returns the resources of each trial of a search on disk."""
-    return load(sweep.root / "experiments" / "all.yaml").config.slurm
+    """Returns the resources of each run, or trial, of a sweep on disk."""
+    is_search = sweep.search is not None
+    return load(sweep.experiment_of_all if is_search else sweep.experiment(0)).config.slurm
 
 
 def array_of(indices: Sequence[int], parallel: int) -> str:

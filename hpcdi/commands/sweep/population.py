@@ -16,7 +16,6 @@ buffer, with weights, target networks and optimizer of the donor's newest snapsh
 from __future__ import annotations
 
 import math
-import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -24,6 +23,7 @@ from typing import Any
 
 import numpy as np
 
+from hpcdi.commands.options import print_lines
 from hpcdi.commands.run_state import RunStatus
 from hpcdi.commands.sweep.pbt import Copy, Member, Space, decide
 from hpcdi.commands.sweep.runs import PAUSED, Population, Sweep, look, read
@@ -62,8 +62,7 @@ def population_of(
     """
     values: dict[str, list[str]] = {}
     for element in sweep.elements:
-        for text in element.overrides:
-            key, _, value = text.partition("=")
+        for key, value in element.settings.items():
             if value not in values.setdefault(key, []):
                 values[key].append(value)
     fixed = [
@@ -219,7 +218,7 @@ class Generations:
             Member(
                 element.index,
                 score_of(element.state, status),
-                _settings_in(element.overrides, population.spaces),
+                {space.key: element.settings[space.key] for space in population.spaces},
                 element.state == "done",
             )
             for element, status in zip(sweep.elements, statuses, strict=True)
@@ -252,8 +251,7 @@ class Generations:
             history = replace(history, generation=history.generation + 1)
             at = f"at {human_count(decision.env_steps)} environment steps"
             lines = lines or ["every run continues as it is"]
-            sys.stdout.write("".join(f"{at} {line}\n" for line in lines))
-            sys.stdout.flush()
+            print_lines(f"{at} {line}" for line in lines)
         _write_experiments(sweep, population.mark(history.generation))
         if is_due:
             history.save(sweep)
@@ -264,13 +262,12 @@ def _copy_line(copy: Copy, scores: Mapping[int, float | None], *, has_policy: bo
     """Returns a line about a copy; `has_policy`: the donor's policy was copied, too."""
     settings = "".join(f" {key}={value}" for key, value in copy.settings.items())
     copies = "copies" if has_policy else "has no snapshot, and takes only the settings of"
-    score, best = (_score_text(scores[index]) for index in (copy.index, copy.donor))
+    runs = {
+        index: f"run {index} ({'failed' if score is None else human_return(score)})"
+        for index, score in scores.items()
+    }
     comma = "," * bool(settings)
-    return f"run {copy.index} ({score}) {copies} run {copy.donor} ({best}){comma}{settings}"
-
-
-def _score_text(score: float | None) -> str:
-    return "failed" if score is None else human_return(score)
+    return f"{runs[copy.index]} {copies} {runs[copy.donor]}{comma}{settings}"
 
 
 def score_of(state: str, status: RunStatus | None) -> float | None:
@@ -282,22 +279,11 @@ def score_of(state: str, status: RunStatus | None) -> float | None:
     return float(mean) if mean is not None else None
 
 
-def _settings_in(overrides: Sequence[str], spaces: Sequence[Space]) -> dict[str, str]:
-    """Returns a run's values of the keys that are searched."""
-    values = _by_key(overrides)
-    return {space.key: values[space.key] for space in spaces}
-
-
-def _by_key(overrides: Sequence[str]) -> dict[str, str]:
-    """Returns the values of settings ``key=value`` by their keys."""
-    return dict(text.split("=", 1) for text in overrides)
-
-
 def _with_settings(sweep: Sweep, copies: Sequence[Copy]) -> Sweep:
     """Returns the sweep with the settings of those that copy."""
     changed = list(sweep.elements)
     for copy in copies:
-        values = _by_key(changed[copy.index].overrides) | dict(copy.settings)
+        values = changed[copy.index].settings | dict(copy.settings)
         overrides = tuple(f"{key}={value}" for key, value in values.items())
         changed[copy.index] = replace(changed[copy.index], overrides=overrides)
     return replace(sweep, elements=tuple(changed))

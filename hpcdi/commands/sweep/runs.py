@@ -68,6 +68,16 @@ class Element:
     job: str = ""
     state: str = WAITING
 
+    @property
+    def settings(self) -> dict[str, str]:
+        """The overrides' values by their keys."""
+        return dict(text.split("=", 1) for text in self.overrides)
+
+    @property
+    def title(self) -> str:
+        """What people read of it: its number, and its settings."""
+        return f"run {self.index} ({' '.join(self.overrides)})"
+
 
 @dataclass(frozen=True)
 class Population:
@@ -181,6 +191,11 @@ class Sweep:
     def experiment(self, index: int) -> Path:
         """Returns the path of a run's compiled experiment."""
         return self.root / "experiments" / f"{self.name_of(index)}.yaml"
+
+    @property
+    def experiment_of_all(self) -> Path:
+        """Path of the compiled experiment that all trials of a search share."""
+        return self.root / "experiments" / "all.yaml"
 
     def output(self, index: int) -> Path:
         """Returns the path of a run's output, if this machine ran it."""
@@ -352,16 +367,23 @@ def decides_origin(key: str) -> bool:
     return is_of_env or key == "policy.other.replay_buffer.frames"
 
 
-def keep(sweep: Sweep, experiments: Sequence[dict[str, Any]]) -> None:
+def keep(sweep: Sweep, experiments: Sequence[Mapping[str, Any]]) -> None:
     """Write a new sweep's folder: the experiments, then the manifest.
+
+    Args:
+        sweep: a new one.
+        experiments: of its runs; of a search the one that all trials share.
 
     Raises:
         LaunchError: the folder cannot be written.
     """
+    files = list(map(sweep.experiment, range(len(experiments))))
+    if sweep.search is not None:
+        files = [sweep.experiment_of_all]
     with or_refuse(str(sweep.root)):
         sweep.output(0).parent.mkdir(parents=True, exist_ok=True)
-        for index, experiment in enumerate(experiments):
-            write_text(sweep.experiment(index), dump(experiment), fsync=False)
+        for file, experiment in zip(files, experiments, strict=True):
+            write_text(file, dump(experiment), fsync=False)
         sweep.save()
 
 

@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 
+from hpcdi.commands.report.runs import SCORE
 from hpcdi.store.layout import RunLayout
 from hpcdi.utils.curves import read_curves
 
@@ -41,9 +42,9 @@ SCORES: Mapping[str, Callable[[Sequence[Point], float], float]] = {
 
 def points_of(layout: RunLayout) -> list[Point]:
     """Returns a run's evaluations, by its curves; a step has one."""
-    points = read_curves(layout.curve_files()).get("curves/evaluation_return", [])
-    found = {point.step: point.value for point in points}
-    return sorted((step, value) for step, value in found.items() if value == value)
+    points = read_curves(layout.curve_files()).get(SCORE, [])
+    values = {point.step: point.value for point in points}
+    return sorted((step, value) for step, value in values.items() if value == value)
 
 
 def value_at(points: Sequence[Point], step: int) -> float:

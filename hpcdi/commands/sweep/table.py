@@ -10,6 +10,7 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
+from hpcdi.commands.options import in_columns
 from hpcdi.commands.report.statistics import Estimate, mean_of
 from hpcdi.commands.run_state import RunStatus
 from hpcdi.commands.sweep.population import History
@@ -36,8 +37,8 @@ def rows_of(
     """
     rows = []
     for element, status in zip(sweep.elements, statuses, strict=True):
-        settings = dict(text.split("=", 1) for text in element.overrides)
-        row = {"index": element.index, **settings, "state": element.state, "job": element.job}
+        row = {"index": element.index, **element.settings, "state": element.state}
+        row["job"] = element.job
         if history is not None:
             copies = history.lineage(element.index)
             row["copied"] = " ".join(f"{donor}@{env_steps}" for env_steps, donor in copies)
@@ -80,13 +81,10 @@ def table_of(
     sweep: Sweep, rows: Sequence[dict[str, Any]], history: History | None = None
 ) -> list[str]:
     """Returns the rows as a table for people; see `rows_of`."""
-    keys = [text.partition("=")[0] for element in sweep.elements for text in element.overrides]
-    keys = list(dict.fromkeys(keys))
+    keys = list(dict.fromkeys(key for element in sweep.elements for key in element.settings))
     is_shown = {name: any(row.get(name) not in (None, "") for row in rows) for name in _SHOWN}
     names = ["index", *keys, *(name for name in _SHOWN if is_shown[name])]
     cells = [names, *([_cell(name, row.get(name)) for name in names] for row in rows)]
-    widths = [max(len(row[column]) for row in cells) for column in range(len(names))]
-    lines = ["  ".join(f"{cell:<{w}}" for cell, w in zip(r, widths, strict=True)) for r in cells]
     counts = Counter(row["state"] for row in rows)
     states = ", ".join(f"{count} {state}" for state, count in counts.items())
     title = f"{sweep.exp_name}: {len(rows)} runs, {states}"
@@ -95,7 +93,7 @@ def table_of(
         below = [_generation(sweep.population, history)]
     if sweep.search is not None:
         below = of_search(sweep, rows)
-    return [title, *(line.rstrip() for line in lines), *below]
+    return [title, *in_columns(cells, left=len(names)), *below]
 
 
 def _generation(population: Population, history: History) -> str:
@@ -118,9 +116,8 @@ def of_search(sweep: Sweep, rows: Sequence[dict[str, Any]]) -> list[str]:
     done = [row for row in rows if row.get("score") is not None and row["state"] != PRUNED]
     if done:
         best = max(done, key=lambda row: float(row["score"]))
-        what = " ".join(sweep.elements[best["index"]].overrides)
-        score = human_return(best["score"])
-        lines += [f"  best         run {best['index']} ({what}): {search.score} return {score}"]
+        title, score = sweep.elements[best["index"]].title, human_return(best["score"])
+        lines += [f"  best         {title}: {search.score} return {score}"]
     return lines
 
 

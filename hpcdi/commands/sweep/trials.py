@@ -24,6 +24,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from hpcdi.commands.options import print_lines
 from hpcdi.commands.run_state import RunStatus, axis_of, status_of
 from hpcdi.commands.sweep.runs import (
     FAILED,
@@ -192,10 +193,10 @@ def _with_whole_paths(dimension: Dimension, experiments: Sequence[Mapping[str, A
     """
     if dimension.key not in _PATHS:
         return dimension
-    found = [dict(dotted(each))[dimension.key] for each in experiments]
+    values = [dict(dotted(each))[dimension.key] for each in experiments]
     choices = (
         text if words.read(text) == value else json.dumps(words.literal(value))
-        for text, value in zip(dimension.choices, found, strict=False)
+        for text, value in zip(dimension.choices, values, strict=False)
     )
     return replace(dimension, choices=tuple(choices))
 
@@ -203,17 +204,6 @@ def _with_whole_paths(dimension: Dimension, experiments: Sequence[Mapping[str, A
 def as_asked(search: Search) -> Search:
     """Returns a search by which the same command is known, typed again, also with more trials."""
     return replace(search, trials=0, dimensions=())
-
-
-def keep_search(sweep: Sweep, experiment: Mapping[str, Any]) -> None:
-    """Write a new search's folder: the experiment of all trials, then the manifest."""
-    sweep.output(0).parent.mkdir(parents=True, exist_ok=True)
-    write_text(_base(sweep.root), dump(dict(experiment)), fsync=False)
-    sweep.save()
-
-
-def _base(root: Path) -> Path:
-    return root / "experiments" / "all.yaml"
 
 
 def same_search(sweep: Sweep, other: Sweep) -> bool:
@@ -320,7 +310,7 @@ class Trials:
             record |= {"settings": settings, "overrides": [*overrides_of(settings)]}
         record |= {"state": RUNNING, "worker": self._worker}
         try:
-            compiled = load(_base(self._root), record["overrides"])
+            compiled = load(sweep.experiment_of_all, record["overrides"])
         except ConfigError as error:
             self._end(number, record, FAILED, None, str(error))
             return False
@@ -341,8 +331,7 @@ class Trials:
         for number in ending:
             step = self._rungs[number] * self._search.every
             value = human_return(value_at(self._points[number], step))
-            sys.stdout.write(f"run {number} is pruned at {step} steps: mean return {value}\n")
-            sys.stdout.flush()
+            print_lines([f"run {number} is pruned at {step} steps: mean return {value}"])
         return ending
 
     def _ends_early(self, number: int) -> bool:

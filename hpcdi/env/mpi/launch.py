@@ -20,8 +20,8 @@ from hpcdi.comm.solver_protocol import LAST_LINE, SolverPlace
 from hpcdi.config.env import EnvConfig
 from hpcdi.config.mpi_env import SOURCES, MpiEnvConfig
 from hpcdi.dataclass import dataclass
+from hpcdi.env.arguments import ENV_FOLDER, ENV_INDEX, numbered
 from hpcdi.env.mpi import build
-from hpcdi.env.numbering import ENV_FOLDER, ENV_INDEX, numbered
 from hpcdi.env.process_state import SENT_TO_ALL
 from hpcdi.errors import ConfigError, LaunchError, Problem, StoreError
 from hpcdi.utils.backoff import let_idle_threads_spin
@@ -61,9 +61,12 @@ class Program:
         """Returns what the ranks of an experiment's environments run."""
         variables = {name: str(value) for name, value in cfg.variables.items()}
         if cfg.is_class:
-            return cls((), cfg.env_id, cfg.kwargs, (), variables)
-        command, is_coupled = (cfg.env_id, *cfg.arguments), bool(cfg.coupling)
-        return cls(command, "", {}, cfg.flags, variables, is_coupled, is_coupled)
+            return cls(python=cfg.env_id, kwargs=cfg.kwargs, variables=variables)
+        is_coupled = bool(cfg.coupling)
+        return cls(
+            (cfg.env_id, *cfg.arguments), flags=cfg.flags, variables=variables,
+            is_unmodified=is_coupled, has_collector=is_coupled,
+        )  # fmt: skip
 
     def prepare(self) -> Program:
         """Returns it with its source compiled, and checked as far as a process alone can.
@@ -86,10 +89,7 @@ class Program:
         if self.is_unmodified:
             build.check_program(program)
             build.preload_library()
-        return Program(
-            (str(program), *self.command[1:]), "", {}, (), self.variables, self.is_unmodified,
-            self.has_collector,
-        )  # fmt: skip
+        return dataclasses.replace(self, command=(str(program), *self.command[1:]), flags=())
 
 
 def located(cfg: EnvConfig, folder: Path) -> EnvConfig:

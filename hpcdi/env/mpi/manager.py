@@ -31,37 +31,28 @@ class SolverEnvManager(BaseEnvManager):
         Raises:
             ConfigError: this process has none.
         """
-        wait_num = getattr(settings, "wait_num", None)
-        return SolverEnvs(SOLVERS.take(len(source.env_fns)), SOLVERS.facts, wait_num)
+        solvers = SOLVERS.take(len(source.env_fns))
+        workers = [SolverWorker(solver, SOLVERS.facts) for solver in solvers]
+        return SolverEnvs(workers, wait_num=getattr(settings, "wait_num", None))
 
 
 class SolverEnvs(SingleEnvs):
-    """Back-end of solvers.
+    """Back-end of solvers."""
 
-    Args:
-        solvers: the environments.
-        facts: of each.
-        wait_num: steps that are waited for; None: all.
-    """
-
-    def __init__(
-        self, solvers: Sequence[Solver], facts: EnvFacts, wait_num: int | None = None
-    ) -> None:
-        self._solvers = [SolverWorker(solver, facts) for solver in solvers]
-        super().__init__(self._solvers, wait_num=wait_num)
+    workers: Sequence[SolverWorker]
 
     @property
     def is_taken(self) -> bool:
         """See `Backend.is_taken`."""
-        return any(worker.is_taken for worker in self._solvers)
+        return any(worker.is_taken for worker in self.workers)
 
     def seed_taken(self, env: int, _seed: int | None, *, is_later: bool) -> int | None:  # noqa: ARG002
         """See `Backend.seed_taken`: a solver's every episode has a seed of its own."""
-        return self._solvers[env].seed
+        return self.workers[env].seed
 
     def _answered(self) -> list[int]:
         """Wait until enough of the steps under way are over; returns whose."""
-        under_way = {self._solvers[env].solver: env for env in self._under_way}
+        under_way = {self.workers[env].solver: env for env in self._under_way}
         wanted = len(under_way) if self.wait_num is None else min(self.wait_num, len(under_way))
         return [under_way[solver] for solver in wait(list(under_way), wanted, SOLVERS.bell)]
 

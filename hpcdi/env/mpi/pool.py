@@ -2,6 +2,24 @@
 
 A collector's rank opens `SOLVERS` when MPI has started, and closes it when nothing more is wanted;
 managers take solvers from it (`hpcdi.env.mpi.manager`).
+
+A program that is not changed has a class in the collector that speaks with it, in the program's own
+protocol (`CoupledGroup`)::
+
+    class Controller:                                  # env.coupling: "my_module:Controller"
+        observation_space, action_space = ...
+
+        def reset(self, seed, comm): ...               # comm: the collector is rank 0 in it
+            return observation, {}
+
+        def step(self, action, comm): ...
+            return observation, reward, terminated, truncated, {}
+
+        def close(self, comm): ...                     # tells the program to end
+
+The program finds the same communicator as its MPI_COMM_WORLD. Waits of the class for it end by the
+time-outs of other solvers. Environments of one collector do not step at the same time: each class
+waits for its own.
 """
 
 from __future__ import annotations
@@ -10,21 +28,121 @@ import time
 from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
+from typing import Any, Protocol
 
 from hpcdi.comm.doorbell import Doorbell
-from hpcdi.comm.solver_protocol import Sizes, SolverPlace
+from hpcdi.comm.solver_protocol import Kind, Sizes, SolverLost, SolverMessage, SolverPlace
 from hpcdi.config.mpi_env import MpiEnvConfig
+from hpcdi.env.arguments import make_numbered, numbered
 from hpcdi.env.base import EnvFacts
-from hpcdi.env.mpi.coupled import CoupledGroup
-from hpcdi.env.mpi.environment import NO_RANKS, facts_of, sizes_of
-from hpcdi.env.mpi.python_solver import find_class
+from hpcdi.env.contract import Space, numbers_in, results_of
+from hpcdi.env.mpi.environment import NO_RANKS, facts_of
+from hpcdi.env.mpi.python_solver import PythonSolver, find_class
 from hpcdi.env.mpi.solvers import RankGroup, Solver, SolverLimits
-from hpcdi.env.numbering import make_numbered, numbered
+from hpcdi.env.mpi.vectors import put_vector, sizes_of, unrounded, vector_of
 from hpcdi.errors import ConfigError, LaunchError, Problem
 from hpcdi.utils.backoff import wait_s
 
 _FLUSH_S, _LOOK_S = 2.0, 1e-3
 """For the last messages to leave: where ranks may die, nobody calls MPI_Finalize."""
+_COUPLING_CLOSE_S = 10.0
+
+
+class Coupled(RankGroup, Protocol):
+    """A group with a communicator of its program's own protocol."""
+
+    coupled: Any
+
+
+class CoupledGroup:
+    """A group whose orders a class does; see `hpcdi.env.mpi.solvers.RankGroup`.
+
+    Args:
+        group: the ranks.
+        controller: the class's instance.
+        facts: its spaces.
+    """
+
+    rings = False
+
+    def __init__(self, group: Coupled, controller: PythonSolver, facts: EnvFacts) -> None:
+        self._group, self._controller = group, controller
+        self._seen = Space.of_observations(facts.observation_space)
+        self._acts = Space.of_actions(facts.action_space)
+        self._observation, self._action = unrounded(self._seen), self._acts.zeros(1)
+        self._answer: SolverMessage | None = None
+        self.meet, self.look_for_deaths = group.meet, group.look_for_deaths
+        self.give_up, self.is_flushed = group.give_up, group.is_flushed
+
+    @property
+    def is_busy(self) -> bool:
+        """True from an order to the end of `take`."""
+        return self._answer is not None
+
+    @property
+    def dead(self) -> Sequence[int]:
+        """Of its ranks those that have died."""
+        return self._group.dead
+
+    def order(self, message: SolverMessage, deadline: float) -> None:
+        """Do an order; what comes of it is there at once.
+
+        Args:
+            message: the order.
+            deadline: by `time.monotonic`, for each wait of the class.
+
+        Raises:
+            SolverLost: a rank has died, the class has waited too long, or has failed.
+        """
+        comm, is_reset = self._group.coupled, message.kind is Kind.RESET
+        comm.deadline = deadline
+        try:
+            if is_reset:
+                observation, info = self._controller.reset(message.seed, comm)
+                reward, terminated, truncated = 0.0, False, False
+            else:
+                put_vector(self._acts, self._action, 0, message.values)
+                action = self._acts.value(self._action, 0)
+                observation, reward, terminated, truncated, info = self._controller.step(
+                    action, comm
+                )
+            self._seen.put(self._observation, 0, observation)
+            reward, terminated, truncated = results_of(reward, terminated, truncated)
+        except Exception as error:  # whatever it is: nobody knows what the program waits for
+            self._group.look_for_deaths()
+            reason = str(error) if isinstance(error, SolverLost) else f"its coupling: {error!r}"
+            self._group.give_up(reason)
+            raise SolverLost(reason) from error
+        self._answer = SolverMessage(
+            Kind.OBSERVATION, values=vector_of(self._seen, self._observation, 0),
+            reward=reward, terminated=terminated, truncated=truncated,
+            lines={name: repr(number) for name, number in numbers_in(info).items()},
+        )  # fmt: skip
+
+    def release(self) -> None:
+        """Let the program end: by the class's ``close(comm)``, or it is killed."""
+        comm = self._group.coupled
+        close = getattr(self._controller, "close", None)
+        if comm is not None and close is None:
+            self._group.give_up("it is not needed any more")
+        elif comm is not None and close is not None:
+            comm.deadline = time.monotonic() + _COUPLING_CLOSE_S
+            try:
+                close(comm)
+            except Exception as error:  # the job ends all the same
+                self._group.give_up(f"its coupling: {error!r}")
+        self._group.release()
+
+    def has_news(self) -> bool:
+        """Returns True: it is there."""
+        return True
+
+    def take(self) -> SolverMessage:
+        """Returns what the last order has led to."""
+        if self._answer is None:
+            raise SolverLost("it was asked for an answer before it was given an order")
+        answer, self._answer = self._answer, None
+        return answer
 
 
 class SolverPool:
@@ -110,7 +228,7 @@ class SolverPool:
                 solver_group.dismiss(place)
             return
         for solver in self._solvers:
-            solver.close()
+            solver.group.release()
         for spare in self._spares:
             solver_group.dismiss(spare)
         deadline = time.monotonic() + _FLUSH_S
@@ -124,8 +242,8 @@ class SolverPool:
 
         made: RankGroup
         if self._cfg.coupling:
-            found = find_class(self._cfg.coupling, "env.coupling")
-            controller = make_numbered(lambda: found(**numbered(self._cfg.kwargs)), number)
+            cls = find_class(self._cfg.coupling, "env.coupling")
+            controller = make_numbered(lambda: cls(**numbered(self._cfg.kwargs)), number)
             group = SolverGroup(place, Sizes(), self.bell, is_coupled=True)
             made = CoupledGroup(group, controller, self.facts)
         else:

@@ -30,17 +30,17 @@ import numpy as np
 from gymnasium import spaces
 
 from hpcdi.comm.importing import without_starting_mpi
-from hpcdi.comm.solver_protocol import Kind, Sizes, SolverMessage, SolverPlace
+from hpcdi.comm.solver_protocol import Kind, SolverMessage, SolverPlace
+from hpcdi.env.base import EnvFacts
 from hpcdi.env.contract import (
     Space,
-    number_of,
     numbers_in,
     parts_of_reset,
     parts_of_step,
-    truth_of,
+    results_of,
     with_ordered_masks,
 )
-from hpcdi.env.mpi.vectors import checksum, put_vector, size_of, unrounded, vector_of
+from hpcdi.env.mpi.vectors import put_vector, size_of, sizes_of, unrounded, vector_of
 from hpcdi.errors import EXIT_DONE, ConfigError, EnvError, Problem
 from hpcdi.types import Array
 from hpcdi.utils.registry import named_in_module
@@ -93,11 +93,9 @@ def serve(place: SolverPlace, make: Callable[[], PythonSolver]) -> int:
     try:
         solver = make()
         acting = solver.action_space
-        spaces = with_ordered_masks(solver.observation_space, acting), acting
-        seen, acts = Space.of_observations(spaces[0]), Space.of_actions(spaces[1])
-        sizes = Sizes(size_of(seen), size_of(acts), checksum(*spaces))
-        rank = SolverRank.join(place, sizes)
-        answering = _Answering(rank, solver, seen, acts)
+        facts = EnvFacts(with_ordered_masks(solver.observation_space, acting), acting)
+        rank = SolverRank.join(place, sizes_of(facts))
+        answering = _Answering(rank, solver, facts)
         while (order := rank.receive()).kind is not Kind.END:
             answering.do(order)
         if hasattr(solver, "close"):
@@ -113,9 +111,11 @@ def serve(place: SolverPlace, make: Callable[[], PythonSolver]) -> int:
 class _Answering:
     """Does orders, on one rank."""
 
-    def __init__(self, rank: Any, solver: PythonSolver, seen: Space, acts: Space) -> None:
-        self._rank, self._solver, self._seen, self._acts = rank, solver, seen, acts
-        self._observation, self._action = unrounded(seen), acts.zeros(1)
+    def __init__(self, rank: Any, solver: PythonSolver, facts: EnvFacts) -> None:
+        self._rank, self._solver = rank, solver
+        self._seen = Space.of_observations(facts.observation_space)
+        self._acts = Space.of_actions(facts.action_space)
+        self._observation, self._action = unrounded(self._seen), self._acts.zeros(1)
         self._is_first = rank.comm.Get_rank() == 0
         self._is_assembled = bool(getattr(solver, "assembled", False))
 
@@ -124,25 +124,23 @@ class _Answering:
         comm = self._rank.comm
         if order.kind is Kind.RESET:
             state = order.lines.get("state")
-            given = {} if state is None else {"state": state}
-            made: Any = self._solver.reset(order.seed, comm, **given)
+            state_argument = {} if state is None else {"state": state}
+            result: Any = self._solver.reset(order.seed, comm, **state_argument)
         else:
             put_vector(self._acts, self._action, 0, order.values)
-            made = self._solver.step(self._acts.value(self._action, 0), comm)
+            result = self._solver.step(self._acts.value(self._action, 0), comm)
         if not (self._is_first or self._is_assembled):
             return  # whatever it is
         if order.kind is Kind.RESET:
-            observation, info = parts_of_reset(made)
+            observation, info = parts_of_reset(result)
             self._answer(observation, 0.0, False, False, info)
         else:
-            self._answer(*parts_of_step(made))
+            self._answer(*parts_of_step(result))
 
     def _answer(
         self, observation: Any, reward: Any, terminated: Any, truncated: Any, info: Any
     ) -> None:
-        reward = number_of(reward)
-        terminated = truth_of(terminated, "terminated")
-        truncated = truth_of(truncated, "truncated")
+        reward, terminated, truncated = results_of(reward, terminated, truncated)
         if self._is_assembled:
             part = np.ravel(np.asarray(observation, np.float64))
             parts = self._rank.comm.gather((part, reward, terminated, truncated))

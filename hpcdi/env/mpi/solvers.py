@@ -81,7 +81,7 @@ class RankGroup(Protocol):
         ...
 
     def release(self) -> None:
-        """Let it end in order."""
+        """Let it end in order. Idempotent."""
         ...
 
     def is_flushed(self) -> bool:
@@ -179,7 +179,7 @@ class Solver:
         self._seed = 0
         self._next_seed: int | None = None
         self._ended: Answer | None = None  # a step that ended an episode, while it resets
-        self._found: Answer | None = None
+        self._answer: Answer | None = None
         self._failure: EnvFailure | None = None
         self._lost_by = ""
 
@@ -210,7 +210,7 @@ class Solver:
         Args:
             seed: from 0.
         """
-        self._seed, self._ended, self._found, self._failure = seed, None, None, None
+        self._seed, self._ended, self._answer, self._failure = seed, None, None, None
         self._enter(_Phase.START, self._limits.start_s)
 
     def ask_step(self, action: Array, next_seed: int | None = None) -> None:
@@ -220,7 +220,7 @@ class Solver:
             action: float64 [n].
             next_seed: of the episode that begins at once where one ends; None: none begins.
         """
-        self._next_seed, self._ended, self._found, self._failure = next_seed, None, None, None
+        self._next_seed, self._ended, self._answer, self._failure = next_seed, None, None, None
         self._enter(_Phase.STEP, self._limits.step_s)
         self._order(SolverMessage(Kind.STEP, values=action))
 
@@ -246,7 +246,7 @@ class Solver:
         return self._is_settled()
 
     def _is_settled(self) -> bool:
-        return self._found is not None or self._failure is not None
+        return self._answer is not None or self._failure is not None
 
     def answer(self) -> Answer:
         """Wait for the answer, and return it.
@@ -266,20 +266,12 @@ class Solver:
             if self._ended is not None:  # the step is over
                 return replace(self._ended, failure=failure)
             raise failure
-        if self._found is None:
+        if self._answer is None:
             raise EnvError(
                 "a solver has no answer: it was asked neither for a reset nor for a step"
             )
-        found, self._found = self._found, None
-        return found
-
-    def look_for_deaths(self) -> None:
-        """Notice ranks that have died."""
-        self.group.look_for_deaths()
-
-    def close(self) -> None:
-        """Let the program end. Idempotent."""
-        self.group.release()
+        answer, self._answer = self._answer, None
+        return answer
 
     # ---- what comes
 
@@ -331,11 +323,8 @@ class Solver:
                 self._reset(self._next_seed)
                 return
         elif (ended := self._ended) is not None:
-            answer = Answer(
-                ended.observation, answer.observation, ended.reward, ended.terminated,
-                ended.truncated, ended.numbers,
-            )  # fmt: skip
-        self._found = answer
+            answer = replace(ended, first=answer.observation)
+        self._answer = answer
 
     def _hang(self) -> None:
         what = "its start" if self._phase is _Phase.START else f"a {self._phase.value}"
@@ -384,7 +373,7 @@ def wait(solvers: Sequence[Solver], wanted: int, bell: Doorbell | None = None) -
         if time.monotonic() - looked > _LOOK_S:
             looked = time.monotonic()
             for solver in others:
-                solver.look_for_deaths()
+                solver.group.look_for_deaths()
         rings = all(solver.rings for solver in others)
         with WAITING:  # they have time-outs of their own; what hangs in MPI above has none
             waiting.pause(rings=rings, at_most_s=min(solver.left_s for solver in others))

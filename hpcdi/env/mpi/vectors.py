@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import math
 import zlib
-from typing import Any
 
 import numpy as np
 
+from hpcdi.comm.solver_protocol import Sizes
+from hpcdi.env.base import EnvFacts
 from hpcdi.env.contract import Space, leaves_of
 from hpcdi.errors import EnvValueError
 from hpcdi.types import Array, Columns
@@ -21,15 +22,24 @@ def size_of(space: Space) -> int:
     return sum(math.prod(field.shape) for field in space.fields)
 
 
-def checksum(observation_space: Any, action_space: Any) -> str:
+def sizes_of(facts: EnvFacts) -> Sizes:
+    """Returns what all ranks of a solver must agree to."""
+    seen, acts = (
+        Space.of_observations(facts.observation_space),
+        Space.of_actions(facts.action_space),
+    )
+    return Sizes(size_of(seen), size_of(acts), _checksum(facts))
+
+
+def _checksum(facts: EnvFacts) -> str:
     """Returns a checksum of gymnasium's spaces, with their bounds."""
-    found = 0
-    for root, space in (("observation", observation_space), ("action", action_space)):
+    checksum = 0
+    for root, space in (("observation", facts.observation_space), ("action", facts.action_space)):
         for leaf, path in leaves_of(root, space):
             text = repr((path, leaf.shape, leaf.dtype, leaf.counts, leaf.starts))
             for part in (text.encode(), np.array([leaf.low, leaf.high]).tobytes()):
-                found = zlib.crc32(part, found)
-    return f"{found:08x}"
+                checksum = zlib.crc32(part, checksum)
+    return f"{checksum:08x}"
 
 
 def unrounded(space: Space) -> Columns:

@@ -5,19 +5,19 @@ from hpcdi.worker.collector.base_serial_collector import (
     ISerialCollector,
     create_serial_collector,
     get_serial_collector_cls,
+    to_tensor_transitions,
 )
-from hpcdi.worker.collector.caches import to_tensor_transitions
 from hpcdi.worker.collector.comm import (
     BaseCommCollector,
     FlaskFileSystemCollector,
     MPIFileSystemCollector,
     create_comm_collector,
 )
+from hpcdi.worker.collector.eval_monitor import VectorEvalMonitor
 from hpcdi.worker.collector.evaluation import (
     BattleInteractionSerialEvaluator,
     InteractionSerialEvaluator,
     ISerialEvaluator,
-    VectorEvalMonitor,
     create_serial_evaluator,
 )
 from hpcdi.worker.collector.metric_serial_evaluator import IMetric, MetricSerialEvaluator

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import itertools
 import time
 from abc import ABC, abstractmethod
 from collections import deque
@@ -23,7 +24,6 @@ from hpcdi.utils.metrics import Curves
 from hpcdi.utils.nested import to_tensors
 from hpcdi.utils.registry import SERIAL_COLLECTOR_REGISTRY
 from hpcdi.worker.collectives import sum_over_ranks
-from hpcdi.worker.collector.caches import CachePool, TrajBuffer, to_tensor_transitions
 from hpcdi.worker.dict_envs import ForeignEnvs
 from hpcdi.worker.dict_policy import (
     DictActor,
@@ -33,6 +33,7 @@ from hpcdi.worker.dict_policy import (
     trajectory_length,
 )
 from hpcdi.worker.errors import NoEnvError, NoPolicyError, QuotaError, UnknownAmountError
+from hpcdi.worker.names import CachePool, TrajBuffer
 from hpcdi.worker.registered import class_of
 
 __all__ = [
@@ -498,3 +499,31 @@ def create_serial_collector(cfg: Any, **kwargs: Any) -> ISerialCollector:
 def get_serial_collector_cls(cfg: Any) -> Any:
     """The class that ``cfg.type`` names."""
     return class_of(SERIAL_COLLECTOR_REGISTRY, cfg, "sample")
+
+
+def to_tensor_transitions(
+    data: list[Transition],
+    shallow_copy_next_obs: bool = True,
+) -> list[Transition]:
+    """Transitions of one trajectory with torch tensors for arrays.
+
+    Doubles become float32, other dtypes stay; a list or tuple of numbers becomes one tensor. Single
+    numbers, truth values, texts and tensors stay as they are; see `to_tensors`.
+
+    Args:
+        data: consecutive transitions, each with ``obs`` and ``next_obs``, where the next
+            observation of one is the observation of the next.
+        shallow_copy_next_obs: let ``next_obs`` of each share the memory of the next one's ``obs``:
+            an observation is held once.
+    """
+    as_tensors = partial(to_tensors, as_floats=False)
+    if not shallow_copy_next_obs or not data or "next_obs" not in data[0]:
+        return [as_tensors(item) for item in data]
+    converted = [
+        as_tensors({key: value for key, value in item.items() if key != "next_obs"})
+        for item in data[:-1]
+    ]
+    converted.append(as_tensors(data[-1]))
+    for item, successor in itertools.pairwise(converted):
+        item["next_obs"] = successor["obs"]
+    return converted

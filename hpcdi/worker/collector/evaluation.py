@@ -15,32 +15,39 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
+from functools import cached_property
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from hpcdi.config.compat import Configurable
-from hpcdi.config.roles import BattleEvaluatorConfig, EvaluatorConfig, InteractionEvaluatorConfig
-from hpcdi.errors import ConfigError, Problem
-from hpcdi.roles.collector.evaluation import evaluate, quotas
+from hpcdi.config.roles import (
+    BattleEvaluatorConfig,
+    EvaluatorConfig,
+    InteractionEvaluatorConfig,
+    RenderConfig,
+)
+from hpcdi.errors import Problem
+from hpcdi.roles.collector.evaluation import evaluate
 from hpcdi.roles.collector.loop import Loop, PolicyAgent
 from hpcdi.roles.coordinator.groups import EvaluationClock
 from hpcdi.store.atomic import published
-from hpcdi.types import Array, Episodes, Interval, Step
+from hpcdi.types import Episodes, Interval, Step
 from hpcdi.utils.lifetime import Closing
 from hpcdi.utils.log import LOGGER
 from hpcdi.utils.metrics import Curves, evaluation_scalars, human_return
 from hpcdi.utils.nested import to_tensors, unflatten
 from hpcdi.utils.registry import SERIAL_EVALUATOR_REGISTRY
 from hpcdi.utils.timer import EasyTimer
-from hpcdi.utils.video import as_frame, encode_video
-from hpcdi.worker.collectives import group_rank, on_first_rank
-from hpcdi.worker.collector.episode_videos import NAMES, Camera, EpisodeVideos
-from hpcdi.worker.collector.own_eval import OwnEval
-from hpcdi.worker.dict_envs import as_number, ours, to_items, to_lists
+from hpcdi.utils.video import encode_video
+from hpcdi.worker.collectives import on_first_rank, place_in_group
+from hpcdi.worker.collector.eval_monitor import NAMES, Camera
+from hpcdi.worker.collector.eval_monitor import VectorEvalMonitor as VectorEvalMonitor
+from hpcdi.worker.dict_envs import ours, to_items
 from hpcdi.worker.dict_policy import DictActor, columnar_actor
-from hpcdi.worker.errors import NoEnvError, NoEpisodeError, NoPolicyError, QuotaError
+from hpcdi.worker.errors import NoEnvError, NoPolicyError, QuotaError
+from hpcdi.worker.names import TableLog
 from hpcdi.worker.registered import KnownClass, class_of
 
 
@@ -112,130 +119,6 @@ def create_serial_evaluator(cfg: Any, **kwargs: Any) -> ISerialEvaluator:
     make = class_of(SERIAL_EVALUATOR_REGISTRY, cfg, "interaction")
     evaluator: ISerialEvaluator = make(cfg, **kwargs)
     return evaluator
-
-
-class VectorEvalMonitor:
-    """Counts a fixed number of episodes of each environment.
-
-    Each environment has its quota (`quotas`), and what it plays beyond is ignored.
-
-    Args:
-        env_num: environments.
-        n_episode: episodes of all of them together, at least one each; the first environments play
-            one more where the number is not a multiple.
-        max_video_bytes: of all pictures together; see `EpisodeVideos`.
-
-    Raises:
-        QuotaError: there are fewer episodes than environments, or no environment.
-    """
-
-    def __init__(self, env_num: int, n_episode: int, *, max_video_bytes: int = 256 << 20) -> None:
-        try:
-            self.quota = quotas(n_episode, env_num)
-        except ConfigError as error:
-            raise QuotaError(error.problems, error.source) from None
-        """Episodes of each environment that count."""
-        self.env_steps = 0
-        """Steps of environments that were made for it."""
-        self._rewards: dict[int, list[float]] = {env: [] for env in range(env_num)}
-        self._infos: dict[int, list[Mapping[str, Any]]] = {env: [] for env in range(env_num)}
-        self._videos = EpisodeVideos(env_num, max_video_bytes)
-
-    def is_open(self, env_id: int) -> bool:
-        """Returns whether the environment's next episode counts.
-
-        Raises:
-            KeyError: there is no such environment.
-        """
-        return len(self._rewards[env_id]) < self.quota[env_id]
-
-    def is_finished(self) -> bool:
-        """Returns whether every environment has played its quota."""
-        return not any(map(self.is_open, self._rewards))
-
-    def update_info(self, env_id: int, info: Mapping[str, Any]) -> None:
-        """Add the info of an ended episode, before its `update_reward` or after it."""
-        if len(self._infos[env_id]) < self.quota[env_id]:
-            self._infos[env_id].append(to_lists(info))
-
-    def update_reward(self, env_id: int, reward: Any) -> None:
-        """Add the return of an ended episode: a number, or an array or tensor of one element.
-
-        Raises:
-            EnvError: it is something else.
-        """
-        if self.is_open(env_id):
-            self._rewards[env_id].append(as_number(reward))
-            self._videos.end(env_id)
-
-    def update_video(self, imgs: Mapping[int, Any] | Sequence[Any]) -> None:
-        """Add a picture of each environment, uint8 [H, W, 3], or of those in a mapping.
-
-        Pictures of environments that have played their quota are ignored.
-        """
-        by_env = imgs if isinstance(imgs, Mapping) else dict(enumerate(imgs))
-        for env_id, image in by_env.items():
-            if self.is_open(env_id):
-                self._videos.add(env_id, as_frame(image))
-
-    def drop_episode(self, env_id: int) -> None:
-        """Drop the environment's unfinished episode, as it failed."""
-        self._videos.drop(env_id)
-
-    def get_video(self) -> Array:
-        """The worst, the median and the best episode, as uint8 [3, T, C, H, W].
-
-        Shorter ones are padded with their last picture. Of an even number of episodes the median
-        is the lower of the two in the middle.
-
-        Raises:
-            EnvError: no episode has ended, one of them was not filmed, or pictures differ in size.
-        """
-        ended = [(env, n) for env, rewards in self._rewards.items() for n in range(len(rewards))]
-        if not ended:
-            raise NoEpisodeError("there is no video yet: no episode has ended")
-        ranked = sorted(ended, key=lambda episode: self._rewards[episode[0]][episode[1]])
-        return self._videos.stack([ranked[0], ranked[(len(ranked) - 1) // 2], ranked[-1]])
-
-    @property
-    def video_stride(self) -> int:
-        """Steps between two pictures of `get_video`: above 1 where memory was short."""
-        return self._videos.stride
-
-    def get_episode_return(self) -> list[float]:
-        """Return of each episode that counts, environment by environment."""
-        return [reward for rewards in self._rewards.values() for reward in rewards]
-
-    def get_latest_reward(self, env_id: int) -> float:
-        """Return of the environment's last episode that counts.
-
-        Raises:
-            EnvError: it has ended none.
-        """
-        if not self._rewards[env_id]:
-            raise NoEpisodeError(f"environment {env_id} has not ended an episode yet")
-        return self._rewards[env_id][-1]
-
-    def get_current_episode(self) -> int:
-        """Episodes that have ended and count."""
-        return sum(map(len, self._rewards.values()))
-
-    def get_episode_info(self) -> dict[str, Any] | None:
-        """Key -> value in each episode's info, in the order of `get_episode_return`.
-
-        None where an episode's info lacks the key. Numbers that all infos have come with their mean
-        as ``<key>_mean``, a float. Without any info, None.
-        """
-        infos = [info for of_env in self._infos.values() for info in of_env]
-        if not infos:
-            return None
-        keys = dict.fromkeys(key for info in infos for key in info)
-        lists: dict[str, list[Any]] = {key: [info.get(key) for info in infos] for key in keys}
-        return lists | {
-            f"{key}_mean": np.mean(values)
-            for key, values in lists.items()
-            if all(isinstance(value, int | float | np.number) for value in values)
-        }
 
 
 BEST_CHECKPOINT = "ckpt_best.pth.tar"
@@ -373,9 +256,9 @@ class SerialEvaluator(Closing, ISerialEvaluator):
             save_ckpt_fn: saves the policy of the best result, on rank 0.
         """
         train_iter, envstep = when
-        is_first = group_rank() == 0
+        rank, _ = place_in_group()
         self.scalars = dict(scalars)
-        if is_first:
+        if rank == 0:
             LOGGER.info(
                 "%s: %s, train iteration %d, env step %d",
                 self._curves.name,
@@ -387,10 +270,10 @@ class SerialEvaluator(Closing, ISerialEvaluator):
             self._curves.add(scalars, train_iter, envstep)
         if self._is_better(result, self.best):
             self.best = result
-            if is_first and save_ckpt_fn is not None:
+            if rank == 0 and save_ckpt_fn is not None:
                 save_ckpt_fn(BEST_CHECKPOINT)
         stop = train_iter > 0 and self._is_enough(result)
-        if stop and is_first:
+        if stop and rank == 0:
             LOGGER.info(
                 "%s: %s reaches the stop value %s: training can end",
                 self._curves.name,
@@ -473,11 +356,10 @@ def play_episodes(
             if figure_path is not None:
                 _save_figure(env, env_id, figure_path)
             of_players = [dict(infos[row]) for row in range(env_id, envs.rows, envs.env_num)]
-            total, more = (
-                of_players[0]["eval_episode_return"],
-                of_players[0].get("episode_info") or {},
-            )
-            monitor.update_info(env_id, to_lists({"eval_episode_return": total, **more}))
+            first = of_players[0]
+            total = first["eval_episode_return"]
+            more = first.get("episode_info") or {}
+            monitor.update_info(env_id, {"eval_episode_return": total, **more})
             monitor.update_reward(env_id, total)
             played.append([to_items(info) for info in of_players])
 
@@ -516,16 +398,16 @@ def _player(env: Any, policies: Any) -> _Player:
     envs = dicts.bind(env)
 
     def infos(step: Step, episodes: Episodes) -> dict[int, Mapping[str, Any]]:
-        said = {row: one.info for row, one in dicts.view.timesteps(step).items() if one.done}
+        by_row = {row: one.info for row, one in dicts.view.timesteps(step).items() if one.done}
         stated = dict(zip(episodes.rows.tolist(), episodes.stated.tolist(), strict=True))
         for env_id in {row % envs.env_num for row in stated}:
             for row in range(env_id, envs.rows, envs.env_num):
-                if row not in said:  # its player had no turn in a game that is over
-                    said[row] = {
+                if row not in by_row:  # its player had no turn in a game that is over
+                    by_row[row] = {
                         "eval_episode_return": stated.get(row, 0.0),
                         **dicts.view.info(row),
                     }
-        return said
+        return by_row
 
     return _Player(Loop(envs, PolicyAgent(dicts)), infos)
 
@@ -536,7 +418,7 @@ def _numbers(_step: Step, episodes: Episodes) -> dict[int, Mapping[str, Any]]:
     return {row: {**unflatten(info), "eval_episode_return": stated} for row, info, stated in ended}
 
 
-class InteractionSerialEvaluator(SerialEvaluator, OwnEval, metaclass=KnownClass):
+class InteractionSerialEvaluator(SerialEvaluator, metaclass=KnownClass):
     """Evaluates a policy by its mean return; see `SerialEvaluator` for the arguments.
 
     Videos go to TensorBoard, and as files to ``<figure_path>/videos``, or to
@@ -649,6 +531,50 @@ class InteractionSerialEvaluator(SerialEvaluator, OwnEval, metaclass=KnownClass)
             encoded, suffix = encode_video(video.transpose(0, 2, 3, 1), fps)
             with published(folder / f"iter_{max(train_iter, 0):06d}_{name}{suffix}") as file:
                 file.write(encoded)
+
+    # By DI-engine's names, for subclasses with an `eval` of their own, as dizoo's
+    # `TradingSerialEvaluator`: nothing here asks for these.
+
+    @cached_property
+    def _timer(self) -> EasyTimer:
+        return EasyTimer()
+
+    @cached_property
+    def _logger(self) -> TableLog:
+        return TableLog()
+
+    @property
+    def _tb_logger(self) -> Any:
+        """The TensorBoard writer; made in ``<exp_name>/log`` where there is none."""
+        if self._curves.writer is None:
+            from hpcdi.utils.event_file import TensorBoardWriter
+
+            self._curves.writer = TensorBoardWriter(f"{self._exp_name}/log/{self._instance_name}")
+        return self._curves.writer
+
+    @property
+    def _instance_name(self) -> str:
+        return self._curves.name
+
+    @property
+    def _default_n_episode(self) -> int | None:
+        return self._cfg.n_episode
+
+    @property
+    def _stop_value(self) -> Any:
+        return self._cfg.stop_value
+
+    @property
+    def _render(self) -> RenderConfig:
+        return self._cfg.render
+
+    @property
+    def _max_episode_return(self) -> float:
+        return float("-inf") if self.best is None else float(self.best)
+
+    @_max_episode_return.setter
+    def _max_episode_return(self, value: float) -> None:
+        self.best = value
 
 
 def episodes_to_play(asked: int | None, setting: int | None) -> int:

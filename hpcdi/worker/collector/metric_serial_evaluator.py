@@ -108,7 +108,7 @@ class MetricSerialEvaluator(SerialEvaluator):
             raise EnvError(f"{self._name()}: the loader returned no batch")
         metric = self._demand_env()[1].reduce_mean(results)
         named = dict(metric) if isinstance(metric, Mapping) else {"metric": metric}
-        scalars = {name: _plain(value) for name, value in named.items()}
+        scalars = {name: _number_in(value) for name, value in named.items()}
         line = ", ".join(f"{name} {value}" for name, value in scalars.items())
         batches = len(results)
         scalars |= {
@@ -160,7 +160,7 @@ def _tensors(tree: Any) -> Any:
     return to_tensors(np.asarray(tree) if is_number else tree, as_floats=False)
 
 
-def _plain(value: Any) -> Any:
+def _number_in(value: Any) -> Any:
     """A number of an array or tensor of one element; the rest stays."""
     count = value.numel() if hasattr(value, "numel") else getattr(value, "size", 0)
     return value.item() if count == 1 else value

@@ -34,7 +34,30 @@ from hpcdi.worker.replay_buffer.items import without
 _MADE_AT = "collect_iter"
 
 
-class SampleSerialCollector(SerialCollector):
+class SamplesCollector(SerialCollector):
+    """Base of the serial collectors of training samples."""
+
+    def _collect_samples(
+        self, call: CollectCall, target: int, train_iter: int
+    ) -> list[list[Transition]]:
+        """Step until each player whose samples are kept has enough; returns them, marked."""
+        recorders = [(player, one) for player, one in enumerate(call.recorders) if one]
+        for player, recorder in recorders:
+            recorder.length = self._piece_length(player, target)
+        samples: list[list[Transition]] = [[] for _ in call.recorders]
+        for _ in call.steps():
+            for player, recorder in recorders:
+                for trajectory in recorder.take():
+                    samples[player] += _marked(trajectory.samples, train_iter)
+            if all(len(samples[player]) >= target for player, _ in recorders):
+                break
+        for player, recorder in recorders:
+            if attribute_of(self._policies()[player], "on_policy", False):
+                recorder.drop_open()  # another policy acts from here on
+        return samples
+
+
+class SampleSerialCollector(SamplesCollector):
     """Collects a number of training samples; see `SerialCollector` for the arguments.
 
     Trajectories continue in the next call, so that no step is lost; what an on-policy policy has
@@ -82,15 +105,7 @@ class SampleSerialCollector(SerialCollector):
         call = self._begin(policy_kwargs, train_iter, level_seeds)
         if self._records is not None:
             self._records.actor.passes_state = not random_collect
-        (recorder,) = call.recorders
-        recorder.length = self._piece_length(0, target)
-        samples: list[Transition] = []
-        for _ in call.steps():
-            samples += _samples_of(recorder, train_iter)
-            if len(samples) >= target:
-                break
-        if attribute_of(self._policy, "on_policy", False):
-            recorder.drop_open()
+        (samples,) = self._collect_samples(call, target, train_iter)
         is_shown = record_random_collect or not random_collect
         call.report(self._report, len(samples), train_iter, is_shown=is_shown)
         return samples[:target] if drop_extra else samples
@@ -248,7 +263,7 @@ class BattleSerialCollector(SerialCollector):
         return list(policy)
 
 
-class BattleSampleSerialCollector(BattleSerialCollector):
+class BattleSampleSerialCollector(BattleSerialCollector, SamplesCollector):
     """Collects training samples of a battle of n policies; see `SerialCollector`.
 
     A policy whose attribute ``collect_data`` is false plays, but its samples are not collected.
@@ -280,19 +295,7 @@ class BattleSampleSerialCollector(BattleSerialCollector):
         if target < 1:
             return [[] for _ in self._policy], [[] for _ in self._policy]
         call = self._begin(policy_kwargs, train_iter)
-        recorders = call.recorders
-        kept = [(player, recorder) for player, recorder in enumerate(recorders) if recorder]
-        for player, recorder in kept:
-            recorder.length = self._piece_length(player, target)
-        samples: list[list[Transition]] = [[] for _ in recorders]
-        for _ in call.steps():
-            for player, recorder in kept:
-                samples[player] += _samples_of(recorder, train_iter)
-            if all(len(samples[player]) >= target for player, _ in kept):
-                break
-        for player, recorder in kept:
-            if attribute_of(self._policy[player], "on_policy", False):
-                recorder.drop_open()  # another policy acts from here on
+        samples = self._collect_samples(call, target, train_iter)
         ended = call.report(self._report, max(map(len, samples)), train_iter)
         last = target if drop_extra else None
         return [of_player[:last] for of_player in samples], _with_returns(ended, call.infos)
@@ -394,13 +397,6 @@ class _NoPolicy:
 
     def reset(self, data_id: list[int] | None = None) -> None:
         pass
-
-
-def _samples_of(recorder: TrajectoryRecorder, train_iter: int) -> list[Transition]:
-    """Samples of the finished trajectories, marked."""
-    return [
-        one for trajectory in recorder.take() for one in _marked(trajectory.samples, train_iter)
-    ]
 
 
 def _marked(samples: list[Any], train_iter: int) -> list[Any]:

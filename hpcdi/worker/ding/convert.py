@@ -14,7 +14,6 @@ from typing import Any
 
 from hpcdi.errors import ConfigError, Problem
 from hpcdi.utils.registry import PARALLEL_COMMANDER_REGISTRY
-from hpcdi.worker.staleness import oldest_kept
 
 _POLICY_MODULE, _ENV_MODULE = "hpcdi.worker.ding.policy", "hpcdi.worker.ding.env"
 _MANAGERS = {"base": "base", "subprocess": "subprocess", "async_subprocess": "subprocess"}
@@ -88,17 +87,9 @@ _SECTIONS = (
     *("create_config.policy", "create_config.collector", "create_config.replay_buffer"),
 )
 """Those that are read here."""
-_CREATE_KEYS = frozenset(
-    (
-        "env",
-        "env_manager",
-        "policy",
-        "collector",
-        "replay_buffer",
-        "evaluator",
-        "learner",
-    )
-)
+_CREATE_KEYS = {
+    *("env", "env_manager", "policy", "collector", "replay_buffer", "evaluator", "learner")
+}
 
 
 def converted(
@@ -256,28 +247,20 @@ def _no_sections(configs: Mapping[str, Any]) -> Iterator[Problem]:
 
 def _missing(main: Mapping[str, Any], create: Mapping[str, Any]) -> Iterator[Problem]:
     """Yields what is required and not there."""
-    paths = [
-        *(
-            (name, whole, key)
-            for name, whole in (("main_config", main), ("create_config", create))
-            for key in ("env", "policy")
-        ),
-        *(
-            (f"create_config.{part}", create[part], "type")
-            for part in ("env", "policy")
-            if part in create
-        ),
-        *(
-            ("main_config.env", main["env"], f"{role}_env_num")
-            for role in ("collector", "evaluator")
-            if "env" in main
-        ),
+    parts = ("env", "policy")
+    required: list[tuple[str, Mapping[str, Any], tuple[str, ...]]] = [
+        ("main_config", main, parts),
+        ("create_config", create, parts),
     ]
-    yield from (
-        Problem(f"{name}.{key}", "is required")
-        for name, whole, key in paths
-        if whole.get(key) in (None, "")
-    )
+    required += [
+        (f"create_config.{part}", create[part], ("type",)) for part in parts if part in create
+    ]
+    if "env" in main:
+        env_nums = ("collector_env_num", "evaluator_env_num")
+        required.append(("main_config.env", main["env"], env_nums))
+    for name, settings, keys in required:
+        absent = [key for key in keys if settings.get(key) in (None, "")]
+        yield from (Problem(f"{name}.{key}", "is required") for key in absent)
 
 
 def _env(env: Mapping[str, Any], create: Mapping[str, Any], notes: list[str]) -> dict[str, Any]:
@@ -441,6 +424,15 @@ def _buffer(settings: Mapping[str, Any], notes: list[str]) -> dict[str, Any]:
     if "max_staleness" in kept:
         kept["max_staleness"] = max(0, oldest_kept(kept["max_staleness"]))
     return kept
+
+
+def oldest_kept(max_staleness: float) -> float:
+    """Returns the last staleness at which an item is kept.
+
+    Args:
+        max_staleness: DI-engine's: the first at which it is dropped.
+    """
+    return math.ceil(max_staleness) - 1 if math.isfinite(max_staleness) else max_staleness
 
 
 def _known(

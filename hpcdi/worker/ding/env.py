@@ -19,7 +19,7 @@ from hpcdi.dataclass import dataclass
 from hpcdi.env.old_gym import OldEnv
 from hpcdi.errors import Problem
 from hpcdi.types import Array
-from hpcdi.worker.ding.library import attribute_dict, class_of
+from hpcdi.worker.ding.library import TYPE_IS_REQUIRED, attribute_dict, class_of
 
 
 class DingEnv(Configurable):
@@ -42,7 +42,7 @@ class DingEnv(Configurable):
         def problems(self) -> Iterator[Problem]:
             """Demands the type."""
             if not self.ding.get("type"):
-                yield Problem("ding.type", "is required: DI-engine's type, or module:Class")
+                yield Problem("ding.type", TYPE_IS_REQUIRED)
 
     @classmethod
     def for_evaluation(cls, cfg: Config) -> Config:

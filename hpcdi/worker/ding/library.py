@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import copy
 import importlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -16,6 +16,7 @@ import numpy as np
 from hpcdi.config.compat import ConfigDict
 from hpcdi.errors import ConfigError, Problem
 
+TYPE_IS_REQUIRED = "is required: DI-engine's type, or module:Class"
 _REGISTRIES = {"policy": "POLICY_REGISTRY", "env": "ENV_REGISTRY"}
 _SECTIONS: dict[str, Any] = {
     "model": {},
@@ -41,10 +42,9 @@ def class_of(kind: str, settings: Mapping[str, Any]) -> Any:
     """
     path, name = f"{kind}.ding", settings.get("type")
     if not isinstance(name, str) or not name:
-        raise ConfigError(
-            [Problem(f"{path}.type", "is required: DI-engine's type, or module:Class")]
-        )
-    for module in _names(settings.get("import_names")):
+        raise ConfigError([Problem(f"{path}.type", TYPE_IS_REQUIRED)])
+    named = settings.get("import_names") or ()
+    for module in [named] if isinstance(named, str) else named:
         _imported(module, f"{path}.import_names")
     module, _, attribute = name.rpartition(":")
     if module:
@@ -99,10 +99,6 @@ def plain(tree: Any) -> Any:
     if isinstance(tree, Mapping):
         return {key: plain(value) for key, value in tree.items()}
     return [plain(value) for value in tree] if isinstance(tree, list | tuple) else tree
-
-
-def _names(names: Any) -> Iterator[str]:
-    yield from [names] if isinstance(names, str) else names or ()
 
 
 def _imported(module: str, path: str) -> Any:

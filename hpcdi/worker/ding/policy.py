@@ -19,7 +19,7 @@ from hpcdi.dataclass import dataclass
 from hpcdi.errors import PolicyError, Problem
 from hpcdi.policy.base import Policy
 from hpcdi.types import Settings, Transition
-from hpcdi.worker.ding.library import attribute_dict, class_of, policy_settings
+from hpcdi.worker.ding.library import TYPE_IS_REQUIRED, attribute_dict, class_of, policy_settings
 
 
 @dataclass(frozen=True)
@@ -77,7 +77,7 @@ class DingPolicyConfig(PolicyConfig):
     def problems(self) -> Iterator[Problem]:
         """Rules over several settings."""
         if not self.ding.get("type"):
-            yield Problem("ding.type", "is required: DI-engine's type, or module:Class")
+            yield Problem("ding.type", TYPE_IS_REQUIRED)
         for name in ("discount_factor", "nstep", "priority_IS_weight"):
             if getattr(self, name) != getattr(PolicyConfig, name):
                 yield Problem(name, f"is the policy's own setting: policy.ding.{name}")

@@ -78,18 +78,18 @@ def _run(path: Path) -> dict[str, Any]:
     problems: list[tuple[str, str]] = []
     answer: dict[str, Any] = {}
     for name in _NAMES:
-        answer[name] = _plain(defined[name], name, problems)
+        answer[name] = _plain_data(defined[name], name, problems)
     problems += [(p.path, p.message) for p in problems_of(*(answer[name] for name in _NAMES))]
     if not problems:
         policy = {**answer["create_config"]["policy"], **answer["main_config"]["policy"]}
         try:
-            answer["policy"] = _plain(policy_settings(policy), "policy", problems)
+            answer["policy"] = _plain_data(policy_settings(policy), "policy", problems)
         except ConfigError as error:
             problems += [(problem.path, problem.message) for problem in error.problems]
     return {"problems": problems} if problems else {"policy": {}, **answer}
 
 
-def _plain(value: Any, path: str, problems: list[tuple[str, str]]) -> Any:
+def _plain_data(value: Any, path: str, problems: list[tuple[str, str]]) -> Any:
     """Dicts whose keys are strings, lists, numbers, strings and None; the rest is a problem."""
     if isinstance(value, Mapping):
         problems += [
@@ -97,9 +97,9 @@ def _plain(value: Any, path: str, problems: list[tuple[str, str]]) -> Any:
             for key in value
             if not isinstance(key, str)
         ]
-        return {str(key): _plain(one, f"{path}.{key}", problems) for key, one in value.items()}
+        return {str(key): _plain_data(one, f"{path}.{key}", problems) for key, one in value.items()}
     if isinstance(value, list | tuple):
-        return [_plain(one, f"{path}[{place}]", problems) for place, one in enumerate(value)]
+        return [_plain_data(one, f"{path}[{place}]", problems) for place, one in enumerate(value)]
     if hasattr(value, "tolist"):  # of numpy
         return value.tolist()
     if value is not None and not isinstance(value, bool | int | float | str):

@@ -9,8 +9,8 @@ from __future__ import annotations
 import heapq
 import itertools
 from abc import abstractmethod
-from collections import deque
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, ClassVar, Protocol
 
@@ -49,8 +49,9 @@ from hpcdi.worker.learner.learner_hook import (
     build_learner_hook_by_cfg,
     no_hooks,
 )
-from hpcdi.worker.learner.loading import SampleLoader
-from hpcdi.worker.log import TableLog
+from hpcdi.worker.names import TableLog
+from hpcdi.worker.names import TickMonitor as TickMonitor
+from hpcdi.worker.names import get_simple_monitor_type as get_simple_monitor_type
 from hpcdi.worker.registered import class_of
 
 
@@ -154,8 +155,8 @@ class BaseLearner(Configurable, Training):
             hook["log_reduce_after_iter"] = 1 if wanted is True else wanted
         self._hooks = no_hooks()
         self._monitor: ScalarMonitor | None = None
-        self._is_noted = True  # the monitor has what is in `log_buffer`
-        self._logged = _by_kind({})  # what the policy returned last
+        self._is_in_monitor = True  # what is in `log_buffer`
+        self._returned: Log = {}  # the policy's last log, without priorities
         hooks = build_learner_hook_by_cfg(hook)
         suffix = "" if instance_name == "learner" else f"_{instance_name}"
         super().__init__(
@@ -168,7 +169,7 @@ class BaseLearner(Configurable, Training):
             curves=tb_logger,
         )
         self.exp_name, self.logger, self.ckpt_name = exp_name, TableLog(), None
-        self._given_curves = tb_logger
+        self._callers_curves = tb_logger
         self.priority_info = {}
         self.log_buffer = _by_kind({})
         self._port = port
@@ -215,7 +216,7 @@ class BaseLearner(Configurable, Training):
         if self._loader is not None:
             self._loader.close()
         super().close()
-        if self.curves is not self._given_curves:
+        if self.curves is not self._callers_curves:
             Curves(self.curves, self.name).close()
             self.curves = None
         flush = getattr(self.curves, "flush", None)
@@ -282,14 +283,13 @@ class BaseLearner(Configurable, Training):
             batch.feedback(log["priority"])
 
     def _note(self, log: Log) -> None:
-        """Note an iteration's log in `log_buffer`; the monitor gets it in ``after_iter``."""
-        self._fill_monitor()
-        last, self._logged = self._logged, _by_kind(log)
-        for kind, returned in self._logged.items():
-            held = self.log_buffer.get(kind, {}).items()
-            added = {name: one for name, one in held if name not in last[kind]}
-            self.log_buffer = {**self.log_buffer, kind: added | returned}
-        self._is_noted = False
+        """Put an iteration's log into `log_buffer`, where others may have added to it already."""
+        self._fill_monitor()  # with the last log, where an overridden `call_hook` has not
+        log = {name: value for name, value in log.items() if name != "priority"}
+        buffered = _as_log(self.log_buffer).items()
+        added = {name: value for name, value in buffered if name not in self._returned}
+        self.log_buffer = {**self.log_buffer, **_by_kind({**added, **log})}
+        self._returned, self._is_in_monitor = log, False
 
     @property
     def monitor(self) -> ScalarMonitor | None:
@@ -306,16 +306,15 @@ class BaseLearner(Configurable, Training):
         self._monitor = monitor
 
     def _fill_monitor(self) -> None:
-        """Add `log_buffer` to the monitor, once; what others than the policy added goes from it."""
-        if self._is_noted:
+        """Add `log_buffer` to the monitor, once; then only what the policy returned stays in it."""
+        if self._is_in_monitor:
             return
+        buffered = _as_log(self.log_buffer)
         if self._monitor is not None:
-            self._monitor.add(_as_log(self.log_buffer))
-        for kind, returned in self._logged.items():
-            held = self.log_buffer.get(kind, {}).items()
-            stays = {name: one for name, one in held if name in returned}
-            self.log_buffer = {**self.log_buffer, kind: stays}
-        self._is_noted = True
+            self._monitor.add(buffered)
+        stays = {name: value for name, value in buffered.items() if name in self._returned}
+        self.log_buffer = {**self.log_buffer, **_by_kind(stays)}
+        self._is_in_monitor = True
 
     def _train_tasks(self, data: Any, envstep: int, kwargs: Mapping[str, Any]) -> list[Log]:
         """Do one iteration on batches of several tasks: the policy returns a log of each."""
@@ -368,7 +367,7 @@ class BaseLearner(Configurable, Training):
         """Close the loader, the hooks and the TensorBoard writer. Idempotent."""
         self._rest()
         Curves(self.curves, self.name).close()
-        self.curves = self._given_curves = None
+        self.curves = self._callers_curves = None
 
     # ------------------------------------------------------------------------------------- hooks
 
@@ -381,7 +380,7 @@ class BaseLearner(Configurable, Training):
         if name not in POSITIONS:
             raise KeyError(f"a hook's position is one of {POSITIONS}, not {name!r}")
         if name == "after_iter":
-            self._is_noted = False
+            self._is_in_monitor = False
         called: Iterable[Any] = heapq.merge(
             list(self._hooks[name]), self._callbacks, key=lambda one: getattr(one, "priority", 100)
         )
@@ -624,26 +623,71 @@ def make_learner(context: WorkerContext, policy: LearnMode, group: tuple[int, in
 # ---------------------------------------------------------------------------------- data and logs
 
 
+class SampleLoader(Iterator[Any]):
+    """Yields batches, one after the other.
+
+    A batch may be a list of functions without arguments, each of which returns a sample (from a
+    file, perhaps), or be such a function itself.
+
+    Args:
+        get_batch: returns the next batch; None when no more will come.
+        num_workers: threads that call the functions of a batch; 0: it is done here, in order.
+    """
+
+    def __init__(self, get_batch: Callable[[], Any], num_workers: int = 0) -> None:
+        self._get_batch, self._num_workers = get_batch, num_workers
+        self._pool: ThreadPoolExecutor | None = None
+
+    def __next__(self) -> Any:
+        """Returns the next batch, all samples in their order; errors of loading one come here."""
+        batch = self._get_batch()
+        if batch is None:
+            raise StopIteration
+        batch = _loaded(batch)
+        if not isinstance(batch, list) or not any(map(callable, batch)):
+            return batch
+        if self._num_workers == 0:
+            return list(map(_loaded, batch))
+        if self._pool is None:
+            self._pool = ThreadPoolExecutor(self._num_workers, "sample-loader")
+        return list(self._pool.map(_loaded, batch))
+
+    def close(self) -> None:
+        """End the threads; the next batch would start them again."""
+        if self._pool is not None:
+            self._pool.shutdown(cancel_futures=True)
+            self._pool = None
+
+
+def _loaded(sample: Any) -> Any:
+    return sample() if callable(sample) else sample
+
+
+_MARKS = {"scalar": "", "scalars": CHART, "histogram": HISTOGRAM}
+"""Kind of values in a `log_buffer` -> how their names begin in a log."""
+
+
+def _mark_of(name: str) -> str:
+    return next((mark for mark in (CHART, HISTOGRAM) if name.startswith(mark)), "")
+
+
 def _by_kind(log: Log) -> dict[str, dict[str, Any]]:
-    """Returns what a policy returned by its kinds: scalar, scalars (charts) and histogram."""
-    kinds = {
-        kind: {name.removeprefix(mark): one for name, one in log.items() if name.startswith(mark)}
-        for kind, mark in (("scalars", CHART), ("histogram", HISTOGRAM))
+    """Returns a log's values by their kinds: scalar, scalars (charts) and histogram."""
+    return {
+        kind: {n.removeprefix(mark): value for n, value in log.items() if _mark_of(n) == mark}
+        for kind, mark in _MARKS.items()
     }
-    return {"scalar": _scalars(log), **kinds}
 
 
-def _as_log(kinds: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
+def _as_log(log_buffer: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
     """Returns what `_by_kind` has made of a log as a log; other kinds are a hook's own."""
-    marks = {"scalar": "", "scalars": CHART, "histogram": HISTOGRAM}
-    of_kinds = [(mark, kinds.get(kind, {})) for kind, mark in marks.items()]
-    return {f"{mark}{n}": one for mark, of_kind in of_kinds for n, one in of_kind.items()}
+    of_kinds = [(mark, log_buffer.get(kind, {})) for kind, mark in _MARKS.items()]
+    return {f"{mark}{name}": value for mark, values in of_kinds for name, value in values.items()}
 
 
 def _scalars(log: Log) -> dict[str, Any]:
     """Returns a log's scalars: what is neither priorities, nor a chart, nor a histogram."""
-    others = (CHART, HISTOGRAM)
-    return {n: v for n, v in log.items() if not n.startswith(others) and n != "priority"}
+    return {n: value for n, value in log.items() if not _mark_of(n) and n != "priority"}
 
 
 def _are_tensors(model: Any) -> bool:
@@ -659,7 +703,7 @@ def _columns(data: Any) -> Any:
 
 
 def _task_name(name: str, task: str) -> str:
-    mark = next((mark for mark in (CHART, HISTOGRAM) if name.startswith(mark)), "")
+    mark = _mark_of(name)
     return f"{mark}{task}/{name.removeprefix(mark)}"
 
 
@@ -676,53 +720,3 @@ def _sample_ids(data: Any) -> dict[str, Any]:
 
 def _joined(one: Any, other: Any) -> Array | list[Any]:
     return np.concatenate([one, other]) if isinstance(one, np.ndarray) else [*one, *other]
-
-
-# ------------------------------------------------------------------------------------ monitors
-
-
-class TickMonitor:
-    """Means of the last values of a learner's variables, as DI-engine's hooks read them.
-
-    A number that is set is a variable's newest value, which is what is read; ``avg[name]()`` and
-    ``val[name]()`` are the mean of the values that are kept, and the newest one.
-
-    Args:
-        time_: attribute `time`; not used otherwise: every value that is set counts.
-        expire: values of each variable that are kept.
-    """
-
-    def __init__(self, time_: Any = None, expire: float = 10) -> None:
-        values: dict[str, deque[float]] = {}
-        vars(self).update(
-            _values=values,
-            _expire=int(expire),
-            time=time_,
-            avg=_Figures(values, lambda kept: sum(kept) / max(len(kept), 1)),
-            val=_Figures(values, lambda kept: kept[-1] if kept else 0.0),
-        )
-
-    def __setattr__(self, name: str, value: float) -> None:
-        values: dict[str, deque[float]] = vars(self)["_values"]
-        values.setdefault(name, deque(maxlen=vars(self)["_expire"])).append(float(value))
-
-    def __getattr__(self, name: str) -> float:
-        if values := vars(self).get("_values", {}).get(name):
-            return float(values[-1])
-        raise AttributeError(f"no value of {name!r} was set")
-
-
-class _Figures(dict[str, Callable[[], float]]):
-    """Name -> function that returns a figure of a variable's values."""
-
-    def __init__(self, values: Mapping[str, Any], figure: Callable[[Any], float]) -> None:
-        super().__init__()
-        self._values, self._figure = values, figure
-
-    def __missing__(self, name: str) -> Callable[[], float]:
-        return lambda: self._figure(self._values.get(name, ()))
-
-
-def get_simple_monitor_type(properties: Sequence[str] = ()) -> type[TickMonitor]:  # noqa: ARG001
-    """Returns the class of monitors; variables need not be declared."""
-    return TickMonitor

@@ -15,11 +15,11 @@ from hpcdi.replay.monitor import Monitor
 from hpcdi.types import Array
 from hpcdi.utils.log import LOGGER
 from hpcdi.worker.dict_envs import to_arrays
+from hpcdi.worker.ding.convert import oldest_kept
 from hpcdi.worker.replay_buffer.base_buffer import RingBuffer, Sample
 from hpcdi.worker.replay_buffer.items import ItemStore, check_dicts, without
 from hpcdi.worker.replay_buffer.ring import ObjectStore, Ring
-from hpcdi.worker.replay_buffer.state import BufferState
-from hpcdi.worker.staleness import oldest_kept
+from hpcdi.worker.replay_buffer.state import BufferState, generate_id, id_in
 
 
 def to_positive_index(idx: int | None, size: int) -> int | None:
@@ -49,8 +49,7 @@ class AdvancedReplayBuffer(RingBuffer):
         rng: np.random.Generator | None = None,
         prioritized: bool = True,
     ) -> None:
-        cfg, self._prioritized = self.parse_config(cfg), prioritized
-        self._monitor = Monitor(cfg.monitor, tb_logger, instance_name)
+        self._prioritized = prioritized
         super().__init__(cfg, tb_logger, exp_name, instance_name, rng=rng)
 
     def push(self, data: Any, cur_collector_envstep: int = -1, *, columns: bool = False) -> None:
@@ -170,7 +169,7 @@ class AdvancedReplayBuffer(RingBuffer):
                 )
         ids = info[named]
         if named == "replay_unique_id":
-            ids = np.array([_id_in(name, self._name) for name in ids], np.int64)
+            ids = np.array([id_in(one, self._name) for one in ids], np.int64)
         self.update_priorities(ids, _numbers(info["priority"]))
 
     def update_priorities(self, unique_ids: Array, priorities: Array) -> int:
@@ -294,6 +293,9 @@ class AdvancedReplayBuffer(RingBuffer):
             on_drop=ring.drop,
         )
 
+    def _new_monitor(self, tb_logger: Any) -> Monitor:
+        return Monitor(self._cfg.monitor, tb_logger, self._name)
+
     def _note(self, pushed: int = 0, drawn: int = 0) -> None:
         self._index.note(pushed, drawn)
         self._remove_used()
@@ -349,7 +351,7 @@ class AdvancedReplayBuffer(RingBuffer):
         for item, (slot, number, weight, staleness, use, priority) in zip(
             items, marks, strict=True
         ):
-            item["replay_unique_id"] = f"{self._name}_{number}"
+            item["replay_unique_id"] = generate_id(self._name, number)
             item["replay_buffer_idx"] = slot
             item["priority"] = priority
             item["staleness"] = staleness
@@ -414,12 +416,6 @@ def _row_count(columns: Mapping[str, Any]) -> int:
         if rows:
             return rows
     return 0
-
-
-def _id_in(name: Any, prefix: str) -> int:
-    """The unique id in a ``replay_unique_id``; -1, which no item has, where another made it."""
-    owner, _, number = str(name).rpartition("_")
-    return int(number) if owner == prefix and number.isdecimal() else -1
 
 
 class DequeReplayBuffer(AdvancedReplayBuffer):

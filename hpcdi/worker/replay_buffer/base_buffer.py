@@ -112,7 +112,7 @@ class _SeededLater:
         name: of the buffer.
     """
 
-    _made: Any = None
+    _generator: Any = None
 
     def __init__(self, name: str) -> None:
         self._name = name
@@ -120,9 +120,9 @@ class _SeededLater:
     def __getattr__(self, attribute: str) -> Any:
         if attribute.startswith("__"):  # what copying and pickling look for
             raise AttributeError(attribute)
-        if self._made is None:
-            self._made = _seeded_by_numpy(self._name)
-        return getattr(self._made, attribute)
+        if self._generator is None:
+            self._generator = _seeded_by_numpy(self._name)
+        return getattr(self._generator, attribute)
 
 
 class Sample(NamedTuple):
@@ -192,6 +192,7 @@ class RingBuffer(IBuffer, Closing):
         self._cfg = config
         self._name = instance_name
         self._curves = Curves(tb_logger, instance_name)
+        self._monitor = self._new_monitor(tb_logger)
         self._rng: Any = rng if rng is not None else _SeededLater(instance_name)
         self._lock = Guard(f"{exp_name}/{instance_name}")
         self._used = UsedData() if config.enable_track_used_data else None
@@ -437,6 +438,10 @@ class RingBuffer(IBuffer, Closing):
         before = self._ring.pushed
         self._ring.extend_columns(columns)
         return self._ring.pushed - before
+
+    @abstractmethod
+    def _new_monitor(self, tb_logger: Any) -> Any:
+        """Returns what counts pushed and drawn items, and reports them."""
 
     @abstractmethod
     def _note(self, pushed: int = 0, drawn: int = 0) -> None:

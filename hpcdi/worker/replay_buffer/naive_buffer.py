@@ -50,20 +50,6 @@ class NaiveReplayBuffer(RingBuffer):
 
     _items: ClassVar[str] = "items"
 
-    def __init__(
-        self,
-        cfg: Any = None,
-        tb_logger: Any = None,
-        exp_name: str = "default_experiment",
-        instance_name: str = "buffer",
-        *,
-        rng: np.random.Generator | None = None,
-    ) -> None:
-        cfg = self.parse_config(cfg)
-        reports = Reports(tb_logger, instance_name)
-        self._traffic = PeriodicThruput(reports, cfg.periodic_thruput_seconds)
-        super().__init__(cfg, tb_logger, exp_name, instance_name, rng=rng)
-
     def sample(
         self,
         size: int,
@@ -124,13 +110,17 @@ class NaiveReplayBuffer(RingBuffer):
     def update(self, info: Mapping[str, Any]) -> None:
         """Nothing is known of items that could change; kept for DI-engine's callers."""
 
+    def _new_monitor(self, tb_logger: Any) -> PeriodicThruput:
+        reports = Reports(tb_logger, self._name)
+        return PeriodicThruput(reports, self._cfg.periodic_thruput_seconds)
+
     def _note(self, pushed: int = 0, drawn: int = 0) -> None:
-        if self._traffic.note(pushed, drawn):
+        if self._monitor.note(pushed, drawn):
             self._report()
         self._remove_used()
 
     def _report(self) -> None:
-        self._traffic.report(self.count())
+        self._monitor.report(self.count())
 
     def _give(
         self, store: ItemStore, ids: Array | None, tensors: bool, pin_memory: bool

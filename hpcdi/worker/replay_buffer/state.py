@@ -31,21 +31,21 @@ class BufferState(dict[str, Any]):
         super().__init__(dict.fromkeys((*_KEYS, *(_OF_PRIORITIZED if "index" in own else ()))))
         self._own: Any = own
         self.name = name
-        self._made: set[str] = set()  # keys whose values it holds already
+        self._computed: set[str] = set()  # keys whose values it holds already
 
     @property
     def own(self) -> Any:
         """State of the buffer; None where it holds the values themselves."""
         if self._own is not None:
-            made = ((self[key], self._make(key)) for key in self._made)
-            if not all(_are_same(held, anew) for held, anew in made):
+            pairs = ((self[key], self._compute(key)) for key in self._computed)
+            if not all(_are_equal(held, anew, surely=True) for held, anew in pairs):
                 self._hold_values()
         return self._own
 
     def __getitem__(self, key: str) -> Any:
-        if self._own is not None and key in self and key not in self._made:
-            super().__setitem__(key, self._make(key))
-            self._made.add(key)
+        if self._own is not None and key in self and key not in self._computed:
+            super().__setitem__(key, self._compute(key))
+            self._computed.add(key)
         return super().__getitem__(key)
 
     def __setitem__(self, key: str, value: Any) -> None:
@@ -129,7 +129,7 @@ class BufferState(dict[str, Any]):
         own = self.own
         return super().__repr__() if own is None else f"BufferState({own!r})"
 
-    def _make(self, key: str) -> Any:
+    def _compute(self, key: str) -> Any:
         return getattr(self, f"_{key}")()
 
     def _hold_values(self) -> None:
@@ -173,7 +173,7 @@ class BufferState(dict[str, Any]):
                 items[slot] = None
             elif items[slot] is not None:
                 items[slot] |= {
-                    "replay_unique_id": f"{self.name}_{ids[slot]}",
+                    "replay_unique_id": generate_id(self.name, ids[slot]),
                     "replay_buffer_idx": slot,
                     "priority": float(mass[slot] ** (1 / alpha)) if alpha else 1.0,
                 }
@@ -223,32 +223,44 @@ class BufferState(dict[str, Any]):
         return np.where(mass > 0, mass, np.inf)
 
 
-def _are_equal(one: Any, other: Any) -> bool:
-    """Whether two values are equal, arrays in them number by number."""
+def generate_id(name: str, data_id: int) -> str:
+    """The ``replay_unique_id`` of the item of a buffer's name that has this unique id."""
+    return f"{name}_{data_id}"
+
+
+def id_in(replay_unique_id: Any, name: str) -> int:
+    """The unique id in a `generate_id`; -1, which no item has, where another buffer made it."""
+    owner, _, number = str(replay_unique_id).rpartition("_")
+    return int(number) if owner == name and number.isdecimal() else -1
+
+
+def _are_equal(one: Any, other: Any, *, surely: bool = False) -> bool:
+    """Whether two values are equal, arrays in them number by number.
+
+    If `surely`, they are of one kind, too (classes, dtypes and shapes), and NaN is NaN; objects of
+    which nobody knows what they compare are not.
+    """
+    if surely and (type(one) is not type(other) or _dtype(one) != _dtype(other)):
+        return False
     if isinstance(one, Mapping) and isinstance(other, Mapping):
-        return one.keys() == other.keys() and all(_are_equal(one[k], other[k]) for k in one)
+        return one.keys() == other.keys() and all(
+            _are_equal(one[key], other[key], surely=surely) for key in one
+        )
     if isinstance(one, list | tuple) and isinstance(other, list | tuple):
-        return len(one) == len(other) and all(map(_are_equal, one, other))
+        pairs = zip(one, other, strict=False)
+        return len(one) == len(other) and all(_are_equal(*pair, surely=surely) for pair in pairs)
     if hasattr(one, "shape") or hasattr(other, "shape"):
-        return np.array_equal(one, other)
+        # a tensor's dtype has no kind
+        may_be_nan = surely and getattr(one.dtype, "kind", "f") in "fc"
+        is_known = not surely or one.dtype != object
+        return is_known and np.array_equal(one, other, equal_nan=may_be_nan)
+    if surely:
+        return isinstance(one, _PLAIN) and repr(one) == repr(other)
     return bool(one == other)
 
 
-def _are_same(one: Any, other: Any) -> bool:
-    """Whether two values are surely equal and of one kind: classes, dtypes and shapes, too.
-
-    NaN is NaN. False for objects of which nobody knows what they compare.
-    """
-    if type(one) is not type(other) or getattr(one, "dtype", None) != getattr(other, "dtype", None):
-        return False
-    if isinstance(one, Mapping):
-        return one.keys() == other.keys() and all(_are_same(one[k], other[k]) for k in one)
-    if isinstance(one, list | tuple):
-        return len(one) == len(other) and all(map(_are_same, one, other))
-    if hasattr(one, "shape"):
-        may_be_nan = getattr(one.dtype, "kind", "f") in "fc"  # a tensor's dtype has no kind
-        return one.dtype != object and np.array_equal(one, other, equal_nan=may_be_nan)
-    return isinstance(one, _PLAIN) and repr(one) == repr(other)
+def _dtype(value: Any) -> Any:
+    return getattr(value, "dtype", None)
 
 
 _PLAIN = (bool, int, float, complex, str, bytes, type(None))

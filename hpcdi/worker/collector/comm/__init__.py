@@ -6,7 +6,7 @@ from hpcdi.worker.collector.comm.base_comm_collector import (
     create_comm_collector,
 )
 from hpcdi.worker.collector.comm.flask_fs_collector import CollectorSlave, FlaskFileSystemCollector
-from hpcdi.worker.names import NaiveCollector
+from hpcdi.worker.slave import NaiveCollector
 
 __all__ = [
     "BaseCommCollector",

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import itertools
 import time
-from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from abc import abstractmethod
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar
 
 from hpcdi.comm.messages import Message
 from hpcdi.config.compat import ConfigDict
-from hpcdi.config.fields import ComponentConfig, to_mapping
-from hpcdi.dataclass import dataclass
+from hpcdi.config.fields import to_mapping
 from hpcdi.errors import ConfigError, Problem
 from hpcdi.policy.create import create_policy
 from hpcdi.roles.collector.base_parallel_collector import (
@@ -29,20 +28,14 @@ from hpcdi.utils.timer import RoleMeter
 from hpcdi.worker.collector.parallel_collectors import create_parallel_collector
 from hpcdi.worker.dict_policy import PolicyOfDicts
 from hpcdi.worker.dict_samples import samples_of
-from hpcdi.worker.registered import comm_side
+from hpcdi.worker.slave import CommSide, ConfigForPrograms, comm_side
 
 
-@dataclass(frozen=True)
-class _ForPrograms(ComponentConfig):
-    """What a run over ranks says of a class that has no loop of its own."""
-
-    def problems(self) -> Iterator[Problem]:
-        """There is one, always."""
-        said = f"{self.type!r} is for programs of your own; derive it from MPIFileSystemCollector"
-        yield Problem("type", f"{said} to have it on a rank of a run")
+class _ForPrograms(ConfigForPrograms):
+    OF_RUNS = "MPIFileSystemCollector"
 
 
-class BaseCommCollector(ABC):
+class BaseCommCollector(CommSide):
     """Stands between a collector and whoever gives it policies and takes its data.
 
     It is for programs of a user's own, which call it; a rank of a run is a
@@ -53,12 +46,11 @@ class BaseCommCollector(ABC):
     """
 
     Config: ClassVar[type] = _ForPrograms
-    _SENT: ClassVar[tuple[str, ...]] = ("send_metadata", "send_stepdata", "get_policy_update_info")
+    LENT = ("send_metadata", "send_stepdata", "get_policy_update_info")
 
     def __init__(self, cfg: Any) -> None:
-        self._cfg = ConfigDict(to_mapping(cfg if cfg is not None else {}))
+        super().__init__(cfg)
         self._collector_uid = get_task_uid()
-        self._end_flag = True
 
     @abstractmethod
     def get_policy_update_info(self, path: str) -> Any:
@@ -92,14 +84,6 @@ class BaseCommCollector(ABC):
             stepdata: a list of dicts, as the policy's ``get_train_sample`` made them, of tensors.
         """
 
-    def start(self) -> None:
-        """Accept tasks."""
-        self._end_flag = False
-
-    def close(self) -> None:
-        """Accept no more tasks. Idempotent."""
-        self._end_flag = True
-
     @property
     def collector_uid(self) -> str:
         """Name of this collector, unique on its host."""
@@ -128,8 +112,7 @@ class BaseCommCollector(ABC):
         port = DictPort(str(cfg.get("policy_update_path", "")))
         settings = {"type": "zergling", **cfg, "policy": policy, "make_policy": _of_dicts}
         collector = create_parallel_collector(ConfigDict(settings), port)
-        for name in self._SENT:
-            setattr(collector, name, getattr(self, name))
+        self._lend_methods(collector)
         port.collector = collector
         start = collector.start
 

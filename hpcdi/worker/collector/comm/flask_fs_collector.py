@@ -12,7 +12,7 @@ import numpy as np
 
 from hpcdi.errors import CommError
 from hpcdi.roles.collector.base_parallel_collector import BaseParallelCollector
-from hpcdi.store.atomic import temporary_beside
+from hpcdi.store.atomic import written_aside
 from hpcdi.store.checkpoints import save_tensors
 from hpcdi.store.policies import read_policy
 from hpcdi.utils.lifetime import Closing
@@ -29,10 +29,15 @@ _WAITING = 1024
 class CollectorSlave(Slave):
     """Hands a coordinator's task dicts to the message side of a collector.
 
-    It is made of an address, which means nothing here, a ``callback_fn`` that has
-    ``deal_with_resource, deal_with_collector_start, deal_with_collector_data,
-    deal_with_collector_close``, and what `Slave` takes.
+    It is made of an address, which means nothing here, and a ``callback_fn`` that has `CALLBACKS`.
     """
+
+    CALLBACKS = (
+        "deal_with_resource",
+        "deal_with_collector_start",
+        "deal_with_collector_data",
+        "deal_with_collector_close",
+    )
 
     def _process_task(self, task: Mapping[str, Any]) -> dict[str, Any]:
         """Do task ``resource, collector_start_task, collector_data_task, collector_close_task``.
@@ -77,14 +82,7 @@ class FlaskFileSystemCollector(BaseCommCollector, Closing):
         self._metadata: queue.SimpleQueue[Any] = queue.SimpleQueue()
         self._collector: BaseParallelCollector | None = None
         self._thread: BackgroundThread | None = None
-        self.slave = CollectorSlave(
-            callback_fn={
-                "deal_with_resource": self.deal_with_resource,
-                "deal_with_collector_start": self.deal_with_collector_start,
-                "deal_with_collector_data": self.deal_with_collector_data,
-                "deal_with_collector_close": self.deal_with_collector_close,
-            }
-        )
+        self.slave = CollectorSlave.of(self)
 
     def close(self) -> None:
         """End the task, if one is under way. Idempotent."""
@@ -169,24 +167,20 @@ class FlaskFileSystemCollector(BaseCommCollector, Closing):
         """
         file = self._path_data / path
         file.parent.mkdir(parents=True, exist_ok=True)
-        aside = temporary_beside(file)
-        try:
-            save_tensors(aside, _plain(list(stepdata)))
-            aside.replace(file)
-        finally:
-            aside.unlink(missing_ok=True)
+        with written_aside(file) as aside:
+            save_tensors(aside, _with_tensors(list(stepdata)))
 
     def send_metadata(self, metadata: Mapping[str, Any]) -> None:
         """Queue metadata for `deal_with_collector_data`."""
         self._metadata.put(metadata)
 
 
-def _plain(tree: Any) -> Any:
+def _with_tensors(tree: Any) -> Any:
     """The same values with tensors for arrays: files of samples hold nothing else."""
     if isinstance(tree, Mapping):
-        return {key: _plain(value) for key, value in tree.items()}
+        return {key: _with_tensors(value) for key, value in tree.items()}
     if isinstance(tree, list | tuple):
-        return [_plain(value) for value in tree]
+        return [_with_tensors(value) for value in tree]
     if isinstance(tree, np.ndarray | np.generic):
         import torch
 

@@ -2,36 +2,27 @@
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping
+from abc import abstractmethod
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, ClassVar, overload
 
-from hpcdi.config.compat import ConfigDict
-from hpcdi.config.fields import ComponentConfig, to_mapping
-from hpcdi.dataclass import dataclass
-from hpcdi.errors import Problem
+from hpcdi.config.fields import to_mapping
 from hpcdi.policy.create import create_policy
 from hpcdi.roles.context import WorkerContext, get_task_uid
 from hpcdi.utils.registry import COMM_LEARNER_REGISTRY
 from hpcdi.utils.timer import EasyTimer
 from hpcdi.worker.learner.base_learner import BaseLearner, create_learner
-from hpcdi.worker.registered import comm_side
+from hpcdi.worker.slave import CommSide, ConfigForPrograms, comm_side
 
 if TYPE_CHECKING:
     from hpcdi.worker.learner.comm.mpi_fs_learner import MPIFileSystemLearner
 
 
-@dataclass(frozen=True)
-class _ForPrograms(ComponentConfig):
-    """What a run over ranks says of a class that has no loop of its own."""
-
-    def problems(self) -> Iterator[Problem]:
-        """There is one, always."""
-        said = f"{self.type!r} is for programs of your own; derive it from MPIFileSystemLearner"
-        yield Problem("type", f"{said} to have it on a rank of a run")
+class _ForPrograms(ConfigForPrograms):
+    OF_RUNS = "MPIFileSystemLearner"
 
 
-class BaseCommLearner(ABC):
+class BaseCommLearner(CommSide):
     """Stands between a learner and whoever has its data and takes its policies.
 
     It is for programs of a user's own, which call it; a rank of a run is a `MPIFileSystemLearner`.
@@ -45,10 +36,10 @@ class BaseCommLearner(ABC):
     """
 
     Config: ClassVar[type] = _ForPrograms
-    _SENT: ClassVar[tuple[str, ...]] = ("get_data", "send_policy", "send_learn_info")
+    LENT = ("get_data", "send_policy", "send_learn_info")
 
     def __init__(self, cfg: Any) -> None:
-        self._cfg = as_attributes(cfg)
+        super().__init__(cfg)
         self._learner_uid = get_task_uid()
         self._timer = EasyTimer()
         self._multi_gpu = bool(self._cfg.get("multi_gpu", False))
@@ -57,7 +48,6 @@ class BaseCommLearner(ABC):
             from hpcdi.worker.dist import dist_init
 
             self._rank, self._world_size = dist_init()
-        self._end_flag = True
 
     @abstractmethod
     def send_policy(self, state_dict: Mapping[str, Any]) -> None:
@@ -88,13 +78,9 @@ class BaseCommLearner(ABC):
     def hooks4call(self) -> list[Any]:
         """Hooks by which a learner talks to it; whoever makes the learner registers them."""
 
-    def start(self) -> None:
-        """Accept tasks."""
-        self._end_flag = False
-
     def close(self) -> None:
         """Accept no more tasks, and leave the process group. Idempotent."""
-        self._end_flag = True
+        super().close()
         if self._multi_gpu:
             from hpcdi.worker.dist import dist_finalize
 
@@ -124,8 +110,7 @@ class BaseCommLearner(ABC):
             exp_name=exp_name,
             **self._learner_arguments(),
         )
-        for name in self._SENT:
-            setattr(learner, name, getattr(self, name))
+        self._lend_methods(learner)
         policy = create_policy(task_info["policy"], ["learn"], seed=task_info.get("seed"))
         learner.policy = policy.learn_mode
         learner.setup_dataloader()
@@ -139,11 +124,6 @@ class BaseCommLearner(ABC):
     def _learner_arguments(self) -> dict[str, Any]:
         """Returns more arguments of a learner's constructor."""
         return {}
-
-
-def as_attributes(cfg: Any) -> ConfigDict:
-    """Returns settings, a mapping or a frozen dataclass, as a dict with attributes."""
-    return ConfigDict(to_mapping(cfg if cfg is not None else {}))
 
 
 @overload

@@ -29,10 +29,16 @@ _LOOK_S = 0.1
 class LearnerSlave(Slave):
     """Hands a coordinator's task dicts to the message side of a learner.
 
-    It is made of an address, which means nothing here, a ``callback_fn`` that has
-    ``deal_with_resource, deal_with_learner_start, deal_with_get_data, deal_with_learner_learn,
-    deal_with_learner_close``, and what `Slave` takes.
+    It is made of an address, which means nothing here, and a ``callback_fn`` that has `CALLBACKS`.
     """
+
+    CALLBACKS = (
+        "deal_with_resource",
+        "deal_with_learner_start",
+        "deal_with_get_data",
+        "deal_with_learner_learn",
+        "deal_with_learner_close",
+    )
 
     def _process_task(self, task: Mapping[str, Any]) -> dict[str, Any]:
         """Do a task: ``resource``, or ``learner_*_task`` of ``start, get_data, learn, close``.
@@ -86,15 +92,7 @@ class FlaskFileSystemLearner(BaseCommLearner, Closing):
         self._learner: BaseLearner | None = None
         self._thread: BackgroundThread | None = None
         self._is_ending = False
-        self.slave = LearnerSlave(
-            callback_fn={
-                "deal_with_resource": self.deal_with_resource,
-                "deal_with_learner_start": self.deal_with_learner_start,
-                "deal_with_get_data": self.deal_with_get_data,
-                "deal_with_learner_learn": self.deal_with_learner_learn,
-                "deal_with_learner_close": self.deal_with_learner_close,
-            }
-        )
+        self.slave = LearnerSlave.of(self)
 
     def close(self) -> None:
         """End the task, if one is under way; leave the process group. Idempotent."""

@@ -7,20 +7,27 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import numpy as np
+
 from hpcdi.comm.messages import LearnInfo, LearnTask, Stop
 from hpcdi.config.roles import CommLearnerConfig
 from hpcdi.errors import CommError
+from hpcdi.roles.collector.loop import attribute_of
 from hpcdi.roles.context import COORDINATOR_RANK, WorkerContext
 from hpcdi.roles.learner.feed import Staged
 from hpcdi.roles.learner.role import Learner
 from hpcdi.roles.learner.training import Batch
+from hpcdi.store.rows import transitions
 from hpcdi.transport import open_transport
+from hpcdi.transport.base import Transport
+from hpcdi.types import Columns
+from hpcdi.utils.nested import share_tensors
 from hpcdi.worker.dict_policy import columnar_policy
+from hpcdi.worker.dict_samples import weighted_samples_of
 from hpcdi.worker.learner.base_learner import BaseLearner, make_learner
 from hpcdi.worker.learner.comm.base_comm_learner import BaseCommLearner
 from hpcdi.worker.learner.comm.flask_fs_learner import FlaskFileSystemLearner
 from hpcdi.worker.learner.learner_hook import LearnerHook, SendLearnInfoHook, SendPolicyHook
-from hpcdi.worker.learner.loading import batch_of_blocks, takes_columns
 
 
 class MPIFileSystemLearner(Learner, BaseCommLearner):
@@ -106,7 +113,7 @@ class MPIFileSystemLearner(Learner, BaseCommLearner):
         if not isinstance(learner, BaseLearner):
             raise CommError("there is no learner task to learn for")
         transport = open_transport(self._place.config.system, self._place.layout)
-        as_columns = takes_columns(learner.policy)
+        as_columns = bool(attribute_of(learner.policy, "columnar", False))
         learner.train(batch_of_blocks(transport, data, as_columns=as_columns))
         return learner.learn_info
 
@@ -155,3 +162,28 @@ class MPIFileSystemLearner(Learner, BaseCommLearner):
             SendLearnInfoHook(position="after_iter", ext_args={"freq": self._report_every}),
             SendLearnInfoHook(position="after_run"),
         ]
+
+
+def batch_of_blocks(
+    transport: Transport, data: Sequence[Mapping[str, Any]], *, as_columns: bool
+) -> Any:
+    """Returns one batch of all transitions of some blocks.
+
+    Args:
+        transport: fetches the blocks.
+        data: metadata of each block, for each of its transitions: ``data_id`` names it, ``IS`` is
+            the weight.
+        as_columns: name -> tensor; else a list of dicts, in which metadata go over a transition's
+            keys.
+    """
+    blocks: list[tuple[Columns, Mapping[str, Any]]] = [
+        (transitions(transport.fetch_named(meta["data_id"])), meta) for meta in data
+    ]
+    names = list(blocks[0][0])
+    columns = {name: np.concatenate([block[name] for block, _ in blocks]) for name in names}
+    metas = [meta for block, meta in blocks for _ in range(len(block[names[0]]))]
+    weights = np.array([meta.get("IS", 1.0) for meta in metas], dtype=np.float32)
+    batch = share_tensors({**columns, "weight": weights})
+    if as_columns:
+        return batch
+    return [{**item, **meta} for item, meta in zip(weighted_samples_of(batch), metas, strict=True)]
