@@ -49,7 +49,9 @@ __version__ = "0.1.0"
 
 
 def __getattr__(name: str) -> Any:  # type checkers read __init__.pyi
-    """Imports a public name when it is first used."""
+    """Imports a public name, or the module `hpcdi.data`, when it is first used."""
+    if name == "data":
+        return import_module("hpcdi.data")
     if name not in __all__:
         raise AttributeError(f"module 'hpcdi' has no attribute {name!r}")
     module = "hpcdi.roles.callbacks" if name == "Callback" else "hpcdi.api"
@@ -57,4 +59,4 @@ def __getattr__(name: str) -> Any:  # type checkers read __init__.pyi
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})
+    return sorted({*globals(), *__all__, "data"})

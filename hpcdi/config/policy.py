@@ -336,6 +336,8 @@ class BaseLearnConfig:
         """Rules over several settings."""
         if isinstance(self.replay_ratio, str) and self.replay_ratio != PAPER:
             yield Problem("replay_ratio", f"is a number, null or {PAPER!r}")
+        if self.replay_ratio == math.inf:
+            yield Problem("replay_ratio", "is infinite; null: learners wait for no collector")
         if isinstance(self.replay_ratio, float | int) and self.update_per_collect is not None:
             yield Problem("update_per_collect", "is set beside replay_ratio; leave one out")
 

@@ -39,3 +39,8 @@ def test_a_process_imports_what_its_role_needs(program: str, needless: tuple[str
     code = f"import sys\n{program}\nprint(*[n for n in {needless} if n in sys.modules])"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.split() == []
+
+
+def test_the_readers_of_data_are_there_without_an_import_of_their_own() -> None:
+    code = "import hpcdi; hpcdi.data.read_episodes"
+    subprocess.run([sys.executable, "-c", code], check=True)

@@ -14,6 +14,7 @@ from torch.distributions import AffineTransform, Independent, Normal, Transforme
 from torch.distributions.transforms import TanhTransform
 
 from fakes.spaces import simple_spaces
+from hpcdi.errors import ConfigError
 from hpcdi.policy.create import create_policy
 from hpcdi.policy.sac import SACPolicy, squashed_normal
 from hpcdi.policy.spaces import with_spaces
@@ -356,5 +357,7 @@ def test_unbounded_and_discrete_actions_are_refused() -> None:
 def test_one_update_a_transition_unless_said() -> None:
     policy = SACPolicy.parse_config({"type": "sac"})
     assert (policy.replay_ratio, policy.learn.batch_size) == (256, 256)
+    with pytest.raises(ConfigError, match="is infinite; null"):
+        SACPolicy.parse_config({"type": "sac", "learn": {"replay_ratio": math.inf}})
     free = SACPolicy.parse_config({"type": "sac", "learn": {"replay_ratio": None}})
     assert (free.replay_ratio, free.usual_updates(37)) == (None, 37)
