@@ -33,6 +33,8 @@ from figures import Row, at_least, at_most, parser, show
 
 ROOT = Path(__file__).parent.parent
 BATCH = 64
+PATIENCE_S = 60.0
+"""Seconds that a start may take before the figures count."""
 BARE = "bare torch update, alone"
 SETTINGS = (
     "env.stop_value=1e9", "policy.model.encoder_hidden_size_list=[128,128]",
@@ -215,13 +217,14 @@ def run(
         ]
         job = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
         seen: list[tuple[float, LearnerCpu]] = []  # when the status file was written
-        ends = time.monotonic() + seconds
+        ends = time.monotonic() + seconds + PATIENCE_S
         try:
             while time.monotonic() < ends:
                 time.sleep(0.02)
                 status = path / "status.json"
                 written = status.stat().st_mtime if status.exists() else 0.0
                 if written != (seen[-1][0] if seen else 0.0) and (now := LearnerCpu.of(path)):
+                    ends = ends if seen else time.monotonic() + seconds  # from the first update
                     seen.append((written, now))
             job.terminate()
             _, errors = job.communicate(timeout=60)
@@ -230,6 +233,8 @@ def run(
         facts = json.loads((path / "run.json").read_text())
         if facts["state"] != "stopped":
             sys.exit(f"the run failed: {facts.get('reason')}\n{errors.decode()}")
+        if len(seen) < 2:
+            sys.exit("the learner has not learnt for long enough: other work needs this machine")
         return dict(facts["figures"]), seen[-1][1].since(seen[0][1])
 
 
