@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from importlib import import_module
 
 from hpcdi import __version__
-from hpcdi.commands.options import EXIT_CODES
+from hpcdi.commands.options import OF_A_RUN
 from hpcdi.errors import EXIT_FAILED, EXIT_INTERRUPTED, EXIT_USAGE, HpcdiError
 from hpcdi.utils import console, early
 from hpcdi.utils.backoff import idle_threads_sleep
@@ -72,7 +72,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(
         prog="hpcdi",
         description=DESCRIPTION,
-        epilog=EXIT_CODES,
+        epilog=OF_A_RUN,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("--version", action="version", version=f"hpcdi {__version__}")

@@ -5,6 +5,7 @@ Rank 0 reports; the others report only what they have to say of failures.
 
 from __future__ import annotations
 
+import argparse
 import contextlib
 import os
 import subprocess
@@ -23,10 +24,10 @@ def main() -> int:
     arguments = sys.argv[1:]
     if "OMPI_COMM_WORLD_RANK" in os.environ or "PMI_RANK" in os.environ:
         return rank_main(arguments)
-    at = arguments.index("-n")
-    ranks = int(arguments.pop(at + 1))
-    arguments.pop(at)
-    command = [*mpirun_command(ranks), sys.executable, "-m", "mpi4py", __file__, *arguments]
+    parser = argparse.ArgumentParser(description=__doc__, epilog="Other arguments are pytest's.")
+    parser.add_argument("-n", metavar="RANKS", type=int, required=True, help="of the job")
+    options, arguments = parser.parse_known_args(arguments)
+    command = [*mpirun_command(options.n), sys.executable, "-m", "mpi4py", __file__, *arguments]
     try:
         return subprocess.run(
             command, env=rank_environment(os.environ), timeout=LIMIT_S, check=False

@@ -25,7 +25,8 @@ from hpcdi.utils.metrics import human_count
 
 HELP = """\
 Draw one curve of runs: in the terminal, or as an SVG file with its 95 % interval over seeds. Runs
-that differ in their seeds alone are one line, their mean.
+that differ in their seeds alone are one line, their mean; one that is done counts on at its last
+value.
 
   hpcdi plot runs/cartpole_dqn/latest                         the return of its evaluations
   hpcdi plot runs/cartpole_dqn/* --name curves/loss           another curve, of several runs
@@ -120,7 +121,10 @@ def lines_of(name: str, bands: Mapping[str, Band], axis: str) -> Iterator[str]:
     yield f"{'':{_LEFT - 2}} +{'-' * width}"
     yield f"{'':{_LEFT}}{first}{last:>{width - len(first)}}"
     for mark, group, band in drawn:
-        yield f"{mark:>{_LEFT}} {group}: {band.mean[np.isfinite(band.mean)][-1]:.6g} at the end"
+        last = np.flatnonzero(np.isfinite(band.mean))[-1]
+        runs = int(band.runs[last])
+        of = f", of {runs} of {band.total} runs" if runs < band.total else ""
+        yield f"{mark:>{_LEFT}} {group}: {band.mean[last]:.6g} at the end{of}"
 
 
 def _usual(groups: Sequence[Group]) -> str:

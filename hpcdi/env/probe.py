@@ -203,6 +203,10 @@ def _seen(env: Any, cfg: EnvConfig, seed: int | None) -> Seen:
         spaces = read_spaces(observation, action)
     except EnvError as error:
         raise ConfigError([Problem("env.env_id", f"{cfg.title}: {error}")]) from error
+    try:
+        Space.of_observations(observation, origin=cfg.origins)
+    except EnvError as error:  # which names the setting
+        raise ConfigError([Problem("", str(error))]) from error
     origin: dict[str, tuple[float, ...]] = {}
     if seed is not None and Space.of_observations(observation).may_be_coarse():
         scenarios = cfg.scenarios(evaluate=False)

@@ -82,9 +82,11 @@ def coordinate(context: WorkerContext, placement: Sequence[RankPlace], ends_at: 
             wake_this_thread_soon()
             outcome = coordinator.run(ask).without(coordinator.silent)
             watchdog.close()
-            for line in run_folder.closing("hpcdi train", outcome, coordinator.summary(), layout):
-                say(line)
+            summary = coordinator.summary()
             _keep(layout, outcome, coordinator, settings)
+            coordinator.close()  # the lines say what trackers have written
+            for line in run_folder.closing("hpcdi train", outcome, summary, layout):
+                say(line)
             if coordinator.silent:
                 sys.stderr.write(
                     f"hpcdi: ranks {list(coordinator.silent)} did not end within "
@@ -157,7 +159,7 @@ def _opening(context: WorkerContext, placement: Sequence[RankPlace]) -> list[str
     title = (
         f"{config.exp_name}, {size} ranks: 1 coordinator, "
         f"{counted(learners, 'learner')}, {counted(collectors, 'collector')} "
-        f"of {config.env.collector_env_num} environments{waiting}"
+        f"of {counted(config.env.collector_env_num, 'environment')}{waiting}"
         f"{f', restart {context.restarts}' if context.restarts else ''}"
     )
     plan = plan_ranks(world_of(size, config), config)

@@ -219,7 +219,7 @@ def _notes(config: ExperimentConfig, *, over_ranks: bool) -> Iterator[str]:
     learners = learn.learner.learner_num if over_ranks else 1
     each = policy.collect.n_sample * config.env.collector_env_num * collectors / learners
     if learn.batch_size > each:
-        made = f"{policy.collect.n_sample} x {config.env.collector_env_num} environments"
+        made = f"{policy.collect.n_sample} x {counted(config.env.collector_env_num, 'environment')}"
         yield (
             f"policy.learn.batch_size is {learn.batch_size:,}, and a learner's rollout has "
             f"{each:,.0f} transitions (collect.n_sample {made} x "

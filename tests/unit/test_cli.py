@@ -60,6 +60,9 @@ def examples_of(capsys: pytest.CaptureFixture[str], *arguments: str) -> list[lis
 
 def test_help_shows_the_way_through_the_commands(capsys: pytest.CaptureFixture[str]) -> None:
     assert sorted(example[0] for example in examples_of(capsys)) == sorted(COMMANDS)
+    assert exits("--help") == 0
+    out = capsys.readouterr().out
+    assert all(code in out for code in (" 85 to be resumed", " 143 a second SIGTERM"))
 
 
 @pytest.mark.parametrize("command", ["train", "serial", "plan"])

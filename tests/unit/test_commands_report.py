@@ -115,6 +115,42 @@ def test_a_group_has_one_colour_in_all_charts(runs: Path, tmp_path: Path) -> Non
     assert alone.read_text() == (plots / "curves_success.svg").read_text()
 
 
+def test_a_solved_run_stays_in_the_mean_of_its_group(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The mean fell where the best seed stopped; it must end as the table's last evaluations do."""
+    for seed, scores in enumerate(([30.0, 500.0], [10.0, 20.0, 40.0], [10.0, 30.0, 50.0])):
+        run = make_run(tmp_path / "runs" / str(seed), seed, 1, scores)
+    arguments = ["report", str(tmp_path / "runs"), "-o", str(tmp_path / "r.html")]
+    assert cli.main([*arguments, "--plots", str(tmp_path / "plots")]) == 0
+    assert "3 of 3 196.7 " in words_of((tmp_path / "r.html").read_text())
+    chart = tmp_path / "plots" / "curves_evaluation_return.svg"
+    heights = heights_of(chart)
+    assert heights == sorted(heights, reverse=True), "it climbs"
+    assert "dasharray" not in chart.read_text()
+    assert cli.main(["plot", str(tmp_path / "runs")]) == 0
+    assert "try: 196.667 at the end\n" in capsys.readouterr().out
+    for name in ("1", "2"):  # one that failed has no value after its end
+        (tmp_path / "runs" / name / "curves.csv").rename(tmp_path / name)
+    (tmp_path / "1").rename(tmp_path / "runs" / "2" / "curves.csv")
+    with CurveFile(tmp_path / "runs" / "1" / "curves.csv") as curves:
+        curves.add_scalar("curves/evaluation_return", 10.0, 0)
+        curves.add_scalar("curves/evaluation_return", 25.0, 1500)
+    facts = json.loads((run.parent / "1" / "run.json").read_text())
+    (run.parent / "1" / "run.json").write_text(json.dumps({**facts, "state": "failed"}))
+    assert cli.main(["plot", str(tmp_path / "runs")]) == 0
+    assert "try: 270 at the end, of 2 of 3 runs\n" in capsys.readouterr().out
+    assert cli.main(["plot", str(tmp_path / "runs"), "-o", str(chart)]) == 0
+    assert "dasharray" in chart.read_text()
+    assert len(heights_of(chart)) == 3, "a whole line where all are there"
+
+
+def heights_of(chart: Path) -> list[float]:
+    """The heights of a chart's last line, from above."""
+    line = ElementTree.parse(chart).getroot().findall("{*}polyline")[-1]
+    return [float(point.split(",")[1]) for point in line.attrib["points"].split()]
+
+
 def test_no_two_groups_have_one_name(tmp_path: Path) -> None:
     """Of groups of one name the charts had the last one alone."""
     folders = [make_run(tmp_path / base / "c" / "0", 0, 1, [0.0, 1.0]) for base in ("x", "y")]

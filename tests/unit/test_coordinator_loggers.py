@@ -2,23 +2,30 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import importlib.util
 import logging
+import math
 import os
 import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, ClassVar
 
+import numpy as np
 import pytest
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from fakes.trackers import needs, records
 from hpcdi.config.schema import ExperimentConfig
 from hpcdi.errors import ConfigError
+from hpcdi.roles.context import WorkerContext
 from hpcdi.roles.coordinator.loggers import LiveTracker, RunWriter
+from hpcdi.roles.coordinator.scheduler import Outcome
+from hpcdi.run.coordinate import coordinate
 from hpcdi.run.experiment import load_experiment
 from hpcdi.store.layout import RunLayout
 from hpcdi.utils.curves import read_curves
@@ -170,3 +177,38 @@ def test_a_missing_package_is_refused_before_anything_starts(
 def test_a_logger_that_there_is_not_is_refused() -> None:
     with pytest.raises(ConfigError, match=r"system.loggers: must be some of .*, not 'wanb'"):
         load_experiment(str(CONFIG), ["system.loggers=[wanb]"])
+
+
+def test_what_a_tracker_writes_at_the_very_end_is_in_the_closing_lines(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The first points of a short run over ranks are written when rank 0 closes its files."""
+    layout = RunLayout(tmp_path)
+
+    class Rank0(contextlib.ExitStack):
+        silent: ClassVar[dict[int, str]] = {}
+        lost = silent
+
+        def __init__(self, *_args: object, **_settings: object) -> None:
+            super().__init__()
+            self.callback((layout.loggers_dir / "mlruns").mkdir, parents=True, exist_ok=True)
+
+        def run(self, _ask: object) -> Outcome:
+            return Outcome("done", "max_train_iter reached: 5 of 5", 0)
+
+        def summary(self) -> list[str]:
+            assert not layout.loggers_dir.exists(), "its seconds are those of the run"
+            return []
+
+        def figures(self) -> dict[str, Any]:
+            return {}
+
+    monkeypatch.setattr("hpcdi.roles.coordinator.coordinator.Coordinator", Rank0)
+    monkeypatch.setattr("hpcdi.run.coordinate._opening", lambda *_: [])
+    config = experiment()
+    system = dataclasses.replace(config.system, deterministic=True)  # without guests
+    config = dataclasses.replace(config, system=system)
+    link: Any = SimpleNamespace(size=3, rank=0)
+    context = WorkerContext(config, layout, link, np.random.SeedSequence(0), {})
+    assert coordinate(context, [], math.inf) == 0
+    assert "mlflow ui --backend-store-uri" in capsys.readouterr().out

@@ -108,6 +108,13 @@ def test_an_origin_of_others_is_refused() -> None:
         envs.launch()
     with pytest.raises(ConfigError, match="one for each component"):
         config(origin={"observation": "far"})
+    for env_id, kind in (
+        ("fakes.far_map:Map", "gymnasium"),
+        ("fakes.far_map:MapPair", "pettingzoo"),
+    ):
+        cfg = config(env_id=env_id, type=kind, origin={"at": 1.0})
+        with pytest.raises(ConfigError, match=r"env\.origin has at, and its observations are obs"):
+            look_at(cfg)  # before anything starts
 
 
 def test_an_experiment_takes_it_by_itself_and_says_so(tmp_path: Path) -> None:

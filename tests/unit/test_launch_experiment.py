@@ -162,6 +162,8 @@ def test_a_rollout_smaller_than_its_minibatch_is_noted() -> None:
     compiled, _ = load_experiment(config, ["policy.learn.batch_size=5000"])
     (note,) = compiled.notes
     assert "batch_size is 5,000, and a learner's rollout has 1,024 transitions" in note
+    one = load_experiment(config, ["policy.learn.batch_size=5000", "env.collector_env_num=1"])[0]
+    assert " x 1 environment x " in one.notes[0]
     assert load_experiment(config, [])[0].notes == ()
 
 

@@ -32,7 +32,7 @@ def line_chart(
     line: tuple[str, float] | None = None,
     axis: str = "environment steps",
 ) -> str:
-    """A chart over the steps of curves.
+    """A chart over the steps of curves; a line is dashed where some of its runs have no value.
 
     Args:
         title: of the chart.
@@ -62,6 +62,7 @@ def line_chart(
         )
     for number, (name, band) in enumerate(bands.items()):
         colour = COLOURS[number % len(COLOURS)]
+        is_whole = band.runs == band.total
         for run in _runs_of(np.isfinite(band.low) & np.isfinite(band.high)):
             edge = [*plane.points(band.steps[run], band.low[run])]
             edge += reversed([*plane.points(band.steps[run], band.high[run])])
@@ -69,11 +70,19 @@ def line_chart(
         for run in _runs_of(np.isfinite(band.mean)):
             points = [*plane.points(band.steps[run], band.mean[run])]
             end_x, end_y = points[-1].split(",")
+            parts.append(f'<circle cx="{end_x}" cy="{end_y}" r="2.5" fill="{colour}"/>')
+            if is_whole[run].all():
+                continue
             parts.append(
-                f'<circle cx="{end_x}" cy="{end_y}" r="2.5" fill="{colour}"/>'
                 f'<polyline points="{" ".join(points)}" fill="none" stroke="{colour}" '
-                'stroke-width="1.8">'
-                f"<title>{escape(name)}</title></polyline>"
+                f'stroke-dasharray="4 3"><title>{escape(name)}: a mean without some of its '
+                "runs</title></polyline>"
+            )
+        for run in _runs_of(is_whole & np.isfinite(band.mean)):
+            points = [*plane.points(band.steps[run], band.mean[run])]
+            parts.append(
+                f'<polyline points="{" ".join(points)}" fill="none" stroke="{colour}" '
+                f'stroke-width="1.8"><title>{escape(name)}</title></polyline>'
             )
     return "".join([*parts, "</svg>"])
 

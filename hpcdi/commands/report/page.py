@@ -61,7 +61,8 @@ def page_of(groups: Sequence[Group], against: Against = None) -> str:
         f"<h1>{escape(title)}</h1>"
         f'<p class="note">{counted(len(runs), "run")} in {counted(len(groups), "group")}, reported '
         f"by hpcdi {__version__} on {now}. Lines are means over the runs of a group, bands their "
-        "95 % bootstrap intervals.</p>"
+        "95 % bootstrap intervals. A run that is done counts on at its last value; a line is "
+        "dashed where some of its runs have no value.</p>"
         f"{body}</html>\n"
     )
 

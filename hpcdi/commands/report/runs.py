@@ -94,8 +94,20 @@ class Group:
         return str(settings.get("env.env_id") or settings.get("env.type", ""))
 
     def curve(self, name: str) -> list[Sequence[CurvePoint]]:
-        """Returns the points of each run that has this curve."""
-        return [run.curves[name] for run in self.runs if run.curves.get(name)]
+        """Returns the points of each run that has this curve.
+
+        One that is done counts on at its last value, to where the last run ends, as in a sweep's
+        scores: without those that were solved first, the mean would fall.
+        """
+        having = [run for run in self.runs if run.curves.get(name)]
+        end = max((run.curves[name][-1].step for run in having), default=0)
+        curves = []
+        for run in having:
+            points = run.curves[name]
+            if run.facts.get("state") == "done" and points[-1].step < end:
+                points = [*points, points[-1]._replace(step=end)]
+            curves.append(points)
+        return curves
 
 
 def read_run(folder: Path) -> Run:

@@ -30,12 +30,23 @@ class Estimate(NamedTuple):
 
 
 class Band(NamedTuple):
-    """The mean of curves, float64 [points]: where, mean, and its interval's limits."""
+    """The mean of curves.
+
+    Attributes:
+        steps: where, float64 [points].
+        mean: float64 [points].
+        low: of its interval, float64 [points].
+        high: likewise.
+        runs: how many curves have a value there, int64 [points].
+        total: how many curves there are.
+    """
 
     steps: Array
     mean: Array
     low: Array
     high: Array
+    runs: Array
+    total: int
 
 
 def band_of(curves: Sequence[Sequence[CurvePoint]]) -> Band:
@@ -51,7 +62,8 @@ def band_of(curves: Sequence[Sequence[CurvePoint]]) -> Band:
         curves: each at least one point, by step; without any, the band has no points.
     """
     if not curves:
-        return Band(*[np.empty(0)] * 4)
+        none = np.empty(0)
+        return Band(none, none, none, none, none, 0)
     half = len(curves) // 2
     start = sorted(points[0].step for points in curves)[half]
     end = sorted(points[-1].step for points in curves)[len(curves) - 1 - half]
@@ -78,13 +90,14 @@ def band_of(curves: Sequence[Sequence[CurvePoint]]) -> Band:
     with np.errstate(invalid="ignore"):
         counts = np.isfinite(rows)
         filled = np.where(counts, rows, 0.0)
-        mean = filled.sum(axis=0) / counts.sum(axis=0)
+        runs = counts.sum(axis=0)
+        mean = filled.sum(axis=0) / runs
         means = filled[chosen].sum(axis=1) / counts[chosen].sum(axis=1)
     known = np.isfinite(means).any(axis=0)
     low, high = np.full((2, len(steps)), np.nan)
     if known.any():  # a loss may be NaN from its first point on
         low[known], high[known] = np.nanpercentile(means[:, known], _PERCENTILES, axis=0)
-    return Band(steps, mean, low, high)
+    return Band(steps, mean, low, high, runs, len(curves))
 
 
 def mean_of(scores: Sequence[float]) -> Estimate:
