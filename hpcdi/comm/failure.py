@@ -9,8 +9,9 @@ import os
 import platform
 import signal
 import sys
+import threading
 import traceback
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from typing import NoReturn
 
 from hpcdi.comm.messages import KillFrozen, WorkerFailed
@@ -22,11 +23,13 @@ from hpcdi.errors import (
     GroupBrokenError,
     GroupNotFormedError,
     HpcdiError,
+    LaunchError,
     RankMissingError,
 )
 from hpcdi.utils.backoff import wait_s
 from hpcdi.utils.log import LOGGER
 from hpcdi.utils.processes import end_mpirun, launcher_of, mapped_files
+from hpcdi.utils.threads import BackgroundThread
 
 _ULFM_VARIABLE = "OMPI_MCA_mpi_ft_enable"  # set by ``mpirun --with-ft ulfm``
 _OF_THE_MACHINE = (
@@ -35,10 +38,16 @@ _OF_THE_MACHINE = (
     errno.EREMOTEIO,
     errno.ETIMEDOUT,
     errno.ENOTCONN,
+    errno.ESHUTDOWN,  # Lustre has evicted this host
+    errno.EHOSTDOWN,
+    errno.ENODEV,
+    errno.ENXIO,
     errno.ENOSPC,
     errno.EDQUOT,
 )
 """Errors of file systems that may be gone at the next start."""
+_REMOUNTED = errno.EROFS
+"""The same, of a run that has written before; one that never could is the user's to move."""
 _SAYS_ALL = (EnvValueError, GroupBrokenError, GroupNotFormedError, RankMissingError)
 _EXIT = os._exit
 _SEGMENT = "sm_segment."  # how Open MPI names its shared memory
@@ -71,19 +80,46 @@ def describe(error: BaseException, role: str) -> WorkerFailed:
     """
     says_all = isinstance(error, _SAYS_ALL)
     lines = [] if says_all else traceback.format_exception(type(error), error, error.__traceback__)
-    code = error.exit_code if isinstance(error, HpcdiError) else EXIT_FAILED
-    code = EXIT_REQUEUE if is_of_the_machine(error) else code
     summary = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
+    code = exit_code_of(error)
     return WorkerFailed(role, platform.node(), summary, "".join(lines).rstrip(), code)
 
 
-def is_of_the_machine(error: BaseException) -> bool:
+def exit_code_of(error: BaseException) -> int:
+    """Returns the exit code of a run that an error ends."""
+    if _is_of_the_machine(error, (*_OF_THE_MACHINE, _REMOUNTED)):
+        return EXIT_REQUEUE
+    return error.exit_code if isinstance(error, HpcdiError) else EXIT_FAILED
+
+
+@contextlib.contextmanager
+def requeued_if_machine_fails() -> Iterator[None]:
+    """A block in which a run starts.
+
+    Raises:
+        HpcdiError: as in the block, or a `LaunchError` in place of an `OSError`; with the exit code
+            by which the run is started again, where the machine is to blame.
+    """
+    try:
+        yield
+    except (HpcdiError, OSError) as error:
+        if not _is_of_the_machine(error, _OF_THE_MACHINE):
+            raise
+        if isinstance(error, HpcdiError):
+            error.exit_code = EXIT_REQUEUE
+            raise
+        refusal = LaunchError(f"the file system fails: {error}. Start the run once more")
+        refusal.exit_code = EXIT_REQUEUE
+        raise refusal from error
+
+
+def _is_of_the_machine(error: BaseException, numbers: Collection[int]) -> bool:
     """Returns whether an error is neither the user's nor ours: MPI's, or a file system's."""
     mpi = sys.modules.get("mpi4py.MPI")
     if mpi is not None and isinstance(error, mpi.Exception):
         return True  # such as of a collective call that misses a rank which has died
     cause = error.__cause__ if isinstance(error, HpcdiError) else error
-    return isinstance(cause, OSError) and cause.errno in _OF_THE_MACHINE
+    return isinstance(cause, OSError) and cause.errno in numbers
 
 
 def headline(failure: WorkerFailed, rank: int) -> str:
@@ -179,6 +215,19 @@ def kill_frozen(order: KillFrozen) -> None:
         os.kill(order.pid, signal.SIGKILL)
 
 
+class Leaving:
+    """How long the others may take to leave.
+
+    Attributes:
+        limit_s: seconds, after which `leave_job` aborts the job with this rank's exit code, where
+            it waits for them; None: it waits for ever.
+        cause: what it says on standard error then: who has not left, and the next step.
+    """
+
+    limit_s: float | None = None
+    cause = ""
+
+
 def leave_job(exit_code: int) -> int:
     """Orderly end of a rank's program: returns `exit_code`, or exits the process with it.
 
@@ -188,15 +237,34 @@ def leave_job(exit_code: int) -> int:
     """
     _flush()
     if not ranks_may_die():
-        from mpi4py import MPI
-
-        MPI.Finalize()
+        _finalize(exit_code)
     if exit_code != EXIT_DONE:
         wait_s(_OTHERS_FIRST_S)
     if not ranks_may_die():
         return exit_code
     _remove_shared_memory()
     return _EXIT(exit_code)
+
+
+def _finalize(exit_code: int) -> None:
+    from mpi4py import MPI
+
+    over = threading.Event()
+
+    def watch() -> None:
+        if not over.wait(Leaving.limit_s):
+            sys.stderr.write(f"hpcdi: {Leaving.cause}\n")
+            _flush()
+            wait_s(_FORWARD_S)
+            MPI.COMM_WORLD.Abort(exit_code)
+
+    if Leaving.limit_s is None:
+        MPI.Finalize()
+        return
+    watching = BackgroundThread(watch, "leave-watch")
+    ctypes.CDLL(MPI.__file__).MPI_Finalize()  # mpi4py's lets no other thread run
+    over.set()
+    watching.join()
 
 
 def _die() -> None:

@@ -30,9 +30,16 @@ _SHORT = {
     "G": "gpus", "H": "hold", "i": "input", "J": "job-name", "k": "no-kill", "L": "licenses",
     "M": "clusters", "m": "distribution", "N": "nodes", "n": "ntasks", "O": "overcommit",
     "o": "output", "p": "partition", "q": "qos", "S": "core-spec", "s": "oversubscribe",
-    "t": "time", "w": "nodelist", "x": "exclude",
+    "t": "time", "W": "wait", "w": "nodelist", "x": "exclude",
 }  # fmt: skip
 """Options of sbatch by their letters."""
+_NOT_FOR_USERS = {
+    "array": "its tasks would share a run folder. `hpcdi sweep CONFIG seed=0..3` has one for each",
+    "wait": "sbatch would not say the job's number before its end. --wait waits for it",
+    "wrap": "the job has its own script. slurm.setup (--setup) has commands before the run",
+    "parsable": "it is given already",
+}
+"""Options of sbatch that hpcdi gives itself, or that change what sbatch takes and says."""
 
 
 @dataclass(frozen=True)
@@ -336,7 +343,7 @@ def with_options(slurm: SlurmConfig) -> SlurmConfig:
     So what is checked, said and written is what Slurm gives.
 
     Raises:
-        LaunchError: an option says the number of ranks as no key can.
+        LaunchError: an option says the number of ranks as no key can, or is not the user's.
     """
     keys: dict[str, Any] = {}
     others = []
@@ -344,6 +351,8 @@ def with_options(slurm: SlurmConfig) -> SlurmConfig:
         name, value = _option(text)
         key = name.replace("-", "_")
         is_whole = value.isdecimal() and int(value) > 0
+        if name in _NOT_FOR_USERS:
+            raise LaunchError(f"slurm.options: {text}: {_NOT_FOR_USERS[name]}")
         if name in _RANKS and is_whole:
             keys[key] = int(value)
         elif name in _RANKS or name.startswith("ntasks"):

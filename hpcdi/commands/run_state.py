@@ -427,8 +427,10 @@ def _by_signs_of_life(
         return "dead", f"{where} has given no sign of life for {beat_s:.0f} s; {last}"
     is_of_this_start = progress.get("pid") in (None, facts.get("pid"))
     is_up = is_of_this_start and progress.get("phase", "starting") != "starting"
-    is_quiet = age_s is not None and age_s > QUIET_S
-    return "running" if is_up else "starting", f"{last}: does it hang?" if is_quiet else ""
+    state, is_quiet = "running" if is_up else "starting", age_s is not None and age_s > QUIET_S
+    if job is not None and job.state == "SUSPENDED":
+        return state, f"{job.said}; {last}"
+    return state, f"{last}: does it hang?" if is_quiet else ""
 
 
 def _by_queue(

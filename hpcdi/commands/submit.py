@@ -18,6 +18,7 @@ import re
 import shutil
 import subprocess
 import sys
+import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -102,13 +103,21 @@ _PICKLES = "submitit"
 _UNLIMITED_MIN = 10 * 365 * 24 * 60
 """For a job on this host, where no queue waits for its end."""
 _SLURM_LIMIT_S = 30.0
+_SUBMIT_LIMIT_S = 300.0
+"""For a real submission: who gives up does not know whether there is a job."""
 _SEARCHED = 5_000
 _NO_CLUSTER = (*slurm_queue.NO_CLUSTER, "Unable to contact slurm controller")
 """Messages of Slurm's commands where they are installed, but there is no cluster."""
+_LOST_ANSWER = ("timed out", "Zero Bytes were transmitted or received")
+"""Messages where a command has asked the controller, which may have done what it was to do."""
 _CLOCK_S = 60
 """Slurm looks at time limits, and signals jobs, once in so long."""
 _LEAST_S = 60
 """For the ranks to start and to do something."""
+
+
+class UnansweredError(LaunchError):
+    """Slurm has not said whether it has taken a job, or under which number."""
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -137,6 +146,8 @@ def main(arguments: Sequence[str]) -> int:
     try:
         write(job, experiment, request.overrides)
         number = to_slurm(job)
+    except UnansweredError:  # the job needs its folder
+        raise
     except LaunchError:
         discard(job)
         raise
@@ -507,16 +518,22 @@ def time_problem(slurm: SlurmConfig, partitions: str) -> str:
     )
 
 
-def ask_slurm(command: Sequence[str], script: str = "", job: BatchJob | None = None) -> str:
+def ask_slurm(
+    command: Sequence[str],
+    script: str = "",
+    job: BatchJob | None = None,
+    limit_s: float = _SLURM_LIMIT_S,
+) -> str:
     """Returns the output of one of Slurm's commands.
 
     Args:
         command: and its arguments.
         script: for its standard input.
         job: that is submitted: variables for which it has options of its own are not passed on.
+        limit_s: for its answer.
 
     Raises:
-        LaunchError: it is not there, fails or does not answer.
+        UnansweredError: it does not answer. LaunchError: it is not there, or fails.
     """
     program = shutil.which(command[0])
     if program is None:
@@ -530,18 +547,20 @@ def ask_slurm(command: Sequence[str], script: str = "", job: BatchJob | None = N
             input=script,
             capture_output=True,
             text=True,
-            timeout=_SLURM_LIMIT_S,
+            timeout=limit_s,
             env=_environment(job),
             check=False,
         )
     except subprocess.TimeoutExpired:
-        raise LaunchError(f"{command[0]} has not answered within {_SLURM_LIMIT_S:g} s") from None
+        raise UnansweredError(f"{command[0]} has not answered within {limit_s:g} s") from None
     if any(words in done.stderr for words in _NO_CLUSTER):
         last = _words(done.stderr.strip().splitlines()[-1]).removeprefix(f"{command[0]}: ")
         raise LaunchError(
             f"no Slurm answers here ({last}): type this on a login node of a Slurm cluster. "
             "--local runs the job on this host, --print shows the script"
         )
+    if done.returncode and any(words in done.stderr for words in _LOST_ANSWER):
+        raise UnansweredError(f"{command[0]} got no answer: {_words(done.stderr)}")
     if done.returncode:
         raise LaunchError(f"Slurm refuses the job: {_words(done.stderr)}")
     return done.stdout
@@ -580,18 +599,29 @@ def sbatch(job: BatchJob, *options: str) -> str:
         options: more options of sbatch.
 
     Raises:
-        LaunchError: Slurm refuses it, or does not say its number.
+        UnansweredError: it does not say its number. LaunchError: Slurm refuses it.
     """
-    said = ask_slurm(
-        ["sbatch", "--parsable", *command_line(job), *options, str(job.script)], job=job
-    )
-    numbers = re.findall(r"^(?:Submitted batch job )?(\d+)(?:[; ].*)?$", said, flags=re.MULTILINE)
-    if not numbers:  # a site may have a sbatch of its own
-        raise LaunchError(
-            f"sbatch has taken the job, but did not say its number: {_words(said) or 'nothing'}. "
-            f"`squeue --me` shows it, as {job.name}; it runs {short(job.script)}"
+    command = ["sbatch", "--parsable", *command_line(job), *options, str(job.script)]
+    began, numbers = time.time(), []
+    try:
+        said = ask_slurm(command, job=job, limit_s=_SUBMIT_LIMIT_S)
+        numbers = re.findall(
+            r"^(?:Submitted batch job )?(\d+)(?:[; ].*)?$", said, flags=re.MULTILINE
         )
-    return str(numbers[-1])
+        # a site may have a sbatch of its own
+        why = f"sbatch did not say the job's number: {_words(said) or 'nothing'}"
+    except UnansweredError as error:
+        why = str(error)
+    number = (
+        numbers[-1] if numbers else slurm_queue.submitted_since(str(job.script), began - _CLOCK_S)
+    )
+    if not number:
+        raise UnansweredError(
+            f"{why}. The job may be queued, or come into the queue yet: `squeue --me` shows it, as "
+            f"{job.name}; it runs {short(job.script)}. Submit it again only if it has not come "
+            "after some minutes"
+        )
+    return number
 
 
 def command_line(job: BatchJob) -> list[str]:

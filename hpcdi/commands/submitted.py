@@ -6,6 +6,7 @@ It imports little: every start of a job begins with it.
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 import re
 import signal
@@ -17,7 +18,7 @@ from types import FrameType
 
 from hpcdi.commands.batch_script import EXPERIMENT_FILE
 from hpcdi.errors import EXIT_DONE, EXIT_FAILED, EXIT_REQUEUE, HpcdiError
-from hpcdi.run.signals import end_of
+from hpcdi.run.job_end import asked_end, job_end
 from hpcdi.store.layout import RunLayout
 from hpcdi.utils.backoff import wait_s
 from hpcdi.utils.python import python_command
@@ -113,7 +114,10 @@ class _Starts:
 def _is_ending() -> bool:
     """Returns whether the allocation that this host is of, if any, ends soon."""
     now = time.time()
-    return end_of(None, os.environ, now) - now < _ENDING_S
+    if job_end(os.environ, now) - now >= _ENDING_S:
+        return False
+    asked = asked_end(os.environ, now)  # it may have been prolonged
+    return asked == math.inf or asked - now < _ENDING_S
 
 
 def _text_of(file: Path) -> str:

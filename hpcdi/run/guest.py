@@ -33,6 +33,7 @@ from hpcdi.transport.files import FileTransport
 from hpcdi.transport.guests import GuestLink
 from hpcdi.utils.backoff import wait_s
 from hpcdi.utils.log import close_log, open_log
+from hpcdi.utils.watchdog import heed_suspensions
 
 _LOOK_S = 0.5
 _POLICY_LOOK_S = 0.5
@@ -92,6 +93,7 @@ def join(
         if why:
             raise LaunchError(why)
     flag.install()
+    heed_suspensions()
     limit = TimeLimit(end_of(time_limit, os.environ, time.time()), flag.take, lambda: 0.0)
     with own_temporary_folder():
         stay_in(layout.root)

@@ -6,6 +6,7 @@ PBS and LSF have been tried with stand-ins for their commands only, no real PBS 
 from __future__ import annotations
 
 import math
+import os
 import re
 import time
 from collections.abc import Mapping
@@ -13,13 +14,70 @@ from collections.abc import Mapping
 from hpcdi.run import slurm_queue
 from hpcdi.run.environment import allocation
 from hpcdi.utils.answers import answer_of
+from hpcdi.utils.threads import BackgroundThread
 
 END_VARIABLE = "SLURM_JOB_END_TIME"
+_ASK_S = 60.0
+"""So long before an end matters the queue is asked whether it still holds."""
+_ANSWER_S = 15.0
+"""So long the answer is waited for where it matters already, as after a suspension."""
 _UNITS_S = (1, 60, 3600, 86400)
 
 
-def job_end(variables: Mapping[str, str], now: float) -> float:
-    """Returns the end of this process's batch job in seconds since the epoch; infinite if unknown.
+class JobEnd(float):
+    """The end of a batch job in seconds since the epoch, which the queue may move."""
+
+
+class Deadline:
+    """An end that comes near, by a clock that does not go back.
+
+    Where it is a `JobEnd` it counts only when the queue has said so again, on another thread: a
+    user may have prolonged the job, and Slurm adds the time for which it was suspended.
+
+    Args:
+        end: in seconds since the epoch; infinite: never.
+    """
+
+    def __init__(self, end: float) -> None:
+        self._ends = _monotonic(end)
+        self._may_move = isinstance(end, JobEnd)
+        self._asked: float | None = None
+        self._said: float | None = None
+
+    @property
+    def left_s(self) -> float:
+        """Seconds until then; negative once it has passed."""
+        return self._ends - time.monotonic()
+
+    def is_near(self, margin_s: float) -> bool:
+        """Returns whether less than `margin_s` is left; call often, from one thread.
+
+        Once it is, the end no longer moves.
+        """
+        left_s = self.left_s
+        if not self._may_move or left_s > margin_s + _ASK_S:
+            return left_s <= margin_s
+        if self._asked is None:
+            self._asked = time.monotonic()
+            BackgroundThread(self._ask, "hpcdi-job-end")
+        if self._said is not None and self._ends + 1.0 < self._said < math.inf:
+            self._ends, self._asked, self._said = self._said, None, None
+            return False
+        is_known = self._said is not None or time.monotonic() - self._asked > _ANSWER_S
+        self._may_move = left_s > margin_s or not is_known
+        return not self._may_move
+
+    def _ask(self) -> None:
+        self._said = _monotonic(asked_end(os.environ, time.time()))
+
+
+def _monotonic(end: float) -> float:
+    """Returns a time in seconds since the epoch as one of `time.monotonic`."""
+    return time.monotonic() + (end - time.time())
+
+
+def job_end(variables: Mapping[str, str], now: float) -> JobEnd:
+    """Returns the end of this process's batch job, as it was at its start; infinite if unknown.
 
     Args:
         variables: environment variables.
@@ -27,7 +85,17 @@ def job_end(variables: Mapping[str, str], now: float) -> float:
     """
     end = variables.get(END_VARIABLE, "")
     if end.isdigit() and int(end) > now:  # else the job was prolonged, or its shell lives on
-        return float(end)
+        return JobEnd(end)
+    return JobEnd(asked_end(variables, now))
+
+
+def asked_end(variables: Mapping[str, str], now: float) -> float:
+    """Returns that end as the batch system says it now; infinite if it does not say any.
+
+    Args:
+        variables: environment variables.
+        now: seconds since the epoch.
+    """
     job = allocation(variables)
     if job is not None and job.scheduler == "slurm":
         known = slurm_queue.ask(job.job)

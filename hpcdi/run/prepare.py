@@ -8,13 +8,14 @@ from collections.abc import Mapping
 from contextlib import ExitStack
 from typing import Any
 
-from hpcdi.comm.failure import is_of_the_machine
+from hpcdi.comm.failure import requeued_if_machine_fails
 from hpcdi.comm.world import library_version
 from hpcdi.config.compiled import restore_config, show_notes
 from hpcdi.config.fields import to_mapping
 from hpcdi.config.schema import ExperimentConfig
-from hpcdi.errors import EXIT_REQUEUE, HpcdiError, LaunchError
+from hpcdi.errors import HpcdiError, LaunchError
 from hpcdi.run import resume
+from hpcdi.run.job_end import JobEnd
 from hpcdi.run.placement import Place, placement_of
 from hpcdi.run.request import RunRequest
 from hpcdi.run.run_lock import RunLock
@@ -40,29 +41,30 @@ def prepare(
         stack: holds the lock of the run folder.
     """
     try:
-        ends_at = end_of(request.time_limit, os.environ, time.time())
-        config, spaces = _experiment(request, handed_over)
-        placement = tuple(placement_of(places, config))
-        ranks = world_of(len(placement), config)
-        if request.ranks not in (None, ranks):
-            raise LaunchError(
-                f"-n {request.ranks} was given, but the launcher has started {ranks} ranks; set "
-                "the number of ranks there"
-            )
-        mode = resume.start_mode(request, config, os.environ)
-        path = resume.folder_of(request, mode, config.exp_name)
-        if mode is resume.StartMode.DONE:
-            return RunStart({}, "", placement, error=resume.done_line(path))
-        if spaces is not None and mode is not resume.StartMode.RESUME:
-            from hpcdi.run.experiment import check_data
+        with requeued_if_machine_fails():  # a full disk, too, is not the user's error
+            ends_at = end_of(request.time_limit, os.environ, time.time())
+            config, spaces = _experiment(request, handed_over)
+            placement = tuple(placement_of(places, config))
+            ranks = world_of(len(placement), config)
+            if request.ranks not in (None, ranks):
+                raise LaunchError(
+                    f"-n {request.ranks} was given, but the launcher has started {ranks} ranks; "
+                    "set the number of ranks there"
+                )
+            mode = resume.start_mode(request, config, os.environ)
+            path = resume.folder_of(request, mode, config.exp_name)
+            if mode is resume.StartMode.DONE:
+                return RunStart({}, "", placement, error=resume.done_line(path))
+            if spaces is not None and mode is not resume.StartMode.RESUME:
+                from hpcdi.run.experiment import check_data
 
-            check_data(config, spaces)
-        stack.enter_context(RunLock(RunLayout(path)))
-        restarts = resume.take(RunLayout(path), mode, config, placement, mpi=library_version())
-    except HpcdiError as error:  # a full disk at a restart is not the user's error
-        code = EXIT_REQUEUE if is_of_the_machine(error) else error.exit_code
-        return RunStart({}, "", (), error=str(error), exit_code=code)
-    return RunStart(to_mapping(config), str(path), placement, restarts, ends_at)
+                check_data(config, spaces)
+            stack.enter_context(RunLock(RunLayout(path)))
+            restarts = resume.take(RunLayout(path), mode, config, placement, mpi=library_version())
+    except HpcdiError as error:
+        return RunStart({}, "", (), error=str(error), exit_code=error.exit_code)
+    limit, is_of_job = float(ends_at), isinstance(ends_at, JobEnd)
+    return RunStart(to_mapping(config), str(path), placement, restarts, limit, is_of_job)
 
 
 def _experiment(

@@ -54,6 +54,7 @@ from hpcdi.run.solver_ranks import (
     plan_ranks,
 )
 from hpcdi.run.start_guard import START_TIMEOUT_S, StartGuard
+from hpcdi.utils.watchdog import heed_suspensions
 
 if TYPE_CHECKING:
     from hpcdi.comm.world import World
@@ -76,6 +77,7 @@ def run_rank(
     flag = SignalFlag()
     try:
         flag.install()
+        heed_suspensions()
     except LaunchError as error:
         sys.stderr.write(f"hpcdi: {error}\n")
         return error.exit_code

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import re
 import shutil
@@ -25,6 +26,7 @@ from hpcdi.run.request import RunRequest
 from hpcdi.store.atomic import read_json, sweep_temporary
 from hpcdi.store.checkpoints import checkpoint_names
 from hpcdi.store.disk_full import or_refuse, or_warn
+from hpcdi.store.files import names_in, patiently
 from hpcdi.store.layout import RunLayout
 from hpcdi.utils.curves import drop_points_after
 from hpcdi.utils.log import say
@@ -109,11 +111,12 @@ def config_of(request: RunRequest) -> str:
 
     Raises:
         LaunchError: the command line names none, or the folder holds no run.
+        StoreError: the file system fails.
     """
     if request.resume is not None:
         folder = Path(request.resume)
         layout, name = RunLayout(folder), run_folder.short(folder)
-        if not run_folder.read(folder).get("placement"):
+        if not run_folder.load(folder).get("placement"):
             if layout.submit_file.exists():
                 raise LaunchError(
                     f"the run in {name} has not begun: `hpcdi status {name}` says how its job is; "
@@ -177,6 +180,7 @@ def start_mode(
     Raises:
         LaunchError: the run of the folder has another configuration, or its snapshots do not fit
             the settings.
+        StoreError, OSError: the file system fails.
     """
     if request.resume is not None:
         if request.config is not None:
@@ -190,9 +194,9 @@ def start_mode(
     if request.run_dir is None or not is_wanted:
         return StartMode.NEW
     layout = RunLayout(Path(request.run_dir))
-    if not layout.run_file.exists():
+    if layout.run_file.name not in names_in(layout.root):
         return StartMode.NEW
-    facts = run_folder.read(layout.root)
+    facts = run_folder.load(layout.root)
     if not facts and has_snapshot(layout):  # to begin anew would remove what is whole
         raise LaunchError(
             f"{layout.run_file} is damaged: {run_folder.damage_of(layout)}; nothing was changed. "
@@ -413,7 +417,7 @@ def take(
         with or_refuse(f"the run folder {layout.root}", if_full="Free some space and try again"):
             run_folder.reopen(layout, restarts, places)
     else:
-        facts, progress = run_folder.read(layout.root), read_json(layout.status_file)
+        facts, progress = run_folder.load(layout.root), read_json(layout.status_file)
         restarts["earlier"] = {**run_folder.spent(facts, progress), "until": time.time()}
         for path in layout.results:
             if path.is_file():
@@ -427,7 +431,7 @@ def take(
 
 def ranks_of(path: str) -> int | None:
     """Returns how many ranks a run had; None if it was in one process."""
-    ranks = len(run_folder.read(Path(path)).get("placement", []))
+    ranks = len(run_folder.load(Path(path)).get("placement", []))
     return ranks if ranks > 1 else None
 
 
@@ -435,7 +439,8 @@ def newest_snapshot(layout: RunLayout) -> Checkpoint:
     """Returns the newest intact snapshot of a run; logs and skips torn ones.
 
     Raises:
-        CheckpointError: there is none; it says what is wrong with each.
+        CheckpointError: there is none; it says what is wrong with each, and what to do.
+        StoreError: the file system fails.
     """
     from hpcdi.store.checkpoints import newest_checkpoint
     from hpcdi.utils.log import LOGGER
@@ -443,6 +448,13 @@ def newest_snapshot(layout: RunLayout) -> Checkpoint:
     snapshot, torn = newest_checkpoint(layout.snapshots_dir, _FACTS)
     if snapshot is None:
         why = "\n  - ".join(["there is no whole snapshot to resume from", *map(str, torn)])
+        if not torn:
+            config = run_folder.short(layout.config_file)
+            why += (
+                ": the run ended before its first one, and has to begin anew. Give its experiment "
+                f"in place of --resume: {config}; with --run-dir {run_folder.short(layout.root)} "
+                "system.auto_resume=true it begins in the same folder"
+            )
         raise CheckpointError(layout.snapshots_dir, why)
     for error in torn:
         LOGGER.warning("%s; the one before it is taken", error)
@@ -458,7 +470,7 @@ def take_up(config: ExperimentConfig, layout: RunLayout) -> Resumed | None:
     """
     resumed = read_newest(
         layout,
-        same=repeats_as(config, len(run_folder.read(layout.root).get("placement", []))),
+        same=repeats_as(config, len(run_folder.load(layout.root).get("placement", []))),
         over_iterations=offline_iterations(config) > 0,
     )
     if config.data:
@@ -516,8 +528,13 @@ def read_newest(
 
 
 def has_snapshot(layout: RunLayout) -> bool:
-    """True if a run can be resumed."""
-    return bool(checkpoint_names(layout.snapshots_dir))
+    """True if a run can be resumed.
+
+    Raises:
+        StoreError: the file system fails.
+    """
+    folder = layout.snapshots_dir
+    return bool(patiently(partial(checkpoint_names, folder), folder))
 
 
 def _config_in(path: str) -> dict[str, Any]:
@@ -552,10 +569,11 @@ class NewSettings:
         if not self._is_due or (now - self._looked_at < _CHECK_EVERY_S and not at_once):
             return
         self._looked_at = now
-        if checkpoint_names(self._layout.snapshots_dir)[-1:] != self._newest:
-            self._is_due = False
-            write = partial(run_folder.keep_config, self._layout, to_mapping(self._config))
-            or_warn("config.yaml", write)
+        with contextlib.suppress(OSError):  # it is looked again
+            if checkpoint_names(self._layout.snapshots_dir)[-1:] != self._newest:
+                self._is_due = False
+                write = partial(run_folder.keep_config, self._layout, to_mapping(self._config))
+                or_warn("config.yaml", write)
 
 
 # ------------------------------------------------------------ settings that snapshots depend on

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 import os
 import platform
 import shlex
 import sys
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -26,6 +27,7 @@ from hpcdi.store.atomic import (
 )
 from hpcdi.store.checkpoints import checkpoint_names
 from hpcdi.store.disk_full import or_refuse, or_warn
+from hpcdi.store.files import patiently
 from hpcdi.store.inventory import rewritten_files
 from hpcdi.store.layout import RunLayout
 from hpcdi.store.sealed import (
@@ -90,8 +92,12 @@ def default_place(exp_name: str) -> Path:
     return Path("runs").absolute() / exp_name / time.strftime("%Y%m%d-%H%M%S")
 
 
-def check_free(path: Path) -> None:
+def check_free(path: Path, option: str = "--run-dir") -> None:
     """Check that nothing would be overwritten.
+
+    Args:
+        path: the folder.
+        option: of the command, by which another one is chosen.
 
     Raises:
         LaunchError: the folder is in use, holds a run, or other files, or is none; or another job
@@ -104,12 +110,12 @@ def check_free(path: Path) -> None:
         if not os.access(above, os.W_OK | os.X_OK):
             raise LaunchError(
                 f"the run folder {path} cannot be made: {above} is not writable. Choose another "
-                "--run-dir"
+                f"{option}"
             ) from None
         return
     except OSError as error:
         raise LaunchError(
-            f"{path} cannot be the run folder: {error.strerror}. Choose another --run-dir"
+            f"{path} cannot be the run folder: {error.strerror}. Choose another {option}"
         ) from error
     layout = RunLayout(path)
     if layout.lock_file.name in entries:
@@ -118,14 +124,15 @@ def check_free(path: Path) -> None:
     if layout.run_file.name in entries:
         raise LaunchError(
             f"the run folder {path} holds another run (state {read_state(path)!r}); nothing was "
-            "changed. Choose another --run-dir, or leave it out to get a new one"
+            f"changed. Choose another {option}, or leave it out to get a new one; "
+            "system.auto_resume=true goes on with that run"
         )
     _check_not_awaited(layout)
     # of a job that is to fill it, of its solvers, which begin before it, and of who starts it
     if entries - {layout.submit_dir.name, layout.solvers_dir.name, layout.code_dir.name}:
         raise LaunchError(
             f"the run folder {path} is not empty and holds no run; nothing was changed. Choose "
-            "another --run-dir"
+            f"another {option}"
         )
 
 
@@ -235,7 +242,8 @@ def end(
         "figures": figures,
     }
     if is_last:
-        ended["files"] = rewritten_files(layout)
+        with contextlib.suppress(OSError):  # how the run ended is worth more
+            ended["files"] = rewritten_files(layout)
     write_sealed_json(layout.run_file, {**facts, **ended})
     latest.keep_up(layout, is_over=True)
 
@@ -246,8 +254,26 @@ def _reserve(layout: RunLayout) -> None:
 
 
 def read(path: Path) -> dict[str, Any]:
-    """Returns ``run.json``, without what is damaged in it; empty where there is none."""
-    facts = of_types(_without_checksum(read_json(RunLayout(path).run_file)), _TYPES)
+    """Returns ``run.json`` to be shown: as `load`; empty, too, where it cannot be read now."""
+    return _as_written(read_json(RunLayout(path).run_file))
+
+
+def load(path: Path) -> dict[str, Any]:
+    """Returns ``run.json``, without what is damaged in it; empty where there is none.
+
+    Raises:
+        StoreError: the file system fails: what the run is cannot be known.
+    """
+    file = RunLayout(path).run_file
+    try:
+        return _as_written(patiently(partial(load_json, file), file))
+    except (OSError, ValueError):
+        return {}
+
+
+def _as_written(facts: dict[str, Any]) -> dict[str, Any]:
+    """Returns the facts of ``run.json`` without what is damaged."""
+    facts = of_types(_without_checksum(facts), _TYPES)
     places = facts.get("placement", [])
     if not all(isinstance(p, dict) and of_types(p, _PLACE_TYPES) == p for p in places):
         del facts["placement"]
@@ -287,8 +313,9 @@ def count_restart(layout: RunLayout, reached: Mapping[str, int], limit: int) -> 
 
     Raises:
         NoProgressError: that has happened more often.
+        StoreError: the file system fails.
     """
-    facts = read(layout.root)
+    facts = load(layout.root)
     before = facts.get("restarted_at", {})
     has_advanced = any(reached[name] > before.get(name, 0) for name in reached)
     in_vain = 0 if has_advanced else int(facts.get("restarts_without_progress", 0)) + 1
@@ -336,8 +363,12 @@ def _numbers(values: Mapping[str, Any]) -> dict[str, float]:
 
 
 def _last_start_in(layout: RunLayout) -> int:
-    """Returns how often a run had been restarted when its last shard began: none is overwritten."""
-    numbers = [number for _, number in layout.shard_numbers().values()]
+    """Returns how often a run had been restarted when its last shard began: none is overwritten.
+
+    Raises:
+        StoreError: the file system fails.
+    """
+    numbers = [number for _, number in patiently(layout.shard_numbers, layout.data_dir).values()]
     return max(numbers, default=0) // RESTART_NUMBERS
 
 
@@ -348,8 +379,11 @@ def reopen(layout: RunLayout, restarts: Mapping[str, Any], placement: list[dict[
         layout: the run folder.
         restarts: see `count_restart`.
         placement: of each rank, as it is now.
+
+    Raises:
+        StoreError: the file system fails.
     """
-    facts = read(layout.root)
+    facts = load(layout.root)
     taken = {
         "state": "running",
         "pid": os.getpid(),
@@ -374,20 +408,28 @@ def keep_config(layout: RunLayout, config: Mapping[str, Any]) -> None:
 
 
 def change_of_config(layout: RunLayout) -> str:
-    """Returns how a run's config.yaml differs from what the run wrote; empty: it does not."""
+    """Returns how a run's config.yaml differs from what the run wrote; empty: it does not.
+
+    Raises:
+        StoreError: the file system fails: whether it differs cannot be known.
+    """
     try:
-        return change_of(layout.config_file)
+        return patiently(partial(change_of, layout.config_file), layout.config_file)
     except OSError as error:
         return f"it cannot be read: {error.strerror or error}"
 
 
 def leave(layout: RunLayout) -> None:
     """Undo `reopen`, because the run could not be resumed."""
-    facts = read(layout.root)
-    before = facts.pop("before", {})
-    for name in (*_RESTARTS, "earlier"):  # absent from `before` if this was the first time
-        facts.pop(name, None)
-    or_warn("state of the run", partial(write_sealed_json, layout.run_file, {**facts, **before}))
+
+    def write() -> None:
+        facts = load(layout.root)
+        before = facts.pop("before", {})
+        for name in (*_RESTARTS, "earlier"):  # absent from `before` if this was the first time
+            facts.pop(name, None)
+        write_sealed_json(layout.run_file, {**facts, **before})
+
+    or_warn("state of the run", write)
 
 
 def _slurm() -> dict[str, str]:
@@ -485,15 +527,21 @@ def closing(command: str, outcome: Outcome, summary: list[str], layout: RunLayou
     if outcome.state == "done" and outcome.reason.startswith("stop value"):
         word = "solved"
     lines = [f"\n{word}: {outcome.reason}", *summary, *_place(layout)]
-    lines += [f"  {name:12} {how}" for name, how in seen_in(layout.loggers_dir, short)]
+    with contextlib.suppress(OSError):  # a file system that fails hides what is there
+        lines.extend(_there_is(command, outcome, layout))
+    return lines
+
+
+def _there_is(command: str, outcome: Outcome, layout: RunLayout) -> Iterator[str]:
+    """Yields the lines about what the run folder holds; see `closing`."""
     if outcome.state != "done" and checkpoint_names(layout.snapshots_dir):
-        lines.append(hint(command, layout))
+        yield hint(command, layout)
+    for name, how in seen_in(layout.loggers_dir, short):
+        yield f"  {name:12} {how}"
     if layout.data_dir.exists():
-        lines.append(
-            f"  data         {short(layout.data_dir)} (hpcdi inspect {short(layout.root)})"
-        )
+        yield f"  data         {short(layout.data_dir)} (hpcdi inspect {short(layout.root)})"
     policies = [path for path in (layout.best_policy, layout.latest_policy) if path.exists()]
-    return [*lines, *(f"  policy       {short(path)}" for path in policies[:1])]
+    yield from (f"  policy       {short(path)}" for path in policies[:1])
 
 
 def hint(command: str, layout: RunLayout) -> str:

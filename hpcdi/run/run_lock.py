@@ -20,6 +20,7 @@ import threading
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, fields, replace
+from functools import partial
 from pathlib import Path
 
 from hpcdi.comm.failure import abort_job
@@ -29,6 +30,7 @@ from hpcdi.run import slurm_queue
 from hpcdi.run.environment import LAUNCHER_VARIABLE
 from hpcdi.store.atomic import TEMPORARY_MARK, clock_of, is_gone, load_json
 from hpcdi.store.disk_full import or_refuse
+from hpcdi.store.files import patiently
 from hpcdi.store.layout import RunLayout
 from hpcdi.utils.host import count_in
 from hpcdi.utils.lifetime import Closing
@@ -199,8 +201,8 @@ def check(layout: RunLayout) -> None:
 
 def _check(lock: Path) -> None:
     try:
-        holder = _read(lock)
-    except OSError:  # there is none
+        holder = patiently(partial(_read, lock), lock)
+    except (FileNotFoundError, NotADirectoryError):  # there is none
         return
     age_s = _age_s(lock)
     if age_s is None or original_of(RunLayout(lock.parent), holder, age_s):

@@ -22,6 +22,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from hpcdi.comm.failure import exit_code_of
 from hpcdi.comm.link import LocalWorld
 from hpcdi.comm.messages import StopRequest
 from hpcdi.comm.pump import LocalPump
@@ -31,10 +32,10 @@ from hpcdi.config.policy import PolicyConfig
 from hpcdi.config.schema import ExperimentConfig, learners_of
 from hpcdi.errors import (
     EXIT_DONE,
-    EXIT_FAILED,
     EXIT_INTERRUPTED,
     HpcdiError,
     StoreError,
+    state_after,
 )
 from hpcdi.policy.networks import learner_device
 from hpcdi.roles.collector.mpi_fs_collector import create_comm_collector
@@ -61,6 +62,8 @@ from hpcdi.types import Spaces
 from hpcdi.utils.backoff import wait_s
 from hpcdi.utils.lifetime import Closing
 from hpcdi.utils.log import LOGGER, close_log, open_log, say
+from hpcdi.utils.metrics import counted
+from hpcdi.utils.watchdog import heed_suspensions
 
 _MOMENT_S = 0.05
 """Seconds that a role may go on before the others have their turns, and signals are handled."""
@@ -91,6 +94,7 @@ def serial(
     with ExitStack() as stack:
         stack.callback(flag.remove)
         flag.install()
+        heed_suspensions()
         stack.enter_context(own_temporary_folder())
         stack.enter_context(RunLock(layout))
         stay_in(layout.root)
@@ -100,8 +104,9 @@ def serial(
         try:
             again = f", restart {restarts}" if restarts else ""
             ends = run_folder.ends_of(config, evaluation_goal(config)[1])
-            title = f"one process with {config.env.collector_env_num} environments{again}"
-            for line in run_folder.opening(f"{config.exp_name}, {title}", layout, ends):
+            envs = counted(config.env.collector_env_num, "environment")
+            title = f"{config.exp_name}, one process with {envs}{again}"
+            for line in run_folder.opening(title, layout, ends):
                 say(line)
             return _train(config, layout, restarts, flag.take, ends_at)
         finally:
@@ -137,7 +142,9 @@ def _train(
             outcome = run.play(ask)
     except BaseException as error:
         has_begun = run is not None and run.has_begun
-        if restarts and isinstance(error, StoreError) and not has_begun:  # nothing has changed
+        if (
+            restarts and isinstance(error, StoreError | OSError) and not has_begun
+        ):  # nothing has changed
             run_folder.leave(layout)
             raise
         LOGGER.info("the run failed", exc_info=True)
@@ -147,8 +154,8 @@ def _train(
         else:
             if not isinstance(error, HpcdiError):
                 traceback.print_exc()
-            code = error.exit_code if isinstance(error, HpcdiError) else EXIT_FAILED
-            outcome = Outcome("failed", f"{type(error).__name__}: {error}", code)
+            code = exit_code_of(error)
+            outcome = Outcome(state_after(code), f"{type(error).__name__}: {error}", code)
     settings.look(time.monotonic(), at_once=True)
     figures = run.coordinator.figures() if run is not None else {}
     end = partial(run_folder.end, layout, outcome.state, outcome.reason, outcome.exit_code, figures)
@@ -274,10 +281,11 @@ class LocalRun(Closing):
 
     def close(self) -> None:
         """Publish what was collected, and close everything. Idempotent."""
-        self.collector.release()
-        for worker in self._workers:
-            worker.close()
-        self.coordinator.close()
+        with ExitStack() as stack:  # the others, too, where the disk takes no more of the collector
+            stack.callback(self.coordinator.close)
+            for worker in reversed(self._workers):
+                stack.callback(worker.close)
+            self.collector.release()
 
 
 def within_a_process(config: ExperimentConfig) -> ExperimentConfig:

@@ -18,7 +18,7 @@ from typing import Any
 
 from hpcdi.comm.messages import ScaleCollectors, StopRequest
 from hpcdi.errors import EXIT_INTERRUPTED, EXIT_REQUEUE, EXIT_TERMINATED, LaunchError
-from hpcdi.run.job_end import job_end
+from hpcdi.run.job_end import Deadline, job_end
 from hpcdi.store.atomic import read_json
 from hpcdi.store.layout import RunLayout
 from hpcdi.utils import early
@@ -250,7 +250,7 @@ def end_of(time_limit: str | None, variables: Mapping[str, str], now: float) -> 
 
 
 class TimeLimit:
-    """Requests the end of a run before its time limit.
+    """Requests the end of a run before its time limit, see `Deadline`.
 
     Args:
         end: see `end_of`.
@@ -261,15 +261,14 @@ class TimeLimit:
     def __init__(
         self, end: float, ask: Callable[[], StopRequest | None], snapshot_s: Callable[[], float]
     ) -> None:
-        self._end, self._ask, self._snapshot_s = end, ask, snapshot_s
+        self._deadline, self._ask, self._snapshot_s = Deadline(end), ask, snapshot_s
 
     def take(self) -> StopRequest | None:
         """Returns a request to end the run, once; else None."""
         request = self._ask()
-        left_s = self._end - time.time()
-        if request is None and left_s <= _LEAST_S + _TIMES * self._snapshot_s():
-            self._end = math.inf
-            return StopRequest(f"the time limit is near: {max(left_s, 0):.0f} s left", EXIT_REQUEUE)
+        if request is None and self._deadline.is_near(_LEAST_S + _TIMES * self._snapshot_s()):
+            left_s, self._deadline = max(self._deadline.left_s, 0.0), Deadline(math.inf)
+            return StopRequest(f"the time limit is near: {left_s:.0f} s left", EXIT_REQUEUE)
         return request
 
 

@@ -32,9 +32,8 @@ OF_THE_USER = ("ACCOUNT", "PARTITION", "QOS", "RESERVATION", "WCKEY")
 _IS_ON = frozenset(
     {"RUNNING", "COMPLETING", "SUSPENDED", "STOPPED", "SIGNALING", "STAGE_OUT", NO_ANSWER}
 )
-_WAITS = frozenset(
-    {"PENDING", "CONFIGURING", "REQUEUED", "REQUEUE_HOLD", "REQUEUE_FED", "RESIZING"}
-)
+_IS_HELD = frozenset({"REQUEUE_HOLD", "SPECIAL_EXIT", "RESV_DEL_HOLD"})
+_WAITS = frozenset({"PENDING", "CONFIGURING", "REQUEUED", "REQUEUE_FED", "RESIZING"}) | _IS_HELD
 _IN_ORDER = frozenset({"COMPLETED", "CANCELLED"})
 _JOB_ID = re.compile(r"\d+(?:_\d+)?")
 _STATE = re.compile(r"([A-Z_]+)( by .*)?")
@@ -87,7 +86,7 @@ class QueueJob:
     @property
     def is_held(self) -> bool:
         """True if it waits until somebody releases it, such as after launches that failed."""
-        return self.waits and (self.state == "REQUEUE_HOLD" or "held" in self.reason.lower())
+        return self.state in _IS_HELD or (self.waits and "held" in self.reason.lower())
 
     @property
     def has_failed(self) -> bool:
@@ -212,6 +211,29 @@ def ask_all(job_ids: Iterable[str]) -> dict[str, QueueJob]:
                 job_id, row["State"], row["Reason"], row["NodeList"], restarts=restarts
             )
     return jobs
+
+
+def submitted_since(script: str, since: float) -> str:
+    """Returns the number of the user's last job that runs a script; empty: none is queued.
+
+    Args:
+        script: its path, as sbatch got it.
+        since: when it was submitted, at the earliest, in seconds since the epoch.
+    """
+    fields = "ArrayJobID:|,State:|,SubmitTime:|,RestartCnt:|,Command:4096"
+    _, listed = _run("squeue", "--me", "--noheader", "--Format", fields)
+    names = ("ArrayJobID", "State", "SubmitTime", "RestartCnt", "Command")
+    return max(
+        (
+            row["ArrayJobID"]
+            for row in _rows(listed, *names, free="Command")
+            if row["Command"] == script
+            and not count_in(row, "RestartCnt")  # a requeued job was submitted before
+            and (_seconds(row["SubmitTime"]) or 0.0) >= since
+        ),
+        key=int,
+        default="",
+    )
 
 
 def _rows(table: str, *names: str, free: str) -> list[dict[str, str]]:

@@ -11,6 +11,7 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
+from hpcdi.comm.failure import requeued_if_machine_fails, said_if_it_exits
 from hpcdi.config.compiled import compile_config, show_notes
 from hpcdi.config.load import dump
 from hpcdi.errors import EXIT_DONE, ConfigError
@@ -34,7 +35,7 @@ def start(request: RunRequest, *, over_ranks: bool) -> Ended:
         ConfigError: the experiment is wrong. LaunchError: it cannot be started.
         PolicyError: there is no GPU, and policy.cuda is true.
     """
-    with as_yaml(request.config) as file:
+    with requeued_if_machine_fails(), as_yaml(request.config) as file:
         request = dataclasses.replace(request, config=file)
         source, overrides = resume.config_of(request), resume.overrides_of(request)
         compiled, spaces = load_experiment(source, overrides, over_ranks=over_ranks)
@@ -57,7 +58,6 @@ def start(request: RunRequest, *, over_ranks: bool) -> Ended:
             sys.stdout.flush()
             if over_ranks:
                 return train(request, config, ranks, path)
-            from hpcdi.comm.failure import said_if_it_exits
             from hpcdi.run.serial import serial  # with it torch
 
             with said_if_it_exits():

@@ -36,7 +36,14 @@ from hpcdi.dataclass import dataclass
 from hpcdi.errors import CheckpointError, HpcdiError, StoreError
 from hpcdi.store.atomic import make_folders, temporary_beside
 from hpcdi.store.checksum import crc32_of_file
-from hpcdi.store.files import REFUSED, check_file, open_file
+from hpcdi.store.files import (
+    REFUSED,
+    check_file,
+    is_unreadable,
+    names_in,
+    open_file,
+    patiently,
+)
 from hpcdi.store.sealed import load_sealed_json, write_sealed_json
 
 MANIFEST = "manifest.json"
@@ -186,7 +193,8 @@ def open_checkpoint(folder: Path, *, by_name: bool = False) -> Checkpoint:
                 raise CheckpointError(folder, f"is torn: {file} is not what was written")
         return Checkpoint(folder, facts)
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-        raise CheckpointError(folder, f"is no whole checkpoint: {error}") from error
+        what = "cannot be read" if is_unreadable(error) else "is no whole checkpoint"
+        raise CheckpointError(folder, f"{what}: {error}") from error
 
 
 def newest_checkpoint(
@@ -197,12 +205,18 @@ def newest_checkpoint(
     Args:
         folder: folder of all checkpoints of the run.
         needed: facts that it must state, and their types.
+
+    Raises:
+        StoreError: the file system fails, also after about 1.5 s; the newest one may be whole.
     """
     errors: list[CheckpointError] = []
-    for name in reversed(checkpoint_names(folder)):
+    for name in reversed(patiently(partial(checkpoint_names, folder), folder)):
+        opened = partial(open_checkpoint, folder / name, by_name=True)
         try:
-            checkpoint = open_checkpoint(folder / name, by_name=True)
+            checkpoint = patiently(opened, folder / name)
         except CheckpointError as error:
+            if is_unreadable(error):
+                raise
             errors.append(error)
             continue
         kinds = (needed or {}).items()
@@ -214,10 +228,13 @@ def newest_checkpoint(
 
 
 def checkpoint_names(folder: Path) -> list[str]:
-    """Names of the checkpoints in a folder, oldest first."""
-    if not folder.is_dir():
-        return []
-    return sorted(p.name for p in folder.iterdir() if p.is_dir() and not p.name.startswith("."))
+    """Names of the checkpoints in a folder, oldest first.
+
+    Raises:
+        OSError: the folder cannot be read.
+    """
+    names = names_in(folder, only_folders=True)
+    return sorted(name for name in names if not name.startswith("."))
 
 
 _NUMBERS = (

@@ -1,8 +1,11 @@
-"""The one way to open a file of a run folder to read it.
+"""The one way to open a file of a run folder to read it, and to tell damage from a failing disk.
 
 Anybody who may write into a run folder can put something else in a file's place: a pipe, which
 holds a reader for ever; a device, which never ends; a link to a file of somebody else's; a file
 with a hole of a petabyte. Such a file is refused before a byte of it is read.
+
+What is missing or damaged may be left out. What a file system cannot read now (EIO, ESTALE) may be
+whole: whoever decides something for good tries it again, see `patiently`, and then fails.
 """
 
 from __future__ import annotations
@@ -10,13 +13,21 @@ from __future__ import annotations
 import errno
 import os
 import stat
+from collections.abc import Callable
 from pathlib import Path
-from typing import IO
+from typing import IO, TypeVar
+
+from hpcdi.errors import StoreError
+from hpcdi.utils.backoff import wait_s
+
+T = TypeVar("T")
 
 LARGEST_BYTES = 1 << 40
 """Of any file that is read: shards have 64 MB, policies of large networks some gigabytes."""
 REFUSED = frozenset({errno.ELOOP, errno.EISDIR, errno.EINVAL, errno.EFBIG})
 """Errors of files that are there, but are none that is read."""
+_DAMAGE = frozenset({None, errno.ENOENT, errno.ENOTDIR, *REFUSED})
+_PAUSES_S = (0.05, 0.1, 0.2, 0.4, 0.8)
 _FLAGS = os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
 
 
@@ -45,6 +56,60 @@ def open_file(path: str | Path, largest_bytes: int = LARGEST_BYTES) -> IO[bytes]
         OSError: as `open_descriptor`.
     """
     return os.fdopen(open_descriptor(path, largest_bytes), "rb")
+
+
+def is_unreadable(error: BaseException) -> bool:
+    """Returns whether an error says that a file, or a folder, could not be read now.
+
+    Else it is missing, damaged, or none that is read.
+
+    Args:
+        error: of the file system, or a `StoreError` that one has caused.
+    """
+    cause = error.__cause__ if isinstance(error, StoreError) else error
+    return isinstance(cause, OSError) and cause.errno not in _DAMAGE
+
+
+def patiently(read: Callable[[], T], path: Path) -> T:
+    """Returns what `read` returns; where it is unreadable, it is tried again for about 1.5 s.
+
+    Args:
+        read: reads a file or a folder.
+        path: what it reads.
+
+    Raises:
+        StoreError: it is still unreadable, see `is_unreadable`. OSError, StoreError: as `read`.
+    """
+    for pause_s in _PAUSES_S:
+        try:
+            return read()
+        except (OSError, StoreError) as error:
+            if not is_unreadable(error):
+                raise
+        wait_s(pause_s)
+    try:
+        return read()
+    except OSError as error:
+        if not is_unreadable(error):
+            raise
+        raise StoreError(path, f"cannot be read: {error.strerror or error}") from error
+
+
+def names_in(folder: Path, *, only_folders: bool = False) -> list[str]:
+    """Returns the names of what a folder holds, in no order; none where there is no such folder.
+
+    `Path.glob` hides an unreadable folder from Python 3.13 on, and `Path.is_dir` from 3.14 on.
+
+    Raises:
+        OSError: it cannot be read.
+    """
+    try:
+        with os.scandir(folder) as entries:
+            return [entry.name for entry in entries if not only_folders or entry.is_dir()]
+    except OSError as error:
+        if is_unreadable(error):
+            raise
+        return []
 
 
 def check_file(path: str | Path) -> Path:

@@ -42,6 +42,7 @@ from pathlib import Path
 
 from hpcdi.dataclass import dataclass
 from hpcdi.errors import StoreError
+from hpcdi.store.files import names_in
 from hpcdi.types import FIRST_GUEST, MAIN
 
 _NUMBER_MARK = "#"
@@ -285,10 +286,17 @@ class RunLayout:
 
         Args:
             of: rank of a collector; None: of all.
+
+        Raises:
+            OSError: a folder cannot be read.
         """
+        ranks = names_in(self.data_dir) if of is None else [name_of(of)]
+        hours = [
+            self.data_dir / rank / hour for rank in ranks for hour in names_in(self.data_dir / rank)
+        ]
         numbers = {}
-        for path in self.data_dir.glob(f"{'rank*' if of is None else name_of(of)}/*/*.h5"):
-            if (place := shard_place(path)) is not None:
+        for path in (hour / name for hour in hours for name in names_in(hour)):
+            if path.suffix == ".h5" and (place := shard_place(path)) is not None:
                 numbers[str(path.relative_to(self.root))] = place
         return dict(sorted(numbers.items(), key=lambda item: item[1]))
 

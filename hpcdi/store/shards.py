@@ -21,6 +21,7 @@ from hpcdi.dataclass import dataclass
 from hpcdi.errors import ShardError, StoreError
 from hpcdi.store.block import Block, check_block, checksum, row_columns
 from hpcdi.store.disk_full import DiskPatience
+from hpcdi.store.files import is_unreadable, patiently
 from hpcdi.store.layout import RunLayout, block_name, split_name
 from hpcdi.store.shard_file import (
     SMALLEST_BYTES,
@@ -198,31 +199,45 @@ class Survey:
     blocks: list[tuple[ShardRef, Block]] = field(default_factory=list)
     damaged: list[StoreError] = field(default_factory=list)
 
+    def leave_out(self, error: StoreError) -> None:
+        """Note why blocks cannot be used.
+
+        Raises:
+            ShardError: they could not be read now, and may be whole.
+        """
+        if is_unreadable(error):
+            advice = "try again; if it stays so, remove that file, and its blocks are left out"
+            raise ShardError(error.path, f"{error.reason}: {advice}") from error.__cause__
+        self.damaged.append(error)
+
 
 def survey(
     path: Path, name: str, wanted: Callable[[str, Mapping[str, Any]], bool] = lambda *_: True
 ) -> Survey:
-    """Look which blocks a shard holds.
+    """Look which blocks a shard holds; what cannot be read is tried again for about 1.5 s.
 
     Args:
         path: the file.
         name: its path in references.
         wanted: given a block's name and its facts, whether to look at it.
+
+    Raises:
+        ShardError: the file system fails.
     """
     result = Survey()
     try:
-        shard = ShardReader(path, name)
+        shard = patiently(partial(ShardReader, path, name), path)
     except ShardError as error:
-        result.damaged.append(error)
+        result.leave_out(error)
         return result
     for slot, record in shard.records():
         if isinstance(record, ShardError):
-            result.damaged.append(record)
+            result.leave_out(record)
         elif wanted(block_name(name, slot), record.facts):
             try:
-                result.blocks.append(shard.survey(slot, record))
+                result.blocks.append(patiently(partial(shard.survey, slot, record), path))
             except ShardError as error:
-                result.damaged.append(error)
+                result.leave_out(error)
     return result
 
 
@@ -232,6 +247,9 @@ def survey_in(
     """Look which blocks a shard of a run holds; see `survey`.
 
     A link that leads out of the run folder, or to itself, holds none, and is damage.
+
+    Raises:
+        ShardError: the file system fails.
     """
     try:
         path = layout.inside(name)
@@ -241,14 +259,16 @@ def survey_in(
 
 
 def absent(layout: RunLayout, names: Iterable[str]) -> list[str]:
-    """Returns which of some blocks do not exist, by name; rows are not looked at."""
+    """Returns which blocks are missing, or unreadable now, by name; rows are not looked at."""
     by_shard: dict[str, set[str]] = {}
     for name in names:
         by_shard.setdefault(split_name(name)[0], set()).add(name)
     missing: set[str] = set()
     for shard, wanted in by_shard.items():
-        result = survey_in(layout, shard, lambda name, _, wanted=wanted: name in wanted)  # type: ignore[misc]
-        missing |= wanted - {ref.path for ref, _ in result.blocks}
+        missing |= wanted
+        with contextlib.suppress(ShardError):
+            result = survey_in(layout, shard, lambda name, _, wanted=wanted: name in wanted)  # type: ignore[misc]
+            missing -= {ref.path for ref, _ in result.blocks}
     return sorted(missing)
 
 

@@ -80,12 +80,13 @@ class StatusFile:
 
     def __init__(self, path: Path, limits: tuple[float, float], stop_value: float) -> None:
         self._path = path
+        self._started_at, self._began = time.time(), time.monotonic()
         self._always = {
             "format": FORMAT,
             "host": platform.node(),
             "pid": os.getpid(),
             "job": job_of(os.environ),
-            "started_at": time.time(),
+            "started_at": self._started_at,
             "limits": {"env_steps": limits[0], "train_iter": limits[1], "stop_value": stop_value},
         }
         earlier = read_json(path)  # of a run that is resumed: it may end before it is evaluated
@@ -135,7 +136,8 @@ class StatusFile:
         best = self._best if self._best is not None else best_of(evaluations)
         return {
             **self._always,
-            "written_at": time.time(),
+            # so that the time between both is right where the host's clock was set meanwhile
+            "written_at": self._started_at + time.monotonic() - self._began,
             "env_steps": env_steps,
             "env_steps_per_s": steps_per_s,
             "train_iter": train_iter,

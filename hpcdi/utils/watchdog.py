@@ -11,10 +11,13 @@ import sys
 import threading
 import time
 import weakref
+from types import FrameType
 
 _STACKS_FIRST_S = 2.0
 """Seconds before the end at which the stacks are printed."""
 _ARM_EVERY_S = 1.0
+_HELD_S = 5.0
+"""Seconds without a limit once a suspension was announced: Slurm stops the process 2 s later."""
 
 
 class Waiting:
@@ -110,15 +113,21 @@ class Watchdog:
     stacks, and a timer of the kernel sends SIGKILL. A signal shows the parent that the process was
     killed.
 
+    Both would count the time of a suspension, and SIGKILL ends a process that is stopped, too. So
+    `heed_suspensions` has all disarmed where Slurm, or a terminal, announces one by SIGTSTP. The
+    progress that follows arms them again. A bare SIGSTOP announces nothing, such as that of an
+    mpirun that is suspended: a process that is frozen for longer than its limit is killed.
+
     Args:
         limit_s: seconds that may pass without progress; infinite: no limit.
     """
 
     def __init__(self, limit_s: float) -> None:
+        _WATCHDOGS.add(self)
         self._limit_s = limit_s
         self._seen: object = None
         self._armed = -math.inf
-        self._lock = threading.Lock()  # between `look` and `close`
+        self._lock = threading.RLock()  # between `look` and `close`; a signal may interrupt them
         self._timer: KillTimer | None = None
 
     def look(self, moved: object) -> None:
@@ -133,16 +142,46 @@ class Watchdog:
             stacks_s = max(self._limit_s - _STACKS_FIRST_S, self._limit_s / 2)
             faulthandler.dump_traceback_later(stacks_s, file=sys.__stderr__ or sys.stderr)
 
+    def hold(self) -> None:
+        """Disarm, until there is progress after `_HELD_S`."""
+        with self._lock:
+            self._disarm(time.monotonic() + _HELD_S)
+
     def close(self) -> None:
         """Disarm for good, even if `look` is called again. Idempotent."""
         with self._lock:
             self._limit_s = math.inf
-            if self._timer is not None and self._armed > -math.inf:
-                self._armed = -math.inf
-                self._timer.set(0.0)
-                faulthandler.cancel_dump_traceback_later()
+            self._disarm(-math.inf)
+
+    def _disarm(self, armed: float) -> None:
+        if self._timer is not None and self._armed > -math.inf:
+            self._armed = armed
+            self._timer.set(0.0)
+            faulthandler.cancel_dump_traceback_later()
 
     @property
     def left_s(self) -> float:
         """Seconds until the process is killed; 0: it is not."""
         return 0.0 if self._timer is None else self._timer.left_s
+
+
+_WATCHDOGS: weakref.WeakSet[Watchdog] = weakref.WeakSet()
+"""Those of this process."""
+
+
+def heed_suspensions() -> None:
+    """Have SIGTSTP stop this process with no watchdog armed, until SIGCONT (main thread)."""
+    if signal.getsignal(signal.SIGTSTP) is signal.SIG_DFL:
+        signal.signal(signal.SIGTSTP, _stop)
+        os.register_at_fork(after_in_child=_heed_none)
+
+
+def _heed_none() -> None:
+    if signal.getsignal(signal.SIGTSTP) is _stop:
+        signal.signal(signal.SIGTSTP, signal.SIG_DFL)
+
+
+def _stop(_number: int, _frame: FrameType | None) -> None:
+    for watchdog in list(_WATCHDOGS):
+        watchdog.hold()
+    os.kill(os.getpid(), signal.SIGSTOP)

@@ -10,6 +10,7 @@ import pytest
 from slurm_jobs import CARTPOLE, ROOT, Cluster, Job, check_gone_on, solved_after
 
 from hpcdi.store.layout import RunLayout
+from hpcdi.utils.backoff import wait_s
 
 pytestmark = pytest.mark.slurm
 
@@ -54,3 +55,19 @@ def test_a_frozen_collector_of_mpirun_on_the_second_node_is_survived(
     cluster.run("scancel", "--signal=USR2", "--batch", job.number)
     job.wait()
     check_gone_on(job, 1)
+
+
+def test_a_suspended_job_goes_on(cluster: Cluster, tmp_path: Path) -> None:
+    """After longer than any rank would wait for another, or for itself."""
+    job = cluster.submit(
+        tmp_path, CARTPOLE, "env.stop_value=1e9", "system.survival.worker_timeout_s=20",
+    )  # fmt: skip
+    job.until(lambda: job.progress.get("phase") == "running")
+    cluster.run("scontrol", "suspend", job.number)
+    wait_s(40)
+    assert f"running; job {job.number} is SUSPENDED" in cluster.hpcdi("status", job.run_dir)
+    before = job.env_steps
+    cluster.run("scontrol", "resume", job.number)
+    job.until(lambda: job.env_steps > before + 100)
+    assert (job.state, job.restarts) == ("RUNNING", 0)
+    cluster.run("scancel", job.number)

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import ctypes
 import errno
 import os
 import platform
 import subprocess
 import sys
+import threading
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
-from hpcdi.comm.failure import describe, headline
+from hpcdi.comm import failure
+from hpcdi.comm.failure import describe, headline, requeued_if_machine_fails
 from hpcdi.comm.group import waiting_for
 from hpcdi.comm.messages import WorkerFailed
 from hpcdi.errors import (
@@ -27,6 +31,7 @@ from hpcdi.errors import (
     RankMissingError,
     StoreError,
 )
+from hpcdi.store.disk_full import or_refuse
 
 
 @pytest.mark.parametrize(
@@ -52,7 +57,10 @@ def test_a_report_says_what_and_how_to_exit(
     assert failure.exit_code == exit_code
 
 
-@pytest.mark.parametrize("number", [errno.ESTALE, errno.EIO, errno.ENOSPC, errno.EDQUOT])
+@pytest.mark.parametrize(
+    "number",
+    [errno.ESTALE, errno.EIO, errno.ENOSPC, errno.EDQUOT, errno.ESHUTDOWN, errno.EROFS],
+)
 def test_a_file_system_that_fails_or_is_full_is_not_the_user_s_fault(number: int) -> None:
     def planted() -> None:
         try:
@@ -63,6 +71,34 @@ def test_a_file_system_that_fails_or_is_full_is_not_the_user_s_fault(number: int
     with pytest.raises(StoreError) as caught:
         planted()
     assert describe(caught.value, "learner").exit_code == 85
+
+
+@pytest.mark.parametrize(
+    ("number", "exit_code"),
+    [(errno.ESTALE, 85), (errno.ENOSPC, 85), (errno.ESHUTDOWN, 85), (errno.EROFS, 2)],
+)
+def test_a_start_is_tried_again_where_the_machine_fails(number: int, exit_code: int) -> None:
+    """A folder that could not be written from the beginning is the user's to move."""
+
+    @requeued_if_machine_fails()
+    def start() -> None:
+        with or_refuse("the run folder"):
+            raise OSError(number, os.strerror(number))
+
+    with pytest.raises(LaunchError) as caught:
+        start()
+    assert caught.value.exit_code == exit_code
+
+
+def test_an_error_in_a_start_is_one_sentence_where_the_machine_fails() -> None:
+    with (
+        pytest.raises(LaunchError, match=r"fails: .*: 'runs/x'\. Start the run") as caught,
+        requeued_if_machine_fails(),
+    ):
+        raise OSError(errno.EIO, os.strerror(errno.EIO), "runs/x")
+    assert caught.value.exit_code == 85
+    with pytest.raises(FileNotFoundError), requeued_if_machine_fails():
+        raise OSError(errno.ENOENT, os.strerror(errno.ENOENT), "runs/x")
 
 
 def test_a_learner_that_waited_in_vain_for_another_says_so_in_a_line() -> None:
@@ -176,3 +212,29 @@ def test_a_rank_that_exits_dies_by_a_signal_where_others_go_on(how: str, may_die
     variables = {**os.environ, "OMPI_MCA_mpi_ft_enable": str(int(may_die))}
     ended = subprocess.run([sys.executable, "-c", code], env=variables, check=False)
     assert ended.returncode == (-9 if may_die else 3)
+
+
+@pytest.mark.parametrize("limit_s", [0.02, 30.0])
+def test_a_rank_that_never_leaves_is_waited_for_only_so_long(
+    limit_s: float, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    aborted, codes = threading.Event(), []
+
+    def abort(code: int) -> None:
+        codes.append(code)
+        aborted.set()
+
+    def finalize() -> None:
+        aborted.wait(10.0 if limit_s < 1.0 else 0.0)
+
+    fake = SimpleNamespace(__file__="", COMM_WORLD=SimpleNamespace(Abort=abort))
+    monkeypatch.setattr("mpi4py.MPI", fake, raising=False)
+    monkeypatch.setattr(ctypes, "CDLL", lambda _: SimpleNamespace(MPI_Finalize=finalize))
+    monkeypatch.setattr(failure, "ranks_may_die", lambda: False)
+    for name in ("_FORWARD_S", "_OTHERS_FIRST_S"):
+        monkeypatch.setattr(failure, name, 0.0)
+    monkeypatch.setattr(failure.Leaving, "limit_s", limit_s)
+    monkeypatch.setattr(failure.Leaving, "cause", "rank 7 goes on")
+    assert failure.leave_job(85) == 85
+    assert codes == ([85] if limit_s < 1.0 else [])
+    assert ("hpcdi: rank 7 goes on" in capsys.readouterr().err) == (limit_s < 1.0)

@@ -405,3 +405,9 @@ def test_a_backslash_is_written_as_sbatch_reads_it(tmp_path: Path) -> None:
     assert "#SBATCH --comment='a\\\\b'\n" in text
     assert "--output" not in text
     assert f"RUN='{tmp_path}/a\\b'\n" in text
+
+
+@pytest.mark.parametrize("option", ["--array=0-3", "-a 0-3", "--wait", "-W", "--wrap=true"])
+def test_an_option_that_is_not_the_users_is_refused(option: str) -> None:
+    with pytest.raises(LaunchError, match=r"slurm\.options: -"):
+        with_options(replace(SMALL, options=(option,)))

@@ -115,6 +115,8 @@ def seen(age_s: float | None, is_process: bool | None = None, state: str = "") -
         (RUNNING, SignsOfLife(900.0, SILENT_S + 1, True), "running", "does it hang?"),
         (RUNNING, SignsOfLife(900.0, SILENT_S + 1, None, job=QueueJob("12", "RUNNING")),
          "running", "does it hang?"),
+        (RUNNING, seen(900.0, None, "SUSPENDED"), "running", "job 12 is SUSPENDED; its last status "
+         "is 900 s old"),
         (RUNNING, seen(1.0, True, "COMPLETED"), "running", ""),  # resumed here, without the job
         (RUNNING, seen(1.0, False, "RUNNING"), "pending", "is gone; its last status is 1 s old; "
          "job 12 is RUNNING still, and its script has it requeued"),
@@ -203,6 +205,7 @@ def test_the_job_that_waits_is_asked_about(layout: RunLayout) -> None:
     [
         ({}, "12", "PENDING", True),
         ({}, "12", "RUNNING", True),
+        (RUNNING, "12", "SPECIAL_EXIT", True),  # until somebody releases it
         ({}, "12", NO_ANSWER, True),
         ({}, "12", "FAILED", False),
         (DONE, "12", "COMPLETING", False),  # `submit --wait` returns as soon as the run is over

@@ -304,7 +304,8 @@ def test_escape_sequences_of_files_are_shown_escaped(
     ("state", "reason", "is_held"),
     [
         ("PENDING", "launch failed requeued held", True), ("PENDING", "JobHeldUser", True),
-        ("REQUEUE_HOLD", "", True), ("PENDING", "Priority", False),
+        ("REQUEUE_HOLD", "", True), ("SPECIAL_EXIT", "JobHeldUser", True),
+        ("RESV_DEL_HOLD", "", True), ("PENDING", "Priority", False),
     ],
 )  # fmt: skip
 def test_a_job_that_is_held_is_to_be_released(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import subprocess
+import time
 from pathlib import Path
 
 import pytest
@@ -437,6 +438,34 @@ def test_a_site_that_does_not_say_the_number(
     job, _ = prepare(asked(tmp_path / "run"))
     with pytest.raises(LaunchError, match=r"your job is in good hands.*squeue --me"):
         sbatch(job)
+
+
+@pytest.mark.parametrize("says", ["exec sleep 60", "echo Socket timed out >&2; exit 1", "echo"])
+def test_a_job_whose_number_sbatch_does_not_say_is_looked_for(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path, says: str
+) -> None:
+    """Where it is not in the queue it may come later: it finds its folder."""
+    monkeypatch.setattr("hpcdi.commands.submit._SUBMIT_LIMIT_S", 0.2)
+    run, now = tmp_path / "run", time.strftime("%Y-%m-%dT%H:%M:%S")
+    script = run / "submit" / "job.sbatch"
+    plant_slurm(tmp_path, monkeypatch, "")
+    plant_job(tmp_path, "PENDING")
+    test_only = 'case "$*" in *--test-only*) exit ;; esac'
+    (tmp_path / "sbatch").write_text(f"#!/bin/bash\n{test_only}\n{says}\n")
+    others = (
+        f"99|PENDING|{now}|0|/other\n98|PENDING|{now}|1|{script}\n97|RUNNING|2026-01-01T00:00:00"
+    )
+    squeue = tmp_path / "squeue"
+    squeue.write_text(f"#!/bin/bash\necho '{others}|0|{script}'\n")
+    squeue.chmod(0o755)
+    assert cli.main(["submit", SMALL, "--run-dir", str(run)]) == 2
+    assert "The job may be queued, or come into the queue yet" in capsys.readouterr().err
+    assert script.exists()
+    squeue.write_text(f"#!/bin/bash\nprintf '471%s|PENDING|{now}|0|{script}   \n' 1 2\n")
+    assert cli.main(["submit", SMALL, "--run-dir", str(run)]) == 0
+    assert capsys.readouterr().out.startswith("job 4712: ")
+    submitted = json.loads((run / "submit" / "submit.json").read_text())
+    assert submitted["job"] == {"SLURM_JOB_ID": "4712"}
 
 
 def test_a_printed_script_goes_into_the_folder_that_is_named(

@@ -72,6 +72,16 @@ def test_near_the_end_of_a_job_around_it_it_does_not_start_again(
     assert starts(tmp_path) == 1
 
 
+def test_where_the_job_around_it_was_prolonged_it_starts_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SLURM_JOB_END_TIME", str(int(time.time()) + 50))
+    for left_s, code in ((3600.0, 0), (40.0, 85)):
+        monkeypatch.setattr(submitted, "asked_end", lambda _variables, now, s=left_s: now + s)
+        (tmp_path / "starts").unlink(missing_ok=True)
+        assert run(tmp_path, monkeypatch, 85, 0) == code
+
+
 @pytest.mark.parametrize("codes", [[1], [85, 143], [-85, -85, -85, -85]])
 def test_a_run_that_fails_fails_its_job(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, codes: list[int]

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import math
+import os
 import shutil
 from collections.abc import Mapping
 from pathlib import Path
@@ -12,9 +14,11 @@ from typing import Any
 import numpy as np
 import pytest
 
+from fakes.failing_files import FailingFiles
 from fakes.replay import admitted, block, demand, make_groups
 from fakes.scheduler import TIMEOUTS, experiment
 from fakes.store import write_shard
+from hpcdi.comm.failure import exit_code_of
 from hpcdi.comm.messages import (
     Batches,
     BlockReady,
@@ -254,6 +258,23 @@ def test_a_torn_snapshot_takes_the_place_of_none(tmp_path: Path) -> None:
     assert again.shards == ["a", "c"]
 
 
+def test_a_snapshot_counts_although_older_ones_cannot_be_removed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def refuse(*_: object) -> None:
+        raise OSError(errno.ESTALE, os.strerror(errno.ESTALE))
+
+    monkeypatch.setattr("hpcdi.roles.coordinator.snapshots.remove_others", refuse)
+    keeping = Keeping(tmp_path, keep=1)
+    keeping.take("data/a.h5")
+    keeping.take("data/b.h5")
+    keeping.end()
+    assert [(result.error, result.removed) for result in keeping.results] == [("", ())] * 2
+    assert "no older snapshot could be removed: [Errno 116]" in caplog.text
+    assert checkpoint_names(tmp_path / "snapshots") == ["snapshot_000001", "snapshot_000002"]
+    assert keeping.shards == ["a", "b"], "both are whole"
+
+
 def test_a_part_that_is_missing_leaves_the_one_before(tmp_path: Path) -> None:
     keeping = Keeping(tmp_path)
     keeping.take("data/a.h5")
@@ -486,6 +507,40 @@ def test_what_is_missing_or_damaged_is_told_and_left_out(
     told = [record.getMessage() for record in caplog.records]
     assert sum("it is left out" in line for line in told) == 4
     assert sum("1 blocks of the snapshot are missing" in line for line in told) == 1
+
+
+@pytest.mark.parametrize("number", [errno.ESTALE, errno.EIO])
+@pytest.mark.parametrize("where", ["000007.h5", "data/rank00002", "/data"])
+def test_what_cannot_be_read_for_a_moment_is_not_left_out(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, where: str, number: int
+) -> None:
+    layout = RunLayout(tmp_path)
+    known, later = publish(layout, 2, 7), publish(layout, 2, 8)
+    snapshot = snapshot_of(layout, [known], {"2": 7})
+    failing = FailingFiles(monkeypatch, where, 3, number)
+    resumed = resume_from(layout, snapshot)
+    assert (list(resumed.published), resumed.lost, failing.left) == ([known, later], 0, 0)
+    failing.left = 99
+    for look in (lambda: resume_from(layout, snapshot), lambda: unannounced(layout, 2, 6)):
+        with pytest.raises(StoreError, match=r"cannot be read: .*(Stale|Input)") as caught:
+            look()
+        assert exit_code_of(caught.value) == 85
+    failing.left = 0
+    assert list(resume_from(layout, snapshot).published) == [known, later], "nothing has changed"
+
+
+@pytest.mark.parametrize("damage", ["torn", "gone"])
+def test_a_run_that_lacks_a_block_cannot_repeat_itself(tmp_path: Path, damage: str) -> None:
+    layout = RunLayout(tmp_path)
+    known, other, later = (publish(layout, 2, number) for number in (6, 7, 8))
+    snapshot = snapshot_of(layout, [known, other], {"2": 7})
+    if damage == "torn":
+        layout.inside(other).write_bytes(b"torn")
+    else:
+        layout.inside(other).unlink()
+    with pytest.raises(SnapshotError, match=f"1 of its blocks .* {other} .*deterministic=false"):
+        resume_from(layout, snapshot, repeats=True)
+    assert list(resume_from(layout, snapshot).published) == [known, later], "none was taken back"
 
 
 def test_a_snapshot_of_another_version_is_refused(tmp_path: Path) -> None:

@@ -271,6 +271,15 @@ def test_a_frozen_worker_is_killed_by_a_rank_of_its_host() -> None:
         assert workers.check(SILENCE_S + 1 + 2 * OWN_END_S) == []
 
 
+def test_who_could_not_be_heard_was_not_silent() -> None:
+    """Rank 0 was suspended, as the whole job was; from then on silences count again."""
+    workers = survivors()
+    workers.excuse(10 * SILENCE_S, 11 * SILENCE_S - 1)
+    assert workers.check(11 * SILENCE_S - 1) == []
+    with pytest.raises(WorkerSilentError):
+        workers.check(12 * SILENCE_S)
+
+
 def test_a_frozen_worker_that_cannot_be_killed_ends_the_run() -> None:
     workers = survivors()
     let_all_speak_but({3}, workers, SILENCE_S)

@@ -14,10 +14,12 @@ from typing import Any
 import pytest
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
+from fakes.failing_files import FailingFiles
 from fakes.small_disk import mounted
+from hpcdi.comm.failure import exit_code_of
 from hpcdi.config.load import load, read_mapping
 from hpcdi.config.schema import ExperimentConfig
-from hpcdi.errors import CheckpointError, LaunchError, NoProgressError
+from hpcdi.errors import CheckpointError, HpcdiError, LaunchError, NoProgressError
 from hpcdi.roles.coordinator.snapshots import STATE_FILE, STATE_KIND, STATE_VERSION
 from hpcdi.run import resume, run_folder
 from hpcdi.run.placement import RankPlace
@@ -341,6 +343,42 @@ def test_torn_snapshots_are_never_wiped(run: Path) -> None:
     with pytest.raises(CheckpointError, match=r"no whole snapshot .*\n  - .*manifest.json"):
         take(line, StartMode.RESUME)
     assert RunLayout(run).run_file.read_bytes() == before
+
+
+@pytest.mark.parametrize("where", ["run.json", "config.yaml", "/snapshots", "manifest.json"])
+@pytest.mark.parametrize("named", [True, False])
+def test_a_file_system_that_fails_decides_nothing(
+    run: Path, monkeypatch: pytest.MonkeyPatch, where: str, *, named: bool
+) -> None:
+    """A run that cannot be read is neither damaged, nor none, nor without a snapshot."""
+    reach(run, 10, 100)
+    line = Line(config=None, resume=str(run)) if named else Line(run_dir=str(run))
+    before = {path: path.read_bytes() for path in run.rglob("*") if path.is_file()}
+
+    def begin() -> int:
+        assert line.mode(SLURM) is StartMode.RESUME
+        return take(line, StartMode.RESUME)
+
+    failing = FailingFiles(monkeypatch, where, 99)
+    if (named, where) != (False, "config.yaml"):  # the other is read by its name
+        with pytest.raises(HpcdiError, match=r"cannot be read: .*Stale file handle") as caught:
+            begin()
+        assert exit_code_of(caught.value) == 85
+    failing.left = 0
+    assert {path: path.read_bytes() for path in run.rglob("*") if path.is_file()} == before
+    failing.left = 3
+    assert begin() == 1
+
+
+def test_a_run_that_died_before_its_first_snapshot_says_how_to_begin_anew(run: Path) -> None:
+    with pytest.raises(CheckpointError, match="ended before its first one") as caught:
+        take(Line(config=None, resume=str(run)), StartMode.RESUME)
+    words = str(caught.value)
+    config = shlex.quote(str(run / "config.yaml"))
+    assert f"{config}; with --run-dir {run} system.auto_resume=true" in words
+    line = Line(str(run / "config.yaml"), ("system.auto_resume=true",), run_dir=str(run))
+    assert line.mode() is StartMode.RESTART
+    assert take(line, StartMode.RESTART) == 1
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import platform
 import shutil
@@ -17,9 +18,11 @@ import torch
 from tensorboard.backend.event_processing.plugin_event_multiplexer import EventMultiplexer
 
 import hpcdi
+from fakes.failing_files import FailingFiles
 from hpcdi.commands.run_state import find_run, runs_of
 from hpcdi.config.load import load
 from hpcdi.errors import EXIT_USAGE, LaunchError
+from hpcdi.roles.coordinator.scheduler import Outcome
 from hpcdi.run import run_folder
 from hpcdi.run.experiment import load_experiment
 from hpcdi.store.atomic import write_json
@@ -360,6 +363,35 @@ def test_the_end_is_added_to_the_facts(tmp_path: Path) -> None:
         "files": rewritten_files(layout),
     }
     assert run_folder.read_state(tmp_path) == "stopped"
+
+
+def test_an_end_is_written_although_the_folder_cannot_be_listed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    layout = claim(tmp_path)
+    (tmp_path / "snapshots").mkdir()
+    layout.latest_policy.parent.mkdir()
+    outcome = Outcome("stopped", "received SIGTERM", 85)
+
+    def refuse(path: Any = ".") -> None:
+        raise OSError(errno.ESTALE, os.strerror(errno.ESTALE), str(path))
+
+    monkeypatch.setattr(os, "scandir", refuse)
+    monkeypatch.setattr(os, "listdir", refuse)
+    run_folder.end(layout, outcome.state, outcome.reason, outcome.exit_code, {"env_steps": 7})
+    assert run_folder.read_state(tmp_path) == "stopped"
+    lines = run_folder.closing("hpcdi serial", outcome, [], layout)
+    assert lines[0] == "\nstopped: received SIGTERM"
+
+
+def test_a_run_that_could_not_go_on_keeps_its_facts_where_they_cannot_be_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    layout = claim(tmp_path)
+    before = layout.run_file.read_bytes()
+    FailingFiles(monkeypatch, "run.json", 99)
+    run_folder.leave(layout)
+    assert layout.run_file.read_bytes() == before
 
 
 def test_an_end_before_the_last_policy_does_not_call_it_a_wrong_one(tmp_path: Path) -> None:

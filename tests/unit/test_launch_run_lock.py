@@ -16,7 +16,8 @@ from typing import Any
 
 import pytest
 
-from hpcdi.errors import LaunchError
+from fakes.failing_files import FailingFiles
+from hpcdi.errors import LaunchError, StoreError
 from hpcdi.run import run_lock
 from hpcdi.run.run_lock import SILENT_S, LockHolder, RunLock, check, this_process
 from hpcdi.store.layout import RunLayout
@@ -63,6 +64,18 @@ def test_a_run_holds_its_folder_until_its_end(layout: RunLayout) -> None:
         assert files(layout) == ["run.lock"]
     assert files(layout) == []
     lock.close()
+
+
+def test_a_lock_that_cannot_be_read_is_not_taken_for_none(
+    layout: RunLayout, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with RunLock(layout):
+        FailingFiles(monkeypatch, "run.lock", 2)
+        with pytest.raises(LaunchError, match="in use"):
+            check(layout)
+        FailingFiles(monkeypatch, "run.lock", 99)
+        with pytest.raises(StoreError, match="cannot be read"):
+            check(layout)
 
 
 @pytest.fixture

@@ -8,9 +8,14 @@ from typing import Any
 
 import pytest
 
+from hpcdi.comm.codec import from_bytes, to_bytes
 from hpcdi.comm.messages import StopRequest
 from hpcdi.errors import LaunchError
+from hpcdi.run import job_end
+from hpcdi.run.job_end import JobEnd
+from hpcdi.run.run_start import RunStart
 from hpcdi.run.signals import TimeLimit, end_of, limit_of, seconds_of
+from hpcdi.utils.threads import BackgroundThread
 
 
 @pytest.mark.parametrize(
@@ -76,3 +81,54 @@ def test_what_a_signal_asks_for_comes_first() -> None:
     asked: list[Any] = [StopRequest("received SIGINT", 130)]
     limit = TimeLimit(time.time() + 1, lambda: asked.pop() if asked else None, lambda: 0.0)
     assert limit.take() == StopRequest("received SIGINT", 130)
+
+
+def test_a_clock_that_is_set_moves_no_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+    now, limit = time.time(), TimeLimit(time.time() + 100, lambda: None, lambda: 0.0)
+    for moved_s in (3600, -3600):
+        monkeypatch.setattr(time, "time", lambda moved_s=moved_s: now + moved_s)
+        assert limit.take() is None
+    seconds = time.monotonic()
+    monkeypatch.setattr(time, "monotonic", lambda: seconds + 75)
+    assert limit.take() is not None
+
+
+@pytest.mark.parametrize(
+    ("end", "says_s", "asks"),
+    [
+        (JobEnd(0.0), 3600.0, False),  # prolonged, or suspended for long
+        (JobEnd(0.0), 0.0, True),
+        (JobEnd(0.0), math.inf, True),  # no answer
+        (0.0, 3600.0, True),  # the user's own limit
+    ],
+)
+def test_the_queue_is_asked_again_before_the_end_of_a_job(
+    monkeypatch: pytest.MonkeyPatch, end: float, says_s: float, asks: bool
+) -> None:
+    threads: list[BackgroundThread] = []
+    monkeypatch.setattr(
+        job_end,
+        "BackgroundThread",
+        lambda *arguments: threads.append(BackgroundThread(*arguments)),
+    )
+    monkeypatch.setattr(job_end, "asked_end", lambda _variables, now: now + says_s)
+    limit = TimeLimit(type(end)(time.time() + 20), lambda: None, lambda: 0.0)
+    first = limit.take()
+    for thread in threads:
+        thread.join(30)
+    assert ((first or limit.take()) is not None) is asks
+    assert limit.take() is None
+
+
+def test_rank_0_tells_whether_the_end_is_that_of_its_job() -> None:
+    for end in (JobEnd(5.0), 5.0):
+        start = RunStart({}, "", (), limit=float(end), is_of_job=isinstance(end, JobEnd))
+        assert type(from_bytes(to_bytes(start)).ends_at) is type(end)
+
+
+def test_an_answer_that_does_not_come_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(job_end, "BackgroundThread", lambda *_arguments: None)
+    now, limit = time.monotonic(), TimeLimit(JobEnd(time.time() + 20), lambda: None, lambda: 0.0)
+    assert limit.take() is None
+    monkeypatch.setattr(time, "monotonic", lambda: now + 16)
+    assert limit.take() is not None

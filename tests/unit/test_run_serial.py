@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import platform
@@ -37,9 +38,11 @@ from hpcdi.cli import main
 from hpcdi.comm.messages import StopRequest
 from hpcdi.config.load import load
 from hpcdi.errors import ConfigError, LaunchError
+from hpcdi.roles.coordinator.coordinator import Coordinator
 from hpcdi.roles.coordinator.groups import Group
 from hpcdi.roles.coordinator.snapshots import resume_from
 from hpcdi.roles.fault import tear
+from hpcdi.run import run_folder
 from hpcdi.run.resume import read_newest
 from hpcdi.run.serial import LocalRun
 from hpcdi.store.checkpoints import checkpoint_names, newest_checkpoint, open_checkpoint
@@ -669,6 +672,28 @@ def test_a_bug_ends_the_run_with_its_traceback_once(
     assert (facts["state"], facts["reason"]) == ("failed", "RuntimeError: planted in the policy")
     log = (run_dir / "log" / "rank00000.jsonl").read_text()
     assert "planted in the policy" in log
+
+
+def test_a_file_system_that_fails_ends_the_run_to_be_started_again(
+    go: Callable[..., Any], capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    did: list[str] = []
+    close, end = Coordinator.close, run_folder.end
+    monkeypatch.setattr(Coordinator, "close", lambda self: (did.append("close"), close(self)))
+    monkeypatch.setattr(run_folder, "end", lambda *to: (did.append("end"), end(*to)))
+
+    def refuse(*_: object) -> None:
+        raise OSError(errno.ESTALE, os.strerror(errno.ESTALE))
+
+    monkeypatch.setattr("hpcdi.store.shard_file._write", refuse)
+    code, run_dir = go("cartpole_dqn", *DQN, FIVE)
+    facts = facts_of(run_dir)
+    assert (code, facts["state"], facts["exit_code"]) == (85, "stopped", 85)
+    assert facts["reason"].startswith("ShardError: ")
+    err = capfd.readouterr().err
+    assert "000001.h5: cannot be written: Stale file handle" in err
+    assert "resume with  hpcdi serial --resume" in err
+    assert did[:2] == ["close", "end"], "the other roles are closed, too"
 
 
 def test_a_run_that_fails_before_its_first_snapshot_goes_on_with_what_it_has_collected(

@@ -19,7 +19,8 @@ import numpy as np
 import pytest
 import torch
 
-from hpcdi.errors import CheckpointError, SnapshotError
+from fakes.failing_files import FailingFiles
+from hpcdi.errors import CheckpointError, SnapshotError, StoreError
 from hpcdi.store.atomic import sweep_temporary, temporary_beside
 from hpcdi.store.checkpoints import (
     MANIFEST,
@@ -243,6 +244,20 @@ def test_a_torn_one_is_an_error_and_the_one_before_is_taken(
     assert newest(tmp_path) == 8
     _, errors = newest_checkpoint(tmp_path)
     assert [str(error) for error in errors] == [str(caught.value)]
+
+
+@pytest.mark.parametrize("where", ["manifest.json", "b.bin", "checkpoints"])
+def test_one_that_cannot_be_read_for_a_moment_is_the_newest(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, where: str
+) -> None:
+    folder = tmp_path / "checkpoints"
+    for number in (1, 2):
+        save(folder, number)
+    failing = FailingFiles(monkeypatch, where, 3)
+    assert (newest(folder), failing.left) == (2, 0)
+    failing.left = 99
+    with pytest.raises(StoreError, match=r"cannot be read: .*Stale file handle"):
+        newest_checkpoint(folder)
 
 
 def test_where_all_are_torn_there_is_none(tmp_path: Path) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import os
+import time
 from pathlib import Path
 from typing import Any
 
@@ -44,6 +45,16 @@ def test_it_says_all_that_the_line_says_and_more(tmp_path: Path) -> None:
     assert held["phase"] == "running"
     assert held["pid"] == os.getpid()
     assert held["started_at"] <= held["written_at"]
+
+
+def test_a_clock_that_is_set_makes_no_run_longer(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = StatusFile(tmp_path / "status.json", (INF, INF), 0.0)
+    monkeypatch.setattr(time, "time", lambda: 7.0)
+    file.refresh(status, [], 0.0)
+    held = read(tmp_path / "status.json")
+    assert 0 <= held["written_at"] - held["started_at"] < 60
 
 
 def test_it_is_written_once_a_second_and_at_the_end(tmp_path: Path) -> None:

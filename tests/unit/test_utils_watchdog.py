@@ -51,6 +51,33 @@ threading.Thread(target=look, daemon=True).start()
         assert "most recent call first" in shown
 
 
+def test_a_suspension_that_is_announced_kills_nobody_and_progress_arms_again() -> None:
+    """Slurm sends SIGTSTP first; what hangs after the suspension is killed."""
+    program = """
+import time
+from hpcdi.utils import watchdog
+watchdog._ARM_EVERY_S = watchdog._HELD_S = 0.0
+watchdog.heed_suspensions()
+dog = watchdog.Watchdog(1.0)
+for turn in range(4):
+    dog.look(turn)
+    print(flush=True)
+    time.sleep(0.3)
+time.sleep(600)
+"""
+    command = [sys.executable, "-c", program]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        process.stdout.readline()
+        process.send_signal(signal.SIGTSTP)
+        with pytest.raises(subprocess.TimeoutExpired):
+            process.wait(timeout=2.0)
+        process.send_signal(signal.SIGCONT)
+        turns, shown = process.communicate(timeout=60)
+    assert turns.count(b"\n") == 3, "it has gone on"
+    assert (process.returncode, shown.count(b"most recent call first")) == (-signal.SIGKILL, 1)
+
+
 def test_only_a_move_puts_the_end_off_at_most_once_a_second(
     dog: Watchdog, monkeypatch: pytest.MonkeyPatch
 ) -> None:

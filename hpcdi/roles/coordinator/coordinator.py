@@ -62,6 +62,8 @@ MakeCommander: TypeAlias = Callable[[ExperimentConfig, Groups], Commander]
 _SENT_S = 0.5
 """Seconds for messages that MPI has taken to arrive, where the rank ends without MPI_Finalize."""
 
+_LONGEST_TURN_S = 10.0
+"""What a turn takes beyond that, such as a suspension of the job, is no silence of the workers."""
 _YOUNG_OBJECTS = 50_000
 """New ones after which Python looks for cycles among them; a turn with many ranks makes thousands,
 and nearly all are gone after it."""
@@ -138,6 +140,7 @@ class Coordinator(Closing):
         self._arrived: list[tuple[int, Message]] = []
         self._orders: deque[Order] = deque()  # orders that were not sent yet
         self._heartbeat_at = 0.0
+        self._now = float("inf")  # of the last turn
 
     # ---------------------------------------------------------------------------------------- life
 
@@ -183,6 +186,9 @@ class Coordinator(Closing):
         """
         scheduler, meter = self._scheduler, self._view.meter
         meter.mark("wait")  # since its last turn
+        suspended_s, self._now = now - self._now - _LONGEST_TURN_S, now
+        if suspended_s > 0.0:
+            scheduler.workers.excuse(suspended_s, now)
         arrived, self._arrived = self._arrived or self._link.receive(0.0), []
         if self._link.ranks_may_die:
             silent = (w for w in scheduler.workers if not (w.has_ended or w.is_guest))
@@ -352,7 +358,7 @@ class Coordinator(Closing):
         last ones of a turn. Only the end of the run waits for it.
         """
         behind, self._orders = self._orders, deque()
-        self._handle(self._link.receive(0.0), time.monotonic())
+        self._handle(self._link.receive(0.0), self._now)
         if any(isinstance(order.message, Stop) for order in self._orders):
             self._orders = behind + self._orders
             return

@@ -26,7 +26,6 @@ each block, and removes a shard when none of its blocks has one. A block is in u
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import shutil
 import time
@@ -51,6 +50,7 @@ from hpcdi.store.checkpoints import (
     remove_others,
     write_files,
 )
+from hpcdi.store.files import is_unreadable, patiently
 from hpcdi.store.layout import RunLayout, split_name
 from hpcdi.store.retention import Retention
 from hpcdi.store.shards import survey_in, withdraw
@@ -353,13 +353,19 @@ class SnapshotKeeper(Closing):
 
         Snapshots that are newer than the one it is resumed from are torn. They do not count as
         snapshots to keep, and are removed with the next complete one.
+
+        Raises:
+            SnapshotError: the file system fails.
         """
         existing = checkpoint_names(self._layout.snapshots_dir)
         self._torn = frozenset(name for name in existing if name > resumed.name)
         for name in existing:
-            file = self._layout.snapshots_dir / name / STATE_FILE
-            with contextlib.suppress(SnapshotError):  # a torn one needs nothing
-                self._shards[name] = shards_of(load_state(file, STATE_KIND, STATE_VERSION))
+            try:
+                self._shards[name] = shards_of(_state_in(self._layout.snapshots_dir / name))
+            except SnapshotError as error:
+                if is_unreadable(error):
+                    raise
+                # a torn one needs nothing
         self.need(resumed.published)
         for shards in self._shards.values():
             self.need(shards)
@@ -399,7 +405,7 @@ class SnapshotKeeper(Closing):
                 elif len(snapshot.iterations) > 1:
                     facts["iterations"] = snapshot.iterations
                 finish(part.folder, target, files, facts)
-                removed = remove_others(target, self._keep, _PREFIX, self._torn)
+                removed = self._remove_others(target)
         except (OSError, StoreError) as problem:
             error = str(problem)
         shutil.rmtree(part.folder, ignore_errors=True)
@@ -407,6 +413,17 @@ class SnapshotKeeper(Closing):
         took_s = time.monotonic() - part.began
         result = SnapshotResult(snapshot, n_bytes, took_s, error, tuple(removed))
         self._ended.append((result, part.counted))
+
+    def _remove_others(self, target: Path) -> list[str]:
+        """Remove the snapshots that a new one replaces; returns their names.
+
+        Where that fails they stay for the next one to remove: this one is whole.
+        """
+        try:
+            return remove_others(target, self._keep, _PREFIX, self._torn)
+        except OSError as error:
+            LOGGER.warning("no older snapshot could be removed: %s", error)
+            return []
 
     def _take_over(
         self, part: _CoordinatorPart, iterations: Mapping[str, int]
@@ -461,6 +478,16 @@ def amend(
     finally:
         shutil.rmtree(aside, ignore_errors=True)
     return target
+
+
+def _state_in(folder: Path) -> dict[str, Any]:
+    """Returns rank 0's part of a snapshot; what cannot be read is tried again for about 1.5 s.
+
+    Raises:
+        SnapshotError: it is missing, torn, of another version, or the file system fails.
+    """
+    file = folder / STATE_FILE
+    return patiently(partial(load_state, file, STATE_KIND, STATE_VERSION), file)
 
 
 def shards_of(state: Mapping[str, Any]) -> list[str]:
@@ -541,18 +568,26 @@ def resume_from(layout: RunLayout, snapshot: Checkpoint, *, repeats: bool = Fals
         repeats: the run will repeat what it did after the snapshot: remove later blocks.
 
     Raises:
-        SnapshotError: rank 0's part is missing, or of another version.
+        SnapshotError: rank 0's part is missing, or of another version; or the run cannot repeat
+            itself, because a block is missing or damaged. Then nothing has changed.
+        StoreError: the file system fails, also after about 1.5 s.
     """
-    state = load_state(snapshot.file(STATE_FILE), STATE_KIND, STATE_VERSION)
+    state = _state_in(snapshot.folder)
     named = set(shards_of(state))
     announced = {int(rank): number for rank, number in state["announced"].items()}
     existing = _published(layout, named, announced)
-    later = existing.keys() - named
+    later, absent = existing.keys() - named, named - existing.keys()
     withdrawn = len(later) if repeats else 0
+    if repeats and absent:
+        raise SnapshotError(
+            snapshot.folder,
+            f"{len(absent)} of its blocks are missing or damaged, {min(absent)} first: the run "
+            "cannot repeat itself. Restore them, or go on with other data: --resume ... "
+            "system.deterministic=false",
+        )
     if repeats:
         withdraw(layout, later)
         existing, later = {name: existing[name] for name in existing.keys() & named}, set()
-    absent = named - existing.keys()
     files = {name: layout.root / split_name(name)[0] for name in absent}
     missing = sorted(n for n, file in files.items() if not (file.is_symlink() or file.exists()))
     if missing:
@@ -586,6 +621,9 @@ def unannounced(layout: RunLayout, rank: int, announced: int) -> list[BlockReady
         layout: the run folder.
         rank: rank of the collector.
         announced: number of the last block that it has announced; 0: it has announced none.
+
+    Raises:
+        StoreError: the file system fails, also after about 1.5 s.
     """
     blocks = _published(layout, set(), {rank: announced}, rank)
     return sorted(blocks.values(), key=lambda ready: ready.sealed_at)
@@ -601,8 +639,12 @@ def _published(
         named: paths of blocks to look for.
         announced: collector rank -> number of a block; look for all later ones of that rank, too.
         of: rank of a collector; None: all collectors.
+
+    Raises:
+        StoreError: the file system fails, also after about 1.5 s.
     """
-    files, shards = layout.shard_numbers(of), {split_name(name)[0] for name in named}
+    files = patiently(partial(layout.shard_numbers, of), layout.data_dir)
+    shards = {split_name(name)[0] for name in named}
     last: dict[int, str] = {}
     for path, (rank, number) in files.items():
         if number <= announced.get(rank, 0):
