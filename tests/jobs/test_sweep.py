@@ -90,9 +90,11 @@ def test_ctrl_c_ends_the_runs_in_order(tmp_path: Path) -> None:
 def test_a_killed_learner_ends_its_own_run_alone(tmp_path: Path) -> None:
     """Three runs over ranks share two cores; kill -9 in one, which is resumed."""
     root, kill = tmp_path / "s", "{kind: kill, role: learner, at_step: 20}"
+    later = kill.replace("20", "1000")  # than the end
     ran = hpcdi(
-        "sweep", CARTPOLE, f"fault=[],[{kill}],[ ]", *ENDLESS, max_train_iter(200), ONE_COLLECTOR,
-        "--local", "--pack", "--jobs", 3, "--sweep-dir", root, variables=FAULTS_ALLOWED,
+        "sweep", CARTPOLE, f"fault=[],[{kill}],[{later}]", *ENDLESS, max_train_iter(200),
+        ONE_COLLECTOR, "--local", "--pack", "--jobs", 3, "--sweep-dir", root,
+        variables=FAULTS_ALLOWED,
     )  # fmt: skip
     assert ran.code == 0, ran.said
     assert "3 of 3 runs at a time" in ran.out

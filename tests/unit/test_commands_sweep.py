@@ -13,10 +13,12 @@ from typing import Any
 import pytest
 
 from hpcdi import cli
+from hpcdi.commands.report.runs import SCORE
 from hpcdi.commands.sweep import runs as runs_module
 from hpcdi.commands.sweep.on_slurm import array_of, packed_job
 from hpcdi.commands.sweep.runs import (
     WAITING,
+    Population,
     Sweep,
     grid,
     keep,
@@ -26,11 +28,13 @@ from hpcdi.commands.sweep.runs import (
     to_start,
     values_of,
 )
+from hpcdi.commands.sweep.table import rows_of
 from hpcdi.config.load import load
 from hpcdi.errors import ConfigError, LaunchError
 from hpcdi.run import experiment as experiment_module
 from hpcdi.run import run_folder, slurm_queue
 from hpcdi.run.slurm_queue import QueueJob
+from hpcdi.store.layout import RunLayout
 
 SPACE = "policy.learn.learning_rate=log(1e-5,1e-2)"
 CONFIG = str(Path(__file__).parent.parent.parent / "configs" / "cartpole_dqn.yaml")
@@ -86,6 +90,7 @@ def test_the_last_key_changes_fastest() -> None:
     [
         (["seed=3"], "no setting has several values"),
         (["seed"], "'seed' is not of the form key=value"),
+        (["seed=0,1", "policy.nstep=1,3", "seed=1,2"], "seed has several values twice"),
         (["a=0..999", "b=0..99"], "these are 100000 runs"),
     ],
 )
@@ -133,6 +138,20 @@ def test_each_run_has_its_whole_experiment(tmp_path: Path) -> None:
         "index": 3, "overrides": ["seed=5", "policy.nstep=3"], "job": "", "state": WAITING,
         "run": "003",
     }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "setting",
+    [
+        "seed=0,3,0",
+        "policy.learn.learning_rate=1e-3,3e-4,0.001",
+        "policy.nstep=1,3,1.0",
+        "fault=[],[{kind: kill, role: learner, at_step: 9}],[ ]",
+    ],
+)
+def test_runs_that_are_the_same_are_refused(setting: str) -> None:
+    with pytest.raises(LaunchError, match=r"run 2 .* has the same experiment as run 0 "):
+        make(CONFIG, [setting], None, 0, serial=True)
 
 
 def test_every_experiment_is_checked_before_anything_is_written(tmp_path: Path) -> None:
@@ -252,6 +271,21 @@ def test_seeds_are_taken_together(tmp_path: Path, capsys: pytest.CaptureFixture[
         "  2 seeds of policy.nstep=3: best 12.5 [12.0, 13.0], last 12.5 [12.0, 13.0]",
     ]
     assert "95 % bootstrap intervals" in lines[-3]
+
+
+def test_the_area_of_an_offline_run_ends_at_its_train_iterations(tmp_path: Path) -> None:
+    made = make_sweep(tmp_path / "s")
+    limits = {"env_steps": 10_000.0, "train_iter": 200.0, "stop_value": 1000.0}
+    begin(made, 0, "done", limits=limits)
+    layout = RunLayout(made.run_dir(0))
+    layout.config_file.write_text("data: [a]\n")
+    layout.curves_file.write_text(
+        f"curve,step,time,value\n{SCORE},100,1.0,10.0\n{SCORE},200,2.0,20.0\n"
+    )
+    row = rows_of(*look(made))[0]
+    assert row["area"] == 12.5  # 10 to iteration 100, then from 10 to 20
+    assert row["best_train_iter"] == 3
+    assert "best_env_steps" not in row
 
 
 def test_a_sweep_that_is_done(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -528,6 +562,21 @@ def test_the_job_that_goes_on_with_a_packed_sweep_is_its_own(
     assert cli.main(resume) == 0
 
 
+def test_a_population_is_not_resumed_as_an_array(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    made = make_sweep(tmp_path / "s")
+    population = Population(64, 192, 0.25, 0, ())
+    typed = {"command": ["hpcdi", "sweep", "x.yaml", "--pbt", "64", "--local", "--pack"]}
+    dataclasses.replace(made, population=population, started=typed).save()
+    with pytest.raises(SystemExit, match="2"):
+        cli.main(["sweep", "resume", "s", "--dry-run"])
+    assert "--pbt goes with --local or --pack" in capsys.readouterr().err
+    assert cli.main(["sweep", "status", "s"]) == 0
+    assert capsys.readouterr().out.endswith("  hpcdi sweep resume s --local --pack\n")
+    assert cli.main(["sweep", "resume", "s", "--local", "--dry-run"]) == 0
+
+
 def test_only_what_is_not_done_can_be_started_again(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -546,7 +595,9 @@ def test_a_folder_that_is_taken_is_refused(
 ) -> None:
     make_sweep(tmp_path / "s")
     assert cli.main(["sweep", CONFIG, "seed=1,2", "--local", "--sweep-dir", "s"]) == 2
-    assert "s is not empty and holds no run" in capsys.readouterr().err
+    said = capsys.readouterr().err
+    assert "s is not empty and holds no run" in said
+    assert "Choose another --sweep-dir" in said
 
 
 def test_help_has_examples(capsys: pytest.CaptureFixture[str]) -> None:

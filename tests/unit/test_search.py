@@ -226,6 +226,22 @@ def test_the_ends_of_a_space_are_checked_first(
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.parametrize(
+    ("space", "settings", "said"),
+    [
+        ("seed=0..2", ["seed=4"], "seed=4 has one value, but its key is searched"),
+        ("policy.learn.batch_size=16,32,16", [], "has the same experiment as run 0"),
+        ("policy.learn.batch_size=16,32,16 seed=0..2", [], "batch_size has a choice twice"),
+    ],
+)
+def test_what_would_make_a_trial_twice_is_refused(
+    space: str, settings: list[str], said: str
+) -> None:
+    search = Search("random", dimensions_of([space]), 3, "best", True, 0)
+    with pytest.raises(LaunchError, match=said):
+        make_search(HILL, settings, None, search, None, serial=True)
+
+
 def test_a_dry_run_shows_the_search(capsys: pytest.CaptureFixture[str]) -> None:
     asked = ["sweep", HILL, "--search", "random", "--space", "env.kwargs.x=log(1e-6,1)"]
     assert cli.main([*asked, "--trials", "9", "--local", "--dry-run"]) == 0

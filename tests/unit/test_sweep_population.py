@@ -21,6 +21,7 @@ from hpcdi.commands.sweep.runs import PAUSED, Population, Sweep, keep, look, mak
 from hpcdi.config.load import load
 from hpcdi.errors import CheckpointError, LaunchError
 from hpcdi.roles.learner.checkpointing import with_policy_of
+from hpcdi.run import run_folder
 from hpcdi.run.request import RunRequest
 from hpcdi.run.resume import newest_snapshot
 from hpcdi.run.start import start
@@ -29,6 +30,7 @@ from hpcdi.store.layout import RunLayout
 from hpcdi.store.policies import read_policy
 
 CONFIG = str(ROOT / "configs" / "cartpole_dqn.yaml")
+RATE_KEY = "policy.learn.learning_rate"
 RATE = Space("lr", ("1e-3", "1e-5"))
 
 # --------------------------------------------------------------------------------------- decisions
@@ -91,6 +93,7 @@ def test_a_copy_has_the_donors_settings_and_not_its_own() -> None:
         ("1", ("1", "8"), {"1", "8", "2"}),  # whole, and it moves
         ("0", ("-2", "3"), {"-2", "3", "-1", "1"}),
         ("0", ("0", "8"), {"0", "8", "1"}),
+        ("1.6e1", ("8", "16"), {"8", "16", "12"}),  # as a donor's may be written
         ("true", ("true", "false"), {"true", "false"}),
         ("[64]", ("[64]", "[8,8]"), {"[64]", "[8,8]"}),
         ("1.5", ("1.5", "auto"), {"1.5", "auto"}),
@@ -140,6 +143,108 @@ def test_what_a_population_is(tmp_path: Path) -> None:
     spaces = (Space("policy.learn.learning_rate", ("1e-3", "1e-4")),)
     assert made.population == Population(64, 192, 0.25, 0, spaces)
     assert [made.population.mark(generation) for generation in range(4)] == [64, 128, 192, 192]
+
+
+@pytest.mark.parametrize(
+    ("setting", "values"),
+    [
+        ("policy.learn.batch_size=1.3e1,21", ("13", "21")),  # an integer, however it is written
+        ("policy.learn.replay_ratio=16,3e1", ("16.0", "3e1")),
+        ("env.stop_value=100,1e3", ("100.0", "1e3")),
+    ],
+)
+def test_the_settings_type_says_whether_it_stays_whole(
+    tmp_path: Path, setting: str, values: tuple[str, ...]
+) -> None:
+    population = make_population(tmp_path / "s", setting).population
+    assert population is not None
+    space = next(s for s in population.spaces if s.key == setting.partition("=")[0])
+    assert space.values == values
+
+
+def test_a_setting_of_either_type_is_no_whole_number() -> None:
+    texts = [population_module._as_typed(text, {int, float}) for text in ("1", "2.5", "auto")]
+    assert texts == ["1.0", "2.5", "auto"]
+
+
+@pytest.mark.parametrize(
+    ("env_steps", "mark", "best", "pauses"),
+    [
+        (63, 64, 0.0, False),  # it was stopped before
+        (100, 64, 0.0, True),
+        (100, 64, 9.0, False),  # solved
+        (191, 128, 0.0, True),
+        (200, 128, 0.0, False),  # one rollout took it over the end
+        (192, 192, 0.0, False),
+    ],
+)
+def test_which_run_pauses(env_steps: int, mark: int, best: float, pauses: bool) -> None:
+    progress = {
+        "env_steps": env_steps,
+        "limits": {"env_steps": mark, "stop_value": 5.0},
+        "best_evaluation": {"mean": best},
+    }
+    assert Population(64, 192, 0.25, 0, ()).pauses(progress) is pauses
+
+
+def trained(sweep: Sweep, index: int, env_steps: int, mark: int) -> None:
+    """A run that has trained to its mark, and somewhat further."""
+    root = sweep.run_dir(index)
+    layout = RunLayout(root)
+    if not layout.run_file.exists():
+        run_folder.claim(root, {"exp_name": "x"}, [{"role": "serial"}], mpi="none")
+    run_folder.end(layout, "done", "so it is", 0, {"env_steps": env_steps, "train_iter": 7})
+    evaluation = {
+        "mean": float(index), "std": 0.5, "lowest": 0.0, "highest": 20.0, "episodes": 5,
+        "policy_version": 3, "env_steps": env_steps,
+    }  # fmt: skip
+    progress = {
+        "started_at": 10.0, "written_at": 12.5, "env_steps": env_steps, "env_steps_per_s": 1.0,
+        "train_iter": 1, "train_iters_per_s": 1.0, "evaluations": 1, "evaluation": evaluation,
+        "best_evaluation": evaluation, "limits": {"env_steps": mark, "stop_value": 1e9},
+    }  # fmt: skip
+    layout.status_file.write_text(json.dumps(progress))
+
+
+def test_every_run_trains_between_two_comparisons(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A rollout is longer than the interval: 122 steps against 32, and the end is at 192."""
+    made = make_population(tmp_path / "s", every=32)
+    monkeypatch.setattr(population_module, "_copy_policy", lambda _sweep, _copy: True)
+    assert made.population is not None
+    rounds = Generations(made.root, made.population).rounds()
+    for rollout, mark in ((1, 32), (2, 128)):
+        assert next(rounds) == [0, 1, 2, 3]
+        assert load(made.experiment(3)).config.policy.other.commander.max_env_step == mark
+        for index in range(4):
+            trained(made, index, 122 * rollout, mark)
+    assert list(rounds) == []
+    (decision,) = History.read(made).decisions
+    assert (decision.env_steps, decision.next_mark) == (32, 128)
+    sweep, _ = look(read(made.root))
+    assert [element.state for element in sweep.elements] == ["done"] * 4
+    assert cli.main(["sweep", "status", str(made.root)]) == 0
+
+
+def test_settings_that_do_not_go_together_are_not_copied(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = make_population(tmp_path / "s")
+    monkeypatch.setattr(population_module, "_copy_policy", lambda _sweep, _copy: True)
+    monkeypatch.setattr(
+        population_module,
+        "decide",
+        lambda *_: [Copy(0, 3, {RATE_KEY: "-1"}), Copy(1, 3, {RATE_KEY: "2e-4"})],
+    )
+    assert made.population is not None
+    rounds = Generations(made.root, made.population).rounds()
+    next(rounds)
+    for index in range(4):
+        trained(made, index, 64, 64)
+    assert next(rounds) == [0, 1, 2, 3]
+    rates = [element.settings[RATE_KEY] for element in read(made.root).elements]
+    assert rates == ["1e-4", "2e-4", "1e-4", "1e-4"]  # the donor's, and what was explored
 
 
 @pytest.mark.parametrize(

@@ -163,15 +163,13 @@ def _start(arguments: Sequence[str]) -> int:
     spaces = [*(options.optuna or ()), *(options.space or ())]
     if spaces or options.search:
         return _search(parser, options, spaces)
-    _check_where(parser, options)
-    if options.pbt and not (options.local or options.pack):
-        parser.error("--pbt goes with --local or --pack: runs of an array job know no others")
+    _check_where(parser, options, is_population=options.pbt is not None)
     settings = [*options.setting, *settings_of(options)]
     sweep, experiments = make(
         options.config, settings, options.ranks, options.array_parallelism, serial=options.serial
     )
     if options.sweep_dir is not None:
-        run_folder.check_free(Path(options.sweep_dir))
+        run_folder.check_free(Path(options.sweep_dir), "--sweep-dir")
         sweep = replace(sweep, root=Path(options.sweep_dir).absolute())
     if options.pbt:
         population = population_of(sweep, experiments, options.pbt, options.pbt_share)
@@ -228,7 +226,7 @@ def _search(
         sweep = replace(known, search=replace(search_of(known), trials=options.trials))
         sweep.save()
         return _resume_search(sweep, options)
-    run_folder.check_free(sweep.root)
+    run_folder.check_free(sweep.root, "--sweep-dir")
     _check_job(sweep, slurm, options)
     keep(sweep, [experiment])
     print_lines([f"{options.trials} trials in {short(sweep.root)}"])
@@ -318,9 +316,10 @@ def _resume(arguments: Sequence[str]) -> int:
     )
     _add_where(parser)
     options = parser.parse_args(arguments)
-    if read(Path(options.folder)).search is None:
-        _check_where(parser, options)
-    sweep, _ = look(read(Path(options.folder)))
+    sweep = read(Path(options.folder))
+    if sweep.search is None:
+        _check_where(parser, options, is_population=sweep.population is not None)
+    sweep, _ = look(sweep)
     if sweep.search is not None:
         return _resume_search(sweep, options)
     if options.index and sweep.population is not None:
@@ -391,9 +390,7 @@ def _status(arguments: Sequence[str]) -> int:
         print_lines(json.dumps(rows, indent=2).splitlines())
     else:
         packed = packed_job(sweep)
-        again = (
-            [f"  next         hpcdi sweep resume {short(sweep.root)}"] if to_start(sweep) else []
-        )
+        again = [f"  next         {sweep.command_to_resume}"] if to_start(sweep) else []
         if packed is not None:
             again = [f"  job          {packed.said.removeprefix('job ')}"]
         print_lines([*table_of(sweep, rows, history), *again])
@@ -550,9 +547,13 @@ def _add_where(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--dry-run", action="store_true", help="print what would be started")
 
 
-def _check_where(parser: argparse.ArgumentParser, options: argparse.Namespace) -> None:
-    """Refuse an option that would change nothing."""
+def _check_where(
+    parser: argparse.ArgumentParser, options: argparse.Namespace, *, is_population: bool
+) -> None:
+    """Refuse a place where a sweep cannot run, and an option that would change nothing."""
     is_array = not (options.local or options.pack)
+    if is_population and is_array:
+        parser.error("--pbt goes with --local or --pack: runs of an array job know no others")
     if options.jobs and is_array:
         parser.error("--jobs goes with --local or --pack; of an array job: --array-parallelism")
     if options.array_parallelism and not is_array:

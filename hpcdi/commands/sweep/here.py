@@ -19,10 +19,11 @@ from hpcdi.commands.sweep.runs import Sweep, look, read, to_start
 from hpcdi.dataclass import dataclass
 from hpcdi.errors import EXIT_DONE, EXIT_FAILED, EXIT_REQUEUE, StoreError
 from hpcdi.run import run_folder, slurm_queue
+from hpcdi.run.job_end import Deadline, job_end
 from hpcdi.run.resume import has_snapshot
 from hpcdi.run.run_folder import short
 from hpcdi.run.shares import Share
-from hpcdi.run.signals import ENDING, Meaning, Signals, end_of, preempt_signals
+from hpcdi.run.signals import ENDING, Meaning, Signals, preempt_signals
 from hpcdi.store.layout import RunLayout
 from hpcdi.utils.backoff import wait_s
 from hpcdi.utils.disk import open_to_append
@@ -176,7 +177,7 @@ class LocalRuns:
         self._running: dict[int, _Started] = {}
         self._in_vain = Counter[int]()  # starts in a row in which a run did not begin
         self._exit_codes = ENDING | dict.fromkeys(preempt_signals(), EXIT_REQUEUE)
-        self._last_start = end_of(None, os.environ, time.time()) - _LEAST_TIME_LEFT_S
+        self._deadline = Deadline(job_end(os.environ, time.time()))
         self._end_signal: int | None = None  # number of the last one that came
         self._signals = Signals()
 
@@ -204,7 +205,7 @@ class LocalRuns:
             names = ", ".join(map(str, waiting))
             sys.stderr.write(
                 f"hpcdi sweep: runs {names} are not done; start these again by\n"
-                f"  hpcdi sweep resume {short(sweep.root)}\n"
+                f"  {sweep.command_to_resume}\n"
             )
         if self._end_signal is not None:
             return self._exit_codes[signal.Signals(self._end_signal)]
@@ -225,7 +226,7 @@ class LocalRuns:
 
     @property
     def _may_start(self) -> bool:
-        return self._end_signal is None and time.time() < self._last_start
+        return self._end_signal is None and not self._deadline.is_near(_LEAST_TIME_LEFT_S)
 
     def _start(self, index: int, place: Share | None) -> None:
         living = self._living(index)

@@ -25,13 +25,13 @@ import numpy as np
 
 from hpcdi.commands.options import print_lines
 from hpcdi.commands.run_state import RunStatus
-from hpcdi.commands.sweep.pbt import Copy, Member, Space, decide
+from hpcdi.commands.sweep.pbt import Copy, Member, Space, decide, parsed_number
 from hpcdi.commands.sweep.runs import PAUSED, Population, Sweep, look, read
 from hpcdi.config.compiled import compile_config
 from hpcdi.config.load import dump, load
 from hpcdi.config.roles import SoloCommanderConfig
 from hpcdi.dataclass import dataclass
-from hpcdi.errors import LaunchError
+from hpcdi.errors import ConfigError, LaunchError
 from hpcdi.run import resume
 from hpcdi.run.run_folder import short
 from hpcdi.run.run_lock import RunLock
@@ -39,6 +39,7 @@ from hpcdi.store.atomic import read_json, write_json, write_text
 from hpcdi.store.disk_full import or_refuse
 from hpcdi.store.layout import RunLayout
 from hpcdi.utils.metrics import human_count, human_return
+from hpcdi.utils.nested import dotted
 
 _FORMAT = 1
 _LIMIT = "policy.other.commander.max_env_step"
@@ -87,8 +88,27 @@ def population_of(
             f"--pbt {every} needs one {_LIMIT}, the end of all runs, larger than {every}; it is "
             f"{', '.join(f'{each:g}' for each in sorted(limits))}"
         )
-    spaces = tuple(Space(key, tuple(listed)) for key, listed in values.items() if key != "seed")
+    compiled = [dict(dotted(experiment)) for experiment in experiments]
+    types = {key: {type(each.get(key)) for each in compiled} for key in values}
+    spaces = tuple(
+        Space(key, tuple(_as_typed(text, types[key]) for text in listed))
+        for key, listed in values.items()
+        if key != "seed"
+    )
     return Population(every, int(limit), share, int(experiments[0]["seed"]), spaces)
+
+
+def _as_typed(text: str, types: set[type]) -> str:
+    """Returns a setting's text; a number's reads as what the setting is, whole or not.
+
+    Args:
+        text: as it was typed: 1e2 also where the setting is an integer, 1 where it is not.
+        types: of the setting in all experiments.
+    """
+    number, kind = parsed_number(text), float if float in types else int
+    if number is None or not types <= {int, float} or isinstance(number, kind):
+        return text
+    return str(kind(number))
 
 
 @dataclass(frozen=True)
@@ -99,11 +119,14 @@ class Decision:
         env_steps: the mark.
         members: as they were compared.
         copies: what followed from it.
+        next_mark: to which the runs train next: more steps than any of them has, which may have
+            passed several marks in one rollout.
     """
 
     env_steps: int
     members: tuple[Member, ...]
     copies: tuple[Copy, ...]
+    next_mark: int
 
 
 @dataclass(frozen=True)
@@ -135,6 +158,7 @@ class History:
                     int(decision["env_steps"]),
                     tuple(Member(**member) for member in decision["members"]),
                     tuple(Copy(**copy) for copy in decision["copies"]),
+                    int(decision.get("next_mark", 0)),
                 )
                 for decision in record["decisions"]
             )
@@ -145,6 +169,11 @@ class History:
     def save(self, sweep: Sweep) -> None:
         """Write the file."""
         write_json(path_of(sweep), {"format": _FORMAT, **asdict(self)})
+
+    def mark(self, population: Population) -> int:
+        """Returns the environment steps to which the present generation trains."""
+        marks = [decision.next_mark for decision in self.decisions[: self.generation]]
+        return max([population.mark(self.generation), *marks])
 
     def lineage(self, index: int) -> list[tuple[int, int]]:
         """Returns mark and donor of each copy that a run has made, the oldest first."""
@@ -200,7 +229,7 @@ class Generations:
     def _behind_mark(self) -> list[int]:
         """Returns the runs that have not reached the present mark, and were not tried yet."""
         sweep, statuses = look(read(self._root))
-        mark = self._population.mark(History.read(sweep).generation)
+        mark = History.read(sweep).mark(self._population)
         waiting = []
         for element, status in zip(sweep.elements, statuses, strict=True):
             is_at_mark = status is not None and status.progress.get("env_steps", 0) >= mark
@@ -213,7 +242,7 @@ class Generations:
         """Compare the runs and record who copies whom; returns False at the population's end."""
         sweep, statuses = look(read(self._root))
         population, history = self._population, History.read(sweep)
-        mark = population.mark(history.generation)
+        mark = history.mark(population)
         members = tuple(
             Member(
                 element.index,
@@ -227,8 +256,17 @@ class Generations:
         if mark >= population.limit or not is_alive:
             return False
         rng = np.random.default_rng([population.seed, history.generation])
-        copies = decide(members, population.spaces, population.share, rng)
-        decision = Decision(mark, members, tuple(copies))
+        copies = [
+            _that_compiles(sweep, copy, members)
+            for copy in decide(members, population.spaces, population.share, rng)
+        ]
+        trained = max(
+            status.progress.get("env_steps", 0)
+            for member, status in zip(members, statuses, strict=True)
+            if status is not None and not member.is_over
+        )
+        next_mark = population.mark(trained // population.every)
+        decision = Decision(mark, members, tuple(copies), next_mark)
         replace(history, decisions=(*history.decisions, decision)).save(sweep)
         return True
 
@@ -252,10 +290,22 @@ class Generations:
             at = f"at {human_count(decision.env_steps)} environment steps"
             lines = lines or ["every run continues as it is"]
             print_lines(f"{at} {line}" for line in lines)
-        _write_experiments(sweep, population.mark(history.generation))
+        _write_experiments(sweep, history.mark(population))
         if is_due:
             history.save(sweep)
             self._tried.clear()
+
+
+def _that_compiles(sweep: Sweep, copy: Copy, members: Sequence[Member]) -> Copy:
+    """Returns a copy; with the donor's settings where those explored do not go together."""
+    try:
+        load(
+            sweep.experiment(copy.index),
+            _with_settings(sweep, [copy]).elements[copy.index].overrides,
+        )
+    except ConfigError:
+        return replace(copy, settings=members[copy.donor].settings)
+    return copy
 
 
 def _copy_line(copy: Copy, scores: Mapping[int, float | None], *, has_policy: bool) -> str:

@@ -97,9 +97,9 @@ class Population:
     seed: int
     spaces: tuple[Space, ...]
 
-    def mark(self, generation: int) -> int:
-        """Returns the environment steps at which a generation, counted from 0, is compared."""
-        return min((generation + 1) * self.every, self.limit)
+    def mark(self, passed: int) -> int:
+        """Returns the environment steps at which runs that have passed so many marks pause next."""
+        return min((passed + 1) * self.every, self.limit)
 
     def pauses(self, progress: Mapping[str, Any]) -> bool:
         """Returns whether a run that is done has only reached its mark, and is to go on later.
@@ -109,7 +109,7 @@ class Population:
         """
         limits, best = progress.get("limits", {}), progress.get("best_evaluation")
         mark, stop_value = limits.get("env_steps"), limits.get("stop_value")
-        if mark is None or not mark <= progress["env_steps"] or mark >= self.limit:
+        if mark is None or not mark <= progress["env_steps"] < self.limit:
             return False
         return best is None or stop_value is None or best["mean"] < stop_value
 
@@ -201,6 +201,13 @@ class Sweep:
         """Returns the path of a run's output, if this machine ran it."""
         return self.root / "output" / f"{self.name_of(index)}.out"
 
+    @property
+    def command_to_resume(self) -> str:
+        """What is typed to resume it where it was started: here, packed, or as an array job."""
+        typed = self.started.get("command") or ()
+        places = [option for option in ("--local", "--pack") if option in typed]
+        return " ".join(["hpcdi sweep resume", run_folder.short(self.root), *places])
+
     def save(self) -> None:
         """Write the manifest."""
         runs = [{**asdict(e), "run": self.name_of(e.index)} for e in self.elements]
@@ -258,7 +265,8 @@ def grid(settings: Sequence[str]) -> tuple[list[str], list[tuple[str, ...]]]:
         settings: ``key=value`` or ``key=value,value``.
 
     Raises:
-        LaunchError: a setting is malformed, no key has several values, or there are too many runs.
+        LaunchError: a setting is malformed, no key has several values, one has them in two places,
+            or there are too many runs.
     """
     shared, axes = [], []
     for text in settings:
@@ -275,6 +283,10 @@ def grid(settings: Sequence[str]) -> tuple[list[str], list[tuple[str, ...]]]:
             "no setting has several values: write key=a,b,c or seed=0..4; for one run there is "
             "`hpcdi train`"
         )
+    keys = [axis[0].partition("=")[0] for axis in axes]
+    twice = [key for key in keys if keys.count(key) > 1]
+    if twice:
+        raise LaunchError(f"{twice[0]} has several values twice: write all together, a,b,c")
     if math.prod(map(len, axes)) > _MOST:
         raise LaunchError(f"these are {math.prod(map(len, axes))} runs; at most {_MOST} are taken")
     return shared, list(itertools.product(*axes))
@@ -300,8 +312,8 @@ def make(
         several: settings of each run, beside `settings`, which all then share; None: see `grid`.
 
     Raises:
-        ConfigError: an experiment is wrong. LaunchError: settings are, or runs need different
-            numbers of ranks.
+        ConfigError: an experiment is wrong. LaunchError: settings are, two runs are the same, or
+            runs need different numbers of ranks.
     """
     from hpcdi.run.solver_ranks import default_ranks, plan_ranks
 
@@ -322,6 +334,13 @@ def make(
             "make a sweep for each"
         )
     elements = tuple(Element(i, tuple(overrides)) for i, overrides in enumerate(several))
+    first: dict[str, Element] = {}
+    for element, experiment in zip(elements, experiments, strict=True):
+        same = first.setdefault(repr(experiment), element)
+        if same is not element:  # it would count as another seed, and cost as much
+            raise LaunchError(
+                f"{element.title} has the same experiment as {same.title}: write each value once"
+            )
     started = {"command": sys.argv, "started": run_folder.now_text()}
     name = str(experiments[0]["exp_name"])
     root = Path("runs", name, "sweeps", "TIME")

@@ -12,7 +12,7 @@ from typing import Any
 
 from hpcdi.commands.options import in_columns
 from hpcdi.commands.report.statistics import Estimate, mean_of
-from hpcdi.commands.run_state import RunStatus
+from hpcdi.commands.run_state import RunStatus, axis_of, settings_of
 from hpcdi.commands.sweep.population import History
 from hpcdi.commands.sweep.runs import PRUNED, Population, Sweep, read_trial
 from hpcdi.commands.sweep.scores import SCORES, points_of
@@ -23,6 +23,8 @@ _SHOWN = (
     "state", "env_steps", "train_iter", "elapsed_s", "best", "last", "area", "score", "copied",
     "job",
 )  # fmt: skip
+_OF_AXIS = ("data=", "policy.other.commander")
+"""Settings that may decide `axis_of` begin so."""
 
 
 def rows_of(
@@ -36,6 +38,7 @@ def rows_of(
         history: of a population: ``copied`` says from which run at which environment steps.
     """
     rows = []
+    axes: dict[tuple[str, ...], str] = {}  # a configuration takes long to read: of each kind one
     for element, status in zip(sweep.elements, statuses, strict=True):
         row = {"index": element.index, **element.settings, "state": element.state}
         row["job"] = element.job
@@ -44,12 +47,19 @@ def rows_of(
             row["copied"] = " ".join(f"{donor}@{env_steps}" for env_steps, donor in copies)
         if sweep.search is not None:
             row["score"] = read_trial(sweep.root, element.index).get("score")
-        rows.append({**row, **(_results(status) if status is not None else {})})
+        if status is not None:
+            kind = tuple(text for text in element.overrides if text.startswith(_OF_AXIS))
+            if kind not in axes:
+                axes[kind] = axis_of(settings_of(status.layout))
+            row |= _results(status, is_offline=axes[kind] == "train iteration")
+        rows.append(row)
     return rows
 
 
-def _results(status: RunStatus) -> dict[str, Any]:
+def _results(status: RunStatus, *, is_offline: bool) -> dict[str, Any]:
     progress = status.progress
+    # what the steps of its curves are: in its limits, and in an evaluation
+    steps, of_evaluation = ("train_iter", "policy_version") if is_offline else ("env_steps",) * 2
     row: dict[str, Any] = {"reason": status.why, "run": str(status.layout.root)}
     row["restarts"] = int(status.facts.get("restarts", 0))
     if progress:
@@ -59,10 +69,10 @@ def _results(status: RunStatus) -> dict[str, Any]:
         evaluation = progress.get(key)
         if evaluation:
             row[name], row[f"{name}_std"] = evaluation["mean"], evaluation["std"]
-            row[f"{name}_env_steps"] = evaluation["env_steps"]
+            row[f"{name}_{steps}"] = evaluation[of_evaluation]
     points = points_of(status.layout)
     if points:
-        limit = progress.get("limits", {}).get("env_steps") or math.inf
+        limit = progress.get("limits", {}).get(steps) or math.inf
         row["area"] = SCORES["area"](points, float(limit))
     return row
 
@@ -98,9 +108,9 @@ def table_of(
 
 def _generation(population: Population, history: History) -> str:
     """Returns how far a population is."""
-    count = math.ceil(population.limit / population.every)
-    mark = human_count(population.mark(history.generation))
-    return f"  generation   {history.generation + 1} of {count}, to {mark} environment steps"
+    mark = history.mark(population)
+    number, count = (math.ceil(steps / population.every) for steps in (mark, population.limit))
+    return f"  generation   {number} of {count}, to {human_count(mark)} environment steps"
 
 
 def of_search(sweep: Sweep, rows: Sequence[dict[str, Any]]) -> list[str]:

@@ -139,13 +139,20 @@ def make_search(
 
     Raises:
         ConfigError: the experiment is wrong at an end of what is searched. LaunchError: a setting
-            has several values, or trials need different numbers of ranks.
+            has several values, or is searched, too; a choice is there twice; or trials need
+            different numbers of ranks.
     """
     several = [text for text in settings if len(values_of(text.partition("=")[2])) > 1]
     if several:
         raise LaunchError(
             f"{several[0]} has several values: of a search, all trials share the settings. To "
             f"search it: --space {several[0]!r}"
+        )
+    searched = {dimension.key for dimension in search.dimensions}
+    fixed = [text for text in settings if text.partition("=")[0] in searched]
+    if fixed:
+        raise LaunchError(
+            f"{fixed[0]} has one value, but its key is searched: leave one of them out"
         )
     from hpcdi.run.experiment import with_whole_paths
 
@@ -155,6 +162,10 @@ def make_search(
         for n in range(max(map(len, corners.values())))
     ]
     sweep, experiments = make(config, settings, ranks, 0, serial=serial, several=extremes)
+    for key, count in ((each.key, len(each.choices)) for each in search.dimensions):
+        values = [dict(dotted(e)).get(key, n) for n, e in enumerate(experiments[:count])]
+        if len(set(map(repr, values))) < count:
+            raise LaunchError(f"--space: {key} has a choice twice, {values}: write each once")
     compiled = load(config, ["system.auto_resume=true", *settings])
     typed = compiled.to_mapping()
     base = with_whole_paths(compiled.config, config)
