@@ -57,7 +57,7 @@ overridden as for `hpcdi train`: env.evaluator_env_num=4. The same seed returns 
 A player of a league plays as the run evaluates it: as each team in turn, against evaluate_against.
 With --player or --against two players of a league play, in all seats equally often (default: main
 against random, 200 games; in a league N is rounded up to a multiple of the seats): main, best,
-another player that learns, a frozen player, a fixed one, or my_module:play; --against also random.
+another player that learns, or a frozen one; --against also a fixed one, random, or my_module:play.
 --video then films two games, in which each sits first once. See `hpcdi league`.
 """
 LEAST_EPISODES = 20
@@ -254,7 +254,8 @@ def loop_of(
     if envs.seats < 2:
         return policy_loop(envs, loaded.actor), {}
     random = RandomActor(with_bounds(loaded.spaces), seed)
-    players = Players(".", partial(versus.frozen, loaded, seed), random, seed, 0)
+    make, acts = partial(versus.frozen, loaded, seed), envs.facts.action_space
+    players = Players(".", make, random, acts, seed, 0)
     draws = np.random.default_rng(seed)
     agent = BattleAgent(envs.env_num, envs.facts.teams, loaded.actor, players, draws, in_turn)
     commander = loaded.config.policy.other.commander

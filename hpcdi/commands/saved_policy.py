@@ -6,7 +6,7 @@ import os
 import pwd
 import stat
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +21,7 @@ from hpcdi.errors import CheckpointError, LaunchError
 from hpcdi.policy.base import ColumnarActor, actor_of
 from hpcdi.run import run_folder
 from hpcdi.run.experiment import load_experiment
-from hpcdi.run.policies import columnar_policy
+from hpcdi.run.policies import columnar_policy, why_not_loaded
 from hpcdi.run.run_folder import short
 from hpcdi.run.serial import set_threads
 from hpcdi.store.checkpoints import MANIFEST, POLICY_FILE, checkpoint_names, open_checkpoint
@@ -143,14 +143,8 @@ def load_policy(
     # a key of its own: training spawns its seeds without one, or by role and rank
     root = np.random.SeedSequence(config.seed if seed is None else seed, spawn_key=(2**32 - 1,))
     mode = columnar_policy(config.policy, ["eval"], seed=root.spawn(1)[0]).eval_mode
-    parameters = saved.image.state_dict()
-    difference = next(_differences(parameters, mode.state_dict().get("model", {})), None)
-    if difference is None:
-        try:
-            mode.load_state_dict({"model": parameters})
-        except (RuntimeError, KeyError, ValueError) as error:  # of a policy that shows none of them
-            difference = " ".join(str(error).split())
-    if difference is not None:
+    difference = why_not_loaded(mode, saved.image.state_dict())
+    if difference:
         raise LaunchError(
             f"{short(saved.file)} does not fit {short(saved.config_file)}: {difference}; name the "
             "settings that it was trained with, by key=value or --config"
@@ -269,18 +263,3 @@ def _home_of(file: Path) -> Path:
     above = file.absolute().parents
     runs = (layout.root for layout in map(RunLayout, above) if layout.run_file.is_file())
     return next(runs, above[0])
-
-
-def _differences(parameters: Mapping[str, Any], expected: Mapping[str, Any]) -> Iterator[str]:
-    """Yields the differences of parameters; none if the policy does not list its own."""
-    for name, tensor in expected.items():
-        if name not in parameters:
-            yield f"it lacks the parameter {name} {tuple(tensor.shape)}"
-        elif parameters[name].shape != tensor.shape:
-            yield (
-                f"the parameter {name} is {tuple(parameters[name].shape)} in the file and "
-                f"{tuple(tensor.shape)} by the configuration"
-            )
-    if expected:
-        for name in parameters.keys() - expected.keys():
-            yield f"the configuration has no parameter {name} {tuple(parameters[name].shape)}"

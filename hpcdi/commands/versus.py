@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -238,7 +238,8 @@ class Arena(Closing):
         self._film: Film | None = None
         file = self._file_of(name)
         if file is None:
-            raise LaunchError(f"--player {name} is no policy of {short(root)}; {self._known()}")
+            known = ", ".join(self._policies())
+            raise LaunchError(f"--player {name} is no policy of {short(root)}; there are {known}")
         saved = find_policy(str(file), config=options.config, trust=options.trust)
         self._loaded = load_policy(saved, options.override, options.seed)
         self.iteration = saved.image.version
@@ -264,7 +265,12 @@ class Arena(Closing):
         draws, random, scripts = loops.spawn(3)
         self._random = RandomActor(with_bounds(self._loaded.spaces), random)
         self._sources = Players(
-            str(self._layout.root), self._actor_of, self._random, scripts, _KEPT_BYTES
+            str(self._layout.root),
+            self._actor_of,
+            self._random,
+            self._manager.facts.action_space,
+            scripts,
+            _KEPT_BYTES,
         )
         self._rng = np.random.default_rng(draws)
 
@@ -286,9 +292,9 @@ class Arena(Closing):
         source = fixed.get(name, name)
         if source == "random" or ":" in source or (self._layout.root / source).is_file():
             return source
-        raise LaunchError(
-            f"{option} {name} is no player of {short(self._layout.root)}; {self._known()}".lstrip()
-        )
+        known = ", ".join([*self._policies(), "random", *fixed])
+        said = f"{option} {name} is no player of {short(self._layout.root)}".lstrip()
+        raise LaunchError(f"{said}; there are {known}, and my_module:play")
 
     @property
     def config(self) -> ExperimentConfig:
@@ -386,14 +392,10 @@ class Arena(Closing):
         file = known.get(name, latest if latest.is_file() else frozen)
         return file if file.is_file() else None
 
-    def _known(self) -> str:
-        frozen: Sequence[str] = sorted(
-            p.stem for p in self._layout.league_dir.glob("*.safetensors")
-        )
-        some = f"{frozen[0]} to {frozen[-1]}, " if frozen else ""
+    def _policies(self) -> Iterator[str]:
+        """Yields the names of players that have a policy file."""
+        frozen = sorted(p.stem for p in self._layout.league_dir.glob("*.safetensors"))
         files = sorted(p.stem for p in self._layout.latest_policy.parent.glob("*.safetensors"))
-        learning = "".join(f"{name}, " for name in files if name not in ("latest", "best"))
-        return (
-            f"there are main, best, {learning}{some}random, the league's fixed players, and "
-            "my_module:play"
-        )
+        yield from ("main", "best", *(name for name in files if name not in ("latest", "best")))
+        if frozen:
+            yield f"{frozen[0]} to {frozen[-1]}"

@@ -68,7 +68,9 @@ class LeagueConfig:
         0.998, "weight of a pairing's older games, for each newer one", above=0, maximum=1.0
     )
     fixed: dict[str, str] = setting(
-        {}, "players that never learn: name -> random, a policy file, or my_module:play"
+        {},
+        "players that never learn: name -> random, my_module:play, or a policy's file, in the "
+        "present folder or beside the experiment",
     )
 
     def problems(self) -> Iterator[Problem]:
@@ -159,8 +161,8 @@ class OneVsOneCommanderConfig(SoloCommanderConfig):
     )
     evaluate_against: str = setting(
         "random",
-        "opponent of evaluations: 'random', or my_module:play, which takes an observation and "
-        "random numbers; a main exploiter's is the main player's newest policy",
+        "opponent of evaluations: random, a policy's file, or my_module:play, which takes an "
+        "observation and random numbers; a main exploiter's is the main player's newest policy",
     )
     league: LeagueConfig = section(LeagueConfig, "players, opponents, and frozen copies")
 

@@ -20,14 +20,25 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 import numpy as np
-import numpy.typing as npt
 
 from hpcdi.dataclass import dataclass
+from hpcdi.env.contract import Space, pick
 from hpcdi.errors import PolicyError
 from hpcdi.policy.base import Actor
+from hpcdi.policy.spaces import as_stored
 from hpcdi.store.games import MOST_PAIRS
 from hpcdi.store.policies import PolicyImage, read_policy
-from hpcdi.types import Array, Columns, Episodes, GameCounts, Games, Settings, Step
+from hpcdi.types import (
+    ACTION_MASK,
+    Array,
+    Columns,
+    Episodes,
+    GameCounts,
+    Games,
+    Leaf,
+    Settings,
+    Step,
+)
 from hpcdi.utils.nested import column_rows, take_rows, under
 from hpcdi.utils.registry import named_in_module
 
@@ -47,10 +58,10 @@ def live_opponents(setting: Settings) -> list[str]:
     return [n for n, (share, source) in drawn.items() if share > 0 and not source and n != learner]
 
 
-Play: TypeAlias = Callable[[Array | Columns, np.random.Generator], npt.ArrayLike]
-"""``play(observation, rng)`` returns an action; discrete ones count from 0. The observation is an
-array; where it has several leaves, or a mask of legal actions, a dict of its columns, e.g.
-``observation`` and ``action_mask``."""
+Play: TypeAlias = Callable[[Array | Columns, np.random.Generator], Any]
+"""``play(observation, rng)`` returns an action in its space's form, as a dict where it is a `Dict`;
+discrete parts count from 0. The observation is an array; where it has several leaves, or a mask of
+legal actions, a dict of its columns, e.g. ``observation`` and ``action_mask``."""
 
 
 class Players:
@@ -60,6 +71,7 @@ class Players:
         root: the run folder, to which policy files are relative.
         make: makes a policy that acts by the parameters of an image.
         random: acts at random.
+        action_space: gymnasium's, of each player: what scripts may return.
         seed: seed of the random numbers that scripts draw.
         limit_bytes: size of the policies that stay in memory; the least recently used ones go.
         live: returns what acts for another player that learns; None: no other player learns.
@@ -70,6 +82,7 @@ class Players:
         root: str,
         make: Callable[[PolicyImage], Actor],
         random: Actor,
+        action_space: object,
         seed: np.random.SeedSequence,
         limit_bytes: int,
         live: Callable[[str], Actor] | None = None,
@@ -77,6 +90,7 @@ class Players:
         self.loaded = 0
         """Files that were read."""
         self._root, self._make, self._random = Path(root), make, random
+        self._acts = Space.of_actions(action_space)
         self._rng, self._limit = np.random.default_rng(seed), limit_bytes
         self._live = live
         self._cache: OrderedDict[str, tuple[Actor, int]] = OrderedDict()  # with sizes in bytes
@@ -91,7 +105,7 @@ class Players:
             return self._random
         if source not in self._cache:
             if ":" in source:
-                self._cache[source] = (Script(_imported(source), self._rng), 0)
+                self._cache[source] = (Script(source, self._acts, self._rng), 0)
             else:
                 image = read_policy(self._root / source)
                 self.loaded += 1
@@ -113,18 +127,63 @@ class Players:
 
 
 class Script:
-    """A player whose actions a function of the user returns; see `Play`."""
+    """A player whose actions a function of the user returns; see `Play`.
 
-    def __init__(self, play: Play, rng: np.random.Generator) -> None:
-        self._play, self._rng = play, rng
+    Args:
+        source: of the function, ``module:function``.
+        acts: the space of its actions.
+        rng: draws its random numbers.
+    """
+
+    def __init__(self, source: str, acts: Space, rng: np.random.Generator) -> None:
+        self._source, self._play, self._rng = source, _imported(source), rng
+        self._parts = [
+            (leaf, field.path) for leaf, field in zip(acts.leaves, acts.fields, strict=True)
+        ]
 
     def act(self, observation: Columns, _setting: Settings, _rows: Array | None = None) -> Columns:
-        """See `Actor.act`."""
+        """See `Actor.act`; the columns are those of a policy (`as_stored`), and actions alone.
+
+        Raises:
+            PolicyError: the function returned no action, or one that is not legal.
+        """
         rows = [take_rows(observation, row) for row in range(column_rows(observation))]
-        arguments: Sequence[Array | Columns] = rows
-        if observation.keys() == {"observation"}:
-            arguments = [columns["observation"] for columns in rows]
-        return {"action": np.array([self._play(argument, self._rng) for argument in arguments])}
+        actions = []
+        for columns in rows:
+            is_array = columns.keys() == {"observation"}
+            answer = self._play(columns["observation"] if is_array else columns, self._rng)
+            actions.append(self._checked(answer, columns.get(ACTION_MASK)))
+        return {
+            leaf.column("action"): as_stored(np.array(parts), leaf)
+            for (leaf, _), parts in zip(self._parts, zip(*actions, strict=True), strict=True)
+        }
+
+    def _checked(self, answer: Any, legal: Array | None) -> list[Array]:
+        """Returns the parts of an answer; `legal`: bool [entries], see `Spaces.is_masked`."""
+        parts = []
+        for leaf, path in self._parts:
+            try:
+                part = np.asarray(pick(answer, path))
+                part = part.reshape(leaf.shape) if part.size == 1 else part
+                is_right = part.shape == leaf.shape and part.dtype.kind in "biuf"
+            except (LookupError, TypeError, ValueError):
+                is_right = False
+            if not is_right or not np.isfinite(part).all() or not _is_counted(part, leaf):
+                form = ", ".join(str(leaf) for leaf, _ in self._parts)
+                raise PolicyError(
+                    f"{self._source} returned {answer!r:.100}: it must return an action, {form}; "
+                    "what is discrete counts from 0"
+                )
+            if legal is not None and leaf.counts:
+                firsts = np.cumsum([0, *leaf.counts])
+                if not legal[firsts[:-1] + part.ravel().astype(np.int64)].all():
+                    raise PolicyError(
+                        f"{self._source} returned {answer!r:.100}, which is not legal: it must "
+                        f"return an action that {ACTION_MASK} of its observation allows"
+                    )
+                legal = legal[firsts[-1] :]
+            parts.append(part)
+        return parts
 
 
 @dataclass(frozen=True)
@@ -317,8 +376,17 @@ def remembers(player: object) -> bool:
 
 def _imported(source: str) -> Play:
     """Imports the function of a script, ``module:function``."""
-    play: Play = named_in_module(source, "policy.other.commander.league.fixed")
+    play: Play = named_in_module(source, "")
     return play
+
+
+def _is_counted(part: Array, leaf: Leaf) -> bool:
+    """Returns whether a part of an action has the whole numbers of its space; a Box has all."""
+    if not leaf.counts:
+        return True
+    numbers = part.ravel()
+    is_one = (numbers >= 0) & (numbers < leaf.counts) & (numbers == np.rint(numbers))
+    return bool(is_one.all())
 
 
 def _mean_info(infos: Sequence[Mapping[str, float]]) -> dict[str, float]:

@@ -11,6 +11,7 @@ import numpy as np
 
 from hpcdi.config.compiled import Compiled
 from hpcdi.config.env import TeamEnvConfig
+from hpcdi.config.league import OneVsOneCommanderConfig
 from hpcdi.config.load import load
 from hpcdi.config.policy import PolicyConfig, TorchPolicyConfig
 from hpcdi.config.roles import ReturnEvaluatorConfig
@@ -25,15 +26,17 @@ from hpcdi.config.schema import (
 from hpcdi.config.team import TeamConfig
 from hpcdi.env.mpi.launch import located
 from hpcdi.env.probe import look_at
-from hpcdi.errors import ConfigError, PolicyError, Problem
+from hpcdi.errors import ConfigError, PolicyError, PolicyFileError, Problem
 from hpcdi.policy.create import get_policy_cls
 from hpcdi.policy.players import with_players
 from hpcdi.policy.spaces import with_spaces
 from hpcdi.run.sizes import too_many_files
 from hpcdi.store.layout import RunLayout
+from hpcdi.store.policies import read_policy
 from hpcdi.types import Spaces
 from hpcdi.utils.metrics import counted
 from hpcdi.utils.packages import missing
+from hpcdi.utils.registry import named_in_module
 
 _TYPES = {
     "policy.collect.collector.type": ("zergling", "marine"),
@@ -68,10 +71,11 @@ def load_experiment(
     players, spaces = 1 if over_ranks is None else seen.players, seen.spaces
     if players > 1:
         compiled = load(path, [*_as_a_league(compiled.config), *overrides])
+        whole = with_whole_paths(compiled.config, path)
     if env.origin is None:
         stacked = compiled.config.policy.other.replay_buffer.frames
         env = dataclasses.replace(env, origin=_alike_in_frames(seen.origin, spaces, stacked))
-    policy = _as_team(compiled.config, path)
+    policy = _as_team(whole, path)
     config = dataclasses.replace(compiled.config, env=env, policy=policy, data=whole.data)
     compiled = dataclasses.replace(compiled, config=config)
     if seen.origin:
@@ -84,6 +88,8 @@ def load_experiment(
         compiled = dataclasses.replace(compiled, notes=notes)
     policy = _filled(compiled.config.policy, spaces, path, tries=over_ranks is not None)
     config = dataclasses.replace(compiled.config, policy=policy)
+    if over_ranks is not None and (problems := list(_source_problems(policy, path))):
+        raise ConfigError(problems, path)
     return dataclasses.replace(compiled, config=config), spaces
 
 
@@ -137,13 +143,14 @@ def _as_team(config: ExperimentConfig, path: str) -> PolicyConfig:
 
 
 def with_whole_paths(config: ExperimentConfig, path: str) -> ExperimentConfig:
-    """Returns an experiment that finds its files from anywhere: its MPI program, states and data.
+    """Returns an experiment that finds its files from anywhere.
 
+    These are its MPI program and states, its data, and the policies of a league's fixed players.
     The data of ``latest`` are those of the run that it is now.
 
     Args:
         config: the experiment.
-        path: of its file, beside which the program and states may lie.
+        path: of its file, beside which the program, states and policies may lie.
 
     Raises:
         ConfigError: an initial state is nowhere.
@@ -153,7 +160,76 @@ def with_whole_paths(config: ExperimentConfig, path: str) -> ExperimentConfig:
         name if name.startswith(MINARI) else Path(name).expanduser().resolve() for name in named
     )
     data = tuple(run if isinstance(run, str) else str(RunLayout(run).root) for run in runs)
-    return dataclasses.replace(config, env=located(config.env, Path(path).parent), data=data)
+    env = located(config.env, Path(path).parent)
+    policy = _with_whole_sources(config.policy, Path(path).parent)
+    return dataclasses.replace(config, env=env, policy=policy, data=data)
+
+
+def _with_whole_sources(policy: PolicyConfig, folder: Path) -> PolicyConfig:
+    """Returns a policy whose league finds its players' files from anywhere.
+
+    Args:
+        policy: the settings.
+        folder: where files lie that are not in the present one.
+    """
+    commander = policy.other.commander
+    if not isinstance(commander, OneVsOneCommanderConfig):
+        return policy
+
+    def whole(source: str) -> str:
+        if source == "random" or ":" in source:
+            return source
+        places = (Path(source).expanduser(), folder / source)
+        return next((str(place.absolute()) for place in places if place.is_file()), source)
+
+    fixed = {name: whole(source) for name, source in commander.league.fixed.items()}
+    league = dataclasses.replace(commander.league, fixed=fixed)
+    against = whole(commander.evaluate_against)
+    commander = dataclasses.replace(commander, league=league, evaluate_against=against)
+    other = dataclasses.replace(policy.other, commander=commander)
+    return dataclasses.replace(policy, other=other)
+
+
+def _source_problems(policy: PolicyConfig, path: str) -> Iterator[Problem]:
+    """Yields why players that never learn, or the opponent of evaluations, could not play.
+
+    Args:
+        policy: the settings, filled, with whole paths.
+        path: of the experiment.
+    """
+    commander = policy.other.commander
+    if not isinstance(commander, OneVsOneCommanderConfig):
+        return
+    key = "policy.other.commander"
+    sources = {f"{key}.league.fixed.{n}": source for n, source in commander.league.fixed.items()}
+    for name, source in {**sources, f"{key}.evaluate_against": commander.evaluate_against}.items():
+        if ":" in source:
+            try:
+                if not callable(named_in_module(source, name)):
+                    yield Problem(name, f"{source} is no function play(observation, rng)")
+            except ConfigError as error:
+                yield from error.problems
+        elif Path(source).is_file():
+            if why := _why_unlike(policy, source):
+                yield Problem(name, why)
+        elif source != "random":
+            yield Problem(
+                name,
+                f"there is no file {source!r}, neither in the present folder nor in "
+                f"{Path(path).parent.absolute()}; name a policy's file, random, or my_module:play",
+            )
+
+
+def _why_unlike(policy: PolicyConfig, file: str) -> str:
+    """Returns why a policy's file cannot be played with by these settings, else ""."""
+    from hpcdi.run.policies import columnar_policy, why_not_loaded  # makes one, with torch
+
+    try:
+        parameters = read_policy(file).state_dict()
+    except PolicyFileError as error:
+        return str(error)
+    why = why_not_loaded(columnar_policy(policy, ["eval"]).eval_mode, parameters)
+    return why and f"{file} does not fit this experiment: {why}"
 
 
 def check_data(config: ExperimentConfig, spaces: Spaces) -> None:

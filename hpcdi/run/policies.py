@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -29,3 +29,34 @@ def columnar_policy(
     from hpcdi.worker.dict_policy import PolicyOfDicts
 
     return PolicyOfDicts(policy)
+
+
+def why_not_loaded(mode: Any, parameters: Mapping[str, Any]) -> str:
+    """Loads parameters into a policy's mode; returns why they do not fit, else "".
+
+    Args:
+        mode: of a policy.
+        parameters: name -> tensor.
+    """
+    difference = next(_differences(parameters, mode.state_dict().get("model", {})), "")
+    if not difference:
+        try:
+            mode.load_state_dict({"model": parameters})
+        except (RuntimeError, KeyError, ValueError) as error:  # of a policy that shows none of them
+            difference = " ".join(str(error).split())
+    return difference
+
+
+def _differences(parameters: Mapping[str, Any], expected: Mapping[str, Any]) -> Iterator[str]:
+    """Yields the differences of parameters; none if the policy does not list its own."""
+    for name, tensor in expected.items():
+        if name not in parameters:
+            yield f"it lacks the parameter {name} {tuple(tensor.shape)}"
+        elif parameters[name].shape != tensor.shape:
+            yield (
+                f"the parameter {name} is {tuple(parameters[name].shape)} in the file and "
+                f"{tuple(tensor.shape)} by the configuration"
+            )
+    if expected:
+        for name in parameters.keys() - expected.keys():
+            yield f"the configuration has no parameter {name} {tuple(parameters[name].shape)}"

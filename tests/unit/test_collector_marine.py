@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from gymnasium.spaces import Discrete
 
 from fakes.battles import Counting, FirstLegal, LastLegal, marine
 from fakes.collectors import Port, do, registered_probes
@@ -382,7 +383,7 @@ def test_the_cache_keeps_what_has_played_last(tmp_path: Path) -> None:
         return image.version
 
     seed = np.random.SeedSequence(0)
-    players = Players(str(tmp_path), make, None, seed, limit_bytes=2 * size)  # type: ignore[arg-type]
+    players = Players(str(tmp_path), make, None, Discrete(9), seed, limit_bytes=2 * size)  # type: ignore[arg-type]
     assert [players.get(s) for s in (sources[0], sources[1], sources[0])] == [0, 1, 0]
     assert players.loaded == 2
     assert [players.get(s) for s in (sources[2], sources[0])] == [2, 0]

@@ -124,6 +124,16 @@ def test_a_fixed_player_is_what_the_league_says_whatever_files_there_are(run_dir
     assert main(["eval", str(run_dir), "--against", "script", "--games", "2"]) == 0
 
 
+def test_who_can_play_is_said_of_each_option(
+    run_dir: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["eval", str(run_dir), "--player", "script"]) == 2
+    assert capsys.readouterr().err.endswith("there are main, best, main_000001 to main_000001\n")
+    assert main(["eval", str(run_dir), "--against", "nobody"]) == 2
+    those = "there are main, best, main_000001 to main_000001, random, script, and my_module:play\n"
+    assert capsys.readouterr().err.endswith(f"--against nobody is no player of {run_dir}; {those}")
+
+
 def test_a_run_that_is_no_league(run_dir: Path, capsys: pytest.CaptureFixture[str]) -> None:
     RunLayout(run_dir).league_file.unlink()
     assert main(["league", str(run_dir)]) == 2

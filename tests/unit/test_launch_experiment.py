@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 
 from hpcdi.config.compiled import compile_config
+from hpcdi.config.league import OneVsOneCommanderConfig
 from hpcdi.errors import EXIT_USAGE, ConfigError
+from hpcdi.policy.create import create_policy
 from hpcdi.run.experiment import load_experiment
+from hpcdi.store.policies import PolicyImage, publish_policy
 
 CONFIG = str(Path(__file__).parent.parent.parent / "configs" / "cartpole_dqn.yaml")
 
@@ -155,6 +159,54 @@ def test_battles_need_their_collector_and_commander() -> None:
     load_experiment(league, [], over_ranks=False)
     found = problems("policy.other.commander.type=one_vs_one")
     assert "one player" in found["policy.other.commander.type"]
+
+
+def test_a_leagues_players_are_looked_at_before_it_starts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """All of them, each by its own key; files lie in the present folder or beside the experiment.
+
+    Policies of another network, and settings of no player at all, met the run when first drawn.
+    """
+    pytest.importorskip("pettingzoo")
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "mine").mkdir()
+    mine = Path(shutil.copy(Path(CONFIG).with_name("tictactoe_league.yaml"), tmp_path / "mine"))
+    key = "policy.other.commander"
+    small = ["policy.model.encoder_hidden_size_list=[8]"]
+    policy = create_policy(load_experiment(str(mine), small)[0].config.policy, ["eval"])
+    image = PolicyImage.of(policy.eval_mode.state_dict()["model"], 1)
+    for folder in (tmp_path, mine.parent):
+        publish_policy(folder / f"{folder.name}.safetensors", image)
+    (tmp_path / "torn.safetensors").write_bytes(image.data[:-9])
+    here = f"{tmp_path.name}.safetensors"
+    fine = [
+        f"{key}.league.fixed={{a: random, b: {here}, c: 'fakes.battles:first_legal'}}",
+        f"{key}.evaluate_against=mine.safetensors",
+    ]
+    for over_ranks in (True, False):
+        config = load_experiment(str(mine), [*small, *fine], over_ranks=over_ranks)[0].config
+        commander = config.policy.other.commander
+        assert isinstance(commander, OneVsOneCommanderConfig)
+        assert commander.league.fixed["b"] == str(tmp_path / here)
+        assert commander.evaluate_against == str(mine.parent / "mine.safetensors")
+    wrong = {
+        "b": (here, "parameter encoder.1.weight is (8, 18) in the file"),
+        "c": ("fakes.battles:no", "no 'no'"),
+        "d": ("fakes.battles:_LINES", "is no function"),
+        "e": ("torn.safetensors", "torn.safetensors"),
+        "f": ("no.safetensors", "there is no file 'no.safetensors', neither in the present folder"),
+    }
+    fixed = ", ".join(f"{name}: '{source}'" for name, (source, _) in wrong.items())
+    several = [f"{key}.league.fixed={{{fixed}}}", f"{key}.evaluate_against=nonsense"]
+    with pytest.raises(ConfigError) as caught:
+        load_experiment(str(mine), several)
+    found = {problem.path: problem.message for problem in caught.value.problems}
+    assert "there is no file 'nonsense'" in found.pop(f"{key}.evaluate_against")
+    assert found.keys() == {f"{key}.league.fixed.{name}" for name in wrong}
+    for name, (_, said) in wrong.items():
+        assert said in found[f"{key}.league.fixed.{name}"]
+    load_experiment(str(mine), several, over_ranks=None)  # a saved policy is played all the same
 
 
 def test_a_rollout_smaller_than_its_minibatch_is_noted() -> None:

@@ -489,6 +489,7 @@ class ZerglingParallelCollector(BaseParallelCollector):
             self._task_cfg.get("policy_update_path", "."),
             make,
             random=RandomActor(with_bounds(manager.spaces), random_seed),
+            action_space=manager.facts.action_space,
             seed=script_seed,
             limit_bytes=self._cfg.opponent_bytes,
             live=partial(self._live, mode, policy_seed),
