@@ -51,6 +51,7 @@ from hpcdi.comm.solver_protocol import (
 from hpcdi.comm.world import communicator
 from hpcdi.dataclass import dataclass
 from hpcdi.errors import CommError, EnvError
+from hpcdi.utils.processes import stat_of
 from hpcdi.utils.threads import BackgroundThread
 
 _QUIET_S = 1.0
@@ -174,6 +175,8 @@ class SolverGroup:
             if made is None:
                 return False
             self._pair, self.coupled = made
+            if self.coupled is not None:
+                self.coupled.has_ended = self._has_ended
         self._answering = Receiving(
             self._pair, 1, ANSWER_TAG, self.sizes.observations, text=ANSWER_TEXT_BYTES
         )
@@ -243,10 +246,7 @@ class SolverGroup:
         self.state = State.BUSY
 
     def has_news(self) -> bool:
-        """Returns whether `take` returns, or raises, at once; a group that is expected has none.
-
-        A group has answered when all its ranks have taken the order.
-        """
+        """Returns whether `take` returns, or raises, at once; a group that is expected has none."""
         if self.state is not State.BUSY or self._answering is None:
             return True
         try:  # no context manager: this is called in a loop that does not sleep
@@ -281,11 +281,24 @@ class SolverGroup:
         self.state = State.READY
         return message
 
+    def _has_ended(self) -> bool:
+        """Returns whether a coupled program says so, while a class waits for it.
+
+        Raises:
+            SolverLost: the group is.
+        """
+        self.look_for_deaths()
+        self._check()
+        with self._losing:
+            if self._message is None and self._answering is not None:
+                self._message = self._answering.take()
+        return self._message is not None and self._message.kind is Kind.BYE
+
     def look_for_deaths(self) -> None:
         """Notice ranks that have died; `has_news` is true then. Needs ULFM."""
         if self.state in (State.LOST, State.ENDED) or not ranks_may_die():
             return
-        if dead := self._dead_members():
+        if dead := self._dead_members() or self._gone():
             self._lose(f"rank {dead[0]} has died", dead)
 
     # ---- ends
@@ -346,6 +359,14 @@ class SolverGroup:
         if self._pair is None:
             return [rank for rank in _dead(self._world) if rank in self.place.ranks]
         return [self.place.ranks[rank - 1] for rank in _dead(self._pair) if rank > 0]
+
+    def _gone(self) -> list[int]:
+        """World ranks of this node whose processes are gone.
+
+        MPI notices that of what it has started alone: not of a program that a shell has.
+        """
+        here = [peer for peer in self.peers.values() if peer.ringer is not None]
+        return [peer.rank for peer in here if stat_of(peer.pid)[0] in ("", "Z", "X")]
 
     def _lose(self, reason: str, dead: Sequence[int]) -> None:
         """Kill what is left of the group."""

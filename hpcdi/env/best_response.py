@@ -144,8 +144,8 @@ class SmallGame:
             self._resets += 1
             observation = self._env.reset(seed=self._resets if self._draws_nothing else deal)
             return Position(self._columns(observation), (0.0, 0.0), done=False)
-        of_env = [  # counted from where the environment does
-            None if action is None else space.value({"action": np.array([action])}, 0)
+        of_env = [
+            None if action is None else _of_env(space, action)
             for space, action in zip(self._acts, actions[-1], strict=True)
         ]
         observation, reward, done, _ = self._env.step(of_env)
@@ -162,6 +162,12 @@ class SmallGame:
                 seen[player] = row = space.zeros(1)
                 space.put(row, 0, own)
         return seen
+
+
+def _of_env(space: Space, action: int) -> Any:
+    """Returns an action, from 0, as the environment takes it."""
+    (leaf,) = space.leaves
+    return space.value({leaf.column("action"): np.full((1, *leaf.shape), action)}, 0)
 
 
 def _key(seen: Columns | None) -> bytes:

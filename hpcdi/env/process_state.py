@@ -33,6 +33,7 @@ _GUARDED = (
 )  # fmt: skip
 SENT_TO_ALL = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
 """What launchers, batch systems and people send to all processes of a job at once."""
+_MPI = "mpi4py.MPI"
 _ALWAYS = 10  # times; then once in a while, unless one was taken
 _EVERY_S = 1.0
 _ACTION_BYTES = 256  # C's struct sigaction has fewer
@@ -43,13 +44,15 @@ _LIBC = ctypes.PyDLL(None)
 class SignalGuard:
     """``with guard:`` around what an environment does; then handlers of signals are as before.
 
-    What is taken is put back with a warning, once. The first times and where one was taken it looks
-    each time, else once a second: environments may be reset often.
+    What is taken is put back with a warning, once, but for SIGHUP where MPI is imported. The first
+    times and where one was taken it looks each time, else once a second: environments may be reset
+    often.
     """
 
     def __init__(self) -> None:
         self._looks, self._is_taken, self._next = 0, False, 0.0
         self._before: list[tuple[signal.Signals, Any, bytes]] = []
+        self._had_mpi = False
 
     def __enter__(self) -> None:
         now = time.monotonic()
@@ -58,6 +61,7 @@ class SignalGuard:
             return
         self._looks, self._next = self._looks + 1, now + _EVERY_S
         self._before = [(each, signal.getsignal(each), _action_of(each)) for each in _GUARDED]
+        self._had_mpi = _MPI in sys.modules
 
     def __exit__(
         self,
@@ -68,6 +72,8 @@ class SignalGuard:
         taken = [
             each.name for each, handler, action in self._before if _put_back(each, handler, action)
         ]
+        if _MPI in sys.modules and not self._had_mpi:  # Open MPI takes it as it is loaded
+            taken = [each for each in taken if each != signal.SIGHUP.name]
         if taken and not self._is_taken:
             self._is_taken = True
             LOGGER.warning(

@@ -20,6 +20,7 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
+from hpcdi.comm.solver_protocol import ranks_text
 from hpcdi.config.fields import to_mapping
 from hpcdi.config.mpi_env import MpiEnvConfig
 from hpcdi.config.schema import ExperimentConfig, SystemConfig
@@ -45,6 +46,7 @@ from hpcdi.run.environment import (
     WITHOUT_NETWORK,
     allocation,
     hand_over,
+    rank_of,
 )
 from hpcdi.run.private_folder import TEMPORARY_VARIABLE, own_folder
 from hpcdi.run.request import Ended, RunRequest
@@ -58,7 +60,7 @@ from hpcdi.store.layout import RunLayout
 from hpcdi.utils import early
 from hpcdi.utils.backoff import wait_s
 from hpcdi.utils.console import Relay
-from hpcdi.utils.processes import stat_of, variables_of
+from hpcdi.utils.processes import children_of, stat_of, variables_of
 from hpcdi.utils.python import python_command
 
 _PR_SET_PDEATHSIG = 1
@@ -67,6 +69,7 @@ _LEAST_SHARED_BYTES = 64 << 20
 """Free space for segments of Open MPI, some MB a rank; in containers /dev/shm may be smaller."""
 _ULFM_SINCE = 5
 _WATCH_S = 5.0
+_RUN_ENDED = "the run ended"
 _LEAVE_S = 60.0
 """Seconds for mpirun to end when it has nothing to wait for any more."""
 _LAST_S = 10.0
@@ -214,15 +217,22 @@ class Patience:
     Attributes:
         start_s: until the run begins.
         silence_s: after rank 0 has ended without a result; its workers end after this time.
+        stop_s: after the run has ended, beside a minute; solvers may write their last files.
     """
 
     start_s: float = START_TIMEOUT_S
     silence_s: float = math.inf
+    stop_s: float = 0.0
 
     @classmethod
     def of(cls, system: SystemConfig) -> Patience:
         """Returns the patience that an experiment's settings ask for."""
-        return cls(system.coordinator.start_timeout_s, system.survival.worker_timeout_s)
+        coordinator = system.coordinator
+        return cls(
+            coordinator.start_timeout_s,
+            system.survival.worker_timeout_s,
+            coordinator.stop_timeout_s,
+        )
 
 
 class Job:
@@ -317,6 +327,7 @@ class Job:
     def wait(self, patience: Patience | None = None) -> int:
         """Wait for the job; returns the run's exit code, which mpirun may have changed."""
         mpirun_code = self._wait_for_mpirun(patience or Patience())
+        could_say = self._facts().get("state") in _END_STATES
         self._wait_for_rank_0()
         self._close_relays()
         mpirun_code = (
@@ -327,6 +338,9 @@ class Job:
         if facts and mpirun_code != EXIT_DONE:
             sweep_temporary(self._path)  # their writers have ended
         if facts.get("state") in _END_STATES:
+            if not could_say:  # mpirun, which passes on what rank 0 prints, was gone before
+                sys.stderr.write(f"hpcdi: {facts['state']}: {facts.get('reason', '')}\n")
+                sys.stderr.write(f"  more is said by hpcdi status {self._path}\n")
             return self._with_result(int(facts["exit_code"]), mpirun_code)
         return self._without_result(facts, mpirun_code)
 
@@ -389,14 +403,29 @@ class Job:
             if event and now - since > limit_s + _LEAVE_S:
                 break
         sys.stderr.write(
-            f"hpcdi: mpirun does not end, {now - since:.0f} s after {event}; it is ended. Is "
-            "the network between the hosts broken?\n"
+            f"hpcdi: mpirun does not end, {now - since:.0f} s after {event}; it is ended. "
+            f"{self._who_is_left(event)}\n"
         )
         self._process.send_signal(signal.SIGHUP)
         with contextlib.suppress(subprocess.TimeoutExpired):
             return self._process.wait(_LAST_S)
         self._process.kill()
         return self._process.wait()
+
+    def _who_is_left(self, event: str) -> str:
+        """Returns who keeps it, as far as is known here: solvers' ranks, or the network."""
+        found = set()
+        if event == _RUN_ENDED and RunLayout(self._path).solvers_dir.exists():
+            for pid in children_of(self._process.pid):
+                with contextlib.suppress(OSError):
+                    found.add(rank_of(variables_of(pid)))
+        if not (ranks := sorted(int(rank) for rank in found if rank != "?")):
+            return "Is the network between the hosts broken?"
+        return (
+            f"Of this host these ranks have not left: {ranks_text(ranks)}. A solver's program must "
+            "end at END, on all its ranks; where it writes longer, raise "
+            "system.coordinator.stop_timeout_s"
+        )
 
     def _idle_since(self, patience: Patience) -> tuple[str, float]:
         """Returns since which event mpirun has nothing to do, and for how long it may go on.
@@ -408,7 +437,7 @@ class Job:
         if not self._has_begun:
             return "the job was started", patience.start_s
         if facts.get("state") in _END_STATES:
-            return "the run ended", 0.0
+            return _RUN_ENDED, patience.stop_s
         if _is_gone(facts):
             return "rank 0 ended", patience.silence_s
         return "", math.inf

@@ -33,6 +33,13 @@ from hpcdi.utils.backoff import wait_s
 from hpcdi.utils.metrics import counted
 
 _MOST_LOGS = 4
+_LEAVE_S = 60.0
+"""For groups to end when the run has, beside `stop_timeout_s`; as in `hpcdi.run.local`."""
+_GO_ON = (
+    "rank 0 (host {host}): the run has ended, but {limit_s:g} s later a solver goes on (one of "
+    "ranks {ranks}). The job is aborted; the run's own files are complete. A solver's program must "
+    "end at END, on all its ranks; where it writes longer, raise system.coordinator.stop_timeout_s"
+)
 _REFUSAL_S = 10.0
 """For the first solver's rank to load, and to refuse."""
 
@@ -44,10 +51,12 @@ class RankPlan:
     Attributes:
         own: number of the first ones, which are hpcdi's.
         groups: of the others, in the order of ranks.
+        leave_s: seconds that these may take to end when the run has.
     """
 
     own: int
     groups: tuple[SolverPlace, ...] = ()
+    leave_s: float = 0.0
 
     @property
     def world(self) -> int:
@@ -119,7 +128,8 @@ def plan_ranks(world: int, config: ExperimentConfig) -> RankPlan:
             ranks = tuple(range(first, first + env.ranks))
             assigner = collector if is_spare else None
             groups.append(SolverPlace(environment, ranks, collector, assigner))
-    return RankPlan(own, tuple(groups))
+    leave_s = _LEAVE_S + config.system.coordinator.stop_timeout_s
+    return RankPlan(own, tuple(groups), leave_s)
 
 
 # ------------------------------------------------------------------------------ before MPI starts
@@ -259,9 +269,17 @@ def expect_solvers(config: ExperimentConfig, own: int, rank: int, layout: RunLay
 
 
 def let_solvers_end(plan: RankPlan, rank: int) -> None:
-    """Have a collector's groups end, also where it has never expected them."""
+    """Have a collector's groups end, also where it has never expected them.
+
+    Rank 0 ends the job where they do not: MPI_Finalize returns when all ranks have called it.
+    """
+    from hpcdi.comm.failure import Leaving
     from hpcdi.env.mpi.pool import SOLVERS
 
+    if plan.groups and rank == 0:
+        ranks = ranks_text(range(plan.own, plan.world))
+        Leaving.limit_s = plan.leave_s
+        Leaving.cause = _GO_ON.format(host=platform.node(), limit_s=plan.leave_s, ranks=ranks)
     if groups := plan.of_collector(rank):
         SOLVERS.close(groups)
 

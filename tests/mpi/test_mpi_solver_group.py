@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import platform
+import subprocess
 from collections.abc import Iterator
 
 import numpy as np
@@ -11,12 +12,16 @@ import pytest
 from mpi4py import MPI
 
 from fakes.link_contract import RANKS
-from hpcdi.comm.solver_group import SolverGroup, assign
+from hpcdi.comm.coupled import CoupledComm
+from hpcdi.comm.doorbell import Doorbell, Ringer
+from hpcdi.comm.solver_group import Peer, Receiving, SolverGroup, State, assign
 from hpcdi.comm.solver_protocol import (
+    ANSWER_TAG,
     ASSIGN_TAG,
     WORLD_TAG,
     Kind,
     Sizes,
+    SolverLost,
     SolverMessage,
     SolverPlace,
     pack,
@@ -59,6 +64,53 @@ def test_a_class_with_other_spaces_than_the_run_s_is_refused_on_both_sides() -> 
     with pytest.raises(EnvError, match="environment 3: the spaces of the class's instances"):
         met(group)
     assert received(WORLD_TAG).lines["spaces"] == "0a0b0c0d"
+
+
+def test_a_coupled_program_that_has_ended_is_not_waited_for(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """But what has still been sent is; a death is noticed while a class waits."""
+    monkeypatch.setattr("hpcdi.comm.coupled._LAST_S", 0.05)
+    group = SolverGroup(SolverPlace(3, (), OWN), Sizes(), is_coupled=True)
+    group.state, group._answering = State.READY, Receiving(MPI.COMM_SELF, 0, ANSWER_TAG, 0)
+    comm = CoupledComm(MPI.COMM_SELF.Dup())
+    comm.has_ended = group._has_ended
+    sent = [MPI.COMM_SELF.Isend(pack(SolverMessage(Kind.BYE)), 0, ANSWER_TAG)]
+    last, buffer = np.arange(3.0), np.empty(3)
+    sent.append(comm.Isend(last, 0, 7))
+    comm.Recv(buffer, 0, 7)
+    assert buffer.tolist() == last.tolist()
+    for wait in (lambda: comm.Recv(buffer, 0, 7), comm.Probe):
+        with pytest.raises(SolverLost, match="its program has ended"):
+            wait()
+    monkeypatch.setattr(group, "look_for_deaths", lambda: group.give_up("rank 4 has died"))
+    with pytest.raises(SolverLost, match="rank 4 has died"):
+        comm.Probe()
+    MPI.Request.Waitall(sent)
+    group._answering.cancel()
+
+
+def test_a_process_of_this_node_that_is_gone_has_died_whatever_mpi_knows(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A shell has started it, which MPI takes for the rank."""
+    monkeypatch.setattr("hpcdi.comm.solver_group.ranks_may_die", lambda: True)
+    group = SolverGroup(SolverPlace(3, (), OWN), Sizes())
+    monkeypatch.setattr(group, "_dead_members", list)
+    lost: list[int] = []
+    monkeypatch.setattr(group, "_lose", lambda _, dead: lost.extend(dead))
+    with Doorbell() as bell, subprocess.Popen(["true"]) as program:
+        ringer = Ringer.of(*bell.lines().values())
+        group.peers = {
+            7: Peer(7, "here", os.getpid(), ringer),
+            8: Peer(8, "there", 2**22 + 1, None),
+        }
+        group.look_for_deaths()
+        assert lost == []
+        os.waitid(os.P_PID, program.pid, os.WEXITED | os.WNOWAIT)  # a zombie
+        group.peers[9] = Peer(9, "here", program.pid, ringer)
+        group.look_for_deaths()
+    assert lost == [9]
 
 
 def test_spare_ranks_make_their_pair_without_the_world(monkeypatch: pytest.MonkeyPatch) -> None:

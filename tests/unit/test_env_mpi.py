@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 import dataclasses
+import os
+import re
 import shutil
 import subprocess
 import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from types import MappingProxyType
-from typing import Any
+from types import MappingProxyType, SimpleNamespace
+from typing import Any, cast
 
 import numpy as np
 import pytest
 from gymnasium import spaces
 
+from hpcdi.comm.failure import Leaving
 from hpcdi.comm.solver_protocol import (
     LAST_LINE,
     Kind,
@@ -38,6 +41,7 @@ from hpcdi.env.mpi import build, preload
 from hpcdi.env.mpi.environment import MpiEnv, facts_of
 from hpcdi.env.mpi.launch import Program, last_words, located, log_path
 from hpcdi.env.mpi.manager import SolverEnvs, SolverWorker
+from hpcdi.env.mpi.pool import CoupledGroup, SolverPool
 from hpcdi.env.mpi.python_solver import _Answering
 from hpcdi.env.mpi.solvers import Solver, SolverLimits
 from hpcdi.env.mpi.vectors import put_vector, size_of, sizes_of, unrounded, vector_of
@@ -179,6 +183,21 @@ def test_ranks_after_hpcdis_own_are_groups_of_each_collector_and_its_spares() ->
     assert lines_of(plan)[0] == (
         "  solvers      of rank 2: ranks 4-5 (environment 0), 6-7 (environment 1), 8-9 (spare)"
     )
+
+
+def test_rank_0_waits_for_solvers_to_leave_for_so_long_and_no_longer(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Collectors wait as long as rank 0 does, whose exit code is the run's."""
+    monkeypatch.setattr(Leaving, "limit_s", None)
+    monkeypatch.setattr(Leaving, "cause", "")
+    plan = plan_ranks(8, experiment())
+    monkeypatch.setattr(SolverPool, "close", lambda *_: None)
+    solver_ranks.let_solvers_end(plan, 2)
+    assert Leaving.limit_s is None
+    solver_ranks.let_solvers_end(plan, 0)
+    assert Leaving.limit_s == 60.0 + 20.0
+    assert "a solver goes on (one of ranks 4-7)" in Leaving.cause
 
 
 def test_gpus_that_no_learner_uses_go_to_solvers_in_turn() -> None:
@@ -570,6 +589,58 @@ def test_a_wrong_value_that_ends_a_rank_ends_the_run_at_once(tmp_path: Path) -> 
         dying.group.is_dead, dying.group.dead = True, (1,)
         with pytest.raises(EnvValueError, match=r"step 1 of its episode: reward: None$"):
             envs.step({"action": ACTION[:1]})
+
+
+class Coupling:
+    """What speaks with a program that is not changed: here it says what it was made with."""
+
+    observation_space, action_space = Settled.observation_space, Settled.action_space
+
+    def __init__(self, where: str = "") -> None:
+        self.where, self.environment = where, os.environ.get("HPCDI_ENV_FOLDER")
+
+    def reset(self, _seed: int, _comm: Any) -> Any:
+        raise ConnectionError("nobody answers")
+
+
+class CoupledFake(FakeGroup):
+    """Of which a rank has died, where `death` says so."""
+
+    def __init__(self, death: str = "") -> None:
+        super().__init__()
+        self.coupled, self.reason, self._death = SimpleNamespace(deadline=0.0), "", death
+
+    def look_for_deaths(self) -> None:
+        self.reason = self._death
+
+
+@pytest.mark.parametrize(
+    ("death", "said"),
+    [
+        ("rank 4 has died", r"^rank 4 has died$"),
+        ("", r"^its coupling raises ConnectionError\('nobody answers'\) in .*test_env_mpi.py:\d+$"),
+    ],
+)
+def test_a_coupling_that_fails_says_why_and_a_rank_s_death_comes_first(
+    death: str, said: str
+) -> None:
+    fake = CoupledFake(death)
+    facts = EnvFacts(Coupling.observation_space, Coupling.action_space)
+    group = CoupledGroup(fake, cast("Any", Coupling()), facts)
+    with pytest.raises(SolverLost, match=said):
+        group.order(SolverMessage(Kind.RESET), 1.0)
+    assert re.match(said, fake.given_up)
+
+
+def test_a_coupling_is_told_its_environment_s_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("hpcdi.env.mpi.pool.find_class", lambda *_: Coupling)
+    pool = SolverPool()
+    pool._cfg = parse_env({**PROGRAM, "coupling": "a:B", "kwargs": {"where": "{folder}/out"}})
+    made = cast("Any", pool._controller(tmp_path))
+    assert (made.where, made.environment) == (f"{tmp_path}/out", str(tmp_path))
+    assert "HPCDI_ENV_FOLDER" not in os.environ
 
 
 class DyingAtReset(FakeGroup):

@@ -18,7 +18,7 @@ from collections.abc import Iterator
 from contextvars import ContextVar
 from functools import partial
 from pathlib import Path
-from types import SimpleNamespace
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import gymnasium
@@ -220,6 +220,21 @@ def test_signals_that_an_environment_takes_are_put_back(
         signal.raise_signal(signal.SIGUSR2)
         assert heard == [signal.SIGTERM, signal.SIGUSR2]
     assert "takes SIGUSR2, SIGTERM: the handlers are put back" in caplog.text
+
+
+@pytest.mark.parametrize("imports", [True, False])
+def test_sighup_is_put_back_in_silence_where_mpi_is_imported(
+    imports: bool, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Open MPI takes it when a coupling, say, imports mpi4py."""
+    monkeypatch.delitem(sys.modules, "mpi4py.MPI", raising=False)
+    before = signal.getsignal(signal.SIGHUP)
+    with caplog.at_level(logging.WARNING, "hpcdi"), SignalGuard():
+        signal.signal(signal.SIGHUP, signal.SIG_IGN)
+        if imports:
+            monkeypatch.setitem(sys.modules, "mpi4py.MPI", ModuleType("mpi4py.MPI"))
+    assert signal.getsignal(signal.SIGHUP) is before
+    assert ("takes SIGHUP" in caplog.text) != imports
 
 
 def test_its_own_alarm_stays_its_own(heard: list[int]) -> None:

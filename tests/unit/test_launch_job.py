@@ -178,6 +178,20 @@ def test_a_mpirun_that_waits_for_nothing_is_killed(
     assert said in capfd.readouterr().err
 
 
+def test_solvers_that_do_not_leave_are_named_when_their_job_is_ended(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A program that goes on after END keeps mpirun, though all is done."""
+    for limit in ("_WATCH_S", "_LEAVE_S"):
+        monkeypatch.setattr(local, limit, 0.02)
+    write_run(tmp_path / "run", host=platform.node(), state="done", exit_code=0)
+    (tmp_path / "run" / "solvers").mkdir()
+    keeps = "OMPI_COMM_WORLD_RANK=3 sleep 20 & trap 'kill $!; exit 0' HUP; wait"
+    with Job(["sh", "-c", keeps], tmp_path / "run", {}) as job:
+        job.wait(Patience(0.0, 0.0, 0.3))
+    assert "have not left: 3. A solver's program must end at END" in capfd.readouterr().err
+
+
 def test_a_run_that_goes_on_is_waited_for(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, coordinator: subprocess.Popen[str]
 ) -> None:
@@ -416,17 +430,21 @@ def test_a_terminal_that_has_gone_keeps_nobody_from_ending(
     assert running.wait() == 143
 
 
-def test_rank_0_is_waited_for_where_mpirun_has_left_it_alone(tmp_path: Path) -> None:
-    """It writes how the run ended half a second after mpirun's own end."""
+def test_rank_0_is_waited_for_where_mpirun_has_left_it_alone(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """It writes how the run ended half a second after mpirun's own end, and prints it in vain."""
     late = (
         "import json, os, pathlib, sys, time\n"
         "file = pathlib.Path(sys.argv[1]); facts = json.loads(file.read_text())\n"
         "if os.fork(): sys.exit(3)\n"
         "facts['pid'] = os.getpid(); file.write_text(json.dumps(facts)); time.sleep(0.5)\n"
-        "facts.update(state='done', exit_code=0); file.write_text(json.dumps(facts))\n"
+        "facts.update(state='done', exit_code=0, reason='it is solved')\n"
+        "file.write_text(json.dumps(facts))\n"
     )
     path = tmp_path / "run"
     write_run(path, state="running", host=platform.node(), pid=os.getpid())
     with Job([sys.executable, "-c", late, str(path / "run.json")], path, {}) as job:
         assert job.wait() == 0
     assert json.loads(RunLayout(path).run_file.read_text())["state"] == "done"
+    assert "hpcdi: done: it is solved\n" in capfd.readouterr().err

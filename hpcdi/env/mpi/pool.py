@@ -18,12 +18,13 @@ protocol (`CoupledGroup`)::
         def close(self, comm): ...                     # tells the program to end
 
 The program finds the same communicator as its MPI_COMM_WORLD. Waits of the class for it end by the
-time-outs of other solvers. Environments of one collector do not step at the same time: each class
-waits for its own.
+time-outs of other solvers, a rank's death, or the program's end. Environments of one collector do
+not step at the same time: each class waits for its own.
 """
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Mapping, Sequence
 from functools import partial
@@ -33,7 +34,7 @@ from typing import Any, Protocol
 from hpcdi.comm.doorbell import Doorbell
 from hpcdi.comm.solver_protocol import Kind, Sizes, SolverLost, SolverMessage, SolverPlace
 from hpcdi.config.mpi_env import MpiEnvConfig
-from hpcdi.env.arguments import make_numbered, numbered
+from hpcdi.env.arguments import ENV_FOLDER, make_numbered, numbered
 from hpcdi.env.base import EnvFacts
 from hpcdi.env.contract import Space, numbers_in, results_of
 from hpcdi.env.mpi.environment import NO_RANKS, facts_of
@@ -42,6 +43,7 @@ from hpcdi.env.mpi.solvers import RankGroup, Solver, SolverLimits
 from hpcdi.env.mpi.vectors import put_vector, sizes_of, unrounded, vector_of
 from hpcdi.errors import ConfigError, LaunchError, Problem
 from hpcdi.utils.backoff import wait_s
+from hpcdi.utils.registry import raised
 
 _FLUSH_S, _LOOK_S = 2.0, 1e-3
 """For the last messages to leave: where ranks may die, nobody calls MPI_Finalize."""
@@ -52,6 +54,7 @@ class Coupled(RankGroup, Protocol):
     """A group with a communicator of its program's own protocol."""
 
     coupled: Any
+    reason: str
 
 
 class CoupledGroup:
@@ -110,7 +113,8 @@ class CoupledGroup:
             reward, terminated, truncated = results_of(reward, terminated, truncated)
         except Exception as error:  # whatever it is: nobody knows what the program waits for
             self._group.look_for_deaths()
-            reason = str(error) if isinstance(error, SolverLost) else f"its coupling: {error!r}"
+            said = str(error) if isinstance(error, SolverLost) else f"its coupling {raised(error)}"
+            reason = self._group.reason or said
             self._group.give_up(reason)
             raise SolverLost(reason) from error
         self._answer = SolverMessage(
@@ -127,10 +131,11 @@ class CoupledGroup:
             self._group.give_up("it is not needed any more")
         elif comm is not None and close is not None:
             comm.deadline = time.monotonic() + _COUPLING_CLOSE_S
+            comm.has_ended = lambda: False  # it may, while some of its ranks still send
             try:
                 close(comm)
             except Exception as error:  # the job ends all the same
-                self._group.give_up(f"its coupling: {error!r}")
+                self._group.give_up(f"its coupling {raised(error)}")
         self._group.release()
 
     def has_news(self) -> bool:
@@ -242,13 +247,21 @@ class SolverPool:
 
         made: RankGroup
         if self._cfg.coupling:
-            cls = find_class(self._cfg.coupling, "env.coupling")
-            controller = make_numbered(lambda: cls(**numbered(self._cfg.kwargs)), number)
+            controller = make_numbered(partial(self._controller, self._folder_of[number]), number)
             group = SolverGroup(place, Sizes(), self.bell, is_coupled=True)
             made = CoupledGroup(group, controller, self.facts)
         else:
             made = SolverGroup(place, self._sizes, self.bell)
         self._folders[made] = self._folder_of[number]
+        return made
+
+    def _controller(self, folder: Path) -> PythonSolver:
+        cls = find_class(self._cfg.coupling, "env.coupling")
+        os.environ[ENV_FOLDER] = str(folder)
+        try:
+            made: PythonSolver = cls(**numbered(self._cfg.kwargs))
+        finally:
+            del os.environ[ENV_FOLDER]
         return made
 
     def _next_group(self, lost: SolverPlace) -> RankGroup | None:
