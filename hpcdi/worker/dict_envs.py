@@ -650,8 +650,8 @@ def to_arrays(tree: Any) -> Any:
 
 
 def to_lists(tree: Any) -> Any:
-    """Arrays and tensors of an info as nested lists of floats, numbers as floats."""
-    if tree is None or isinstance(tree, bool | str):
+    """Arrays and tensors of an info as nested lists of floats, plain numbers as they are."""
+    if tree is None or type(tree) in (bool, int, float, str):
         return tree
     if isinstance(tree, Mapping):
         return {key: to_lists(value) for key, value in tree.items()}

@@ -124,8 +124,9 @@ class DictActor:
         is_battle: whether they are a battle's players.
 
     A policy whose settings say ``type: dreamer_command`` has no memory of its own: it is called
-    with ``state``, the list of its outputs' last ``state``, None at first, and with ``reset``, 1
-    where an environment's episode has begun since, float32 [environments].
+    with ``state``, the list of its outputs' last ``state``, None at first, and with ``reset``, true
+    where an environment's episode has begun since, bool [environments]. One of the type
+    ``ngu_command`` gets the environment's number as the fourth argument of ``process_transition``.
 
     Attributes:
         seen, outputs: by row, since its last turn.
@@ -210,11 +211,10 @@ class DictActor:
 
     def _state_of(self, policy: Any, rows: Sequence[int]) -> dict[str, Any]:
         """Returns the arguments ``state`` and ``reset`` of some rows, where a policy has them."""
-        kind = getattr(attribute_of(policy, "cfg", None), "type", "")
-        if kind != "dreamer_command" or not self.passes_state:
+        if _type_of(policy) != "dreamer_command" or not self.passes_state:
             return {}
         states = [self._states.get(row) for row in rows]
-        has_begun = np.array([row in self._begun for row in rows], np.float32)
+        has_begun = np.array([row in self._begun for row in rows])
         self._begun -= set(rows)
         is_first = any(state is None for state in states)
         return {"reset": has_begun, "state": None if is_first else states}
@@ -275,11 +275,9 @@ class DictActor:
         return DictRecorder(self, [recorder])
 
 
-def _takes_env(process_transition: Any) -> bool:
-    """Returns whether a policy's ``process_transition`` takes the environment, as NGU's does."""
-    function = getattr(process_transition, "__func__", process_transition)
-    code = getattr(function, "__code__", None)
-    return code is not None and "env_id" in code.co_varnames[: code.co_argcount]
+def _type_of(policy: Any) -> str:
+    """Returns the type in a policy's settings, by which DI-engine knows some policies."""
+    return getattr(attribute_of(policy, "cfg", None), "type", "")
 
 
 def actions_of(
@@ -366,9 +364,11 @@ class DictRecorder:
             converted = timestep._replace(
                 obs=actor.converted(timestep.obs), reward=actor.converted(timestep.reward)
             )
-            process = actor.policies[player].process_transition
-            more = (env,) if _takes_env(process) else ()
-            transition = process(actor.seen[row], actor.outputs[row], converted, *more)
+            policy = actor.policies[player]
+            more = (env,) if _type_of(policy) == "ngu_command" else ()
+            transition = policy.process_transition(
+                actor.seen[row], actor.outputs[row], converted, *more
+            )
             if self.mark is not None:
                 transition.update(self.mark(env))
             recorder.add(env, transition, ended=bool(timestep.done))

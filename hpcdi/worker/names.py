@@ -467,6 +467,9 @@ class TrajBuffer(list[Any]):
         deepcopy: keep copies.
     """
 
+    maxlen: float | None = None  # these two for pickle, which appends the items first
+    _deepcopy: bool = False
+
     def __init__(
         self,
         maxlen: float | None,

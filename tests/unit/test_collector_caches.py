@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import pickle
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -43,6 +44,9 @@ def test_the_newest_transitions() -> None:
     assert buffer == [6, 7, 8]
     assert TrajBuffer(2, range(5)) == [3, 4]
     assert isinstance(buffer, TrajBuffer)
+    again = pickle.loads(pickle.dumps(TrajBuffer(2, [1, 2])))
+    again.append(3)
+    assert (again, again.maxlen) == ([2, 3], 2)
     assert buffer.maxlen == 3
 
 

@@ -784,7 +784,10 @@ def test_infos_are_lists_of_one_length() -> None:
     monitor = VectorEvalMonitor(2, 2)
     monitor.update_info(1, {"a": 1, "b": 2})
     monitor.update_info(0, {"b": 3})
-    assert monitor.get_episode_info() == {"a": [None, 1], "b": [3, 2], "b_mean": 2.5}
+    info = monitor.get_episode_info() or {}
+    assert info == {"a": [None, 1], "b": [3, 2], "b_mean": 2.5}
+    monitor.update_reward(0, 7)
+    assert {type(one) for one in (*info["b"], monitor.get_latest_reward(0))} == {int}
 
 
 @pytest.mark.parametrize(("env_num", "n_episode"), [(3, 2), (0, 4), (1, 0)])

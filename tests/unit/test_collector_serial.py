@@ -1232,6 +1232,22 @@ def test_pieces_of_a_battle_are_shares_of_the_usual_number(
     assert lengths == pieces
 
 
+@pytest.mark.parametrize("cls", BOTH)
+def test_settings_say_how_much_of_a_battle_is_collected(cls: Any) -> None:
+    """DI-engine's battles ask for no attribute but ``cfg``; nothing was known, and pieces were of
+    another length."""
+    cfg = ConfigDict(collect={"n_sample": 8, "n_episode": 3}, on_policy=True)
+    actors = actors_of(2, cfg=cfg)
+    with cls({}, Battle((9, 9)), [actor.mode for actor in actors]) as made:
+        data, _ = made.collect()
+        if cls is BattleEpisodeSerialCollector:
+            assert [len(own) for own in data] == [3, 3]
+            return
+        assert [[one["piece"] for one in own] for own in data] == [[4] * 8] * 2
+        made.collect(2)
+        assert not made._records.of[0].open_transitions, "on-policy"
+
+
 def test_samples_of_the_slower_player_are_waited_for() -> None:
     """Of an episode of three steps the first player has two transitions, the other one."""
     env = Battle((3,), turns=True)

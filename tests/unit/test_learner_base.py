@@ -243,6 +243,25 @@ def test_a_learner_may_have_data_of_its_own() -> None:
     assert made.train_iter == 3
 
 
+@pytest.mark.parametrize("way", ["start", "update"])
+def test_a_subclass_may_train_on_data_alone(way: str) -> None:
+    """As DI-engine calls it: `train(data)`."""
+
+    class Own(BaseLearner):
+        def get_data(self, _batch_size: int) -> list[int]:
+            return [1]
+
+        def train(self, data: Any) -> Any:  # type: ignore[override]
+            return super().train(data)
+
+    made = Own({"hook": QUIET, "train_iterations": 1, "log_policy": False}, policy=Policy())
+    if way == "start":
+        made.start()
+    else:
+        made.update(Batch({}, (), -1, lambda _priority: None))
+    assert made.train_iter == 1
+
+
 def test_without_a_port_nothing_is_sent() -> None:
     made = learner()
     made.offer_policy(force=True)

@@ -242,10 +242,30 @@ def test_weights_alone_or_all(tmp_path: Path, what: str, load_last_iter: bool | 
         assert same(states[1]["target_model"], states[1]["model"]), "it begins anew"
 
 
+@pytest.mark.parametrize("way", ["hook", "key"])
+def test_a_program_of_ones_own_goes_back_to_a_checkpoint(tmp_path: Path, way: str) -> None:
+    """Nothing was loaded, without a word, since the learner had done iterations."""
+    learner_of(tmp_path).save_checkpoint("here")  # a key must name one that is there
+    hook = {"load_ckpt_before_run": str(tmp_path / "here")} if way == "key" else {}
+    learner = learner_of(tmp_path, hook=hook)
+    learn(learner, 1)
+    best = copied(learner.policy.state_dict())
+    learner.save_checkpoint("here")
+    learn(learner, 2)
+    if way == "key":
+        learner.call_hook("before_run")
+    else:
+        LoadCkptHook(ext_args={"load_path": tmp_path / "here"})(learner)
+    assert learner.train_iter == 1
+    assert same(copied(learner.policy.state_dict()), best)
+
+
 def test_a_learner_that_has_begun_is_left_as_it_is(tmp_path: Path) -> None:
+    """In a run: it may be resumed."""
     first = learner_of(tmp_path)
     first.save_checkpoint("here")
-    again = learner_of(tmp_path, hook={"load_ckpt_before_run": str(tmp_path / "here")})
+    hook = {**QUIET, "load_ckpt_before_run": str(tmp_path / "here")}
+    again = BaseLearner(LearnerConfig(hook=hook), policy_of(), ckpt_dir=tmp_path)
     learn(again, 2)
     before = {k: v.clone() for k, v in again.policy.state_dict()["model"].items()}
     again.call_hook("before_run")

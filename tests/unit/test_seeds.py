@@ -709,11 +709,17 @@ def test_episode_collector_arguments() -> None:
 
 def test_ngu_gets_the_environment() -> None:
     class NGU(Actor):
-        def process_transition(self, obs: Any, output: Any, timestep: Any, env_id: int) -> Any:  # type: ignore[override]
-            return {**super().process_transition(obs, output, timestep), "of": env_id}
+        def process_transition(self, obs: Any, *rest: Any) -> Any:  # a decorated one looks so
+            return {
+                **super().process_transition(obs, *rest[:2]),
+                "of": rest[2] if rest[2:] else None,
+            }
 
-    samples = ding.SampleSerialCollector({}, Manager([2, 3]), NGU().mode).collect(4)
+    cfg = EasyDict(type="ngu_command")
+    samples = ding.SampleSerialCollector({}, Manager([2, 3]), NGU(cfg=cfg).mode).collect(4)
     assert all(one["of"] == int(one["obs"][0]) for one in samples)
+    (sample,) = ding.SampleSerialCollector({}, Manager([2]), NGU().mode).collect(1)
+    assert sample["of"] is None
 
 
 def test_dreamer_gets_its_state() -> None:
@@ -729,6 +735,7 @@ def test_dreamer_gets_its_state() -> None:
     assert (first["state"], first["envstep"]) == (None, 0)
     assert [given["state"] for given in rest[:2]] == [[(0, k), (1, k)] for k in (1, 2)]
     assert [given["reset"].tolist() for given in rest[:2]] == [[0, 0], [1, 0]], "of two steps"
+    assert {given["reset"].dtype for given in rest} == {np.dtype(bool)}
     policy.settings.clear()
     collector.collect(2, random_collect=True)
     assert "state" not in policy.settings[0]
@@ -1427,6 +1434,10 @@ def _items() -> None:
     elastic = ding.ElasticReplayBuffer({"set_buffer_size": lambda _envstep: 2})
     elastic.push([item(k) for k in range(3)], 0)
     assert elastic.count() == 2
+    episodes = ding.EpisodeReplayBuffer({})
+    episodes.push([{"obs": torch.ones(3, 2)}], 0)
+    (episode,) = episodes.sample(1, 0) or ()
+    assert [one["obs"].tolist() for one in episode] == [[1, 1]] * 3
 
 
 def _iterations() -> None:
@@ -1439,6 +1450,9 @@ def _iterations() -> None:
     learner.train(drawn())
     assert (seen, learner.collector_envstep) == ([1], 7)
     assert not list(Path().rglob("iteration_0*"))
+    learner.policy.forward = lambda _data: [{"priority": [k, k]} for k in (1.0, 2.0)]
+    learner.train(drawn())
+    assert learner.priority_info["priority"] == [1.0, 1.0, 2.0, 2.0]
 
 
 def _start() -> None:
@@ -1585,10 +1599,11 @@ DIFFERENCES: dict[str, Callable[[], None]] = {
     "`default_config()` has more of them; `save_ckpt_after_run: false` saves nothing": _setting,
     "Buffers copy items, refuse those of other keys or shapes and states of another size, and "
     "draw by a generator of their own, from a `sample_range` uniformly; an elastic one counts what "
-    "can be drawn": _items,
+    "can be drawn; an episode of columns is drawn as a list of transitions": _items,
     "Buffers do not load files of hickle": _hickle,
     "A hook after an iteration sees how many are done, 1 at the first; there is no `iteration_0`, "
-    "and `train` without `envstep` leaves `collector_envstep`": _iterations,
+    "`train` without `envstep` leaves `collector_envstep`, and `priority_info` has the priorities "
+    "of each pass over a batch, not of the last alone": _iterations,
     "An error in `BaseLearner.start()` is raised, after a checkpoint `ckpt_exception`; signals are "
     "the program's; `save_checkpoint('mine')` writes a folder `mine` and `mine.pth.tar`; a "
     "policy's state that could not be loaded again is refused there, and mappings in it come back "

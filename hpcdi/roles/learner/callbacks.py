@@ -243,8 +243,12 @@ class LoadCheckpoint(TrainingCallback):
     def on_start(self, training: Training) -> None:
         """Load, unless the learner has done iterations."""
         if training.train_iter == 0:
-            training.load_checkpoint(self.path, load_last_iter=self._load_last_iter)
-            LOGGER.info("loaded %s, train iteration %d", self.path, training.train_iter)
+            self.load(training)
+
+    def load(self, training: Training) -> None:
+        """Load, whatever the learner has done."""
+        training.load_checkpoint(self.path, load_last_iter=self._load_last_iter)
+        LOGGER.info("loaded %s, train iteration %d", self.path, training.train_iter)
 
 
 class SaveCheckpoint(Periodic):

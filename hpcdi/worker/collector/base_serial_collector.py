@@ -281,6 +281,10 @@ class SerialCollector(Closing, ISerialCollector):
         samples: list[Transition] = policy.get_train_sample(self._prepared(player, trajectory))
         return samples
 
+    def _attribute(self, name: str, default: Any, player: int = 0) -> Any:
+        """Returns an attribute of a player's policy; `default` if it has none."""
+        return attribute_of(self._policies()[player], name, default)
+
     def _target(self, amount: int | None, name: str) -> int:
         """How much to collect: the argument, or the policy's attribute of that name.
 
@@ -292,7 +296,7 @@ class SerialCollector(Closing, ISerialCollector):
             raise NoEnvError("the collector has no environments; set them by reset_env(manager)")
         if self._policy is None:
             raise NoPolicyError("the collector has no policy; give it one by reset_policy(mode)")
-        target = amount if amount is not None else attribute_of(self._policies()[0], name, None)
+        target = amount if amount is not None else self._attribute(name, None)
         if target is None:
             problem = "is neither given nor an attribute of the policy"
             raise UnknownAmountError([Problem(name, problem)], f"{type(self).__name__}.collect")
@@ -304,11 +308,10 @@ class SerialCollector(Closing, ISerialCollector):
         They share out the first policy's attribute ``n_sample``, however many a call collects; the
         call's `target` where there is no such attribute; without end where it is None.
         """
-        policies = self._policies()
-        usual = attribute_of(policies[0], "n_sample", target)
+        usual = self._attribute("n_sample", target)
         if usual is None:  # the policy says itself that it has no usual number
             return INF
-        return trajectory_length(policies[player], usual, self._env.env_num)
+        return trajectory_length(self._policies()[player], usual, self._env.env_num)
 
     def _episode_target(self, amount: int | None) -> int:
         """How many episodes to collect; see `_target`.

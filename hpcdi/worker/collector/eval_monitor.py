@@ -69,7 +69,7 @@ class VectorEvalMonitor:
             EnvError: it is something else.
         """
         if self.is_open(env_id):
-            self._rewards[env_id].append(as_number(reward))
+            self._rewards[env_id].append(reward if type(reward) is int else as_number(reward))
             self._videos.end(env_id)
 
     def update_video(self, imgs: Mapping[int, Any] | Sequence[Any]) -> None:

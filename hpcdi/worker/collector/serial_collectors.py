@@ -52,7 +52,7 @@ class SamplesCollector(SerialCollector):
             if all(len(samples[player]) >= target for player, _ in recorders):
                 break
         for player, recorder in recorders:
-            if attribute_of(self._policies()[player], "on_policy", False):
+            if self._attribute("on_policy", False, player):
                 recorder.drop_open()  # another policy acts from here on
         return samples
 
@@ -214,7 +214,7 @@ class EpisodeSerialCollector(SerialCollector):
         """
         target = self._episode_target(n_episode)
         each = target  # at most so many of one environment
-        if attribute_of(self._policy, "on_policy", False) and ours(self._env) is not None:
+        if self._attribute("on_policy", False) and ours(self._env) is not None:
             self.reset_env()
             self.reset_policy()
             each = math.ceil(target / self._env.env_num)
@@ -262,6 +262,13 @@ class BattleSerialCollector(SerialCollector):
             )
         return list(policy)
 
+    def _attribute(self, name: str, default: Any, player: int = 0) -> Any:
+        """See `SerialCollector._attribute`; or one of its settings, where DI-engine reads it."""
+        cfg = attribute_of(self._policies()[player], "cfg", None)
+        settings = cfg if name == "on_policy" else getattr(cfg, "collect", None)
+        usual = settings.get(name) if isinstance(settings, Mapping) else default
+        return super()._attribute(name, usual, player)
+
 
 class BattleSampleSerialCollector(BattleSerialCollector, SamplesCollector):
     """Collects training samples of a battle of n policies; see `SerialCollector`.
@@ -281,7 +288,8 @@ class BattleSampleSerialCollector(BattleSerialCollector, SamplesCollector):
         """Collect training samples of each player.
 
         Args:
-            n_sample: samples of each collected player; default: the first policy's attribute.
+            n_sample: samples of each collected player; default: the first policy's attribute, or
+                its setting ``collect.n_sample``.
             train_iter: train iterations of the policies; marked on samples as ``collect_iter``.
             drop_extra: return exactly `n_sample` of each; further samples are lost.
             policy_kwargs: for the policies' ``forward``; a list has one mapping a player.
@@ -338,7 +346,7 @@ class BattleEpisodeSerialCollector(BattleSerialCollector):
 
         Args:
             n_episode: how many, at least one of each environment; default: the first policy's
-                attribute ``n_episode``.
+                attribute ``n_episode``, or its setting ``collect.n_episode``.
             train_iter: train iterations of the policies; marked on samples as ``collect_iter``.
             policy_kwargs: for the policies' ``forward``; a list has one mapping a player.
 

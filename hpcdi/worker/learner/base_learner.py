@@ -185,13 +185,19 @@ class BaseLearner(Configurable, Training):
         """See `Configurable.parse_config`; settings of a run over ranks are parsed already."""
         return cfg if isinstance(cfg, LearnerConfig) else super().parse_config(cfg)
 
+    @property
+    def is_of_run(self) -> bool:
+        """True on a rank of a run, which may be resumed; not in a program of one's own."""
+        return not isinstance(self._cfg, BaseLearnerConfig)
+
     def start(self) -> None:
         """Train until all iterations are done or the data end, then close; it may start again.
 
         A `tb_logger` that it was given is flushed alone: `close` closes it.
 
-        In a program of one's own, iterations of a loaded checkpoint are not counted among them, and
-        an error is raised after a checkpoint, ``ckpt_exception``.
+        In a program of one's own, iterations of a loaded checkpoint are not counted among them, a
+        checkpoint that a hook names is loaded at each start, and an error is raised after a
+        checkpoint, ``ckpt_exception``.
         """
         if self._loader is None:
             self.setup_dataloader()
@@ -201,7 +207,7 @@ class BaseLearner(Configurable, Training):
             self._missing = max(0, self._cfg.train_iterations - done)
             for data in itertools.islice(self._loader or (), self._missing):
                 self._missing -= 1
-                self.train(data, getattr(data, "env_steps", -1))
+                self._train(data)
             self.end()
         except Exception as error:
             if self._port is None:
@@ -260,7 +266,14 @@ class BaseLearner(Configurable, Training):
 
     def update(self, batch: Batch, **forward: Any) -> list[Log]:
         """See `Training.update`; a subclass may do an iteration in its own `train`."""
-        return self.train(batch, batch.env_steps, forward)
+        return self._train(batch, forward)
+
+    def _train(self, data: Any, forward: Mapping[str, Any] | None = None) -> list[Log]:
+        """Call `train` with what is known: a subclass may define it for data alone."""
+        env_steps = getattr(data, "env_steps", -1)
+        if forward:
+            return self.train(data, env_steps, forward)
+        return self.train(data) if env_steps < 0 else self.train(data, env_steps)
 
     def check(self, log: Log, train_iter: int, task: str = "") -> None:
         """See `Training.check`; in a program of one's own a loss may be NaN, as PPG's at times."""
@@ -269,7 +282,7 @@ class BaseLearner(Configurable, Training):
         except NoLogError:
             raise
         except PolicyError as error:
-            if not isinstance(self._cfg, BaseLearnerConfig):
+            if self.is_of_run:
                 raise
             if self._is_finite:
                 LOGGER.warning("%s; further ones are not named", error)

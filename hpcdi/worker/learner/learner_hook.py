@@ -262,7 +262,7 @@ class SendLearnInfoHook(CallbackHook):
 
 
 class LoadCkptHook(CallbackHook):
-    """Loads a checkpoint or a policy into a learner that has done no iterations.
+    """Loads a checkpoint or a policy; in a run, only into a learner that has done no iterations.
 
     Arguments: ``load_path``, where there must be something to load; ``load_last_iter: false`` takes
     weights alone.
@@ -283,6 +283,14 @@ class LoadCkptHook(CallbackHook):
         if not str(path):
             return TrainingCallback()
         return callbacks.LoadCheckpoint(Path(path).expanduser(), load_last_iter)
+
+    def __call__(self, engine: Any) -> None:
+        """Load; a run's learner that has done iterations may be resumed and is left as it is."""
+        is_of_run = getattr(engine, "is_of_run", True)
+        if isinstance(self.callback, callbacks.LoadCheckpoint) and not is_of_run:
+            self.callback.load(engine)
+        else:
+            super().__call__(engine)
 
 
 class SaveCkptHook(CallbackHook):
