@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import contextlib
 import math
-import mmap
+import os
 import warnings
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -263,11 +263,10 @@ def _study_in(path: Path) -> Study:
 def _drop_torn_line(path: Path) -> None:
     """Truncate a file after its last newline; it may not be there."""
     with contextlib.suppress(FileNotFoundError), path.open("rb+") as file:
-        if size := path.stat().st_size:  # else it cannot be mapped
-            with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as text:
-                whole = text.rfind(b"\n") + 1
-            if whole < size:
-                file.truncate(whole)
+        file.seek(max(0, file.seek(0, os.SEEK_END) - 1))
+        if file.read() not in (b"", b"\n"):  # seldom: only then it is read as a whole
+            file.seek(0)
+            file.truncate(file.read().rfind(b"\n") + 1)
 
 
 def _quiet() -> Any:

@@ -51,7 +51,7 @@ from hpcdi.comm.solver_protocol import (
 from hpcdi.comm.world import communicator
 from hpcdi.dataclass import dataclass
 from hpcdi.errors import CommError, EnvError
-from hpcdi.utils.processes import stat_of
+from hpcdi.utils.processes import born_of
 from hpcdi.utils.threads import BackgroundThread
 
 _QUIET_S = 1.0
@@ -366,7 +366,7 @@ class SolverGroup:
         MPI notices that of what it has started alone: not of a program that a shell has.
         """
         here = [peer for peer in self.peers.values() if peer.ringer is not None]
-        return [peer.rank for peer in here if stat_of(peer.pid)[0] in ("", "Z", "X")]
+        return [peer.rank for peer in here if not born_of(peer.pid)]
 
     def _lose(self, reason: str, dead: Sequence[int]) -> None:
         """Kill what is left of the group."""

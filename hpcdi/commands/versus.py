@@ -292,7 +292,7 @@ class Arena(Closing):
         source = fixed.get(name, name)
         if source == "random" or ":" in source or (self._layout.root / source).is_file():
             return source
-        known = ", ".join([*self._policies(), "random", *fixed])
+        known = ", ".join(dict.fromkeys([*self._policies(), "random", *fixed]))
         said = f"{option} {name} is no player of {short(self._layout.root)}".lstrip()
         raise LaunchError(f"{said}; there are {known}, and my_module:play")
 
@@ -315,7 +315,8 @@ class Arena(Closing):
             )
 
         def act(seen: Columns) -> int:
-            return int(player.act(seen, {})["action"][0])
+            (action,) = under(player.act(seen, {}), "action").values()
+            return int(action.item())
 
         return act
 

@@ -180,7 +180,7 @@ def _with_whole_sources(policy: PolicyConfig, folder: Path) -> PolicyConfig:
         if source == "random" or ":" in source:
             return source
         places = (Path(source).expanduser(), folder / source)
-        return next((str(place.absolute()) for place in places if place.is_file()), source)
+        return next((str(place.absolute()) for place in places if _may_be_file(place)), source)
 
     fixed = {name: whole(source) for name, source in commander.league.fixed.items()}
     league = dataclasses.replace(commander.league, fixed=fixed)
@@ -203,21 +203,31 @@ def _source_problems(policy: PolicyConfig, path: str) -> Iterator[Problem]:
     key = "policy.other.commander"
     sources = {f"{key}.league.fixed.{n}": source for n, source in commander.league.fixed.items()}
     for name, source in {**sources, f"{key}.evaluate_against": commander.evaluate_against}.items():
+        if source == "random":
+            continue
         if ":" in source:
             try:
                 if not callable(named_in_module(source, name)):
                     yield Problem(name, f"{source} is no function play(observation, rng)")
             except ConfigError as error:
                 yield from error.problems
-        elif Path(source).is_file():
+        elif _may_be_file(Path(source)):
             if why := _why_unlike(policy, source):
                 yield Problem(name, why)
-        elif source != "random":
+        else:
             yield Problem(
                 name,
                 f"there is no file {source!r}, neither in the present folder nor in "
                 f"{Path(path).parent.absolute()}; name a policy's file, random, or my_module:play",
             )
+
+
+def _may_be_file(path: Path) -> bool:
+    """Returns whether there is a file, or none can be looked for: who reads it is told why."""
+    try:
+        return path.is_file()
+    except OSError:
+        return True
 
 
 def _why_unlike(policy: PolicyConfig, file: str) -> str:

@@ -21,6 +21,8 @@ _ASK_S = 60.0
 """So long before an end matters the queue is asked whether it still holds."""
 _ANSWER_S = 15.0
 """So long the answer is waited for where it matters already, as after a suspension."""
+_MOVED_S = 60.0
+"""An answer that differs by less moves no end: LSF says whole minutes."""
 _UNITS_S = (1, 60, 3600, 86400)
 
 
@@ -60,7 +62,7 @@ class Deadline:
         if self._asked is None:
             self._asked = time.monotonic()
             BackgroundThread(self._ask, "hpcdi-job-end")
-        if self._said is not None and self._ends + 1.0 < self._said < math.inf:
+        if self._said is not None and self._ends + _MOVED_S < self._said < math.inf:
             self._ends, self._asked, self._said = self._said, None, None
             return False
         is_known = self._said is not None or time.monotonic() - self._asked > _ANSWER_S

@@ -63,7 +63,6 @@ from hpcdi.utils.backoff import wait_s
 from hpcdi.utils.lifetime import Closing
 from hpcdi.utils.log import LOGGER, close_log, open_log, say
 from hpcdi.utils.metrics import counted
-from hpcdi.utils.watchdog import heed_suspensions
 
 _MOMENT_S = 0.05
 """Seconds that a role may go on before the others have their turns, and signals are handled."""
@@ -94,7 +93,6 @@ def serial(
     with ExitStack() as stack:
         stack.callback(flag.remove)
         flag.install()
-        heed_suspensions()
         stack.enter_context(own_temporary_folder())
         stack.enter_context(RunLock(layout))
         stay_in(layout.root)
@@ -142,9 +140,8 @@ def _train(
             outcome = run.play(ask)
     except BaseException as error:
         has_begun = run is not None and run.has_begun
-        if (
-            restarts and isinstance(error, StoreError | OSError) and not has_begun
-        ):  # nothing has changed
+        is_of_files = isinstance(error, StoreError | OSError)
+        if restarts and is_of_files and not has_begun:  # nothing has changed
             run_folder.leave(layout)
             raise
         LOGGER.info("the run failed", exc_info=True)

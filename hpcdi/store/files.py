@@ -27,6 +27,8 @@ LARGEST_BYTES = 1 << 40
 REFUSED = frozenset({errno.ELOOP, errno.EISDIR, errno.EINVAL, errno.EFBIG})
 """Errors of files that are there, but are none that is read."""
 _DAMAGE = frozenset({None, errno.ENOENT, errno.ENOTDIR, *REFUSED})
+_DENIED = frozenset({errno.EACCES, errno.EPERM})
+"""Errors that waiting does not end."""
 _PAUSES_S = (0.05, 0.1, 0.2, 0.4, 0.8)
 _FLAGS = os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
 
@@ -66,12 +68,19 @@ def is_unreadable(error: BaseException) -> bool:
     Args:
         error: of the file system, or a `StoreError` that one has caused.
     """
+    return _number_of(error) not in _DAMAGE
+
+
+def _number_of(error: BaseException) -> int | None:
+    """Returns the number of a file system's error, see `is_unreadable`; None: it is none."""
     cause = error.__cause__ if isinstance(error, StoreError) else error
-    return isinstance(cause, OSError) and cause.errno not in _DAMAGE
+    return cause.errno if isinstance(cause, OSError) else None
 
 
 def patiently(read: Callable[[], T], path: Path) -> T:
     """Returns what `read` returns; where it is unreadable, it is tried again for about 1.5 s.
+
+    Only permission that is denied is not waited for.
 
     Args:
         read: reads a file or a folder.
@@ -86,6 +95,8 @@ def patiently(read: Callable[[], T], path: Path) -> T:
         except (OSError, StoreError) as error:
             if not is_unreadable(error):
                 raise
+            if _number_of(error) in _DENIED:
+                break
         wait_s(pause_s)
     try:
         return read()
@@ -105,11 +116,21 @@ def names_in(folder: Path, *, only_folders: bool = False) -> list[str]:
     """
     try:
         with os.scandir(folder) as entries:
-            return [entry.name for entry in entries if not only_folders or entry.is_dir()]
+            return [entry.name for entry in entries if not only_folders or _is_folder(entry)]
     except OSError as error:
         if is_unreadable(error):
             raise
         return []
+
+
+def _is_folder(entry: os.DirEntry[str]) -> bool:
+    """Returns whether an entry is a folder, or a link to one; a link to itself leads to none."""
+    try:
+        return entry.is_dir()
+    except OSError as error:
+        if is_unreadable(error):
+            raise
+        return False
 
 
 def check_file(path: str | Path) -> Path:

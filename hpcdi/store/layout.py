@@ -72,8 +72,9 @@ def shard_place(path: Path) -> tuple[int, int] | None:
 
     None: the path is not that of a run's shard, see `RunLayout.shard_path`.
     """
-    rank, number = path.parent.parent.name.removeprefix("rank"), path.stem
-    return (int(rank), int(number)) if rank.isdecimal() and number.isdecimal() else None
+    before, _, rank = path.parent.parent.name.partition("rank")
+    is_place = not before and rank.isdecimal() and path.stem.isdecimal()
+    return (int(rank), int(path.stem)) if is_place else None
 
 
 def name_of(rank: int) -> str:

@@ -123,12 +123,12 @@ class Watchdog:
     """
 
     def __init__(self, limit_s: float) -> None:
-        _WATCHDOGS.add(self)
         self._limit_s = limit_s
         self._seen: object = None
         self._armed = -math.inf
         self._lock = threading.RLock()  # between `look` and `close`; a signal may interrupt them
         self._timer: KillTimer | None = None
+        _WATCHDOGS.add(self)  # last: a signal may come here
 
     def look(self, moved: object) -> None:
         """Call often, from any thread; `moved` is any value that changes with every progress."""

@@ -47,6 +47,26 @@ class FromOne(RockPaperScissors):
         return super().step(actions)
 
 
+class Shaped(RockPaperScissors):
+    """Its actions are arrays of one number."""
+
+    action_space: Any = (spaces.MultiDiscrete([3]),) * 2
+
+    def step(self, actions: Sequence[Any]) -> tuple[list[Any], Array, bool, list[dict[str, Any]]]:
+        assert all(self.action_space[0].contains(action) for action in actions)
+        return super().step([int(action[0]) for action in actions])
+
+
+class Named(RockPaperScissors):
+    """Its actions have a name, and are 1, 2, 3."""
+
+    action_space: Any = (spaces.Dict(move=Discrete(3, start=1)),) * 2
+
+    def step(self, actions: Sequence[Any]) -> tuple[list[Any], Array, bool, list[dict[str, Any]]]:
+        assert all(self.action_space[0].contains(action) for action in actions)
+        return super().step([action["move"] for action in actions])
+
+
 class ThreeEnv:
     """All three act at once; the last drops out in the second step, the others in the fourth."""
 

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import platform
 import subprocess
 from collections.abc import Iterator
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -93,7 +95,7 @@ def test_a_coupled_program_that_has_ended_is_not_waited_for(
 def test_a_process_of_this_node_that_is_gone_has_died_whatever_mpi_knows(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """A shell has started it, which MPI takes for the rank."""
+    """A shell has started it, which MPI takes for the rank; one that cannot be seen goes on."""
     monkeypatch.setattr("hpcdi.comm.solver_group.ranks_may_die", lambda: True)
     group = SolverGroup(SolverPlace(3, (), OWN), Sizes())
     monkeypatch.setattr(group, "_dead_members", list)
@@ -109,6 +111,10 @@ def test_a_process_of_this_node_that_is_gone_has_died_whatever_mpi_knows(
         assert lost == []
         os.waitid(os.P_PID, program.pid, os.WEXITED | os.WNOWAIT)  # a zombie
         group.peers[9] = Peer(9, "here", program.pid, ringer)
+        with monkeypatch.context() as crowded:
+            crowded.setattr("hpcdi.utils.processes._stat", Mock(side_effect=OSError(errno.EMFILE)))
+            group.look_for_deaths()
+            assert lost == []
         group.look_for_deaths()
     assert lost == [9]
 

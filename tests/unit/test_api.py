@@ -48,9 +48,10 @@ def test_a_class_is_trained_and_acts(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    before = [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)]
+    numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGTSTP)
+    before = [signal.getsignal(number) for number in numbers]
     run = small(seed=3)
-    assert [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)] == before
+    assert [signal.getsignal(number) for number in numbers] == before
     assert "evaluation 1" in capsys.readouterr().out
     assert (run.state, run.solved) == ("done", False)
     assert run.folder.parent == tmp_path / "runs" / "walk_ppo"

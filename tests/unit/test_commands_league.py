@@ -45,12 +45,12 @@ def run_dir(tmp_path: Path) -> Path:
     return made_run(tmp_path / "run")
 
 
-def made_run(root: Path, *overrides: str) -> Path:
+def made_run(root: Path, *overrides: str, config: Path = CONFIG) -> Path:
     """A run folder with two frozen players, random networks all; the second has no file."""
     layout = RunLayout(root)
     script = "policy.other.commander.league.fixed={script: fakes.battles:first_legal}"
     small = "policy.model.encoder_hidden_size_list=[8]"
-    compiled, _ = load_experiment(str(CONFIG), [small, script, *overrides])
+    compiled, _ = load_experiment(str(config), [small, script, *overrides])
     layout.root.mkdir()
     layout.config_file.write_text(dump(compiled.to_mapping()))
     write_json(layout.run_file, {"state": "done"})
@@ -254,6 +254,22 @@ def test_a_copy_that_is_weaker_than_the_one_before_is_named(
     LeagueView(RunLayout(run_dir).league_file, None).refresh(shown, 60_000, 0.0)
     assert main(["league", str(run_dir)]) == 0
     assert capsys.readouterr().out.endswith(": none of 2\n")
+
+
+@pytest.mark.parametrize("form", ["Shaped", "Named"])
+def test_exploitability_where_actions_are_no_bare_numbers(
+    form: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    config = tmp_path / "game.yaml"
+    env = {"type": "pettingzoo", "env_id": f"fakes.battle_envs:{form}"}
+    collect = {"collector": {"type": "marine"}}
+    policy = {"type": "ppo", "collect": collect, "other": {"commander": {"type": "one_vs_one"}}}
+    config.write_text(dump({"exp_name": "game", "env": env, "policy": policy}))
+    layout = RunLayout(made_run(tmp_path / "run", config=config))
+    LeagueView(layout.league_file, None).refresh(League(LeagueConfig()), 0, 0.0)
+    assert main(["league", str(layout.root), "--exploitability", "--json"]) == 0
+    said = json.loads(capsys.readouterr().out)
+    assert said["main"]["exploitability"] == 1.0, "it always plays the same one of three"
 
 
 def test_exploitability(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

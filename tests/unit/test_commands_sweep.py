@@ -288,6 +288,24 @@ def test_the_area_of_an_offline_run_ends_at_its_train_iterations(tmp_path: Path)
     assert "best_env_steps" not in row
 
 
+@pytest.mark.parametrize(
+    ("first", "config"),
+    [("seed=0", ""), ("policy.other={commander: {offline_iterations: 0}}", "seed: 0")],
+    ids=["it has no settings", "it is online"],
+)
+def test_what_the_first_run_is_does_not_say_what_the_others_are(
+    tmp_path: Path, first: str, config: str
+) -> None:
+    made = make_sweep(tmp_path / "s")
+    for index, text in enumerate((config, "data: [a]")):
+        begin(made, index, "done")
+        RunLayout(made.run_dir(index)).config_file.write_text(f"{text}\n")
+    sweep, statuses = look(made)
+    elements = (dataclasses.replace(sweep.elements[0], overrides=(first,)), *sweep.elements[1:])
+    online, offline, _ = rows_of(dataclasses.replace(sweep, elements=elements), statuses)
+    assert (online["best_env_steps"], offline["best_train_iter"]) == (90, 3)
+
+
 def test_a_sweep_that_is_done(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     made = make_sweep(tmp_path / "s", "seed=0,1")
     assert cli.main(["sweep", "status", "s"]) == 0  # nothing is wrong with it yet

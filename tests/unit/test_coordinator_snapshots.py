@@ -47,7 +47,7 @@ from hpcdi.store.checkpoints import checkpoint_names, open_checkpoint, write_fil
 from hpcdi.store.layout import RunLayout, split_name
 from hpcdi.store.shards import Appender
 from hpcdi.store.state_file import save_state
-from hpcdi.types import BLOCK_ID_BITS, ITEM_DTYPE, RESTART_NUMBERS
+from hpcdi.types import BLOCK_ID_BITS, GIVEN, ITEM_DTYPE, RESTART_NUMBERS
 from hpcdi.worker.coordinator import Coordinator
 
 EVERY_S = 60.0
@@ -541,6 +541,16 @@ def test_a_run_that_lacks_a_block_cannot_repeat_itself(tmp_path: Path, damage: s
     with pytest.raises(SnapshotError, match=f"1 of its blocks .* {other} .*deterministic=false"):
         resume_from(layout, snapshot, repeats=True)
     assert list(resume_from(layout, snapshot).published) == [known, later], "none was taken back"
+
+
+def test_a_run_that_repeats_itself_from_its_beginning_keeps_what_it_was_given(
+    tmp_path: Path,
+) -> None:
+    layout = RunLayout(tmp_path)
+    data, own = publish(layout, GIVEN, 1), publish(layout, 2, 1)
+    resumed = resume_from(layout, snapshot_of(layout, [], {}), repeats=True)
+    assert (list(resumed.published), resumed.after, resumed.withdrawn) == ([data], {data}, 1)
+    assert not layout.inside(own).exists()
 
 
 def test_a_snapshot_of_another_version_is_refused(tmp_path: Path) -> None:

@@ -280,6 +280,15 @@ def test_who_could_not_be_heard_was_not_silent() -> None:
         workers.check(12 * SILENCE_S)
 
 
+def test_a_learner_that_was_suspended_before_it_began_is_not_late() -> None:
+    workers = table(learners=1)
+    learn(workers)
+    workers.excuse(10 * LEARN_S, 10 * LEARN_S + 2)
+    assert workers.check(10 * LEARN_S + 2) == []
+    with pytest.raises(WorkerSilentError, match="that it was ready"):
+        workers.check(11 * LEARN_S + 2)
+
+
 def test_a_frozen_worker_that_cannot_be_killed_ends_the_run() -> None:
     workers = survivors()
     let_all_speak_but({3}, workers, SILENCE_S)

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from fakes.battle_envs import RockPaperScissors
+from fakes.battle_envs import FromOne, Named, RockPaperScissors, Shaped
 from fakes.battles import first_legal, minimax
 from hpcdi.env.best_response import Act, SmallGame, best_response_value, best_responses
 from hpcdi.env.games import KuhnPoker
@@ -47,8 +47,9 @@ def of_pettingzoo(name: str) -> Any:
         return PettingZooEnv.make_single(config)
 
 
-def test_rock_paper_scissors() -> None:
-    game = SmallGame(RockPaperScissors())
+@pytest.mark.parametrize("form", [RockPaperScissors, FromOne, Shaped, Named])
+def test_rock_paper_scissors(form: type[RockPaperScissors]) -> None:
+    game = SmallGame(form())
     uniform = [(1 / 3, always(action)) for action in range(3)]
     assert best_responses(game, uniform).exploitability == pytest.approx(0.0)
     assert best_responses(game, [(1.0, always(0))]).exploitability == 1.0

@@ -301,6 +301,15 @@ class Complete(Property):
         self.action_space = spaces.Box(-power, power, (1,))
 
 
+class Writes(Complete):
+    """Writes a file as it is made."""
+
+    def __init__(self, folder: str) -> None:
+        super().__init__()
+        assert Path(folder).is_absolute()
+        (Path(folder) / "log").touch()
+
+
 class Settled(Spaceless):
     """Nothing needs to be made."""
 
@@ -319,6 +328,11 @@ def test_spaces_are_those_of_an_instance_where_the_class_does_not_settle_them(na
     facts = facts_of(parse_env({**COUNTER, "env_id": f"{__name__}:{name}", "kwargs": {"power": 5}}))
     assert facts.action_space == spaces.Box(-5, 5, (1,))
     assert sizes_of(facts).spaces != sizes_of(facts_of(parse_env(PROGRAM))).spaces
+
+
+def test_an_instance_that_says_its_spaces_has_a_folder_too() -> None:
+    writes = {"env_id": f"{__name__}:Writes", "kwargs": {"folder": "{folder}"}}
+    assert facts_of(parse_env({**COUNTER, **writes})).action_space == spaces.Box(-1, 1, (1,))
 
 
 def test_an_instance_is_made_only_where_the_class_does_not_settle_its_spaces() -> None:

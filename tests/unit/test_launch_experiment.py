@@ -196,6 +196,7 @@ def test_a_leagues_players_are_looked_at_before_it_starts(
         "d": ("fakes.battles:_LINES", "is no function"),
         "e": ("torn.safetensors", "torn.safetensors"),
         "f": ("no.safetensors", "there is no file 'no.safetensors', neither in the present folder"),
+        "g": ("g" * 300, "cannot be read: File name too long"),
     }
     fixed = ", ".join(f"{name}: '{source}'" for name, (source, _) in wrong.items())
     several = [f"{key}.league.fixed={{{fixed}}}", f"{key}.evaluate_against=nonsense"]

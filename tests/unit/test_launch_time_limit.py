@@ -99,6 +99,7 @@ def test_a_clock_that_is_set_moves_no_limit(monkeypatch: pytest.MonkeyPatch) -> 
         (JobEnd(0.0), 3600.0, False),  # prolonged, or suspended for long
         (JobEnd(0.0), 0.0, True),
         (JobEnd(0.0), math.inf, True),  # no answer
+        (JobEnd(0.0), 70.0, True),  # as LSF, which says whole minutes
         (0.0, 3600.0, True),  # the user's own limit
     ],
 )

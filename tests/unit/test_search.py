@@ -274,6 +274,31 @@ def test_tasks_of_an_array_search_together(tmp_path: Path, monkeypatch: pytest.M
     assert read_trial(made.root, 3)["settings"] == searcher.ask(3)
 
 
+@pytest.mark.parametrize(
+    ("setting", "choice"),
+    [
+        ("evaluate_against=random,a.safetensors", '"{}"'),
+        ("league.fixed.rival=random,a.safetensors", '"{}"'),
+        ("league.fixed={rival: random},{rival: a.safetensors}", '{{"rival": "{}"}}'),
+    ],
+)
+def test_players_beside_the_experiment_are_found_by_every_trial(
+    tmp_path: Path, setting: str, choice: str
+) -> None:
+    file, config = tmp_path / "a.safetensors", tmp_path / "game.yaml"
+    file.touch()
+    config.write_text(
+        'env: {type: pettingzoo, env_id: "hpcdi.env.games:KuhnPoker"}\n'
+        "policy: {type: dqn, collect: {collector: {type: marine}}, "
+        "other: {commander: {type: one_vs_one, max_env_step: 100}}}\n"
+    )
+    dimensions = dimensions_of([f"policy.other.commander.{setting}"])
+    search = Search("random", dimensions, 3, "best", False, 0)
+    made, _ = make_search(str(config), [], None, search, None, serial=False)
+    (dimension,) = made.search.dimensions if made.search else ()
+    assert dimension.choices == (dimensions[0].choices[0], choice.format(file))
+
+
 def test_trials_have_what_is_found_when_the_search_begins(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

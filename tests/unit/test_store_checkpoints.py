@@ -124,6 +124,14 @@ def test_only_names_of_a_kind_are_counted(tmp_path: Path) -> None:
     assert checkpoint_names(tmp_path) == ["a3", "b1", "b2"]
 
 
+def test_a_link_that_leads_nowhere_hides_none(tmp_path: Path) -> None:
+    save_checkpoint(tmp_path, "a1", {}, {}, keep=1)
+    (tmp_path / "file").touch()
+    for name, target in (("loop", "loop"), ("gone", "nowhere"), ("within", "file/x")):
+        (tmp_path / name).symlink_to(target)
+    assert checkpoint_names(tmp_path) == ["a1"]
+
+
 def test_one_replaces_another_of_its_name(tmp_path: Path) -> None:
     for number in (1, 2):
         writers = {f"{number}.txt": writes("x")}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import shutil
@@ -10,8 +11,11 @@ from pathlib import Path
 
 import pytest
 
+from fakes.failing_files import FailingFiles
 from hpcdi.cli import main
-from hpcdi.store.files import check_file, open_file
+from hpcdi.errors import StoreError
+from hpcdi.store import files
+from hpcdi.store.files import check_file, open_file, patiently
 
 
 def pipe(path: Path) -> None:
@@ -121,3 +125,15 @@ def test_json_of_any_content_breaks_no_reader(
     (run / name).write_text(text)
     for command in ("inspect", "status", "tail"):
         assert main([command, str(run)]) in (0, 1, 2, 85), command
+
+
+@pytest.mark.parametrize(("number", "waits"), [(errno.EIO, 5), (errno.EACCES, 0), (errno.EPERM, 0)])
+def test_only_what_may_pass_is_waited_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int, waits: int
+) -> None:
+    waited: list[float] = []
+    FailingFiles(monkeypatch, "x.h5", 99, number)
+    monkeypatch.setattr(files, "wait_s", waited.append)
+    with pytest.raises(StoreError, match="cannot be read"):
+        patiently(lambda: open_file(tmp_path / "x.h5"), tmp_path / "x.h5")
+    assert len(waited) == waits

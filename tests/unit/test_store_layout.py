@@ -67,6 +67,16 @@ def test_shards_have_a_folder_a_collector_and_hour(
     assert layout.inside(path).is_relative_to(layout.data_dir)
 
 
+def test_only_folders_of_ranks_have_shards(layout: RunLayout) -> None:
+    ours = layout.shard_path(10, 2), layout.shard_path(2, 7), layout.shard_path(2, 10, 0.0)
+    for path in (*ours, "data/2024/05/000001.h5", "data/rank00002/x/1.h5.part", "data/notes.h5"):
+        layout.inside(path).parent.mkdir(parents=True, exist_ok=True)
+        layout.inside(path).touch()
+    assert layout.shard_numbers() == {ours[1]: (2, 7), ours[2]: (2, 10), ours[0]: (10, 2)}
+    assert list(layout.shard_numbers()) == [ours[1], ours[2], ours[0]]
+    assert list(layout.shard_numbers(10)) == [ours[0]]
+
+
 @pytest.mark.parametrize("path", OUTSIDE)
 def test_paths_that_lead_out_are_refused(layout: RunLayout, path: str) -> None:
     with pytest.raises(StoreError, match="leads out of the run folder"):

@@ -14,6 +14,8 @@ from fakes.serial_runs import ROOT
 from hpcdi.commands.sweep import here
 from hpcdi.commands.sweep.here import Adopted, LocalRuns, Rounds, _Started
 from hpcdi.commands.sweep.runs import Sweep, keep, make, read
+from hpcdi.run import job_end
+from hpcdi.run.job_end import JobEnd
 from hpcdi.run.shares import Share
 
 CONFIG = str(ROOT / "configs" / "cartpole_dqn.yaml")
@@ -144,3 +146,21 @@ def test_a_run_is_started_again(
     plant(monkeypatch, script)
     LocalRuns(root, Rounds(iter([[0]])), [None]).run()
     assert (root / "starts").read_text().count("\n") == starts
+
+
+def test_what_the_end_of_the_job_has_ended_is_not_started_again(
+    root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The queue, which is asked whether that end still holds, has answered before the run ends."""
+
+    def asked(_variables: object, now: float) -> float:
+        time.sleep(0.3)
+        return now
+
+    monkeypatch.setattr(here, "job_end", lambda _variables, now: JobEnd(now + 1.5))
+    monkeypatch.setattr(job_end, "asked_end", asked)
+    monkeypatch.setattr(job_end, "_ASK_S", 0.1)
+    monkeypatch.setattr(here, "_LEAST_TIME_LEFT_S", 1.0)
+    plant(monkeypatch, lambda _run: f"echo >> {root}/starts; sleep 1.2; exit 85")
+    assert LocalRuns(root, Rounds(iter([[0]])), [None]).run() == 85
+    assert (root / "starts").read_text() == "\n"

@@ -189,6 +189,7 @@ class LocalRuns:
                 while self._free and self._may_start_next():
                     self._start(self._waiting.popleft(), self._free.popleft())
                 wait_s(_LOOK_S)  # until a run ends, or a signal asks for the end
+                self._deadline.is_near(_LEAST_TIME_LEFT_S)  # asks the queue before a run ends
                 for index in self._supply.early(list(self._running)):
                     self._running[index].end(signal.SIGTERM)
                 self._pass_on_again()

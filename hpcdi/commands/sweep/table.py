@@ -23,7 +23,7 @@ _SHOWN = (
     "state", "env_steps", "train_iter", "elapsed_s", "best", "last", "area", "score", "copied",
     "job",
 )  # fmt: skip
-_OF_AXIS = ("data=", "policy.other.commander")
+_OF_AXIS = ("data=", "policy=", "policy.other=", "policy.other.commander")
 """Settings that may decide `axis_of` begin so."""
 
 
@@ -49,9 +49,9 @@ def rows_of(
             row["score"] = read_trial(sweep.root, element.index).get("score")
         if status is not None:
             kind = tuple(text for text in element.overrides if text.startswith(_OF_AXIS))
-            if kind not in axes:
-                axes[kind] = axis_of(settings_of(status.layout))
-            row |= _results(status, is_offline=axes[kind] == "train iteration")
+            if kind not in axes and (settings := settings_of(status.layout)):
+                axes[kind] = axis_of(settings)
+            row |= _results(status, is_offline=axes.get(kind) == "train iteration")
         rows.append(row)
     return rows
 

@@ -21,6 +21,8 @@ import time
 import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import reduce
+from operator import getitem
 from pathlib import Path
 from typing import Any
 
@@ -47,6 +49,7 @@ from hpcdi.config.load import dump, load
 from hpcdi.config.roles import SoloCommanderConfig
 from hpcdi.errors import ConfigError, LaunchError
 from hpcdi.run import run_folder, slurm_queue
+from hpcdi.run.resume import is_below
 from hpcdi.search import Dimension, OptunaSearcher, RandomSearcher, Searcher, Value
 from hpcdi.store.atomic import write_json, write_text
 from hpcdi.utils.metrics import human_return
@@ -59,7 +62,10 @@ _RUNGS = 10
 """Intervals of pruning before the limit, unless said."""
 _VAIN = 3
 """Trials that fail at the beginning, without one that does not, before the search ends."""
-_PATHS = ("data", "env.env_id", "env.states")
+_PATHS = (
+    "data", "env.env_id", "env.states", "policy.other.commander.evaluate_against",
+    "policy.other.commander.league.fixed",
+)  # fmt: skip
 """Settings that name files; see `with_whole_paths`."""
 _NUMBER = r"\s*([-+.\deE]+)\s*"
 _RANGE = re.compile(rf"(log|float|int|logint)\({_NUMBER},{_NUMBER}\)")
@@ -202,9 +208,9 @@ def _with_whole_paths(dimension: Dimension, experiments: Sequence[Mapping[str, A
         dimension: what is searched.
         experiments: of its choices, in their order, with whole paths.
     """
-    if dimension.key not in _PATHS:
+    if not is_below(dimension.key, _PATHS):
         return dimension
-    values = [dict(dotted(each))[dimension.key] for each in experiments]
+    values = [reduce(getitem, dimension.key.split("."), each) for each in experiments]
     choices = (
         text if words.read(text) == value else json.dumps(words.literal(value))
         for text, value in zip(dimension.choices, values, strict=False)

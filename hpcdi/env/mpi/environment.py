@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import dis
+from contextlib import chdir
+from tempfile import TemporaryDirectory
 from types import FunctionType
 from typing import Any
 
@@ -63,8 +65,9 @@ def facts_of(cfg: MpiEnvConfig) -> EnvFacts:
     cls = has_spaces = find_class(path, setting)
     if not _settles_spaces(cls):
         try:
-            with without_starting_mpi():  # in the launcher, say
-                has_spaces = make_numbered(lambda: cls(**numbered(cfg.kwargs)), 0)
+            # in the launcher, say; a process of its own would stay in the folder
+            with without_starting_mpi(), chdir("."), TemporaryDirectory() as folder:
+                has_spaces = make_numbered(lambda: cls(**numbered(cfg.kwargs)), 0, folder)
         except Exception as error:  # whatever it raises
             message = f"{path} says its spaces when it is made, which needs no ranks: it "
             raise ConfigError([Problem(setting, message + raised(error))]) from error

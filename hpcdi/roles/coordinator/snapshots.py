@@ -56,7 +56,7 @@ from hpcdi.store.retention import Retention
 from hpcdi.store.shards import survey_in, withdraw
 from hpcdi.store.state_file import load_state, save_state
 from hpcdi.transport.base import announcement
-from hpcdi.types import MAIN, block_number
+from hpcdi.types import GIVEN, MAIN, block_number, collector_of
 from hpcdi.utils.lifetime import Closing
 from hpcdi.utils.log import LOGGER
 from hpcdi.utils.metrics import human_bytes, human_count
@@ -565,7 +565,7 @@ def resume_from(layout: RunLayout, snapshot: Checkpoint, *, repeats: bool = Fals
     Args:
         layout: the run folder.
         snapshot: the snapshot.
-        repeats: the run will repeat what it did after the snapshot: remove later blocks.
+        repeats: the run will repeat what it did after the snapshot: remove later blocks of its own.
 
     Raises:
         SnapshotError: rank 0's part is missing, or of another version; or the run cannot repeat
@@ -577,7 +577,6 @@ def resume_from(layout: RunLayout, snapshot: Checkpoint, *, repeats: bool = Fals
     announced = {int(rank): number for rank, number in state["announced"].items()}
     existing = _published(layout, named, announced)
     later, absent = existing.keys() - named, named - existing.keys()
-    withdrawn = len(later) if repeats else 0
     if repeats and absent:
         raise SnapshotError(
             snapshot.folder,
@@ -585,9 +584,10 @@ def resume_from(layout: RunLayout, snapshot: Checkpoint, *, repeats: bool = Fals
             "cannot repeat itself. Restore them, or go on with other data: --resume ... "
             "system.deterministic=false",
         )
-    if repeats:
-        withdraw(layout, later)
-        existing, later = {name: existing[name] for name in existing.keys() & named}, set()
+    # what the run was given came before it began: it does not repeat that
+    repeated = {n for n in later if repeats and collector_of(existing[n].block_id) != GIVEN}
+    withdraw(layout, repeated)
+    existing = {name: ready for name, ready in existing.items() if name not in repeated}
     files = {name: layout.root / split_name(name)[0] for name in absent}
     missing = sorted(n for n, file in files.items() if not (file.is_symlink() or file.exists()))
     if missing:
@@ -608,9 +608,9 @@ def resume_from(layout: RunLayout, snapshot: Checkpoint, *, repeats: bool = Fals
         facts=snapshot.facts,
         state=state,
         published=published,
-        after=frozenset(later),
+        after=frozenset(later - repeated),
         lost=len(absent),
-        withdrawn=withdrawn,
+        withdrawn=len(repeated),
     )
 
 

@@ -700,8 +700,8 @@ class Workers:
     def excuse(self, suspended_s: float, now: float) -> None:
         """Take seconds out of all silences, in which rank 0 could not hear."""
         for worker in self._workers.values():
-            last_at = max(worker.heard_at, worker.started)
-            worker.heard_at = min(now, last_at + suspended_s)
+            worker.started = min(now, worker.started + suspended_s)
+            worker.heard_at = min(now, worker.heard_at + suspended_s)
 
     def _due(self, now: float) -> list[Worker]:
         """Returns the workers that are late, quiet, frozen or rested, by rank.

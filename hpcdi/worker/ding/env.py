@@ -12,17 +12,17 @@ from typing import Any
 
 import numpy as np
 
-from hpcdi.config.compat import Configurable
 from hpcdi.config.env import EnvConfig
 from hpcdi.config.fields import setting
 from hpcdi.dataclass import dataclass
+from hpcdi.env.base import EnvType
 from hpcdi.env.old_gym import OldEnv
 from hpcdi.errors import Problem
 from hpcdi.types import Array
 from hpcdi.worker.ding.library import TYPE_IS_REQUIRED, attribute_dict, class_of
 
 
-class DingEnv(Configurable):
+class DingEnv(EnvType):
     """Makes environments of DI-engine's form; never instantiated."""
 
     @dataclass(frozen=True)
@@ -50,11 +50,6 @@ class DingEnv(Configurable):
         return dataclasses.replace(cfg, evaluates=True)
 
     @classmethod
-    def has_vector(cls, _cfg: Config) -> bool:
-        """Decides whether to step a vector environment: there is none."""
-        return False
-
-    @classmethod
     def make_single(cls, cfg: Config) -> Any:
         """Returns one environment.
 
@@ -72,11 +67,6 @@ class DingEnv(Configurable):
         name = "create_evaluator_env_cfg" if cfg.evaluates else "create_collector_env_cfg"
         of_env = getattr(env_cls, name)(settings)[0] if hasattr(env_cls, name) else settings
         return DingSingle(env_cls(of_env))
-
-    @classmethod
-    def probe(cls, cfg: Config) -> Any:
-        """Returns one environment; see `make_single`."""
-        return cls.make_single(cfg)
 
 
 class DingSingle(OldEnv):
