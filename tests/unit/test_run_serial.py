@@ -693,7 +693,8 @@ def test_a_file_system_that_fails_ends_the_run_to_be_started_again(
     err = capfd.readouterr().err
     assert "000001.h5: cannot be written: Stale file handle" in err
     assert "resume with  hpcdi serial --resume" in err
-    assert did[:2] == ["close", "end"], "the other roles are closed, too"
+    # another test's may be collected, and closed, meanwhile
+    assert "close" in did[: did.index("end")], "the other roles are closed, too"
 
 
 def test_a_run_that_fails_before_its_first_snapshot_goes_on_with_what_it_has_collected(
