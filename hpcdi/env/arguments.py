@@ -10,6 +10,7 @@ A schedule (``env.schedule``) changes keyword arguments, or attributes that an e
 
 from __future__ import annotations
 
+import contextlib
 import multiprocessing
 import os
 import re
@@ -55,14 +56,22 @@ def make_numbered(
         numbered_folder = Path(folder).absolute() / f"{index:06d}"
         numbered_folder.mkdir(parents=True, exist_ok=True)
         variables[ENV_FOLDER] = str(numbered_folder)
-    before = {name: os.environ.get(name) for name in variables}
-    os.environ.update(variables)
     if multiprocessing.parent_process() is not None:  # a process of its own: it stays so
+        os.environ.update(variables)
         if folder:
             os.chdir(variables[ENV_FOLDER])
         return make()
-    try:
+    with variables_set(variables):
         return make()
+
+
+@contextlib.contextmanager
+def variables_set(variables: Mapping[str, str]) -> Iterator[None]:
+    """Within it, environment variables have these values."""
+    before = {name: os.environ.get(name) for name in variables}
+    os.environ.update(variables)
+    try:
+        yield
     finally:
         for name, value in before.items():
             if value is None:

@@ -24,7 +24,6 @@ not step at the same time: each class waits for its own.
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Mapping, Sequence
 from functools import partial
@@ -34,7 +33,7 @@ from typing import Any, Protocol
 from hpcdi.comm.doorbell import Doorbell
 from hpcdi.comm.solver_protocol import Kind, Sizes, SolverLost, SolverMessage, SolverPlace
 from hpcdi.config.mpi_env import MpiEnvConfig
-from hpcdi.env.arguments import ENV_FOLDER, make_numbered, numbered
+from hpcdi.env.arguments import ENV_FOLDER, make_numbered, numbered, variables_set
 from hpcdi.env.base import EnvFacts
 from hpcdi.env.contract import Space, numbers_in, results_of
 from hpcdi.env.mpi.environment import NO_RANKS, facts_of
@@ -257,11 +256,8 @@ class SolverPool:
 
     def _controller(self, folder: Path) -> PythonSolver:
         cls = find_class(self._cfg.coupling, "env.coupling")
-        os.environ[ENV_FOLDER] = str(folder)
-        try:
+        with variables_set({ENV_FOLDER: str(folder)}):
             made: PythonSolver = cls(**numbered(self._cfg.kwargs))
-        finally:
-            del os.environ[ENV_FOLDER]
         return made
 
     def _next_group(self, lost: SolverPlace) -> RankGroup | None:
